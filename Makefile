@@ -91,10 +91,19 @@ through: .venv/dev.stamp ## Run the tests of the server through a node that foll
 prove-release: .venv/dev.stamp ## Run every test with the counts of a release; takes hours
 	@exec env HOLDFAST_PROOF=release $(PYTEST) -n "$(WORKERS)" --dist worksteal -o faulthandler_timeout=7200 $(ARGS)
 
-check: .venv/dev.stamp ## Lint, formatting, types and house rules
+# Without Node the scripts of the operators' page are not type-checked: nothing else here needs it.
+ifneq ($(and $(shell command -v node),$(shell command -v npm)),)
+CHECK_SCRIPTS := .typescript/node_modules/.bin/tsc -p tests/browser/typescript
+check: .typescript/stamp
+else
+CHECK_SCRIPTS := echo "Left out: the types of the page's scripts, because there is no Node here."
+endif
+
+check: .venv/dev.stamp ## Lint, formatting, types (of the page's scripts too, where Node is present) and house rules
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check .
 	@.venv/bin/mypy
+	@$(CHECK_SCRIPTS)
 	@$(PYTEST) -q tests/test_house_rules.py
 
 format: .venv/dev.stamp ## Format the code and fix what ruff can fix
@@ -149,7 +158,7 @@ endef
 export BUILD_BOTH
 
 clean: ## Remove all that make and the tools made, except the data
-	rm -rf .venv .venv-lock .venv-examples .hosts .pythons .coverage* .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
+	rm -rf .venv .venv-lock .venv-examples .hosts .typescript .pythons .coverage* .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
 	find src tests benchmarks examples -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 # --- Set-up -----------------------------------------------------------------------------------------------------------
@@ -202,6 +211,12 @@ endef
 	@$(find_pip); \
 	into_venv install --quiet --require-hashes -r $< && \
 	into_venv install --quiet --no-deps --no-build-isolation -e .
+	@touch $@
+
+.typescript/stamp: tests/browser/typescript/package.json
+	@echo 'Installing TypeScript into .typescript …'
+	@mkdir -p .typescript && cp $< .typescript/
+	@cd .typescript && npm install --no-save --no-package-lock --no-audit --no-fund --silent
 	@touch $@
 
 .venv-examples/%/stamp: pyproject.toml .venv-examples/%/made

@@ -60,12 +60,12 @@ def names(page: Page) -> list[str]:
 
 
 def is_live(page: Page) -> Locator:
-    """The word that says so. In the list it stands there before the first rows have come: see `wait_for_list`."""
+    """The word that says so. In the list it is there before the first rows have come: see `wait_for_list`."""
     return page.locator('#live[data-state="live"]')
 
 
 def wait_for_list(page: Page) -> None:
-    """Until the list is live, and all its rows are drawn by its script. Before that they are those the server made."""
+    """Until the list is live, and all its rows are loaded and drawn."""
     expect(page.locator('#jobs-box[aria-busy="false"]')).to_be_attached()
 
 

@@ -54,7 +54,7 @@ def _job(page: Page, _made: Scene) -> None:
 
 def _revoke(page: Page, _made: Scene) -> None:
     page.goto(f"{job_path(ISSUE)}#revoke")
-    page.get_by_label("Reason: the holder reads it").fill("the runner hangs since 14:02")
+    page.locator("#revoke").get_by_label("Reason: the holder reads it").fill("the runner hangs since 14:02")
     page.locator("#actions").scroll_into_view_if_needed()
 
 

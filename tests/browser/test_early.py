@@ -8,11 +8,9 @@ from contextlib import contextmanager
 from playwright.sync_api import Page, Route, expect
 
 from tests.browser.hands import (
-    ROWS,
     is_live,
     job_path,
     names,
-    row,
     until,
     wait_for_frames,
     wait_for_list,
@@ -84,7 +82,7 @@ def _claimed(alice: Api, stem: str) -> list[str]:
 
 @contextmanager
 def _before_the_rows(readers: Readers, stem: str) -> Iterator[tuple[Page, Held]]:
-    """A list that is live and whose rows are still those that the server made."""
+    """A list that is live and whose rows have not come."""
     page = _alone(readers)
     rows = Held(page, "**/ui/rows*")
     page.goto(f"/?q=prefix:{stem}/")
@@ -104,46 +102,22 @@ def test_keys_that_come_early_are_done_when_the_rows_are_there(readers: Readers,
         page.wait_for_url(f"**{job_path(those[1])}#why")
 
 
-def test_the_rows_of_the_page_stay_until_all_have_come(readers: Readers, alice: Api) -> None:
-    """What is told or searched before the rows have come does not empty the list, and says that it is not whole yet."""
+def test_a_list_whose_rows_have_not_come_is_not_empty(readers: Readers, alice: Api) -> None:
+    """Rows that are told before the first load are not shown alone, and the list does not say that it is empty."""
     stem = unique("stay")
-    those = _claimed(alice, stem)
+    _claimed(alice, stem)
     with _before_the_rows(readers, stem) as (page, rows):
-        box = page.locator("#jobs-box")
         alice.acquired(f"{stem}/d", ttl_seconds=300)
         _heard(page, f"{stem}/d")
-        assert names(page) == those
+        assert names(page) == []
         page.get_by_role("searchbox").fill(f"{stem}/b")
         wait_for_frames(page)
-        assert names(page) == those
-        expect(box).to_have_attribute("aria-busy", "true")
+        for id_ in ("#jobs-box", "#jobs-empty", "#jobs-no-match"):
+            expect(page.locator(id_)).to_be_hidden()
+        expect(page.locator("#jobs-box")).to_have_attribute("aria-busy", "true")
         rows.let_go()
         wait_for_list(page)
         assert names(page) == [f"{stem}/b"]
-
-
-def test_the_focus_stays_when_the_rows_have_come(readers: Readers, alice: Api) -> None:
-    """Whoever has gone to a row by Tab is still there when the script has drawn it anew."""
-    stem = unique("stop")
-    those = _claimed(alice, stem)
-    with _before_the_rows(readers, stem) as (page, rows):
-        row(page, those[1]).locator("a.job").focus()
-        rows.let_go()
-        wait_for_list(page)
-        expect(row(page, those[1]).locator("a.job")).to_be_focused()
-
-
-def test_a_row_that_is_pressed_stays(readers: Readers, alice: Api) -> None:
-    """A link on which a button of the mouse is down is not taken away under it, and leads where it says."""
-    stem = unique("press")
-    those = _claimed(alice, stem)
-    with _before_the_rows(readers, stem) as (page, rows):
-        page.locator(ROWS).locator("a.job").nth(1).hover()
-        page.mouse.down()
-        rows.let_go()
-        _heard(page, those[1])
-        page.mouse.up()
-        page.wait_for_url(f"**{job_path(those[1])}")
 
 
 def test_a_job_that_changes_before_its_page_listens(readers: Readers, alice: Api) -> None:
@@ -170,7 +144,7 @@ def test_a_wait_that_begins_before_its_room_listens(readers: Readers, alice: Api
     first.goto("/")
     wait_for_list(first)
     page = context.new_page()
-    scripts = Held(page, "**/rooms.js")
+    scripts = Held(page, "**/views.js")
     page.goto("/ui/waits", wait_until="commit")
     expect(page.locator("#circles")).to_be_visible()
     with waiting(alice, name, owner="ben"):
@@ -190,5 +164,5 @@ def test_a_form_is_opened_while_its_page_is_made_anew(readers: Readers, alice: A
         anew.value.finished()
         wait_for_frames(page)
         page.mouse.up()
-        expect(page.get_by_label("Reason: the holder reads it")).to_be_visible()
+        expect(page.locator("#revoke").get_by_label("Reason: the holder reads it")).to_be_visible()
         expect(page.locator("#line tbody tr")).to_contain_text("cleo")

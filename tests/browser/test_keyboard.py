@@ -49,7 +49,7 @@ def test_an_operator_needs_no_mouse(readers: Readers, alice: Api) -> None:
     keys.press("k")
     expect(row(page, f"{stem}/b").locator("a.job")).to_be_focused()
     keys.press("r")
-    expect(page.get_by_label("Reason: the holder reads it")).to_be_focused()
+    expect(page.locator("#revoke").get_by_label("Reason: the holder reads it")).to_be_focused()
     keys.type("it hangs")
     keys.press("Tab")
     expect(page.get_by_role("button", name="End the lease")).to_be_focused()

@@ -118,7 +118,7 @@ def test_the_list_of_keys_passes_them_too(readers: Readers, stage: Scene) -> Non
     expect(page.get_by_role("dialog")).to_be_visible()
     assert complaints(page) == []
     page.goto(f"{job_path(DEPLOY)}#revoke")
-    expect(page.get_by_label("Reason: the holder reads it")).to_be_focused()
+    expect(page.locator("#revoke").get_by_label("Reason: the holder reads it")).to_be_focused()
     assert complaints(page) == []
 
 
@@ -172,22 +172,20 @@ def test_paper_has_all_rows_and_no_buttons(readers: Readers, stage: Scene) -> No
 # Without scripts.
 
 
-def test_the_list_works_without_scripts(readers: Readers, stage: Scene) -> None:
-    """A table with search, order and pages; nothing is there that would need a script."""
-    page = readers.new(callers.OPERATOR, java_script_enabled=False).new_page()
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_list_without_scripts_leads_on(readers: Readers, stage: Scene, scheme: str) -> None:
+    """The list says that it needs JavaScript and opens a job by its name; a moment of the past needs none."""
+    page = readers.new(callers.OPERATOR, java_script_enabled=False, color_scheme=scheme).new_page()
     page.goto("/")
-    expect(row(page, ISSUE)).to_contain_text("agent-3")
-    expect(row(page, ISSUE).locator("meter")).to_be_visible()
+    expect(page.get_by_role("heading", name="The list of jobs needs JavaScript")).to_be_visible()
+    expect(page.locator("#jobs-box")).to_be_hidden()
+    assert complaints(page) == []
     for button in ("All keys", "Change the theme", "Copy"):
         expect(page.get_by_role("button", name=button)).to_have_count(0)
-    page.get_by_role("searchbox").fill("owner:ci-7")
-    page.get_by_role("button", name="Search").click()
-    expect(page.locator(ROWS)).to_have_count(1)
-    expect(row(page, DEPLOY)).to_be_visible()
-    page.get_by_role("searchbox").fill("")
-    page.get_by_role("button", name="Search").click()
-    page.get_by_role("link", name="owner").click()
-    assert page.url.endswith("sort=owner")
+    page.get_by_label("Open the job named").fill(ISSUE)
+    page.get_by_role("button", name="Open").click()
+    expect(page.locator("#owner")).to_contain_text("agent-3")
+    page.goto("/")
     page.get_by_label("Moment").fill(moment_path(3_600).removeprefix("/?at=").replace("%3A", ":"))
     page.get_by_role("button", name="Look").click()
     expect(page.get_by_text("This is the past")).to_be_visible()
@@ -205,7 +203,7 @@ def test_a_job_is_ended_without_scripts(readers: Readers, stage: Scene) -> None:
     expect(page.locator("#owner")).to_contain_text("agent-4")
     expect(page.locator("#timeline .lease.alive")).to_have_count(1)
     page.get_by_text("End this lease").click()
-    page.get_by_label("Reason: the holder reads it").fill("without a script")
+    page.locator("#revoke").get_by_label("Reason: the holder reads it").fill("without a script")
     page.get_by_role("button", name="End the lease").click()
     expect(page.get_by_role("status")).to_contain_text("The lease was ended")
     expect(page.locator("#history")).to_contain_text("without a script")

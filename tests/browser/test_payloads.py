@@ -147,16 +147,6 @@ def test_none_runs_in_the_list(readers: Readers, written: dict[str, str], server
     is_unharmed(page)
 
 
-def test_none_runs_without_scripts(readers: Readers, written: dict[str, str]) -> None:
-    """The list as the server made it has the same words, each as text."""
-    page = readers.new(callers.OPERATOR, java_script_enabled=False).new_page()
-    page.goto("/")
-    for name, payload in zip(NAMES, PAYLOADS, strict=True):
-        if payload.isascii():
-            assert row(page, name).locator(".col-owner bdi").inner_text() == " ".join(payload.split())
-    assert page.locator("main img, main iframe, main style, main base, main object").count() == 0
-
-
 @pytest.mark.parametrize("part", range(3))
 def test_none_runs_on_the_pages_of_jobs(
     readers: Readers, written: dict[str, str], server: ServerProcess, part: int

@@ -12,8 +12,8 @@ from holdfast.core.values import Lease
 from holdfast.journal.base import Held, HeldPage, HeldQuery
 from holdfast.journal.memory import MemoryJournal
 from holdfast.server.handlers.history import Then
+from holdfast.server.pages.jobs import read_search
 from holdfast.server.pages.moment import PAGE_ROWS, _rows, read_moment, row_then
-from holdfast.server.pages.search import read_search
 from holdfast.testing.clock import ManualClock
 from holdfast.wire.problems import Problem
 from tests.engine.driving import acquire, run, serving

@@ -1,4 +1,4 @@
-"""What the search field finds, and how the list is put in order: on the server, and the same in the page's script."""
+"""What the search field finds, on the server and in the page's script; orders, signs of life and times in words."""
 
 from __future__ import annotations
 
@@ -10,20 +10,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.server.pages import search as searching
-from holdfast.server.pages.rows import Row, left_text, name_parts, sign_of, span_text
-from holdfast.server.pages.search import (
-    SEARCH_CHARS_MAX,
-    TERMS_MAX,
-    label_term,
-    name_in,
-    read_search,
-    read_sort,
-    sort_key,
-)
+from holdfast.server.pages import jobs
+from holdfast.server.pages.jobs import SEARCH_CHARS_MAX, TERMS_MAX, read_search
+from holdfast.server.pages.rows import Row, label_term, left_text, name_parts, sign_of, span_text
 from tests.server.pages.searches import CASES, NAMED, ROWS, SORTED, TO_SORT, filled
 
-SCRIPTS = Path(searching.__file__).parent / "static"
+SCRIPTS = Path(jobs.__file__).parent / "static"
 
 
 def _row(fields: dict[str, Any]) -> Row:
@@ -35,20 +27,6 @@ def test_search_finds(text: str, found: list[int]) -> None:
     """Each term is looked for where it says, all of them must fit, and whatever is typed is a search."""
     search = read_search(text)
     assert [place for place, row in enumerate(ROWS) if search.fits(_row(row))] == found
-
-
-@pytest.mark.parametrize(("text", "names"), SORTED)
-def test_order(text: str, names: list[str]) -> None:
-    """Each order puts first what an operator looks for first, equal ones by name, and reversed all the other way."""
-    kind, is_reversed = read_sort(text)
-    rows = sorted(map(_row, TO_SORT), key=sort_key(kind), reverse=is_reversed)
-    assert [row.name for row in rows] == names
-
-
-@pytest.mark.parametrize(("text", "name"), NAMED)
-def test_a_name_that_was_typed(text: str, name: str) -> None:
-    """One word is taken for a name, alone or as a prefix; an owner, a label and several words are not."""
-    assert name_in(text) == name
 
 
 @pytest.mark.parametrize("value", ["web", "", "web front", "a:b", 'say"hi"', " ", "web\u00a0front"])
@@ -88,10 +66,21 @@ def test_a_search_is_bounded() -> None:
     assert read_search("x" * (SEARCH_CHARS_MAX + 50)).words == ("x" * SEARCH_CHARS_MAX,)
 
 
-@pytest.mark.parametrize(
-    ("beat", "until", "sign"),
-    [(0, 30_000, "alive"), (-20_000, 10_000, "alive"), (-20_001, 9_999, "late"), (-27_001, 2_999, "ending")],
-)
+SIGNS = [(0, 30_000, "alive"), (-20_000, 10_000, "alive"), (-20_001, 9_999, "late"), (-27_001, 2_999, "ending")]
+"""When the last heartbeat of a lease of 30 s was, when it ends, and its sign of life."""
+TIMES = [
+    (-5, "0 s", "0:00"),
+    (999, "0 s", "0:00"),
+    (9_000, "9 s", "0:09"),
+    (92_000, "1 min", "1:32"),
+    (3_600_000, "1 h", "1:00:00"),
+    (7_500_000, "2 h", "2:05:00"),
+    (86_400_000, "1 d", "1 d"),
+    (300_000_000, "3 d", "3 d"),
+]
+
+
+@pytest.mark.parametrize(("beat", "until", "sign"), SIGNS)
 def test_signs_of_life(beat: int, until: int, sign: str) -> None:
     """Late is a job without a heartbeat for two thirds of its ttl, ending one with less than a tenth of it left."""
     now = 1_000_000
@@ -99,30 +88,32 @@ def test_signs_of_life(beat: int, until: int, sign: str) -> None:
     assert sign_of(row, now) == sign
 
 
-@pytest.mark.parametrize(
-    ("ms", "span", "left"),
-    [
-        (-5, "0 s", "0:00"),
-        (999, "0 s", "0:00"),
-        (9_000, "9 s", "0:09"),
-        (92_000, "1 min", "1:32"),
-        (3_600_000, "1 h", "1:00:00"),
-        (7_500_000, "2 h", "2:05:00"),
-        (86_400_000, "1 d", "1 d"),
-        (300_000_000, "3 d", "3 d"),
-    ],
-)
+@pytest.mark.parametrize(("ms", "span", "left"), TIMES)
 def test_times_in_words(ms: int, span: str, left: str) -> None:
-    """How long something lasts is said in the largest unit that fits, and how much is left as a clock."""
+    """A duration is shown in the largest unit that fits, the time left as a clock."""
     assert (span_text(ms), left_text(ms)) == (span, left)
 
 
 NODE = shutil.which("node") or shutil.which("nodejs")
+needs_node = pytest.mark.skipif(NODE is None, reason="there is no node here to run the page's scripts")
 
 
-@pytest.mark.skipif(NODE is None, reason="there is no node here to run the page's script: the browser ring runs it too")
+def _run(script: str, told: object) -> Any:  # noqa: ANN401 - whatever the script prints
+    """Run a module of ours in node with an argument as JSON, and return the JSON that it prints."""
+    done = subprocess.run(
+        [str(NODE), "--no-warnings", "--input-type=module", "-e", script, json.dumps(told)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@needs_node
 def test_the_script_finds_the_same() -> None:
-    """The page's script reads every search and every order as the server does."""
+    """The page's script reads every search as the server does, and puts first what an operator looks for first."""
     script = f"""
         import {{ fits, nameIn, orderOf, readSearch, readSort }} from {json.dumps((SCRIPTS / "search.js").as_uri())};
         const {{ rows, cases, toSort, sorted, named }} = JSON.parse(process.argv[1]);
@@ -139,15 +130,23 @@ def test_the_script_finds_the_same() -> None:
         "sorted": SORTED,
         "named": NAMED,
     }
-    done = subprocess.run(
-        [str(NODE), "--no-warnings", "--input-type=module", "-e", script, json.dumps(told)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    seen = json.loads(done.stdout)
+    seen = _run(script, told)
     assert seen["found"] == [found for _, found in CASES]
     assert seen["named"] == [name for _, name in NAMED]
     assert seen["sorted"] == [names for _, names in SORTED]
+
+
+@needs_node
+def test_the_script_has_the_same_words() -> None:
+    """Signs of life and durations that a script goes on with are those that the server drew."""
+    script = f"""
+        import {{ leftText, signOf, spanText }} from {json.dumps((SCRIPTS / "clock.js").as_uri())};
+        const {{ signs, times }} = JSON.parse(process.argv[1]);
+        console.log(JSON.stringify({{
+          signs: signs.map(([beat, until]) => signOf({{ beat, until, ttl: 30_000 }}, 0)),
+          times: times.map(([ms]) => [spanText(ms), leftText(ms)]),
+        }}));
+    """
+    seen = _run(script, {"signs": SIGNS, "times": TIMES})
+    assert seen["signs"] == [sign for _, _, sign in SIGNS]
+    assert seen["times"] == [[span, left] for _, span, left in TIMES]

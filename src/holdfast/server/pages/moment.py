@@ -1,15 +1,13 @@
-"""GET /?at=…: who held what at a moment, as a page; and GET /ui/marks: where things ended badly, for the slider.
+"""GET /?at=…: who held what at a moment, as a page; and GET /ui/marks: where leases ended badly, for the slider.
 
-The page is made whole on the server. Nothing on it moves, and nothing can be done on it. It stays at one record: its
-other pages, a reload and a link that is passed on show the same. What the history does not keep is not on it
-(`handlers/history.py`).
+The page shows the state as of one record, so that its next pages, a reload and a shared link agree. The history has no
+heartbeats, notes and deadlines of then (`handlers/history.py`).
 """
 
 from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
@@ -18,9 +16,8 @@ from holdfast.durations import milliseconds
 from holdfast.engine.build import HeldQuery, HistoryQuery
 from holdfast.server.handlers.history import Asked, begins_at, find, number_of, refuse_unless_kept, time_of
 from holdfast.server.pages import site
-from holdfast.server.pages.jobs import Span, list_address
+from holdfast.server.pages.jobs import Span, read_search
 from holdfast.server.pages.rows import DAY_MS, Row
-from holdfast.server.pages.search import read_search, read_sort
 from holdfast.server.render import encode
 from holdfast.server.streams.happenings import concerned
 from holdfast.server.times import rfc3339
@@ -35,14 +32,14 @@ if TYPE_CHECKING:
     from holdfast.server.api import Api
     from holdfast.server.handlers.history import Then
     from holdfast.server.operations.call import Call
-    from holdfast.server.pages.search import Search
+    from holdfast.server.pages.jobs import Search
     from holdfast.server.render import Answered
 
 PAGE_ROWS = 100
 LOOKED_AT_ONCE = 1_000
-"""How many names are looked at together for what is searched among them."""
+"""How many names one query reads when a search has to look inside of each."""
 LOOKS_MAX = 10
-"""After so many looks a page ends with what it found, and leads on."""
+"""After so many queries a page ends with what it found, and leads on."""
 MARKS = 500
 _AGO = " ago"
 _TIMES = "A moment is a time like 2026-01-31T02:14:00Z, a time of day like 02:14 (UTC), or how long ago, like 2h ago."
@@ -54,9 +51,6 @@ def show(api: Api, call: Call) -> None:
     query: dict[str, str] = call.query
     search = read_search(query.get("q", ""))
     span = Span(call.caller, search)
-    # The past is shown by name. The order of the list is kept for the way back to now.
-    kind, is_reversed = read_sort(query.get("sort", "name"))
-    sort = f"-{kind}" if is_reversed else kind
 
     async def look() -> Answered:
         engine = api.engine
@@ -71,7 +65,6 @@ def show(api: Api, call: Call) -> None:
                 rows, next_after = await _rows(engine, then, span.prefix, search, query.get("after"))
         except Problem as refused:
             problem = refused
-        begins_ms = await begins_at(engine)
         at_ms = now.wall_ms if then is None or then.wall_ms is None else then.wall_ms
         onward = None
         if then is not None and next_after is not None:
@@ -87,12 +80,12 @@ def show(api: Api, call: Call) -> None:
             at_ms=at_ms,
             record=0 if then is None else then.record,
             problem=problem,
-            begins_ms=begins_ms,
+            begins_ms=await begins_at(engine),
             onward=onward,
+            to_now=_address(query),
             q=query.get("q", ""),
+            sort=query.get("sort", ""),
             is_first="after" not in query,
-            sort=sort,
-            address=partial(list_address, q=query.get("q", "")),
             moment_at="" if problem is not None else rfc3339(at_ms),
         )
 
@@ -100,7 +93,7 @@ def show(api: Api, call: Call) -> None:
 
 
 def read_moment(query: dict[str, str], now_ms: int) -> Asked:
-    """Read the moment in an address. A time of day alone is the last one past, in UTC: who reads it is not known."""
+    """Read the moment in an address. A time of day alone is the last one past, in UTC."""
     text, record = query.get("at", ""), query.get("record")
     ago_ms = milliseconds(text.removesuffix(_AGO)) if text.endswith(_AGO) else None
     if _CLOCK.fullmatch(text):
@@ -126,14 +119,6 @@ async def _rows(
     engine: Engine, then: Then, prefix: str, search: Search, after: str | None
 ) -> tuple[list[Row], str | None]:
     """Return the rows of a page, and the name to go on after. Raises if the history of then was dropped meanwhile."""
-    found, after = await _found(engine, then, prefix, search, after)
-    await refuse_unless_kept(engine, then.record)
-    return found, after
-
-
-async def _found(
-    engine: Engine, then: Then, prefix: str, search: Search, after: str | None
-) -> tuple[list[Row], str | None]:
     found: list[Row] = []
     labels = frozenset((key, value) for key, value in search.labels if value is not None)
     limit = PAGE_ROWS if search.is_of_names_alone else LOOKED_AT_ONCE
@@ -141,16 +126,13 @@ async def _found(
         page = await engine.journal.held(
             HeldQuery(seq=then.record, after=after, prefix=prefix, labels=labels, limit=limit)
         )
-        for held in page.held:
-            row = row_then(held)
-            if search.fits(row):
-                if len(found) == PAGE_ROWS:
-                    return found, after
-                found.append(row)
-            after = held.name
-        after = page.next_after
-        if after is None:
+        fitting = [row for row in map(row_then, page.held) if search.fits(row)]
+        room = PAGE_ROWS - len(found)
+        found += fitting[:room]
+        after = found[-1].name if len(fitting) > room else page.next_after
+        if after is None or len(fitting) > room:
             break
+    await refuse_unless_kept(engine, then.record)
     return found, after
 
 
@@ -175,8 +157,8 @@ def row_then(held: Held) -> Row:
 
 
 def _address(query: dict[str, str], **more: str) -> str:
-    kept = {field: query[field] for field in ("q", "sort") if query.get(field)}
-    return "/?" + urlencode(kept | more)
+    fields = {field: query[field] for field in ("q", "sort") if query.get(field)} | more
+    return "/?" + urlencode(fields) if fields else "/"
 
 
 # Marks.

@@ -1,11 +1,11 @@
-"""One job as a row of the operators' list: for the page's own stream, its pages of rows, and the template alike.
+"""A job as the operators' page shows it: the row of the list, its sign of life, its metadata, times in words.
 
-A row is what `GET /locks` tells of a held name, with times as milliseconds of the server's wall clock: so a browser
-can count by itself. Never a lease id. Everything that a user wrote is plain text in here; who shows it escapes it.
-
-    Row    all that is shown of a held name
-    Beat   what a plain heartbeat changes of it: most of what is told live
+    Row    a held name: for `GET /ui/rows`, the page's stream and the server's own templates
+    Beat   what a heartbeat changes of it: most of what the stream carries
     Gone   a name that nobody holds any more, and how its last lease ended
+
+A row never has a lease id. Times are wall times in milliseconds, so that a browser can count by itself; it has the same
+words for signs and times (`static/clock.js`). What a user wrote is plain text here, and escaped where it is shown.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import msgspec
 
 from holdfast.core.state import EMPTY
-from holdfast.server.pages.fields import fields_of
 from holdfast.wire.holders import shown_as
 
 if TYPE_CHECKING:
@@ -34,9 +34,9 @@ TAIL_CHARS = 16
 _RIGHT_TO_LEFT = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufeff]")
 FIELDS_SHOWN = 8
 FIELD_CHARS_SHOWN = 120
-"""Of the metadata; the job's own page has all of it."""
+"""Metadata in a row; the job's own page has all of it."""
 FIELDS_KEPT = 1_024
-"""Of how many metadata the fields are kept at hand: a job is shown again and again, and its metadata stays."""
+"""How many parsed metadata are cached: a job is shown again and again, and its metadata stays."""
 
 
 class Row(msgspec.Struct, omit_defaults=True):
@@ -44,16 +44,15 @@ class Row(msgspec.Struct, omit_defaults=True):
 
     name: str
     owner: str
-    """The owner, or how people are shown a claim that named none."""
+    """The owner; for a claim that named none, how people are shown its holder."""
     token: int
     since: int
-    """When it was granted. This and the next two are wall times in milliseconds."""
     beat: int
     until: int
     ttl: int
-    """In milliseconds: its own, or that of the session that it ends with before."""
+    """Its own, or that of its session where the session ends first."""
     line: int = 0
-    """How many places there are in its line, with those whose request is away for the moment."""
+    """How many wait for it, including those whose request is away for the moment."""
     unnamed: bool = False
     """Whether the claim named no owner."""
     note: str = ""
@@ -76,7 +75,7 @@ class Gone(msgspec.Struct, omit_defaults=True):
 
     name: str
     how: str = ""
-    """`released`, `done`, `expired`, `revoked`, `session_ended`; empty if nothing is known of an end."""
+    """`released`, `done`, `expired`, `revoked`, `session_ended`; empty if no end is known."""
     owner: str = ""
     by: str = ""
     reason: str = ""
@@ -84,31 +83,43 @@ class Gone(msgspec.Struct, omit_defaults=True):
     at: int = 0
 
 
+class Totals(msgspec.Struct, frozen=True):
+    """The counts in the head of the page, for readers who may see all names."""
+
+    jobs: int
+    waiting: int
+    sessions: int
+
+
+def totals_of(state: State) -> Totals:
+    """Count."""
+    return Totals(len(state.index.held), len(state.tickets), len(state.sessions))
+
+
 def row_of(name: str, lease: Lease, state: State, now: Moment) -> Row:
     """Show a held name."""
-    until_ms, beat_wall_ms, ttl_ms = _life(lease, state, now)
-    to_wall_ms = now.wall_ms - now.ms
+    _, token, beat_wall_ms, until_wall_ms, ttl_ms, own_wall_ms = beat_of(name, lease, state, now)
     return Row(
         name,
         shown_as(lease.principal, lease.metadata) if lease.owner is None else lease.owner,
-        lease.token,
+        token,
         lease.granted_wall_ms,
         beat_wall_ms,
-        until_ms + to_wall_ms,
+        until_wall_ms,
         ttl_ms,
         len(state.index.lines.get(name, ())),
         lease.owner is None,
         lease.note or "",
         lease.labels or {},
-        _fields(lease.metadata) if lease.metadata else (),
+        _fields_in_row(lease.metadata) if lease.metadata else (),
         lease.session or "",
         lease.bound,
-        0 if until_ms == lease.until_ms else lease.until_ms + to_wall_ms,
+        own_wall_ms,
     )
 
 
 @lru_cache(maxsize=FIELDS_KEPT)
-def _fields(metadata: str) -> tuple[tuple[str, str], ...]:
+def _fields_in_row(metadata: str) -> tuple[tuple[str, str], ...]:
     return tuple((_cut(each.key), _cut(each.value)) for each in fields_of(metadata, FIELDS_SHOWN))
 
 
@@ -117,25 +128,19 @@ def _cut(text: str) -> str:
 
 
 def beat_of(name: str, lease: Lease, state: State, now: Moment) -> Beat:
-    """Show what a heartbeat changed of a held name."""
-    until_ms, beat_wall_ms, ttl_ms = _life(lease, state, now)
-    to_wall_ms = now.wall_ms - now.ms
-    own = 0 if until_ms == lease.until_ms else lease.until_ms + to_wall_ms
-    return name, lease.token, beat_wall_ms, until_ms + to_wall_ms, ttl_ms, own
+    """Show what a heartbeat changed of a held name.
 
-
-def _life(lease: Lease, state: State, now: Moment) -> tuple[int, int, int]:
-    """Return when it ends, when it was last heard of, and for how long that is good.
-
-    Where its session ends first, the session's keepalives are what it lives by. Else a lease of an hour in a session of
-    a minute would look as if it were ending all the time.
+    Where the session ends first, the lease lives by the session's keepalives: a lease of an hour in a session of a
+    minute would otherwise look as if it were always ending.
     """
-    until_ms = state.until_of(lease)
-    if until_ms == lease.until_ms or lease.session is None:
-        return until_ms, lease.beat_wall_ms, lease.ttl_ms
-    ttl_ms = state.sessions[lease.session].ttl_ms
-    kept_wall_ms = until_ms - ttl_ms + now.wall_ms - now.ms
-    return until_ms, max(lease.beat_wall_ms, kept_wall_ms), ttl_ms
+    to_wall_ms, until_ms = now.wall_ms - now.ms, state.until_of(lease)
+    if until_ms == lease.until_ms:
+        return name, lease.token, lease.beat_wall_ms, until_ms + to_wall_ms, lease.ttl_ms, 0
+    beat_wall_ms, ttl_ms = lease.beat_wall_ms, lease.ttl_ms
+    if lease.session is not None:
+        ttl_ms = state.sessions[lease.session].ttl_ms
+        beat_wall_ms = max(beat_wall_ms, until_ms - ttl_ms + to_wall_ms)
+    return name, lease.token, beat_wall_ms, until_ms + to_wall_ms, ttl_ms, lease.until_ms + to_wall_ms
 
 
 def gone_of(name: str, state: State, now: Moment) -> Gone:
@@ -143,8 +148,7 @@ def gone_of(name: str, state: State, now: Moment) -> Gone:
     slot = state.slots.get(name, EMPTY)
     done, end = slot.done, slot.last_end
     if done is not None and done.until_ms > now.ms:
-        owner = done.owner or shown_as(done.whose)
-        return Gone(name, "done", owner, token=done.token, at=done.wall_ms)
+        return Gone(name, "done", done.owner or shown_as(done.whose), token=done.token, at=done.wall_ms)
     if end is None:
         return Gone(name)
     owner = end.owner or shown_as(end.by if end.how == "released" else end.whose)
@@ -152,15 +156,15 @@ def gone_of(name: str, state: State, now: Moment) -> Gone:
     return Gone(name, end.how, owner, by, end.reason or "", end.token, end.wall_ms)
 
 
+# In words.
+
+
 def name_parts(name: str) -> tuple[str, str]:
-    """Return what of a name may be cut, and its end, which is kept. One from right to left is cut where it ends."""
+    """Split a name into what may be cut and its end, which is kept. A right-to-left name is cut at its end."""
     if _RIGHT_TO_LEFT.search(name):
         return name, ""
     cut = max(0, len(name) - TAIL_CHARS)
     return name[:cut], name[cut:]
-
-
-# In words: the same as in `static/rows.js`.
 
 
 def sign_of(row: Row, now_wall_ms: int) -> str:
@@ -170,8 +174,15 @@ def sign_of(row: Row, now_wall_ms: int) -> str:
     return "late" if (now_wall_ms - row.beat) * 3 > row.ttl * LATE_OF_3 else "alive"
 
 
+def label_term(key: str, value: str) -> str:
+    """Return the search for a label. A value with blanks and quotes cannot be typed: then for its key."""
+    if not any(char.isspace() for char in value):
+        return f"label:{key}:{value}"
+    return f"label:{key}" if '"' in value else f'label:"{key}:{value}"'
+
+
 def span_text(ms: int) -> str:
-    """Return how long something lasts, in the largest unit that fits: `31 s`, `4 min`, `2 h`, `3 d`."""
+    """Return a duration in the largest unit that fits: `31 s`, `4 min`, `2 h`, `3 d`."""
     for unit_ms, unit in ((DAY_MS, "d"), (HOUR_MS, "h"), (MINUTE_MS, "min")):
         if ms >= unit_ms:
             return f"{ms // unit_ms} {unit}"
@@ -179,10 +190,80 @@ def span_text(ms: int) -> str:
 
 
 def left_text(ms: int) -> str:
-    """Return how much time is left: `0:09`, `1:32`, `2:05:00`, `3 d`."""
-    seconds = max(0, ms) // SECOND_MS
+    """Return the time left: `0:09`, `1:32`, `2:05:00`, `3 d`."""
     if ms >= DAY_MS:
         return f"{ms // DAY_MS} d"
-    minutes, seconds = divmod(seconds, 60)
+    minutes, seconds = divmod(max(0, ms) // SECOND_MS, 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+# Metadata as fields. Anybody may send anything: nothing here raises, nothing is evaluated, and text that
+# cannot be split is shown as it came.
+
+FIELDS_MAX = 64
+"""How many fields of one metadata are shown. The last one then holds all that is left, as it came."""
+LINK_CHARS_MAX = 2_048
+
+_PAIR = re.compile(r"([\w./-]{1,63})=(.*)", re.DOTALL)
+_BEGINNING = re.compile(r"[\s,;]*[\w./-]{1,63}=")
+_BETWEEN = tuple(map(re.compile, (r"[\s,;]+", r"\s+", r"[\n;]\s*", r"\n\s*")))
+"""Separators of pairs. The finest comes first: the first that leaves nothing but pairs is taken.
+
+None begins with blanks before something else: a long run of them would be scanned again from each of its positions.
+"""
+_LINK = re.compile(r"https?://[^\s<>\"\\^`{|}]+", re.IGNORECASE)
+_RAW_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class Field(msgspec.Struct, frozen=True):
+    """One field. Its key is empty for a text without one; `href` is set only if all of the value is an address."""
+
+    key: str
+    value: str
+    href: str | None = None
+
+
+def fields_of(metadata: str | None, most: int = FIELDS_MAX) -> tuple[Field, ...]:
+    """Return the fields of a JSON object or of `key=value` pairs, in order; any other text is one field."""
+    text = "" if metadata is None else metadata.strip()
+    if not text:
+        return ()
+    pairs = _of_json(text, most) if text.startswith("{") else _of_pairs(text, most)
+    return tuple(Field(key, value, link_of(value)) for key, value in pairs or [("", text)])
+
+
+def link_of(text: str) -> str | None:
+    """Return the text if it is the address of a page; None if it is anything else, or could be taken for another."""
+    if len(text) > LINK_CHARS_MAX or not text.isprintable() or not _LINK.fullmatch(text):
+        return None
+    try:
+        return text if urlsplit(text).hostname else None
+    except ValueError:
+        return None
+
+
+def _of_json(text: str, most: int) -> list[tuple[str, str]]:
+    try:
+        found = list(_RAW_OBJECT.decode(text.encode()).items())
+        shown = [(key, _unquoted(value)) for key, value in found[:most]]
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return []
+    return shown if len(found) <= most else [*shown, ("…", f"{len(found) - most} more")]
+
+
+def _unquoted(value: msgspec.Raw) -> str:
+    """Return a JSON string without its quotes, and any other value as it was written."""
+    written = bytes(value).strip()
+    return msgspec.json.decode(written, type=str) if written.startswith(b'"') else written.decode()
+
+
+def _of_pairs(text: str, most: int) -> list[tuple[str, str]]:
+    if not _BEGINNING.match(text):
+        return []  # Whatever the separator is, the text begins with the first pair.
+    for between in _BETWEEN:
+        pieces = [piece.strip() for piece in between.split(text, most) if piece.strip()]
+        pairs = [_PAIR.fullmatch(piece) for piece in pieces]
+        if pieces and all(pairs):
+            return [(pair[1], pair[2].strip()) for pair in pairs if pair is not None]
+    return []

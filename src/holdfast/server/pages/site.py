@@ -26,8 +26,7 @@ import msgspec
 from holdfast import __version__
 from holdfast.server.access import cookies
 from holdfast.server.access.auth import in_order
-from holdfast.server.pages.rows import left_text, name_parts, span_text
-from holdfast.server.pages.search import label_term
+from holdfast.server.pages.rows import label_term, left_text, name_parts, span_text
 from holdfast.server.render import envelope
 from holdfast.server.times import rfc3339
 from holdfast.wire.problems import Problem

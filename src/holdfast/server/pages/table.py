@@ -50,10 +50,9 @@ JOBS = Operation(
     query={
         "q": "Which jobs: `prefix:`, `owner:`, `label:key:value`, and words.",
         "sort": "`name`, `owner`, `held`, `heartbeat`, `left` or `line`; with `-` before it, the other way round.",
-        "after": "Only names after this one: the next page.",
-        "page": "Which page, in another order than that of names.",
         "at": "Who held what at this moment.",
         "record": "As of this record of that moment.",
+        "after": "Only names after this one: the next page of a moment.",
     },
     replies={200: _HTML},
 )

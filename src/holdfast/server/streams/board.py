@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.engine.build import JournalError
-from holdfast.server.pages.rows import beat_of, gone_of, row_of
+from holdfast.server.pages.rows import Totals, beat_of, gone_of, row_of, totals_of
 from holdfast.server.render import encode
 
 if TYPE_CHECKING:
@@ -66,19 +66,6 @@ STOOD_MS_MAX = 1_000
 """Beyond it the wall clock was set, or the server stood still: all are told to look at all ends anew."""
 TRY_AGAIN_SECONDS = 1.0
 """How long after the store failed."""
-
-
-class Totals(msgspec.Struct, frozen=True):
-    """The numbers on top of the page, for those who may see all."""
-
-    jobs: int
-    waiting: int
-    sessions: int
-
-
-def totals_of(state: State) -> Totals:
-    """Count."""
-    return Totals(len(state.index.held), len(state.tickets), len(state.sessions))
 
 
 class Head(msgspec.Struct, frozen=True):

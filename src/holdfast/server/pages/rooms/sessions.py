@@ -16,8 +16,7 @@ from holdfast.core.values import EndedSession
 from holdfast.server.handlers import paging
 from holdfast.server.handlers.sessions import may_see
 from holdfast.server.pages import site
-from holdfast.server.pages.fields import Field, fields_of
-from holdfast.server.pages.rows import Row, row_of, sign_of
+from holdfast.server.pages.rows import Field, Row, fields_of, row_of, sign_of
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:

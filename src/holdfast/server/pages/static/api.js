@@ -1,3 +1,4 @@
+// @ts-check
 // Asking the server: the same API that everybody uses, with the cookie of this page and the header that only it can send.
 
 const WORKER = /^[a-z_-]+\.js$/;
@@ -5,6 +6,11 @@ const HERE_EVERY_MS = 1_800_000;
 
 /** An answer that is a refusal. `code` and `details` are the server's; `status` is 0 if there was no answer. */
 export class Refusal extends Error {
+  /**
+   * @param {number} status
+   * @param {string} code
+   * @param {string} details
+   */
   constructor(status, code, details) {
     super(details);
     this.status = status;
@@ -12,17 +18,18 @@ export class Refusal extends Error {
   }
 }
 
-/** Ask for `path`; with a body it is a POST. Returns what came, or throws a `Refusal`. */
-export async function ask(path, { method, body, signal } = {}) {
+/**
+ * Ask for `path`. Returns the JSON that came, or throws a `Refusal`.
+ * @param {string} path
+ * @param {{ signal?: AbortSignal }} options
+ */
+export async function ask(path, { signal } = {}) {
   const headers = { "X-Holdfast-Page": "1", Accept: "application/json" };
-  if (body !== undefined) headers["Content-Type"] = "application/json";
-  const how = method ?? (body === undefined ? "GET" : "POST");
   let answer;
   try {
-    const sent = body === undefined ? undefined : JSON.stringify(body);
-    answer = await fetch(path, { method: how, headers, body: sent, signal, cache: "no-store", redirect: "error" });
+    answer = await fetch(path, { headers, signal, cache: "no-store", redirect: "error" });
   } catch (error) {
-    if (error.name === "AbortError") throw error;
+    if (signal?.aborted) throw error;
     throw new Refusal(0, "away", "The server cannot be reached.");
   }
   const text = await answer.text();
@@ -32,6 +39,7 @@ export async function ask(path, { method, body, signal } = {}) {
   throw new Refusal(answer.status, said?.code ?? "unknown", said?.details ?? `The server answered ${answer.status}.`);
 }
 
+/** @param {string} text */
 function parsed(text) {
   try {
     return JSON.parse(text);
@@ -40,15 +48,13 @@ function parsed(text) {
   }
 }
 
-/** The address of a job's page. Browsers take the name `.` for this folder, however it is written. */
+/**
+ * The address of a job's page. Browsers take the name `.` for this folder, however it is written.
+ * @param {string} name
+ */
 export function jobPath(name) {
   if (name === ".") return "/ui/jobs?name=.";
   return `/ui/jobs/${encodeURIComponent(name)}`;
-}
-
-/** The address of a job in the API. */
-export function lockPath(name) {
-  return `/locks/${encodeURIComponent(name)}`;
 }
 
 /** Tell the reader that nothing will be answered any more until they sign in again. */
@@ -70,14 +76,20 @@ export function staySignedIn() {
   }, HERE_EVERY_MS);
 }
 
-const policy = globalThis.trustedTypes?.createPolicy("holdfast", { createScriptURL: workerURL });
-
+/** @param {string} name */
 function workerURL(name) {
-  if (!WORKER.test(name)) throw new TypeError(`${name} is no worker of ours`);
+  if (!WORKER.test(name)) throw new TypeError(`${name} is not one of our workers`);
   return new URL(name, import.meta.url).href;
 }
 
-/** The address of a worker's module beside this one, as `new SharedWorker(…)` takes it under our policy. */
+const policy = globalThis.trustedTypes?.createPolicy("holdfast", { createScriptURL: workerURL });
+
+/**
+ * The address of a worker's module beside this one, as `new SharedWorker(…)` takes it under our policy.
+ * @param {string} name
+ * @returns {string}
+ */
 export function workerAddress(name) {
-  return policy === undefined ? workerURL(name) : policy.createScriptURL(name);
+  // A browser takes a TrustedScriptURL wherever it takes this string; TypeScript does not know that.
+  return policy === undefined ? workerURL(name) : /** @type {any} */ (policy.createScriptURL(name));
 }

@@ -1,3 +1,4 @@
+// @ts-check
 // The list of jobs, live: loads all rows, puts on top what the stream tells, and shows those that fit the search.
 //
 //   /ui/rows ──► jobs, by name ──► view: those that fit, in order ──► rows.js draws what is in view
@@ -7,11 +8,10 @@
 // The address keeps search and order.
 
 import { ask, jobPath } from "./api.js";
-import { serverNow } from "./clock.js";
-import { addKey } from "./keys.js";
+import { keepJob, serverNow } from "./clock.js";
 import { again, heardAt, subscribe } from "./live.js";
-import { showTotals } from "./page.js";
-import { keepJob, Rows } from "./rows.js";
+import { addKey, showTotals } from "./page.js";
+import { Rows } from "./rows.js";
 import { fits, isEmpty, nameIn, orderOf, readSearch, readSort, writeSort } from "./search.js";
 
 const JOBS_MAX = 20_000; // Beyond it the server searches, and the list shows the first of what it found.
@@ -21,22 +21,41 @@ const ENDED_MS = 3_000;
 const FRESH_MS = 600;
 const EARLY_MAX = 20;
 const HELD_MS = 10_000; // A pointer that rests aims at nothing: on a wall it may lie there for days.
-const LOAD_AGAIN_MS = [500, 3_000]; // After a resync, at some moment in between: others are told to at the same time.
+const LOAD_AGAIN_MS = { least: 500, most: 3_000 }; // At some moment in between: others are told to at the same time.
 
-const box = document.querySelector("#jobs-box");
-const field = document.querySelector("#search");
-const said = document.querySelector("#jobs-said");
+/**
+ * @template {HTMLElement} Kind
+ * @param {string} selector
+ * @param {new () => Kind} kind
+ */
+function one(selector, kind) {
+  const found = document.querySelector(selector);
+  if (!(found instanceof kind)) throw new TypeError(`${selector} is missing`);
+  return found;
+}
+
+const box = one("#jobs-box", HTMLElement);
+const field = one("#search", HTMLInputElement);
+const said = one("#jobs-said", HTMLElement);
+const emptyText = one("#jobs-empty", HTMLElement);
+const noMatchText = one("#jobs-no-match", HTMLElement);
+const namedText = one("#jobs-named", HTMLElement);
+const namedLink = one("#jobs-named a", HTMLAnchorElement);
 const rows = new Rows(box);
+/** @type {Map<string, Job>} */
 const jobs = new Map();
+/** @type {Job[]} */
 let view = [];
 let search = readSearch(field.value);
-let sort = readSort(new URL(location.href).searchParams.get("sort") || "name");
+let sort = readSort("name");
+/** @type {Totals | null} */
 let totals = null;
 let total = 0;
 let isCut = false; // There are more jobs than are kept here: the server searches.
 let isWhole = true; // All that fits is here.
+/** @type {Loading | null} */
 let loading = null;
-let isBegun = false; // The first rows have come. Until then the page shows those that it came with.
+let isBegun = false; // The first rows have come.
 let isLoaded = false;
 let isLive = false;
 let isHeld = false; // The order is.
@@ -46,35 +65,41 @@ let isSettled = false; // All rows were shown once.
 
 // Jobs.
 
+/**
+ * @param {Row} row
+ * @param {boolean} isNew
+ */
 function put(row, isNew) {
   const before = jobs.get(row.name);
   if (before === undefined && isNew && !hasRoomFor(row)) return;
-  const job = before ?? { version: 0, isFresh: isNew, shownAt: performance.now() };
-  Object.assign(job, { unnamed: false, note: "", labels: {}, fields: [], session: "", bound: false, line: 0 }, row);
-  job.own = row.own || row.until;
-  job.ended = null;
-  job.text = undefined;
-  job.version += 1;
-  if (before === undefined) jobs.set(row.name, job);
+  const { version, isFresh, shownAt, goneAt, round } = before
+    ?? { version: 0, isFresh: isNew, shownAt: performance.now(), goneAt: 0, round: 0 };
+  const whole = { unnamed: false, note: "", labels: {}, fields: [], session: "", bound: false, line: 0, ...row };
+  const job = { ...whole, own: row.own || row.until, ended: null, text: undefined };
+  const seen = { version: version + 1, isFresh, shownAt, goneAt, round };
+  // The same object stays: the view and the rows know it.
+  jobs.set(row.name, Object.assign(before ?? {}, job, seen));
 }
 
-// A job that was not there before: where not all are here, only one that would have been found.
+/**
+ * Whether a job that was not there before is shown: where not all are here, only one that would have been found.
+ * @param {Row} row
+ */
 function hasRoomFor(row) {
   if (jobs.size >= JOBS_MAX) isCut = true;
   if (!isCut) return true;
   return jobs.size < JOBS_MAX && isWhole && fits(search, { labels: {}, fields: [], note: "", ...row });
 }
 
+/** @param {Beat} beat */
 function beat([name, token, heard, until, ttl, own]) {
   const job = jobs.get(name);
   if (job === undefined || job.token !== token) return;
-  job.beat = heard;
-  job.until = until;
-  job.ttl = ttl;
-  job.own = own || until;
+  Object.assign(job, { beat: heard, until, ttl, own: own || until });
   job.version += 1;
 }
 
+/** @param {Gone} gone */
 function end(gone) {
   const job = jobs.get(gone.name);
   if (job === undefined || job.ended) return;
@@ -83,20 +108,20 @@ function end(gone) {
   job.version += 1;
 }
 
+/** @param {Kept[]} sessions */
 function keep(sessions) {
   if (!sessions.length) return;
   const until = new Map(sessions);
   for (const job of jobs.values()) {
-    if (!job.bound || !until.has(job.session)) continue;
-    const end = until.get(job.session);
-    // One that is over ended its jobs: they are told by name.
-    if (end === 0) continue;
+    const end = job.bound ? until.get(job.session) : undefined;
+    // A session that is over ended its jobs: they are told by name.
+    if (!end) continue;
     keepJob(job, end);
     job.version += 1;
   }
 }
 
-// Take the rows away that have been shown as ended for long enough. While the order is held they stay.
+/** Take the rows away that have been shown as ended for long enough. While the order is held they stay. */
 function sweep() {
   if (isHeld) return;
   const now = performance.now();
@@ -117,15 +142,24 @@ function sweep() {
 // Loading.
 
 class Loading {
-  constructor() {
-    this.abort = new AbortController();
-    this.told = new Map(); // What the stream told meanwhile, by name: it is newer than a page that began before.
-    this.beats = new Map();
-    this.kept = new Map(); // Sessions that were kept meanwhile.
-  }
+  abort = new AbortController();
+  /**
+   * What the stream told meanwhile, by name: it is newer than a page that began before.
+   * @type {Map<string, number>}
+   */
+  told = new Map();
+  /** @type {Map<string, Beat>} */
+  beats = new Map();
+  /**
+   * Sessions that were kept meanwhile.
+   * @type {Map<string, number>}
+   */
+  kept = new Map();
 
   async run() {
+    /** @type {Set<string>} */
     const found = new Set();
+    /** @type {string | null} */
     let after = null;
     for (let pages = 0; pages === 0 || (after !== null && pages < PAGES_MAX && found.size < JOBS_MAX); pages++) {
       const page = await this.#page(after);
@@ -153,6 +187,10 @@ class Loading {
     isLoaded = true;
   }
 
+  /**
+   * @param {RowsReply} page
+   * @param {Set<string>} found
+   */
   #take(page, found) {
     heardAt(page.now);
     ({ total } = page);
@@ -168,8 +206,12 @@ class Loading {
     isBegun = true;
   }
 
+  /**
+   * @param {string | null} after
+   * @returns {Promise<RowsReply>}
+   */
   #page(after) {
-    const query = new URLSearchParams({ limit: PAGE });
+    const query = new URLSearchParams({ limit: String(PAGE) });
     // Where all jobs fit in here, the search is done in here, and changes without a load.
     if (isCut) query.set("q", field.value);
     if (after !== null) query.set("after", after);
@@ -195,24 +237,22 @@ async function load() {
 }
 
 let isAsked = false;
-
-function loadSoon() {
-  // The first load is at once. One after a gap may wait a little: what is shown is kept meanwhile.
-  if (isAsked) return;
-  isAsked = true;
-  const [least, most] = isLoaded ? LOAD_AGAIN_MS : [0, 0];
-  setTimeout(
-    () => {
-      isAsked = false;
-      load();
-    },
-    wasAway ? 0 : least + Math.random() * (most - least),
-  );
-  wasAway = false;
-}
-
 let wasAway = true;
 
+/** Load immediately where the page was away. After a gap it waits a little: what is shown is kept meanwhile. */
+function loadSoon() {
+  if (isAsked) return;
+  isAsked = true;
+  const { least, most } = LOAD_AGAIN_MS;
+  const restMs = wasAway || !isLoaded ? 0 : least + Math.random() * (most - least);
+  wasAway = false;
+  setTimeout(() => {
+    isAsked = false;
+    load();
+  }, restMs);
+}
+
+/** @param {Frame} frame */
 function take(frame) {
   for (const row of frame.rows) put(row, isLoaded && !jobs.has(row.name));
   for (const each of frame.beats) beat(each);
@@ -220,8 +260,7 @@ function take(frame) {
   keep(frame.kept);
   if (frame.totals) totals = frame.totals;
   if (loading !== null) {
-    for (const row of frame.rows) loading.told.set(row.name, frame.seq);
-    for (const gone of frame.gone) loading.told.set(gone.name, frame.seq);
+    for (const each of [...frame.rows, ...frame.gone]) loading.told.set(each.name, frame.seq);
     for (const each of frame.beats) loading.beats.set(each[0], each);
     for (const [session, until] of frame.kept) loading.kept.set(session, until);
   }
@@ -232,7 +271,7 @@ function take(frame) {
 
 let isRefreshing = false;
 
-// At most once for each frame that is drawn.
+/** At most once for each frame that is drawn. */
 function refresh() {
   isStale = true;
   if (isRefreshing) return;
@@ -248,8 +287,13 @@ function refresh() {
   });
 }
 
-const early = []; // What keys asked for before the rows were there: it is done when they are.
+/**
+ * What keys asked for before the rows were there: it is done when they are.
+ * @type {(() => void)[]}
+ */
+const early = [];
 
+/** @param {() => void} action */
 function whenThere(action) {
   if (isSettled) action();
   else if (early.length < EARLY_MAX) early.push(action);
@@ -257,7 +301,7 @@ function whenThere(action) {
 
 let round = 0;
 
-// In the order in which they were before, with the new ones behind: that is quick to sort.
+/** In the order in which they were before, with the new ones at the end: that is quick to sort. */
 function arrange() {
   if (!isBegun) return;
   isStale = false;
@@ -272,9 +316,11 @@ function arrange() {
     }
   }
   view = next.sort(orderOf(sort));
+  box.hidden = view.length === 0;
   rows.show(view);
 }
 
+/** @param {boolean} isOver */
 function hold(isOver) {
   if (isHeld === isOver) return;
   isHeld = isOver;
@@ -287,11 +333,14 @@ function hold(isOver) {
 
 // What is said above the list.
 
-const number = (value) => value.toLocaleString();
-let lastSaid = said.textContent;
+const number = (/** @type {number} */ value) => value.toLocaleString();
+let lastSaid = "";
 let saidUntil = 0;
 
-// Say something, for at least so long.
+/**
+ * Say something, for at least so long.
+ * @param {string} text
+ */
 function say(text, forMs = 0) {
   const now = performance.now();
   if (text === lastSaid || (now < saidUntil && !forMs)) return;
@@ -318,27 +367,23 @@ function count() {
   else if (isCut && !isWhole) say(`The first ${number(fitting)} found among ${number(total)} jobs. Search by prefix to see others.`);
   else if (isCut) say(`${number(fitting)} of ${number(total)} jobs fit.`);
   else say(isAll ? "" : `${number(fitting)} of ${number(live)} jobs fit.`);
-  document.querySelector("#jobs-empty").hidden = !(isAll && live === 0 && view.length === 0);
-  document.querySelector("#jobs-no-match").hidden = isAll || view.length > 0;
+  emptyText.hidden = !(isAll && live === 0 && view.length === 0);
+  noMatchText.hidden = isAll || view.length > 0;
   showNamed(nameIn(field.value));
-  box.hidden = view.length === 0;
 }
 
-// A job that nobody holds is not in the list, and who types its name wants to know why.
+/**
+ * A job that nobody holds is not in the list, and who types its name wants to know why.
+ * @param {string} name
+ */
 function showNamed(name) {
-  const place = document.querySelector("#jobs-named");
-  place.hidden = name === "" || !name.startsWith(document.body.dataset.prefix ?? "");
-  const link = place.querySelector("a");
-  if (place.hidden || link.textContent === name) return;
-  link.href = jobPath(name);
-  link.replaceChildren(bdi(name));
-}
-
-function bdi(text) {
-  const made = document.createElement("bdi");
-  made.textContent = made.title = text;
-  made.className = "mono";
-  return made;
+  namedText.hidden = name === "" || !name.startsWith(document.body.dataset.prefix ?? "");
+  if (namedText.hidden || namedLink.textContent === name) return;
+  const bdi = document.createElement("bdi");
+  bdi.textContent = bdi.title = name;
+  bdi.className = "mono";
+  namedLink.href = jobPath(name);
+  namedLink.replaceChildren(bdi);
 }
 
 // Search, order, address.
@@ -351,15 +396,11 @@ function readAddress() {
   markSort();
 }
 
+/** @param {boolean} isNew */
 function writeAddress(isNew) {
   const url = new URL(location.href);
-  const text = field.value.trim();
-  for (const [key, value] of [
-    ["q", text],
-    ["sort", writeSort(sort) === "name" ? "" : writeSort(sort)],
-    ["after", ""],
-    ["page", ""],
-  ]) {
+  const sorted = writeSort(sort);
+  for (const [key, value] of Object.entries({ q: field.value.trim(), sort: sorted === "name" ? "" : sorted })) {
     if (value) url.searchParams.set(key, value);
     else url.searchParams.delete(key);
   }
@@ -367,14 +408,14 @@ function writeAddress(isNew) {
   history[isNew ? "pushState" : "replaceState"](null, "", url);
 }
 
-// What was found is read out for who cannot see it; numbers that change by themselves are not.
+let readTimer = 0;
+
+/** Announce search results to screen readers; numbers that change by themselves are not announced. */
 function readOut() {
   said.setAttribute("aria-live", "polite");
   clearTimeout(readTimer);
   readTimer = setTimeout(() => said.setAttribute("aria-live", "off"), 1_500);
 }
-
-let readTimer = 0;
 
 function searched() {
   readOut();
@@ -397,13 +438,13 @@ function loadSearch() {
 }
 
 function markSort() {
-  for (const head of document.querySelectorAll("#jobs-box th[data-sort]")) {
-    const isThis = head.dataset.sort === sort.kind;
-    if (isThis) head.setAttribute("aria-sort", sort.isReversed ? "descending" : "ascending");
+  for (const head of /** @type {NodeListOf<HTMLElement>} */ (box.querySelectorAll("th[data-sort]"))) {
+    if (head.dataset.sort === sort.kind) head.setAttribute("aria-sort", sort.isReversed ? "descending" : "ascending");
     else head.removeAttribute("aria-sort");
   }
 }
 
+/** @param {string} kind */
 function sortBy(kind) {
   sort = { kind, isReversed: sort.kind === kind && !sort.isReversed };
   markSort();
@@ -414,44 +455,47 @@ function sortBy(kind) {
 
 // Keys.
 
+/** @param {number} by */
 function move(by) {
   const at = rows.indexOf(rows.current);
   rows.go(Math.max(0, Math.min(view.length - 1, at < 0 ? rows.firstSeen() : at + by)));
 }
 
-function openCurrent(place) {
+/** @param {string} part */
+function openCurrent(part) {
   whenThere(() => {
     if (rows.indexOf(rows.current) < 0) return;
-    location.assign(jobPath(rows.current) + (place ? `#${place}` : ""));
+    location.assign(jobPath(rows.current) + (part ? `#${part}` : ""));
   });
 }
 
-addKey("/", "search", () => {
+function toSearch() {
   field.focus();
   field.select();
-});
+}
+
+addKey("/", "search", toSearch);
 addKey("j", "next job", () => whenThere(() => move(1)));
 addKey("k", "job before", () => whenThere(() => move(-1)));
 addKey("Enter", "open the job", () => openCurrent(""));
 addKey("w", "why it is not free", () => openCurrent("why"));
 addKey("h", "its history", () => openCurrent("history"));
-if (document.body.dataset.may.includes("admin")) addKey("r", "revoke it", () => openCurrent("revoke"));
+if (document.body.dataset.may?.includes("admin")) addKey("r", "revoke it", () => openCurrent("revoke"));
 
 // The browser's own find sees only what is in the document.
 document.addEventListener("keydown", (event) => {
   if (event.key !== "f" || !(event.ctrlKey || event.metaKey) || event.shiftKey || event.altKey) return;
   if (document.activeElement === field || view.length <= 40) return;
   event.preventDefault();
-  field.focus();
-  field.select();
+  toSearch();
   say("Searching here: only the rows in view are in the page. Press the keys again for the browser's own find.", 6_000);
 });
 
-box.addEventListener("focusin", (event) => {
-  const name = event.target.closest("tbody tr")?.querySelector(".name")?.title;
-  if (name) rows.current = name;
+box.addEventListener("focusin", ({ target }) => {
+  const name = target instanceof Element ? target.closest("tbody tr")?.querySelector(".name") : null;
+  if (name instanceof HTMLElement) rows.current = name.title;
 });
-for (const kind of ["pointerenter", "pointermove"]) {
+for (const kind of /** @type {const} */ (["pointerenter", "pointermove"])) {
   box.addEventListener(kind, (event) => {
     if (event.pointerType !== "mouse") return;
     pointedAt = performance.now();
@@ -460,13 +504,13 @@ for (const kind of ["pointerenter", "pointermove"]) {
 }
 box.addEventListener("pointerleave", () => hold(false));
 box.addEventListener("click", (event) => {
-  const head = event.target.closest("th[data-sort]");
-  if (head === null) return;
+  const head = event.target instanceof Element ? event.target.closest("th[data-sort]") : null;
+  if (!(head instanceof HTMLElement)) return;
   event.preventDefault();
-  sortBy(head.dataset.sort);
+  sortBy(head.dataset.sort ?? "name");
 });
 field.addEventListener("input", searched);
-field.form.addEventListener("submit", (event) => {
+field.form?.addEventListener("submit", (event) => {
   event.preventDefault();
   searched();
   whenThere(() => rows.go(0));
@@ -480,7 +524,6 @@ addEventListener("popstate", () => {
 
 // Begin.
 
-document.querySelector("#jobs-pages")?.remove();
 readAddress();
 subscribe({
   load: loadSoon,

@@ -1,9 +1,10 @@
+// @ts-check
 // What looks different now, for any page: `subscribe` is told rows as they change, and whether they are live.
 //
 //   import { subscribe } from "./live.js";
 //   const leave = subscribe({
-//     load(seq) {},               // look at everything now; what is told afterwards is newer than record `seq`, if it is known
-//     rows(frame) {},             // {seq, now, rows, beats, gone, kept, totals}, see server/pages/rows.py
+//     load(seq) {},               // load everything now; what is told afterwards is newer than record `seq`, if it is known
+//     rows(frame) {},             // {seq, now, rows, beats, gone, kept, totals}, see types.d.ts
 //     status(status) {},          // {kind, since, why}, see stream.js
 //   });
 //
@@ -17,10 +18,14 @@ import { learnServerTime, serverNow } from "./clock.js";
 import { showLive, showTotals } from "./page.js";
 import { Stream } from "./stream.js";
 
+/** @type {Set<Subscriber>} */
 const subscribers = new Set();
+/** @type {LiveStatus} */
 let status = { kind: "reconnecting", since: Date.now(), why: "" };
+/** @type {OfWorker | OfTabs | OfOne | null} */
 let source = null;
 
+/** @param {Subscriber} subscriber */
 export function subscribe(subscriber) {
   subscribers.add(subscriber);
   subscriber.status?.(status);
@@ -33,7 +38,7 @@ export function subscribe(subscriber) {
   return () => subscribers.delete(subscriber);
 }
 
-// Try again at once.
+/** Try again immediately. */
 export function again() {
   source?.again();
 }
@@ -46,6 +51,7 @@ export function liveStatus() {
 // Where all is to be looked at anew, that clock may have been set: what is heard next is believed, whatever it says.
 let isTimeOpen = false;
 
+/** @param {number} serverMs */
 export function heardAt(serverMs, isFirst = false) {
   if (!isFirst && !isTimeOpen && serverMs <= serverNow()) return;
   isTimeOpen = false;
@@ -71,6 +77,7 @@ function showStatus() {
   if (status.kind === "signed-out") showSignedOut();
 }
 
+/** @param {StreamMessage} message */
 function hear(message) {
   if (message.kind === "status") {
     ({ status } = message);
@@ -110,8 +117,9 @@ function newSource() {
 class OfWorker {
   #port;
 
+  /** @param {string} name */
   constructor(name) {
-    const worker = new SharedWorker(workerAddress("live_worker.js"), { type: "module", name });
+    const worker = new SharedWorker(workerAddress("stream.js"), { type: "module", name });
     this.#port = worker.port;
     this.#port.onmessage = ({ data }) => hear(data);
     worker.onerror = () => this.#fallBack();
@@ -136,16 +144,18 @@ class OfWorker {
 
 class OfTabs {
   #channel;
+  /** @type {Stream | null} */
   #stream = null;
   #name;
 
+  /** @param {string} name */
   constructor(name) {
     this.#name = name;
     this.#channel = new BroadcastChannel(name);
     this.#channel.onmessage = ({ data }) => {
       if (data === "again") this.#stream?.again();
       else if (data !== "enter") hear(data);
-      else if (this.#stream !== null) this.#greet();
+      else if (this.#stream !== null) this.#greet(this.#stream);
     };
   }
 
@@ -166,9 +176,10 @@ class OfTabs {
     this.#channel.postMessage("again");
   }
 
-  #greet() {
-    this.#channel.postMessage({ kind: "status", status: this.#stream.status });
-    if (this.#stream.status.kind === "live") this.#channel.postMessage(this.#stream.greeting);
+  /** @param {Stream} stream */
+  #greet(stream) {
+    this.#channel.postMessage({ kind: "status", status: stream.status });
+    if (stream.status.kind === "live") this.#channel.postMessage(stream.greeting);
   }
 }
 

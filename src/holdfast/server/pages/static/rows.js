@@ -1,3 +1,4 @@
+// @ts-check
 // The rows of the list, of which only those in view are in the document: at most ROWS_MAX, however many jobs there are.
 //
 //   <tbody>
@@ -6,22 +7,23 @@
 //     <tr class="spacer">     as high as all rows below
 //
 // Everything that a user wrote is set as text. A bar moves by a CSS animation that begins in the past (a negative delay):
-// no script runs for it. Once a second the words beside it are written anew, of the rows that are there.
+// no script runs for it. Once a second the words beside it are written again, in the rows that are there.
 
 import { jobPath } from "./api.js";
-import { exactText, serverNow, spanText } from "./clock.js";
+import { agoText, exactText, leftText, serverNow, signOf, spanText } from "./clock.js";
 
-export const ROWS_MAX = 60;
+const ROWS_MAX = 60;
 const SPARE_ROWS = 6;
 const PRINTED_MAX = 1_000;
 const COLUMNS = 8;
 const TAIL_CHARS = 16;
 const RIGHT_TO_LEFT = /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufeff]/;
 
-const SIGNS = {
-  alive: "alive",
-  late: "late",
-  ending: "ending",
+/**
+ * How a lease ended, in words.
+ * @type {Record<string, string>}
+ */
+const ENDS = {
   released: "released",
   done: "done",
   expired: "expired",
@@ -31,71 +33,62 @@ const SIGNS = {
   "": "free",
 };
 
-// In words: the same as in server/pages/rows.py.
+/** One row of the document. It is filled with one job after another. */
+class RowView {
+  element = el("tr");
+  link = el("a", "job");
+  /** @type {Job | null} */
+  #job = null;
+  #version = -1;
+  /**
+   * What was last written where: to write the same again costs a browser more than to compare it.
+   * @type {Record<string, unknown>}
+   */
+  #written = {};
+  #name = el("bdi", "name");
+  #nameHead = el("span", "name-head");
+  #nameTail = el("span", "name-tail");
+  #sign = el("span", "sign");
+  #owner = el("bdi");
+  #held = el("time");
+  #beat = el("time");
+  #bar = el("span", "bar");
+  #fill = el("i");
+  #left = el("time", "left-text");
+  #waiters = el("a");
+  #ownerCell;
+  #note;
 
-export function signOf(row, now) {
-  if (row.ended) return row.ended.how in SIGNS ? row.ended.how : "";
-  if ((row.until - now) * 10 < row.ttl) return "ending";
-  return (now - row.beat) * 3 > row.ttl * 2 ? "late" : "alive";
-}
-
-/** The session that a job is bound to was kept, and ends at `end` now. */
-export function keepJob(job, end) {
-  // Where the session ends first, `ttl` is the session's: its keepalive came so long before its new end.
-  if (job.until < job.own) job.beat = Math.max(job.beat, end - job.ttl);
-  job.until = Math.min(job.own, end);
-}
-
-export function leftText(ms) {
-  if (ms >= 86_400_000) return `${Math.floor(ms / 86_400_000)} d`;
-  const seconds = Math.floor(Math.max(0, ms) / 1_000);
-  const two = (number) => String(number).padStart(2, "0");
-  const [hours, minutes] = [Math.floor(seconds / 3_600), Math.floor(seconds / 60) % 60];
-  return hours ? `${hours}:${two(minutes)}:${two(seconds % 60)}` : `${minutes}:${two(seconds % 60)}`;
-}
-
-// One row of the document. It is filled with one job after another.
-class Line {
   constructor() {
-    this.element = el("tr");
-    this.row = null;
-    this.version = -1;
-    this.written = {};
-    this.link = el("a", "job");
-    this.name = el("bdi", "name");
-    this.head = el("span", "name-head");
-    this.tail = el("span", "name-tail");
-    this.name.append(this.head, this.tail);
-    this.link.append(this.name);
-    this.sign = el("span", "sign");
-    this.owner = el("bdi");
-    this.held = el("time");
-    this.beat = el("time");
-    this.bar = el("span", "bar");
-    this.bar.setAttribute("aria-hidden", "true");
-    this.fill = el("i");
-    this.bar.append(this.fill);
-    this.left = el("time", "left-text");
+    this.#name.append(this.#nameHead, this.#nameTail);
+    this.link.append(this.#name);
+    this.#bar.setAttribute("aria-hidden", "true");
+    this.#bar.append(this.#fill);
     const left = el("span", "left");
-    left.append(this.bar, this.left);
-    this.line = el("a");
-    this.ownerCell = cell("owner", this.owner);
-    this.note = cell("note");
+    left.append(this.#bar, this.#left);
+    this.#ownerCell = cell("owner", this.#owner);
+    this.#note = cell("note");
     this.element.append(
       cell("job", this.link),
-      cell("sign", this.sign),
-      this.ownerCell,
-      cell("held", this.held),
-      cell("beat", this.beat),
+      cell("sign", this.#sign),
+      this.#ownerCell,
+      cell("held", this.#held),
+      cell("beat", this.#beat),
       cell("left", left),
-      cell("line", this.line),
-      this.note,
+      cell("line", this.#waiters),
+      this.#note,
     );
   }
 
-  show(row, index, now, isCurrent) {
-    if (this.row !== row || this.version !== row.version) this.#fill(row);
-    this.#set("index", index, () => this.element.setAttribute("aria-rowindex", index + 2));
+  /**
+   * @param {Job} job
+   * @param {number} index
+   * @param {number} now
+   * @param {boolean} isCurrent
+   */
+  show(job, index, now, isCurrent) {
+    if (this.#job !== job || this.#version !== job.version) this.#write(job);
+    this.#set("index", index, () => this.element.setAttribute("aria-rowindex", String(index + 2)));
     this.#set("current", isCurrent, () => {
       if (isCurrent) this.element.setAttribute("aria-selected", "true");
       else this.element.removeAttribute("aria-selected");
@@ -103,78 +96,96 @@ class Line {
     this.tick(now);
   }
 
-  // What changes by itself as time passes.
+  /**
+   * Write what changes as time passes.
+   * @param {number} now
+   */
   tick(now) {
-    const row = this.row;
-    const sign = signOf(row, now);
+    const job = this.#job;
+    if (job === null) return;
+    const { ended } = job;
+    const sign = ended === null ? signOf(job, now) : ended.how in ENDS ? ended.how : "";
     this.#set("sign", sign, () => {
-      this.sign.className = `sign ${sign || "free"}`;
-      this.sign.textContent = SIGNS[sign];
-      this.bar.className = `bar ${sign}`;
+      this.#sign.className = `sign ${sign || "free"}`;
+      this.#sign.textContent = ENDS[sign] ?? sign;
+      this.#bar.className = `bar ${sign}`;
     });
-    const at = row.ended ? Math.min(now, row.ended.at || now) : now;
-    this.#text("held", this.held, spanText(at - row.since));
-    this.#text("beat", this.beat, `${spanText(now - row.beat)} ago`);
-    this.#text("left", this.left, row.ended ? endText(row.ended) : leftText(row.until - now));
+    const at = ended === null ? now : Math.min(now, ended.at || now);
+    this.#text("held", this.#held, spanText(at - job.since));
+    this.#text("beat", this.#beat, agoText(job.beat, now));
+    this.#text("left", this.#left, ended === null ? leftText(job.until - now) : endText(ended));
   }
 
-  // Let the bar run from where it is now. Two names of the same animation take turns: only so does it begin anew.
+  /** Let the bar run from where it is now. Two names of one animation take turns: that is what begins it again. */
   run() {
-    const { ended, ttl, until } = this.row;
-    this.bar.hidden = ended !== null;
+    if (this.#job === null) return;
+    const { ended, ttl, until } = this.#job;
+    this.#bar.hidden = ended !== null;
     if (ended !== null) return;
     const term = Math.max(1, ttl);
-    this.fill.style.setProperty("--ttl", `${term}ms`);
-    this.fill.style.setProperty("--ago", `${-Math.max(0, term - (until - serverNow()))}ms`);
-    this.fill.className = this.fill.className === "again" ? "" : "again";
+    this.#fill.style.setProperty("--ttl", `${term}ms`);
+    this.#fill.style.setProperty("--ago", `${-Math.max(0, term - (until - serverNow()))}ms`);
+    this.#fill.className = this.#fill.className === "again" ? "" : "again";
   }
 
-  #fill(row) {
-    if (this.row === null || this.row.name !== row.name) this.#begin(row.name);
-    this.row = row;
-    this.version = row.version;
-    this.#text("owner", this.owner, row.owner);
-    this.#set("whole owner", row.owner, () => (this.ownerCell.title = row.owner));
-    this.#time("since", this.held, row.since, "held since ");
-    this.#time("heard", this.beat, row.beat, "last heartbeat ");
-    this.#time("until", this.left, row.until, "until ");
-    this.#set("run", `${row.until} ${row.ttl} ${row.ended !== null}`, () => this.run());
-    this.#set("line", row.line, () => {
-      this.line.textContent = row.line ? `${row.line} ▸` : "";
-      this.line.title = row.line ? `${row.line} in line` : "";
-      if (row.line) this.line.href = `${jobPath(row.name)}#line`;
-      else this.line.removeAttribute("href");
+  /** @param {Job} job */
+  #write(job) {
+    if (this.#job?.name !== job.name) this.#writeName(job.name);
+    this.#job = job;
+    this.#version = job.version;
+    this.#text("owner", this.#owner, job.owner);
+    this.#set("whole owner", job.owner, () => (this.#ownerCell.title = job.owner));
+    this.#time("since", this.#held, job.since, "held since ");
+    this.#time("heard", this.#beat, job.beat, "last heartbeat ");
+    this.#time("until", this.#left, job.until, "until ");
+    this.#set("run", `${job.until} ${job.ttl} ${job.ended !== null}`, () => this.run());
+    this.#set("waiters", job.line, () => {
+      this.#waiters.textContent = job.line ? `${job.line} ▸` : "";
+      this.#waiters.title = job.line ? `${job.line} in line` : "";
+      if (job.line) this.#waiters.href = `${jobPath(job.name)}#line`;
+      else this.#waiters.removeAttribute("href");
     });
-    this.#note(row);
-    this.#set("ended", row.ended !== null, () => this.element.classList.toggle("over", row.ended !== null));
-    this.#set("fresh", row.isFresh, () => this.element.classList.toggle("new", row.isFresh));
+    this.#writeNote(job);
+    this.#set("ended", job.ended !== null, () => this.element.classList.toggle("over", job.ended !== null));
+    this.#set("fresh", job.isFresh, () => this.element.classList.toggle("new", job.isFresh));
   }
 
-  // Names keep their end: what is too long is cut before it. One that runs from right to left is cut where it ends.
-  #begin(name) {
-    this.written = {};
+  /**
+   * Names keep their end: a long one is cut before it. One that runs from right to left is cut at its end.
+   * @param {string} name
+   */
+  #writeName(name) {
+    this.#written = {};
     const chars = RIGHT_TO_LEFT.test(name) ? [] : Array.from(name);
     const cut = Math.max(0, chars.length - TAIL_CHARS);
-    this.head.textContent = chars.length ? chars.slice(0, cut).join("") : name;
-    this.tail.textContent = chars.slice(cut).join("");
-    this.name.title = name;
+    this.#nameHead.textContent = chars.length ? chars.slice(0, cut).join("") : name;
+    this.#nameTail.textContent = chars.slice(cut).join("");
+    this.#name.title = name;
     this.link.href = jobPath(name);
   }
 
-  #note(row) {
-    const labels = Object.entries(row.labels);
-    const lines = [row.note, ...labels.map(([key, value]) => `${key}:${value}`)];
-    lines.push(...row.fields.map(([key, value]) => (key ? `${key}=${value}` : value)));
+  /** @param {Job} job */
+  #writeNote(job) {
+    const labels = Object.entries(job.labels);
+    const lines = [job.note, ...labels.map(([key, value]) => `${key}:${value}`)];
+    lines.push(...job.fields.map(([key, value]) => (key ? `${key}=${value}` : value)));
     const text = lines.filter(Boolean).join("\n");
     this.#set("note", text, () => {
-      const parts = row.note ? [el("bdi", "", row.note), " "] : [];
+      /** @type {(Node | string)[]} */
+      const parts = job.note ? [el("bdi", "", job.note), " "] : [];
       for (const [key, value] of labels) parts.push(tagged("label", `${key}:`, value), " ");
-      for (const [key, value] of row.fields) parts.push(tagged("field", key && `${key} `, value), " ");
-      this.note.replaceChildren(...parts);
-      this.note.title = text;
+      for (const [key, value] of job.fields) parts.push(tagged("field", key && `${key} `, value), " ");
+      this.#note.replaceChildren(...parts);
+      this.#note.title = text;
     });
   }
 
+  /**
+   * @param {string} key
+   * @param {HTMLTimeElement} element
+   * @param {number} ms
+   * @param {string} before
+   */
   #time(key, element, ms, before) {
     this.#set(key, ms, () => {
       element.dateTime = new Date(ms).toISOString();
@@ -182,24 +193,42 @@ class Line {
     });
   }
 
+  /**
+   * @param {string} key
+   * @param {Element} element
+   * @param {string} text
+   */
   #text(key, element, text) {
     this.#set(key, text, () => (element.textContent = text));
   }
 
-  // To write what is there already costs a browser more than to compare it.
+  /**
+   * @param {string} key
+   * @param {unknown} value
+   * @param {() => unknown} write
+   */
   #set(key, value, write) {
-    if (this.written[key] === value) return;
-    this.written[key] = value;
+    if (this.#written[key] === value) return;
+    this.#written[key] = value;
     write();
   }
 }
 
+/**
+ * @param {string} column
+ * @param {Node[]} inside
+ */
 function cell(column, ...inside) {
   const made = el("td", `col-${column}`);
   made.append(...inside);
   return made;
 }
 
+/**
+ * @param {string} kind
+ * @param {string} key
+ * @param {string} value
+ */
 function tagged(kind, key, value) {
   const made = el("bdi", kind);
   if (key) made.append(el("b", "", key));
@@ -207,11 +236,17 @@ function tagged(kind, key, value) {
   return made;
 }
 
+/** @param {{ how: string, by: string }} ended */
 function endText(ended) {
   const by = ended.by && ended.how === "revoked" ? ` by ${ended.by}` : "";
-  return (SIGNS[ended.how] ?? ended.how) + by;
+  return (ENDS[ended.how] ?? ended.how) + by;
 }
 
+/**
+ * @template {keyof HTMLElementTagNameMap} Tag
+ * @param {Tag} tag
+ * @returns {HTMLElementTagNameMap[Tag]}
+ */
 function el(tag, className = "", text = "") {
   const element = document.createElement(tag);
   if (className) element.className = className;
@@ -223,22 +258,27 @@ export class Rows {
   #box;
   #table;
   #body;
-  #above = spacer();
-  #below = spacer();
-  #lines = new Map(); // By name.
+  #above = new Spacer();
+  #below = new Spacer();
+  /** @type {Map<string, RowView>} */
+  #views = new Map(); // By name.
+  /** @type {RowView[]} */
   #spare = [];
-  #view = null;
+  /** @type {Job[]} */
+  #jobs = [];
+  #isShown = false;
   #height = 0;
   #isAsked = false;
-  #isOurs = false;
   #isBusy = true;
   #isPrinted = false;
   current = "";
 
+  /** @param {HTMLElement} box */
   constructor(box) {
     this.#box = box;
-    this.#table = box.querySelector("table");
-    this.#body = this.#table.tBodies[0];
+    this.#table = /** @type {HTMLTableElement} */ (box.querySelector("table"));
+    this.#body = /** @type {HTMLTableSectionElement} */ (this.#table.tBodies[0]);
+    this.#body.append(this.#above.element, this.#below.element);
     const ask = () => this.ask();
     addEventListener("scroll", ask, { passive: true });
     box.addEventListener("scroll", ask, { passive: true });
@@ -250,26 +290,31 @@ export class Rows {
     addEventListener("afterprint", () => this.#print(false));
   }
 
-  // Show these, in this order.
-  show(view) {
-    this.#view = view;
-    this.#table.setAttribute("aria-rowcount", view.length + 1);
+  /**
+   * Show these, in this order.
+   * @param {Job[]} jobs
+   */
+  show(jobs) {
+    this.#jobs = jobs;
+    this.#isShown = true;
+    this.#table.setAttribute("aria-rowcount", String(jobs.length + 1));
     this.ask();
   }
 
-  // Draw with the next frame, once, however often it is asked for.
+  /** Draw with the next frame, once, however often it is asked for. */
   ask() {
-    if (this.#isAsked || this.#view === null) return;
+    if (this.#isAsked || !this.#isShown) return;
     this.#isAsked = true;
     requestAnimationFrame(() => {
       this.#isAsked = false;
-      // Who presses a link of the page as it came is let do so: a link that is taken away under the pointer leads nowhere.
-      if (!this.#isOurs && this.#body.matches(":active")) this.ask();
-      else this.#draw();
+      this.#draw();
     });
   }
 
-  // Whether rows are still to come. That all are there is said when they are drawn.
+  /**
+   * Say whether rows are still to come. That all are there is said when they are drawn.
+   * @param {boolean} isBusy
+   */
   setBusy(isBusy) {
     this.#isBusy = isBusy;
     if (isBusy) this.#box.setAttribute("aria-busy", "true");
@@ -278,66 +323,75 @@ export class Rows {
 
   tick() {
     const now = serverNow();
-    for (const line of this.#lines.values()) line.tick(now);
+    for (const view of this.#views.values()) view.tick(now);
   }
 
-  // Let all bars begin anew: they were stopped for a while.
+  /** Let all bars begin again: they were stopped for a while. */
   run() {
-    for (const line of this.#lines.values()) line.run();
+    for (const view of this.#views.values()) view.run();
   }
 
-  // Make a row the current one, bring it into view, and put the focus on it.
+  /**
+   * Make a row the current one, bring it into view, and put the focus on it.
+   * @param {number} index
+   */
   go(index) {
-    const row = this.#view?.[index];
-    if (row === undefined) return;
-    this.current = row.name;
+    const job = this.#jobs[index];
+    if (job === undefined) return;
+    this.current = job.name;
     const height = this.#rowHeight();
     const { top, bottom } = this.#window();
     const at = this.#body.getBoundingClientRect().top + index * height;
     const by = at < top ? at - top : Math.max(0, at + height - bottom);
     if (by) (this.#box.classList.contains("tall") ? this.#box : window).scrollBy(0, by);
     this.#draw();
-    this.#lines.get(row.name)?.link.focus({ preventScroll: true });
+    this.#views.get(job.name)?.link.focus({ preventScroll: true });
   }
 
+  /** @param {string} name */
   indexOf(name) {
-    return (this.#view ?? []).findIndex((row) => row.name === name);
+    return this.#jobs.findIndex((job) => job.name === name);
   }
 
-  // The first row that can be seen whole.
+  /** The first row that can be seen whole. */
   firstSeen() {
     const { top } = this.#window();
     return Math.max(0, Math.ceil((top - this.#body.getBoundingClientRect().top) / this.#rowHeight() - 0.01));
   }
 
+  /** @param {boolean} isPrinted */
   #print(isPrinted) {
-    if (this.#view === null) return;
+    if (!this.#isShown) return;
     this.#isPrinted = isPrinted;
     this.#draw();
   }
 
   #rowHeight() {
     if (!this.#height) {
-      const line = this.#lines.values().next().value;
-      this.#height = line?.element.getBoundingClientRect().height ?? 0;
+      const view = this.#views.values().next().value;
+      this.#height = view?.element.getBoundingClientRect().height ?? 0;
       // A window that is higher than all rows that may be there: the list scrolls by itself, then.
       if (this.#height) this.#box.classList.toggle("tall", innerHeight / this.#height > ROWS_MAX - SPARE_ROWS);
     }
     return this.#height || 32;
   }
 
-  // Where rows can be seen, from top to bottom of the window.
+  /** Where rows can be seen, from top to bottom of the window. */
   #window() {
     // Its cells stay where they are while rows pass below them; the head of the table itself does not.
-    const top = Math.max(0, this.#table.tHead.rows[0].cells[0].getBoundingClientRect().bottom);
+    const head = this.#table.tHead?.rows[0]?.cells[0];
+    const top = Math.max(0, head?.getBoundingClientRect().bottom ?? 0);
     // Where the table ends does not count: it may be about to grow.
     const end = this.#box.classList.contains("tall") ? this.#box.getBoundingClientRect().bottom : innerHeight;
     return { top, bottom: Math.max(top, Math.min(innerHeight, end)) };
   }
 
-  // Which rows are drawn: the first, and how many.
+  /**
+   * Which rows are drawn: the first, and how many.
+   * @returns {[first: number, count: number]}
+   */
   #span() {
-    const length = this.#view.length;
+    const { length } = this.#jobs;
     if (this.#isPrinted) return [0, Math.min(length, PRINTED_MAX)];
     const height = this.#rowHeight();
     const { top, bottom } = this.#window();
@@ -349,74 +403,73 @@ export class Rows {
   }
 
   #draw() {
-    let focusedName = "";
-    if (!this.#isOurs) {
-      // Until now the rows of the page as it came were shown. One of them may have the focus.
-      focusedName = this.#body.querySelector("tr:focus-within .name")?.title ?? "";
-      this.#isOurs = true;
-      this.#body.replaceChildren(this.#above, this.#below);
-    }
-    const view = this.#view;
     const height = this.#rowHeight();
     const [first, count] = this.#span();
+    const drawn = this.#jobs.slice(first, first + count);
     const focused = document.activeElement;
-    this.#keepOnly(new Set(view.slice(first, first + count).map((row) => row.name)));
-    setHeight(this.#above, first * height);
-    const below = view.length - first - count;
+    this.#keepOnly(new Set(drawn.map((job) => job.name)));
+    this.#above.setHeight(first * height);
+    const below = this.#jobs.length - first - count;
     // On paper nothing scrolls: there it is said how many more there are.
-    setHeight(this.#below, this.#isPrinted ? 0 : below * height);
+    this.#below.setHeight(this.#isPrinted ? 0 : below * height);
     if (this.#isPrinted && below) this.#box.dataset.unprinted = below.toLocaleString();
     else delete this.#box.dataset.unprinted;
     const now = serverNow();
-    let behind = this.#above;
-    for (let index = first; index < first + count; index++) {
-      const row = view[index];
-      const line = this.#lineOf(row.name);
-      line.show(row, index, now, row.name === this.current);
-      if (behind.nextSibling !== line.element) {
-        // What is moved begins its animations anew.
-        behind.after(line.element);
-        line.run();
+    let before = this.#above.element;
+    drawn.forEach((job, number) => {
+      const view = this.#viewOf(job.name);
+      view.show(job, first + number, now, job.name === this.current);
+      if (before.nextSibling !== view.element) {
+        // An element that is moved begins its animations again.
+        before.after(view.element);
+        view.run();
       }
-      behind = line.element;
-    }
+      before = view.element;
+    });
     // A row that was moved has lost the focus.
-    if (focused !== document.activeElement && this.#body.contains(focused)) focused.focus({ preventScroll: true });
-    if (focusedName) this.#lines.get(focusedName)?.link.focus({ preventScroll: true });
+    if (focused !== document.activeElement && focused instanceof HTMLElement && this.#body.contains(focused)) {
+      focused.focus({ preventScroll: true });
+    }
     // The first rows tell how high a row is. Of a list that is hidden none does.
     if (!this.#height && count && this.#rowHeight() && this.#height) this.ask();
     else if (!this.#isBusy) this.#box.setAttribute("aria-busy", "false");
   }
 
+  /** @param {Set<string>} names */
   #keepOnly(names) {
-    for (const [name, line] of this.#lines) {
+    for (const [name, view] of this.#views) {
       if (names.has(name)) continue;
-      this.#lines.delete(name);
-      line.element.remove();
-      if (this.#spare.length < ROWS_MAX) this.#spare.push(line);
+      this.#views.delete(name);
+      view.element.remove();
+      if (this.#spare.length < ROWS_MAX) this.#spare.push(view);
     }
   }
 
-  #lineOf(name) {
-    let line = this.#lines.get(name);
-    if (line === undefined) {
-      line = this.#spare.pop() ?? new Line();
-      this.#lines.set(name, line);
+  /** @param {string} name */
+  #viewOf(name) {
+    let view = this.#views.get(name);
+    if (view === undefined) {
+      view = this.#spare.pop() ?? new RowView();
+      this.#views.set(name, view);
     }
-    return line;
+    return view;
   }
 }
 
-function spacer() {
-  const row = el("tr", "spacer");
-  row.setAttribute("aria-hidden", "true");
-  const inside = el("td");
-  inside.colSpan = COLUMNS;
-  row.append(inside);
-  return row;
-}
+/** A row as high as all rows that are not in the document. */
+class Spacer {
+  element = el("tr", "spacer");
+  #inside = el("td");
 
-function setHeight(row, height) {
-  row.hidden = height <= 0;
-  row.firstChild.style.height = `${Math.max(0, height)}px`;
+  constructor() {
+    this.element.setAttribute("aria-hidden", "true");
+    this.#inside.colSpan = COLUMNS;
+    this.element.append(this.#inside);
+  }
+
+  /** @param {number} height */
+  setHeight(height) {
+    this.element.hidden = height <= 0;
+    this.#inside.style.height = `${Math.max(0, height)}px`;
+  }
 }

@@ -1,12 +1,24 @@
-// What the search field understands, and by what the list is sorted. The same as server/pages/search.py, which says what
-// each term means.
+// @ts-check
+// What the search field understands, and how the list is sorted. server/pages/jobs.py reads a search the same way, for
+// lists that are too long for a browser, and says what each term means.
 
 const CHARS_MAX = 512;
 const TERMS_MAX = 16;
 const UNFINISHED = new Set(["prefix:", "owner:", "label:"]);
-export const SORTS = ["name", "owner", "held", "heartbeat", "left", "line"];
 
+/**
+ * @typedef {{
+ *   prefix: string, outside: boolean, owners: string[], labels: [key: string, value: string | null][], words: string[]
+ * }} Search
+ * @typedef {{ kind: string, isReversed: boolean }} Sort
+ * @typedef {{
+ *   name: string, owner: string, note: string, labels: Record<string, string>, fields: [string, string][], text?: string
+ * }} Searched
+ */
+
+/** @param {string} text */
 export function readSearch(text) {
+  /** @type {Search} */
   const search = { prefix: "", outside: false, owners: [], labels: [], words: [] };
   const terms = text.slice(0, CHARS_MAX).matchAll(/(?:(prefix|owner|label):)?(?:"([^"]*)"?|(\S+))/g);
   let number = 0;
@@ -29,17 +41,25 @@ export function readSearch(text) {
   return search;
 }
 
-// The one name that was typed, alone or behind `prefix:`; empty if it is another search.
+/**
+ * The one name that was typed, alone or behind `prefix:`; empty if it is another search.
+ * @param {string} text
+ */
 export function nameIn(text) {
   const term = /^(?:(prefix|owner|label):)?(?:"([^"]*)"?|(\S+))$/.exec(text.trim());
   if (term === null || term[1] === "owner" || term[1] === "label") return "";
   return term[2] ?? term[3] ?? "";
 }
 
+/** @param {Search} search */
 export function isEmpty(search) {
   return !search.prefix && !search.owners.length && !search.labels.length && !search.words.length;
 }
 
+/**
+ * @param {Search} search
+ * @param {Searched} row
+ */
 export function fits(search, row) {
   if (search.outside || !row.name.startsWith(search.prefix)) return false;
   if (search.owners.length) {
@@ -51,27 +71,28 @@ export function fits(search, row) {
     if (!has || (value !== null && row.labels[key] !== value)) return false;
   }
   if (!search.words.length) return true;
-  row.text ??= textOf(row);
-  return search.words.every((word) => row.text.includes(word));
+  const text = (row.text ??= textOf(row));
+  return search.words.every((word) => text.includes(word));
 }
 
+/** @param {Searched} row */
 function textOf(row) {
   const labels = Object.entries(row.labels).map(([key, value]) => `${key}:${value}`);
   const fields = row.fields.map(([key, value]) => `${key}=${value}`);
   return [row.name, row.owner, row.note, ...labels, ...fields].join("\n").toLowerCase();
 }
 
-export function readSort(text) {
-  const kind = text.replace(/^-/, "");
-  return SORTS.includes(kind) ? { kind, isReversed: text.startsWith("-") } : { kind: "name", isReversed: false };
-}
-
-export function writeSort({ kind, isReversed }) {
-  return (isReversed ? "-" : "") + kind;
-}
-
-// By code point, as the server does: a locale would take long, and is another in each browser.
+/**
+ * By code point: a locale would take long, and differs from browser to browser.
+ * @param {{ name: string }} a
+ * @param {{ name: string }} b
+ */
 const byName = (a, b) => (a.name < b.name ? -1 : a.name > b.name ? 1 : 0);
+
+/**
+ * What an operator looks for first comes first: held longest, heard of longest ago, ending first, most waited for.
+ * @type {Record<string, (a: Required<Row>, b: Required<Row>) => number>}
+ */
 const ORDERS = {
   name: byName,
   owner: (a, b) => (a.owner < b.owner ? -1 : a.owner > b.owner ? 1 : byName(a, b)),
@@ -81,7 +102,25 @@ const ORDERS = {
   line: (a, b) => b.line - a.line || byName(a, b),
 };
 
+/**
+ * @param {string} text
+ * @returns {Sort}
+ */
+export function readSort(text) {
+  const kind = text.replace(/^-/, "");
+  return Object.hasOwn(ORDERS, kind) ? { kind, isReversed: text.startsWith("-") } : { kind: "name", isReversed: false };
+}
+
+/** @param {Sort} sort */
+export function writeSort({ kind, isReversed }) {
+  return (isReversed ? "-" : "") + kind;
+}
+
+/**
+ * @param {Sort} sort
+ * @returns {(a: Required<Row>, b: Required<Row>) => number}
+ */
 export function orderOf({ kind, isReversed }) {
-  const order = ORDERS[kind];
+  const order = ORDERS[kind] ?? byName;
   return isReversed ? (a, b) => order(b, a) : order;
 }

@@ -1,3 +1,4 @@
+// @ts-check
 // The sign-in page asks once whether its reader is signed in already: with a link from another site the browser sent no
 // cookie, and sends it with what this page asks. Until that is known the field is not shown.
 "use strict";

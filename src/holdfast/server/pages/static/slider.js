@@ -1,3 +1,4 @@
+// @ts-check
 // Looking back: a slider over the kept history, with marks where things ended badly, and a field for an exact moment.
 //
 //   now ────────●     the right end is now; the nearer to it, the finer: the last hours matter most
@@ -7,43 +8,49 @@
 
 import { ask } from "./api.js";
 import { agoText, clockText, exactText, momentText, serverNow } from "./clock.js";
-import { addKey } from "./keys.js";
-import { showLive } from "./page.js";
+import { addKey, showLive } from "./page.js";
 
 const STEPS = 1_000;
 const CURVE = 3;
 const MINUTE_MS = 60_000;
 const HOUR_MS = 3_600_000;
 const DAY_MS = 86_400_000;
+/** @type {Record<string, number>} */
 const UNITS_MS = { ms: 1, s: 1_000, m: MINUTE_MS, min: MINUTE_MS, h: HOUR_MS, d: DAY_MS, w: 7 * DAY_MS };
 const REST_MS = 500; // After the last key: somebody goes on pressing.
 const MARKS_PAGES_MAX = 20; // Each is a search of some megabytes.
 const MARKS_PAUSE_MS = 200;
 const MARKS_MAX = 2_000;
 
-const form = document.querySelector("#moment-form");
-const range = document.querySelector("#moment");
-const words = document.querySelector("#moment-words");
-const field = document.querySelector("#moment-at");
-const drawing = document.querySelector("#moment-marks");
+const form = /** @type {HTMLFormElement} */ (document.querySelector("#moment-form"));
+const range = /** @type {HTMLInputElement} */ (document.querySelector("#moment"));
+const words = /** @type {HTMLOutputElement} */ (document.querySelector("#moment-words"));
+const field = /** @type {HTMLInputElement} */ (document.querySelector("#moment-at"));
+const drawing = /** @type {SVGElement} */ (document.querySelector("#moment-marks"));
+/** @type {{ event: string, ms: number }[]} */
 const marks = [];
+/** @type {number | null} */
 let beginsMs = null;
 let atMs = form.dataset.at ? Date.parse(form.dataset.at) : null; // null: now.
-let going = null;
+/** @type {number | undefined} */
+let going;
+/** @type {number | null} */
 let nextBefore = null;
 let isSearching = false;
 
 // Where a moment stands on the slider, and back.
 
 function spanMs() {
-  return Math.max(1, serverNow() - beginsMs);
+  return Math.max(1, serverNow() - (beginsMs ?? 0));
 }
 
+/** @param {number} ms */
 function placeOf(ms) {
   const part = Math.min(1, Math.max(0, (serverNow() - ms) / spanMs()));
   return STEPS * (1 - part ** (1 / CURVE));
 }
 
+/** @param {number} place */
 function momentAt(place) {
   if (place >= STEPS) return null;
   return Math.round(serverNow() - spanMs() * (1 - place / STEPS) ** CURVE);
@@ -51,15 +58,20 @@ function momentAt(place) {
 
 // Going there.
 
+/** @param {number | null} ms */
 function address(ms) {
   const here = new URL(location.href).searchParams;
   const fields = new URLSearchParams();
-  for (const what of ["q", "sort"]) if (here.get(what)) fields.set(what, here.get(what));
+  for (const what of ["q", "sort"]) {
+    const value = here.get(what);
+    if (value) fields.set(what, value);
+  }
   if (ms !== null) fields.set("at", new Date(ms).toISOString());
   const text = fields.toString();
   return `/${text ? `?${text}` : ""}#moment`;
 }
 
+/** @param {number | null} ms */
 function go(ms) {
   clearTimeout(going);
   const to = address(ms);
@@ -68,32 +80,40 @@ function go(ms) {
   else location.assign(to);
 }
 
+/** @param {number | null} ms */
 function point(ms) {
   atMs = ms;
   show();
 }
 
 function show() {
-  if (beginsMs !== null) range.value = atMs === null ? STEPS : placeOf(atMs);
-  words.textContent = atMs === null ? "now" : `${momentText(atMs)}, ${agoText(atMs)}`;
+  if (beginsMs !== null) range.value = String(atMs === null ? STEPS : placeOf(atMs));
+  showWords();
+}
+
+function showWords() {
+  const text = atMs === null ? "now" : `${momentText(atMs)}, ${agoText(atMs)}`;
+  words.textContent = text;
   words.title = atMs === null ? "" : exactText(atMs);
-  range.setAttribute("aria-valuetext", words.textContent);
+  range.setAttribute("aria-valuetext", text);
 }
 
 range.addEventListener("input", () => {
   atMs = momentAt(Number(range.value));
-  words.textContent = atMs === null ? "now" : `${momentText(atMs)}, ${agoText(atMs)}`;
-  range.setAttribute("aria-valuetext", words.textContent);
+  showWords();
 });
 range.addEventListener("change", () => go(atMs));
 range.addEventListener("keydown", (event) => {
+  /** @type {Record<string, number>} */
   const by = { ArrowLeft: -MINUTE_MS, ArrowDown: -MINUTE_MS, ArrowRight: MINUTE_MS, ArrowUp: MINUTE_MS, PageDown: -HOUR_MS, PageUp: HOUR_MS };
   const step = by[event.key];
   if (event.ctrlKey || event.metaKey || event.altKey || beginsMs === null) return;
-  if (step === undefined && event.key !== "Home" && event.key !== "End") return;
-  event.preventDefault();
   const nowMs = serverNow();
-  const wanted = event.key === "Home" ? beginsMs : event.key === "End" ? nowMs : (atMs ?? nowMs) + step;
+  let wanted = (atMs ?? nowMs) + (step ?? 0);
+  if (event.key === "Home") wanted = beginsMs;
+  else if (event.key === "End") wanted = nowMs;
+  else if (step === undefined) return;
+  event.preventDefault();
   point(wanted >= nowMs ? null : Math.max(beginsMs, wanted));
   clearTimeout(going);
   going = setTimeout(() => go(atMs), REST_MS);
@@ -103,24 +123,36 @@ for (const kind of ["pointerenter", "focus"]) range.addEventListener(kind, () =>
 
 // The field.
 
-/** What somebody typed, as a moment: a time of day (the last one past, here), a date with a time, or how long ago. */
-export function readMoment(text, nowMs) {
+/**
+ * What somebody typed, as a moment: a time of day (the last one past, here), a date with a time, or how long ago.
+ * @param {string} text
+ * @param {number} nowMs
+ */
+function readMoment(text, nowMs) {
   const typed = text.trim().toLowerCase();
   const clock = /^([01]?\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?$/.exec(typed);
   if (clock) return lastPast(Number(clock[1]), Number(clock[2]), Number(clock[3] ?? 0), nowMs);
   const ago = typed.replace(/\s*ago$/, "").replaceAll(" ", "");
   if (/^(\d+(\.\d+)?(ms|s|min|m|h|d|w))+$/.test(ago)) {
     let ms = 0;
-    for (const [, number, , unit] of ago.matchAll(/(\d+(\.\d+)?)(ms|s|min|m|h|d|w)/g)) ms += Number(number) * UNITS_MS[unit];
+    for (const [, number, unit = ""] of ago.matchAll(/(\d+(?:\.\d+)?)(ms|s|min|m|h|d|w)/g)) {
+      ms += Number(number) * (UNITS_MS[unit] ?? 0);
+    }
     return nowMs - ms;
   }
   const ms = /^\d{4}-\d\d-\d\d/.test(typed) ? Date.parse(typed.replace(" ", "t").toUpperCase()) : Number.NaN;
   return Number.isNaN(ms) ? null : ms;
 }
 
+/**
+ * @param {number} hours
+ * @param {number} minutes
+ * @param {number} seconds
+ * @param {number} nowMs
+ */
 function lastPast(hours, minutes, seconds, nowMs) {
   const now = new Date(nowMs);
-  const shows = (ms) => {
+  const shows = (/** @type {number} */ ms) => {
     const at = new Date(ms);
     return at.getHours() === hours && at.getMinutes() === minutes;
   };
@@ -144,6 +176,7 @@ field.addEventListener("input", () => field.setCustomValidity(""));
 
 // Marks.
 
+/** @param {number} pages */
 async function loadMarks(pages) {
   if (isSearching) return;
   isSearching = true;
@@ -157,7 +190,7 @@ async function loadMarks(pages) {
       await new Promise((done) => setTimeout(done, MARKS_PAUSE_MS));
     }
   } catch {
-    // Without marks it is a slider all the same; without a server it is none.
+    // Markers are optional.
   }
   isSearching = false;
 }
@@ -166,25 +199,32 @@ function begin() {
   range.disabled = beginsMs === null;
   if (beginsMs === null) return;
   const shown = new Map();
-  for (const mark of marks) {
-    const place = Math.round(placeOf(mark.ms) / 2) * 2;
-    if (mark.ms >= beginsMs && !shown.has(place)) shown.set(place, mark.event);
+  for (const { ms, event } of marks) {
+    const place = Math.round(placeOf(ms) / 2) * 2;
+    if (ms >= beginsMs && !shown.has(place)) shown.set(place, event);
   }
   drawing.replaceChildren(...[...shown].map(([place, event]) => bar(place, event)));
   show();
   if (location.hash === "#moment" && document.activeElement === document.body) range.focus();
 }
 
+/**
+ * @param {number} place
+ * @param {string} event
+ */
 function bar(place, event) {
   const made = document.createElementNS("http://www.w3.org/2000/svg", "rect");
-  made.setAttribute("x", Math.min(STEPS - 2, place));
-  made.setAttribute("width", 2);
-  made.setAttribute("height", 6);
+  made.setAttribute("x", String(Math.min(STEPS - 2, place)));
+  made.setAttribute("width", "2");
+  made.setAttribute("height", "6");
   made.setAttribute("class", event);
   return made;
 }
 
-// To the moment just before something ended badly: its owner is still there.
+/**
+ * Go to the moment just before something ended badly: its owner is still there.
+ * @param {boolean} isBefore
+ */
 function goToMark(isBefore) {
   const from = atMs ?? serverNow();
   const wanted = marks.map((mark) => mark.ms - 1).filter((ms) => (isBefore ? ms < from : ms > from));
@@ -197,9 +237,9 @@ addKey("]", "before the next bad end", () => goToMark(false));
 if (atMs !== null) {
   addKey("n", "back to now", () => go(null));
   showLive("past");
-  const clock = document.querySelector("#clock");
-  clock.setAttribute("data-held", "");
-  clock.textContent = clockText(atMs);
+  const clock = document.getElementById("clock");
+  clock?.setAttribute("data-held", "");
+  if (clock !== null) clock.textContent = clockText(atMs);
   if (field.value) field.value = "";
 }
 show();

@@ -1,5 +1,7 @@
+// @ts-check
 // The page's stream, once for a browser: opens it, reads its frames, and opens it again when it breaks.
-// There is no document here: this runs in a worker, or in the one tab that reads for all (see live.js).
+// There is no document here: this runs in a shared worker (the end of this file), or in the one tab that reads for all
+// (live.js). HTTP/1.1 allows six connections to a server, and every tab with a stream of its own would take one for good.
 //
 // tell({kind: "status", status}) says how it is:
 //   live          what is shown is how things are
@@ -19,18 +21,22 @@ const SEQ = /^\{"seq":(\d+)/; // Each frame begins with it: the whole of it is r
 
 export class Stream {
   #tell;
-  #url;
   #tries = 0;
   #isOver = false;
+  /** @type {AbortController | null} */
   #abort = null;
+  /** @type {(() => void) | null} */
   #wake = null;
+  /** @type {number | null} */
   #away = null;
+  /** @type {number | undefined} */
   #seq;
+  /** @type {LiveStatus} */
   status = { kind: "reconnecting", since: Date.now(), why: "" };
 
-  constructor(tell, url = "/ui/live") {
+  /** @param {(message: StreamMessage) => void} tell */
+  constructor(tell) {
     this.#tell = tell;
-    this.#url = url;
   }
 
   async run() {
@@ -50,12 +56,12 @@ export class Stream {
 
   stop() {
     this.#isOver = true;
-    clearTimeout(this.#away);
+    if (this.#away !== null) clearTimeout(this.#away);
     this.#abort?.abort();
     this.#wake?.();
   }
 
-  // Try at once: somebody looks, or the network is back.
+  /** Try immediately: somebody looks, or the network is back. */
   again() {
     if (this.status.kind !== "live") {
       this.#tries = 0;
@@ -63,11 +69,12 @@ export class Stream {
     }
   }
 
+  /** @returns {StreamMessage} */
   get greeting() {
     return { kind: "hello", data: "", seq: this.#seq };
   }
 
-  // Opens it and reads it to its end. Returns how long to rest, 0 for the usual time.
+  /** Open it and read it to its end. Returns how long to rest, 0 for the usual time. */
   async #once() {
     const abort = (this.#abort = new AbortController());
     let quiet = setTimeout(() => abort.abort(), QUIET_MS);
@@ -76,7 +83,7 @@ export class Stream {
       quiet = setTimeout(() => abort.abort(), QUIET_MS);
     };
     try {
-      const answer = await fetch(this.#url, {
+      const answer = await fetch("/ui/live", {
         headers: { Accept: "text/event-stream" },
         cache: "no-store",
         credentials: "same-origin",
@@ -85,8 +92,7 @@ export class Stream {
       });
       if (answer.status === 401) return this.#stay("signed-out", "");
       if (answer.status === 403 || answer.status === 429) return this.#stay("refused", await reasonOf(answer));
-      if (!answer.ok || !isStream(answer)) return 0;
-      await this.#read(answer.body, heard);
+      if (answer.ok && isStream(answer) && answer.body) await this.#read(answer.body, heard);
       return 0;
     } finally {
       clearTimeout(quiet);
@@ -94,27 +100,33 @@ export class Stream {
     }
   }
 
+  /**
+   * @param {ReadableStream<Uint8Array<ArrayBuffer>>} body
+   * @param {() => void} heard
+   */
   async #read(body, heard) {
     const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+    /** @type {string[]} */
     let pieces = [];
     for (;;) {
       const { value, done } = await reader.read();
       if (done) return;
       heard();
       // A frame may come in many pieces: they are joined when its end is there, not before.
-      const tail = pieces.length ? pieces[pieces.length - 1].slice(-1) : "";
+      const tail = pieces.at(-1)?.slice(-1) ?? "";
       if (!(tail + value).includes("\n\n")) {
         pieces.push(value);
         continue;
       }
       const frames = (pieces.join("") + value).split("\n\n");
-      pieces = [frames.pop()];
+      pieces = [frames.pop() ?? ""];
       for (const frame of frames) this.#frame(frame);
     }
   }
 
+  /** @param {string} text */
   #frame(text) {
-    let kind = "message";
+    let kind = "";
     let data = "";
     for (const line of text.split("\n")) {
       if (line.startsWith("event: ")) kind = line.slice(7);
@@ -127,7 +139,7 @@ export class Stream {
       this.#tries = 0;
       this.#say("live");
     }
-    this.#tell({ kind, data });
+    if (kind === "hello" || kind === "rows" || kind === "resync") this.#tell({ kind, data });
   }
 
   #broke() {
@@ -137,25 +149,34 @@ export class Stream {
     }
   }
 
+  /**
+   * @param {LiveStatus["kind"]} kind
+   * @param {string} why
+   */
   #stay(kind, why) {
     if (this.status.kind !== kind) this.#say(kind, why);
     return REST_SIGNED_OUT_MS;
   }
 
+  /** @param {LiveStatus["kind"]} kind */
   #say(kind, why = "", since = Date.now()) {
-    if (kind !== "reconnecting") clearTimeout(this.#away);
+    if (kind !== "reconnecting" && this.#away !== null) clearTimeout(this.#away);
     if (kind === "live") this.#away = null;
     this.status = { kind, since, why };
     this.#tell({ kind: "status", status: this.status });
   }
 
   #nextRest() {
-    const most = REST_MS[Math.min(this.#tries, REST_MS.length - 1)];
+    const most = REST_MS[Math.min(this.#tries, REST_MS.length - 1)] ?? 0;
     this.#tries += 1;
     // Not all browsers of a house at the same moment.
     return most * (0.5 + Math.random() / 2);
   }
 
+  /**
+   * @param {number} ms
+   * @returns {Promise<void>}
+   */
   #pause(ms) {
     return new Promise((done) => {
       const timer = setTimeout(done, ms);
@@ -167,10 +188,12 @@ export class Stream {
   }
 }
 
+/** @param {Response} answer */
 function isStream(answer) {
   return (answer.headers.get("Content-Type") || "").startsWith("text/event-stream");
 }
 
+/** @param {Response} answer */
 async function reasonOf(answer) {
   try {
     return String((await answer.json()).details || "");
@@ -178,3 +201,45 @@ async function reasonOf(answer) {
     return "";
   }
 }
+
+// As a shared worker: one stream for all tabs of a browser.
+
+function serveTabs() {
+  /** @type {Set<MessagePort>} */
+  const ports = new Set();
+  /** @type {Stream | null} */
+  let stream = null;
+
+  /** @param {MessagePort} port */
+  function enter(port) {
+    ports.add(port);
+    if (stream === null) {
+      stream = new Stream((message) => ports.forEach((each) => each.postMessage(message)));
+      stream.run();
+      return;
+    }
+    port.postMessage({ kind: "status", status: stream.status });
+    // Whatever comes from here on reaches this tab too: it may load what there is.
+    if (stream.status.kind === "live") port.postMessage(stream.greeting);
+  }
+
+  /** @param {MessagePort} port */
+  function leave(port) {
+    ports.delete(port);
+    if (ports.size > 0) return;
+    stream?.stop();
+    stream = null;
+  }
+
+  addEventListener("connect", (event) => {
+    const [port] = /** @type {MessageEvent} */ (event).ports;
+    if (port === undefined) return;
+    port.onmessage = ({ data }) => {
+      if (data === "enter") enter(port);
+      else if (data === "leave") leave(port);
+      else if (data === "again") stream?.again();
+    };
+  });
+}
+
+if (!("document" in globalThis)) serveTabs();

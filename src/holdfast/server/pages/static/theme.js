@@ -1,3 +1,4 @@
+// @ts-check
 // Before anything is drawn: which theme the reader chose, and that scripts run at all. Not a module: those run too late.
 "use strict";
 (() => {

@@ -13,8 +13,7 @@ import msgspec
 
 from holdfast.core.deadlock import why
 from holdfast.core.state import EMPTY
-from holdfast.server.pages.fields import Field, fields_of
-from holdfast.server.pages.rows import Row, row_of, sign_of
+from holdfast.server.pages.rows import Field, Row, fields_of, row_of, sign_of
 from holdfast.server.pages.views.told import shown_owner
 from holdfast.server.render import nameless_holder
 from holdfast.wire.holders import shown_as
