@@ -28,7 +28,7 @@ from holdfast.client.values.options import Wanted
 from holdfast.client.values.records import Place
 from holdfast.client.values.term import Term
 from holdfast.errors import Refused, Unreachable
-from holdfast.server.streams.events import KEEPALIVE_SECONDS
+from holdfast.server.streams.stream import KEEPALIVE_SECONDS
 from tests.client.driving import POLICY, URL, World, acquired, after, bodies, problem, renewed, scripted, silence
 from tests.client.peer import LEADERLESS, NOT_LEADER, Peer, nobody, peering, silent
 from tests.client.ways import WAYS, Way

@@ -13,7 +13,7 @@ from holdfast.server.api import Api
 from holdfast.server.http.messages import request_from
 from holdfast.server.operations.call import Call
 from holdfast.server.streams.events import Events
-from holdfast.server.streams.ids import Ids, Place, parse_id
+from holdfast.server.streams.frames import EventCursor, Ids, parse_id
 from holdfast.settings import Settings
 from holdfast.wire.problems import Problem
 from tests.engine.driving import acquire, release, run, serving
@@ -29,11 +29,17 @@ TOKEN = "ana-has-this-token"
 
 
 @pytest.mark.parametrize(
-    ("text", "place"), [("60", Place(0, 60)), ("1.60", Place(1, 60)), ("12.7", Place(12, 7)), ("0.7", Place(0, 7))]
+    ("text", "cursor"),
+    [
+        ("60", EventCursor(0, 60)),
+        ("1.60", EventCursor(1, 60)),
+        ("12.7", EventCursor(12, 7)),
+        ("0.7", EventCursor(0, 7)),
+    ],
 )
-def test_an_id_says_how_many_losses_were_known(text: str, place: Place) -> None:
+def test_an_id_says_how_many_losses_were_known(text: str, cursor: EventCursor) -> None:
     """An id is a number, or a count of losses and a number (N-32)."""
-    assert parse_id(text) == place
+    assert parse_id(text) == cursor
 
 
 @pytest.mark.parametrize("text", ["", ".", "1.", ".1", "1.2.3", "-1", "1e3", "٣", "1" * 17, "1.x", " 1"])
@@ -52,23 +58,23 @@ def test_ids_before_a_loss_stay_what_they_were() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ids", "place", "is_known"),
+    ("ids", "cursor", "is_known"),
     [
-        (Ids(), Place(0, 60), True),
-        (Ids(1, 51), Place(0, 50), True),
-        (Ids(1, 51), Place(0, 51), False),
-        (Ids(1, 51), Place(0, 60), False),
-        (Ids(1, 51), Place(1, 60), True),
-        (Ids(2, 80), Place(0, 50), False),
-        (Ids(2, 80), Place(1, 79), True),
-        (Ids(2, 80), Place(1, 80), False),
-        (Ids(1, 51), Place(2, 5), False),
-        (Ids(), Place(1, 5), False),
+        (Ids(), EventCursor(0, 60), True),
+        (Ids(1, 51), EventCursor(0, 50), True),
+        (Ids(1, 51), EventCursor(0, 51), False),
+        (Ids(1, 51), EventCursor(0, 60), False),
+        (Ids(1, 51), EventCursor(1, 60), True),
+        (Ids(2, 80), EventCursor(0, 50), False),
+        (Ids(2, 80), EventCursor(1, 79), True),
+        (Ids(2, 80), EventCursor(1, 80), False),
+        (Ids(1, 51), EventCursor(2, 5), False),
+        (Ids(), EventCursor(1, 5), False),
     ],
 )
-def test_a_place_is_known_if_nothing_before_it_was_lost(ids: Ids, place: Place, *, is_known: bool) -> None:
+def test_a_place_is_known_if_nothing_before_it_was_lost(ids: Ids, cursor: EventCursor, *, is_known: bool) -> None:
     """Only who was before the loss, or came after it, can go on where it was (N-32)."""
-    assert ids.is_known(place) == is_known
+    assert ids.is_known(cursor) == is_known
 
 
 async def frames_of(engine: Engine, directory: Path, after: str | None, count: int) -> list[bytes]:
@@ -79,7 +85,6 @@ async def frames_of(engine: Engine, directory: Path, after: str | None, count: i
     caller = auth.identify(request.authorization, engine.state, engine.clock.wall_ms())
     call = Call(lambda *_: (0, b"", ()), request, lambda *_: None, "", {}, None, caller, api)
     stream = Events(api, call, "", frozenset(), None if after is None else parse_id(after))
-    api.streams.count_in(caller.principal, caller.share)
     told: list[bytes] = []
     frames = stream.frames()
     while sum(frame.count(b"\n\n") for frame in told) < count:

@@ -27,9 +27,9 @@ from holdfast.server.access.refusals import RefusalLog, WrongTokens
 from holdfast.server.observability.metrics import Meter
 from holdfast.server.operations.turns import Turns
 from holdfast.server.pages.views.recent import Recent
-from holdfast.server.streams.board import Board
 from holdfast.server.streams.frames import Frames
-from holdfast.server.streams.limit import OpenStreams
+from holdfast.server.streams.live import LiveFeed
+from holdfast.server.streams.stream import OpenStreams
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from holdfast.server.http.messages import Request
     from holdfast.server.operations.call import Call, Envelope, Reply
     from holdfast.server.render import Answered
-    from holdfast.server.streams.followed import Followed
+    from holdfast.server.streams.follow import Follow
     from holdfast.settings import Settings
 
 Show: TypeAlias = "Callable[[Api, Call, Any, Moment], Answered]"
@@ -71,10 +71,10 @@ class Api:
         self._turns = Turns()
         self.streams = OpenStreams(settings.watches_per_principal_max)
         self.followers = OpenStreams(settings.followers_per_principal_max, "followers")
-        self.followed: dict[str, Followed] = {}
+        self.followed: dict[str, Follow] = {}
         """What is followed on the streams of `POST /leases/follow`, by their ids."""
         self.frames = Frames()
-        self.live = Board(engine)
+        self.live = LiveFeed(engine)
         self.pages = OpenStreams(settings.watches_per_principal_max)
         """Streams of the operators' page: they neither take from the watches of a token nor give to them."""
         self.proxies = Proxies(settings.trusted_proxies)

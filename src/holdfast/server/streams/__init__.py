@@ -1,1 +1,1 @@
-"""Answers without an end: what happens to one name, and everything that happens."""
+"""Streams: answers without an end."""

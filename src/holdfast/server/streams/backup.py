@@ -1,7 +1,7 @@
 """GET /backup: all that the server knows, as one file. It holds the authority's key and the hashes of all tokens.
 
 Only an operator without a prefix may have it: whoever has the file can make the secret of every session. One is made at
-a time. It ends with the server and with the token that asked. One that breaks off has no end, and is no backup.
+a time. It ends with the server and with the token that asked. One that breaks off has no end, and is not a backup.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from holdfast import __version__
 from holdfast.engine import backup as backups
 from holdfast.engine.build import JournalError
+from holdfast.server.streams.stream import Stream
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from holdfast.server.operations.call import Call
 
 PLACE = " backup"
-"""Not a name, for it has a blank. Who makes a backup listens to it, and so is told of the end of its token."""
+"""Not a name, because it has a blank. A backup listens to it, and so hears of the end of its token."""
 RETRY_MS = 5_000
 
 log = logging.getLogger("holdfast.server")
@@ -40,40 +41,34 @@ def backup(api: Api, call: Call) -> Backup:
     if api.engine.feed.is_listened_to(PLACE):
         text = "A backup is being made already, and one is made at a time: try again."
         raise Problem("capacity_exceeded", text, retry_after_ms=RETRY_MS)
-    api.streams.count_in(call.caller.principal, call.caller.share)
     return Backup(api, call)
 
 
-class Backup:
+class Backup(Stream):
     """One backup on its way."""
 
     def __init__(self, api: Api, call: Call) -> None:
-        self._api = api
-        self._authorization = call.request.authorization
-        self._principal, self._share = call.caller.principal, call.caller.share
+        super().__init__(api, call, api.streams)
         self._listener = api.engine.feed.listen(PLACE, call.caller.principal, call.caller.session)
 
     async def frames(self) -> AsyncIterator[bytes]:
         """Yield the file, piece by piece. If it cannot go on it stops short of the end."""
-        writer = backups.BackupWriter()
+        writer, whose = backups.BackupWriter(), self._caller.principal
         pieces = backups.backup(self._api.engine, self._api.auth.key.for_backup(), __version__, writer)
         try:
-            # Closed at once, however it ends: the look at the journal keeps it from tidying up meanwhile.
+            # Closed immediately, however it ends: reading keeps the journal from tidying up meanwhile.
             async with contextlib.aclosing(pieces):
                 async for piece in pieces:
-                    if self._listener.is_over or not self._api.is_still_let_in(self._authorization):
-                        log.warning(
-                            "the backup for %s broke off: its token has ended, or the server stops", self._principal
-                        )
+                    if self._listener.is_over or not self._is_let_in():
+                        log.warning("the backup for %s broke off: its token has ended, or the server stops", whose)
                         return
                     yield piece
         except JournalError as error:
-            log.warning("the backup for %s broke off: %s", self._principal, error)
+            log.warning("the backup for %s broke off: %s", whose, error)
             return
         made = writer.totals()
-        log.info("a backup was made for %s: %d bytes, %d records", self._principal, made.size_bytes, made.records)
+        log.info("a backup was made for %s: %d bytes, %d records", whose, made.size_bytes, made.records)
 
     def close(self) -> None:
-        """Stop."""
         self._listener.close()
-        self._api.streams.count_out(self._principal, self._share)
+        super().close()

@@ -1,16 +1,16 @@
-"""GET /events: everything that happens but renewals, in order, from any place on. Server-sent events.
+"""GET /events: everything that happens but renewals, in order, from any record on. Server-sent events.
 
-One frame is one record, or a part of a large one (`frames`); the last has the record's number as its `id` (`ids`), so
-that a reader that comes back with `Last-Event-ID` misses nothing and sees nothing twice. What is no longer kept, or
-never was, is told as `resync`. One whose token is shut out hears nothing more.
+One frame is one record, or a part of a large one (`frames`); the last part has the record's number as its `id`, so
+that a reader that comes back with `Last-Event-ID` misses nothing and sees nothing twice. Records that are no longer
+kept, or never were, are told as `resync`. A reader whose token is shut out hears nothing more.
 
     catch up ──► listen ──► catch up to there ──► live
        ▲                                            │
        └──────────── it did not keep up ◄───────────┘
 
-A reader far behind reads the journal at its own pace, and nothing is kept for it meanwhile: while it only catches up it
-does not listen. A live one whose backlog is full goes back to the journal. So much news at once can slow a reader down,
-and can neither shut it out nor fill the memory.
+A reader far behind reads the journal at its own pace. It does not listen meanwhile, so nothing is kept for it. A live
+one whose backlog is full goes back to the journal: a burst can slow a reader down, and can neither shut it out nor
+fill the memory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from holdfast.engine.build import JournalError
 from holdfast.engine.feed import EVERYTHING
 from holdfast.server.operations.parts import LABEL
 from holdfast.server.render import encode
-from holdfast.server.streams.ids import Ids, Place, parse_id
+from holdfast.server.streams.frames import EventCursor, Ids, parse_id
+from holdfast.server.streams.stream import WRITE_BYTES, Stream
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -42,13 +43,8 @@ PAGE = 500
 """How many records are read from the journal at once, at most; the journal bounds their bytes."""
 NEAR = 100
 """How many records behind a reader begins to listen."""
-WRITE_BYTES = 65_536
-"""How much is gathered for one write, about."""
 SLICE_RECORDS = 500
 """How many records a reader looks at before others have their turn, at most."""
-KEEPALIVE_SECONDS = 15
-KEEPALIVE = b": keepalive\n\n"
-"""Said by every stream that has nothing else to say."""
 
 
 def events(api: Api, call: Call) -> Events:
@@ -57,7 +53,6 @@ def events(api: Api, call: Call) -> Events:
     # The header first: a browser that comes back on its own repeats the address it began with.
     said = _header(call.request) or call.query.get("after")
     after = None if said is None else parse_id(said)
-    api.streams.count_in(call.caller.principal, call.caller.share)
     return Events(api, call, prefix, call.query.get(LABEL, frozenset()), after)
 
 
@@ -74,31 +69,30 @@ def _prefix(wanted: str | None, caller: Caller) -> str:
     return wanted or caller.prefix
 
 
-class Events:
+class Events(Stream):
     """One reader: of names that start with `prefix` and claims that have all `labels`, after the record `after`.
 
     Without `after` it begins with what happens now.
     """
 
     def __init__(
-        self, api: Api, call: Call, prefix: str, labels: frozenset[tuple[str, str]], after: Place | None
+        self, api: Api, call: Call, prefix: str, labels: frozenset[tuple[str, str]], after: EventCursor | None
     ) -> None:
-        self._api = api
-        self._authorization = call.request.authorization
-        self._caller = call.caller
+        super().__init__(api, call, api.streams)
         self._prefix = prefix
         self._labels = labels
         self._after = after
         self._sent = 0
-        """The number of the last record that was told, or passed over."""
+        """The number of the last record that was sent, or passed over."""
         self._listener: Listener | None = None
 
     async def frames(self) -> AsyncIterator[bytes]:
         """Yield what was missed, then what happens, until the token is shut out or the server stops."""
+        engine = self._api.engine
         with contextlib.suppress(JournalError):
             newest = await self._newest()
-            ids = self._api.frames.ids = Ids.of_state(self._api.engine.state)
-            after = Place(ids.count, newest) if self._after is None else self._after
+            ids = self._api.frames.ids = Ids.of_state(engine.state)
+            after = EventCursor(ids.count, newest) if self._after is None else self._after
             self._sent = after.seq
             if self._sent > newest or not ids.is_known(after):
                 # A number of another journal, or of one that lost records or was put back from a backup.
@@ -111,14 +105,11 @@ class Events:
                     async for frames in self._missed(newest):
                         yield frames
                 # From here on nothing is missed: what came before is in the journal, and what comes is in the backlog.
-                self._listener = self._listen()
+                self._listener = engine.feed.listen(EVERYTHING, self._caller.principal, self._caller.session)
                 async for frames in self._missed(await self._newest()):
                     yield frames
                 async for frames in self._live(self._listener):
                     yield frames
-
-    def _listen(self) -> Listener:
-        return self._api.engine.feed.listen(EVERYTHING, self._caller.principal, self._caller.session)
 
     async def _newest(self) -> int:
         """Return the number of the newest record, once that is durable."""
@@ -140,19 +131,17 @@ class Events:
                 yield frames
 
     async def _live(self, listener: Listener) -> AsyncIterator[bytes]:
-        while self._is_let_in():
-            try:
-                happening = await asyncio.wait_for(listener.next(), KEEPALIVE_SECONDS)
-            except TimeoutError:
-                yield KEEPALIVE
+        while self._is_let_in() and (happening := await self._heard(listener.next)) is not None:
+            if isinstance(happening, bytes):
+                yield happening
                 continue
-            if happening is None or not self._is_let_in():
+            if not self._is_let_in():
                 return
             async for frames in self._gathered(_at_hand(happening[0], listener)):
                 yield frames
 
     async def _gathered(self, records: Iterator[Record]) -> AsyncIterator[bytes]:
-        """Yield the frames of records that were not told yet, many small ones together: one write for many.
+        """Yield the frames of records that were not sent yet, many small ones in one write.
 
         A part of a large record is a write of its own: the next is not made before this one was taken.
         """
@@ -187,14 +176,10 @@ class Events:
         id_, seq = self._api.frames.ids.of(self._sent), self._sent
         return b"id: %b\nevent: resync\ndata: %b\n\n" % (id_, encode({"seq": seq}))
 
-    def _is_let_in(self) -> bool:
-        return self._api.is_still_let_in(self._authorization)
-
     def close(self) -> None:
-        """Stop reading."""
         if self._listener is not None:
             self._listener.close()
-        self._api.streams.count_out(self._caller.principal, self._caller.share)
+        super().close()
         if not self._api.engine.feed.is_listened_to(EVERYTHING):
             self._api.frames.clear()
 

@@ -6,24 +6,26 @@
     POST /followers/{id} {leases, sessions} ─► adds to the stream; what has ended already is in the answer
 
 One stream serves a whole process: it adds what it claims, and what it gives back ends by itself, so nothing is ever
-taken out. `followed` has who may follow what. No frame says more than a refused renewal would.
+taken out. Who may follow a lease is who may renew it (L3, S3, L9), and no frame says more than a refused renewal would.
+A name has to come with its lease id, because leases are found by name.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from holdfast.core.events import Ended, SessionEnded, Transferred
+from holdfast.core.rights import may_touch
+from holdfast.core.values import EndedLease, EndedSession
 from holdfast.engine.build import JournalError
 from holdfast.engine.ids import new_uuid
+from holdfast.server.access.claimsecrets import is_own, was_own
 from holdfast.server.operations.parts import read_uuid
 from holdfast.server.render import encode
-from holdfast.server.streams.events import KEEPALIVE, KEEPALIVE_SECONDS
-from holdfast.server.streams.followed import Followed
+from holdfast.server.streams.stream import Stream
 from holdfast.server.times import rfc3339
 from holdfast.wire.problems import Problem
 from holdfast.wire.replies import DisplacedReply, EndReply, FollowingReply
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     from holdfast.core.events import Event, Record
     from holdfast.core.state import State
     from holdfast.core.values import Moment
-    from holdfast.engine.feed import Follower
+    from holdfast.server.access.auth import Caller
     from holdfast.server.api import Api
     from holdfast.server.operations.call import Call
     from holdfast.server.render import Answered
@@ -54,19 +56,18 @@ def check_ids(body: FollowBody) -> None:
 def follow(api: Api, call: Call) -> Follow:
     """POST /leases/follow: let a follower in, or raise why not."""
     _check_count(api, call.body)
-    api.followers.count_in(call.caller.principal, call.caller.share)
     return Follow(api, call)
 
 
 def add(api: Api, call: Call) -> None:
     """POST /followers/{id}."""
     _check_count(api, call.body)
-    followed = api.followed.get(call.item)
-    if followed is None or not followed.is_of(call.caller):
+    stream = api.followed.get(call.item)
+    if stream is None or not stream.is_of(call.caller):
         raise Problem("not_found", "No such stream of yours is open: open one with POST /leases/follow.")
 
     def view(state: State, now: Moment) -> Answered:
-        return _OK, encode(followed.take(call.body, state, now)), ()
+        return _OK, encode(stream.take(call.body, state, now)), ()
 
     api.read(call, view)
 
@@ -78,43 +79,35 @@ def _check_count(api: Api, body: FollowBody) -> None:
         raise Problem("invalid_input", f"{text} with POST /followers/{{id}}.", status=422)
 
 
-class Follow:
+class Follow(Stream):
     """One stream."""
 
     def __init__(self, api: Api, call: Call) -> None:
-        self._api = api
-        self._authorization = call.request.authorization
-        self._principal, self._share = call.caller.principal, call.caller.share
+        super().__init__(api, call, api.followers)
+        caller = call.caller
         self._asked: FollowBody = call.body
         """What is to be followed from the beginning; it is kept until then."""
-        caller = call.caller
+        self._id = new_uuid()
         claim = None if caller.claim is None else caller.claim.grant
-        self._follower: Follower = api.engine.feed.follow(caller.principal, caller.session, claim)
-        self._followed = Followed(new_uuid(), caller, self._follower)
-        api.followed[self._followed.stream] = self._followed
+        self._follower = api.engine.feed.follow(caller.principal, caller.session, claim)
+        api.followed[self._id] = self
 
     async def frames(self) -> AsyncIterator[bytes]:
-        """Yield how things are, then each end, until the token or session ends or the server stops.
+        """Yield what has ended already, then each end, until the token or session ends or the server stops.
 
         What ended by the very record that shuts the caller out is still told: it is about what was its own.
         """
         with contextlib.suppress(JournalError):
-            look, self._asked = partial(self._followed.take, self._asked), FollowBody()
+            look, self._asked = partial(self.take, self._asked), FollowBody()
             yield _frame(b"following", await self._api.engine.look(look))
-            while True:
-                try:
-                    happening = await asyncio.wait_for(self._follower.next(), KEEPALIVE_SECONDS)
-                except TimeoutError:
-                    if not self._api.is_still_let_in(self._authorization):
-                        return
-                    yield KEEPALIVE
+            while (happening := await self._heard(self._follower.next)) is not None:
+                if isinstance(happening, bytes):
+                    yield happening
                     continue
-                if happening is None:
-                    if (id_ := self._follower.gave_way_at) is not None:
-                        yield _frame(b"displaced", DisplacedReply(id_))
-                    return
                 at_hand = islice(self._at_hand(happening), ENDS_PER_WRITE)
                 yield b"".join(_frame(b"ended", _told(*each)) for each in at_hand)
+            if (id_ := self._follower.gave_way_at) is not None:
+                yield _frame(b"displaced", DisplacedReply(id_))
 
     def _at_hand(self, first: tuple[Record, Event]) -> Iterator[tuple[Record, Event]]:
         yield first
@@ -122,10 +115,74 @@ class Follow:
             yield happening
 
     def close(self) -> None:
-        """Stop following."""
         self._follower.close()
-        self._api.followed.pop(self._followed.stream, None)
-        self._api.followers.count_out(self._principal, self._share)
+        self._api.followed.pop(self._id, None)
+        super().close()
+
+    def is_of(self, caller: Caller) -> bool:
+        """Tell whether this caller may add to it: one that could have opened it."""
+        own = self._caller
+        return (own.principal, own.session, own.claim) == (caller.principal, caller.session, caller.claim)
+
+    def take(self, asked: FollowBody, state: State, _now: Moment) -> FollowingReply:
+        """Follow what lives, and say what does not. It is one look at the state, so no end can come between the two."""
+        ended: list[EndReply] = []
+        unknown: list[str] = []
+
+        def enter(id_: str, end: EndReply | None, *, lives: bool) -> None:
+            if lives:
+                self._follower.add(id_)
+            elif end is not None:
+                ended.append(end)
+            else:
+                unknown.append(id_)
+
+        for name, lease_id in asked.leases.items():
+            enter(lease_id, self._lease_end(name, lease_id, state), lives=self._holds(name, lease_id, state))
+        for session_id in asked.sessions:
+            enter(session_id, self._session_end(session_id, state), lives=self._has(session_id, state))
+        return FollowingReply(self._id, len(self._follower), ended, unknown)
+
+    # What is the caller's. Anything else is as unknown as what never was.
+
+    def _holds(self, name: str, lease_id: str, state: State) -> bool:
+        caller, lease = self._caller, state.lease_of(name)
+        if lease is None or lease.lease_id != lease_id or not self._may_speak_of(name):
+            return False
+        if caller.claim is not None:
+            return is_own(caller.claim, name, state)
+        return may_touch(lease, caller.principal, caller.session)
+
+    def _lease_end(self, name: str, lease_id: str, state: State) -> EndReply | None:
+        caller, ended = self._caller, state.remembered.get(lease_id)
+        if not isinstance(ended, EndedLease) or ended.name != name or ended.principal != caller.principal:
+            return None
+        was_bound = caller.session is None or (ended.bound and ended.session == caller.session)
+        if not self._may_speak_of(name) or not was_bound:
+            return None
+        if caller.claim is not None and not was_own(caller.claim, name, lease_id, state):
+            return None
+        end = ended.end
+        return EndReply(lease_id, name, end.how, rfc3339(end.wall_ms), end.by, end.reason)
+
+    def _may_speak_of(self, name: str) -> bool:
+        return self._caller.prefix is None or name.startswith(self._caller.prefix)
+
+    def _has(self, session_id: str, state: State) -> bool:
+        session = state.sessions.get(session_id)
+        return session is not None and session.principal == self._caller.principal and self._is_not_barred(session_id)
+
+    def _session_end(self, session_id: str, state: State) -> EndReply | None:
+        ended = state.remembered.get(session_id)
+        if not isinstance(ended, EndedSession) or ended.principal != self._caller.principal:
+            return None
+        if not self._is_not_barred(session_id):
+            return None
+        return EndReply(session_id, None, ended.how, rfc3339(ended.wall_ms), None, None)
+
+    def _is_not_barred(self, session_id: str) -> bool:
+        """Tell whether the caller's own secret is not that of a claim, or of another session."""
+        return self._caller.claim is None and self._caller.session in {None, session_id}
 
 
 def _told(record: Record, event: Event) -> EndReply:

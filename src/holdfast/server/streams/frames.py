@@ -1,8 +1,8 @@
 """The frames of a record in `/events`: bounded in bytes, and put into bytes once for all who may see the same.
 
-A record is one frame, unless its changes need more than `FRAME_BYTES`. Then it is several: each says which `part` it is
-and how many `parts` there are, and only the last has the `id`. So one who is cut off between two parts still has the
-number of the record before, resumes there, and gets all parts again.
+A record is one frame, unless its changes need more than `FRAME_BYTES`. Then it is several: each says which `part` it
+is and how many `parts` there are, and only the last has the `id`. So a reader that is cut off between two parts still
+has the number of the record before, resumes there, and gets all parts again.
 
     record ──► changes ──► Seen: what a prefix and labels let through, and where each part ends ──► parts, when asked
 
@@ -17,13 +17,16 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
+import msgspec
+
 from holdfast.core.values import has_labels
 from holdfast.server.render import encode
 from holdfast.server.streams.happenings import concerned, labels_of, said
-from holdfast.server.streams.ids import Ids
+from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
     from holdfast.core.events import Record
+    from holdfast.core.state import State
     from holdfast.server.streams.happenings import Told
 
     Labels = frozenset[tuple[str, str]]
@@ -51,6 +54,60 @@ SMALL_CHANGES = 16
 
 K = TypeVar("K")
 V = TypeVar("V")
+
+
+# Ids of events: by them a reader says where it was. An id is the number of a record. A store that nodes share can lose
+# its newest records, and then gives their numbers to others, so from the first such loss on an id also counts losses:
+#
+#     records    1 … 50 │ 51 … 60 lost          after a loss: Restored is 51, then 52 …
+#     ids        1 … 50 │ 51 … 60                             1.51, 1.52 …
+#
+# A reader that comes back with `60` was at a record that is lost, and is told to look again; one with `50` misses
+# nothing. Only the last loss is known by its number: after two, an older id is told to look again too.
+
+DIGITS_MAX = 16
+
+
+class EventCursor(msgspec.Struct, frozen=True):
+    """Where a reader says that it was: after which record, and how many losses were known by then."""
+
+    count: int
+    seq: int
+
+
+class Ids(msgspec.Struct, frozen=True):
+    """The ids of one leader term: how many losses there were, and the record that told of the last."""
+
+    count: int = 0
+    restored_seq: int = 0
+
+    @classmethod
+    def of_state(cls, state: State) -> Ids:
+        """Return the ids as of a state."""
+        return cls(state.restores, state.restored_seq)
+
+    def of(self, seq: int) -> bytes:
+        """Return the id of a record."""
+        count = self.count if seq >= self.restored_seq else self.count - 1
+        return b"%d.%d" % (count, seq) if count > 0 else b"%d" % seq
+
+    def is_known(self, cursor: EventCursor) -> bool:
+        """Tell whether what follows this cursor is what follows what the reader saw."""
+        if cursor.count == self.count:
+            return True
+        return cursor.count == self.count - 1 and cursor.seq < self.restored_seq
+
+
+def parse_id(text: str) -> EventCursor:
+    """Read an id. Raises `Problem`."""
+    count, dot, seq = text.rpartition(".")
+    parts = (count, seq) if dot else ("0", seq)
+    if not all(part.isascii() and part.isdigit() and len(part) <= DIGITS_MAX for part in parts):
+        raise Problem("invalid_input", "after and Last-Event-ID are the number of a record, or the id of an event.")
+    return EventCursor(int(parts[0]), int(parts[1]))
+
+
+# Frames.
 
 
 class Newest(Generic[K, V]):

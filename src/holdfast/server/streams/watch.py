@@ -1,19 +1,18 @@
 """GET /locks/{name}/watch: what happens to one name, live, as server-sent events in OctoStore's form.
 
-The first frame is how things are; listening begins before it is taken, so that there may be a doubled frame and never
-a gap. No frame holds a lease id, a holder, a session or metadata.
+The first frame is the state; listening begins before it is taken, so that there may be a doubled frame and never a gap.
+No frame holds a lease id, a holder, a session or metadata.
 """
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 from holdfast.core.events import Ended, Granted, Renewed, Transferred
 from holdfast.engine.build import JournalError
 from holdfast.server.access.claimsecrets import is_own
 from holdfast.server.render import encode
-from holdfast.server.streams.events import KEEPALIVE, KEEPALIVE_SECONDS
+from holdfast.server.streams.stream import Stream
 from holdfast.server.times import rfc3339
 from holdfast.wire.problems import Problem
 
@@ -38,65 +37,50 @@ def watch(api: Api, call: Call) -> Watch:
             f"{settings.watched_names_max} names are watched, the most there may be (watched_names_max): try again.",
             retry_after_ms=RETRY_MS,
         )
-    api.streams.count_in(call.caller.principal, call.caller.share)
     return Watch(api, call)
 
 
-class Watch:
-    """One who watches one name."""
+class Watch(Stream):
+    """A stream about one name."""
 
     def __init__(self, api: Api, call: Call) -> None:
-        self._api = api
-        self._authorization = call.request.authorization
+        super().__init__(api, call, api.streams)
         self._name = call.item
-        self._principal, self._share = call.caller.principal, call.caller.share
         self._listener = api.engine.feed.listen(self._name, call.caller.principal, call.caller.session)
-        self._claim = call.caller.claim
         self._token = 0
 
     async def frames(self) -> AsyncIterator[bytes]:
-        """Yield frames until the watcher falls behind, its token ends or the server stops; a comment keeps the line.
-
-        A token that is revoked ends the listener. One that expires is found out at the next frame or comment.
-        """
+        """Yield frames until the watcher falls behind, its token ends or the server stops."""
         try:
             self._token, frame = await self._api.engine.look(self._first)
         except JournalError:
-            return  # Nothing can be told now; whoever comes again is told why, or is served.
+            return  # Nothing can be told now; a watcher who comes again is told why, or is served.
         yield frame
-        while True:
-            try:
-                happening = await asyncio.wait_for(self._listener.next(), KEEPALIVE_SECONDS)
-            except TimeoutError:
-                if not self._api.is_still_let_in(self._authorization):
-                    return
-                yield KEEPALIVE
+        claim = self._caller.claim
+        while (happening := await self._heard(self._listener.next)) is not None:
+            if isinstance(happening, bytes):
+                yield happening
                 continue
-            if happening is None or not self._api.is_still_let_in(self._authorization):
+            if not self._is_let_in():
                 return
             yield self._describe(*happening)
-            if self._claim is not None and not is_own(self._claim, self._name, self._api.engine.state):
+            if claim is not None and not is_own(claim, self._name, self._api.engine.state):
                 return  # A claim's secret sees no more of a name than its own time.
 
     def close(self) -> None:
-        """Stop watching."""
         self._listener.close()
-        self._api.streams.count_out(self._principal, self._share)
+        super().close()
 
     def _first(self, state: State, now: Moment) -> tuple[int, bytes]:
-        """Return the token of the live lease, 0 if there is none, and the first frame: how things are."""
+        """Return the token of the live lease, 0 if there is none, and the first frame."""
         lease = state.lease_of(self._name)
         token = 0
         body: dict[str, Any] = {"event": "released", "lock_name": self._name}
         if lease is not None:
             token = lease.token
-            body = {
-                "event": "acquired",
-                "lock_name": self._name,
-                "fencing_token": token,
-                "expires_at": rfc3339(now.wall_ms + state.until_of(lease) - now.ms),
-            }
-        return token, _frame(body | {"observed_at": rfc3339(now.wall_ms)})
+            expires_at = rfc3339(now.wall_ms + state.until_of(lease) - now.ms)
+            body |= {"event": "acquired", "fencing_token": token, "expires_at": expires_at}
+        return token, _frame(body, now.wall_ms)
 
     def _describe(self, record: Record, event: Event) -> bytes:
         body: dict[str, Any] = {"event": "renewed", "lock_name": self._name}
@@ -107,15 +91,14 @@ class Watch:
             case Renewed():
                 body |= self._until(record, event.until_ms)
             case Ended():
-                over = "released" if event.how == "released" or event.by is not None else "expired"
-                body |= {"event": over}
+                body["event"] = "released" if event.how == "released" or event.by is not None else "expired"
             case _:
                 pass
-        return _frame(body | {"observed_at": rfc3339(record.wall_ms)})
+        return _frame(body, record.wall_ms)
 
     def _until(self, record: Record, until_ms: int) -> dict[str, Any]:
         return {"fencing_token": self._token, "expires_at": rfc3339(record.wall_ms + until_ms - record.at_ms)}
 
 
-def _frame(body: dict[str, Any]) -> bytes:
-    return b"data: " + encode(body) + b"\n\n"
+def _frame(body: dict[str, Any], observed_ms: int) -> bytes:
+    return b"data: " + encode(body | {"observed_at": rfc3339(observed_ms)}) + b"\n\n"

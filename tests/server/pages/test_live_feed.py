@@ -1,4 +1,4 @@
-"""The board of the page: made once for all readers of equal rights, bounded for each, and of what is durable alone."""
+"""The feed of the page: made once for all readers of equal rights, bounded for each, and of what is durable alone."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from holdfast.engine.feed import TOUCHED_MAX
 from holdfast.journal.base import JournalUnavailableError
 from holdfast.journal.memory import MemoryJournal
 from holdfast.server.pages.rows import row_of, sign_of
-from holdfast.server.streams import board
-from holdfast.server.streams.board import SHEET_BYTES_MAX, Board, Sheet
+from holdfast.server.streams import live
+from holdfast.server.streams.live import CHANNEL_BYTES_MAX, Channel, LiveFeed
 from tests.engine.driving import GateJournal, acquire, release, renew, run, serving, turns
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from holdfast.core.values import Moment
     from holdfast.engine.engine import Engine
     from holdfast.server.pages.rows import Row
-    from holdfast.server.streams.board import Place
+    from holdfast.server.streams.live import Subscription
     from holdfast.testing.clock import ManualClock
 
 
@@ -34,21 +34,21 @@ def _told(frame: bytes | None) -> dict[str, Any]:
     return body
 
 
-async def _next(place: Place) -> dict[str, Any]:
+async def _next(place: Subscription) -> dict[str, Any]:
     while not place.is_behind:
         place.news.clear()
         await place.news.wait()
     return _told(place.next())
 
 
-def _fell_behind(place: Place) -> bool:
+def _fell_behind(place: Subscription) -> bool:
     """Is a reader told that it missed something?"""
     return place.is_behind and place.next() is None
 
 
 async def _rounds(count: int = 3) -> None:
-    """Let some rounds of the board pass."""
-    await asyncio.sleep(count * (board.FIRST_SECONDS + board.GATHER_SECONDS))
+    """Let some rounds of the feed pass."""
+    await asyncio.sleep(count * (live.FIRST_SECONDS + live.GATHER_SECONDS))
 
 
 def test_a_claim_its_heartbeat_and_its_end_are_told() -> None:
@@ -56,7 +56,7 @@ def test_a_claim_its_heartbeat_and_its_end_are_told() -> None:
 
     async def test(clock: ManualClock) -> None:
         async with serving(MemoryJournal(), clock) as engine:
-            place = Board(engine).enter(None)
+            place = LiveFeed(engine).subscribe(None)
             await engine.ask(acquire("job", owner="ben", labels={"team": "web"}, metadata="model=x n=1"))
             told = await _next(place)
             (row,) = told["rows"]
@@ -86,7 +86,7 @@ def test_what_changes_often_is_told_at_most_five_times_a_second() -> None:
 
     async def test(clock: ManualClock) -> None:
         async with serving(MemoryJournal(), clock) as engine:
-            place = Board(engine).enter(None)
+            place = LiveFeed(engine).subscribe(None)
             for _ in range(100):
                 await engine.ask(acquire("job") if not engine.state.index.held else renew("job"))
                 await asyncio.sleep(0.01)
@@ -108,8 +108,8 @@ def test_readers_of_equal_rights_are_given_the_same_bytes() -> None:
 
     async def test(clock: ManualClock) -> None:
         async with serving(MemoryJournal(), clock) as engine:
-            whole = Board(engine)
-            places = [whole.enter(None), whole.enter(None), whole.enter("a/"), whole.enter("a/")]
+            whole = LiveFeed(engine)
+            places = [whole.subscribe(None), whole.subscribe(None), whole.subscribe("a/"), whole.subscribe("a/")]
             await engine.ask(acquire("a/job"))
             await _rounds()
             frames = [place.next() for place in places]
@@ -126,8 +126,8 @@ def test_a_confined_reader_sees_its_prefix_alone() -> None:
 
     async def test(clock: ManualClock) -> None:
         async with serving(MemoryJournal(), clock) as engine:
-            whole = Board(engine)
-            confined, deeper, other = whole.enter("acme/"), whole.enter("acme/web/"), whole.enter("b")
+            whole = LiveFeed(engine)
+            confined, deeper, other = whole.subscribe("acme/"), whole.subscribe("acme/web/"), whole.subscribe("b")
             for name in ("acme/one", "acme", "acme/web/two", "zebra"):
                 await engine.ask(acquire(name))
             await _rounds()
@@ -142,15 +142,15 @@ def test_a_confined_reader_sees_its_prefix_alone() -> None:
 
 
 def test_a_session_that_is_kept_is_told_once_to_those_who_see_its_jobs() -> None:
-    """The new deadline of a session is told as one entry, and only to sheets that see a job bound to it."""
+    """The new deadline of a session is told as one entry, and only to channels that see a job bound to it."""
 
     async def test(clock: ManualClock) -> None:
         async with serving(MemoryJournal(), clock) as engine:
             await engine.ask(OpenSession(principal="ana", session_id="s", ttl_ms=60_000))
             for number in range(5):
                 await engine.ask(acquire(f"a/{number}", session="s", bound=True, ttl_ms=600_000))
-            whole = Board(engine)
-            everything, own, other = whole.enter(None), whole.enter("a/"), whole.enter("b/")
+            whole = LiveFeed(engine)
+            everything, own, other = whole.subscribe(None), whole.subscribe("a/"), whole.subscribe("b/")
             await _pass(20_000, clock, engine)
             await engine.ask(KeepSession(principal="ana", session_id="s"))
             await _rounds()
@@ -170,8 +170,8 @@ def test_a_session_that_begins_or_ends_is_told_to_those_who_see_all() -> None:
 
     async def test(clock: ManualClock) -> None:
         async with serving(MemoryJournal(), clock) as engine:
-            whole = Board(engine)
-            everything, own = whole.enter(None), whole.enter("a/")
+            whole = LiveFeed(engine)
+            everything, own = whole.subscribe(None), whole.subscribe("a/")
             await engine.ask(OpenSession(principal="ana", session_id="s", ttl_ms=60_000))
             told = await _next(everything)
             ((session, until),) = told["kept"]
@@ -196,8 +196,8 @@ def test_a_session_that_is_kept_is_told_however_many_jobs_it_has() -> None:
                 await engine.ask(acquire(f"a/{number}", session="s", ttl_ms=600_000))
                 await engine.ask(acquire(f"b/{number}", session="s", bound=True, ttl_ms=600_000))
             await engine.ask(acquire("c/1", session="s", bound=True, ttl_ms=600_000))
-            board = Board(engine)
-            places = {prefix: board.enter(prefix) for prefix in (None, "a/", "b/", "c/")}
+            feed = LiveFeed(engine)
+            places = {prefix: feed.subscribe(prefix) for prefix in (None, "a/", "b/", "c/")}
             await engine.ask(KeepSession(principal="ana", session_id="s"))
             await _rounds()
             assert {prefix: place.is_behind for prefix, place in places.items()} == {
@@ -218,7 +218,7 @@ def test_a_step_of_the_wall_clock_makes_all_look_anew(step_ms: int) -> None:
 
     async def test(clock: ManualClock) -> None:
         async with serving(MemoryJournal(), clock) as engine:
-            place = Board(engine).enter(None)
+            place = LiveFeed(engine).subscribe(None)
             await engine.ask(acquire("job", ttl_ms=600_000))
             assert (await _next(place))["rows"]
             clock.step_wall(step_ms)
@@ -237,8 +237,8 @@ def test_many_readers_do_not_make_the_next_look_late() -> None:
 
     async def test(clock: ManualClock) -> None:
         async with serving(MemoryJournal(), clock) as engine:
-            whole = Board(engine)
-            places = [whole.enter(None) for _ in range(3_000)]
+            whole = LiveFeed(engine)
+            places = [whole.subscribe(None) for _ in range(3_000)]
             await engine.ask(acquire("job"))
             await _rounds()
             assert all(place.news.is_set() for place in places)
@@ -251,7 +251,7 @@ def test_many_readers_do_not_make_the_next_look_late() -> None:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(asyncio, "sleep", pause)
                 await whole._wake()
-            assert 0 < pauses <= board.WAKES_MAX
+            assert 0 < pauses <= live.WAKES_MAX
             for place in places:
                 place.leave()
 
@@ -264,7 +264,7 @@ def test_a_bound_job_says_when_it_would_end_by_itself() -> None:
     async def test(clock: ManualClock) -> None:
         async with serving(MemoryJournal(), clock) as engine:
             await engine.ask(OpenSession(principal="ana", session_id="s", ttl_ms=60_000))
-            place = Board(engine).enter(None)
+            place = LiveFeed(engine).subscribe(None)
             await engine.ask(acquire("job", session="s", bound=True, ttl_ms=600_000))
             (row,) = (await _next(place))["rows"]
             assert row["bound"] and row["session"] == "s"
@@ -317,13 +317,13 @@ def test_nothing_is_told_before_it_is_durable() -> None:
     async def test(clock: ManualClock) -> None:
         journal = GateJournal()
         async with serving(journal, clock) as engine:
-            place = Board(engine).enter(None)
+            place = LiveFeed(engine).subscribe(None)
             await engine.ask(acquire("before"))
             journal.is_shut = True
             asking = asyncio.create_task(engine.ask(acquire("job")))
             await turns(20)
-            # The board looks at "before" now, on top of a grant that is not durable: its look has to wait for it.
-            await asyncio.sleep(board.FIRST_SECONDS * 2)
+            # The feed looks at "before" now, on top of a grant that is not durable: its look has to wait for it.
+            await asyncio.sleep(live.FIRST_SECONDS * 2)
             assert not place.is_behind and not asking.done()
             journal.open_gate()
             await asking
@@ -340,15 +340,15 @@ def test_a_store_that_fails_lets_everybody_look_anew() -> None:
     async def test(clock: ManualClock) -> None:
         journal = GateJournal()
         async with serving(journal, clock) as engine:
-            place = Board(engine).enter(None)
+            place = LiveFeed(engine).subscribe(None)
             await engine.ask(acquire("before"))
             journal.is_shut = True
             asking = asyncio.create_task(engine.ask(acquire("refused")))
-            await asyncio.sleep(board.FIRST_SECONDS * 2)
+            await asyncio.sleep(live.FIRST_SECONDS * 2)
             journal.is_shut = False
             journal.let_through(JournalUnavailableError("no"))
             await asking
-            await asyncio.sleep(board.TRY_AGAIN_SECONDS + 1)
+            await asyncio.sleep(live.TRY_AGAIN_SECONDS + 1)
             assert _fell_behind(place)
             await engine.ask(acquire("after"))
             assert [row["name"] for row in (await _next(place))["rows"]] == ["after"]
@@ -358,17 +358,17 @@ def test_a_store_that_fails_lets_everybody_look_anew() -> None:
 
 
 def test_a_reader_that_takes_nothing_falls_behind_and_keeps_nothing() -> None:
-    """A sheet keeps a bounded number of bytes. A reader whose place is gone is told so, once, and is at the newest."""
-    sheet = Sheet(None)
-    whole = Board.__new__(Board)
-    slow, quick = board.Place(whole, sheet), board.Place(whole, sheet)
+    """A channel keeps a bounded number of bytes. A reader whose position is gone is told once, and is at the newest."""
+    channel = Channel(None)
+    whole = LiveFeed.__new__(LiveFeed)
+    slow, quick = live.Subscription(whole, channel), live.Subscription(whole, channel)
     frame = b"x" * 100_000
     for _ in range(40):
-        sheet.put(frame)
+        channel.put(frame)
         assert quick.next() is frame
-        assert sheet.size_bytes <= SHEET_BYTES_MAX
+        assert channel.size_bytes <= CHANNEL_BYTES_MAX
     assert _fell_behind(slow) and not slow.is_behind
-    sheet.put(b"newest")
+    channel.put(b"newest")
     assert slow.next() == quick.next() == b"newest"
 
 
@@ -377,7 +377,7 @@ def test_too_many_changes_let_everybody_look_anew() -> None:
 
     async def test(clock: ManualClock) -> None:
         async with serving(MemoryJournal(), clock) as engine:
-            place = Board(engine).enter(None)
+            place = LiveFeed(engine).subscribe(None)
             whole = engine.feed._looks[0]
             whole.names |= {f"job-{number}": True for number in range(TOUCHED_MAX)}
             await engine.ask(acquire("one-more"))
@@ -395,29 +395,29 @@ def test_many_names_are_looked_at_in_slices() -> None:
 
     async def test(clock: ManualClock) -> None:
         async with serving(MemoryJournal(), clock) as engine:
-            place = Board(engine).enter(None)
-            for number in range(3 * board.SLICE_NAMES):
+            place = LiveFeed(engine).subscribe(None)
+            for number in range(3 * live.SLICE_NAMES):
                 await engine.ask(acquire(f"job-{number:04}"))
             await _rounds()
             frames = []
             while place.is_behind:
                 frames.append(_told(place.next()))
-            assert max(len(frame.get("rows", ())) for frame in frames) <= board.SLICE_NAMES
+            assert max(len(frame.get("rows", ())) for frame in frames) <= live.SLICE_NAMES
             names = [row["name"] for frame in frames for row in frame.get("rows", ())]
-            assert sorted(set(names)) == [f"job-{number:04}" for number in range(3 * board.SLICE_NAMES)]
+            assert sorted(set(names)) == [f"job-{number:04}" for number in range(3 * live.SLICE_NAMES)]
             place.leave()
 
     run(test)
 
 
 def test_nothing_runs_while_nobody_looks() -> None:
-    """The board listens from its first reader to its last; then nothing is noted, kept or running."""
+    """The feed listens from its first reader to its last; then nothing is noted, kept or running."""
 
     async def test(clock: ManualClock) -> None:
         async with serving(MemoryJournal(), clock) as engine:
-            whole = Board(engine)
+            whole = LiveFeed(engine)
             assert _is_idle(whole, engine)
-            one, other = whole.enter(None), whole.enter("a/")
+            one, other = whole.subscribe(None), whole.subscribe("a/")
             assert not _is_idle(whole, engine)
             one.leave()
             one.leave()
@@ -425,7 +425,7 @@ def test_nothing_runs_while_nobody_looks() -> None:
             other.leave()
             await turns()
             assert _is_idle(whole, engine)
-            again = whole.enter(None)
+            again = whole.subscribe(None)
             await engine.ask(acquire("job"))
             assert (await _next(again))["rows"]
             again.leave()
@@ -433,5 +433,5 @@ def test_nothing_runs_while_nobody_looks() -> None:
     run(test)
 
 
-def _is_idle(whole: Board, engine: Engine) -> bool:
-    return engine.feed._looks == () and whole._task is None and not whole._sheets and not whole._lengths
+def _is_idle(whole: LiveFeed, engine: Engine) -> bool:
+    return engine.feed._looks == () and whole._task is None and not whole._channels and not whole._lengths
