@@ -26,10 +26,10 @@ from holdfast.server.access.proxies import Proxies
 from holdfast.server.access.refusals import RefusalLog, WrongTokens
 from holdfast.server.observability.metrics import Meter
 from holdfast.server.operations.turns import Turns
-from holdfast.server.pages.views.recent import Recent
+from holdfast.server.pages.recent import Recent
 from holdfast.server.streams.frames import Frames
-from holdfast.server.streams.live import LiveFeed
-from holdfast.server.streams.stream import OpenStreams
+from holdfast.server.streams.limit import OpenStreams
+from holdfast.server.streams.live_feed import LiveFeed
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from holdfast.server.http.messages import Request
     from holdfast.server.operations.call import Call, Envelope, Reply
     from holdfast.server.render import Answered
-    from holdfast.server.streams.follow import Follow
     from holdfast.settings import Settings
 
 Show: TypeAlias = "Callable[[Api, Call, Any, Moment], Answered]"
@@ -71,8 +70,8 @@ class Api:
         self._turns = Turns()
         self.streams = OpenStreams(settings.watches_per_principal_max)
         self.followers = OpenStreams(settings.followers_per_principal_max, "followers")
-        self.followed: dict[str, Follow] = {}
-        """What is followed on the streams of `POST /leases/follow`, by their ids."""
+        self.followed: dict[str, object] = {}
+        """The open streams of `POST /leases/follow`, by their ids: each is a `streams.follow.Follow`."""
         self.frames = Frames()
         self.live = LiveFeed(engine)
         self.pages = OpenStreams(settings.watches_per_principal_max)

@@ -7,9 +7,22 @@ from itertools import pairwise
 import pytest
 
 from holdfast.core.values import Moment
-from holdfast.server.pages.views.graph import NESTED_DEEP_MAX, NESTED_MAX, Edge, Item, Knot, draw, nest
-from holdfast.server.pages.views.recent import KEPT_MAX, KEPT_MS, OF_ONE_MAX, Entry, Recent
-from holdfast.server.pages.views.tangle import LINES_SHOWN, NAMES_MAX, PLACES_SHOWN, Longest, circles_for, tangle_of
+from holdfast.server.pages.recent import KEPT_MAX, KEPT_MS, OF_ONE_MAX, Entry, Recent
+from holdfast.server.pages.waits import (
+    LINES_SHOWN,
+    NAMES_MAX,
+    NESTED_DEEP_MAX,
+    NESTED_MAX,
+    PLACES_SHOWN,
+    Edge,
+    Item,
+    Knot,
+    Longest,
+    circles_for,
+    draw,
+    nest,
+    tangle_of,
+)
 from tests.core.bare import Core
 from tests.support.steps import count_steps
 

@@ -10,7 +10,7 @@ from holdfast.core.state import State
 from holdfast.core.values import Moment
 from holdfast.server.access.auth import Caller
 from holdfast.server.pages import site
-from holdfast.server.pages.rooms.sessions import Run
+from holdfast.server.pages.sessions import Run
 
 NOW = Moment(0, 1_800_000_000_000)
 RUNS = [Run(f"id-{number}", f"run-{number}", "p", 0, NOW.wall_ms, 60_000, number, 0, ()) for number in range(500)]

@@ -13,8 +13,8 @@ from holdfast.engine.feed import TOUCHED_MAX
 from holdfast.journal.base import JournalUnavailableError
 from holdfast.journal.memory import MemoryJournal
 from holdfast.server.pages.rows import row_of, sign_of
-from holdfast.server.streams import live
-from holdfast.server.streams.live import CHANNEL_BYTES_MAX, Channel, LiveFeed
+from holdfast.server.streams import live_feed
+from holdfast.server.streams.live_feed import CHANNEL_BYTES_MAX, Channel, LiveFeed
 from tests.engine.driving import GateJournal, acquire, release, renew, run, serving, turns
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from holdfast.core.values import Moment
     from holdfast.engine.engine import Engine
     from holdfast.server.pages.rows import Row
-    from holdfast.server.streams.live import Subscription
+    from holdfast.server.streams.live_feed import Subscription
     from holdfast.testing.clock import ManualClock
 
 
@@ -48,7 +48,7 @@ def _fell_behind(place: Subscription) -> bool:
 
 async def _rounds(count: int = 3) -> None:
     """Let some rounds of the feed pass."""
-    await asyncio.sleep(count * (live.FIRST_SECONDS + live.GATHER_SECONDS))
+    await asyncio.sleep(count * (live_feed.FIRST_SECONDS + live_feed.GATHER_SECONDS))
 
 
 def test_a_claim_its_heartbeat_and_its_end_are_told() -> None:
@@ -251,7 +251,7 @@ def test_many_readers_do_not_make_the_next_look_late() -> None:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(asyncio, "sleep", pause)
                 await whole._wake()
-            assert 0 < pauses <= live.WAKES_MAX
+            assert 0 < pauses <= live_feed.WAKES_MAX
             for place in places:
                 place.leave()
 
@@ -323,7 +323,7 @@ def test_nothing_is_told_before_it_is_durable() -> None:
             asking = asyncio.create_task(engine.ask(acquire("job")))
             await turns(20)
             # The feed looks at "before" now, on top of a grant that is not durable: its look has to wait for it.
-            await asyncio.sleep(live.FIRST_SECONDS * 2)
+            await asyncio.sleep(live_feed.FIRST_SECONDS * 2)
             assert not place.is_behind and not asking.done()
             journal.open_gate()
             await asking
@@ -344,11 +344,11 @@ def test_a_store_that_fails_lets_everybody_look_anew() -> None:
             await engine.ask(acquire("before"))
             journal.is_shut = True
             asking = asyncio.create_task(engine.ask(acquire("refused")))
-            await asyncio.sleep(live.FIRST_SECONDS * 2)
+            await asyncio.sleep(live_feed.FIRST_SECONDS * 2)
             journal.is_shut = False
             journal.let_through(JournalUnavailableError("no"))
             await asking
-            await asyncio.sleep(live.TRY_AGAIN_SECONDS + 1)
+            await asyncio.sleep(live_feed.TRY_AGAIN_SECONDS + 1)
             assert _fell_behind(place)
             await engine.ask(acquire("after"))
             assert [row["name"] for row in (await _next(place))["rows"]] == ["after"]
@@ -361,7 +361,7 @@ def test_a_reader_that_takes_nothing_falls_behind_and_keeps_nothing() -> None:
     """A channel keeps a bounded number of bytes. A reader whose position is gone is told once, and is at the newest."""
     channel = Channel(None)
     whole = LiveFeed.__new__(LiveFeed)
-    slow, quick = live.Subscription(whole, channel), live.Subscription(whole, channel)
+    slow, quick = live_feed.Subscription(whole, channel), live_feed.Subscription(whole, channel)
     frame = b"x" * 100_000
     for _ in range(40):
         channel.put(frame)
@@ -396,15 +396,15 @@ def test_many_names_are_looked_at_in_slices() -> None:
     async def test(clock: ManualClock) -> None:
         async with serving(MemoryJournal(), clock) as engine:
             place = LiveFeed(engine).subscribe(None)
-            for number in range(3 * live.SLICE_NAMES):
+            for number in range(3 * live_feed.SLICE_NAMES):
                 await engine.ask(acquire(f"job-{number:04}"))
             await _rounds()
             frames = []
             while place.is_behind:
                 frames.append(_told(place.next()))
-            assert max(len(frame.get("rows", ())) for frame in frames) <= live.SLICE_NAMES
+            assert max(len(frame.get("rows", ())) for frame in frames) <= live_feed.SLICE_NAMES
             names = [row["name"] for frame in frames for row in frame.get("rows", ())]
-            assert sorted(set(names)) == [f"job-{number:04}" for number in range(3 * live.SLICE_NAMES)]
+            assert sorted(set(names)) == [f"job-{number:04}" for number in range(3 * live_feed.SLICE_NAMES)]
             place.leave()
 
     run(test)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from holdfast.core.commands import Release, Revoke
 from holdfast.core.values import Moment
 from holdfast.server.access.auth import Caller
-from holdfast.server.pages.views.looks import LINE_SHOWN, LINKS_SHOWN, chain_of, job_of, line_of
-from holdfast.server.pages.views.offers import offers_for
+from holdfast.server.pages.job import LINE_SHOWN, LINKS_SHOWN, chain_of, job_of, line_of, offers_for
 from tests.core.bare import FAR_MS, Core
 from tests.support.asking import acquire
 from tests.support.steps import count_steps

@@ -10,7 +10,7 @@ from holdfast.server.http.messages import request_from
 from holdfast.server.operations.call import NOBODY
 from holdfast.server.operations.operation import Operation
 from holdfast.server.pages import signin, site
-from holdfast.server.pages.reading import by_page
+from holdfast.server.pages.site import by_page
 from holdfast.server.pages.table import JOBS, PAGES
 from tests.support.visitor import Page
 

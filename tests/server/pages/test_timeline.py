@@ -8,8 +8,8 @@ from holdfast.core.commands import Leave, Release, Reopen, Revoke, Transfer
 from holdfast.core.events import Event, Record, names_of
 from holdfast.core.values import Moment
 from holdfast.engine.build import HistoryPage
-from holdfast.server.pages.views import timeline
-from holdfast.server.pages.views.told import CHANGES_MAX, Held, Page, Story, Waited, happened, page_of, story_of
+from holdfast.server.pages import history
+from holdfast.server.pages.history import CHANGES_MAX, Held, Page, Story, Waited, happened, page_of, story_of
 from tests.core.bare import Core
 from tests.support.asking import acquire
 
@@ -195,17 +195,15 @@ def held(from_ms: int | None, to_ms: int | None, how: str = "released") -> Held:
     return Held("ana", 1, from_ms, to_ms, how)
 
 
-def draw(
-    *those: Held, waited: Sequence[Waited] = (), now_ms: int = 100_000, is_newest: bool = True
-) -> timeline.Drawing:
-    drawn = timeline.draw(Story(those, tuple(waited)), now_ms, is_newest=is_newest)
+def draw(*those: Held, waited: Sequence[Waited] = (), now_ms: int = 100_000, is_newest: bool = True) -> history.Drawing:
+    drawn = history.draw(Story(those, tuple(waited)), now_ms, is_newest=is_newest)
     assert drawn is not None
     return drawn
 
 
 def test_nothing_is_no_drawing() -> None:
-    """A name without a past has no timeline."""
-    assert timeline.draw(Story((), ()), 5, is_newest=True) is None
+    """A name without a past has no history."""
+    assert history.draw(Story((), ()), 5, is_newest=True) is None
 
 
 def test_time_is_drawn_in_proportion() -> None:
@@ -213,14 +211,14 @@ def test_time_is_drawn_in_proportion() -> None:
     drawn = draw(held(0, 25_000), held(50_000, None, ""))
     assert [(bar.x, bar.width) for bar in drawn.bars] == [(0, 250), (500, 500)]
     assert not drawn.bars[0].is_open_right and drawn.bars[1].is_open_right
-    assert all(bar.x >= 0 and bar.x + bar.width <= timeline.WIDTH for bar in drawn.bars)
+    assert all(bar.x >= 0 and bar.x + bar.width <= history.WIDTH for bar in drawn.bars)
 
 
 def test_the_shortest_lease_can_be_seen() -> None:
     """What is shorter than a pixel is drawn as wide as can be pointed at, also at the right edge."""
     drawn = draw(held(0, 1), held(99_999, 100_000))
-    assert [bar.width for bar in drawn.bars] == [timeline.BAR_WIDTH_MIN] * 2
-    assert drawn.bars[1].end_x <= timeline.WIDTH
+    assert [bar.width for bar in drawn.bars] == [history.BAR_WIDTH_MIN] * 2
+    assert drawn.bars[1].end_x <= history.WIDTH
     assert not drawn.bars[0].has_label
 
 
@@ -235,9 +233,9 @@ def test_waits_at_the_same_time_stand_in_lanes() -> None:
     """Waits that overlap stand in lanes of their own; of a crowd the first are drawn, the others counted."""
     crowd = [Waited("ben", 1_000 * number, None) for number in range(50)]
     drawn = draw(held(0, None, ""), waited=crowd)
-    assert len(drawn.waits) == timeline.WAIT_LANES
-    assert drawn.waits_left_out == 50 - timeline.WAIT_LANES
-    assert len({bar.y for bar in drawn.waits}) == timeline.WAIT_LANES
+    assert len(drawn.waits) == history.WAIT_LANES
+    assert drawn.waits_left_out == 50 - history.WAIT_LANES
+    assert len({bar.y for bar in drawn.waits}) == history.WAIT_LANES
     one_by_one = [Waited("ben", 10_000 * number, 10_000 * number + 5_000, "granted") for number in range(8)]
     assert {bar.y for bar in draw(held(0, None, ""), waited=one_by_one).waits} == {0}
 
@@ -246,9 +244,9 @@ def test_the_axis_has_round_times() -> None:
     """However long the story is, the axis has a few marks at round times, in their order."""
     for length_ms in (1, 999, 5_000, 61_000, 3_600_000, 86_400_000, 40 * 86_400_000, 10**15):
         drawn = draw(held(7, 7 + length_ms), now_ms=0)
-        assert len(drawn.ticks) <= timeline.TICKS_MAX + 1
+        assert len(drawn.ticks) <= history.TICKS_MAX + 1
         assert all(tick.at_ms % tick.step_ms == 0 for tick in drawn.ticks)
-        assert all(0 <= tick.x <= timeline.WIDTH for tick in drawn.ticks)
+        assert all(0 <= tick.x <= history.WIDTH for tick in drawn.ticks)
         assert len(drawn.ticks) >= (1 if length_ms >= 2_000 else 0)
 
 
@@ -261,5 +259,5 @@ def test_a_wall_clock_that_was_set_back_draws_no_nonsense() -> None:
     core.ask(Release(name=NAME, principal="p", lease_id=core.lease_id))
     story = core.story()
     assert story.held[0].to_ms == story.held[0].from_ms
-    drawn = timeline.draw(story, WALL_MS - 50_000, is_newest=True)
-    assert drawn is not None and all(bar.width >= timeline.BAR_WIDTH_MIN for bar in drawn.bars)
+    drawn = history.draw(story, WALL_MS - 50_000, is_newest=True)
+    assert drawn is not None and all(bar.width >= history.BAR_WIDTH_MIN for bar in drawn.bars)

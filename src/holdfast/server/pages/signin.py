@@ -29,8 +29,7 @@ from holdfast.server.access.auth import in_order
 from holdfast.server.access.claimsecrets import CLAIM_PREFIX
 from holdfast.server.access.secrets import SESSION_PREFIX
 from holdfast.server.operations.call import NOBODY
-from holdfast.server.pages.reading import read_form
-from holdfast.server.pages.site import HEADERS, environment, problem_page, redirect, renewal, templates
+from holdfast.server.pages.site import HEADERS, environment, problem_page, read_form, redirect, renewal, templates
 from holdfast.server.render import encode
 from holdfast.wire.problems import Problem
 

@@ -18,7 +18,7 @@ import hashlib
 from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
-from urllib.parse import quote
+from urllib.parse import parse_qsl, quote
 
 import jinja2
 import msgspec
@@ -26,6 +26,15 @@ import msgspec
 from holdfast import __version__
 from holdfast.server.access import cookies
 from holdfast.server.access.auth import in_order
+from holdfast.server.access.origins import fields_of, is_form
+from holdfast.server.operations.call import NOBODY, Call
+from holdfast.server.operations.parts import (
+    QUERY_FIELDS_MAX,
+    TARGET_BYTES_MAX,
+    read_segment,
+    read_uuid_segment,
+    too_long,
+)
 from holdfast.server.pages.rows import label_term, left_text, name_parts, span_text
 from holdfast.server.render import envelope
 from holdfast.server.times import rfc3339
@@ -38,7 +47,8 @@ if TYPE_CHECKING:
     from holdfast.server.access.auth import Caller
     from holdfast.server.api import Api
     from holdfast.server.http.messages import Request
-    from holdfast.server.operations.call import Call
+    from holdfast.server.operations.call import Reply
+    from holdfast.server.operations.operation import Operation, Reader
     from holdfast.server.render import Answered
 
 Fields = tuple[tuple[bytes, bytes], ...]
@@ -211,6 +221,52 @@ def _compile_all(made: jinja2.Environment) -> None:
 
 
 templates = Templates()
+
+
+# Requests for pages become calls: who asks → its scope → name → query → form. Nothing else is read for a stranger,
+# whose call has the caller `NOBODY`: it is answered with the sign-in page (`signin.inside`), which looks at no state.
+# Unlike the API, a page ignores unknown fields of a query: whoever hands a link on may add to it.
+
+
+def by_page(api: Api, operation: Operation) -> Reader:
+    """For a page, and for a form on one. `query` and `body` of the call are dictionaries of texts."""
+    scope, refusal = operation.scope or "read", operation.refusal
+    read_item = read_uuid_segment if "{id}" in operation.path else read_segment
+    is_name, takes_form = operation.path.startswith("/ui/jobs/{name}"), operation.method == "POST"
+    known = frozenset(operation.query)
+
+    def read(request: Request, segment: bytes, reply: Reply) -> Call:
+        if request.authorization is None:
+            return Call(refusal, request, reply, "", {}, {}, NOBODY, api)
+        caller = api.admit(request, scope)
+        item = read_item(segment)
+        if is_name:
+            api.name_for(item, caller)
+        form = read_form(request) if takes_form else {}
+        return Call(refusal, request, reply, item, _read_query(request.query, known), form, caller, api)
+
+    return read
+
+
+def _read_query(query: bytes, known: frozenset[str]) -> dict[str, str]:
+    """Return the fields that a page knows; of those that stand twice the first."""
+    if not query or not known:
+        return {}
+    if len(query) > TARGET_BYTES_MAX:
+        raise too_long("query")
+    try:
+        text = query.decode("ascii")
+        pairs = parse_qsl(text, keep_blank_values=True, errors="replace", max_num_fields=QUERY_FIELDS_MAX)
+    except ValueError:
+        raise Problem("invalid_input", "The query is malformed.") from None
+    return {field: value for field, value in reversed(pairs) if field in known}
+
+
+def read_form(request: Request) -> dict[str, str]:
+    """Return the fields of a form; of those that stand twice the first. Line ends are those of plain text."""
+    if not is_form(request):
+        raise Problem("invalid_input", "Send the fields as a form does.", status=415)
+    return {field: value.replace("\r\n", "\n") for field, value in reversed(fields_of(request))}
 
 
 # The files beside them.

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.server.handlers import paging
 from holdfast.server.operations.operation import Operation
-from holdfast.server.pages import jobs, moment, numbers, signin, site
-from holdfast.server.pages.reading import by_page
-from holdfast.server.pages.rooms import actions, job, nodes, sessions, tokens, waits
+from holdfast.server.pages import admin, job, jobs, moment, sessions, signin, site, waits
+from holdfast.server.pages.site import by_page
 from holdfast.server.streams import live
 from holdfast.wire.problems import Problem
 
@@ -59,14 +58,14 @@ JOBS = Operation(
 
 PAGES: tuple[Operation, ...] = (
     _room("GET", "/ui/{place}", _nowhere, "Every other address below it"),
-    _room("GET", "/ui/numbers", numbers.numbers, "What the server has measured of itself", query=numbers.QUERY),
+    _room("GET", "/ui/numbers", admin.numbers, "What the server has measured of itself", query=admin.NUMBERS_QUERY),
     Operation(
         "GET",
         "/ui/numbers/drawn",
-        numbers.drawn,
+        admin.drawn,
         "The same, as its script takes it",
         scope="read",
-        query=numbers.QUERY,
+        query=admin.NUMBERS_QUERY,
         in_documents=False,
         replies={200: "application/json"},
     ),
@@ -135,16 +134,14 @@ PAGES: tuple[Operation, ...] = (
     _room("POST", "/ui/sign-out", signin.sign_out, "Sign out", replies={303: None}),
     _room("GET", "/ui/jobs", job.by_query, "A job, by its name", query=job.QUERY),
     _room("GET", "/ui/jobs/{name}", job.job, "One job", query=job.QUERY),
-    _room("POST", "/ui/jobs/{name}/reopen", actions.reopen, "Reopen a job", scope="admin", replies={303: None}),
-    _room("POST", "/ui/jobs/{name}/revoke", actions.revoke, "End a lease", scope="admin", replies={303: None}),
-    _room(
-        "POST", "/ui/jobs/{name}/transfer", actions.transfer, "Hand a claim over", scope="admin", replies={303: None}
-    ),
-    _room("GET", "/ui/nodes", nodes.nodes, "Who leads, who follows"),
+    _room("POST", "/ui/jobs/{name}/reopen", job.reopen, "Reopen a job", scope="admin", replies={303: None}),
+    _room("POST", "/ui/jobs/{name}/revoke", job.revoke, "End a lease", scope="admin", replies={303: None}),
+    _room("POST", "/ui/jobs/{name}/transfer", job.transfer, "Hand a claim over", scope="admin", replies={303: None}),
+    _room("GET", "/ui/nodes", admin.nodes, "Who leads, who follows"),
     _room("GET", "/ui/sessions", sessions.sessions, "Sessions", query=sessions.LIST_QUERY),
     _room("GET", "/ui/sessions/{id}", sessions.session, "One session", query=sessions.ONE_QUERY),
-    _room("GET", "/ui/tokens", tokens.tokens, "Access tokens", scope="admin", query=tokens.QUERY),
-    _room("POST", "/ui/tokens/{name}/revoke", tokens.revoke, "Revoke one", scope="admin", replies={303: None}),
+    _room("GET", "/ui/tokens", admin.tokens, "Access tokens", scope="admin", query=admin.TOKENS_QUERY),
+    _room("POST", "/ui/tokens/{name}/revoke", admin.revoke_token, "Revoke one", scope="admin", replies={303: None}),
     _room("GET", "/ui/waits", waits.waits, "Who waits for whom"),
     Operation(
         "GET",

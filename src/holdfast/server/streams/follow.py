@@ -18,8 +18,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from holdfast.core.events import Ended, SessionEnded, Transferred
-from holdfast.core.rights import may_touch
-from holdfast.core.values import EndedLease, EndedSession
+from holdfast.core.values import EndedLease, EndedSession, may_touch
 from holdfast.engine.build import JournalError
 from holdfast.engine.ids import new_uuid
 from holdfast.server.access.claimsecrets import is_own, was_own
@@ -63,7 +62,7 @@ def add(api: Api, call: Call) -> None:
     """POST /followers/{id}."""
     _check_count(api, call.body)
     stream = api.followed.get(call.item)
-    if stream is None or not stream.is_of(call.caller):
+    if not isinstance(stream, Follow) or not stream.is_of(call.caller):
         raise Problem("not_found", "No such stream of yours is open: open one with POST /leases/follow.")
 
     def view(state: State, now: Moment) -> Answered:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, TypeVar
-
-from holdfast.core.shares import exceeded
-from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from holdfast.server.api import Api
     from holdfast.server.operations.call import Call
+    from holdfast.server.streams.limit import OpenStreams
 
 T = TypeVar("T")
 
@@ -23,41 +22,7 @@ KEEPALIVE = b": keepalive\n\n"
 """Sent by every stream that has nothing else to send."""
 
 
-class OpenStreams:
-    """Counts the open streams of each principal, and of each session or claim: that one may have half as many."""
-
-    def __init__(self, per_principal_max: int, kind: str = "watches") -> None:
-        """`kind` is what the streams are called, in the name of the setting too."""
-        self._per_principal_max = per_principal_max
-        self._kind = kind
-        self._open: dict[tuple[str, str | None], int] = {}
-        self.count = 0
-        """How many are open, of all principals."""
-
-    def count_in(self, principal: str, share: str | None) -> None:
-        """Count a stream in, or raise that its principal, or its session or claim, has too many."""
-        in_share = None if share is None else self._open.get((principal, share), 0)
-        limit = exceeded(self._per_principal_max, 1, self._open.get((principal, None), 0), in_share)
-        if limit is not None:
-            full, of_all = f"may have {limit} {self._kind} open", limit == self._per_principal_max
-            whose = (
-                f"This access token {full}" if of_all else f"This claim or session {full}, half of what its token may"
-            )
-            raise Problem("quota_exceeded", f"{whose} ({self._kind}_per_principal_max): close some.")
-        self.count += 1
-        for who in {(principal, None), (principal, share)}:
-            self._open[who] = self._open.get(who, 0) + 1
-
-    def count_out(self, principal: str, share: str | None) -> None:
-        """Count a stream out."""
-        self.count -= 1
-        for who in {(principal, None), (principal, share)}:
-            self._open[who] -= 1
-            if not self._open[who]:
-                del self._open[who]
-
-
-class Stream:
+class Stream(ABC):
     """One open stream of one caller. To make it raises if the caller has too many."""
 
     def __init__(self, api: Api, call: Call, among: OpenStreams) -> None:
@@ -67,9 +32,9 @@ class Stream:
         self._among = among
         among.count_in(call.caller.principal, call.caller.share)
 
+    @abstractmethod
     def frames(self) -> AsyncIterator[bytes]:
         """Yield what the stream says, until it is over."""
-        raise NotImplementedError
 
     def close(self) -> None:
         """Stop. Called once, however the stream ends."""

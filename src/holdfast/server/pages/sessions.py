@@ -1,7 +1,7 @@
-"""GET /ui/sessions and GET /ui/sessions/{id}: runs, what they hold, and what they wait for.
+"""GET /ui/sessions and GET /ui/sessions/{id}: sessions, what they hold, and what they wait for.
 
-Who sees what is `handlers.sessions.may_see`, as in the API. A list is of one access token's sessions, the newest first,
-so that it is no longer than one token may make it; an operator chooses whose.
+Who sees what is `handlers.sessions.may_see`, as in the API. A list is of one access token's sessions, the newest
+first, so that it is no longer than one token may make it; an operator chooses whose.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""GET /ui/tokens and POST /ui/tokens/{name}/revoke: access tokens for operators. No secret is ever on a page.
+"""Pages about the server itself: nodes (`/ui/nodes`), metrics (`/ui/numbers`) and access tokens (`/ui/tokens`).
 
-What is listed is what `GET /tokens` lists: those whose rights lie within the reader's. A token is made by a command,
-because it is shown once, and a page is no place for it.
+Metrics are drawn once for all readers (`observability/charts`); a script puts each new sample into the drawing. Tokens are
+those of `GET /tokens`, whose rights lie within the reader's. A token is made by a command, because it is shown once.
 """
 
 from __future__ import annotations
@@ -13,11 +13,15 @@ import msgspec
 from holdfast.core.answers import TokenGone
 from holdfast.core.commands import RevokeToken
 from holdfast.engine.ids import new_uuid
+from holdfast.server.handlers import health as handlers
 from holdfast.server.handlers import paging
 from holdfast.server.handlers.tokens import check_reach, is_hidden, note_gone, picked_for
+from holdfast.server.observability import charts
+from holdfast.server.observability.charts import STEP_MS
 from holdfast.server.operations.parts import read_uuid
 from holdfast.server.operations.reading import fingerprint
 from holdfast.server.pages import site
+from holdfast.server.render import encode
 from holdfast.wire.replies import TokenReply
 
 if TYPE_CHECKING:
@@ -25,11 +29,57 @@ if TYPE_CHECKING:
     from holdfast.core.values import Moment
     from holdfast.server.api import Api
     from holdfast.server.operations.call import Call
-    from holdfast.server.pages.views.recent import Entry
+    from holdfast.server.pages.recent import Entry
     from holdfast.server.render import Answered
 
+# Nodes.
+
+
+def nodes(api: Api, call: Call) -> None:
+    """GET /ui/nodes. What is told is what `GET /nodes` and `GET /health` tell."""
+
+    async def look() -> Answered:
+        found = await handlers.found(api)
+        now: Moment = await api.engine.look(lambda _state, now: now)
+        journal = api.engine.journal
+        health = journal.health()
+        return site.page(api, call, now, "nodes.html", "nodes", found=found, health=health, is_shared=journal.is_shared)
+
+    api.answer_later(call, look)
+
+
+# Metrics.
+
+
+NUMBERS_QUERY = {"span": "How far back: 15m, 1h or 6h; 1h unless told."}
+_OK = 200
+
+
+def numbers(api: Api, call: Call) -> None:
+    """GET /ui/numbers."""
+
+    def view(_state: State, now: Moment) -> Answered:
+        drawn = api.meter.charts.of(call.query.get("span", ""))
+        return site.page(api, call, now, "numbers.html", "numbers", drawn=drawn, frame=charts, step_ms=STEP_MS)
+
+    api.read(call, view)
+
+
+def drawn(api: Api, call: Call) -> None:
+    """GET /ui/numbers/drawn."""
+
+    def view(_state: State, now: Moment) -> Answered:
+        body = {"now": now.wall_ms, "drawn": api.meter.charts.of(call.query.get("span", ""))}
+        return _OK, encode(body), ()
+
+    api.read(call, view)
+
+
+# Access tokens.
+
+
 SHOWN = 100
-QUERY = {"after": "Only names after this one: the next page.", "did": "What was just done."}
+TOKENS_QUERY = {"after": "Only names after this one: the next page.", "did": "What was just done."}
 _read = msgspec.json.Decoder(TokenReply).decode
 
 
@@ -86,7 +136,7 @@ def _token(told: TokenReply, state: State) -> Token:
     )
 
 
-def revoke(api: Api, call: Call) -> None:
+def revoke_token(api: Api, call: Call) -> None:
     """POST /ui/tokens/{name}/revoke: as `DELETE /tokens/{name}`."""
     hidden = is_hidden(api, call.caller, call.item)
     if not hidden:

@@ -1,10 +1,8 @@
-"""What was said lately and has no record: refused circles, and access tokens that ended. In memory, and bounded.
+"""Recent events that have no record: refused circular waits, and access tokens that ended. In memory, and bounded.
 
-A restart forgets it, and so does a change of the leader. Whoever shows it says since when it is kept.
-
-Nobody can push out what another did: each principal has a small share, and when all shares together are too much, the
-eldest of whoever has most goes. The same thing said again is one entry with a count, so that a client which asks every
-second for what it cannot have leaves one line.
+A restart forgets them, and so does a change of the leader; the pages say since when they are kept. No principal can
+push out what another did: each has a small share, and when all together are too much, the principal with most loses
+its oldest. A repeated event is one entry with a count.
 """
 
 from __future__ import annotations

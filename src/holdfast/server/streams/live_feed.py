@@ -1,0 +1,295 @@
+"""Current state for all readers of the page's stream: gathered, encoded once, and kept for a moment. See `live`.
+
+    feed ──► Touched ──► every 200 ms: one look at each touched name ──► Channel of each prefix ──► subscriptions
+             names       rows as bytes, once for everybody                the newest frames
+
+**Equal rights.** What a reader sees depends only on the prefix that its token is confined to. (It has the scope `read`;
+other scopes let it do more, not see more.) So there is one `Channel` for each prefix, and all its readers get the same
+bytes.
+
+**Memory.** A channel keeps its newest frames, up to `CHANNEL_BYTES_MAX`. A reader has only a position in it. A slow
+reader finds its position dropped when it comes back, and is told to load everything again (`resync`).
+
+**What it costs others.** Without a reader nothing is noted and nothing runs. Names are looked at in slices, five times
+a second at most, and readers are woken one group after another, so that claims are decided in between. If more changes
+than can be shown in time, the page gets older; if there is no room to note it, all readers are told to load again.
+
+A session that is kept alive moves the end of all leases bound to it. That is told once for the session (`kept`). So is
+a new session, which changes their number; one that is over is told with 0.
+
+Every look goes through the engine: a row is shown once everything it rests on is durable, like every answer (I16).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+
+from holdfast.engine.build import JournalError
+from holdfast.server.pages.rows import Totals, beat_of, gone_of, row_of, totals_of
+from holdfast.server.render import encode
+
+if TYPE_CHECKING:
+    from holdfast.core.state import State
+    from holdfast.core.values import Moment
+    from holdfast.engine.engine import Engine
+    from holdfast.engine.feed import Touched
+
+    Shown: TypeAlias = dict[str, list[bytes]]
+    """What one look found for one channel, as bytes: `rows`, `beats`, `gone`, `kept`."""
+
+log = logging.getLogger("holdfast.server")
+
+FIRST_SECONDS = 0.02
+"""How long to gather after the first change: on a quiet server a claim is seen immediately."""
+GATHER_SECONDS = 0.18
+"""How long to gather after that."""
+NAMES_MAX = 1_000
+"""How many names are looked at in one round; those beyond it wait for the next."""
+SLICE_NAMES = 50
+SLICE_BYTES = 64 * 1024
+SLICE_SESSIONS = 20
+"""How much is looked at before others have their turn: well under a millisecond."""
+SESSION_NAMES_MAX = 10_000
+"""How many names of a kept session are looked at to find out who may see it. So many take a millisecond."""
+CHANNEL_BYTES_MAX = 1024 * 1024
+WAKE_SECONDS = 0.002
+WAKES_MAX = 40
+"""Into how many groups readers are woken, at most, and how long after one another: fifty must not write at the same
+time, and the next look begins when all were woken.
+"""
+STOOD_MS_MAX = 1_000
+"""Beyond it the wall clock was set, or the server stood still: all readers are told to load all ends again."""
+TRY_AGAIN_SECONDS = 1.0
+"""How long to rest after the store failed."""
+
+
+class Head(msgspec.Struct, frozen=True):
+    """As of when something was seen."""
+
+    seq: int
+    now: int
+    """The wall time in milliseconds: by it a browser finds out how far off its own clock is."""
+    stood_ms: int
+    """How far the wall clock is before the time by which leases end. If it changes, the ends told so far are wrong."""
+    totals: Totals
+
+    def frame(self, shown: Shown, *, is_all: bool) -> bytes:
+        """Return a frame of what was seen."""
+        totals = b',"totals":%b' % encode(self.totals) if is_all else b""
+        parts = b"".join(b',"%b":[%b]' % (kind.encode(), b",".join(items)) for kind, items in shown.items())
+        return b'event: rows\ndata: {"seq":%d,"now":%d%b%b}\n\n' % (self.seq, self.now, totals, parts)
+
+
+class Channel:
+    """The newest frames for all readers of one prefix."""
+
+    def __init__(self, prefix: str | None) -> None:
+        self.prefix = prefix
+        self.readers: dict[Subscription, None] = {}
+        self._frames: deque[bytes] = deque()
+        self.size_bytes = 0
+        """How much is kept."""
+        self.end = 0
+        """How many frames there were."""
+
+    def put(self, frame: bytes) -> None:
+        """Add a frame, and drop the oldest if there is no room."""
+        self._frames.append(frame)
+        self.size_bytes += len(frame)
+        self.end += 1
+        while self.size_bytes > CHANNEL_BYTES_MAX and len(self._frames) > 1:
+            self.size_bytes -= len(self._frames.popleft())
+
+    def lose(self) -> None:
+        """Drop all: every reader is told to load again."""
+        self._frames.clear()
+        self.size_bytes = 0
+        self.end += 1
+
+    def after(self, position: int) -> bytes | None:
+        """Return the frame after a position; None if it was dropped."""
+        behind = self.end - position
+        return self._frames[len(self._frames) - behind] if behind <= len(self._frames) else None
+
+
+class Subscription:
+    """One reader's position in its channel. Nothing else is kept for it."""
+
+    def __init__(self, feed: LiveFeed, channel: Channel) -> None:
+        self._feed = feed
+        self._channel = channel
+        self._position = channel.end
+        self.news = asyncio.Event()
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether there is more to read."""
+        return self._position < self._channel.end
+
+    def next(self) -> bytes | None:
+        """Return the next frame and go on; None if some were lost: then it is at the newest."""
+        frame = self._channel.after(self._position)
+        self._position = self._channel.end if frame is None else self._position + 1
+        return frame
+
+    def leave(self) -> None:
+        """Read no more."""
+        self._feed.forget(self._channel, self)
+
+
+class LiveFeed:
+    """All channels, and the one task that fills them while anybody reads."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._channels: dict[str | None, Channel] = {}
+        self._lengths: tuple[int, ...] = ()
+        """The lengths of all prefixes: by them a name's channels are found, however many channels there are."""
+        self._touched: Touched | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._stood_ms = 0
+        """As of the last look, see `Head`."""
+
+    def subscribe(self, prefix: str | None) -> Subscription:
+        """Read from now on what may be seen with this prefix; None: everything."""
+        channel = self._channels.get(prefix)
+        if channel is None:
+            channel = self._channels[prefix] = Channel(prefix)
+            self._measure()
+        subscription = Subscription(self, channel)
+        channel.readers[subscription] = None
+        if self._touched is None:
+            now = self._engine.turn()
+            self._stood_ms = 0 if now is None else now.wall_ms - now.ms
+            self._touched = self._engine.feed.look()
+            self._task = asyncio.get_running_loop().create_task(self._run(self._touched))
+        return subscription
+
+    def forget(self, channel: Channel, subscription: Subscription) -> None:
+        """Take a reader out, its channel with its last reader, and all with the last channel; harmless if it is out."""
+        if channel.readers.pop(subscription, subscription) is subscription or channel.readers:
+            return
+        if self._channels.get(channel.prefix) is channel:
+            del self._channels[channel.prefix]
+            self._measure()
+        if not self._channels and self._touched is not None and self._task is not None:
+            self._engine.feed.look_away(self._touched)
+            self._task.cancel()
+            self._touched = self._task = None
+
+    def _measure(self) -> None:
+        self._lengths = tuple(sorted({len(prefix) for prefix in self._channels if prefix is not None}))
+
+    async def _run(self, touched: Touched) -> None:
+        """Fill the channels, round after round, until the last reader leaves."""
+        while True:
+            await touched.wait()
+            await asyncio.sleep(FIRST_SECONDS)
+            try:
+                await self._look(touched)
+            except Exception as error:
+                if not isinstance(error, JournalError):
+                    log.exception("a bug while looking at jobs for the page")
+                # What was taken was not told: every reader loads again, when that is possible.
+                self._lose()
+                await asyncio.sleep(TRY_AGAIN_SECONDS)
+            await asyncio.gather(self._wake(), asyncio.sleep(GATHER_SECONDS))
+
+    async def _look(self, touched: Touched) -> None:
+        """Look at what was touched, a slice at a time."""
+        if touched.take_too_much():
+            self._lose()
+            return
+        names = deque(touched.take(NAMES_MAX).items())
+        sessions = deque(touched.take_sessions())
+        while names or sessions:
+            head, found = await self._engine.look(partial(self._show, names, sessions))
+            if abs(head.stood_ms - self._stood_ms) > STOOD_MS_MAX:
+                self._stood_ms = head.stood_ms
+                self._lose()
+                return
+            for prefix, shown in found.items():
+                # Its last reader may have left meanwhile.
+                if (channel := self._channels.get(prefix)) is not None:
+                    channel.put(head.frame(shown, is_all=prefix is None))
+
+    def _show(
+        self, names: deque[tuple[str, bool]], sessions: deque[str], state: State, now: Moment
+    ) -> tuple[Head, dict[str | None, Shown]]:
+        """Take a slice, put each of it into bytes once, and give them to the channels that may see it."""
+        found: dict[str | None, Shown] = {}
+        size, ends_at = 0, len(names) - SLICE_NAMES
+        while names and len(names) > ends_at and size < SLICE_BYTES:
+            name, is_whole = names.popleft()
+            seen_by = self._seen_by(name)
+            if seen_by:
+                kind, shown = _shown(name, state, now, is_whole=is_whole)
+                size += len(shown)
+                for prefix in seen_by:
+                    found.setdefault(prefix, {}).setdefault(kind, []).append(shown)
+        ends_at, looked_at = len(sessions) - SLICE_SESSIONS, 0
+        while sessions and len(sessions) > ends_at and looked_at < SESSION_NAMES_MAX:
+            looked_at += self._show_session(sessions.popleft(), found, state, now)
+        return Head(state.seq, now.wall_ms, now.wall_ms - now.ms, totals_of(state)), found
+
+    def _seen_by(self, name: str) -> list[str | None]:
+        """Return the prefixes of the channels that may see a name."""
+        found: list[str | None] = [prefix for length in self._lengths if (prefix := name[:length]) in self._channels]
+        if None in self._channels:
+            found.append(None)
+        return found
+
+    def _show_session(self, session_id: str, found: dict[str | None, Shown], state: State, now: Moment) -> int:
+        """Tell the deadline of a session to the channels that may see a job bound to it. Return the number looked at.
+
+        Readers who may see everything are told in any case: without a job bound to it, that changes nothing.
+        """
+        session = state.sessions.get(session_id)
+        if session is None:
+            # It is over. What was bound to it is told by name; readers of everything are told that there is one less.
+            if None in self._channels:
+                found.setdefault(None, {}).setdefault("kept", []).append(encode((session_id, 0)))
+            return 0
+        shown = encode((session_id, now.wall_ms + session.until_ms - now.ms))
+        seen_by: set[str | None] = {None} if None in self._channels else set()
+        wanted = tuple(prefix for prefix in self._channels if prefix is not None)
+        names = state.index.names_by_session.get(session_id, {}) if wanted else {}
+        for name, is_bound in islice(names.items(), SESSION_NAMES_MAX):
+            if is_bound and name.startswith(wanted):
+                seen_by.update(self._seen_by(name))
+                wanted = tuple(prefix for prefix in wanted if prefix not in seen_by)
+                if not wanted:
+                    break
+        for prefix in seen_by:
+            found.setdefault(prefix, {}).setdefault("kept", []).append(shown)
+        return len(names)
+
+    async def _wake(self) -> None:
+        """Wake the readers that are behind, one group after another."""
+        behind = [reader for channel in self._channels.values() for reader in channel.readers if reader.is_behind]
+        together = -(-len(behind) // WAKES_MAX)
+        for number, reader in enumerate(behind, 1):
+            reader.news.set()
+            if number % together == 0:
+                await asyncio.sleep(WAKE_SECONDS)
+
+    def _lose(self) -> None:
+        for channel in self._channels.values():
+            channel.lose()
+
+
+def _shown(name: str, state: State, now: Moment, *, is_whole: bool) -> tuple[str, bytes]:
+    """Put a name into bytes, and say which kind of them it is."""
+    lease = state.lease_of(name)
+    if lease is None:
+        return "gone", encode(gone_of(name, state, now))
+    if is_whole:
+        return "rows", encode(row_of(name, lease, state, now))
+    return "beats", encode(beat_of(name, lease, state, now))
