@@ -90,13 +90,13 @@ def test_finished_work_is_reopened(readers: Readers, alice: Api) -> None:
 
 
 def test_a_claim_is_handed_over(readers: Readers, alice: Api) -> None:
-    """Whoever holds a job can hand it to another owner, and is shown the command that takes it up."""
+    """An operator can hand a job to another owner, and is shown the command that takes it up."""
     name = unique("handed")
     alice.acquired(name, ttl_seconds=300, owner="agent-1")
-    page = readers.open(callers.ALICE, job_path(name))
+    page = readers.open(callers.OPERATOR, job_path(name))
     page.get_by_text("Hand it to another owner").click()
     page.get_by_label("New owner").fill("agent-2")
-    page.locator("#revoke").get_by_label("Reason: the holder reads it").fill("end of shift")
+    page.locator("#transfer").get_by_label("Reason: the holder reads it").fill("end of shift")
     page.get_by_role("button", name="Hand over").click()
     expect(page.locator("#owner")).to_contain_text("agent-2")
     expect(page.locator(".command code").first).to_contain_text("--resume")
