@@ -34,11 +34,7 @@ if TYPE_CHECKING:
     from holdfast.server.operations.call import Envelope, Reply
     from holdfast.server.operations.operation import Operation
     from holdfast.server.render import Answered
-    from holdfast.server.streams.backup import Backup
-    from holdfast.server.streams.events import Events
-    from holdfast.server.streams.follow import Follow
-    from holdfast.server.streams.live import Live
-    from holdfast.server.streams.watch import Watch
+    from holdfast.server.streams.stream import Stream
     from holdfast.settings import Settings
 
 WORD_CHARS_MAX = 32
@@ -387,9 +383,7 @@ class Routes(Finder[Route]):
             route, segment = self.find(request.method, request.path)
             if route.operation.body is not None:
                 await response.read_body()
-            stream: Watch | Events | Follow | Backup | Live = route.handler(
-                self.api, route.read(request, segment, _no_reply)
-            )
+            stream: Stream = route.handler(self.api, route.read(request, segment, _no_reply))
         except Problem as problem:
             await response.respond(*await self._refused(problem, request))
             return
@@ -420,7 +414,7 @@ def _no_reply(_request: Request, _status: int, _body: bytes, _headers: Fields) -
     """A stream has no reply."""
 
 
-async def _write_frames(stream: Watch | Events | Follow | Backup | Live, response: ResponseWriter) -> bool:
+async def _write_frames(stream: Stream, response: ResponseWriter) -> bool:
     """Write the frames of a stream. False: the client is gone."""
     frames = stream.frames()
     while not response.disconnected.done():

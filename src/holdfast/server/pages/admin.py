@@ -1,7 +1,8 @@
 """Pages about the server itself: nodes (`/ui/nodes`), metrics (`/ui/numbers`) and access tokens (`/ui/tokens`).
 
-Metrics are drawn once for all readers (`observability/charts`); a script puts each new sample into the drawing. Tokens are
-those of `GET /tokens`, whose rights lie within the reader's. A token is made by a command, because it is shown once.
+Metrics are drawn once for all readers (`observability/charts`); a script puts each new sample into the drawing. Tokens
+are those of `GET /tokens`, whose rights lie within the reader's. A token is made by a command, because it is shown
+once.
 """
 
 from __future__ import annotations

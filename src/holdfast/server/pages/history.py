@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 CHANGES_MAX = 200
-"""How many changes of a name one page tells. One record may say thousands: finished work answers everybody in line."""
+"""How many changes of a name are on one page. One record may have thousands: finished work answers every waiter."""
 BADLY = frozenset({"expired", "revoked", "session_ended", "failed"})
 """Ends that nobody wanted."""
 
@@ -39,7 +39,7 @@ class Page(msgspec.Struct, frozen=True):
     told: list[tuple[Record, Told]]
     next_before: int | None = None
     next_offset: int = 0
-    """How many changes of record `next_before` were told: the next page tells its others first. 0: it is told whole."""
+    """How many changes of record `next_before` are on this page; 0: all."""
 
 
 class Held(msgspec.Struct):
@@ -52,7 +52,7 @@ class Held(msgspec.Struct):
     to_ms: int | None = None
     """None: it lives, or ended after this page."""
     how: str = ""
-    """How it ended: `released`, `done`, `failed`, `expired`, `revoked`, `session_ended` or `transferred`."""
+    """`released`, `done`, `failed`, `expired`, `revoked`, `session_ended` or `transferred`."""
     by: str | None = None
     reason: str | None = None
     note: str | None = None
@@ -61,12 +61,12 @@ class Held(msgspec.Struct):
 
     @property
     def ended_badly(self) -> bool:
-        """Whether nobody wanted that end."""
+        """Whether the end was unwanted."""
         return self.how in BADLY
 
 
 class Waited(msgspec.Struct):
-    """One place in the line for the name."""
+    """One wait for the name."""
 
     owner: str
     from_ms: int | None
@@ -102,10 +102,7 @@ class Story(msgspec.Struct, frozen=True):
 
 
 def page_of(page: HistoryPage, name: str, *, offset: int = 0, before: int | None = None) -> Page:
-    """Return what the records say of the name, newest first, and at most `CHANGES_MAX` of it.
-
-    `offset` is how much of the first record, number `before`, the page before has told already.
-    """
+    """Return the changes of the name, newest first. The first `offset` of record `before` were on the page before."""
     told: list[tuple[Record, Told]] = []
     for record in page.records:
         said = [each for of, each in concerned(record.event) if of == name]
@@ -119,7 +116,7 @@ def page_of(page: HistoryPage, name: str, *, offset: int = 0, before: int | None
 
 
 def story_of(page: Page, live: Lease | None, *, is_newest: bool) -> Story:
-    """Put together what belongs together. `live` is the lease of the name now; it counts on the newest page alone."""
+    """Pair beginnings with ends. `live` is the lease of the name now; it counts on the newest page alone."""
     gathered = _Gathered()
     for record, told in reversed(page.told):
         gathered.tell(record, told)
@@ -149,7 +146,7 @@ def happened(record: Record, told: Told) -> Happened:
 
 
 def owner_in(told: Told) -> str:
-    """Return how the one is shown whom a change is about."""
+    """Return the owner that a change is about, as people are shown it."""
     match told:
         case Granted(lease=lease) | Transferred(lease=lease):
             return shown_owner(lease.owner, lease.principal)
@@ -162,7 +159,7 @@ def owner_in(told: Told) -> str:
 
 
 def shown_owner(owner: str | None, principal: str | None) -> str:
-    """Return how somebody is shown in what is kept for long: never with metadata."""
+    """Return an owner as people are shown it, without metadata."""
     return shown_as(principal) if owner is None else owner
 
 

@@ -56,19 +56,19 @@ WAITS_SHOWN = 3
 
 
 class Place(msgspec.Struct, frozen=True):
-    """One who stands in line."""
+    """One waiter in the queue."""
 
     number: int
     owner: str
     since_ms: int
     is_there: bool
-    """Whether a request of it waits right now. Who is away keeps the place for a minute, and blocks nobody."""
+    """Whether a request of it is open now. A waiter that is away keeps its place for a minute, and blocks nobody."""
     names: int
     """How many names it wants at once."""
 
 
 class Line(msgspec.Struct, frozen=True):
-    """A part of the line, and how long all of it is."""
+    """A part of the queue, and the length of all of it."""
 
     total: int
     there: int
@@ -139,7 +139,7 @@ class Job(msgspec.Struct, frozen=True):
 
     name: str
     status: str
-    """`held`, `done`, `closed`, `free`, or `unknown` for a name that nobody claimed as far as the state knows."""
+    """`held`, `done`, `closed`, `free`, or `unknown` for a name that the state does not know."""
     now_ms: int
     line: Line
     chain: Chain
@@ -157,7 +157,7 @@ class Job(msgspec.Struct, frozen=True):
 
 
 def job_of(state: State, now: Moment, name: str, prefix: str | None, line_from: int = 1) -> Job:
-    """Look at a name. It need not be known: then it is free, and nobody has been there."""
+    """Return what the state knows of a name, also of an unknown one."""
     slot = state.slots.get(name, EMPTY)
     lease = slot.lease
     line = line_of(state, name, line_from)
@@ -251,7 +251,7 @@ REVOKE, REOPEN, TRANSFER = "revoke", "reopen", "transfer"
 
 
 class Sentence(msgspec.Struct, frozen=True):
-    """One sentence with somebody in it. What that one is called stands apart: it may be written in any direction."""
+    """A sentence about an owner. The owner is a part of its own, because it may be written in any direction."""
 
     before: str
     who: str = ""

@@ -1,7 +1,7 @@
-"""The rows of the operators' page: one for each address. They are rows as those of the API, and no part of it.
+"""The operations of the operators' page: one row for each address. They are not part of the API.
 
-`_room` makes the row of a page: for strangers the sign-in page, for others its handler, and problems as pages. What a
-script of a page asks for is a plain row with a scope: it is answered and refused in JSON.
+A page (`_view`) is answered with the sign-in page for strangers, with its handler for others, and with problems as
+pages. What a script asks for (`_data`) is answered and refused in JSON.
 """
 
 from __future__ import annotations
@@ -23,10 +23,15 @@ if TYPE_CHECKING:
 _HTML = "text/html"
 
 
-def _room(method: str, path: str, handler: Handler, summary: str, *, scope: str = "read", **more: Any) -> Operation:  # noqa: ANN401 - fields of a row
+def _view(method: str, path: str, handler: Handler, summary: str, *, scope: str = "read", **more: Any) -> Operation:  # noqa: ANN401 - fields of a row
     """Return the row of a page, or of a form on one."""
     row: dict[str, Any] = {"replies": {200: _HTML}, "refusal": signin.refusal, "in_documents": False, **more}
     return Operation(method, path, signin.inside(handler), summary, scope=scope, reader=by_page, **row)
+
+
+def _data(path: str, handler: Handler, summary: str, media_type: str = "application/json", **more: Any) -> Operation:  # noqa: ANN401 - fields of a row
+    """Return the row of what a page's script asks for."""
+    return Operation("GET", path, handler, summary, scope="read", in_documents=False, replies={200: media_type}, **more)
 
 
 def _nowhere(_api: Api, call: Call) -> None:
@@ -56,60 +61,27 @@ JOBS = Operation(
     replies={200: _HTML},
 )
 
+_ROWS_QUERY = {"q": "Which jobs.", "after": "Only names after this one.", "limit": "At most so many, and about 1 MiB."}
+_DONE: dict[str, Any] = {"replies": {303: None}}
+
 PAGES: tuple[Operation, ...] = (
-    _room("GET", "/ui/{place}", _nowhere, "Every other address below it"),
-    _room("GET", "/ui/numbers", admin.numbers, "What the server has measured of itself", query=admin.NUMBERS_QUERY),
-    Operation(
-        "GET",
-        "/ui/numbers/drawn",
-        admin.drawn,
-        "The same, as its script takes it",
-        scope="read",
-        query=admin.NUMBERS_QUERY,
-        in_documents=False,
-        replies={200: "application/json"},
-    ),
-    Operation(
-        "GET",
-        "/ui/here",
-        signin.here,
-        "Who is signed in",
-        scope="read",
-        reader=by_page,
-        refusal=signin.not_here,
-        in_documents=False,
-        replies={200: "application/json"},
-    ),
-    Operation(
-        "GET",
-        "/ui/live",
-        live.live,
-        "Which rows of the list look different now",
-        scope="read",
-        is_stream=True,
-        in_documents=False,
-        replies={200: "text/event-stream"},
-    ),
-    Operation(
-        "GET",
+    _view("GET", "/ui/{place}", _nowhere, "Every other address below it"),
+    _view("GET", "/ui/numbers", admin.numbers, "What the server has measured of itself", query=admin.NUMBERS_QUERY),
+    _data("/ui/numbers/drawn", admin.drawn, "The same, as its script takes it", query=admin.NUMBERS_QUERY),
+    _data("/ui/here", signin.here, "Who is signed in", reader=by_page, refusal=signin.not_here),
+    _data("/ui/live", live.live, "Which rows of the list look different now", "text/event-stream", is_stream=True),
+    _data(
         "/ui/marks",
         moment.marks,
         "Where things ended badly, newest first, and how far back the history reaches",
-        scope="read",
         query={"before": "Only records before this number."},
-        in_documents=False,
-        replies={200: "application/json"},
     ),
-    Operation(
-        "GET",
+    _data(
         "/ui/rows",
         jobs.rows,
         "Rows of the list, in the order of their names",
-        scope="read",
-        query={"q": "Which jobs.", "after": "Only names after this one.", "limit": "At most so many, and about 1 MiB."},
+        query=_ROWS_QUERY,
         read_query=paging.read_limit,
-        in_documents=False,
-        replies={200: "application/json"},
     ),
     Operation(
         "GET",
@@ -122,27 +94,19 @@ PAGES: tuple[Operation, ...] = (
         in_documents=False,
         replies={200: _HTML},
     ),
-    Operation(
-        "POST",
-        "/ui/sign-in",
-        signin.sign_in,
-        "Sign in",
-        refusal=signin.refusal,
-        in_documents=False,
-        replies={303: None},
-    ),
-    _room("POST", "/ui/sign-out", signin.sign_out, "Sign out", replies={303: None}),
-    _room("GET", "/ui/jobs", job.by_query, "A job, by its name", query=job.QUERY),
-    _room("GET", "/ui/jobs/{name}", job.job, "One job", query=job.QUERY),
-    _room("POST", "/ui/jobs/{name}/reopen", job.reopen, "Reopen a job", scope="admin", replies={303: None}),
-    _room("POST", "/ui/jobs/{name}/revoke", job.revoke, "End a lease", scope="admin", replies={303: None}),
-    _room("POST", "/ui/jobs/{name}/transfer", job.transfer, "Hand a claim over", scope="admin", replies={303: None}),
-    _room("GET", "/ui/nodes", admin.nodes, "Who leads, who follows"),
-    _room("GET", "/ui/sessions", sessions.sessions, "Sessions", query=sessions.LIST_QUERY),
-    _room("GET", "/ui/sessions/{id}", sessions.session, "One session", query=sessions.ONE_QUERY),
-    _room("GET", "/ui/tokens", admin.tokens, "Access tokens", scope="admin", query=admin.TOKENS_QUERY),
-    _room("POST", "/ui/tokens/{name}/revoke", admin.revoke_token, "Revoke one", scope="admin", replies={303: None}),
-    _room("GET", "/ui/waits", waits.waits, "Who waits for whom"),
+    Operation("POST", "/ui/sign-in", signin.sign_in, "Sign in", refusal=signin.refusal, in_documents=False, **_DONE),
+    _view("POST", "/ui/sign-out", signin.sign_out, "Sign out", **_DONE),
+    _view("GET", "/ui/jobs", job.by_query, "A job, by its name", query=job.QUERY),
+    _view("GET", "/ui/jobs/{name}", job.job, "One job", query=job.QUERY),
+    _view("POST", "/ui/jobs/{name}/reopen", job.reopen, "Reopen a job", scope="admin", **_DONE),
+    _view("POST", "/ui/jobs/{name}/revoke", job.revoke, "End a lease", scope="admin", **_DONE),
+    _view("POST", "/ui/jobs/{name}/transfer", job.transfer, "Hand a claim over", scope="admin", **_DONE),
+    _view("GET", "/ui/nodes", admin.nodes, "Who leads, who follows"),
+    _view("GET", "/ui/sessions", sessions.sessions, "Sessions", query=sessions.LIST_QUERY),
+    _view("GET", "/ui/sessions/{id}", sessions.session, "One session", query=sessions.ONE_QUERY),
+    _view("GET", "/ui/tokens", admin.tokens, "Access tokens", scope="admin", query=admin.TOKENS_QUERY),
+    _view("POST", "/ui/tokens/{name}/revoke", admin.revoke_token, "Revoke one", scope="admin", **_DONE),
+    _view("GET", "/ui/waits", waits.waits, "Who waits for whom"),
     Operation(
         "GET",
         "/ui/static/{file}",

@@ -9,7 +9,7 @@ const AWAY_TRIES = 3;
 const AGAIN_MS = 2_000;
 
 /**
- * What the server drew: metrics/charts.py.
+ * What the server drew: observability/charts.py.
  * @typedef {{
  *   key: string, lines: { path: string, last: string, highest: string }[], scale: { text: string }[],
  *   marks: { wall_ms: number }[]
