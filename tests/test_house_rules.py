@@ -103,26 +103,27 @@ MAY_READ_THE_CLOCK = {
     "guard/state.py",
     "supervision/guardian.py",
 }
-MAY_READ_CHANCE = {"engine/ids.py", "client/chance.py"}
+MAY_READ_CHANCE = {"engine/ids.py", "client/clock.py"}
 
 # What commands know of the client beside its public names: times.py its wall clock, so that one object reads the clock;
 # probe.py five things by which the doctor looks at an answer as it came, and a backup is read piece by piece, for which
 # the client has no method.
 CLIENT_INSIDES_MAX = 6
 
-# What each room of the client may import of the others, at runtime or for types alone. The two twins never meet.
-CLIENT_ROOMS: dict[str, set[str]] = {
-    "clock": set(),
-    "chance": set(),
-    "owners": {"chance"},
-    "values": {"clock"},
-    "flows": {"values", "clock", "owners"},
-    "holding": {"flows", "values", "clock"},
-    "common": {"flows", "values", "clock", "chance", "owners"},
-    "threads": {"common", "holding", "flows", "values", "clock", "owners"},
-    "coroutines": {"common", "holding", "flows", "values", "clock", "owners"},
-    "functions": {"threads", "coroutines", "common", "values"},
-}
+# The modules and packages of the client from the bottom up: each imports only what is below it, at runtime or for types
+# alone. Those in one row do not import each other, so `sync` and `aio` never meet.
+CLIENT_LAYERS: tuple[set[str], ...] = (
+    {"clock"},
+    {"answers", "config", "deadline", "owners", "requests"},
+    {"records"},
+    {"options"},
+    {"operations"},
+    {"background", "transports"},
+    {"lease"},
+    {"base"},
+    {"sync", "aio"},
+    {"functions"},
+)
 
 FUNCTION_LINES_MAX = 60
 
@@ -255,18 +256,20 @@ def wrong_rooms(path: str, text: str) -> list[str]:
     ]
 
 
-def wrong_client_rooms(path: str, text: str) -> list[str]:
-    """A room of the client imports no other than its row of the table says; a flow never imports a twin."""
+def wrong_client_layers(path: str, text: str) -> list[str]:
+    """A part of the client imports only parts in lower layers."""
     package, *rest = PurePosixPath(path).parts
-    room = rest[0].removesuffix(".py") if rest else ""
-    if package != "client" or room == "__init__":
+    part = rest[0].removesuffix(".py") if rest else ""
+    if package != "client" or part == "__init__":
         return []
-    if room not in CLIENT_ROOMS:
-        return [f"{path}: {room!r} is not in CLIENT_ROOMS; say there what it may import"]
+    level = next((number for number, layer in enumerate(CLIENT_LAYERS) if part in layer), None)
+    if level is None:
+        return [f"{path}: {part!r} is not in CLIENT_LAYERS; add it there"]
+    lower = {part}.union(*CLIENT_LAYERS[:level])
     return [
-        f"{path}:{line}: {room} may not import {name}"
+        f"{path}:{line}: {part} may not import {name}"
         for line, name in imported(path, ast.parse(text))
-        if name.startswith("holdfast.client.") and name.split(".")[2] not in {room, *CLIENT_ROOMS[room]}
+        if name.startswith("holdfast.client.") and name.split(".")[2] not in lower
     ]
 
 
@@ -457,9 +460,9 @@ def test_imports_follow_the_arrows() -> None:
     assert wrong_arrows("core/decide.py", "from .. import journal")
     assert wrong_arrows("journal/sql/loader.py", "from ...engine import clock")
     assert wrong_arrows("journal/base.py", "import holdfast.engine.clock")
-    assert wrong_arrows("client/threads/client.py", "def late():\n    from holdfast.core import values")
-    assert wrong_arrows("client/threads/client.py", "importlib.import_module('holdfast.server')")
-    assert wrong_arrows("client/threads/client.py", "from holdfast import Claim")
+    assert wrong_arrows("client/sync.py", "def late():\n    from holdfast.core import values")
+    assert wrong_arrows("client/sync.py", "importlib.import_module('holdfast.server')")
+    assert wrong_arrows("client/sync.py", "from holdfast import Claim")
     assert wrong_arrows("cli/operators/token.py", "from holdfast.server import app")
     assert wrong_arrows("cli/operators/token.py", "from holdfast import fencing")
     assert wrong_arrows("server/app.py", "from holdfast.cli import main")
@@ -482,7 +485,7 @@ def test_commands_use_the_public_client() -> None:
     """Commands import what any user of the client imports, but for a handful of names."""
     assert len(insides := whole_tree(client_insides)) <= CLIENT_INSIDES_MAX, insides
 
-    assert len(client_insides("cli/x.py", "from holdfast.client.flows import a, b")) == 2
+    assert len(client_insides("cli/x.py", "from holdfast.client.operations import a, b")) == 2
     assert client_insides("cli/x.py", "def late():\n    from holdfast.client import clock")
     assert client_insides("cli/x.py", "from holdfast import Holdfast") == []
     assert client_insides("mcp/x.py", "from holdfast.client import clock") == []
@@ -500,24 +503,23 @@ def test_rooms_of_commands_stand_apart() -> None:
     assert wrong_rooms("cli/main.py", "from holdfast.cli.workers.run import run") == []
 
 
-def test_rooms_of_the_client_follow_their_table() -> None:
-    """Flows import neither twin, the twins do not import each other, and values import nothing but the clock."""
-    assert whole_tree(wrong_client_rooms) == []
-    assert {"threads", "coroutines"}.isdisjoint(
-        CLIENT_ROOMS["flows"] | CLIENT_ROOMS["holding"] | CLIENT_ROOMS["common"]
+def test_layers_of_the_client() -> None:
+    """Operations import neither client, the two clients do not import each other, and no part imports a higher one."""
+    assert whole_tree(wrong_client_layers) == []
+
+    assert wrong_client_layers("client/operations/claims.py", "from holdfast.client.sync import drive")
+    assert wrong_client_layers("client/operations/claims.py", "def late():\n    from holdfast.client import aio")
+    assert wrong_client_layers("client/operations/claims.py", "if TYPE_CHECKING:\n    from ..sync import Claim")
+    assert wrong_client_layers("client/sync.py", "import holdfast.client.aio")
+    assert wrong_client_layers("client/aio.py", "from holdfast.client import sync")
+    assert wrong_client_layers("client/records.py", "from holdfast.client import options")
+    assert wrong_client_layers("client/new.py", "")
+
+    assert (
+        wrong_client_layers("client/operations/claims.py", "from holdfast.client.operations.effects import NOW") == []
     )
-    assert "coroutines" not in CLIENT_ROOMS["threads"] and "threads" not in CLIENT_ROOMS["coroutines"]
-
-    assert wrong_client_rooms("client/flows/line.py", "from holdfast.client.threads.driver import drive")
-    assert wrong_client_rooms("client/flows/line.py", "def late():\n    from holdfast.client import coroutines")
-    assert wrong_client_rooms("client/flows/line.py", "if TYPE_CHECKING:\n    from ..threads.claim import Claim")
-    assert wrong_client_rooms("client/threads/x.py", "import holdfast.client.coroutines.driver")
-    assert wrong_client_rooms("client/values/x.py", "from holdfast.client import chance")
-    assert wrong_client_rooms("client/new/x.py", "")
-
-    assert wrong_client_rooms("client/flows/line.py", "from holdfast.client.flows.effects import NOW") == []
-    assert wrong_client_rooms("client/functions.py", "from holdfast.client.coroutines.client import a") == []
-    assert wrong_client_rooms("cli/x.py", "from holdfast.client import chance") == []
+    assert wrong_client_layers("client/functions.py", "from holdfast.client.aio import a") == []
+    assert wrong_client_layers("cli/x.py", "from holdfast.client import clock") == []
 
 
 def test_modules_import_each_other_in_no_circle() -> None:
@@ -548,14 +550,14 @@ def test_imports_are_declared_dependencies() -> None:
 
     assert undeclared_imports("core/state.py", "from sortedcontainers import SortedDict")
     assert undeclared_imports("errors.py", "import click")
-    assert undeclared_imports("client/threads/client.py", "import starlette")
-    assert undeclared_imports("client/threads/http.py", "import urllib3")
+    assert undeclared_imports("client/sync.py", "import starlette")
+    assert undeclared_imports("client/transports/sync.py", "import urllib3")
     assert undeclared_imports("cli/operators/token.py", "import apsw")
     assert undeclared_imports("engine/engine.py", "import numpy.random")
 
     assert undeclared_imports("core/state.py", "import msgspec, typing") == []
     assert undeclared_imports("journal/sqlite.py", "import apsw") == []
-    assert undeclared_imports("client/coroutines/client.py", "import aiohttp, msgspec") == []
+    assert undeclared_imports("client/aio.py", "import aiohttp, msgspec") == []
 
 
 def test_one_object_reads_the_clock() -> None:

@@ -9,9 +9,7 @@ from importlib import import_module
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from holdfast import fencing as fencing
-    from holdfast.client.coroutines.claim import AsyncClaim, AsyncClaims
-    from holdfast.client.coroutines.client import AsyncHoldfast
-    from holdfast.client.coroutines.session import AsyncSession
+    from holdfast.client.aio import AsyncClaim, AsyncClaims, AsyncHoldfast, AsyncSession
     from holdfast.client.functions import (
         claim,
         claim_all,
@@ -24,22 +22,21 @@ if TYPE_CHECKING:
         release_job,
         session,
     )
-    from holdfast.client.threads.claim import Claim, Claims
-    from holdfast.client.threads.client import Holdfast
-    from holdfast.client.threads.session import Session
-    from holdfast.client.values.moments import JobsThen, JobThen
-    from holdfast.client.values.options import ClaimAllOptions, ClaimAnyOptions, ClaimJobOptions, ClaimOptions
-    from holdfast.client.values.records import (
+    from holdfast.client.options import ClaimAllOptions, ClaimAnyOptions, ClaimJobOptions, ClaimOptions
+    from holdfast.client.records import (
         Happened,
         JobClaim,
         JobOwner,
         JobStatus,
+        JobsThen,
+        JobThen,
         Metadata,
         OpenedSession,
         Place,
         Previous,
         SessionInfo,
     )
+    from holdfast.client.sync import Claim, Claims, Holdfast, Session
     from holdfast.errors import (
         CannotFence,
         Deadlock,
@@ -112,12 +109,12 @@ __version__ = "0.2.0.dev0"
 
 # Each public name and the module it lives in; a name belongs here and in __all__, and a test compares the two.
 _HOMES: dict[str, str] = {
-    "AsyncClaim": "holdfast.client.coroutines.claim",
-    "AsyncClaims": "holdfast.client.coroutines.claim",
-    "AsyncSession": "holdfast.client.coroutines.session",
-    "AsyncHoldfast": "holdfast.client.coroutines.client",
-    "Claim": "holdfast.client.threads.claim",
-    "Claims": "holdfast.client.threads.claim",
+    "AsyncClaim": "holdfast.client.aio",
+    "AsyncClaims": "holdfast.client.aio",
+    "AsyncSession": "holdfast.client.aio",
+    "AsyncHoldfast": "holdfast.client.aio",
+    "Claim": "holdfast.client.sync",
+    "Claims": "holdfast.client.sync",
     "claim": "holdfast.client.functions",
     "claim_all": "holdfast.client.functions",
     "claim_any": "holdfast.client.functions",
@@ -128,23 +125,23 @@ _HOMES: dict[str, str] = {
     "list_claimed_jobs": "holdfast.client.functions",
     "release_job": "holdfast.client.functions",
     "session": "holdfast.client.functions",
-    "JobThen": "holdfast.client.values.moments",
-    "JobsThen": "holdfast.client.values.moments",
-    "ClaimAllOptions": "holdfast.client.values.options",
-    "ClaimAnyOptions": "holdfast.client.values.options",
-    "ClaimJobOptions": "holdfast.client.values.options",
-    "ClaimOptions": "holdfast.client.values.options",
-    "Happened": "holdfast.client.values.records",
-    "JobClaim": "holdfast.client.values.records",
-    "JobOwner": "holdfast.client.values.records",
-    "JobStatus": "holdfast.client.values.records",
-    "Metadata": "holdfast.client.values.records",
-    "OpenedSession": "holdfast.client.values.records",
-    "Place": "holdfast.client.values.records",
-    "Previous": "holdfast.client.values.records",
-    "SessionInfo": "holdfast.client.values.records",
-    "Session": "holdfast.client.threads.session",
-    "Holdfast": "holdfast.client.threads.client",
+    "JobThen": "holdfast.client.records",
+    "JobsThen": "holdfast.client.records",
+    "ClaimAllOptions": "holdfast.client.options",
+    "ClaimAnyOptions": "holdfast.client.options",
+    "ClaimJobOptions": "holdfast.client.options",
+    "ClaimOptions": "holdfast.client.options",
+    "Happened": "holdfast.client.records",
+    "JobClaim": "holdfast.client.records",
+    "JobOwner": "holdfast.client.records",
+    "JobStatus": "holdfast.client.records",
+    "Metadata": "holdfast.client.records",
+    "OpenedSession": "holdfast.client.records",
+    "Place": "holdfast.client.records",
+    "Previous": "holdfast.client.records",
+    "SessionInfo": "holdfast.client.records",
+    "Session": "holdfast.client.sync",
+    "Holdfast": "holdfast.client.sync",
     "CannotFence": "holdfast.errors",
     "Deadlock": "holdfast.errors",
     "HoldfastError": "holdfast.errors",

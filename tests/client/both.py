@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, TypeAlias
 
 from holdfast import AsyncClaim, AsyncClaims, AsyncHoldfast, AsyncSession, Holdfast
-from holdfast.client.coroutines.acquiring import Acquiring
+from holdfast.client.aio import Acquiring
 
 Either: TypeAlias = Any
 """A client of either kind, a claim of it, or a session."""

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from holdfast.client.answers import Answer
 from holdfast.client.clock import Instant
-from holdfast.client.flows.effects import Effect, Flow, NewKey, Now, Policy, Rest, Send, Share
-from holdfast.client.values.answer import Answer
+from holdfast.client.operations.effects import Effect, Flow, NewKey, Now, Policy, Rest, Send, Share
 from holdfast.errors import Unreachable
 
 T = TypeVar("T")

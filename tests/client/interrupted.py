@@ -17,8 +17,8 @@ from types import FrameType
 from typing import Any
 
 from holdfast import Holdfast, JobHeld
-from holdfast.client.flows.effects import Flow, Rest
-from holdfast.client.threads.background import background_thread
+from holdfast.client.operations.effects import Flow, Rest
+from holdfast.client.sync import background_thread
 from tests.support.checks import wait_until
 
 SECONDS_MAX = 30.0
@@ -132,8 +132,8 @@ def places(steps: int, wanted: int) -> list[int]:
 def renewed_now() -> list[str]:
     """What the background still renews, or watches."""
     keeper = background_thread()
-    resting = [each[2].item for each in tuple(keeper._schedule._heap)] + [each[1] for each in tuple(keeper._inbox)]
-    found = [repr(getattr(each, "flow", each)) for each in resting if each is not None and not each.is_over]
+    resting = [each[2] for each in tuple(keeper._schedule._heap)] + [each[1] for each in tuple(keeper._inbox)]
+    found = [repr(getattr(each, "flow", each)) for each in resting if not each.is_over]
     return [each for each in found if any(what in each for what in ("_Beginning", "watch_deadline", "keep_renewed"))]
 
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.client.flows.claiming import claim, claim_all, claim_any
-from holdfast.client.flows.effects import Policy, Send
-from holdfast.client.values.answer import Answer
-from holdfast.client.values.options import Wanted
-from holdfast.client.values.records import Place
+from holdfast.client.answers import Answer
+from holdfast.client.operations.claims import claim, claim_all, claim_any
+from holdfast.client.operations.effects import Policy, Send
+from holdfast.client.options import Wanted
+from holdfast.client.records import Place
 from holdfast.errors import HoldfastError, NotAllowed, Refused, Unreachable
 from tests.client.both import KINDS, Both
 from tests.client.driving import (

@@ -17,18 +17,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.client.flows.claiming import claim
-from holdfast.client.flows.effects import Close, Flow, Open, Policy, Read
-from holdfast.client.flows.reading import server_status
-from holdfast.client.flows.renewing import keep_renewed, renew_once, renewal_of_session
-from holdfast.client.values.addresses import Addresses
-from holdfast.client.values.answer import Answer
-from holdfast.client.values.config import Target
-from holdfast.client.values.options import Wanted
-from holdfast.client.values.records import Place
-from holdfast.client.values.term import Term
+from holdfast.client.answers import Answer
+from holdfast.client.config import Target
+from holdfast.client.deadline import Term
+from holdfast.client.operations.claims import claim
+from holdfast.client.operations.effects import Close, Flow, Open, Policy, Read
+from holdfast.client.operations.exchange import ask, get
+from holdfast.client.operations.leases import keep_renewed, renew_once, renewal_of_session
+from holdfast.client.options import Wanted
+from holdfast.client.records import Place
+from holdfast.client.transports.failover import Addresses
 from holdfast.errors import Refused, Unreachable
 from holdfast.server.streams.stream import KEEPALIVE_SECONDS
+from holdfast.wire.replies import StatusReply
 from tests.client.driving import POLICY, URL, World, acquired, after, bodies, problem, renewed, scripted, silence
 from tests.client.peer import LEADERLESS, NOT_LEADER, Peer, nobody, peering, silent
 from tests.client.ways import WAYS, Way
@@ -43,6 +44,11 @@ RENEWALS = 3
 """So many requests take longer than the term in which they are counted."""
 STOP = problem(404, "lease_not_current", ended="released")
 PROXY_SAYS = (502, {"Content-Type": "text/html"}, b"<html>bad gateway</html>")
+
+
+def server_status() -> Flow[StatusReply]:
+    """A flow that asks once."""
+    return ask(get("/status", POLICY), POLICY, StatusReply)
 
 
 @pytest.fixture
@@ -479,7 +485,7 @@ def test_a_look_that_was_lost_says_that_no_node_leads() -> None:
     """A look changes nothing, so a copy of it that was lost keeps nobody from saying why there is no answer."""
     world = World(scripted(Unreachable(URL, "the answer did not come in time"), leaderless()))
     with pytest.raises(Refused) as caught:
-        world.run(server_status(POLICY))
+        world.run(server_status())
     assert caught.value.code == "not_leader"
 
 
@@ -521,7 +527,7 @@ def test_what_may_have_happened_is_not_forgotten(last: str) -> None:
         World(scripted(lost, nothing)).run(claim("j", Wanted(ttl=60, owner="o"), POLICY))
     for step in (unknown, by_proxy):
         with pytest.raises(Refused) as caught:
-            World(scripted(step, nothing)).run(server_status(POLICY))
+            World(scripted(step, nothing)).run(server_status())
         assert caught.value.code == last, "a look changes nothing"
 
 

@@ -8,15 +8,14 @@ from typing import Any
 
 import pytest
 
-from holdfast.client.flows.claiming import Got, claim, claim_all, claim_any
-from holdfast.client.flows.effects import Flow, Policy, Send
-from holdfast.client.flows.leases import release, renew, transfer
-from holdfast.client.flows.line import UNHEARD_MAX, WAIT_SECONDS_MAX
-from holdfast.client.values.answer import Answer
-from holdfast.client.values.arguments import whole_seconds
-from holdfast.client.values.options import Wanted
-from holdfast.client.values.records import Place
-from holdfast.client.values.term import safe_ms
+from holdfast.client.answers import Answer
+from holdfast.client.deadline import safe_ms
+from holdfast.client.operations.claims import UNHEARD_MAX, WAIT_SECONDS_MAX, Got, claim, claim_all, claim_any
+from holdfast.client.operations.effects import Flow, Policy, Send
+from holdfast.client.operations.leases import release, renew, transfer
+from holdfast.client.options import Wanted
+from holdfast.client.records import Place
+from holdfast.client.requests import whole_seconds
 from holdfast.errors import (
     Deadlock,
     JobDone,

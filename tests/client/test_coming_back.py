@@ -7,8 +7,8 @@ import threading
 import pytest
 
 from holdfast import Place
-from holdfast.client.flows.claiming import claim
-from holdfast.client.values.options import Wanted
+from holdfast.client.operations.claims import claim
+from holdfast.client.options import Wanted
 from tests.client.both import Either
 from tests.client.driving import POLICY, World, acquired, after, lock, scripted
 from tests.client.driving import waiting as told_to_wait

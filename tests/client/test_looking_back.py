@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from holdfast import JobsThen, Refused
-from holdfast.client.flows import reading
+from holdfast.client.operations import queries
 from tests.support.checks import moment_over, unique
 
 
 def test_who_had_what_at_a_moment(either: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ANN401 - either kind
     """All pages of a moment are of one record, in order of name; what has ended since is there."""
-    monkeypatch.setattr(reading, "PAGE", 2)
+    monkeypatch.setattr(queries, "PAGE", 2)
     prefix = unique("then") + "/"
     claims = [
         either.claim_job(f"{prefix}{number}", f"owner-{number}", ttl=600, labels={"n": str(number % 2)})

@@ -12,8 +12,7 @@ import pytest
 
 from holdfast import Holdfast, LeaseReleased, NotInTime, Refused, SettingsError
 from holdfast import exclusive as holdfast_exclusive
-from holdfast.client.values.arguments import patience, wait_seconds, whole_seconds
-from holdfast.client.values.paths import job_path
+from holdfast.client.requests import job_path, patience, wait_seconds, whole_seconds
 from tests.client.both import Either
 from tests.support.checks import unique
 

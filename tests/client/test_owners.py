@@ -13,11 +13,11 @@ import pytest
 
 from holdfast import AsyncHoldfast, Deadlock, Holdfast, Unreachable
 from holdfast.client import owners
-from holdfast.client.flows.claiming import claim
-from holdfast.client.flows.effects import Flow
-from holdfast.client.flows.leases import release, transfer
-from holdfast.client.values.answer import Answer
-from holdfast.client.values.options import Wanted
+from holdfast.client.answers import Answer
+from holdfast.client.operations.claims import claim
+from holdfast.client.operations.effects import Flow
+from holdfast.client.operations.leases import release, transfer
+from holdfast.client.options import Wanted
 from holdfast.errors import HoldfastError
 from tests.client.driving import (
     BROKEN,

@@ -92,30 +92,35 @@ def test_same_words() -> None:
     assert different == DIFFERENT_WORDS
 
 
-OF_THREADS = {"AnyClaims": "Claims", "AnyClaim": "Claim", "GotClaims": "Claims", "GotClaim": "Claim"}
-"""What the type variables of the verbs stand for in the client for threads."""
-
-
-def for_threads(parameters: list[tuple[str, object, object, str]]) -> list[tuple[str, object, object, str]]:
-    return [
-        (name, kind, default, re.sub("|".join(OF_THREADS), lambda found: OF_THREADS[found[0]], annotation))
-        for name, kind, default, annotation in parameters
-    ]
-
-
 def without_session(parameters: list[tuple[str, object, object, str]]) -> list[tuple[str, object, object, str]]:
     return [each for each in parameters if each[0] != "session"]
 
 
-def test_functions_of_the_module_are_methods_of_the_client() -> None:
-    """A function of the module takes what the client's method of that name takes, in the same order and no more."""
-    for name in ("claim", "claim_any", "claim_all", "session", "exclusive"):
-        method = for_threads(signature(getattr(Holdfast, name))[1:])
-        function = signature(getattr(holdfast, name))
-        assert function == (method if name == "session" else without_session(method)), name
-    for name in ("claim_job", "heartbeat_job", "release_job", "get_job_owner", "list_claimed_jobs"):
-        method = signature(getattr(Holdfast, name))[:-1]
-        assert all(each in method for each in signature(getattr(holdfast, name))[:-1]), name
+FUNCTIONS = (
+    "claim",
+    "claim_any",
+    "claim_all",
+    "session",
+    "claim_job",
+    "heartbeat_job",
+    "release_job",
+    "get_job_owner",
+    "list_claimed_jobs",
+)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_of_the_module_are_methods_of_the_client(name: str) -> None:
+    """A function of the module takes what the client's method of that name takes, and says the same words."""
+    method, function = getattr(Holdfast, name), getattr(holdfast, name)
+    assert signature(function) == signature(method)[1:]
+    assert inspect.getdoc(function) == inspect.getdoc(method)
+
+
+def test_the_decorator_takes_the_options_of_the_client() -> None:
+    """`holdfast.exclusive` takes what `Holdfast.exclusive` takes, and says what each option does."""
+    assert signature(holdfast.exclusive) == signature(Holdfast.exclusive)[1:]
+    assert sentences(holdfast.exclusive) == sentences(Holdfast.exclusive)
 
 
 def test_help_needs_no_aiohttp() -> None:
@@ -142,15 +147,12 @@ def sentences(function: Callable[..., Any]) -> list[str]:
     return [each for each in re.split(r"(?<=[.])\s+", " ".join(rest.split())) if each and not each.startswith("Raises")]
 
 
-@pytest.mark.parametrize("name", ["claim", "claim_any", "claim_all", "session", "exclusive"])
-def test_functions_of_the_module_say_what_their_options_do(name: str) -> None:
-    """`help(holdfast.claim)` explains each option by itself, with the words of the method."""
-    method, function = (sentences(getattr(each, name)) for each in (Holdfast, holdfast))
-    ours = [each for each in method if not each.startswith(("`session`", "`on_lost`"))]
-    assert [each for each in function if not each.startswith("`on_lost`")] == ours
-    if name in {"claim", "session"}:
-        taken = set(inspect.signature(getattr(holdfast, name)).parameters) - {"job_id"}
-        assert {each for each in taken if f"`{each}`" in " ".join(function)} == taken
+@pytest.mark.parametrize("name", ["claim", "session"])
+def test_every_option_is_explained(name: str) -> None:
+    """`help(holdfast.claim)` explains each option by itself."""
+    function = getattr(holdfast, name)
+    taken = set(inspect.signature(function).parameters) - {"job_id"}
+    assert {each for each in taken if f"`{each}`" in " ".join(sentences(function))} == taken
 
 
 def test_sessions_claim_as_their_client() -> None:

@@ -12,8 +12,8 @@ from typing import cast
 import pytest
 
 from holdfast import Holdfast, JobHeld, Refused
-from holdfast.client.threads import connection
-from holdfast.client.values.plain import plain_answer
+from holdfast.client.transports import connection
+from holdfast.client.transports.connection import plain_answer
 
 OURS = (
     b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 4\r\nx-request-id: req_1\r\n"

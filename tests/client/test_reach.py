@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import AsyncHoldfast, Holdfast, clientconfig
-from holdfast.client.values import config
+from holdfast.client import config
 from holdfast.clientconfig import ClientConfig
 from holdfast.errors import SettingsError, Unreachable
 from tests.support import callers

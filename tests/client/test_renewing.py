@@ -6,21 +6,21 @@ import asyncio
 
 import pytest
 
-from holdfast.client.flows import renewing
-from holdfast.client.flows.claiming import claim
-from holdfast.client.flows.effects import Send
-from holdfast.client.flows.following import Follower
-from holdfast.client.flows.renewing import (
+from holdfast.client.answers import Answer
+from holdfast.client.deadline import Loss, Term, lost_error, safe_ms
+from holdfast.client.operations import leases as renewing
+from holdfast.client.operations.claims import claim
+from holdfast.client.operations.effects import Send
+from holdfast.client.operations.events import Follower
+from holdfast.client.operations.leases import (
     ANSWER_SHARE,
     keep_renewed,
     renewal_of_lease,
     renewal_of_session,
     watch_deadline,
 )
-from holdfast.client.flows.sessions import open_session
-from holdfast.client.values.answer import Answer
-from holdfast.client.values.options import Wanted
-from holdfast.client.values.term import Loss, Term, lost_error, safe_ms
+from holdfast.client.operations.sessions import open_session
+from holdfast.client.options import Wanted
 from holdfast.errors import Refused, ServerError, Unreachable
 from tests.client.driving import (
     AT,

@@ -10,12 +10,11 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.client import clock
-from holdfast.client.common.background import Beginner
-from holdfast.client.flows.effects import Send
-from holdfast.client.flows.renewing import MOMENT_MS
-from holdfast.client.threads.background import BackgroundThread
-from holdfast.client.threads.http import HttpTransport
-from holdfast.client.values.answer import Answer
+from holdfast.client.answers import Answer
+from holdfast.client.operations.effects import Send
+from holdfast.client.operations.leases import MOMENT_MS
+from holdfast.client.sync import BackgroundThread
+from holdfast.client.transports.sync import HttpTransport
 
 CALLS_MAX = 270
 """Calls of functions, of ours and of the library's, in a claim and its release. Before they were counted: 1,054."""
@@ -90,28 +89,27 @@ def test_short_claims_wake_nobody() -> None:
     held = [Never() for _ in range(2 * PAIRS)]
     resting = [keeper.begin_at(clock.boot_ms() + MOMENT_MS, each) for each in held]
     for each in resting[PAIRS:]:
-        keeper.drop(each)
+        each.stopped = True
     held.clear()  # The others are dropped without a word.
     assert (keeper._bell.qsize(), len(keeper._inbox)) == (0, 2 * PAIRS)
     keeper._take_in()
     assert (len(keeper._schedule), len(keeper._inbox)) == (0, 0)
 
 
-def test_one_who_is_dropped_late_is_taken_out() -> None:
-    """What stands in the schedule when it is dropped is taken out of it before its time."""
+def test_stopping_removes_a_scheduled_entry() -> None:
+    """What is in the schedule when it is stopped is removed from it before its time, within a second."""
     keeper = BackgroundThread()
     keeper._runs = True
     held = Never()
     running = keeper.begin_at(clock.boot_ms() + 3_600_000, held)
     keeper._take_in()
     assert len(keeper._schedule) == 1
-    for _ in range(2):
-        keeper.drop(running)
-    keeper._take_in()
-    assert (len(keeper._schedule), running.entry) == (0, None)
+    running.stopped = True
+    assert keeper._schedule.take(clock.boot_ms()) == []
+    assert len(keeper._schedule) == 0
 
 
-class Never(Beginner):
+class Never:
     """What must not begin."""
 
     def begin(self) -> None:

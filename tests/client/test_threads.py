@@ -19,8 +19,8 @@ import pytest
 import holdfast
 from holdfast import Claim, Claims, Holdfast, JobDone, JobHeld, LeaseLost, NotInTime, Session
 from holdfast.client import functions
-from holdfast.client.flows.effects import NOW, Flow
-from holdfast.client.threads import driver
+from holdfast.client import sync as driver
+from holdfast.client.operations.effects import NOW, Flow
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import at_once, unique, wait_until

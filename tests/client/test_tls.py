@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from holdfast import tlswords
-from holdfast.client.values.config import Target
+from holdfast.client.config import Target
 from holdfast.errors import Unreachable
 from tests.client.ways import WAYS, Way
 from tests.support import callers

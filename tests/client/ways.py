@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import Any, TypeVar
 
-from holdfast.client.coroutines import driver as coroutines_driver
-from holdfast.client.coroutines.http import AsyncHttpTransport
-from holdfast.client.coroutines.several import AsyncSeveralTransport
-from holdfast.client.flows.effects import Flow, Policy, Send
-from holdfast.client.flows.exchange import ask
-from holdfast.client.threads import driver as threads_driver
-from holdfast.client.threads.http import HttpTransport
-from holdfast.client.threads.several import SeveralTransport
-from holdfast.client.values.answer import Answer
-from holdfast.client.values.config import Target
+from holdfast.client import aio as coroutines_driver
+from holdfast.client import sync as threads_driver
+from holdfast.client.answers import Answer
+from holdfast.client.config import Target
+from holdfast.client.operations.effects import Flow, Policy, Send
+from holdfast.client.operations.exchange import ask
+from holdfast.client.transports import aio as aiohttp_transport
+from holdfast.client.transports.sync import HttpTransport, transport_to
 
 T = TypeVar("T")
 
@@ -31,10 +29,10 @@ class Way:
         is_one = len(target.addresses) == 1
         if kind == "http.client":
             one = HttpTransport(target, environment=environment, connect_seconds=2) if is_one else None
-            self.transport = one or SeveralTransport(target, environment=environment)
+            self.transport = one or transport_to(target, environment=environment)
         else:
             self._runner = asyncio.Runner()
-            self.transport = (AsyncHttpTransport if is_one else AsyncSeveralTransport)(target, environment=environment)
+            self.transport = aiohttp_transport.transport_to(target, environment=environment)
         self.policy = Policy(target.url, ANSWER_SECONDS, retry_seconds=0)
 
     def send(self, method: str, path: str, body: object = None, key: str | None = None) -> Answer:

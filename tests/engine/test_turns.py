@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.client.values.term import safe_ms
+from holdfast.client.deadline import safe_ms
 from holdfast.core.answers import Acquired
 from holdfast.core.events import Ended
 from holdfast.engine.clock import BUDGET_MS

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.client.values import config
+from holdfast.client import config
 from holdfast.errors import SettingsError
 from holdfast.guard import server as guards
 from tests.guard.agents import World

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from holdfast.client.clock import now
-from holdfast.client.values.term import safe_ms
+from holdfast.client.deadline import safe_ms
 from holdfast.journal.inspect import dump
 from tests.support import callers
 from tests.support.http import parse_answers

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from holdfast import AsyncClaim
-from holdfast.client.values.options import OnWait
+from holdfast.client.options import OnWait
 from holdfast.mcp import waits
 from holdfast.mcp.waits import Waits
 from tests.mcp.hosts import run

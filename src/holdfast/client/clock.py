@@ -1,13 +1,15 @@
-"""The one place in the client that reads a clock."""
+"""The clocks and the randomness of the client: no other module of it reads either."""
 
 from __future__ import annotations
 
+import os
+import random
 import sys
 import time
 from typing import NamedTuple
 
 # The clock that also counts while the machine sleeps. On macOS that is CLOCK_MONOTONIC; Python's own monotonic clock
-# stands still there while the machine sleeps.
+# stops there while the machine sleeps.
 _BOOT: int | None = getattr(time, "CLOCK_MONOTONIC" if sys.platform == "darwin" else "CLOCK_BOOTTIME", None)
 
 
@@ -22,7 +24,7 @@ def now() -> Instant:
     """Return this moment."""
     monotonic = time.monotonic_ns() // 1_000_000
     boot = monotonic if _BOOT is None else time.clock_gettime_ns(_BOOT) // 1_000_000
-    return tuple.__new__(Instant, (monotonic, boot))  # The class would make a call of Python of it.
+    return tuple.__new__(Instant, (monotonic, boot))  # Faster than the class, whose `__new__` is Python code.
 
 
 def elapsed_ms(since: Instant, until: Instant) -> int:
@@ -43,3 +45,13 @@ def monotonic_ms() -> int:
 def boot_ms() -> int:
     """Return milliseconds that only rise and count on while the machine sleeps, where there is such a clock."""
     return monotonic_ms() if _BOOT is None else time.clock_gettime_ns(_BOOT) // 1_000_000
+
+
+def new_key() -> str:
+    """Return a random idempotency key."""
+    return os.urandom(16).hex()
+
+
+def share() -> float:
+    """Return a random number from 0 up to 1, for jitter."""
+    return random.random()  # noqa: S311 - it spreads load, it hides nothing

@@ -1,24 +1,21 @@
-"""The functions of the module: the same operations, on a client that the environment configures."""
+"""The functions of the module: the methods of a client that the environment configures."""
 
 from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, overload
 
-from holdfast.client.common import decorator
-from holdfast.client.common.client import JOB_TTL_SECONDS, TTL_SECONDS
-from holdfast.client.common.decorator import Skipping
-from holdfast.client.threads.claim import Claim, Claims
-from holdfast.client.threads.client import Holdfast
-from holdfast.client.threads.session import Session
-from holdfast.client.values import config
-from holdfast.client.values.options import ClaimOptions, OnWait
-from holdfast.client.values.records import JobClaim, JobOwner, Metadata
+from holdfast.client import base, config
+from holdfast.client.base import Skipping
+from holdfast.client.options import ClaimOptions, check_names, takes_options
+from holdfast.client.sync import Holdfast
 
 F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _known: dict[tuple[int, config.Target], Holdfast] = {}
 
@@ -29,173 +26,49 @@ def default_client() -> Holdfast:
     key = (os.getpid(), target)
     client = _known.get(key)
     if client is None:
-        # Another process, or another server: nobody asks for the old one again. No lock, which a fork could inherit
-        # locked: of two threads that come here at once one makes a client in vain, and that has opened nothing.
+        # Another process, or another server: nothing asks for the old one again. No lock, which a fork could inherit
+        # locked: of two threads that come here together one makes a client in vain, and that has opened nothing.
         _known.clear()
         client = _known.setdefault(key, Holdfast())
     return client
 
 
-def claim(
-    job_id: str,
-    *,
-    ttl: float | None = None,
-    wait: float | None = None,
-    owner: str | None = None,
-    metadata: Metadata = None,
-    labels: Mapping[str, str] | None = None,
-    resume: bool = False,
-    redo: bool = False,
-    lock_delay: float = 0,
-    on_wait: OnWait | None = None,
-    on_lost: Callable[[Claim], object] | None = None,
-) -> Claim:
-    """Claim a job and keep it renewed: `with holdfast.claim("github-issue-1842") as claim:`.
+def _function(method: Callable[Concatenate[Holdfast, P], R]) -> Callable[P, R]:
+    """Return a method as a function of the module."""
 
-    Raises `JobHeld`, `NotInTime`, `JobDone`, `Deadlock`.
+    def function(*args: P.args, **kwargs: P.kwargs) -> R:
+        return method(default_client(), *args, **kwargs)
 
-    `ttl` is the life of the lease in seconds (the server's default, which is 60), `wait` how long to stand in line for
-    it. `owner` is the name that others see, `metadata` what they see with it, `labels` what they find it by. `resume`
-    asks for one's own live claim back, `redo` claims a job although it is done. `lock_delay` keeps the job closed for
-    so many seconds after any end. `on_wait` is called with the place in the line every few seconds. `on_lost` is called
-    when the claim is lost, in a thread of its own.
-    """
-    return default_client().claim(
-        job_id,
-        ttl=ttl,
-        wait=wait,
-        owner=owner,
-        metadata=metadata,
-        labels=labels,
-        resume=resume,
-        redo=redo,
-        lock_delay=lock_delay,
-        on_wait=on_wait,
-        on_lost=on_lost,
-    )
+    signature = inspect.signature(method)
+    function.__name__ = function.__qualname__ = method.__name__
+    function.__doc__ = method.__doc__
+    own = list(signature.parameters.values())[1:]
+    function.__signature__ = signature.replace(parameters=own)  # type: ignore[attr-defined]
+    return function
 
 
-def claim_any(
-    job_ids: Sequence[str],
-    *,
-    ttl: float | None = None,
-    wait: float | None = None,
-    owner: str | None = None,
-    metadata: Metadata = None,
-    labels: Mapping[str, str] | None = None,
-    redo: bool = False,
-    lock_delay: float = 0,
-    on_wait: OnWait | None = None,
-    on_lost: Callable[[Claim], object] | None = None,
-) -> Claim:
-    """Claim the first free job of a list and keep it renewed: how a worker takes work from a backlog.
-
-    Finished jobs are passed over. Raises `JobHeld` with `others`, or `JobDone` when only finished ones are left.
-    With `wait` it asks again and again; there is no line for this. The options are those of `claim`.
-    """
-    return default_client().claim_any(
-        job_ids,
-        ttl=ttl,
-        wait=wait,
-        owner=owner,
-        metadata=metadata,
-        labels=labels,
-        redo=redo,
-        lock_delay=lock_delay,
-        on_wait=on_wait,
-        on_lost=on_lost,
-    )
-
-
-def claim_all(
-    job_ids: Sequence[str],
-    *,
-    ttl: float | None = None,
-    wait: float | None = None,
-    owner: str | None = None,
-    metadata: Metadata = None,
-    labels: Mapping[str, str] | None = None,
-    redo: bool = False,
-    lock_delay: float = 0,
-    on_wait: OnWait | None = None,
-    on_lost: Callable[[Claims], object] | None = None,
-) -> Claims:
-    """Claim every job of a list or none, and keep all of them renewed. Options and exceptions as of `claim`."""
-    return default_client().claim_all(
-        job_ids,
-        ttl=ttl,
-        wait=wait,
-        owner=owner,
-        metadata=metadata,
-        labels=labels,
-        redo=redo,
-        lock_delay=lock_delay,
-        on_wait=on_wait,
-        on_lost=on_lost,
-    )
-
-
-def session(
-    name: str | None = None,
-    *,
-    ttl: float = TTL_SECONDS,
-    metadata: Metadata = None,
-    on_lost: Callable[[Session], object] | None = None,
-) -> Session:
-    """Open a session and keep it alive: claims made through it all end with it.
-
-    `name` is what others see of it, and `metadata` what they see with it. `ttl` is its life in seconds if this process
-    dies. `on_lost` is called when the session is lost, in a thread of its own.
-    """
-    return default_client().session(name, ttl=ttl, metadata=metadata, on_lost=on_lost)
+claim = _function(Holdfast.claim)
+claim_any = _function(Holdfast.claim_any)
+claim_all = _function(Holdfast.claim_all)
+session = _function(Holdfast.session)
+claim_job = _function(Holdfast.claim_job)
+heartbeat_job = _function(Holdfast.heartbeat_job)
+release_job = _function(Holdfast.release_job)
+get_job_owner = _function(Holdfast.get_job_owner)
+list_claimed_jobs = _function(Holdfast.list_claimed_jobs)
 
 
 @overload
 def exclusive(
-    job_id: str,
-    *,
-    remember: float | None = None,
-    skip: Literal[False] = False,
-    ttl: float | None = None,
-    wait: float | None = None,
-    owner: str | None = None,
-    metadata: Metadata = None,
-    labels: Mapping[str, str] | None = None,
-    resume: bool = False,
-    redo: bool = False,
-    lock_delay: float = 0,
-    on_wait: OnWait | None = None,
+    job_id: str, *, remember: float | None = None, skip: Literal[False] = False, **options: Unpack[ClaimOptions]
 ) -> Callable[[F], F]: ...
 @overload
 def exclusive(
-    job_id: str,
-    *,
-    remember: float | None = None,
-    skip: Literal[True],
-    ttl: float | None = None,
-    wait: float | None = None,
-    owner: str | None = None,
-    metadata: Metadata = None,
-    labels: Mapping[str, str] | None = None,
-    resume: bool = False,
-    redo: bool = False,
-    lock_delay: float = 0,
-    on_wait: OnWait | None = None,
+    job_id: str, *, remember: float | None = None, skip: Literal[True], **options: Unpack[ClaimOptions]
 ) -> Skipping: ...
+@takes_options(ClaimOptions)
 def exclusive(
-    job_id: str,
-    *,
-    remember: float | None = None,
-    skip: bool = False,
-    ttl: float | None = None,
-    wait: float | None = None,
-    owner: str | None = None,
-    metadata: Metadata = None,
-    labels: Mapping[str, str] | None = None,
-    resume: bool = False,
-    redo: bool = False,
-    lock_delay: float = 0,
-    on_wait: OnWait | None = None,
+    job_id: str, *, remember: float | None = None, skip: bool = False, **options: Unpack[ClaimOptions]
 ) -> Callable[[F], F] | Skipping:
     """Let a function run only while this job is ours; a coroutine function too.
 
@@ -203,51 +76,14 @@ def exclusive(
     done for so many seconds once the function has returned. Raises `JobHeld` or `JobDone` instead of calling it;
     with `skip` it returns None and logs the reason. The other options are those of `claim`.
     """
-    options: ClaimOptions = {
-        "ttl": ttl,
-        "wait": wait,
-        "owner": owner,
-        "metadata": metadata,
-        "labels": labels,
-        "resume": resume,
-        "redo": redo,
-        "lock_delay": lock_delay,
-        "on_wait": on_wait,
-    }
+    check_names(options, ClaimOptions)
 
     def decorate(function: F) -> F:
         if inspect.iscoroutinefunction(function):
-            from holdfast.client.coroutines.client import claim_alone  # noqa: PLC0415 - it needs aiohttp
+            from holdfast.client.aio import claim_alone  # noqa: PLC0415 - it needs aiohttp
 
             manage = claim_alone(**options)
-            return decorator.for_coroutine(job_id, manage, remember=remember, skip=skip)(function)
-        return decorator.for_function(job_id, partial(claim, **options), remember=remember, skip=skip)(function)
+            return base.for_coroutine(job_id, manage, remember=remember, skip=skip)(function)
+        return base.for_function(job_id, partial(claim, **options), remember=remember, skip=skip)(function)
 
     return decorate
-
-
-def claim_job(
-    job_id: str, owner: str | None = None, metadata: Metadata = None, ttl: float | None = JOB_TTL_SECONDS
-) -> JobClaim:
-    """Claim a job for `ttl` seconds; renew it with `heartbeat_job`. Raises `JobHeld` or `JobDone`."""
-    return default_client().claim_job(job_id, owner, metadata, ttl)
-
-
-def heartbeat_job(job_id: str, lease_id: str, *, note: str | None = None) -> float:
-    """Renew a claim for its own ttl and return how many seconds it lives from now. Raises `LeaseLost`."""
-    return default_client().heartbeat_job(job_id, lease_id, note=note)
-
-
-def release_job(job_id: str, lease_id: str) -> None:
-    """Give a claim back; a second time is harmless. Raises `LeaseLost` if it had ended in another way."""
-    default_client().release_job(job_id, lease_id)
-
-
-def get_job_owner(job_id: str) -> JobOwner | None:
-    """Return who owns a job, since when, and how alive that one looks; None if nobody does."""
-    return default_client().get_job_owner(job_id)
-
-
-def list_claimed_jobs(prefix: str | None = None, *, labels: Mapping[str, str] | None = None) -> list[JobOwner]:
-    """List the claimed jobs, ordered by name."""
-    return default_client().list_claimed_jobs(prefix, labels=labels)

@@ -11,7 +11,7 @@ import os
 import socket
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from holdfast.client import chance
+from holdfast.client import clock
 from holdfast.errors import JobDone, JobHeld, LeaseLost, Refused
 
 HOST_CHARS_MAX = 64
@@ -26,7 +26,7 @@ class _Name:
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self.text = f"{socket.gethostname()[:HOST_CHARS_MAX]}:{pid}:{chance.new_key()[:8]}"
+        self.text = f"{socket.gethostname()[:HOST_CHARS_MAX]}:{pid}:{clock.new_key()[:8]}"
         self.is_retired = False
 
 

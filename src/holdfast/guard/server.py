@@ -1,6 +1,6 @@
 """The server, asked lightly: where it is, with which token, and one question at a time.
 
-Where it is and which token is shown follow the client's own rules (`client/values/config.py`; a test compares them):
+Where it is and which token is shown follow the client's own rules (`client/config.py`; a test compares them):
 HOLDFAST_URL, else `client.toml`, else the default; and the token of `client.toml` goes to the server named there alone.
 """
 

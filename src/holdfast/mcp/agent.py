@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from holdfast import AsyncClaim, AsyncHoldfast, JobClaim, SessionInfo
-from holdfast.client.coroutines.session import AsyncSession
-from holdfast.client.flows import claiming, sessions
-from holdfast.client.values.options import Wanted
+from holdfast.client.aio import AsyncSession
+from holdfast.client.operations import claims, sessions
+from holdfast.client.options import Wanted
 
-QueuePosition: TypeAlias = claiming.Waiting
+QueuePosition: TypeAlias = claims.Waiting
 """A place in a queue, which the server keeps for a minute."""
 
 
@@ -19,8 +19,8 @@ class AgentClient(AsyncHoldfast):
 
     async def adopt_session(self, session_id: str, on_lost: Callable[[AsyncSession], object]) -> AsyncSession:
         """Take over a live session of this access token and keep it alive. Raises `Refused`."""
-        reply, term = await self._run(sessions.adopt_session(session_id, self._policy))
-        return AsyncSession(self._link, self, reply, term, on_lost)
+        opened = await self._run(sessions.adopt_session(session_id, self._policy))
+        return AsyncSession(self._link, self, opened, on_lost)
 
     async def keep_session(self, session_id: str) -> float:
         """Renew a session and all its claims once; return how many seconds it lives. Raises `Refused`."""
@@ -40,8 +40,8 @@ class AgentClient(AsyncHoldfast):
     ) -> JobClaim | QueuePosition:
         """Wait in the queue of a job, and keep the place if the turn does not come. Raises as `claim`."""
         terms = Wanted(ttl=ttl, owner=owner, session=session, wait=seconds, resume=True)
-        got = await self._run(claiming.visit(job, terms, self._policy))
-        return got if isinstance(got, claiming.Waiting) else got.claim
+        got = await self._run(claims.visit(job, terms, self._policy))
+        return got if isinstance(got, claims.Waiting) else got.claim
 
 
 def detach(session: AsyncSession) -> None:

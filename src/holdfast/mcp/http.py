@@ -13,12 +13,10 @@ from typing import Any, NoReturn
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.transport_security import TransportSecuritySettings
 
-from holdfast.client.common.http import headers_for, payload_of
-from holdfast.client.coroutines.background import BackgroundLoop
-from holdfast.client.coroutines.link import AsyncLink
-from holdfast.client.flows.effects import Open
-from holdfast.client.flows.effects import Send as SendRequest
-from holdfast.client.values.answer import Answer
+from holdfast.client.answers import Answer
+from holdfast.client.operations.effects import Open
+from holdfast.client.operations.effects import Send as SendRequest
+from holdfast.client.transports.base import headers_for, payload_of
 from holdfast.errors import Unreachable
 from holdfast.mcp.agent import AgentClient
 from holdfast.mcp.asgi import Ask, Receive, Scope, Send, headers_of
@@ -76,10 +74,8 @@ class InProcessClient(AgentClient):
         """Return the secret of a session; a caller whose token is a session's secret can enter that session alone."""
         return self._bearer if self._bearer.startswith(SECRET_PREFIX) else await super().session_secret(session_id)
 
-    def _prepare(self) -> None:
-        self._transport = self._in_process
-        self._background = BackgroundLoop()
-        self._link = AsyncLink(self._in_process, self._policy, self._background)
+    def _make_transport(self) -> InProcessTransport:
+        return self._in_process
 
 
 class Tools:

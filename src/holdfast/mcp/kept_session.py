@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec import UNSET
 
 from holdfast import AsyncClaim, AsyncSession, JobDone, JobHeld, JobStatus, LeaseLost, Refused
-from holdfast.client.values.options import OnWait
+from holdfast.client.options import OnWait
 from holdfast.errors import HoldfastError, Unreachable
 from holdfast.mcp import results, tools
 from holdfast.mcp.agent import AgentClient, detach, detach_claim

@@ -12,8 +12,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeAlias
 
 from holdfast import AsyncClaim
-from holdfast.client.values.options import OnWait
-from holdfast.client.values.records import Place
+from holdfast.client.options import OnWait
+from holdfast.client.records import Place
 from holdfast.mcp.results import RefusedError
 from holdfast.mcp.tools import PLACE_SECONDS
 

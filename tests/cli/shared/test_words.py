@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.cli.operators import watch
 from holdfast.cli.shared import options, output, refusals, times, waiting
-from holdfast.client.values.records import Happened, JobOwner, Place, Previous
+from holdfast.client.records import Happened, JobOwner, Place, Previous
 from holdfast.errors import (
     Deadlock,
     HoldfastError,

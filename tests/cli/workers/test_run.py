@@ -34,7 +34,10 @@ IMPATIENT = (
 """The same, but a server that is gone is not waited for with the release."""
 PATIENT = (
     "-c",
-    "from holdfast.cli import main; from holdfast.client.flows import ends; ends.RELEASED_SECONDS = 30; main.main()",
+    (
+        "from holdfast.cli import main; from holdfast.client.operations import loss_stream as stream;"
+        " stream.RELEASED_SECONDS = 30; main.main()"
+    ),
 )
 """The same, but what gives its claim back may take its time to end: the machine may be busy."""
 

@@ -13,10 +13,9 @@ from types import TracebackType
 from typing import NoReturn, Self
 
 from holdfast.cli.shared.options import Reach
-from holdfast.client.flows.effects import Open, Send
-from holdfast.client.threads.several import way_to
-from holdfast.client.values import answer as answers
-from holdfast.client.values import config
+from holdfast.client import answers, config
+from holdfast.client.operations.effects import Open, Send
+from holdfast.client.transports.sync import transport_to
 
 Answer = answers.Answer
 STREAM_SECONDS = 60.0
@@ -36,7 +35,7 @@ class Probe:
         self.token_origin = target.token_origin
         self.secret = next((what for start, what in _SECRETS.items() if (target.token or "").startswith(start)), None)
         """What it is, if it is shown in place of a token; by its look alone."""
-        self._transport = way_to(target, environment=os.environ)
+        self._transport = transport_to(target, environment=os.environ)
 
     @classmethod
     def find(cls, reach: Reach) -> Self:

@@ -1,0 +1,599 @@
+"""The client for coroutines: `AsyncHoldfast`, `AsyncClaim`, `AsyncClaims` and `AsyncSession`. It waits by awaiting.
+
+What coroutines have claimed is renewed on their own event loop, with one timer for all of it. At a loss, the block of
+an `async with` is cancelled, and leaves with `LeaseLost`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import warnings
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, Unpack
+from weakref import ref
+
+from holdfast.client import base, clock, owners
+from holdfast.client.background import SLICE_MS, Background, BackgroundFlow, Kept, Resting, Schedule
+from holdfast.client.base import ClaimingSession, Client
+from holdfast.client.deadline import Term
+from holdfast.client.lease import REMEMBER_SECONDS, ClaimGroup, HeldClaim, HeldSession, mention
+from holdfast.client.operations.claims import Got
+from holdfast.client.operations.effects import (
+    Awaiting,
+    Close,
+    Effect,
+    Flow,
+    Open,
+    Policy,
+    Read,
+    Rest,
+    Send,
+    Trail,
+    perform_immediate,
+)
+from holdfast.client.operations.events import Follower, OnAway
+from holdfast.client.operations.leases import Renewal, renewal_of_lease, renewal_of_session
+from holdfast.client.operations.loss_stream import Ends
+from holdfast.client.options import ClaimOptions
+from holdfast.client.records import Happened, plain_labels
+from holdfast.errors import HoldfastError
+from holdfast.wire.replies import SessionOpenedReply
+
+if TYPE_CHECKING:
+    from holdfast.client.transports.base import AsyncTransport
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+_WAITS = (Send, Rest, Open, Read, Close)
+
+
+# --- Flows in a coroutine --------------------------------------------------------------------------------------------
+
+
+async def drive(flow: Flow[T], transport: AsyncTransport, step: Callable[[Any], Effect], next_sent: list[Any]) -> T:
+    """Perform what a flow yields until it returns. Errors are thrown into the flow to clean up.
+
+    `next_sent` has what the flow is sent next. It is removed as it is sent: an error in a variable of this frame would
+    be a reference cycle, and all that the callers have would live until the garbage collector comes.
+
+    A cancelled flow is finished by a task of its own: it cleans up however often it is cancelled.
+    """
+    try:
+        while True:
+            effect = step(next_sent.pop())
+            try:
+                waits = isinstance(effect, _WAITS)
+                next_sent.append(await _perform(effect, transport) if waits else perform_immediate(effect))
+                step = flow.send
+            except asyncio.CancelledError as error:
+                return await shielded(drive(flow, transport, flow.throw, [error]), transport)
+            except BaseException as error:  # noqa: BLE001 - it is thrown on, into the flow
+                step, next_sent[:] = flow.throw, [error]
+    except StopIteration as returned:
+        result: T = returned.value
+        return result
+
+
+async def shielded(work: Coroutine[Any, Any, T], transport: AsyncTransport) -> T:
+    """Do something to its end, even if we are cancelled meanwhile; the transport stays open for so long."""
+    task = asyncio.get_running_loop().create_task(work)
+    transport.finishing.add(task)
+    task.add_done_callback(transport.finishing.discard)
+    task.add_done_callback(_retrieve_exception)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
+    finally:
+        del task  # It has the error that is raised here: a reference cycle.
+
+
+def _retrieve_exception(task: asyncio.Task[Any]) -> None:
+    """Keep asyncio from logging the exception: where the caller was cancelled, nothing else retrieves it."""
+    if not task.cancelled():
+        task.exception()
+
+
+async def _perform(effect: Effect, transport: AsyncTransport) -> Any:  # noqa: ANN401 - each has a result of its own
+    match effect:
+        case Send():
+            return await transport.send(effect)
+        case Rest(seconds=seconds):
+            return await asyncio.sleep(seconds)
+        case Open():
+            return await transport.stream(effect)
+        case Read(stream=stream):
+            return await stream.read()
+        case Close(stream=stream):
+            return stream.close()
+        case _:
+            raise TypeError(f"{type(effect).__name__} needs no waiting")
+
+
+class AsyncLink:
+    """What a claim or a session needs of its client: it runs flows and renews, on one event loop."""
+
+    def __init__(self, transport: AsyncTransport, policy: Policy, background: BackgroundLoop) -> None:
+        self.policy = policy
+        self._transport = transport
+        self._background = background
+        self._ends = Ends(policy, partial(background.add, send=transport.send), self._listen)
+        self._listening: set[asyncio.Task[None]] = set()
+
+    async def run(self, flow: Flow[T]) -> T:
+        """Run a flow to its end, in this task."""
+        return await drive(flow, self._transport, flow.send, [None])
+
+    def keep(self, term: Term, renewal: Renewal) -> Kept:
+        """Renew a term in the background until it ends, or nothing refers to the result any more."""
+        background, send = self._background, self._transport.send
+        return Kept(background, term, renewal, send=send, ends=self._ends, policy=self.policy)
+
+    async def close(self) -> None:
+        """Stop listening."""
+        while self._listening:
+            task = self._listening.pop()
+            task.cancel()
+            await asyncio.wait([task])
+
+    def _listen(self, flow: Flow[None]) -> None:
+        """Let a flow that waits for long go on in a task of its own."""
+        task = asyncio.get_running_loop().create_task(self.run(flow), name="holdfast-ends")
+        self._listening.add(task)
+        task.add_done_callback(self._listening.discard)
+
+
+class BackgroundLoop(Background):
+    """The schedule of one event loop."""
+
+    def __init__(self) -> None:
+        self._schedule = Schedule()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+        self._asking: set[asyncio.Task[None]] = set()
+
+    def close(self) -> None:
+        """Stop all of them."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for resting in self._schedule.clear():
+            resting.stopped = True
+        for task in self._asking:
+            task.cancel()
+
+    def _ask(self, running: BackgroundFlow, request: Send) -> None:
+        async def ask() -> None:
+            try:
+                step = partial(running.flow.send, await running.send(request))
+            except Exception as error:  # noqa: BLE001 - the flow handles it
+                step = partial(running.flow.throw, error)
+            self._advance(running, step)
+
+        task = asyncio.get_running_loop().create_task(ask())
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
+
+    def _rest(self, resting: Resting, due_ms: int) -> None:
+        if resting.is_over:
+            return
+        self._schedule.add(due_ms, resting)
+        if self._timer is None or due_ms < self._timer_ms:
+            self._arm(due_ms)
+
+    def _arm(self, due_ms: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        now_ms = clock.boot_ms()
+        self._timer_ms = min(due_ms, now_ms + SLICE_MS)
+        delay = max(self._timer_ms - now_ms, 0) / 1_000
+        self._timer = asyncio.get_running_loop().call_later(delay, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        for resting in self._schedule.take(clock.boot_ms()):
+            self._resume(resting)
+        due_ms = self._schedule.next_due_ms()
+        if due_ms is not None:
+            self._arm(due_ms)
+
+
+# --- Losses ----------------------------------------------------------------------------------------------------------
+
+_reporting: set[asyncio.Task[Any]] = set()
+
+
+class AsyncLost(asyncio.Event):
+    """Set at the loss. Asks the clock as well, so that a task which was held up sees the loss before it acts."""
+
+    def __init__(self, terms: Sequence[Term]) -> None:
+        super().__init__()
+        self._terms = tuple(terms)
+        _at_loss(self._terms, self.set)
+
+    def is_set(self) -> bool:
+        """Is any of it lost?"""
+        now = clock.now()
+        return super().is_set() or any(term.is_lost(now) for term in self._terms)
+
+
+class Block:
+    """The block of an `async with`: cancelled at a loss, as by a timeout."""
+
+    def __init__(self, terms: Sequence[Term]) -> None:
+        self._terms = tuple(terms)
+        self._task: asyncio.Task[Any] | None = None
+        self._cancelled = False
+        self._before = 0
+
+    def enter(self) -> None:
+        """Begin."""
+        self._task = asyncio.current_task()
+        self._before = 0 if self._task is None else self._task.cancelling()
+        _at_loss(self._terms, self._cancel)
+
+    def leave(self, kind: type[BaseException] | None) -> bool:
+        """End; True if the block was cancelled by us."""
+        task, self._task = self._task, None
+        if not self._cancelled or task is None:
+            return False
+        return task.uncancel() <= self._before and kind is asyncio.CancelledError
+
+    def _cancel(self) -> None:
+        if self._task is not None and not self._cancelled:
+            self._cancelled = True
+            self._task.cancel()
+
+
+def _at_loss(terms: Sequence[Term], action: Callable[[], object]) -> None:
+    """Call this on the event loop at the first loss, whichever thread notices it; once."""
+    loop = asyncio.get_running_loop()
+    left = [action]
+
+    def act() -> None:
+        if left:
+            left.pop()()
+
+    def hear() -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(act)
+
+    for term in terms:
+        term.on_loss(hear)
+
+
+def _report_loss(terms: Sequence[Term], held: object, on_lost: Callable[[Any], object] | None) -> None:
+    """Call `on_lost` at the first loss; a coroutine goes on in a task of its own."""
+    if on_lost is None:
+        return
+    whom = ref(held)
+
+    def report() -> None:
+        lost = whom()
+        returned = None if lost is None else on_lost(lost)
+        if inspect.iscoroutine(returned):
+            task = asyncio.get_running_loop().create_task(returned)
+            _reporting.add(task)
+            task.add_done_callback(_reporting.discard)
+
+    _at_loss(terms, report)
+
+
+# --- What is held ----------------------------------------------------------------------------------------------------
+
+
+class _Entered(Protocol):
+    """An async context manager that returns itself."""
+
+    async def __aenter__(self) -> Self: ...
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+C = TypeVar("C", bound=_Entered)
+
+
+class Acquiring(Generic[C]):
+    """Something that is about to be claimed: `await` it to have it, or enter it with `async with`."""
+
+    def __init__(self, get: Callable[[], Coroutine[Any, Any, C]]) -> None:
+        self._get = get
+        self._held: C | None = None
+
+    def __await__(self) -> Generator[Any, None, C]:
+        return self._get().__await__()
+
+    async def __aenter__(self) -> C:
+        self._held = await self._get()
+        return await self._held.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        held, self._held = self._held, None
+        if held is not None:
+            await held.__aexit__(kind, error, trace)
+
+
+class AsyncClaim(HeldClaim, Awaiting):
+    """A job that is ours, renewed in the background until it is released or lost.
+
+    Use it in an `async with` statement: leaving the block releases it, as failed if by an exception. At a loss the
+    block is cancelled and raises `LeaseLost`.
+    """
+
+    def __init__(self, link: AsyncLink, got: Got, on_lost: Callable[[AsyncClaim], object] | None) -> None:
+        """Begin to keep it. Made by the client's `claim`."""
+        super().__init__(got, link.policy)
+        self._link = link
+        self.lost = AsyncLost([self._term])
+        """An event that is set when the claim is lost."""
+        self._block = Block([self._term])
+        _report_loss([self._term], self, on_lost)
+        self._kept = self._keep()
+
+    async def __aenter__(self) -> Self:
+        self.raise_if_lost()
+        self._block.enter()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        ours = self._block.leave(kind)
+        try:
+            await self.release(outcome=None if error is None or ours else "failed")
+        except HoldfastError as problem:
+            if error is None or ours:
+                raise
+            # What happened in the block matters more.
+            mention(problem, f"{self._term.name} was not released")
+        finally:
+            self._stop()
+        if ours:
+            raise self._term.error()  # The caller knew of the loss before, and the block was cancelled all the same.
+
+    async def release(
+        self, *, outcome: str | None = None, result: str | None = None, remember: float | None = None
+    ) -> None:
+        """Give the job back; a second time is harmless. It goes through even if the task is cancelled meanwhile.
+
+        `outcome` is `done` (then `remember` says for how many seconds the job stays done) or `failed` (then it counts
+        as an attempt). Raises `LeaseLost` if it was not ours any more.
+        """
+        try:
+            await self._link.run(self._releasing(outcome, result, remember))
+        finally:
+            self._settle()
+
+    async def done(self, result: str | None = None, *, remember: float = REMEMBER_SECONDS) -> None:
+        """Give the job back as finished: whoever claims it within `remember` seconds gets `JobDone`."""
+        await self.release(outcome="done", result=result, remember=remember)
+
+    def _keep(self) -> Kept:
+        kept: Kept = self._link.keep(self._term, renewal_of_lease(self._claim))
+        return kept
+
+    def __del__(self) -> None:
+        """Warn if it was never given back; it is not renewed any more and ends by itself."""
+        if self._is_dropped:
+            self._stop()
+            owners.retire(self.owner)
+            text = f"{self._term.name} was dropped while held; use `async with`, or await release()"
+            warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
+
+
+class AsyncClaims(ClaimGroup[AsyncClaim], Awaiting):
+    """Several jobs that are ours, every one of them. An async context manager, as `AsyncClaim`."""
+
+    def __init__(self, link: AsyncLink, gots: Sequence[Got], on_lost: Callable[[AsyncClaims], object] | None) -> None:
+        """Begin to keep them. Made by the client's `claim_all`."""
+        super().__init__([AsyncClaim(link, got, None) for got in gots])
+        self._link = link
+        self.lost = AsyncLost(self._terms)
+        """An event that is set when the first of them is lost."""
+        self._block = Block(self._terms)
+        _report_loss(self._terms, self, on_lost)
+
+    async def __aenter__(self) -> Self:
+        self.raise_if_lost()
+        self._block.enter()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        ours = self._block.leave(kind)
+        try:
+            await self.release(outcome=None if error is None or ours else "failed")
+        except HoldfastError as problem:
+            if error is None or ours:
+                raise
+            # What happened in the block matters more.
+            mention(problem, f"the claims on {', '.join(self.tokens)} were not all released")
+        finally:
+            self._stop()
+        if ours:
+            raise self._loss()
+
+    async def release(
+        self, *, outcome: str | None = None, result: str | None = None, remember: float | None = None
+    ) -> None:
+        """Give all of them back; raises the first error, after all were tried."""
+        try:
+            await self._link.run(self._releasing(outcome, result, remember))
+        finally:
+            self._settle()
+
+
+class AsyncSession(
+    HeldSession[AsyncClaim],
+    ClaimingSession[AsyncClaim, AsyncClaims, Acquiring[AsyncClaim], Acquiring[AsyncClaims]],
+    Awaiting,
+):
+    """A session that is ours, kept alive in the background. Use it in an `async with` statement: leaving it ends it."""
+
+    def __init__(
+        self,
+        link: AsyncLink,
+        claimer: AsyncHoldfast,
+        opened: tuple[SessionOpenedReply, Term],
+        on_lost: Callable[[AsyncSession], object] | None,
+    ) -> None:
+        """Begin to keep it. Made by the client's `session`."""
+        reply, term = opened
+        super().__init__(link.policy, reply, term)
+        self._link = link
+        self._claimer = claimer
+        self.lost = AsyncLost([term])
+        """An event that is set when the session is lost."""
+        self._block = Block([term])
+        _report_loss([term], self, on_lost)
+        self._kept = link.keep(term, renewal_of_session(reply.session_id, reply.session_secret))
+
+    async def __aenter__(self) -> Self:
+        self.raise_if_lost()
+        self._block.enter()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        ours = self._block.leave(kind)
+        try:
+            await self.end()
+        except HoldfastError as problem:
+            if error is None or ours:
+                raise
+            # What happened in the block matters more.
+            mention(problem, f"the session {self.session_id} was not ended")
+        if ours:
+            raise self._term.error()  # The caller knew of the loss before, and the block was cancelled all the same.
+
+    def _adopt(self, got: Any) -> Any:  # noqa: ANN401 - what is about to be claimed
+        """Remember what comes of a claim, so that it is not renewed after the session's end."""
+
+        async def get() -> Any:  # noqa: ANN401 - a claim, or several
+            return super(AsyncSession, self)._adopt(await got)
+
+        return Acquiring(get)
+
+    async def end(self) -> None:
+        """End the session, and with it every claim of it, in one step; a second time is harmless."""
+        try:
+            await self._link.run(self._ending())
+        finally:
+            self._stop_all()
+
+    def __del__(self) -> None:
+        """Warn if it was never ended; it is not kept alive any more and ends by itself."""
+        if self._is_dropped:
+            self._stop()
+            text = f"{self._term.name} was dropped while it lived; use `async with`, or await end()"
+            warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
+
+
+# --- The client ------------------------------------------------------------------------------------------------------
+
+
+class AsyncHoldfast(
+    Client[
+        AsyncClaim,
+        AsyncClaims,
+        AsyncSession,
+        Acquiring[AsyncClaim],
+        Acquiring[AsyncClaims],
+        Acquiring[AsyncSession],
+    ],
+    Awaiting,
+):
+    """A client of one server, for the coroutines of one event loop. Close it, or use it as an async context manager.
+
+    >>> async with AsyncHoldfast() as holdfast, holdfast.claim("github-issue-1842", ttl=120) as claim:
+    ...     await push(branch, fencing_token=claim.token)
+    """
+
+    def _prepare(self) -> None:
+        self._transport = self._make_transport()
+        self._background = BackgroundLoop()
+        self._link = AsyncLink(self._transport, self._policy, self._background)
+
+    def _make_transport(self) -> AsyncTransport:
+        # Imported here, because it needs aiohttp: `help(holdfast)` works without.
+        from holdfast.client.transports.aio import transport_to  # noqa: PLC0415
+
+        return transport_to(self._target, environment=self._environment)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections. Claims that are still held are not renewed any more."""
+        self._background.close()
+        await self._link.close()
+        await self._transport.close()
+
+    def _worker(self) -> object:
+        return asyncio.current_task()
+
+    def _enter(self, flow: Callable[[Trail], Flow[Any]], kind: str, on_lost: Callable[[Any], object] | None) -> Any:  # noqa: ANN401
+        async def get() -> Any:  # noqa: ANN401 - of this kind
+            got = await self._link.run(flow(Trail()))
+            if kind == "session":
+                return AsyncSession(self._link, self, got, on_lost)
+            return (AsyncClaim if kind == "claim" else AsyncClaims)(self._link, got, on_lost)
+
+        return Acquiring(get)
+
+    def _decorator(
+        self, job_id: str, claim: Callable[[str], Acquiring[AsyncClaim]], *, remember: float | None, skip: bool
+    ) -> Callable[[F], F]:
+        return base.for_coroutine(job_id, claim, remember=remember, skip=skip)
+
+    async def events(
+        self,
+        prefix: str | None = None,
+        *,
+        labels: Mapping[str, str] | None = None,
+        after: int | None = None,
+        on_away: OnAway | None = None,
+    ) -> AsyncIterator[Happened]:
+        """Follow everything that happens but renewals, for ever, through broken connections.
+
+        `after` is the `seq` of the last event one has seen; without it, it begins now. What the server no longer keeps
+        comes as an event `resync`. `on_away` is called with the reason if the server is away, and with None when it is
+        back.
+        """
+        follower = Follower(self._policy, prefix, after, plain_labels(labels), on_away)
+        try:
+            while True:
+                for event in await self._run(follower.more()):
+                    yield event
+        finally:
+            await self._run(follower.close())
+
+
+def claim_alone(**options: Unpack[ClaimOptions]) -> Callable[[str], AbstractAsyncContextManager[AsyncClaim]]:
+    """Return what claims a job with a client of its own, for a caller that has none."""
+    from holdfast.client.transports import aio as _needed  # noqa: F401, PLC0415 - raises here if aiohttp is missing
+
+    @asynccontextmanager
+    async def managed(job_id: str) -> AsyncIterator[AsyncClaim]:
+        async with (
+            AsyncHoldfast() as client,
+            client.claim(job_id, **options) as claim,
+        ):
+            yield claim
+
+    return managed

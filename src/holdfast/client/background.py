@@ -1,0 +1,215 @@
+"""What goes on in the background for what is held: renewal, the deadline, and hearing of its end.
+
+    claimed ──► nothing, for a moment: what is released by then costs no more than an entry in a heap
+                  │ half a second, or less if a renewal is due before
+                  ▼
+                watch_deadline     waits for nothing but time
+                keep_renewed       separate: a renewal that hangs must not hide the deadline
+                Ends.attend        its end is heard of as soon as it happens (L9)
+
+`Kept` begins this for one claim or session, and it goes on for as long as anything refers to that. So a claim that was
+dropped, or that an interrupt kept from reaching its caller, is not renewed. `Background` advances the flows up to where
+they have to wait; `sync` and `aio` say how to wait, in a thread and on an event loop.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
+from heapq import heapify, heappop, heappush
+from itertools import count
+from typing import Any
+from weakref import ref
+
+from holdfast.client import clock
+from holdfast.client.deadline import Term
+from holdfast.client.operations.effects import Effect, Flow, Policy, Rest, Send, perform_immediate
+from holdfast.client.operations.leases import MOMENT_MS, Renewal, keep_renewed, watch_deadline
+from holdfast.client.operations.loss_stream import Ends
+
+SLICE_MS = 1_000
+"""The longest sleep: a timer stops while the machine sleeps, so the clock is read again and again."""
+_BUG = "a bug while renewing; the claim ends when its time is over"
+
+log = logging.getLogger("holdfast.client")
+
+
+class Resting:
+    """What the background resumes at a moment, unless it is stopped or its owner is gone by then."""
+
+    __slots__ = ("_owner", "stopped")
+
+    def __init__(self, owner: object) -> None:
+        self.stopped = False
+        """Set to stop it: it is not resumed any more, and nothing waits for the answer to what a flow has asked."""
+        self._owner = None if owner is None else ref(owner)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it was stopped, or its owner is gone: an interrupt may have come before that reached its caller."""
+        return self.stopped or (self._owner is not None and self._owner() is None)
+
+
+class BackgroundFlow(Resting):
+    """A flow that goes on in the background, and what sends its requests."""
+
+    __slots__ = ("flow", "send")
+
+    def __init__(self, flow: Flow[None], send: Callable[[Send], Any], owner: object = None) -> None:
+        super().__init__(owner)
+        self.flow = flow
+        self.send = send
+
+
+class _Beginning(Resting):
+    """Begins something later. It refers to that weakly, so whoever drops that has dropped all of it."""
+
+    __slots__ = ()
+
+    def begin(self) -> None:
+        kept: Any = None if self._owner is None else self._owner()
+        if kept is not None:
+            kept.begin()
+
+
+class Schedule:
+    """A heap of what rests, by due time. What was stopped is removed lazily: when it comes up, or once a second."""
+
+    def __init__(self) -> None:
+        # Two numbers in front, so that no Python code runs in a comparison: the garbage collector or a signal handler
+        # could change the heap there.
+        self._heap: list[tuple[int, int, Resting]] = []
+        self._numbers = count()
+        self._cleans_ms = 0
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def add(self, due_ms: int, resting: Resting) -> None:
+        """Add something that is due at a moment."""
+        heappush(self._heap, (due_ms, next(self._numbers), resting))
+
+    def take(self, now_ms: int) -> list[Resting]:
+        """Remove and return what is due, in order."""
+        if now_ms >= self._cleans_ms:
+            self._cleans_ms = now_ms + SLICE_MS
+            self._heap = [each for each in self._heap if not each[2].stopped]
+            heapify(self._heap)
+        taken: list[Resting] = []
+        while self._heap and (self._heap[0][0] <= now_ms or self._heap[0][2].stopped):
+            resting = heappop(self._heap)[2]
+            if not resting.stopped:
+                taken.append(resting)
+        return taken
+
+    def clear(self) -> list[Resting]:
+        """Remove and return all of it."""
+        taken, self._heap = [each[2] for each in self._heap], []
+        return taken
+
+    def next_due_ms(self) -> int | None:
+        """Return when the next is due; None if there is none."""
+        return self._heap[0][0] if self._heap else None
+
+
+class Background(ABC):
+    """Advances each flow up to where it has to wait."""
+
+    def add(self, flow: Flow[None], send: Callable[[Send], Any], owner: object = None) -> BackgroundFlow:
+        """Keep a flow going until it ends or is stopped, or its owner is gone."""
+        running = BackgroundFlow(flow, send, owner)
+        self._advance(running, partial(flow.send, None))
+        return running
+
+    def begin_at(self, begins_ms: int, kept: object) -> Resting:
+        """Call `kept.begin()` at a moment of the clock that counts on while the machine sleeps."""
+        beginning = _Beginning(kept)
+        self._rest(beginning, begins_ms)
+        return beginning
+
+    @abstractmethod
+    def _rest(self, resting: Resting, due_ms: int) -> None:
+        """Resume it at that moment."""
+
+    @abstractmethod
+    def _ask(self, running: BackgroundFlow, request: Send) -> None:
+        """Resume it with the answer to a request."""
+
+    def _resume(self, resting: Resting) -> None:
+        if isinstance(resting, BackgroundFlow):
+            self._advance(resting, partial(resting.flow.send, None))
+        elif isinstance(resting, _Beginning) and not resting.is_over:
+            try:
+                resting.begin()
+            except Exception:
+                log.exception(_BUG)  # The others must go on all the same.
+
+    def _advance(self, running: BackgroundFlow, step: Callable[[], Effect]) -> None:
+        """Go on with a flow. Only one thread at a time has it."""
+        try:
+            while not running.is_over:
+                effect = step()
+                match effect:
+                    case Rest(seconds=seconds):
+                        self._rest(running, clock.boot_ms() + max(0, round(seconds * 1_000)))
+                        return
+                    case Send():
+                        self._ask(running, effect)
+                        return
+                    case _:
+                        step = partial(running.flow.send, perform_immediate(effect))
+            running.flow.close()
+        except StopIteration:
+            return
+        except Exception:
+            # The others must go on all the same; the deadline of this one is watched by another flow.
+            log.exception(_BUG)
+
+
+class Kept:
+    """What goes on for one term, until it ends or nothing refers to this any more."""
+
+    __slots__ = ("__weakref__", "_background", "_ends", "_going_on", "_policy", "_renewal", "_send", "_term", "stopped")
+
+    def __init__(
+        self,
+        background: Background,
+        term: Term,
+        renewal: Renewal,
+        *,
+        send: Callable[[Send], Any],
+        ends: Ends,
+        policy: Policy,
+    ) -> None:
+        """Wait for the moment to begin."""
+        self.stopped = False
+        self._background = background
+        self._term = term
+        self._renewal = renewal
+        self._send = send
+        self._ends = ends
+        self._policy = policy
+        self._going_on: list[Resting] = []
+        # Last of all: where the answer took long, the moment is past, and another thread may begin right now.
+        self._going_on.append(background.begin_at(term.quiet_ms(MOMENT_MS), self))
+
+    def begin(self) -> None:
+        """Watch the term, renew it, and hear of its end. Called in the background; it waits for nothing."""
+        if self._term.ended:
+            return
+        renewal = self._renewal
+        renewing = keep_renewed(self._term, renewal.request, self._policy, renewal.look)
+        for flow in (watch_deadline(self._term), renewing):
+            running = self._background.add(flow, self._send, self)
+            self._going_on.append(running)
+            if self.stopped:
+                running.stopped = True  # Checked after the append: whoever stops it from now on sees this flow.
+        self._ends.attend(self._term, self._renewal)
+
+    def stop(self) -> None:
+        """Stop all of it; a second time is harmless. Safe in any thread, and in the garbage collector."""
+        self.stopped = True
+        for each in self._going_on:
+            each.stopped = True

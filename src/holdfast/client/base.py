@@ -1,0 +1,462 @@
+"""What the clients for threads and coroutines share: configuration, the verbs that claim, and `exclusive`.
+
+The verbs that claim differ in what they return: `Holdfast` returns the claim itself, `AsyncHoldfast` an `Acquiring`,
+which can be awaited or entered. Hence the type variables. All other operations are declared in `operations/queries.py`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+import string
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from datetime import UTC, datetime
+from functools import partial, wraps
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
+
+import msgspec
+
+from holdfast.client import clock, config, owners
+from holdfast.client.operations import claims
+from holdfast.client.operations import sessions as session_flows
+from holdfast.client.operations.claims import Got
+from holdfast.client.operations.effects import (
+    ANSWER_SECONDS,
+    RETRY_SECONDS,
+    Flow,
+    Policy,
+    Trail,
+    acquisition,
+)
+from holdfast.client.operations.queries import TTL_SECONDS, Operations
+from holdfast.client.options import (
+    ClaimAllOptions,
+    ClaimAnyOptions,
+    ClaimJobOptions,
+    ClaimOptions,
+    Wanted,
+    check_names,
+    takes_options,
+    wanted,
+)
+from holdfast.client.records import JobClaim, Metadata
+from holdfast.client.requests import names, patience, whole_seconds
+from holdfast.errors import JobDone, JobHeld
+
+log = logging.getLogger("holdfast.client")
+
+JOB_TTL_SECONDS = 120.0
+"""For callers that renew themselves: rarely, if they are agents."""
+SILENCE_SECONDS = 3.0
+"""How long an address may be silent at least before another is asked, if so much was given for an answer."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+AnyClaim = TypeVar("AnyClaim")
+"""A claim: `Claim` or `AsyncClaim`."""
+AnyClaims = TypeVar("AnyClaims")
+"""Several claims: `Claims` or `AsyncClaims`."""
+AnySession = TypeVar("AnySession")
+"""A session: `Session` or `AsyncSession`."""
+GotClaim = TypeVar("GotClaim")
+"""What the verbs for one claim return: the claim, or something to await or enter."""
+GotClaims = TypeVar("GotClaims")
+"""The same for several claims."""
+GotSession = TypeVar("GotSession")
+"""The same for a session."""
+
+
+class Client(Operations, ABC, Generic[AnyClaim, AnyClaims, AnySession, GotClaim, GotClaims, GotSession]):
+    """A client of one server: its configuration and all that it can do. The token never shows."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        token: str | None = None,
+        token_file: str | os.PathLike[str] | None = None,
+        ca_file: str | os.PathLike[str] | None = None,
+        allow_insecure_http: bool | None = None,
+        owner: str | None = None,
+        answer_seconds: float = ANSWER_SECONDS,
+        retry_seconds: float = RETRY_SECONDS,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Find the server and the token; nothing is sent yet. Raises `SettingsError`.
+
+        What is not given comes from HOLDFAST_URL, HOLDFAST_TOKEN, HOLDFAST_TOKEN_FILE, else from the user's
+        client.toml. So do `ca_file` (HOLDFAST_CA_FILE), the certificates to trust in place of the system's, and
+        `allow_insecure_http` (HOLDFAST_ALLOW_INSECURE_HTTP), without which no token goes to another machine over plain
+        HTTP. `owner` is the name that claims bear unless they have one of their own; without any, each thread or
+        task has one of the form host:pid:random. An answer may take `answer_seconds`; a server that does not answer is
+        asked again for `retry_seconds`.
+
+        `url` may be several addresses of the nodes of one server, with commas in between. One that does not answer, or
+        knows no leader, is left for the next, and a silent one is given its share of `answer_seconds` only.
+        """
+        self._environment = os.environ if environment is None else environment
+        self._target = config.find(
+            url=url,
+            token=token,
+            token_file=None if token_file is None else Path(token_file),
+            environment=self._environment,
+            ca_file=None if ca_file is None else Path(ca_file),
+            allow_insecure_http=allow_insecure_http,
+        )
+        config.tell_if_insecure(self._target)
+        self._owner = owner
+        answer_seconds = patience(answer_seconds, "answer_seconds", allow_zero=False)
+        addresses = len(self._target.addresses)
+        self._policy = Policy(
+            self._target.url,
+            max(answer_seconds / addresses, min(answer_seconds, SILENCE_SECONDS)),
+            patience(retry_seconds, "retry_seconds", allow_zero=True),
+            token_file=None if self._target.token_file is None else str(self._target.token_file),
+            addresses=addresses,
+        )
+        self._prepare()
+
+    @abstractmethod
+    def _prepare(self) -> None:
+        """Make the transport; nothing is sent yet."""
+
+    @abstractmethod
+    def _enter(self, flow: Callable[[Trail], Flow[Any]], kind: str, on_lost: Callable[[Any], object] | None) -> Any:  # noqa: ANN401
+        """Run a flow that obtains something, and return what keeps that: a `claim`, `claims` or a `session`."""
+
+    @abstractmethod
+    def _decorator(
+        self, job_id: str, claim: Callable[[str], GotClaim], *, remember: float | None, skip: bool
+    ) -> Callable[[F], F]:
+        """Return what lets a function run only while a job is ours."""
+
+    @property
+    def url(self) -> str:
+        """The server's address; several have commas in between."""
+        return self._target.url
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables by which a child process reaches the same server in the same way; never the token."""
+        return self._target.environment
+
+    def __repr__(self) -> str:
+        """Show where it leads, never the token."""
+        return f"<{type(self).__name__} {self._target.url}>"
+
+    def _named(self, terms: Wanted) -> Wanted:
+        """Put a name on a claim that has none: the client's, else that of the thread or task that claims."""
+        if terms.owner:
+            return terms
+        return msgspec.structs.replace(terms, owner=self._owner or owners.owner_of(self._worker()))
+
+    def _claim(self, job_id: str, terms: Wanted, trail: Trail) -> Flow[Got]:
+        return claims.claim(job_id, self._named(terms), self._policy, trail)
+
+    def _claim_any(self, job_ids: Sequence[str], terms: Wanted, trail: Trail) -> Flow[Got]:
+        return claims.claim_any(job_ids, self._named(terms), self._policy, trail)
+
+    def _claim_all(self, job_ids: Sequence[str], terms: Wanted, trail: Trail) -> Flow[list[Got]]:
+        return claims.claim_all(job_ids, self._named(terms), self._policy, trail)
+
+    @takes_options(ClaimOptions)
+    def claim(
+        self,
+        job_id: str,
+        *,
+        session: str | None = None,
+        on_lost: Callable[[AnyClaim], object] | None = None,
+        **options: Unpack[ClaimOptions],
+    ) -> GotClaim:
+        """Claim a job and keep it renewed: `with holdfast.claim("github-issue-1842") as claim:`.
+
+        Raises `JobHeld`, `NotInTime`, `JobDone`, `Deadlock`.
+
+        `ttl` is the life of the lease in seconds (the server's default, which is 60), `wait` how long to stand in line
+        for it. `owner` is the name that others see, `metadata` what they see with it, `labels` what they find it by.
+        `resume` asks for one's own live claim back, `redo` claims a job although it is done. `lock_delay` keeps the job
+        closed for so many seconds after any end. `session` is the id of a session that the claim ends with. `on_wait`
+        is called with the place in the line every few seconds. `on_lost` is called when the claim is lost: by
+        `Holdfast` in a thread of its own, by `AsyncHoldfast` on the event loop, which awaits what it returns.
+        """
+        terms = wanted(options, ClaimOptions, session)
+        got: GotClaim = self._enter(partial(self._claim, job_id, terms), "claim", on_lost)
+        return got
+
+    @takes_options(ClaimAnyOptions)
+    def claim_any(
+        self,
+        job_ids: Sequence[str],
+        *,
+        session: str | None = None,
+        on_lost: Callable[[AnyClaim], object] | None = None,
+        **options: Unpack[ClaimAnyOptions],
+    ) -> GotClaim:
+        """Claim the first free job of a list and keep it renewed: how a worker takes work from a backlog.
+
+        Finished jobs are passed over. Raises `JobHeld` with `others`, or `JobDone` when only finished ones are left.
+        With `wait` it asks again and again; there is no line for this. The options are those of `claim`.
+        """
+        terms = wanted(options, ClaimAnyOptions, session)
+        got: GotClaim = self._enter(partial(self._claim_any, names(job_ids), terms), "claim", on_lost)
+        return got
+
+    @takes_options(ClaimAllOptions)
+    def claim_all(
+        self,
+        job_ids: Sequence[str],
+        *,
+        session: str | None = None,
+        on_lost: Callable[[AnyClaims], object] | None = None,
+        **options: Unpack[ClaimAllOptions],
+    ) -> GotClaims:
+        """Claim every job of a list or none, and keep all of them renewed. Options and exceptions as of `claim`."""
+        terms = wanted(options, ClaimAllOptions, session)
+        got: GotClaims = self._enter(partial(self._claim_all, names(job_ids), terms), "claims", on_lost)
+        return got
+
+    @overload
+    def exclusive(
+        self,
+        job_id: str,
+        *,
+        remember: float | None = None,
+        skip: Literal[False] = False,
+        **options: Unpack[ClaimOptions],
+    ) -> Callable[[F], F]: ...
+    @overload
+    def exclusive(
+        self, job_id: str, *, remember: float | None = None, skip: Literal[True], **options: Unpack[ClaimOptions]
+    ) -> Skipping: ...
+    @takes_options(ClaimOptions)
+    def exclusive(
+        self, job_id: str, *, remember: float | None = None, skip: bool = False, **options: Unpack[ClaimOptions]
+    ) -> Callable[[F], F] | Skipping:
+        """Let a function run only while this job is ours; a coroutine function, if the client is `AsyncHoldfast`.
+
+        `{date}` in `job_id` is today's date (UTC), `{name}` any argument of the call. With `remember` the job counts as
+        done for so many seconds once the function has returned. Raises `JobHeld` or `JobDone` instead of calling it;
+        with `skip` it returns None and logs the reason. The other options are those of `claim`.
+        """
+        check_names(options, ClaimOptions)
+        return self._decorator(job_id, partial(self.claim, **options), remember=remember, skip=skip)
+
+    @acquisition
+    @takes_options(ClaimJobOptions)
+    def claim_job(
+        self,
+        trail: Trail,
+        job_id: str,
+        owner: str | None = None,
+        metadata: Metadata = None,
+        ttl: float | None = JOB_TTL_SECONDS,
+        *,
+        session: str | None = None,
+        **options: Unpack[ClaimJobOptions],
+    ) -> Flow[JobClaim]:
+        """Claim a job and leave it to the caller to renew. Options and exceptions as of `claim`."""
+        terms = wanted(options, ClaimJobOptions, session, owner=owner, metadata=metadata, ttl=ttl)
+        return (yield from self._claim(job_id, terms, trail)).claim
+
+    @acquisition
+    @takes_options(ClaimAnyOptions, ttl=JOB_TTL_SECONDS)
+    def claim_any_job(
+        self, trail: Trail, job_ids: Sequence[str], *, session: str | None = None, **options: Unpack[ClaimAnyOptions]
+    ) -> Flow[JobClaim]:
+        """Claim the first free job of a list and leave it to the caller to renew. Raises as `claim_any`."""
+        terms = wanted(options, ClaimAnyOptions, session, ttl=JOB_TTL_SECONDS)
+        return (yield from self._claim_any(names(job_ids), terms, trail)).claim
+
+    @acquisition
+    @takes_options(ClaimAllOptions, ttl=JOB_TTL_SECONDS)
+    def claim_all_jobs(
+        self, trail: Trail, job_ids: Sequence[str], *, session: str | None = None, **options: Unpack[ClaimAllOptions]
+    ) -> Flow[list[JobClaim]]:
+        """Claim every job of a list or none, and leave it to the caller to renew each. Raises as `claim_all`."""
+        terms = wanted(options, ClaimAllOptions, session, ttl=JOB_TTL_SECONDS)
+        return [got.claim for got in (yield from self._claim_all(names(job_ids), terms, trail))]
+
+    def session(
+        self,
+        name: str | None = None,
+        *,
+        ttl: float = TTL_SECONDS,
+        metadata: Metadata = None,
+        on_lost: Callable[[AnySession], object] | None = None,
+    ) -> GotSession:
+        """Open a session and keep it alive: claims made through it all end with it.
+
+        `name` is what others see of it, and `metadata` what they see with it. `ttl` is its life in seconds if this
+        process dies. `on_lost` is called when the session is lost: by `Holdfast` in a thread of its own, by
+        `AsyncHoldfast` on the event loop, which awaits what it returns.
+        """
+        options: dict[str, Any] = {"name": name, "ttl_seconds": whole_seconds(ttl), "metadata": metadata}
+        got: GotSession = self._enter(partial(session_flows.open_session, self._policy, **options), "session", on_lost)
+        return got
+
+
+class ClaimingSession(ABC, Generic[AnyClaim, AnyClaims, GotClaim, GotClaims]):
+    """The part of a session that claims: what is claimed through it ends with it."""
+
+    _claimer: Client[AnyClaim, AnyClaims, Any, GotClaim, GotClaims, Any]
+
+    @property
+    @abstractmethod
+    def session_id(self) -> str:
+        """The session's id."""
+
+    @abstractmethod
+    def _adopt(self, got: T) -> T:
+        """Remember a claim or several, so that they are not renewed after the session's end."""
+
+    @takes_options(ClaimOptions)
+    def claim(
+        self, job_id: str, *, on_lost: Callable[[AnyClaim], object] | None = None, **options: Unpack[ClaimOptions]
+    ) -> GotClaim:
+        """Claim a job for this session, as the client's `claim`."""
+        return self._adopt(self._claimer.claim(job_id, session=self.session_id, on_lost=on_lost, **options))
+
+    @takes_options(ClaimAnyOptions)
+    def claim_any(
+        self,
+        job_ids: Sequence[str],
+        *,
+        on_lost: Callable[[AnyClaim], object] | None = None,
+        **options: Unpack[ClaimAnyOptions],
+    ) -> GotClaim:
+        """Claim the first free job of a list for this session, as the client's `claim_any`."""
+        return self._adopt(self._claimer.claim_any(job_ids, session=self.session_id, on_lost=on_lost, **options))
+
+    @takes_options(ClaimAllOptions)
+    def claim_all(
+        self,
+        job_ids: Sequence[str],
+        *,
+        on_lost: Callable[[AnyClaims], object] | None = None,
+        **options: Unpack[ClaimAllOptions],
+    ) -> GotClaims:
+        """Claim every job of a list or none for this session, as the client's `claim_all`."""
+        return self._adopt(self._claimer.claim_all(job_ids, session=self.session_id, on_lost=on_lost, **options))
+
+
+# --- A function that runs only while a job is ours -------------------------------------------------------------------
+
+
+class Skipping(Protocol):
+    """A decorator whose function may be passed over: then it returns None."""
+
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> Callable[P, Coroutine[Any, Any, R | None]]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Callable[P, R | None]: ...
+
+
+class HeldByThread(Protocol):
+    """What an ordinary function needs of its claim."""
+
+    def __enter__(self) -> object: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+    def done(self, *, remember: float) -> None:
+        """Give the job back as finished."""
+
+
+class HeldByCoroutine(Protocol):
+    """What a coroutine function needs of its claim, once it is entered."""
+
+    async def done(self, *, remember: float) -> None:
+        """Give the job back as finished."""
+
+
+def for_function(
+    job_id: str, claim: Callable[[str], HeldByThread], *, remember: float | None, skip: bool
+) -> Callable[[F], F]:
+    """Return the decorator for an ordinary function."""
+
+    def decorate(function: F) -> F:
+        if inspect.iscoroutinefunction(function):
+            raise TypeError("this is for ordinary functions; take AsyncHoldfast.exclusive for coroutine functions")
+        signature = _checked(job_id, function)
+
+        @wraps(function)
+        def run(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - whatever the function takes and gives
+            try:
+                held = claim(_name(job_id, signature, args, kwargs))
+            except (JobHeld, JobDone) as reason:
+                if not skip:
+                    raise
+                log.info("%s was not called: %s", function.__qualname__, reason)
+                return None
+            with held:
+                result = function(*args, **kwargs)
+                if remember is not None:
+                    held.done(remember=remember)
+            return result
+
+        return cast("F", run)
+
+    return decorate
+
+
+def for_coroutine(
+    job_id: str,
+    claim: Callable[[str], AbstractAsyncContextManager[HeldByCoroutine]],
+    *,
+    remember: float | None,
+    skip: bool,
+) -> Callable[[F], F]:
+    """Return the decorator for a coroutine function."""
+
+    def decorate(function: F) -> F:
+        if not inspect.iscoroutinefunction(function):
+            raise TypeError("this is for coroutine functions; take Holdfast.exclusive for ordinary ones")
+        signature = _checked(job_id, function)
+        work = cast("Callable[..., Awaitable[Any]]", function)
+
+        @wraps(function)
+        async def run(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - whatever the function takes and gives
+            async with AsyncExitStack() as stack:
+                try:
+                    held = await stack.enter_async_context(claim(_name(job_id, signature, args, kwargs)))
+                except (JobHeld, JobDone) as reason:
+                    if not skip:
+                        raise
+                    log.info("%s was not called: %s", function.__qualname__, reason)
+                    return None
+                result = await work(*args, **kwargs)
+                if remember is not None:
+                    await held.done(remember=remember)
+            return result
+
+        return cast("F", run)
+
+    return decorate
+
+
+def _checked(job_id: str, function: Callable[..., Any]) -> inspect.Signature:
+    """Return what the function takes. A template that names something else is refused now, not at the first call."""
+    signature = inspect.signature(function)
+    for _, field, _, _ in string.Formatter().parse(job_id):
+        name = None if field is None else field.partition(".")[0].partition("[")[0]
+        if name is not None and name != "date" and name not in signature.parameters:
+            known = ", ".join(["date", *signature.parameters])
+            raise ValueError(f"{job_id!r} names {name!r}; known are {known}")
+    return signature
+
+
+def _name(job_id: str, signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """Fill the arguments of a call into the name of its job."""
+    bound = signature.bind(*args, **kwargs)
+    bound.apply_defaults()
+    today = datetime.fromtimestamp(clock.wall_ms() / 1_000, UTC).date().isoformat()
+    return job_id.format(**{"date": today, **bound.arguments})

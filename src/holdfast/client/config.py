@@ -1,0 +1,243 @@
+"""Which server, and with which token: from the arguments, else the environment, else the user's `client.toml`.
+
+What stands in `client.toml` belongs to the server named there, or to the default one if none is: its token is never
+sent to another one, and neither its CA nor its plain HTTP counts for another one.
+
+An address may be several, with commas in between: those of the nodes of one authority. Each of them is checked as one
+alone is, and the token goes to all of them. So what stands in `client.toml` counts only if it names them all.
+
+The one place where the client's TLS is set up: whom it trusts. Both transports take their context from here.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import SplitResult, urlsplit
+
+import msgspec
+
+from holdfast import clientconfig
+from holdfast.clientconfig import ClientConfig
+from holdfast.errors import SettingsError
+
+DEFAULT_URL = "http://127.0.0.1:7420"
+GIVEN_FILE = "the given token file"
+CA_VARIABLE = "HOLDFAST_CA_FILE"
+INSECURE_VARIABLE = "HOLDFAST_ALLOW_INSECURE_HTTP"
+ADDRESSES_MAX = 16
+"""How many nodes may be named. Each may cost a try, so a list without an end would be a wait without an end."""
+
+_SWITCH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+_told: set[str] = set()
+"""The servers of which it was said that they are reached without encryption."""
+
+log = logging.getLogger("holdfast.client")
+
+
+class Target(msgspec.Struct, frozen=True):
+    """A server and what to show it. `…_origin` says where each came from."""
+
+    url: str
+    """Its address, or those of its nodes with commas in between."""
+    url_origin: str
+    token: str | None
+    token_origin: str
+    token_file: Path | None = None
+    """Where the token was read, and will be read again when the server refuses it: it may have been rotated."""
+    ca_file: Path | None = None
+    """The certificates to trust in place of the system's, over https."""
+    is_insecure: bool = False
+    """Whether the token travels unencrypted to another machine, and somebody allowed it."""
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Where to ask: one address, or several that lead to the same authority."""
+        return tuple(self.url.split(","))
+
+    @property
+    def unencrypted(self) -> tuple[str, ...]:
+        """The addresses on other machines that are asked over plain HTTP."""
+        return tuple(each for each in self.addresses if each.startswith("http://") and not is_loopback(each))
+
+    def at(self, address: str) -> Target:
+        """Return the same for one of its addresses."""
+        return msgspec.structs.replace(self, url=address)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables by which a child process reaches the same server in the same way; never the token."""
+        found = {"HOLDFAST_URL": self.url}
+        if self.ca_file is not None:
+            found[CA_VARIABLE] = str(self.ca_file.absolute())
+        if self.is_insecure:
+            found[INSECURE_VARIABLE] = "1"
+        return found
+
+    def __repr__(self) -> str:
+        """Show everything but the token."""
+        return f"Target({self.url!r} from {self.url_origin}, token from {self.token_origin})"
+
+
+def find(
+    *,
+    url: str | None,
+    token_file: Path | None,
+    environment: Mapping[str, str],
+    token: str | None = None,
+    ca_file: Path | None = None,
+    allow_insecure_http: bool | None = None,
+) -> Target:
+    """Put the target together. Raises `SettingsError` for anything that cannot be used."""
+    kept = clientconfig.read(environment)
+    place = str(clientconfig.client_config_dir(environment) / clientconfig.CONFIG_NAME)
+    for text, origin in ((url, "the given url"), (environment.get("HOLDFAST_URL"), "HOLDFAST_URL"), (kept.url, place)):
+        if text:
+            found, url_origin = _checked_urls(text, origin), origin
+            break
+    else:
+        found, url_origin = [DEFAULT_URL], "the default"
+    known = {_origin(urlsplit(each)) for each in _checked_urls(kept.url or DEFAULT_URL, place)}
+    if not known.issuperset(_origin(urlsplit(each)) for each in found):
+        kept = ClientConfig()
+    token, token_origin, file = _find_token(token, token_file, environment)
+    if token is None and file is None and kept.token_file is not None:
+        token_origin, file = place, kept.token_file
+    if file is not None:
+        token = clientconfig.read_token(file, "" if token_origin == GIVEN_FILE else token_origin)
+    is_tls = any(each.startswith("https://") for each in found)
+    trusted = _find_ca(ca_file, environment, kept, place) if is_tls else None
+    target = Target(",".join(found), url_origin, token, token_origin, file, trusted)
+    if allow_insecure_http is None:
+        allow_insecure_http = _is_allowed(environment, kept)
+    return _guarded(target, allowed=allow_insecure_http)
+
+
+def tell_if_insecure(target: Target) -> None:
+    """Say aloud, once in a process, that a token travels unencrypted. Unless logging is set up, it is on stderr."""
+    new = [each for each in target.unencrypted if each not in _told] if target.is_insecure else []
+    if new:
+        _told.update(new)
+        text = "holdfast: the access token travels to %s unencrypted, as was allowed: whoever is on the way can use it"
+        log.warning(text, ", ".join(new))
+
+
+def is_loopback(url: str) -> bool:
+    """Does this address never leave the machine?"""
+    host = urlsplit(url).hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _find_token(
+    token: str | None, token_file: Path | None, environment: Mapping[str, str]
+) -> tuple[str | None, str, Path | None]:
+    """Return the token, where it is from, and the file to read it from if it is in one."""
+    if token is not None:
+        return _checked_token(token, "the given token"), "the given token", None
+    if token_file is not None:
+        return None, GIVEN_FILE, token_file
+    if text := environment.get("HOLDFAST_TOKEN", "").strip():
+        return _checked_token(text, "HOLDFAST_TOKEN"), "HOLDFAST_TOKEN", None
+    if named := environment.get("HOLDFAST_TOKEN_FILE"):
+        return None, "HOLDFAST_TOKEN_FILE", Path(named).expanduser()
+    return None, "nowhere", None
+
+
+def _find_ca(given: Path | None, environment: Mapping[str, str], kept: ClientConfig, place: str) -> Path | None:
+    """Return the file with the certificates to trust, if there is one. It is looked at before anything is sent."""
+    named = environment.get(CA_VARIABLE)
+    if given is not None:
+        file, origin = given, "the given ca_file"
+    elif named:
+        file, origin = Path(named).expanduser(), CA_VARIABLE
+    elif kept.ca_file is not None:
+        file, origin = kept.ca_file, place
+    else:
+        return None
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise SettingsError("ca_file", origin, f"{file} cannot be read: {error.strerror}") from None
+    if b"-----BEGIN CERTIFICATE-----" not in content:
+        raise SettingsError("ca_file", origin, f"{file} holds no certificate", "a file of certificates in PEM")
+    return file
+
+
+def _is_allowed(environment: Mapping[str, str], kept: ClientConfig) -> bool:
+    text = environment.get(INSECURE_VARIABLE, "").strip().lower()
+    if text and text not in _SWITCH:
+        raise SettingsError("allow_insecure_http", INSECURE_VARIABLE, f"{text!r:.100} cannot be used", "1 or 0")
+    return _SWITCH[text] if text else kept.allow_insecure_http
+
+
+def _checked_token(text: str, origin: str) -> str:
+    if not text or not text.isascii() or not text.isprintable() or " " in text:
+        raise SettingsError("token", origin, "this is not an access token", "printable ASCII without blanks")
+    return text
+
+
+def _checked_urls(text: str, origin: str) -> list[str]:
+    """Take an address, or several with commas in between, each once."""
+    found = list(dict.fromkeys(_checked_url(each.strip() if "," in text else each, origin) for each in text.split(",")))
+    if len(found) > ADDRESSES_MAX:
+        raise SettingsError("url", origin, f"these are {len(found)} addresses", f"at most {ADDRESSES_MAX}")
+    return found
+
+
+def _checked_url(text: str, origin: str) -> str:
+    allowed = "http://host:port or https://host:port, or several of them with commas in between"
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError as error:
+        raise SettingsError("url", origin, f"not an address: {error}", allowed) from None
+    if parts.username is not None or parts.password is not None:
+        raise SettingsError(
+            "url", origin, "an address may not hold a password; put the access token into HOLDFAST_TOKEN_FILE"
+        )
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment or port == 0:
+        raise SettingsError("url", origin, f"{text!r:.200} cannot be used", allowed)
+    if not text.isascii() or not text.isprintable() or " " in text:
+        raise SettingsError("url", origin, f"{text!r:.200} cannot be used", allowed)
+    # In small letters from here on: whether a token may travel is decided by the scheme.
+    return parts.scheme + text[len(parts.scheme) :].rstrip("/")
+
+
+def _origin(parts: SplitResult) -> tuple[str, str | None, int]:
+    return parts.scheme, parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
+
+
+def _guarded(target: Target, *, allowed: bool) -> Target:
+    """Refuse to send a token where everyone on the way can read it, unless somebody says that this is meant."""
+    if target.token is None or not target.unencrypted:
+        return target
+    if allowed:
+        return msgspec.structs.replace(target, is_insecure=True)
+    problem = (
+        f"the access token would travel to {', '.join(target.unencrypted)} unencrypted; use https://, or a tunnel to a"
+        f" loopback address; if that is meant, set {INSECURE_VARIABLE}=1"
+    )
+    raise SettingsError("url", target.url_origin, problem)
+
+
+def context_for(target: Target) -> ssl.SSLContext | None:
+    """Return how to speak TLS with a server; None where plain HTTP is spoken.
+
+    Trusted are the certificates in the client's `ca_file`, and no others; without one, those of the system, or those in
+    the file that SSL_CERT_FILE names. There is no way to trust everybody. Made once for each client, because reading
+    the CAs takes a while. Raises `SettingsError`.
+    """
+    if not target.url.startswith("https://"):
+        return None
+    try:
+        return ssl.create_default_context(cafile=target.ca_file)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or "it cannot be read"
+        problem = f"its certificates cannot be used: {reason.lower().replace('_', ' ')}"
+        raise SettingsError("ca_file", str(target.ca_file), problem, "a file of certificates in PEM") from None

@@ -1,1 +1,0 @@
-"""Every operation of the client, written once, as a generator. Flows know neither threads nor coroutines."""

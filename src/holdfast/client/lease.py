@@ -1,0 +1,560 @@
+"""What a claim or a session is to its holder, for threads and coroutines alike: everything but waiting.
+
+Whatever has to wait is a flow here, which `sync` and `aio` run. What is still held when the program ends is released
+then, in haste, because nothing would renew it any more.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+import warnings
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Generic, TypeVar
+from weakref import WeakSet, ref
+
+import msgspec
+
+from holdfast.client import clock
+from holdfast.client.background import Kept
+from holdfast.client.clock import Instant
+from holdfast.client.deadline import Loss, Term, lost_error
+from holdfast.client.operations import leases, sessions
+from holdfast.client.operations.claims import Got
+from holdfast.client.operations.effects import NOW, Flow, Policy, operation
+from holdfast.client.records import JobClaim, Metadata, Previous, gateway_environment, unpacked
+from holdfast.errors import HoldfastError, LeaseLost, LeaseReleased, Refused
+from holdfast.wire.replies import SessionOpenedReply
+
+log = logging.getLogger("holdfast.client")
+
+REMEMBER_SECONDS = 86_400
+LAST_TRY_SECONDS = 2.0
+"""How long a release may take when the claim is lost already and the server may be gone."""
+EXIT_SECONDS = 2.0
+"""How long releases may go on at exit; one that is begun then may take `LAST_TRY_SECONDS` more."""
+_GONE = frozenset({404, 410})
+
+T = TypeVar("T")
+
+
+def mention(problem: HoldfastError, what: str) -> None:
+    """Log a problem that is not raised, because another exception is on its way that matters more.
+
+    A loss is logged at a lower level: it may be the reason for that other one.
+    """
+    log.log(logging.DEBUG if isinstance(problem, LeaseLost) else logging.WARNING, "%s: %s", what, problem)
+
+
+class Held:
+    """Something that is ours for a term: a claim or a session."""
+
+    _kept: Kept
+    _ending_word = "released"
+
+    def __init__(self, policy: Policy, term: Term) -> None:
+        self._policy = policy
+        self._term = term
+        self._pid = os.getpid()
+        self._told = False
+        """Whether the caller knows of the loss."""
+        self._is_back = False
+        """Whether the server has confirmed that it ended."""
+
+    @property
+    def remaining(self) -> float:
+        """Seconds until we must stop believing that it is ours; 0 once it is lost or given back."""
+        return 0.0 if self._term.ended else self._term.left_ms(clock.now()) / 1_000
+
+    @property
+    def refused(self) -> str | None:
+        """Why the server refused the last renewal; None if it did not. It is tried again until the time is over."""
+        return self._term.refused
+
+    def raise_if_lost(self) -> None:
+        """Raise `LeaseLost` if it is not ours any more, `LeaseReleased` if we gave it back."""
+        self._raise_unless_held(clock.now())
+
+    def _raise_unless_held(self, now: Instant) -> None:
+        if self._term.ended:
+            raise LeaseReleased(f"{self._term.name} was {self._ending_word} before this call")
+        if self._term.is_lost(now):
+            self._told = True
+            raise self._term.error()
+
+    @property
+    def _state(self) -> str:
+        return self._ending_word if self._term.ended else "lost" if self._term.loss else f"{self.remaining:.1f} s left"
+
+    @property
+    def _is_foreign(self) -> bool:
+        """Whether this is a copy in a forked process: it belongs to the parent."""
+        return os.getpid() != self._pid
+
+    @property
+    def _is_dropped(self) -> bool:
+        """Whether it should have been given back and was not. Called where nothing refers to it, even half made."""
+        is_complete = "_kept" in self.__dict__
+        return is_complete and not self._term.ended and self._term.loss is None and not self._is_foreign
+
+    def _belongs_to_parent(self) -> bool:
+        """Tell whether this process must not give it back, and warn of it. No error: the code may be the parent's."""
+        if self._is_foreign:
+            text = (
+                f"{self._term.name} belongs to process {self._pid}, which this one was forked from;"
+                " nothing was given back here"
+            )
+            warnings.warn(text, RuntimeWarning, stacklevel=3)
+        return self._is_foreign
+
+    def _stop(self) -> None:
+        """Stop renewing it."""
+        self._kept.stop()
+
+
+class HeldClaim(Held):
+    """A claim and its term."""
+
+    def __init__(self, got: Got, policy: Policy) -> None:
+        super().__init__(policy, got.term)
+        self._claim = got.claim
+        self._session: object = None
+        """The session it is bound to, which lives for as long as anything refers to a claim of it."""
+
+    @property
+    def job_id(self) -> str:
+        """The job."""
+        return self._claim.job_id
+
+    @property
+    def owner(self) -> str | None:
+        """Who claimed it, as others see it."""
+        return self._claim.owner
+
+    @property
+    def lease_id(self) -> str:
+        """The secret that renews and releases: not for logs."""
+        return self._claim.lease_id
+
+    @property
+    def token(self) -> int:
+        """The fencing token: give it to whatever the job writes to."""
+        return self._claim.token
+
+    @property
+    def claimed_at(self) -> datetime:
+        """When it was claimed."""
+        return self._claim.claimed_at
+
+    @property
+    def metadata(self) -> Metadata:
+        """What was attached to the claim."""
+        return self._claim.metadata
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """What the claim is marked with."""
+        return self._claim.labels
+
+    @property
+    def previous(self) -> Previous | None:
+        """Who had the job before, how that ended, and what it said last."""
+        return self._claim.previous
+
+    @property
+    def attempts(self) -> int:
+        """How many claims it took since the job last ended well, this one included."""
+        return self._claim.attempts
+
+    @property
+    def reacquired(self) -> bool:
+        """Whether it was ours already, and we asked for it back."""
+        return self._claim.reacquired
+
+    @property
+    def expires_at(self) -> datetime:
+        """The end of `remaining` as a time of day, for people."""
+        return datetime.fromtimestamp(clock.wall_ms() / 1_000 + self.remaining, UTC)
+
+    @property
+    def released(self) -> bool:
+        """Whether it was given back."""
+        return self._term.ended
+
+    @property
+    def record(self) -> JobClaim:
+        """The claim as a plain value."""
+        return self._claim
+
+    def __repr__(self) -> str:
+        """Show everything but the secret."""
+        return f"<{type(self).__name__} {self.job_id!r} owner={self.owner!r} token={self.token}, {self._state}>"
+
+    @operation
+    def note(self, text: str) -> Flow[None]:
+        """Say how far it is. Everybody sees it immediately, and the next owner reads it if we die. Renews the claim."""
+        return self._renewing(text, None)
+
+    @operation
+    def renew(self, *, note: str | None = None, metadata: Metadata = None) -> Flow[None]:
+        """Renew now. Not needed: it happens in the background. Raises `LeaseLost`."""
+        return self._renewing(note, metadata)
+
+    @operation
+    def transfer(self, to_owner: str, *, ttl: float | None = None, reason: str | None = None) -> Flow[JobClaim]:
+        """Hand the job to another owner without a gap; its lease id and token are in what is returned."""
+        try:
+            return (yield from self._transferring(to_owner, ttl, reason))
+        finally:
+            self._settle()
+
+    def _transferring(self, to_owner: str, ttl: float | None, reason: str | None = None) -> Flow[JobClaim]:
+        """Transfer it. It may not be ours from the moment this is asked for, so it counts as given back meanwhile."""
+        self._raise_unless_held((yield NOW))
+        self._term.end()
+        how: dict[str, Any] = {"owner": self.owner, "ttl": ttl, "reason": reason}
+        try:
+            return (yield from leases.transfer(self.job_id, self.lease_id, to_owner, self._policy, **how))
+        except LeaseLost as error:
+            self._term.resume()
+            raise self._told_of(error) from None
+        except (Refused, TypeError, ValueError):
+            self._term.resume()
+            raise
+        except BaseException:
+            # The outcome is unknown: it may be another's by now.
+            self._term.resume()
+            self._term.lose(Loss("unreachable", why="whether it was handed over is not known"))
+            raise
+
+    def _renewing(self, note: str | None, metadata: Metadata) -> Flow[None]:
+        self._raise_unless_held((yield NOW))
+        try:
+            reply, sent = yield from leases.renew(
+                self.job_id, self.lease_id, self._policy, note=note, metadata=metadata
+            )
+        except LeaseLost as error:
+            raise self._told_of(error) from None
+        self._term.extend(sent, reply.expires_in_ms)
+        if metadata is not None:
+            self._claim = msgspec.structs.replace(self._claim, metadata=metadata)
+
+    def _release(self, policy: Policy, outcome: str | None, result: str | None, remember: float | None) -> Flow[None]:
+        how: dict[str, Any] = {"owner": self.owner, "outcome": outcome, "result": result, "remember": remember}
+        return leases.release(self.job_id, self.lease_id, policy, **how)
+
+    def _releasing(self, outcome: str | None, result: str | None, remember: float | None) -> Flow[None]:
+        """Release it, once. Raises `LeaseLost` if there was nothing left to release and the caller does not know yet.
+
+        A refusal, for an argument that the server does not take, leaves the claim as it was.
+        """
+        if self._belongs_to_parent():
+            return
+        now: Instant = yield NOW
+        left_ms = self._term.left_ms(now)
+        lost = left_ms == 0 and self._term.is_lost(now)
+        policy = self._within(left_ms / 1_000)
+        if not self._term.end():
+            return
+        if lost:
+            if self._term.loss is not None and not self._term.loss.told:
+                # The server may still believe in it; then the next owner need not wait.
+                yield from self._leaving("failed", None, None)
+            if self._told:
+                return
+            self._told = True
+            raise self._term.error()
+        try:
+            yield from self._release(policy, outcome, result, remember)
+            self._is_back = True
+        except LeaseLost as error:
+            self._told = self._is_back = True
+            raise LeaseLost(
+                str(error), job_id=self.job_id, token=self.token, reason=error.reason, by=error.by, why=error.why
+            ) from None
+        except (Refused, TypeError, ValueError):
+            self._term.resume()
+            raise
+
+    def _within(self, left: float) -> Policy:
+        """Return how patient a release is: not beyond the end of the lease, which frees the job too."""
+        policy = self._policy
+        if left >= policy.answer_seconds and left >= policy.retry_seconds:
+            return policy
+        answer_seconds = min(policy.answer_seconds, max(left, LAST_TRY_SECONDS))
+        return policy.hasty(answer_seconds, retry_seconds=min(policy.retry_seconds, left))
+
+    def _leaving(self, outcome: str | None, result: str | None, remember: float | None) -> Flow[None]:
+        """Release it in haste, unless that is done: the release was interrupted, or the program ends."""
+        if self._is_back or self._is_foreign:
+            return
+        self._term.end()
+        try:
+            yield from self._release(self._policy.hasty(LAST_TRY_SECONDS), outcome, result, remember)
+        except (HoldfastError, TypeError, ValueError) as error:
+            log.info("%s could not be given back in haste: %s", self._term.name, error)
+        self._is_back = True
+
+    def _told_of(self, error: LeaseLost) -> LeaseLost:
+        """Lose it as the server says, and return the exception that says so of this claim."""
+        self._term.lose(Loss(error.reason, error.by, error.why, told=True))
+        self._told = True
+        return self._term.error()
+
+    def _keep(self) -> Kept:
+        """Renew it in the background."""
+        raise TypeError("a claim is kept by `sync` or by `aio`")
+
+    def _settle(self) -> None:
+        """Stop renewing it if it is not ours any more. After a refusal it is still ours: renew it as before."""
+        self._stop()
+        if not self._term.ended and not self._is_foreign:
+            self._kept = self._keep()
+
+
+H = TypeVar("H", bound=HeldClaim)
+
+
+class ClaimGroup(Generic[H]):
+    """Several claims that were granted together. All of them are ours, or the group is lost."""
+
+    def __init__(self, claims: Sequence[H]) -> None:
+        self._claims = tuple(claims)
+        self._terms = [claim._term for claim in claims]  # noqa: SLF001 - its own parts
+
+    def __len__(self) -> int:
+        return len(self._claims)
+
+    def __iter__(self) -> Iterator[H]:
+        return iter(self._claims)
+
+    def __getitem__(self, job_id: str) -> H:
+        """Return the claim on one of the jobs."""
+        for claim in self._claims:
+            if claim.job_id == job_id:
+                return claim
+        raise KeyError(job_id)
+
+    @property
+    def tokens(self) -> dict[str, int]:
+        """The fencing token of each job."""
+        return {claim.job_id: claim.token for claim in self._claims}
+
+    @property
+    def remaining(self) -> float:
+        """Seconds until the first of them may be lost."""
+        return min(claim.remaining for claim in self._claims)
+
+    @property
+    def refused(self) -> str | None:
+        """Why the server refused the last renewal of one of them; None if it did not."""
+        return next((why for term in self._terms if (why := term.refused) is not None), None)
+
+    def raise_if_lost(self) -> None:
+        """Raise `LeaseLost` if any of them is not ours any more."""
+        for claim in self._claims:
+            claim.raise_if_lost()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {', '.join(claim.job_id for claim in self._claims)}>"
+
+    @operation
+    def note(self, text: str) -> Flow[None]:
+        """Say how far it is, for each of them."""
+        for claim in self._claims:
+            yield from claim._renewing(text, None)  # noqa: SLF001 - its own parts
+
+    def _releasing(self, outcome: str | None, result: str | None, remember: float | None) -> Flow[None]:
+        """Release all of them, in one flow: an interrupt leaves none of them behind."""
+        problem: BaseException | None = None
+        for claim in self._claims:
+            try:
+                yield from claim._releasing(outcome, result, remember)  # noqa: SLF001 - its own parts
+            except HoldfastError as error:
+                problem = problem or error
+            except (Exception, GeneratorExit):
+                raise
+            except BaseException as interrupt:  # noqa: BLE001 - raised again when all are released
+                problem = interrupt
+        if problem is not None:
+            try:
+                raise problem
+            finally:
+                del problem  # This frame and the error would keep each other, and all of these claims.
+
+    def _leaving(self, outcome: str | None, result: str | None, remember: float | None) -> Flow[None]:
+        """Release in haste what was not released."""
+        for claim in self._claims:
+            yield from claim._leaving(outcome, result, remember)  # noqa: SLF001 - its own parts
+
+    def _stop(self) -> None:
+        for claim in self._claims:
+            claim._stop()  # noqa: SLF001 - its own parts
+
+    def _settle(self) -> None:
+        for claim in self._claims:
+            claim._settle()  # noqa: SLF001 - its own parts
+
+    def _loss(self) -> LeaseLost:
+        """Return the exception for the first loss among them."""
+        lost = [term for term in self._terms if term.loss is not None]
+        return (lost or self._terms)[0].error()
+
+
+class HeldSession(Held, Generic[H]):
+    """A session and its term."""
+
+    _ending_word = "ended"
+
+    def __init__(self, policy: Policy, opened: SessionOpenedReply, term: Term) -> None:
+        super().__init__(policy, term)
+        self._opened = opened
+        self._members: WeakSet[H] = WeakSet()
+        self._joining = threading.RLock()
+        term.on_loss(partial(_lose_members, ref(self)))
+
+    @property
+    def session_id(self) -> str:
+        """Its id."""
+        return self._opened.session_id
+
+    @property
+    def name(self) -> str | None:
+        """Its name."""
+        return self._opened.name
+
+    @property
+    def metadata(self) -> Metadata:
+        """What was attached to it."""
+        return unpacked(self._opened.metadata)
+
+    @property
+    def secret(self) -> str:
+        """A bearer token for this session alone: for a child process, not for logs."""
+        return self._opened.session_secret
+
+    @property
+    def url(self) -> str:
+        """The address for whoever is handed the session: the server's `public_url` if it has one, else our own."""
+        return self._opened.public_url or self._policy.url
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a child process needs for `rlock` and related commands."""
+        return gateway_environment(self.url, self.secret)
+
+    def __repr__(self) -> str:
+        """Show everything but the secret."""
+        return f"<{type(self).__name__} {self.name or self.session_id!r}, {self._state}>"
+
+    def _adopt(self, got: T) -> T:
+        """Remember a claim or several, so that they are not renewed after the session's end."""
+        members: Any = got if isinstance(got, ClaimGroup) else [got]
+        for held in members:
+            with self._joining:
+                self._members.add(held)
+            held._session = self  # noqa: SLF001 - one of ours
+        self._lose_members()  # It may be over since the claim was asked for.
+        return got
+
+    def _lose_members(self) -> None:
+        """Lose what was claimed in a session that the server says is over: it has ended with it (S2)."""
+        loss = self._term.loss
+        if loss is not None and loss.told:
+            for held in self._joined():
+                held._term.lose(Loss("session_ended", loss.by, told=True))  # noqa: SLF001 - one of ours
+
+    def _joined(self) -> tuple[H, ...]:
+        with self._joining:
+            return tuple(self._members)
+
+    def _ending(self) -> Flow[None]:
+        """End it, once. Raises `LeaseLost` if it had ended by itself and the caller does not know yet."""
+        if self._belongs_to_parent():
+            return
+        lost = self._term.is_lost((yield NOW))
+        if not self._term.end():
+            return
+        for held in self._joined():
+            held._term.end()  # noqa: SLF001 - one of ours
+        policy = self._policy.hasty(LAST_TRY_SECONDS) if lost else self._policy
+        try:
+            yield from sessions.end_session(self.session_id, policy)
+            self._is_back = True
+        except HoldfastError as error:
+            if not lost and not (isinstance(error, Refused) and error.status in _GONE):
+                raise
+            if not lost and not self._told:
+                # It had ended before, and took its claims with it.
+                self._told = True
+                raise lost_error(self._term.name, Loss("session_ended", told=True)) from None
+        if lost and not self._told:
+            self._told = True
+            raise self._term.error()
+
+    def _leaving(self) -> Flow[None]:
+        """End it in haste, unless that is done: the end was interrupted, or the program ends."""
+        if self._is_back or self._is_foreign:
+            return
+        self._term.end()
+        for held in tuple(self._members):
+            held._term.end()  # noqa: SLF001 - one of ours
+        try:
+            yield from sessions.end_session(self.session_id, self._policy.hasty(LAST_TRY_SECONDS))
+        except HoldfastError as error:
+            log.info("%s could not be ended in haste: %s", self._term.name, error)
+        self._is_back = True
+
+    def _stop_all(self) -> None:
+        """Stop renewing it and all that was claimed in it."""
+        self._stop()
+        for held in tuple(self._members):
+            held._stop()  # noqa: SLF001 - one of ours
+
+
+def _lose_members(session: ref[HeldSession[Any]]) -> None:
+    held = session()
+    if held is not None:
+        held._lose_members()  # noqa: SLF001 - one of ours
+
+
+# --- At exit ---------------------------------------------------------------------------------------------------------
+
+
+class HeldUntilExit(Held):
+    """Something that is given back at exit, if it is still held then."""
+
+    def _leave_at_exit(self) -> None:
+        """Give it back; raises nothing if that fails."""
+
+
+_held: dict[ref[HeldUntilExit], None] = {}
+"""In the order in which they were obtained."""
+
+
+def _forget(whose: ref[HeldUntilExit]) -> None:
+    _held.pop(whose, None)
+
+
+def release_at_exit(held: HeldUntilExit) -> None:
+    """Give this back at exit, unless it is dropped or given back before."""
+    _held[ref(held, _forget)] = None
+
+
+def no_release_at_exit(held: HeldUntilExit) -> None:
+    """Forget it: it was given back."""
+    _held.pop(ref(held), None)
+
+
+@atexit.register
+def give_back() -> None:
+    """Give back all that is left, in the order in which it was obtained: a session takes its claims with it."""
+    until_ms = clock.monotonic_ms() + EXIT_SECONDS * 1_000
+    for each in tuple(_held):
+        held = each()
+        if held is not None and clock.monotonic_ms() < until_ms:
+            held._leave_at_exit()  # noqa: SLF001 - one of ours

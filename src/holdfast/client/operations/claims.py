@@ -1,0 +1,513 @@
+"""Standing in line: ask for a claim, and come back to the same place for as long as the wait lasts.
+
+One request waits for 50 seconds at most, so a long wait is several requests with one key and one ticket. Each but the
+last says that another follows, so that nobody is overtaken in between. If its turn comes just then, the key leads to
+the lease, as after an answer that was lost. Whatever is interrupted leaves the line, and gives back what it may have
+got by then. If the token comes from a file and is rotated meanwhile, the wait goes on with the new one, at the end of
+the line: the old place is gone with the old token.
+
+A server that goes away does not end a wait: it is asked again until the wait is over, with the same key and ticket, so
+that the place is the same when it is back. If the place is gone by then, the line is joined anew. A wait without an end
+needs a server that has answered once: before that, the address may be wrong.
+
+Claiming: one job, every job of a list, or the first free one. Each is a flow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+import msgspec
+from msgspec import UNSET
+from msgspec.json import Decoder
+
+from holdfast.client import owners, records
+from holdfast.client.answers import Answer, decoded, envelope, in_words, lacks_leader, refusal
+from holdfast.client.clock import Instant, elapsed_ms
+from holdfast.client.deadline import Term
+from holdfast.client.operations.effects import NEW_KEY, NOW, Flow, Policy, Rest, Send, Trail
+from holdfast.client.operations.exchange import (
+    AWAY_SECONDS,
+    HASTE_SECONDS,
+    LATE_TOKEN_SECONDS,
+    Heard,
+    ask,
+    exchange,
+    get,
+    lacks_new_token,
+    restarts,
+)
+from holdfast.client.options import Wanted
+from holdfast.client.records import JobClaim, JobOwner, JobStatus, Place
+from holdfast.client.requests import job_path
+from holdfast.errors import HoldfastError, JobHeld, NotInTime, ServerError, Unreachable
+from holdfast.wire.replies import (
+    AcquiredReply,
+    ClaimsReply,
+    DelayedReply,
+    DoneReply,
+    HeldManyReply,
+    HeldReply,
+    LockReply,
+    WaitingReply,
+)
+from holdfast.wire.requests import AcquireBody, ClaimBody, ClaimsBody, ReleaseBody, brief
+
+WAIT_SECONDS_MAX = 50
+"""What one request may wait; a longer wait is several of them at one place in the line."""
+ROAMING_WAIT_SECONDS_MAX = 15
+"""The same where there are other addresses: one that hangs has to be found out before the place lapses (W2)."""
+WATCHED_WAIT_SECONDS_MAX = 5
+"""The same for somebody who watches, and wants to be told more often."""
+GLANCE_SECONDS = 0.1
+"""How long the first request waits for one who watches: until the place is known."""
+SHARED_PLACE_SECONDS_MAX = 5.0
+"""The longest pause of one who shares its place with somebody of the same name."""
+UNHEARD_MAX = 3
+"""How often in a row a claim is begun anew whose place or lease was gone before we heard of it."""
+_OK, _CONFLICT = 200, 409
+_GONE = frozenset({400, 404})
+"""A lease that is not current: 404, or 400 where somebody else has the name by now."""
+
+log = logging.getLogger("holdfast.client")
+
+
+class _WatcherRaised(Exception):
+    """`on_wait` raised one of our own exceptions, which must not be taken for the server's."""
+
+
+@contextlib.contextmanager
+def _watching() -> Iterator[None]:
+    try:
+        yield
+    except HoldfastError as error:
+        raise _WatcherRaised from error
+
+
+class Asking:
+    """One claim on its way: the key that makes it once, its place in the line, and how long it has been at it."""
+
+    began: Instant | None = None
+    """When the first request was sent."""
+    ticket: str | None = None
+    position = 0
+    """Where we stood when we last heard of it; 0 if we did not."""
+    rejoined = 0
+    """How often the place was gone, and the line joined anew."""
+    is_met = False
+    """Whether the server has answered once."""
+    is_away = False
+    """Whether we have said that the server is away, and it did not answer since."""
+    asked_wait = 0.0
+    """How long the last request was to wait."""
+    left_at_last = 0.0
+    """How many seconds of the wait were left when the last request was sent."""
+    unheard = 0
+    """How often in a row the place or the lease was gone before we heard of it."""
+    crowded = 0
+    """How often we were sent away early, because somebody of the same name stands at the same place."""
+    is_undisturbed = False
+    """Whether the last request waited for as long as it was to."""
+
+    def __init__(self, jobs: Sequence[str], wanted: Wanted, key: str) -> None:
+        self.jobs = jobs
+        self.wanted = wanted
+        self.key = key
+
+    def wait_left(self, now: Instant) -> float:
+        """Return how many seconds of the wait are left."""
+        return max(0.0, self.wanted.wait - self._waited(now)) if self.wanted.wait else 0.0
+
+    def _waited(self, now: Instant) -> float:
+        return 0.0 if self.began is None else elapsed_ms(self.began, now) / 1_000
+
+    def this_wait(self, left: float, *, roams: bool = False) -> float:
+        """Return how long the next request waits, if so much of the wait is left."""
+        if not left:
+            return 0.0
+        is_watched = self.wanted.on_wait is not None
+        # One without an end looks as well: from its first answer on, a server that goes away does not end it.
+        if self.is_away or (self.ticket is None and (is_watched or left == math.inf)):
+            return min(left, GLANCE_SECONDS)
+        longest = ROAMING_WAIT_SECONDS_MAX if roams else WAIT_SECONDS_MAX
+        return min(left, WATCHED_WAIT_SECONDS_MAX if is_watched else longest)
+
+    def comes_back(self, wait: float) -> bool:
+        """Tell whether another request follows one that waits for so long, and is told `waiting`."""
+        return 0 < wait < self.left_at_last
+
+    def start_over(self, key: str) -> None:
+        """Forget the place and the key: what they led to is gone."""
+        self.ticket, self.key = None, key
+
+    def longer(self, now: Instant, failing: float, found: Answer | Unreachable) -> float:
+        """Return for how many seconds more to ask: the rest of the wait, if the server is away. Then say that it is."""
+        left = self.wait_left(now)
+        if isinstance(found, Answer) and lacks_leader(found):
+            self.is_met = True  # The address is right.
+        if isinstance(found, Answer) and not restarts(found):
+            return min(left, LATE_TOKEN_SECONDS - failing)
+        if left == 0 or (left == math.inf and not self.is_met):
+            return 0.0
+        if failing >= AWAY_SECONDS:
+            why = found.problem if isinstance(found, Unreachable) else in_words(found)
+            if self.wanted.on_wait is None and not self.is_away:
+                until = "until it is back" if left == math.inf else f"for {left:.0f} s more"
+                log.warning("the server is away (%s); asking again %s", why, until)
+            self.is_away = True
+            with _watching():
+                self.tell(now, None, why)
+        return left
+
+    def heard(self) -> None:
+        """Take note of an answer."""
+        if self.is_away and self.wanted.on_wait is None:
+            log.warning("the server is back")
+        self.is_met, self.is_away = True, False
+
+    def tell(self, now: Instant, owner: JobOwner | None, away: str | None = None) -> None:
+        """Tell whoever watches where we stand."""
+        if self.wanted.on_wait is None:
+            return
+        self.wanted.on_wait(Place(self.jobs[0], self.position, self._waited(now), owner, away, self.rejoined))
+
+
+def stand(
+    asking: Asking,
+    request: Callable[[float], Send],
+    answers: Decoder[object],
+    policy: Policy,
+    trail: Trail,
+    *,
+    can_wait: bool = True,
+) -> Flow[tuple[object, Instant]]:
+    """Ask, and come back to the same place for as long as the wait lasts; return the reply that settles it."""
+
+    def leave_nothing() -> Flow[None]:
+        is_settled = False
+        try:
+            is_settled = yield from _abandon(request(0.0), answers, policy)
+        finally:
+            if not is_settled:
+                owners.retire(asking.wanted.owner)
+
+    def next_try(now: Instant) -> Send:
+        trail.leave = leave_nothing
+        if asking.began is None:
+            asking.began = now
+        asking.left_at_last = asking.wait_left(now)
+        roams = policy.addresses > 1
+        asking.asked_wait = asking.this_wait(asking.left_at_last, roams=roams) if can_wait else 0.0
+        return request(asking.asked_wait)
+
+    def passes(answer: Answer) -> bool:
+        return restarts(answer) or (asking.left_at_last > 0 and lacks_new_token(answer, policy))
+
+    while True:
+        try:
+            heard: Heard = yield from exchange(next_try, policy, passes, asking.longer)
+            if not restarts(heard.answer):
+                asking.heard()
+            if not settles(heard.answer):
+                yield from _begin_again(asking, heard.answer, policy)
+                continue
+            reply = decoded(heard.answer, answers, "a claim", policy.url)
+            if not isinstance(reply, WaitingReply):
+                return reply, heard.sent
+            yield from _go_on_waiting(asking, reply, heard.sent, policy)
+        except (HoldfastError, GeneratorExit) as error:
+            owners.doubt(asking.wanted.owner, error)
+            raise
+        except BaseException as interrupt:
+            # Interrupted or cancelled, or whoever watches has had enough: nothing may be left behind.
+            yield from leave_nothing()
+            trail.leave = None
+            if isinstance(interrupt, _WatcherRaised) and interrupt.__cause__ is not None:
+                raise interrupt.__cause__ from None
+            raise
+
+
+def settles(answer: Answer) -> bool:
+    """Tell whether this is an answer to the claim, and not a refusal or a wait that is gone."""
+    return answer.status == _OK or (answer.status == _CONFLICT and envelope(answer) is None)
+
+
+def _begin_again(asking: Asking, answer: Answer, policy: Policy) -> Flow[None]:
+    """Begin anew with a new key if the last one leads nowhere; raise every other refusal."""
+    found = envelope(answer)
+    gone = answer.status in _GONE and found is not None and found.code in {"ticket_gone", "lease_not_current"}
+    if not gone or asking.unheard >= UNHEARD_MAX:
+        raise refusal(answer, policy.url, policy.token_file)
+    # The place lapsed while we were cut off, or the lease ended before we heard of it.
+    asking.unheard += 1
+    asking.rejoined += 1
+    asking.start_over((yield NEW_KEY))
+
+
+def _go_on_waiting(asking: Asking, reply: WaitingReply, sent: Instant, policy: Policy) -> Flow[None]:
+    """Take note of the place. Raises `NotInTime` once the wait is over."""
+    now: Instant = yield NOW
+    asking.ticket, asking.position = reply.ticket, reply.position
+    asking.unheard = 0
+    left = asking.wait_left(now)
+    if left <= 0:
+        yield from leave(reply.ticket, policy)
+        raise (yield from _not_in_time(asking, policy))
+    was_undisturbed, is_early = asking.is_undisturbed, elapsed_ms(sent, now) < asking.asked_wait * 500
+    asking.is_undisturbed = not is_early
+    if was_undisturbed and is_early:
+        # By a server that stops, most likely: whoever comes back at once is not overtaken at the next one.
+        return
+    if asking.wanted.on_wait is not None:
+        known = (yield from _glance(asking.jobs[0], policy)) if len(asking.jobs) == 1 else None
+        with _watching():
+            asking.tell(now, None if known is None else known.owner)
+    if is_early:
+        # Again: somebody of the same name stands at the same place. Taking it back at once would never end.
+        asking.crowded += 1
+        yield Rest(min(asking.crowded * 0.5, SHARED_PLACE_SECONDS_MAX, left))
+
+
+def _not_in_time(asking: Asking, policy: Policy) -> Flow[JobHeld]:
+    waited = f"not acquired within {asking.wanted.wait:g} s"
+    if len(asking.jobs) > 1:
+        return NotInTime(f"{waited}: {', '.join(asking.jobs)}", job_id=asking.jobs[0])
+    job = asking.jobs[0]
+    known = yield from _glance(job, policy)
+    owner = None if known is None else known.owner
+    if known is None or owner is None:
+        return NotInTime(f"{job} was {waited}", job_id=job, waiting=0 if known is None else known.waiting)
+    return NotInTime(
+        f"{job} was {waited}; it is held by {owner.shown_as}",
+        job_id=job,
+        owner=owner.owner,
+        metadata=owner.metadata,
+        labels=owner.labels,
+        note=owner.note,
+        claimed_at=owner.claimed_at,
+        last_heartbeat_at=owner.last_heartbeat_at,
+        expires_at=owner.expires_at,
+        waiting=known.waiting,
+        retry_after=owner.expires_in,
+        shown_as=owner.shown_as,
+    )
+
+
+def status(job: str, policy: Policy) -> Flow[JobStatus]:
+    """Return all that is known of a job."""
+    return records.status_of((yield from ask(get(job_path(job), policy), policy, LockReply)))
+
+
+def _glance(job: str, policy: Policy) -> Flow[JobStatus | None]:
+    """Ask how a job is, only to say more in a message; None if we may not look, or nobody answers."""
+    try:
+        return (yield from status(job, msgspec.structs.replace(policy, retry_seconds=0)))
+    except HoldfastError:
+        return None
+
+
+def _abandon(request: Send, answers: Decoder[object], policy: Policy) -> Flow[bool]:
+    """Nobody wants this claim any more: find out what came of it, and give that back. Try it for a short while only.
+
+    Returns whether nothing of it is left behind, as far as the server says.
+    """
+    hasty = msgspec.structs.replace(policy, answer_seconds=HASTE_SECONDS, retry_seconds=HASTE_SECONDS / 2)
+    try:
+        heard = yield from exchange(msgspec.structs.replace(request, answer_seconds=HASTE_SECONDS), hasty)
+        if not settles(heard.answer):
+            return not restarts(heard.answer)
+        reply = decoded(heard.answer, answers, "", policy.url)
+        match reply:
+            case WaitingReply():
+                yield from leave(reply.ticket, hasty)
+            case AcquiredReply() if not reply.reacquired:
+                yield from _give_back(request.path.removesuffix("/acquire"), reply.lease_id, hasty)
+            case ClaimsReply():
+                for each in reply.claims:
+                    yield from _give_back(job_path(each.name), each.lease_id, hasty)
+            case _:
+                pass
+    except HoldfastError:
+        return False  # The server is gone; what it may have given us ends by itself.
+    return True
+
+
+def _give_back(at: str, lease_id: str, policy: Policy) -> Flow[None]:
+    # As failed: nothing was done, so what counts the attempts must not begin anew.
+    body = ReleaseBody(lease_id=lease_id, outcome="failed")
+    heard = yield from exchange(Send("POST", f"{at}/release", body, (yield NEW_KEY)), policy)
+    if restarts(heard.answer):
+        raise refusal(heard.answer, policy.url)
+
+
+def leave(ticket: str, policy: Policy) -> Flow[None]:
+    """Give up a place in the line; it may be gone already."""
+    try:
+        yield from exchange(Send("DELETE", f"/tickets/{ticket}", answer_seconds=policy.answer_seconds), policy)
+    except HoldfastError:
+        return  # Then it goes by itself, in a minute.
+
+
+POLL_SECONDS = 0.25
+POLL_SECONDS_MAX = 2.0
+POLL_SHARE_MIN = 0.04
+"""How much of a pause is kept at least, where the server knows of an end that comes sooner."""
+
+_CLAIM: Decoder[object] = Decoder(AcquiredReply | HeldReply | DelayedReply | DoneReply | WaitingReply)
+_MANY: Decoder[object] = Decoder(ClaimsReply | HeldManyReply | DoneReply | WaitingReply)
+_Acquire, _Claims = brief(AcquireBody), brief(ClaimsBody)
+B = TypeVar("B", bound=ClaimBody)
+
+
+class Got(msgspec.Struct, frozen=True):
+    """A claim, and the time we may believe in it."""
+
+    claim: JobClaim
+    term: Term
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """A place in the line, as of when the server answered. It is kept for 60 s."""
+
+    position: int
+
+
+def claim(job: str, wanted: Wanted, policy: Policy, trail: Trail | None = None) -> Flow[Got]:
+    """Claim one job, waiting in line for as long as wanted. Raises `JobHeld`, `NotInTime`, `JobDone`, `Deadlock`."""
+    asking = Asking([job], wanted, (yield NEW_KEY))
+    path = job_path(job, "acquire")
+
+    def request(wait: float) -> Send:
+        body = _body(_Acquire, wanted, wait, asking.ticket, resume=wanted.resume or None)
+        return Send("POST", path, body, asking.key, wait + policy.answer_seconds, asking.comes_back(wait))
+
+    reply, sent = yield from stand(asking, request, _CLAIM, policy, trail or Trail())
+    return _got(job, reply, sent)
+
+
+def visit(job: str, wanted: Wanted, policy: Policy) -> Flow[Got | Waiting]:
+    """Stand in line once, for at most one request, and keep the place: the same holder finds it again (W3).
+
+    Nobody who waits is left behind: without another visit the place goes by itself. Raises as `claim`.
+    """
+    body = _body(_Acquire, wanted, wanted.wait, None, resume=wanted.resume or None)
+    answer_seconds = wanted.wait + policy.answer_seconds
+    heard = yield from exchange(Send("POST", job_path(job, "acquire"), body, (yield NEW_KEY), answer_seconds), policy)
+    if not settles(heard.answer):
+        raise refusal(heard.answer, policy.url, policy.token_file)
+    reply = decoded(heard.answer, _CLAIM, "a claim", policy.url)
+    return Waiting(reply.position) if isinstance(reply, WaitingReply) else _got(job, reply, heard.sent)
+
+
+def _got(job: str, reply: object, sent: Instant) -> Got:
+    match reply:
+        case AcquiredReply():
+            term = Term(job, reply.fencing_token, sent, reply.expires_in_ms, reply.waited_ms)
+            return Got(records.claimed(job, reply), term)
+        case HeldReply():
+            raise records.job_held(job, reply)
+        case DelayedReply():
+            raise records.job_closed(job, reply)
+        case DoneReply():
+            raise records.job_done(reply)
+        case _:
+            raise TypeError(f"no words for {type(reply).__name__}")
+
+
+def claim_all(jobs: Sequence[str], wanted: Wanted, policy: Policy, trail: Trail | None = None) -> Flow[list[Got]]:
+    """Claim every job or none, waiting for all of them. Raises as `claim`; `JobHeld.others` has each in the way."""
+    asking = Asking(jobs, wanted, (yield NEW_KEY))
+
+    def request(wait: float) -> Send:
+        body = _body(_Claims, wanted, wait, asking.ticket, all=list(jobs))
+        return Send("POST", "/claims", body, asking.key, wait + policy.answer_seconds, asking.comes_back(wait))
+
+    reply, sent = yield from stand(asking, request, _MANY, policy, trail or Trail())
+    return _got_many(reply, sent, wanted, len(jobs))
+
+
+def claim_any(jobs: Sequence[str], wanted: Wanted, policy: Policy, trail: Trail | None = None) -> Flow[Got]:
+    """Claim the first free job of a list. The server does not wait for this, so a wait asks again and again."""
+    asking = Asking(jobs, wanted, (yield NEW_KEY))
+    pause = POLL_SECONDS
+
+    def request(_wait: float) -> Send:
+        body = _body(_Claims, wanted, 0, None, any=list(jobs))
+        return Send("POST", "/claims", body, asking.key, policy.answer_seconds)
+
+    while True:
+        reply, sent = yield from stand(asking, request, _MANY, policy, trail or Trail(), can_wait=False)
+        now: Instant = yield NOW
+        left = asking.wait_left(now)
+        if not isinstance(reply, HeldManyReply) or left <= 0:
+            if isinstance(reply, HeldManyReply) and wanted.wait:
+                raise _many_held(reply, NotInTime)
+            return _got_many(reply, sent, wanted, 1)[0]
+        asking.tell(now, None)
+        soonest = pause * POLL_SHARE_MIN  # A server that says "at once" again and again is not asked without end.
+        yield Rest(min(pause, left, max(reply.retry_after_ms / 1_000, soonest)))
+        pause = min(pause * 2, POLL_SECONDS_MAX)
+        asking.start_over((yield NEW_KEY))
+
+
+def _body(kind: type[B], wanted: Wanted, wait: float, ticket: str | None, **more: object) -> B:
+    """Return the body of a claim: the fields that every kind has, and more."""
+    return kind(
+        ttl_seconds=wanted.ttl,
+        metadata=records.packed(wanted.metadata),
+        labels=wanted.labels or UNSET,
+        owner=wanted.owner,
+        session_id=wanted.session,
+        ephemeral=True if wanted.session else None,
+        lock_delay_seconds=wanted.lock_delay or None,
+        wait_seconds=wait or None,
+        ticket=ticket,
+        redo=wanted.redo or None,
+        **more,
+    )
+
+
+def _got_many(reply: object, sent: Instant, wanted: Wanted, asked: int) -> list[Got]:
+    match reply:
+        case ClaimsReply() if len(reply.claims) != asked:
+            raise ServerError(f"the server granted {len(reply.claims)} jobs where {asked} were asked for")
+        case ClaimsReply():
+            return [
+                Got(
+                    records.claimed_one(each, reply.owner, wanted.metadata, wanted.labels),
+                    Term(each.name, each.fencing_token, sent, each.expires_in_ms, reply.waited_ms),
+                )
+                for each in reply.claims
+            ]
+        case HeldManyReply():
+            raise _many_held(reply, JobHeld)
+        case DoneReply():
+            raise records.job_done(reply)
+        case _:
+            raise TypeError(f"no words for {type(reply).__name__}")
+
+
+def _many_held(reply: HeldManyReply, kind: type[JobHeld]) -> JobHeld:
+    others = [records.name_held(each) for each in reply.held]
+    if not others:
+        raise ServerError("the server refused, and named nobody who has the jobs; try again")
+    first = others[0]
+    more = len(others) - 1 + (reply.left_out or 0)
+    text = f"{first}, and {more} more are not free" if more else str(first)
+    return kind(
+        text,
+        job_id=first.job_id,
+        owner=first.owner,
+        metadata=first.metadata,
+        labels=first.labels,
+        note=first.note,
+        claimed_at=first.claimed_at,
+        last_heartbeat_at=first.last_heartbeat_at,
+        expires_at=first.expires_at,
+        retry_after=reply.retry_after_ms / 1_000,
+        others=others,
+    )

@@ -1,0 +1,186 @@
+"""Following events, as a flow: through broken connections and rotated tokens, nothing missed and nothing twice."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from holdfast.client import records
+from holdfast.client.answers import Answer, lacks_leader, refusal
+from holdfast.client.clock import Instant, elapsed_ms
+from holdfast.client.operations.effects import NOW, SHARE, Close, Flow, Open, Policy, Read, Rest
+from holdfast.client.operations.exchange import AWAY_SECONDS, LATE_TOKEN_SECONDS, lacks_new_token, restarts
+from holdfast.client.records import Happened
+from holdfast.client.requests import with_query
+from holdfast.errors import Refused, ServerError, Unreachable
+from holdfast.wire.replies import HappenedReply
+
+AGAIN_SECONDS = 0.1
+AGAIN_SECONDS_MAX = 2.0
+LINE_BYTES_MAX = 16 * 1024 * 1024
+PARTS_MAX = 10_000
+"""How many parts the record may have that the server tells in parts: about 640 MB."""
+_ID = re.compile(r"[0-9.]+")
+
+OnAway = Callable[[str | None], object]
+"""Is told why a server that was followed does not answer, once for each time, and None when it does again."""
+
+
+class _Frame(msgspec.Struct):
+    """The data of one event."""
+
+    seq: int
+    changes: list[HappenedReply] = []
+    part: int = 1
+    parts: int = 1
+    """A large record comes in several events, and only the last of them has an id."""
+
+
+class _TokenLate(Exception):
+    """The token is out of use, and the new one may be in its file soon."""
+
+    def __init__(self, refused: Refused) -> None:
+        super().__init__()
+        self.refused = refused
+
+
+class Follower:
+    """Where one who follows has got to."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        prefix: str | None,
+        after: int | None,
+        labels: Mapping[str, str] | None = None,
+        on_away: OnAway | None = None,
+    ) -> None:
+        self._policy = policy
+        self._on_away = on_away
+        self._is_away = False
+        """Whether it was said that the server is away."""
+        self._path = with_query("/events", labels, prefix=prefix)
+        self._after = None if after is None else str(after)
+        """The id of the last event, in the server's own words: beside its number it may say which restore it is of."""
+        self._stream: Any = None
+        self._rest = b""
+        self._parts: list[Happened] = []
+        """What came of a record that is not complete. It is not told before it is, so it is never told twice."""
+        self._pause = AGAIN_SECONDS
+        self._was_connected = False
+
+    def more(self) -> Flow[list[Happened]]:
+        """Wait for the next events."""
+        failing_since: Instant | None = None
+        refused_since: Instant | None = None
+        while True:
+            try:
+                if self._stream is None:
+                    yield from self._open()
+                data: bytes = yield Read(self._stream)
+                if not data:
+                    raise Unreachable(self._policy.url, "the connection was closed")
+            except Unreachable as error:
+                yield from self.close()
+                now: Instant = yield NOW
+                failing_since = failing_since or now
+                failed_ms = elapsed_ms(failing_since, now)
+                if not self._was_connected and failed_ms > self._policy.retry_seconds * 1_000:
+                    raise
+                if failed_ms >= AWAY_SECONDS * 1_000:
+                    self._tell_away(error.problem)
+                yield from self._rest_a_while()
+                continue
+            except _TokenLate as late:
+                now = yield NOW
+                refused_since = refused_since or now
+                if elapsed_ms(refused_since, now) > max(self._policy.retry_seconds, LATE_TOKEN_SECONDS) * 1_000:
+                    raise late.refused from None
+                yield from self._rest_a_while()
+                continue
+            self._pause, failing_since, refused_since = AGAIN_SECONDS, None, None
+            events = self._take(data)
+            if events:
+                return events
+
+    def _rest_a_while(self) -> Flow[None]:
+        yield Rest(self._pause * (0.5 + (yield SHARE) / 2))
+        self._pause = min(self._pause * 2, AGAIN_SECONDS_MAX)
+
+    def _tell_away(self, why: str | None) -> None:
+        is_away = why is not None
+        if is_away != self._is_away:
+            self._is_away = is_away
+            if self._on_away is not None:
+                self._on_away(why)
+
+    def close(self) -> Flow[None]:
+        """Hang up; `more` begins again where this ended."""
+        stream, self._stream, self._rest, self._parts = self._stream, None, b"", []
+        if stream is not None:
+            yield Close(stream)
+
+    def _open(self) -> Flow[None]:
+        headers = {"Accept": "text/event-stream"}
+        if self._after is not None:
+            headers["Last-Event-ID"] = self._after
+        self._stream = yield Open(self._path, headers, self._policy.read_seconds)
+        if self._stream.status == 200:  # noqa: PLR2004 - the one good answer
+            self._was_connected = True
+            self._tell_away(None)
+            return
+        status, body = self._stream.status, b""
+        while len(body) <= LINE_BYTES_MAX and (part := (yield Read(self._stream))):
+            body += part
+        yield from self.close()
+        answer = Answer(status, {}, body)
+        if restarts(answer):
+            why = "no node leads right now" if lacks_leader(answer) else f"it answered {status}"
+            raise Unreachable(self._policy.url, why)
+        refused = refusal(answer, self._policy.url, self._policy.token_file)
+        if self._was_connected and lacks_new_token(answer, self._policy):
+            raise _TokenLate(refused)
+        raise refused
+
+    def _take(self, data: bytes) -> list[Happened]:
+        """Cut frames off what came, and remember where one would go on."""
+        *frames, self._rest = (self._rest + data).split(b"\n\n")
+        if len(self._rest) > LINE_BYTES_MAX:
+            raise ServerError(f"{self._policy.url} sends events without end; is it a Holdfast server?")
+        return [event for frame in frames for event in self._events(frame)]
+
+    def _events(self, frame: bytes) -> list[Happened]:
+        fields: dict[str, str] = {}
+        for line in frame.decode("utf-8", "replace").split("\n"):
+            name, _, value = line.partition(":")
+            fields[name] = value.removeprefix(" ")
+        if "data" not in fields:
+            # Where the server begins: one that is cut off before the first event goes on from here.
+            words = fields.get("", "").split()
+            begins = words[-1] if words[:1] == ["from"] else ""
+            self._after = fields.get("id") or (begins if _ID.fullmatch(begins) else self._after)
+            return []
+        try:
+            told = msgspec.json.decode(fields["data"], type=_Frame)
+        except msgspec.MsgspecError as error:
+            raise ServerError(f"{self._policy.url} sent an event that makes no sense: {error}") from None
+        if fields.get("event") == "resync":
+            self._after = fields.get("id") or str(told.seq)
+            return [Happened(told.seq, None, "resync", "", None, None, None, None)]
+        return self._whole(told, fields.get("id"))
+
+    def _whole(self, told: _Frame, id_: str | None) -> list[Happened]:
+        """Return what a record says once its last part is there."""
+        if told.parts > PARTS_MAX:
+            raise ServerError(f"{self._policy.url} sends an event in {told.parts} parts; is it a Holdfast server?")
+        if told.part == 1:
+            self._parts = []
+        self._parts += map(records.happened, told.changes)
+        if told.part < told.parts:
+            return []
+        whole, self._parts = self._parts, []
+        self._after = id_ or str(told.seq)
+        return whole

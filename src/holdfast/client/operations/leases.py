@@ -1,0 +1,319 @@
+"""What can be done with a lease one has: renew it, give it back, hand it over. Each is a flow.
+
+Renewing what is ours, as flows that run in the background until it ends.
+
+Two of them run for each claim and each session that is held for more than a moment. `keep_renewed` renews in time,
+survives a blip and stops at a real loss. `watch_deadline` only waits for the end of the term: whatever hangs, it says
+in time that the claim is lost.
+
+    term  |──|─────────────|────────────────|────────────────|
+          sent             a third: renew   again and again  lost, before the server's lease ends
+             a moment: both begin
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+import msgspec
+from msgspec import UNSET
+
+from holdfast.client import owners, records
+from holdfast.client.answers import Answer, envelope, refusal
+from holdfast.client.clock import Instant
+from holdfast.client.deadline import Loss, Term, lost_error
+from holdfast.client.operations.effects import NEW_KEY, NOW, SHARE, Flow, Policy, Rest, Send
+from holdfast.client.operations.exchange import exchange, insist, reply_in
+from holdfast.client.records import JobClaim, Metadata
+from holdfast.client.requests import job_path, session_path, whole_seconds
+from holdfast.errors import ServerError, Unreachable
+from holdfast.wire.replies import AcquiredReply, ClaimSecretReply, RenewedReply
+from holdfast.wire.requests import ClaimSecretBody, ReleaseBody, RenewBody, TransferBody, brief
+
+_Renew, _Release = brief(RenewBody), brief(ReleaseBody)
+
+
+def renew(
+    job: str,
+    lease_id: str,
+    policy: Policy,
+    *,
+    ttl: float | None = None,
+    note: str | None = None,
+    metadata: Metadata = None,
+) -> Flow[tuple[RenewedReply, Instant]]:
+    """Renew a lease, for its own ttl unless told otherwise. Raises `LeaseLost` if it has ended."""
+    request = renewal_request(job, lease_id, policy.answer_seconds, ttl=ttl, note=note, metadata=metadata)
+    heard = yield from exchange(request, policy)
+    return renewed(job, heard.answer, policy), heard.sent
+
+
+def renewal_request(
+    job: str,
+    lease_id: str,
+    answer_seconds: float,
+    *,
+    ttl: float | None = None,
+    note: str | None = None,
+    metadata: Metadata = None,
+) -> Send:
+    """Return the request that renews a lease. It needs no key: a second time only reaches further."""
+    body = _Renew(
+        lease_id=lease_id,
+        ttl_seconds=None if ttl is None else whole_seconds(ttl),
+        keep_ttl=True if ttl is None else None,
+        note=note,
+        metadata=records.packed(metadata),
+    )
+    return Send("POST", job_path(job, "renew"), body, answer_seconds=answer_seconds)
+
+
+def renewed(job: str, answer: Answer, policy: Policy) -> RenewedReply:
+    """Return the reply to a renewal. Raises `LeaseLost` if the lease has ended."""
+    loss = told_loss(answer)
+    if loss is not None:
+        raise lost_error(f"the claim on {job}", loss, job_id=job)
+    return reply_in(answer, policy, Send("POST", job_path(job, "renew")), RenewedReply)
+
+
+def release(
+    job: str,
+    lease_id: str,
+    policy: Policy,
+    *,
+    owner: str | None,
+    outcome: str | None = None,
+    result: str | None = None,
+    remember: float | None = None,
+) -> Flow[None]:
+    """Give a lease back, even if interrupted; twice is harmless. Raises `LeaseLost` if it had ended in another way.
+
+    If nobody knows whether it has ended, a name that was made up for `owner` is not used again (D1a).
+    """
+    body = _Release(
+        lease_id=lease_id,
+        outcome=outcome,  # type: ignore[arg-type]
+        result=result,
+        remember_seconds=None if remember is None else whole_seconds(remember, "remember"),
+    )
+    request = Send("POST", job_path(job, "release"), body, (yield NEW_KEY), policy.answer_seconds)
+    try:
+        heard = yield from insist(request, policy)
+        loss = told_loss(heard.answer)
+        if loss is None:
+            return reply_in(heard.answer, policy, request, type(None))
+    except BaseException as error:
+        owners.doubt(owner, error)
+        raise
+    if loss.reason != "released":
+        raise lost_error(f"the claim on {job}", loss, job_id=job)
+    return None
+
+
+def transfer(
+    job: str,
+    lease_id: str,
+    to_owner: str,
+    policy: Policy,
+    *,
+    owner: str | None,
+    ttl: float | None = None,
+    reason: str | None = None,
+) -> Flow[JobClaim]:
+    """Hand a claim to another owner, without a gap. `owner` is who had it, as in `release`."""
+    ttl_seconds = None if ttl is None else whole_seconds(ttl)
+    # An older server does not know the field, so it is sent only if there is something to say.
+    said = UNSET if reason is None else reason
+    body = TransferBody(lease_id=lease_id, to_owner=to_owner, ttl_seconds=ttl_seconds, reason=said)
+    request = Send("POST", job_path(job, "transfer"), body, (yield NEW_KEY), policy.answer_seconds)
+    try:
+        heard = yield from exchange(request, policy)
+        loss = told_loss(heard.answer)
+        if loss is None:
+            return records.claimed(job, reply_in(heard.answer, policy, request, AcquiredReply))
+    except BaseException as error:
+        owners.doubt(owner, error)
+        raise
+    raise lost_error(f"the claim on {job}", loss, job_id=job)
+
+
+def claim_secret(job: str, lease_id: str, policy: Policy) -> Flow[str]:
+    """Ask for the secret of a claim: what a command needs that works on it."""
+    body = ClaimSecretBody(lock_name=job, lease_id=lease_id)
+    request = Send("POST", "/claims/secret", body, answer_seconds=policy.answer_seconds)
+    heard = yield from exchange(request, policy)
+    loss = told_loss(heard.answer)
+    if loss is not None:
+        raise lost_error(f"the claim on {job}", loss, job_id=job)
+    return reply_in(heard.answer, policy, request, ClaimSecretReply).claim_secret
+
+
+def told_loss(answer: Answer) -> Loss | None:
+    """Return how a lease ended, if that is what the answer says."""
+    if answer.status not in {400, 404, 410}:
+        return None
+    found = envelope(answer)
+    if found is None:
+        return None
+    match found.code:
+        case "lease_not_current":
+            return Loss(found.ended or "expired", found.by, found.reason, told=True)
+        case "revoked":
+            return Loss("revoked", found.by, found.reason, told=True)
+        case "session_expired":
+            return Loss("session_ended", told=True)
+        case _:
+            return None
+
+
+MOMENT_MS = 500
+"""How long something is held before anything is done for it. Most claims are short."""
+AGAIN_SECONDS_MAX = 2.0
+AGAIN_SECONDS_MIN = 0.02
+TRIES_PER_TERM = 16
+"""A renewal that failed is tried again after a sixteenth of what is left, so there are always several tries more."""
+ANSWER_SHARE = 0.5
+"""How much of the time left one try may take: a hanging one must leave time for another. Of several addresses each has
+its part of that: whoever stops a command in time, before its claim is lost, does so while much of the term is left."""
+TOKEN_REFUSED = 401
+FAIR_SECONDS = 0.5
+"""A try that had less time before the deadline says nothing of the server: what was wrong before is the reason."""
+
+Renew: TypeAlias = Callable[[float], Send]
+"""Makes the request that renews, given how long its answer may take."""
+Look: TypeAlias = Callable[[float], Send | None]
+"""Makes the request that finds out whether it is over, though our access token is refused; None if there is none."""
+
+
+class _RenewedReply(msgspec.Struct):
+    """What every reply to a renewal says."""
+
+    expires_in_ms: int
+
+
+class Renewal(NamedTuple):
+    """How something is renewed, and what it is called: a lease, or a session with every lease bound to it (S4)."""
+
+    id: str
+    """Of the lease or the session."""
+    name: str | None
+    """The job of the lease; None for a session."""
+    secret: str | None = None
+    """Of the session; None for a lease."""
+
+    def request(self, answer_seconds: float) -> Send:
+        """Return the request that renews, given how long its answer may take."""
+        if self.name is None:
+            return Send("POST", session_path(self.id, "renew-all"), answer_seconds=answer_seconds)
+        return renewal_request(self.name, self.id, answer_seconds)
+
+    def look(self, answer_seconds: float) -> Send | None:
+        """Return the request that finds out without our access token whether a session is over; None for a lease.
+
+        A token that is revoked ends its sessions, and its holder is not let in any more to be told so. The secret of a
+        session that is over is told that at any time (S5). If the session lives on, the secret is as unknown as the
+        token: then nothing is known, and nothing is lost.
+        """
+        if self.secret is None:
+            return None
+        return Send("GET", session_path(self.id), answer_seconds=answer_seconds, bearer=self.secret)
+
+
+def renewal_of_lease(claim: JobClaim) -> Renewal:
+    """Return what renews a lease."""
+    return Renewal(claim.lease_id, claim.job_id)
+
+
+def renewal_of_session(session_id: str, secret: str | None = None) -> Renewal:
+    """Return what renews a session."""
+    return Renewal(session_id, None, secret)
+
+
+def watch_deadline(term: Term) -> Flow[None]:
+    """Lose the term when its time is over. Nothing here waits for anything but time."""
+    while not term.ended:
+        now: Instant = yield NOW
+        if term.is_lost(now):
+            return
+        yield Rest(term.left_ms(now) / 1_000)
+
+
+def keep_renewed(term: Term, renew: Renew, policy: Policy, look: Look | None = None) -> Flow[None]:
+    """Renew a term again and again, until it ends or is lost."""
+    while True:
+        rest_ms = term.rest_ms((yield NOW), (yield SHARE))
+        # Never at once: a server that promises next to nothing must not be asked without end.
+        yield Rest(max(rest_ms / 1_000, AGAIN_SECONDS_MIN))
+        while not (yield from renew_once(term, renew, policy, look)):
+            left_ms = term.left_ms((yield NOW))
+            share: float = yield SHARE
+            pause = min(left_ms / 1_000 / TRIES_PER_TERM, AGAIN_SECONDS_MAX) * (0.5 + share / 2)
+            yield Rest(max(pause, AGAIN_SECONDS_MIN))
+        if term.ended or term.loss is not None:
+            return
+
+
+def renew_once(term: Term, renew: Renew, policy: Policy, look: Look | None = None) -> Flow[bool]:
+    """Try to renew; True if there is nothing to try again."""
+    sent: Instant = yield NOW
+    if term.ended or term.is_lost(sent):
+        return True
+    share = ANSWER_SHARE / policy.addresses
+    answer_seconds = min(policy.answer_seconds, max(term.left_ms(sent) / 1_000 * share, AGAIN_SECONDS_MIN))
+    try:
+        answer: Answer = yield renew(answer_seconds)
+    except Unreachable as error:
+        if term.trouble is None or answer_seconds >= FAIR_SECONDS:
+            term.trouble = Loss("unreachable", why=error.problem)
+        return False
+    except ServerError as error:
+        term.trouble = Loss("refused", why=str(error))
+        return False
+    is_over = _judge(term, answer, sent, policy)
+    if answer.status == TOKEN_REFUSED and look is not None:
+        yield from look_whether_over(term, look, policy)
+        is_over = term.loss is not None
+    return is_over
+
+
+def look_whether_over(term: Term, look: Look, policy: Policy) -> Flow[None]:
+    """Find out whether something is over although our access token is refused. Whatever else comes of it is nothing."""
+    now: Instant = yield NOW
+    request = look(min(policy.answer_seconds, max(term.left_ms(now) / 1_000 * ANSWER_SHARE, AGAIN_SECONDS_MIN)))
+    if request is None or term.ended:
+        return
+    try:
+        answer: Answer = yield request
+    except ServerError:
+        return
+    loss = told_loss(answer)
+    if loss is not None:
+        term.lose(loss)
+
+
+def _judge(term: Term, answer: Answer, sent: Instant, policy: Policy) -> bool:
+    """Take what the server said of a renewal; True if there is nothing to try again."""
+    if answer.status == 200:  # noqa: PLR2004 - the one good answer
+        try:
+            promise = msgspec.json.decode(answer.body, type=_RenewedReply)
+        except msgspec.MsgspecError:
+            term.trouble = Loss("refused", why="the answer was not a Holdfast server's")
+            return False
+        term.extend(sent, promise.expires_in_ms)
+        return True
+    loss = told_loss(answer)
+    if loss is None and _session_gone(answer):
+        loss = Loss("session_ended", told=True)
+    if loss is not None:
+        term.lose(loss)
+        return True
+    reason = "unreachable" if answer.status >= 500 else "refused"  # noqa: PLR2004 - the server's own troubles
+    term.trouble = Loss(reason, why=str(refusal(answer, policy.url, policy.token_file)))
+    return False
+
+
+def _session_gone(answer: Answer) -> bool:
+    """Tell whether the server no longer knows the session."""
+    found = envelope(answer)
+    return answer.status == 404 and found is not None and found.code == "not_found"  # noqa: PLR2004 - not found

@@ -1,0 +1,290 @@
+"""Hearing at once of ends that we did not ask for: one stream for each client, and the flows that keep it (L9).
+
+    Kept.begin ──► attend           half a second after the claim; what lives shorter is never followed
+                         │ gathers for a moment: one request for all that was claimed meanwhile
+                         ├─ a stream is open ──► POST /followers/{id}       adds to it
+                         └─ none is ───────────► listen ──► POST /leases/follow, in a thread or task of its own
+                                                   │
+                              term.lose(Loss(…)) ◄─┘ for each end that is told
+
+It only makes the news quicker. A claim is renewed and its time is counted as if this was not here: an older server, one
+that refuses, or one that cannot be reached is nothing to speak of. Listening ends when nothing is held any more.
+
+Nothing here has a lock. What threads share is changed in single steps, and no step is done by a thread of the user's,
+which an interrupt could stop in the middle: `attend` is called by the background, as the flows are.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+from weakref import ref
+
+import msgspec
+
+from holdfast.client.answers import Answer
+from holdfast.client.deadline import Loss, Term
+from holdfast.client.operations.effects import SHARE, Close, Flow, Open, Policy, Read, Rest, Send
+from holdfast.client.operations.leases import TOKEN_REFUSED, Renewal, look_whether_over, renew_once
+from holdfast.errors import HoldfastError, Unreachable
+from holdfast.wire.replies import EndReply, FollowingReply
+from holdfast.wire.requests import FollowBody
+
+GATHER_SECONDS = 0.1
+IDS_PER_CALL = 500
+"""A server takes 1,000 unless told otherwise."""
+AGAIN_SECONDS, AGAIN_SECONDS_MAX = 0.25, 2.0
+"""How soon a server that did not answer is asked again; no later than a renewal would be, so both are back at once."""
+REFUSED_SECONDS = 5.0
+"""How long a server is left alone that refuses us. It counts wrong tokens, and renewals ask with the same one."""
+NOT_THERE_SECONDS = 300.0
+"""How long a server is left alone that does not know the way: it is older, or something else answers for it."""
+RELEASED_SECONDS = 0.75
+"""How long a claim goes on that somebody of ours gave back by its lease id: what does that as its last act may end."""
+FRAME_BYTES_MAX = 2**20
+_OK, _SERVER_TROUBLE = 200, 500
+_NOT_THERE = frozenset({404, 405})
+
+log = logging.getLogger("holdfast.client")
+
+
+class _Held(NamedTuple):
+    """Something that is followed, or will be."""
+
+    renewal: Renewal
+    term: ref[Term]
+
+
+class _RefusedError(Exception):
+    """The server does not let us follow. `pause_seconds` is how long to leave it alone."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__()
+        self.status = status
+        self.pause_seconds = _pause_after(status)
+
+
+class Ends:
+    """The ends that one client waits for."""
+
+    def __init__(
+        self, policy: Policy, keep: Callable[[Flow[None]], object], listen: Callable[[Flow[None]], object]
+    ) -> None:
+        """`keep` lets a flow go on in the background, `listen` in a thread or a task of its own, for it blocks."""
+        self._policy = policy
+        self._keep = keep
+        self._listen = listen
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._pid = os.getpid()
+        self._held: dict[str, _Held] = {}
+        self._new: deque[str] = deque()
+        self._is_gathering = self._is_retrying = self._is_listening = False
+        self._stream: str | None = None
+        """The id of the stream that is open."""
+
+    def attend(self, term: Term, renewal: Renewal) -> None:
+        """Hear of the end of something that is held. Called in the background."""
+        if os.getpid() != self._pid:
+            self._begin_anew()  # A fork: the thread that listens is the parent's, and so is all that it listens for.
+        self._held[renewal.id] = _Held(renewal, ref(term))
+        self._new.append(renewal.id)
+        if not self._is_gathering:
+            self._is_gathering = True
+            self._keep(self._gather())
+
+    def _gather(self) -> Flow[None]:
+        """Follow all that came within a moment."""
+        yield Rest(GATHER_SECONDS)
+        self._is_gathering = False
+        yield from self._follow_new()
+
+    def _retry(self, pause: float) -> Flow[None]:
+        """Follow after a while what could not be added."""
+        yield Rest(pause)
+        self._is_retrying = False
+        yield from self._follow_new()
+
+    def _follow_new(self) -> Flow[None]:
+        new = [self._new.popleft() for _ in range(len(self._new))]
+        # Looked at after what is new stands in `_held`. One that opens a stream sets it, and then looks into `_held`.
+        stream = self._stream
+        if stream is not None:
+            yield from self._add(stream, new)
+        elif not self._is_listening and self._living():
+            self._is_listening = True
+            try:
+                self._listen(self.listen())
+            except RuntimeError as error:
+                # There may be too many threads just now: the next that is claimed tries again.
+                self._is_listening = False
+                log.debug("ends are heard of at the next renewal: %s", error)
+
+    def _add(self, stream: str, ids: Iterable[str]) -> Flow[None]:
+        """Let an open stream tell of more. What cannot be added is tried again; a new stream would have it anyway."""
+        for body in _bodies((id_, held) for id_ in ids if (held := self._held.get(id_)) is not None and _lives(held)):
+            try:
+                path = f"/followers/{stream}"
+                answer: Answer = yield Send("POST", path, body, answer_seconds=self._policy.answer_seconds)
+                pause = AGAIN_SECONDS_MAX if answer.status >= _SERVER_TROUBLE else REFUSED_SECONDS
+                if answer.status == _OK:
+                    self._take(msgspec.json.decode(answer.body, type=FollowingReply))
+                    continue
+            except (HoldfastError, msgspec.MsgspecError) as error:
+                log.debug("not followed yet, so its end may be heard of at its next renewal: %s", error)
+                pause = AGAIN_SECONDS_MAX
+            self._new.extend([*body.leases.values(), *body.sessions])
+            if not self._is_retrying:
+                self._is_retrying = True
+                self._keep(self._retry(pause))
+
+    def listen(self) -> Flow[None]:
+        """Hear of ends for as long as anything is held."""
+        pause = AGAIN_SECONDS
+        while self._goes_on():
+            try:
+                yield from self._follow()
+                pause = AGAIN_SECONDS
+            except _RefusedError as refused:
+                pause = max(pause, refused.pause_seconds)
+                if refused.status == TOKEN_REFUSED:
+                    yield from self._look_at_sessions()
+            except (HoldfastError, msgspec.MsgspecError) as error:
+                log.debug("ends are heard of at the next renewal for now: %s", error)
+            yield Rest(pause * (0.5 + (yield SHARE) / 2))
+            pause = min(pause * 2, max(AGAIN_SECONDS_MAX, pause))
+
+    def _goes_on(self) -> bool:
+        """Tell whether there is anything to listen for. If not, the next that is claimed begins it again."""
+        if self._living():
+            return True
+        self._is_listening = False
+        if not self._living() or self._is_listening:
+            return False
+        self._is_listening = True  # It came while we looked. If another listens too by now, that does no harm.
+        return True
+
+    def _follow(self) -> Flow[None]:
+        """Open a stream and hear what it tells, until it ends."""
+        asked = (_bodies(self._living().items()) or [FollowBody()])[0]
+        headers = {"Accept": "text/event-stream"}
+        stream: Any = yield Open("/leases/follow", headers, self._policy.read_seconds, method="POST", body=asked)
+        try:
+            if stream.status != _OK:
+                raise _RefusedError(stream.status)
+            rest = b""
+            while data := (yield Read(stream)):
+                *frames, rest = (rest + data).split(b"\n\n")
+                if len(rest) > FRAME_BYTES_MAX:
+                    raise Unreachable(self._policy.url, "it sends events without end")
+                for kind, said in map(_fields, frames):
+                    if kind == "following":
+                        following = msgspec.json.decode(said, type=FollowingReply)
+                        self._stream = following.stream
+                        self._take(following)
+                        known = {*asked.leases.values(), *asked.sessions}
+                        yield from self._add(following.stream, [id_ for id_ in self._living() if id_ not in known])
+                    elif kind == "ended":
+                        self._tell(msgspec.json.decode(said, type=EndReply))
+                if not self._living():
+                    return
+        finally:
+            self._stream = None
+            yield Close(stream)
+
+    def _look_at_sessions(self) -> Flow[None]:
+        """Find out what ended with our access token: whoever is refused cannot be told by a stream."""
+        for held in self._living().values():
+            term = held.term()
+            if term is not None:
+                yield from look_whether_over(term, held.renewal.look, self._policy)
+
+    # What was told.
+
+    def _take(self, following: FollowingReply) -> None:
+        for end in following.ended:
+            self._tell(end)
+        for id_ in following.unknown:
+            # It may have ended long ago, or the server lost it by a restore. A renewal tells.
+            held = self._held.pop(id_, None)
+            term = None if held is None else held.term()
+            if held is not None and term is not None and not term.ended:
+                self._keep(_renew_now(term, held.renewal, self._policy))
+
+    def _tell(self, end: EndReply) -> None:
+        """Lose what has ended. What we gave back ourselves has ended before, and cannot be lost."""
+        held = self._held.pop(end.id, None)
+        term = None if held is None else held.term()
+        if term is None or term.ended:
+            return
+        if end.name is None:
+            term.lose(Loss("session_ended", end.by, told=True))
+        elif end.ended == "released":
+            self._keep(_lose_later(held_term=ref(term), loss=_loss_of(end)))
+        else:
+            term.lose(_loss_of(end))
+
+    def _living(self) -> dict[str, _Held]:
+        """Return what is held, and forget the rest."""
+        held = self._held.copy()
+        for id_, each in tuple(held.items()):
+            if not _lives(each):
+                del held[id_]
+                self._held.pop(id_, None)
+        return held
+
+
+def _pause_after(status: int) -> float:
+    if status in _NOT_THERE:
+        return NOT_THERE_SECONDS
+    return REFUSED_SECONDS if status < _SERVER_TROUBLE else AGAIN_SECONDS
+
+
+def _lives(held: _Held) -> bool:
+    term = held.term()
+    return term is not None and not term.ended and term.loss is None
+
+
+def _loss_of(end: EndReply) -> Loss:
+    return Loss(end.ended, end.by, end.reason, told=True)
+
+
+def _lose_later(held_term: ref[Term], loss: Loss) -> Flow[None]:
+    yield Rest(RELEASED_SECONDS)
+    term = held_term()
+    if term is not None:
+        term.lose(loss)
+
+
+def _renew_now(term: Term, renewal: Renewal, policy: Policy) -> Flow[None]:
+    """Ask for what the server says it does not know. What cannot be asked now is asked when it is renewed anyway."""
+    yield from renew_once(term, renewal.request, policy, renewal.look)
+
+
+def _bodies(held: Iterable[tuple[str, _Held]]) -> list[FollowBody]:
+    """Return the bodies that name all of these, none of them too many."""
+    bodies: list[FollowBody] = []
+    for number, (id_, each) in enumerate(held):
+        if number % IDS_PER_CALL == 0:
+            bodies.append(FollowBody(leases={}, sessions=[]))
+        if each.renewal.name is None:
+            bodies[-1].sessions.append(id_)
+        else:
+            bodies[-1].leases[each.renewal.name] = id_
+    return bodies
+
+
+def _fields(frame: bytes) -> tuple[str, bytes]:
+    """Return the kind and the data of a frame; both empty for a comment."""
+    fields = dict(_lines(frame))
+    return fields.get(b"event", b"").decode("ascii", "replace"), fields.get(b"data", b"")
+
+
+def _lines(frame: bytes) -> Iterator[tuple[bytes, bytes]]:
+    for line in frame.split(b"\n"):
+        name, _, value = line.partition(b":")
+        yield name, value.removeprefix(b" ")

@@ -1,0 +1,324 @@
+"""The operations of a client that hold nothing: claims and sessions by their id, queries, and administration."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from msgspec import UNSET
+
+from holdfast.client import owners, records
+from holdfast.client.operations import claims, leases
+from holdfast.client.operations import sessions as session_flows
+from holdfast.client.operations.effects import NEW_KEY, Flow, Policy, Send, Trail, acquisition, operation
+from holdfast.client.operations.exchange import ask, get
+from holdfast.client.records import (
+    Happened,
+    JobClaim,
+    JobOwner,
+    JobStatus,
+    JobsThen,
+    JobThen,
+    Metadata,
+    OpenedSession,
+    SessionInfo,
+    job_then,
+    moment_text,
+    plain_labels,
+)
+from holdfast.client.requests import check_limit, job_path, session_name, token_path, whole_seconds, with_query
+from holdfast.errors import ServerError
+from holdfast.wire.replies import LocksThenReply
+from holdfast.wire.replies import (
+    CheckReply,
+    HistoryReply,
+    LocksReply,
+    SessionsReply,
+    StatusReply,
+    TokenMadeReply,
+    TokenReply,
+    TokensReply,
+    WhyReply,
+)
+from holdfast.wire.requests import CheckBody, ReopenBody, RevokeBody, RotateBody, TokenBody
+
+TTL_SECONDS = 60.0
+"""For sessions."""
+HISTORY_LIMIT = 100
+PAGE = 1_000
+PAGES_MAX = 1_000
+"""How many pages of a history one call asks for: each may have cost the server a search of some megabytes."""
+
+
+class Operations:
+    """The operations of a client that hold nothing. Each is a flow; the clients for threads and coroutines run it."""
+
+    _policy: Policy
+
+    @abstractmethod
+    def _worker(self) -> object:
+        """Return the thread or task that calls."""
+
+    # Claims by their lease id and sessions by their id: for callers that renew themselves.
+
+    @operation
+    def heartbeat_job(
+        self,
+        job_id: str,
+        lease_id: str,
+        *,
+        ttl: float | None = None,
+        note: str | None = None,
+        metadata: Metadata = None,
+    ) -> Flow[float]:
+        """Renew a claim for its own ttl, or another; return how many seconds it lives. Raises `LeaseLost`."""
+        reply, _ = yield from leases.renew(job_id, lease_id, self._policy, ttl=ttl, note=note, metadata=metadata)
+        return reply.expires_in_ms / 1_000
+
+    @operation
+    def release_job(
+        self,
+        job_id: str,
+        lease_id: str,
+        *,
+        outcome: str | None = None,
+        result: str | None = None,
+        remember: float | None = None,
+    ) -> Flow[None]:
+        """Give a claim back; a second time is harmless. Raises `LeaseLost` if it had ended in another way."""
+        owner = owners.owner_of(self._worker())
+        how: dict[str, Any] = {"outcome": outcome, "result": result, "remember": remember}
+        return leases.release(job_id, lease_id, self._policy, owner=owner, **how)
+
+    @operation
+    def transfer_job(
+        self, job_id: str, lease_id: str, to_owner: str, *, ttl: float | None = None, reason: str | None = None
+    ) -> Flow[JobClaim]:
+        """Hand a claim to another owner without a gap. Raises `LeaseLost`."""
+        owner = owners.owner_of(self._worker())
+        return leases.transfer(job_id, lease_id, to_owner, self._policy, owner=owner, ttl=ttl, reason=reason)
+
+    @operation
+    def claim_secret(self, job_id: str, lease_id: str) -> Flow[str]:
+        """Return a token for a command that works on a claim: it can only look at, renew and release what that holds.
+
+        It dies with the claim, and with the token of this client. Raises `LeaseLost`.
+        """
+        return leases.claim_secret(job_id, lease_id, self._policy)
+
+    @acquisition
+    def open_session(
+        self, trail: Trail, name: str | None = None, *, ttl: float = TTL_SECONDS, metadata: Metadata = None
+    ) -> Flow[OpenedSession]:
+        """Open a session and leave it to the caller to keep it alive: any call with its secret does.
+
+        Claims that are made with `session=` its id end with it. `end_session` ends it.
+        """
+        seconds = whole_seconds(ttl)
+        reply, _ = yield from session_flows.open_session(
+            self._policy, trail, name=name, ttl_seconds=seconds, metadata=metadata
+        )
+        return records.opened_session(reply, self._policy.url)
+
+    @operation
+    def sessions(self) -> Flow[list[SessionInfo]]:
+        """List one's sessions."""
+        found = yield from _every_page("/sessions", self._policy, SessionsReply, "sessions")
+        return list(map(records.session, found))
+
+    @operation
+    def end_session(self, session_id: str) -> Flow[None]:
+        """End a session and all that is bound to it."""
+        return session_flows.end_session(session_id, self._policy)
+
+    # Queries.
+
+    @operation
+    def get_job_owner(self, job_id: str) -> Flow[JobOwner | None]:
+        """Return who owns a job, since when, and how alive that one looks; None if nobody does."""
+        return (yield from claims.status(job_id, self._policy)).owner
+
+    @operation
+    def job(self, job_id: str) -> Flow[JobStatus]:
+        """Return all that is known of a job."""
+        return claims.status(job_id, self._policy)
+
+    @operation
+    def list_claimed_jobs(
+        self,
+        prefix: str | None = None,
+        *,
+        owner: str | None = None,
+        session: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        limit: int | None = None,
+    ) -> Flow[list[JobOwner]]:
+        """List the claimed jobs, ordered by name: all of them, or the first `limit`."""
+        asked = _listing(prefix, owner, session, limit)
+        found: list[JobOwner] = []
+        while limit is None or len(found) < limit:
+            path = with_query("/locks", plain_labels(labels), **asked, limit=_page_limit(limit, found))
+            page = yield from ask(get(path, self._policy), self._policy, LocksReply)
+            found += [each for each in map(records.owner_of, page.locks) if each is not None]
+            asked["after"] = page.next_after
+            if page.next_after is None:
+                break
+        return found
+
+    @operation
+    def list_claimed_jobs_at(
+        self,
+        at: datetime | str,
+        prefix: str | None = None,
+        *,
+        owner: str | None = None,
+        session: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        limit: int | None = None,
+    ) -> Flow[JobsThen]:
+        """List who had which job at a moment of the kept history, ordered by name: all of them, or the first `limit`.
+
+        `at` is a `datetime`, in local time if it has no zone, or a text in RFC 3339. Raises `Refused` for a moment in
+        the future, and for one whose history is not kept any more.
+        """
+        asked = {"at": moment_text(at)} | _listing(prefix, owner, session, limit)
+        found: list[JobThen] = []
+        while True:
+            path = with_query("/locks", plain_labels(labels), **asked, limit=_page_limit(limit, found))
+            page = yield from ask(get(path, self._policy), self._policy, LocksThenReply)
+            found += map(job_then, page.locks)
+            if page.next_after is None or (limit is not None and len(found) >= limit):
+                return JobsThen(None if page.at is None else records.time_of(page.at), page.record, found)
+            # Every page shows the record that the first one was made of.
+            asked |= {"record": page.record or None, "after": page.next_after}
+
+    @operation
+    def history(
+        self,
+        job_id: str,
+        *,
+        limit: int = HISTORY_LIMIT,
+        owner: str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+    ) -> Flow[list[Happened]]:
+        """Return what happened to a job, newest first. `since` and `until` are times in RFC 3339."""
+        check_limit(limit)
+        asked: dict[str, Any] = {"owner": owner, "since": since, "until": until}
+        found: list[Happened] = []
+        for _ in range(PAGES_MAX):
+            path = with_query(job_path(job_id, "history"), **asked, limit=_page_limit(limit, found))
+            page = yield from ask(get(path, self._policy), self._policy, HistoryReply)
+            found += map(records.happened, page.history)
+            if page.next_before is None or len(found) >= limit:
+                return found
+            asked |= {"before": page.next_before, "offset": page.next_offset or None}
+        url = self._policy.url
+        raise ServerError(f"{url} has more history than {PAGES_MAX} pages; narrow it with since and until")
+
+    @operation
+    def why(self, job_id: str) -> Flow[WhyReply]:
+        """Say why a job cannot be had: the chain from it to the owner everybody waits for."""
+        return ask(get(job_path(job_id, "why"), self._policy), self._policy, WhyReply)
+
+    @operation
+    def check(self, job_id: str, token: int) -> Flow[bool]:
+        """Tell whether a fencing token is that of the live claim."""
+        body = CheckBody(fencing_token=token)
+        request = Send("POST", job_path(job_id, "check"), body, answer_seconds=self._policy.answer_seconds)
+        return (yield from ask(request, self._policy, CheckReply)).current
+
+    @operation
+    def server_status(self) -> Flow[StatusReply]:
+        """Ask the server how it is."""
+        return ask(get("/status", self._policy), self._policy, StatusReply)
+
+    # Administration.
+
+    @operation
+    def revoke(self, job_id: str, reason: str) -> Flow[None]:
+        """End somebody's claim; that one is told who did it and why. Needs the scope admin."""
+        return self._change("POST", job_path(job_id, "revoke"), RevokeBody(reason=reason))
+
+    @operation
+    def reopen(self, job_id: str, reason: str | None = None) -> Flow[None]:
+        """Let finished work be claimed again. Needs the scope admin."""
+        return self._change("POST", job_path(job_id, "reopen"), ReopenBody(reason=reason))
+
+    @operation
+    def create_token(
+        self,
+        name: str,
+        *,
+        scopes: Sequence[str] | None = None,
+        prefix: str | None = None,
+        expires_in_seconds: int | None = None,
+    ) -> Flow[TokenMadeReply]:
+        """Make a token; this is the only time it is shown. Needs the scope admin."""
+        body = TokenBody(
+            name=name,
+            scopes=None if scopes is None else list(scopes),  # type: ignore[arg-type]
+            prefix=prefix,
+            expires_in_seconds=expires_in_seconds,
+        )
+        return self._change("POST", "/tokens", body, TokenMadeReply)
+
+    @operation
+    def list_tokens(self) -> Flow[list[TokenReply]]:
+        """List the tokens, without the tokens. Needs the scope admin."""
+        return _every_page("/tokens", self._policy, TokensReply, "tokens")
+
+    @operation
+    def revoke_token(self, name: str, *, keep_sessions: bool = False) -> Flow[None]:
+        """Shut a token out, with its sessions unless they are kept for the next one. Needs the scope admin."""
+        return self._change("DELETE", token_path(name) + ("?keep_sessions=true" if keep_sessions else ""), None)
+
+    @operation
+    def rotate_token(
+        self,
+        name: str,
+        *,
+        keep_sessions: bool = False,
+        expires_in_seconds: int | None = None,
+        never_expires: bool = False,
+    ) -> Flow[TokenMadeReply]:
+        """Let another token of the same name and rights take the place of one. Needs the scope admin.
+
+        It lives as long as the old one was to live, unless told otherwise. This is the only time it is shown.
+        """
+        body = RotateBody(
+            keep_sessions=keep_sessions, expires_in_seconds=expires_in_seconds, never_expires=never_expires
+        )
+        return self._change("POST", f"{token_path(name)}/rotate", body, TokenMadeReply)
+
+    def _change(self, method: str, path: str, body: object, reply: type[Any] = object) -> Flow[Any]:
+        """Send a request that takes effect once, and return its reply."""
+        found = yield from ask(
+            Send(method, path, body, (yield NEW_KEY), self._policy.answer_seconds), self._policy, reply
+        )
+        return None if reply is object else found
+
+
+def _listing(prefix: str | None, owner: str | None, session: str | None, limit: int | None) -> dict[str, Any]:
+    """Check what a listing is narrowed by, and return it as fields of a query."""
+    if limit is not None:
+        check_limit(limit)
+    return {"prefix": prefix, "owner": owner, "session": None if session is None else session_name(session)}
+
+
+def _page_limit(limit: int | None, found: Sequence[object]) -> int:
+    return PAGE if limit is None else min(limit - len(found), PAGE)
+
+
+def _every_page(path: str, policy: Policy, reply: type[Any], field: str) -> Flow[list[Any]]:
+    """Read a list to its end, page by page."""
+    found: list[Any] = []
+    after: str | None = None
+    while True:
+        page = yield from ask(get(with_query(path, after=after), policy), policy, reply)
+        found += getattr(page, field)
+        if page.next_after is UNSET:
+            return found
+        after = page.next_after

@@ -1,0 +1,120 @@
+"""Sessions, as flows: open one, end it, list one's own. A session is renewed by `renewing`."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import msgspec
+
+from holdfast.client import records
+from holdfast.client.clock import Instant
+from holdfast.client.deadline import Term
+from holdfast.client.operations.effects import NEW_KEY, NOW, Flow, Policy, Send, Trail
+from holdfast.client.operations.exchange import HASTE_SECONDS, ask, get, insist, reply_in
+from holdfast.client.records import Metadata, SessionInfo, packed
+from holdfast.client.requests import session_path, with_query
+from holdfast.errors import HoldfastError, Refused
+from holdfast.wire.replies import (
+    SessionOpenedReply,
+    SessionRenewedReply,
+    SessionReply,
+    SessionSecretReply,
+    SessionsReply,
+)
+from holdfast.wire.requests import SessionBody
+
+_OVER = 410
+
+
+def open_session(
+    policy: Policy, trail: Trail | None = None, *, name: str | None, ttl_seconds: int, metadata: Metadata
+) -> Flow[tuple[SessionOpenedReply, Term]]:
+    """Open a session."""
+    body = SessionBody(ttl_seconds=ttl_seconds, name=name, metadata=packed(metadata))
+    request = Send("POST", "/sessions", body, (yield NEW_KEY), policy.answer_seconds)
+    # Counted from the first try on: a retry may be answered with what the first one began.
+    sent: Instant = yield NOW
+    trail = trail or Trail()
+    trail.leave = partial(_abandon_session, request, policy)
+    try:
+        reply = yield from ask(request, policy, SessionOpenedReply)
+    except (Exception, GeneratorExit):
+        raise
+    except BaseException:
+        # Interrupted or cancelled while it is not known what came of it: nothing may be left behind.
+        yield from _abandon_session(request, policy)
+        trail.leave = None
+        raise
+    term = Term("", None, sent, reply.expires_in_ms)
+    term.title = f"the session {name or reply.session_id}"
+    return reply, term
+
+
+def adopt_session(session_id: str, policy: Policy) -> Flow[tuple[SessionOpenedReply, Term]]:
+    """Take over a session of ours that somebody else kept alive till now. Raises `Refused` if it is over."""
+    known = yield from live_session(session_id, policy)
+    kept, sent = yield from keep_session(session_id, policy)
+    secret = yield from session_secret(session_id, policy)
+    reply = SessionOpenedReply(
+        session_id,
+        kept.expires_at,
+        kept.expires_in_ms // 2_000,
+        secret,
+        kept.expires_in_ms,
+        known.name,
+        packed(known.metadata),
+    )
+    term = Term("", None, sent, kept.expires_in_ms)
+    term.title = f"the session {known.name or session_id}"
+    return reply, term
+
+
+def session_secret(session_id: str, policy: Policy) -> Flow[str]:
+    """Return the secret that a session of ours has under our access token."""
+    request = Send("POST", session_path(session_id, "secret"), answer_seconds=policy.answer_seconds)
+    return (yield from ask(request, policy, SessionSecretReply)).session_secret
+
+
+def keep_session(session_id: str, policy: Policy) -> Flow[tuple[SessionRenewedReply, Instant]]:
+    """Renew a session and all that is bound to it (S4); return from when on its time counts, too."""
+    sent: Instant = yield NOW
+    request = Send("POST", session_path(session_id, "renew-all"), answer_seconds=policy.answer_seconds)
+    return (yield from ask(request, policy, SessionRenewedReply)), sent
+
+
+def live_session(session_id: str, policy: Policy) -> Flow[SessionInfo]:
+    """Return what is known of a session of ours. Raises `Refused` if it is over, as whatever else asks for it."""
+    reply = yield from ask(get(session_path(session_id), policy), policy, SessionReply)
+    if not reply.active:
+        raise Refused(_OVER, "session_expired", "Session expired", "All that was bound to it has ended.")
+    return records.session(reply)
+
+
+def end_session(session_id: str, policy: Policy) -> Flow[None]:
+    """End a session and all that is bound to it, even if interrupted."""
+    request = Send("DELETE", session_path(session_id), None, (yield NEW_KEY), policy.answer_seconds)
+    heard = yield from insist(request, policy)
+    reply_in(heard.answer, policy, request, object)
+
+
+def sessions(policy: Policy) -> Flow[list[SessionInfo]]:
+    """List the caller's sessions, page by page."""
+    found: list[SessionInfo] = []
+    after: str | None = None
+    while True:
+        reply = yield from ask(get(with_query("/sessions", after=after), policy), policy, SessionsReply)
+        found += map(records.session, reply.sessions)
+        if reply.next_after is msgspec.UNSET:
+            return found
+        after = reply.next_after
+
+
+def _abandon_session(request: Send, policy: Policy) -> Flow[None]:
+    """Nobody wants this session any more: find out whether there is one, and end it. Try it for a short while only."""
+    hasty = msgspec.structs.replace(policy, answer_seconds=HASTE_SECONDS, retry_seconds=HASTE_SECONDS / 2)
+    try:
+        hurried = msgspec.structs.replace(request, answer_seconds=HASTE_SECONDS)
+        reply = yield from ask(hurried, hasty, SessionOpenedReply)
+        yield from end_session(reply.session_id, hasty)
+    except HoldfastError:
+        return  # The server is gone; what it may have given us ends by itself.

@@ -1,0 +1,489 @@
+"""What the client gives back: plain values with times as `datetime` (UTC) and metadata as it was given.
+
+What the client gives back of the past: who had which job at a moment, as far as the kept history knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeAlias
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from holdfast.client.requests import as_json
+from holdfast.errors import JobDone, JobHeld, ServerError
+from holdfast.wire.holders import shown_as
+from holdfast.wire.replies import LockThen
+from holdfast.wire.replies import (
+    AcquiredReply,
+    ClaimReply,
+    DelayedReply,
+    DoneReply,
+    HappenedReply,
+    HeldName,
+    HeldReply,
+    LockReply,
+    SessionOpenedReply,
+    SessionReply,
+)
+from holdfast.wire.replies import Previous as PreviousReply
+
+Metadata: TypeAlias = Mapping[str, Any] | str | None
+"""A mapping travels as JSON and comes back as one; text is left as it is."""
+
+
+class Previous(msgspec.Struct, frozen=True):
+    """Who had the job before, and how that ended."""
+
+    owner: str | None
+    token: int
+    ended: str
+    """`released`, `expired`, `revoked`, `session_ended` or `transferred`."""
+    at: datetime
+    note: str | None
+    """The last thing that owner said."""
+    shown_as: str = ""
+    """The owner for people: its name, or the access token's in brackets if no owner was given."""
+
+
+class JobClaim(msgspec.Struct, frozen=True):
+    """One claim of one job, as of when it was asked. Nothing renews it but `heartbeat_job`."""
+
+    job_id: str
+    owner: str | None
+    lease_id: str
+    """The secret that renews and releases: not for logs."""
+    token: int
+    """The fencing token: greater than that of every claim before."""
+    expires_at: datetime
+    claimed_at: datetime
+    metadata: Metadata
+    previous: Previous | None
+    attempts: int
+    """How many claims it took since the job last ended well, this one included."""
+    reacquired: bool = False
+    """It was ours already, and we asked for it back."""
+    labels: dict[str, str] = {}
+
+    def __repr__(self) -> str:
+        """Show everything but the secret."""
+        return f"JobClaim({self.job_id!r}, owner={self.owner!r}, token={self.token}, until {self.expires_at})"
+
+
+class JobOwner(msgspec.Struct, frozen=True):
+    """Who owns a job right now, and how alive that one looks."""
+
+    job_id: str
+    owner: str | None
+    token: int
+    claimed_at: datetime
+    last_heartbeat_at: datetime
+    expires_at: datetime
+    expires_in: float
+    """Seconds, as of when the server answered."""
+    metadata: Metadata
+    note: str | None
+    session: str | None
+    waiting: int
+    attempts: int
+    previous: Previous | None
+    labels: dict[str, str] = {}
+    shown_as: str = ""
+    """The owner for people: its name, or the access token's in brackets if no owner was given."""
+
+
+class JobStatus(msgspec.Struct, frozen=True):
+    """What is known of a job: `free`, `held` (then `owner` says by whom) or `done`."""
+
+    job_id: str
+    status: str
+    owner: JobOwner | None
+    waiting: int
+    attempts: int
+    previous: Previous | None
+    available_at: datetime | None = None
+    """When a closed name opens."""
+    done_by: str | None = None
+    completed_at: datetime | None = None
+    result: str | None = None
+    shown_as: str | None = None
+    """Who has it or has done it, for people, as in `JobOwner`. None while nobody has."""
+
+
+class Happened(msgspec.Struct, frozen=True):
+    """Something that happened to a job."""
+
+    seq: int
+    """The number of its record."""
+    at: datetime | None
+    """None for `resync`, which is nothing that happened: events before it are no longer kept."""
+    event: str
+    job_id: str
+    owner: str | None
+    token: int | None
+    by: str | None
+    reason: str | None
+    labels: dict[str, str] = {}
+    shown_as: str | None = None
+    """The owner for people, as in `JobOwner`. None for what concerns no owner, like `reopened`."""
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where one stands in line, for those who watch the wait."""
+
+    job_id: str
+    position: int
+    """0 while it is not known yet, and where there is no line: for the first free one of several jobs."""
+    waited: float
+    """Seconds."""
+    owner: JobOwner | None
+    """Who has the job meanwhile, if it is one job and somebody has it."""
+    away: str | None = None
+    """Why the server does not answer just now; None while it does. It is asked again until the wait is over."""
+    rejoined: int = 0
+    """How often the place was gone when we came back to it, so that the line was joined anew, at its end."""
+
+
+class SessionInfo(msgspec.Struct, frozen=True):
+    """What is known of a session."""
+
+    session_id: str
+    name: str | None
+    expires_at: datetime
+    claims: int
+    metadata: Metadata
+
+
+def gateway_environment(url: str, secret: str) -> dict[str, str]:
+    """Return what `rlock` and its kin need. One address, for programs of others read it too.
+
+    Ours go on to the other addresses if HOLDFAST_URL names them beside it.
+    """
+    return {"GATEWAY_URL": url.partition(",")[0], "SHUTDOWN_SECRET": secret}
+
+
+class OpenedSession(msgspec.Struct, frozen=True):
+    """A session that nobody keeps alive: it ends by itself, unless a call with its secret comes before."""
+
+    session_id: str
+    name: str | None
+    secret: str
+    """A bearer token for this session alone: for a child process, not for logs."""
+    expires_at: datetime
+    expires_in: float
+    """Seconds, as of when the server answered."""
+    metadata: Metadata
+    url: str
+    """The address for whoever is handed it: the server's `public_url` if it has one, else that of the client."""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a child process needs for `rlock` and its kin."""
+        return gateway_environment(self.url, self.secret)
+
+    def __repr__(self) -> str:
+        """Show everything but the secret."""
+        return f"OpenedSession({self.name or self.session_id!r}, until {self.expires_at})"
+
+
+def time_of(text: str) -> datetime:
+    """Read a time of the wire. Raises `ServerError`."""
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise ServerError(f"the server wrote {text!r:.50} for a time; check that server and client agree") from None
+
+
+def packed(metadata: Metadata) -> str | None:
+    """Put metadata into the text that travels."""
+    if metadata is None or isinstance(metadata, str):
+        return metadata
+    if not isinstance(metadata, Mapping):
+        raise TypeError(f"metadata is {metadata!r:.50}; give text, or a mapping that can be written as JSON")
+    try:
+        return as_json(dict(metadata)).decode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise TypeError(f"metadata cannot be written as JSON ({error}); give it as text") from None
+
+
+def unpacked(text: str | None) -> Metadata:
+    """Take metadata out of the text: a JSON object is a mapping unless it is nested too deep, the rest is text."""
+    if text is None or not text.startswith("{"):
+        return text
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except (msgspec.MsgspecError, RecursionError):
+        return text
+
+
+def labels_of(told: dict[str, str] | UnsetType) -> dict[str, str]:
+    """Return the labels of a claim; the wire leaves them out if there are none."""
+    return {} if told is UNSET else told
+
+
+def plain_labels(labels: Mapping[str, str] | None) -> dict[str, str] | None:
+    """Return labels as they are sent. Raises for what is no label: the server is not asked for that."""
+    if labels is None:
+        return None
+    given: Any = labels
+    if not isinstance(given, Mapping) or not all(isinstance(text, str) for pair in given.items() for text in pair):
+        raise TypeError(f"labels is {labels!r:.50}; give a mapping of texts to texts")
+    # A text of another class, as the member of an enum, may show itself as something else: what it says is sent.
+    return {str.__str__(key): str.__str__(value) for key, value in labels.items()}
+
+
+def shown(reply: PreviousReply | HeldReply | HeldName | LockReply | DoneReply) -> str:
+    """Return the owner for people. An older server says nothing of one that has no name."""
+    if reply.owner is not None:
+        return reply.owner
+    return reply.shown_as if isinstance(reply.shown_as, str) else shown_as(None, getattr(reply, "metadata", None))
+
+
+def previous(reply: PreviousReply | None) -> Previous | None:
+    """Say who was there before."""
+    if reply is None:
+        return None
+    return Previous(reply.owner, reply.fencing_token, reply.ended, time_of(reply.at), reply.note, shown(reply))
+
+
+def claimed(job: str, reply: AcquiredReply) -> JobClaim:
+    """Make a claim of the reply to an acquire."""
+    return JobClaim(
+        job,
+        reply.owner,
+        reply.lease_id,
+        reply.fencing_token,
+        time_of(reply.expires_at),
+        time_of(reply.claimed_at),
+        unpacked(reply.metadata),
+        previous(reply.previous),
+        reply.attempts,
+        reply.reacquired,
+        labels_of(reply.labels),
+    )
+
+
+def claimed_one(reply: ClaimReply, owner: str | None, metadata: Metadata, labels: dict[str, str] | None) -> JobClaim:
+    """Make a claim of one of several; what it carries is what was asked for."""
+    expires_at = time_of(reply.expires_at)
+    return JobClaim(
+        reply.name,
+        owner,
+        reply.lease_id,
+        reply.fencing_token,
+        expires_at,
+        expires_at - timedelta(milliseconds=reply.expires_in_ms),
+        metadata,
+        previous(reply.previous),
+        reply.attempts,
+        labels=labels or {},
+    )
+
+
+def owner_of(reply: LockReply) -> JobOwner | None:
+    """Return who owns a name; None if nobody does."""
+    if reply.claimed_at is None or reply.last_heartbeat_at is None or reply.expires_at is None:
+        return None
+    return JobOwner(
+        reply.name,
+        reply.owner,
+        reply.fencing_token,
+        time_of(reply.claimed_at),
+        time_of(reply.last_heartbeat_at),
+        time_of(reply.expires_at),
+        (reply.expires_in_ms or 0) / 1_000,
+        unpacked(reply.metadata),
+        reply.note,
+        reply.session,
+        reply.waiting,
+        reply.attempts,
+        previous(reply.previous),
+        labels_of(reply.labels),
+        shown(reply),
+    )
+
+
+def status_of(reply: LockReply) -> JobStatus:
+    """Say all that is known of a name."""
+    done = reply.status == "done"
+    return JobStatus(
+        reply.name,
+        reply.status,
+        owner_of(reply),
+        reply.waiting,
+        reply.attempts,
+        previous(reply.previous),
+        time_of(reply.available_at) if isinstance(reply.available_at, str) else None,
+        reply.owner if done else None,
+        time_of(reply.completed_at) if isinstance(reply.completed_at, str) else None,
+        reply.result if isinstance(reply.result, str) else None,
+        None if reply.status == "free" else shown(reply),
+    )
+
+
+def happened(reply: HappenedReply) -> Happened:
+    """Say what happened."""
+    return Happened(
+        reply.seq,
+        time_of(reply.at),
+        reply.event,
+        reply.name,
+        reply.owner,
+        reply.fencing_token,
+        reply.by,
+        reply.reason,
+        labels_of(reply.labels),
+        reply.owner if reply.shown_as is UNSET else reply.shown_as,
+    )
+
+
+def session(reply: SessionReply) -> SessionInfo:
+    """Say what is known of a session."""
+    return SessionInfo(
+        reply.session_id, reply.name, time_of(reply.expires_at), reply.lock_count, unpacked(reply.metadata)
+    )
+
+
+def opened_session(reply: SessionOpenedReply, url: str) -> OpenedSession:
+    """Say what a session is that has just begun."""
+    return OpenedSession(
+        reply.session_id,
+        reply.name,
+        reply.session_secret,
+        time_of(reply.expires_at),
+        reply.expires_in_ms / 1_000,
+        unpacked(reply.metadata),
+        reply.public_url or url,
+    )
+
+
+def job_held(job: str, reply: HeldReply) -> JobHeld:
+    """Say who has the job."""
+    until = time_of(reply.expires_at)
+    since = _clock(reply.claimed_at)
+    whose = f"you hold {job} yourself, as {shown(reply)}," if reply.same_owner else f"{job} is held by {shown(reply)}"
+    text = f"{whose} since {since}"
+    text += f", last heard of at {_clock(reply.last_heartbeat_at)}, until {_clock(reply.expires_at)} at least"
+    if reply.note:
+        text += f"; its note: {reply.note}"
+    if reply.same_owner:
+        text += "; resume=True gives it back. If another worker has it under your name, give each an owner of its own"
+    return JobHeld(
+        text,
+        job_id=job,
+        owner=reply.owner,
+        metadata=unpacked(reply.metadata),
+        labels=labels_of(reply.labels),
+        note=reply.note,
+        claimed_at=time_of(reply.claimed_at),
+        last_heartbeat_at=time_of(reply.last_heartbeat_at),
+        expires_at=until,
+        same_owner=reply.same_owner,
+        waiting=reply.waiting,
+        retry_after=reply.retry_after_ms / 1_000,
+        shown_as=shown(reply),
+    )
+
+
+def job_closed(job: str, reply: DelayedReply) -> JobHeld:
+    """Say when a name opens that is closed after its last end."""
+    text = f"{job} is closed until {_clock(reply.available_at)} by the lock delay of its last owner"
+    return JobHeld(text, job_id=job, expires_at=time_of(reply.available_at), retry_after=reply.retry_after_ms / 1_000)
+
+
+def name_held(reply: HeldName) -> JobHeld:
+    """Say who has one of several jobs."""
+    text = f"{reply.name} is held by {shown(reply)}"
+    if reply.holder_id is None:
+        text = f"{reply.name} is closed by the lock delay of its last owner"
+    return JobHeld(
+        text,
+        job_id=reply.name,
+        owner=reply.owner,
+        metadata=unpacked(reply.metadata),
+        labels=labels_of(reply.labels),
+        note=reply.note,
+        claimed_at=_time_or_none(reply.claimed_at),
+        last_heartbeat_at=_time_or_none(reply.last_heartbeat_at),
+        expires_at=_time_or_none(reply.expires_at),
+        retry_after=reply.retry_after_ms / 1_000,
+        shown_as=None if reply.holder_id is None else shown(reply),
+    )
+
+
+def _time_or_none(text: str | None) -> datetime | None:
+    return None if text is None else time_of(text)
+
+
+def job_done(reply: DoneReply) -> JobDone:
+    """Say that the work is finished."""
+    text = f"{reply.name} is done: by {shown(reply)} at {_clock(reply.completed_at)}"
+    if reply.result:
+        text += f"; result: {reply.result}"
+    return JobDone(
+        text,
+        job_id=reply.name,
+        owner=reply.owner,
+        token=reply.fencing_token,
+        completed_at=time_of(reply.completed_at),
+        result=reply.result,
+        shown_as=shown(reply),
+    )
+
+
+def _clock(text: str) -> str:
+    """Write a time for people: to the second, in UTC."""
+    return time_of(text).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+class JobThen(msgspec.Struct, frozen=True):
+    """Who had a job at a moment: the claim as it was made. Heartbeats are not kept, nor what they changed."""
+
+    job_id: str
+    owner: str | None
+    token: int
+    claimed_at: datetime
+    ttl: float
+    """Seconds, as claimed. Until when it was renewed at that moment is not known."""
+    session: str | None
+    record: int
+    """The number of the record that granted it; 0 if it is older than all numbers."""
+    labels: dict[str, str] = {}
+    shown_as: str = ""
+    """The owner for people: its name, or the access token's in brackets if no owner was given."""
+
+
+class JobsThen(msgspec.Struct, frozen=True):
+    """Who had what at a moment, ordered by name."""
+
+    at: datetime | None
+    """The moment that was asked for."""
+    record: int
+    """The last record by then: it is exact to this one."""
+    jobs: list[JobThen]
+
+
+def job_then(reply: LockThen) -> JobThen:
+    """Say who had a job."""
+    return JobThen(
+        reply.name,
+        reply.owner,
+        reply.fencing_token,
+        time_of(reply.claimed_at),
+        reply.ttl_ms / 1_000,
+        reply.session,
+        reply.record,
+        labels_of(reply.labels),
+        reply.owner or (shown_as(None) if reply.shown_as is UNSET else reply.shown_as),
+    )
+
+
+def moment_text(at: datetime | str) -> str:
+    """Return a moment as it is sent. One without a zone is local time, as everywhere in Python; text is RFC 3339."""
+    if isinstance(at, str):
+        return at
+    if not isinstance(at, datetime):
+        raise TypeError(f"at is {at!r:.50}; give a datetime, or a text in RFC 3339")
+    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,135 @@
+"""What callers give, checked before anything is sent: only what cannot travel at all. The server judges the rest.
+
+Where things are on the server.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from numbers import Integral, Real
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from holdfast.errors import SettingsError
+
+_PLAIN_NUMBERS = frozenset({int, float})
+
+
+def whole_seconds(seconds: float, what: str = "ttl") -> int:
+    """Return whole seconds, never fewer than were asked for."""
+    _check_number(seconds, what)
+    if not 0 <= seconds < math.inf:
+        raise ValueError(f"{what} is {seconds}; give a number of seconds, neither negative nor without end")
+    return -int(-seconds // 1)
+
+
+def wait_seconds(wait: float | None) -> float:
+    """Return how long to wait; it may be without end."""
+    if wait is None:
+        return 0.0
+    _check_number(wait, "wait")
+    if not wait >= 0:
+        raise ValueError(f"wait is {wait}; give the seconds to stand in line, 0 or None not to wait, math.inf for ever")
+    return wait
+
+
+def check_limit(limit: object) -> None:
+    """Refuse what is no limit of a listing: a mistake must not look like a list with nothing in it."""
+    text = f"limit is {limit!r:.50}; give a whole number of at least 1"
+    if isinstance(limit, bool) or not isinstance(limit, Integral):
+        raise TypeError(text)
+    if limit < 1:
+        raise ValueError(text)
+
+
+def as_json(value: object) -> bytes:
+    """Return a value as JSON. A text or number of a class of somebody's own travels as the text or number it is."""
+    return msgspec.json.encode(value, enc_hook=_as_builtin)
+
+
+def _as_builtin(value: object) -> object:
+    # By the methods of the built-in types: a class may have given `str()` or `int()` another meaning.
+    match value:
+        case str():
+            return str.__str__(value)
+        case int():
+            return int.__int__(value)
+        case float():
+            return float.__float__(value)
+        case _:
+            raise TypeError(f"{value!r:.50} is of the type {type(value).__name__}, which JSON does not know")
+
+
+def names(jobs: Sequence[str]) -> list[str]:
+    """Return the jobs as a list; one text alone is a mistake that would claim its letters."""
+    if isinstance(jobs, str):
+        raise TypeError("give a list of jobs, not one text")
+    return list(jobs)
+
+
+def job_name(job: object) -> str:
+    """Return the name of a job. Whether it is a good one is the server's to say."""
+    if not isinstance(job, str) or not job:
+        raise ValueError(f"{job!r:.50} names no job; give a text that is not empty")
+    try:
+        job.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{job!r:.50} names no job: it is not text that UTF-8 can write") from None
+    return job
+
+
+def session_name(session: object) -> str:
+    """Return the id of a session. A session itself would be sent whole, and its secret with it."""
+    if not isinstance(session, str):
+        raise TypeError(f"session is of the type {type(session).__name__}; give the id of one, its .session_id")
+    return session
+
+
+def patience(seconds: float, setting: str, *, allow_zero: bool) -> float:
+    """Return a number of seconds that a client is made with. Raises `SettingsError`."""
+    if not (seconds > 0 or (seconds == 0 and allow_zero)):
+        allowed = f"a number of seconds{', 0 or more' if allow_zero else ' above 0'}"
+        raise SettingsError(setting, "the given value", f"{seconds!r:.50} cannot be used", allowed)
+    return seconds
+
+
+def _check_number(seconds: object, what: str) -> None:
+    if type(seconds) in _PLAIN_NUMBERS:
+        return
+    if isinstance(seconds, bool) or not isinstance(seconds, Real):
+        raise TypeError(f"{what} is {seconds!r:.50}; give a number of seconds")
+
+
+def job_path(job: str, verb: str = "") -> str:
+    """Return the path of a job: its name is one percent-encoded segment (N2)."""
+    path = _job_path(job_name(job))
+    return f"{path}/{verb}" if verb else path
+
+
+@lru_cache(maxsize=1_024)
+def _job_path(job: str) -> str:
+    """Return the path of a job. Kept for a while: whoever claims a job renews it and gives it back."""
+    segment = quote(job, safe="")
+    if segment in {".", ".."}:
+        segment = segment.replace(".", "%2E")  # Whoever tidies addresses would take it for a step in the path.
+    return f"/locks/{segment}"
+
+
+def session_path(session_id: str, verb: str = "") -> str:
+    """Return the path of a session."""
+    return f"/sessions/{quote(session_name(session_id), safe='')}" + (f"/{verb}" if verb else "")
+
+
+def with_query(path: str, labels: Mapping[str, str] | None = None, **fields: str | int | None) -> str:
+    """Add the fields that are there; each label is a field of its own."""
+    given = [(name, str(value)) for name, value in fields.items() if value is not None]
+    given += [("label", f"{key}:{value}") for key, value in (labels or {}).items()]
+    return f"{path}?{urlencode(given)}" if given else path
+
+
+def token_path(name: str) -> str:
+    """Return the path of a token."""
+    return f"/tokens/{quote(name, safe='')}"

@@ -1,0 +1,602 @@
+"""The client for threads: `Holdfast`, `Claim`, `Claims` and `Session`. It waits by blocking.
+
+One thread of each process, the keeper, renews what threads have claimed. It only ever waits for time: while a flow
+waits for an answer it goes on in a thread of its own, so that a server that does not answer delays no other renewal,
+and above all no deadline.
+
+An interrupt may stop a user's thread between any two steps, so no lock is shared with the keeper, and the schedule is
+the keeper's alone. Other threads hand over in one step, and ring only if the keeper would sleep for too long:
+
+    a user's thread                                   the keeper
+    ───────────────                                   ──────────
+    put (when, flow) into the inbox                   move the inbox into the schedule
+    is that before it wakes? ── then ring ──►         set when it will wake
+                                                      is the inbox still empty? ── then sleep, till then or the bell
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import math
+import os
+import threading
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from inspect import GEN_CLOSED, getgeneratorstate
+from queue import Empty, SimpleQueue
+from types import TracebackType
+from typing import Any, Self, TypeVar
+from weakref import ref
+
+from holdfast.client import base, clock, owners
+from holdfast.client.background import SLICE_MS, Background, BackgroundFlow, Kept, Resting, Schedule, log
+from holdfast.client.base import ClaimingSession, Client
+from holdfast.client.deadline import Term
+from holdfast.client.lease import (
+    REMEMBER_SECONDS,
+    ClaimGroup,
+    HeldClaim,
+    HeldSession,
+    HeldUntilExit,
+    mention,
+    no_release_at_exit,
+    release_at_exit,
+)
+from holdfast.client.operations.claims import Got
+from holdfast.client.operations.effects import (
+    IMMEDIATE,
+    Blocking,
+    Close,
+    Effect,
+    Flow,
+    Open,
+    Policy,
+    Read,
+    Rest,
+    Send,
+    Trail,
+)
+from holdfast.client.operations.events import Follower, OnAway
+from holdfast.client.operations.leases import Renewal, renewal_of_lease, renewal_of_session
+from holdfast.client.operations.loss_stream import Ends
+from holdfast.client.records import Happened, plain_labels
+from holdfast.client.transports.base import Transport
+from holdfast.client.transports.sync import transport_to
+from holdfast.errors import HoldfastError, Unreachable
+from holdfast.wire.replies import SessionOpenedReply
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+H = TypeVar("H")
+
+
+# --- Flows in a thread -----------------------------------------------------------------------------------------------
+
+
+def drive(flow: Flow[T], transport: Transport) -> T:
+    """Perform what a flow yields until it returns. Errors, interrupts too, are thrown into the flow to clean up.
+
+    An error is removed from `thrown` as it is thrown. One in a variable of this frame would be a reference cycle, since
+    its traceback has the frame: all that the callers have, claims too, would live until the garbage collector comes.
+    """
+    result: Any = None
+    thrown: list[BaseException] = []
+    while True:
+        try:
+            while True:  # Inside `try`, because an interrupt may come wherever a loop turns round.
+                effect = flow.throw(thrown.pop()) if thrown else flow.send(result)
+                kind = type(effect)
+                if kind is Send:
+                    result = transport.send(effect)  # type: ignore[arg-type]
+                elif kind in IMMEDIATE:
+                    result = IMMEDIATE[kind]()
+                else:
+                    result = _perform(effect, transport)
+        except StopIteration as returned:
+            returns: T = returned.value
+            return returns
+        except BaseException as error:
+            # An error that the flow itself raised has ended it; any other is thrown into it.
+            if getgeneratorstate(flow) == GEN_CLOSED:
+                raise
+            thrown.append(error)
+
+
+def _perform(effect: Effect, transport: Transport) -> Any:  # noqa: ANN401 - each effect has a result of its own
+    match effect:
+        case Rest(seconds=seconds):
+            return time.sleep(seconds)
+        case Open():
+            return transport.stream(effect)
+        case Read(stream=stream):
+            return stream.read()
+        case Close(stream=stream):
+            return stream.close()
+        case _:
+            raise TypeError(f"{type(effect).__name__} is no effect that a thread waits for")
+
+
+class Link:
+    """What a claim or a session needs of its client: it runs flows and renews. It outlives the client."""
+
+    def __init__(self, transport: Transport, policy: Policy) -> None:
+        self.policy = policy
+        self._transport = transport
+        # Not methods: a reference cycle would leave open connections to the garbage collector.
+        self._ends = Ends(policy, partial(_keep, transport), partial(_listen, transport))
+
+    def run(self, flow: Flow[T]) -> T:
+        """Run a flow to its end, in this thread."""
+        return drive(flow, self._transport)
+
+    def hold(self, flow: Callable[[Trail], Flow[T]], make: Callable[[T], H]) -> H:
+        """Run a flow that obtains something, and return what `make` makes of it.
+
+        Whatever interrupts this, also between the answer and the end of it, what was obtained is given back.
+        """
+        trail = Trail()
+        try:
+            return make(self.run(flow(trail)))
+        except HoldfastError:
+            raise
+        except BaseException:
+            if trail.leave is not None:
+                self.run(trail.leave())
+            raise
+
+    def give_back(self, flow: Flow[None], leave: Callable[[], Flow[None]]) -> None:
+        """Run a flow that gives something back. If it is interrupted, `leave` does that in haste."""
+        try:
+            self.run(flow)
+        except Exception:
+            raise
+        except BaseException:
+            self.run(leave())
+            raise
+
+    def keep(self, term: Term, renewal: Renewal) -> Kept:
+        """Renew a term in the background until it ends, or nothing refers to the result any more."""
+        send = self._transport.send
+        return Kept(_background, term, renewal, send=send, ends=self._ends, policy=self.policy)
+
+
+def _keep(transport: Transport, flow: Flow[None]) -> None:
+    _background.add(flow, transport.send)
+
+
+def _listen(transport: Transport, flow: Flow[None]) -> None:
+    """Let a flow that blocks go on in a thread of its own, for as long as it takes."""
+    threading.Thread(target=drive, args=(flow, transport), name="holdfast-ends", daemon=True).start()
+
+
+# --- The keeper ------------------------------------------------------------------------------------------------------
+
+
+def start_thread(name: str, target: Callable[[], object], refused: Callable[[str], object]) -> None:
+    """Start a thread from wherever an interrupt may come; `refused` is called with the reason if none can be had.
+
+    `Thread.start` waits until the thread runs, and an interrupt in that wait can keep it from ever running. So it is
+    called in a thread that no interrupt reaches, and to start that one is a single step.
+    """
+
+    def start() -> None:
+        try:
+            threading.Thread(target=target, name=name, daemon=True).start()
+        except RuntimeError as error:
+            refused(str(error))
+
+    try:
+        _thread.start_new_thread(start, ())
+    except RuntimeError as error:
+        refused(str(error))
+
+
+class BackgroundThread(Background):
+    """The keeper and its schedule. Started when the first flow has to wait."""
+
+    def __init__(self) -> None:
+        self._schedule = Schedule()
+        """The keeper's alone."""
+        self._inbox: deque[tuple[int, Resting]] = deque()
+        """What rests, and until when."""
+        self._bell: SimpleQueue[None] = SimpleQueue()
+        self._wakes_ms = 0.0
+        """Until when the keeper sleeps; 0 while it is awake, and will look into the inbox before it sleeps."""
+        self._runs = False
+        self._keeper = threading.Lock()
+        """Taken by the keeper for ever, so that there is one."""
+
+    def _ask(self, running: BackgroundFlow, request: Send) -> None:
+        def ask() -> None:
+            try:
+                step = partial(running.flow.send, running.send(request))
+            except Exception as error:  # noqa: BLE001 - the flow handles it
+                step = partial(running.flow.throw, error)
+            self._advance(running, step)
+
+        try:
+            threading.Thread(target=ask, name="holdfast-renew", daemon=True).start()
+        except RuntimeError as error:
+            # There may be too many threads just now: a renewal that failed is tried again.
+            self._advance(running, partial(running.flow.throw, Unreachable(request.path, str(error))))
+
+    def _rest(self, resting: Resting, due_ms: int) -> None:
+        self._inbox.append((due_ms, resting))
+        if not self._runs:
+            start_thread("holdfast-keeper", self._run, _nothing_is_renewed)
+        elif due_ms < self._wakes_ms:
+            self._bell.put(None)
+
+    def _run(self) -> None:
+        if not self._keeper.acquire(blocking=False):
+            return  # Two threads had something to be kept at the same time, and each has started one.
+        self._runs = True
+        while True:
+            self._take_in()
+            due = self._schedule.take(clock.boot_ms())
+            for resting in due:
+                self._resume(resting)
+            if not due:
+                self._sleep()
+
+    def _take_in(self) -> None:
+        while self._inbox:
+            due_ms, resting = self._inbox.popleft()
+            if not resting.is_over:
+                self._schedule.add(due_ms, resting)
+
+    def _sleep(self) -> None:
+        """Wait for the next moment, or the bell."""
+        next_ms, now_ms = self._schedule.next_due_ms(), clock.boot_ms()
+        self._wakes_ms = math.inf if next_ms is None else min(next_ms, now_ms + SLICE_MS)
+        # Checked again after that was set: whoever hands over from now on knows whether to ring.
+        if not self._inbox and self._wakes_ms > now_ms:
+            with contextlib.suppress(Empty):
+                self._bell.get(timeout=None if next_ms is None else (self._wakes_ms - now_ms) / 1_000)
+        self._wakes_ms = 0.0
+
+
+def _nothing_is_renewed(why: str) -> None:
+    # There may be too many threads just now. The next claim tries again, and deadlines need no thread.
+    log.error("nothing is renewed for now: %s", why)
+
+
+_background = BackgroundThread()
+
+
+def background_thread() -> BackgroundThread:
+    """Return the background thread of this process."""
+    return _background
+
+
+def _start_over() -> None:
+    """Start over in a forked process: the thread is not there, and what was claimed belongs to the parent."""
+    global _background  # noqa: PLW0603 - one for each process
+    _background = BackgroundThread()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_start_over)
+
+
+# --- Losses ----------------------------------------------------------------------------------------------------------
+
+
+class Lost(threading.Event):
+    """Set at the loss. Asks the clock as well, so that a thread which was stopped sees the loss before it acts.
+
+    `wait` is reimplemented: a KeyboardInterrupt in `Event.wait` can leave a lock locked that `set` needs, and it is the
+    keeper of all claims that calls `set`. Here each thread that waits has a lock of its own, which `set` opens.
+    """
+
+    def __init__(self, terms: Sequence[Term]) -> None:
+        # Without the parent's: all that it makes is a lock, which is not needed here, for every claim.
+        self._terms = tuple(terms)
+        self._was_set = False
+        self._waiting: deque[threading.Lock] = deque()
+        self._hears = False
+        """Whether the terms call `set`. The first that waits asks them to, and for most claims none waits."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {'set' if self.is_set() else 'unset'}>"
+
+    def set(self) -> None:
+        """Say that it is lost, and wake what waits for that."""
+        self._was_set = True
+        with suppress(IndexError):
+            while True:
+                self._waiting.pop().release()
+
+    def is_set(self) -> bool:
+        """Is any of it lost?"""
+        now = clock.now()
+        return self._was_set or any(term.is_lost(now) for term in self._terms)
+
+    def clear(self) -> None:
+        """Forget that it was set by a caller. What is lost stays lost."""
+        self._was_set = False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for the loss, for so many seconds at most; True if it is lost."""
+        if self.is_set():
+            return True
+        gate = threading.Lock()
+        gate.acquire()
+        self._waiting.append(gate)
+        if not self._hears:
+            for term in self._terms:
+                term.on_loss(self.set)
+            self._hears = True  # Set last: an interrupt before lets it be asked for twice, which does no harm.
+        try:
+            # Checked again, now that `set` would open the gate.
+            if not self._was_set:
+                gate.acquire(timeout=-1 if timeout is None else max(timeout, 0))
+        finally:
+            with suppress(ValueError):
+                self._waiting.remove(gate)
+        return self.is_set()
+
+
+def _report_loss(terms: Sequence[Term], held: object, on_lost: Callable[[Any], object] | None) -> None:
+    """Call `on_lost` at the first loss, in a thread of its own, because it may take any time."""
+    if on_lost is None:
+        return
+    whom = ref(held)
+    once = threading.Lock()
+
+    def report() -> None:
+        lost = whom()
+        if lost is not None and once.acquire(blocking=False):  # Never released: once is once.
+            # What noticed the loss must not be hindered if no thread can be had; `lost` is set all the same.
+            start_thread(
+                "holdfast-on-lost",
+                lambda: on_lost(lost),
+                lambda why: log.error("on_lost was not called for %r: %s", lost, why),
+            )
+
+    for term in terms:
+        term.on_loss(report)
+
+
+# --- What is held ----------------------------------------------------------------------------------------------------
+
+
+class Claim(HeldClaim, HeldUntilExit, Blocking):
+    """A job that is ours, renewed in the background until it is released or lost.
+
+    Use it in a `with` statement: leaving the block releases it, as failed if by an exception. Leaving it after a loss
+    raises `LeaseLost`, unless `raise_if_lost` did so before.
+    """
+
+    def __init__(self, link: Link, got: Got, on_lost: Callable[[Claim], object] | None) -> None:
+        """Begin to keep it. Made by the client's `claim`."""
+        super().__init__(got, link.policy)
+        self._link = link
+        self.lost = Lost([self._term])
+        """An event that is set when the claim is lost."""
+        _report_loss(self.lost._terms, self, on_lost)  # noqa: SLF001 - its own
+        self._kept = self._keep()
+
+    def __enter__(self) -> Self:
+        self.raise_if_lost()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.release(outcome=None if error is None else "failed")
+        except HoldfastError as problem:
+            if error is None:
+                raise
+            # What happened in the block matters more.
+            mention(problem, f"{self._term.name} was not released")
+        finally:
+            self._stop()
+
+    def release(self, *, outcome: str | None = None, result: str | None = None, remember: float | None = None) -> None:
+        """Give the job back; a second time is harmless.
+
+        `outcome` is `done` (then `remember` says for how many seconds the job stays done) or `failed` (then it counts
+        as an attempt). Raises `LeaseLost` if it was not ours any more.
+        """
+        how = (outcome, result, remember)
+        try:
+            self._link.give_back(self._releasing(*how), partial(self._leaving, *how))
+        finally:
+            self._settle()
+
+    def done(self, result: str | None = None, *, remember: float = REMEMBER_SECONDS) -> None:
+        """Give the job back as finished: whoever claims it within `remember` seconds gets `JobDone`."""
+        self.release(outcome="done", result=result, remember=remember)
+
+    def _keep(self) -> Kept:
+        release_at_exit(self)
+        kept: Kept = self._link.keep(self._term, renewal_of_lease(self._claim))
+        return kept
+
+    def _stop(self) -> None:
+        if not self._kept.stopped and not self._is_foreign:
+            no_release_at_exit(self)
+            self._kept.stop()
+
+    def _leave_at_exit(self) -> None:
+        if self._is_dropped:
+            self._warn("was held to the end of the program, and is given back now")
+            self._link.run(self._leaving("failed", None, None))
+
+    def __del__(self) -> None:
+        """Warn if it was never given back; it is not renewed any more and ends by itself."""
+        if self._is_dropped:
+            self._stop()
+            owners.retire(self.owner)
+            self._warn("was dropped while held")
+
+    def _warn(self, what: str) -> None:
+        text = f"{self._term.name} {what}; use `with`, or call release()"
+        warnings.warn(text, ResourceWarning, stacklevel=3, source=self)
+
+
+class Claims(ClaimGroup[Claim], Blocking):
+    """Several jobs that are ours, every one of them. A context manager, as `Claim`."""
+
+    def __init__(self, link: Link, gots: Sequence[Got], on_lost: Callable[[Claims], object] | None) -> None:
+        """Begin to keep them. Made by the client's `claim_all`."""
+        super().__init__([Claim(link, got, None) for got in gots])
+        self._link = link
+        self.lost = Lost(self._terms)
+        """An event that is set when the first of them is lost."""
+        _report_loss(self._terms, self, on_lost)
+
+    def __enter__(self) -> Self:
+        self.raise_if_lost()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.release(outcome=None if error is None else "failed")
+        except HoldfastError as problem:
+            if error is None:
+                raise
+            # What happened in the block matters more.
+            mention(problem, f"the claims on {', '.join(self.tokens)} were not all released")
+        finally:
+            self._stop()
+
+    def release(self, *, outcome: str | None = None, result: str | None = None, remember: float | None = None) -> None:
+        """Give all of them back; raises the first error, after all were tried."""
+        how = (outcome, result, remember)
+        try:
+            self._link.give_back(self._releasing(*how), partial(self._leaving, *how))
+        finally:
+            self._settle()
+
+
+class Session(HeldSession[Claim], HeldUntilExit, ClaimingSession[Claim, Claims, Claim, Claims], Blocking):
+    """A session that is ours, kept alive in the background. Use it in a `with` statement: leaving the block ends it."""
+
+    def __init__(
+        self,
+        link: Link,
+        claimer: Holdfast,
+        opened: tuple[SessionOpenedReply, Term],
+        on_lost: Callable[[Session], object] | None,
+    ) -> None:
+        """Begin to keep it. Made by the client's `session`."""
+        reply, term = opened
+        super().__init__(link.policy, reply, term)
+        self._link = link
+        self._claimer = claimer
+        self.lost = Lost([term])
+        """An event that is set when the session is lost."""
+        _report_loss([term], self, on_lost)
+        release_at_exit(self)
+        self._kept = link.keep(term, renewal_of_session(reply.session_id, reply.session_secret))
+
+    def __enter__(self) -> Self:
+        self.raise_if_lost()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.end()
+        except HoldfastError as problem:
+            if error is None:
+                raise
+            # What happened in the block matters more.
+            mention(problem, f"the session {self.session_id} was not ended")
+
+    def end(self) -> None:
+        """End the session, and with it every claim of it, in one step; a second time is harmless."""
+        try:
+            self._link.give_back(self._ending(), self._leaving)
+        finally:
+            no_release_at_exit(self)
+            self._stop_all()
+
+    def _leave_at_exit(self) -> None:
+        if self._is_dropped:
+            self._warn("lived to the end of the program, and is ended now")
+            self._link.run(self._leaving())
+
+    def __del__(self) -> None:
+        """Warn if it was never ended; it is not kept alive any more and ends by itself."""
+        if self._is_dropped:
+            self._kept.stop()
+            self._warn("was dropped while it lived")
+
+    def _warn(self, what: str) -> None:
+        text = f"{self._term.name} {what}; use `with`, or call end()"
+        warnings.warn(text, ResourceWarning, stacklevel=3, source=self)
+
+
+# --- The client ------------------------------------------------------------------------------------------------------
+
+
+class Holdfast(Client[Claim, Claims, Session, Claim, Claims, Session], Blocking):
+    """A client of one server, for any number of threads. Close it, or use it as a context manager.
+
+    >>> with Holdfast() as holdfast, holdfast.claim("github-issue-1842", ttl=120) as claim:
+    ...     push(branch, fencing_token=claim.token)
+    """
+
+    def _prepare(self) -> None:
+        self._transport = transport_to(self._target, environment=self._environment)
+        self._link = Link(self._transport, self._policy)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections. Claims that are still held go on being renewed."""
+        self._transport.close()
+
+    def _worker(self) -> object:
+        return threading.current_thread()
+
+    def _enter(self, flow: Callable[[Trail], Flow[Any]], kind: str, on_lost: Callable[[Any], object] | None) -> Any:  # noqa: ANN401
+        link = self._link
+        if kind == "session":
+            return link.hold(flow, lambda opened: Session(link, self, opened, on_lost))
+        made = Claim if kind == "claim" else Claims
+        return link.hold(flow, lambda got: made(link, got, on_lost))
+
+    def _decorator(
+        self, job_id: str, claim: Callable[[str], Claim], *, remember: float | None, skip: bool
+    ) -> Callable[[F], F]:
+        return base.for_function(job_id, claim, remember=remember, skip=skip)
+
+    def events(
+        self,
+        prefix: str | None = None,
+        *,
+        labels: Mapping[str, str] | None = None,
+        after: int | None = None,
+        on_away: OnAway | None = None,
+    ) -> Iterator[Happened]:
+        """Follow everything that happens but renewals, for ever, through broken connections.
+
+        `after` is the `seq` of the last event one has seen; without it, it begins now. What the server no longer keeps
+        comes as an event `resync`. `on_away` is called with the reason if the server is away, and with None when it is
+        back.
+        """
+        follower = Follower(self._policy, prefix, after, plain_labels(labels), on_away)
+        try:
+            while True:
+                yield from self._run(follower.more())
+        finally:
+            self._run(follower.close())

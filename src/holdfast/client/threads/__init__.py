@@ -1,1 +1,0 @@
-"""The client for threads: it waits by blocking."""

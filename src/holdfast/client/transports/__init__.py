@@ -1,0 +1,1 @@
+"""HTTP for the client: `sync` over sockets for threads, `aio` over aiohttp for coroutines."""

@@ -1,0 +1,287 @@
+"""The transport over aiohttp: one JSON request, one JSON answer. It follows no redirect.
+
+Nothing is retried but what was refused for a token that is another by now.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from base64 import b64encode
+from collections.abc import Awaitable, Callable, Mapping
+from errno import ECONNRESET
+from functools import partial
+from typing import Any, TypeVar
+
+from holdfast import sandbox, tlswords
+from holdfast.client.answers import Answer
+from holdfast.client.config import Target, context_for
+from holdfast.client.operations.effects import Open, Send
+from holdfast.client.transports.base import (
+    ANSWER_BYTES_MAX,
+    CONNECT_SECONDS,
+    STREAM_BYTES,
+    AsyncStream,
+    AsyncTransport,
+    Bearer,
+    headers_for,
+    payload_of,
+    proxy_for,
+)
+from holdfast.client.transports.failover import Failover, Trying
+from holdfast.errors import ServerError, Unreachable
+from holdfast.extras import how_to_install
+
+try:
+    import aiohttp
+    from yarl import URL
+except ModuleNotFoundError as error:
+    message = f"AsyncHoldfast needs {error.name}, which is not installed; {how_to_install('async')}"
+    raise ModuleNotFoundError(message, name=error.name) from None
+
+
+_BROKEN = (aiohttp.ClientError, TimeoutError, OSError)
+
+
+T = TypeVar("T")
+
+
+class AsyncHttpTransport:
+    """A way to one server, for one event loop. Made before the loop runs, it opens nothing until it is used."""
+
+    def __init__(
+        self,
+        target: Target,
+        *,
+        environment: Mapping[str, str],
+        bearer: Bearer | None = None,
+        connect_share: float = 1.0,
+        begin_seconds: float | None = None,
+    ) -> None:
+        """Prepare. The last three are for one of several addresses, as in the transport for threads."""
+        self.target = target
+        self._bearer = bearer or Bearer(target)
+        self._connect_share = connect_share
+        self._begin_seconds = begin_seconds
+        self._proxy = proxy_for(target.url, environment)
+        self._session: aiohttp.ClientSession | None = None
+        self.finishing: set[asyncio.Task[Any]] = set()
+        """What goes on although its caller was cancelled: giving back."""
+
+    def __repr__(self) -> str:
+        """Show where it leads, never the token."""
+        return f"AsyncHttpTransport({self.target!r})"
+
+    async def close(self) -> None:
+        """Close the connections, once nobody gives anything back any more."""
+        if self.finishing:
+            await asyncio.wait(self.finishing)
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    async def send(self, request: Send) -> Answer:
+        """Send one request and return its answer, whatever its status. Raises `Unreachable`."""
+        token = request.bearer or self._bearer.token
+        answer = await self._send(request, token)
+        if request.bearer is None and self._bearer.is_another_after(answer.status, token):
+            answer = await self._send(request, self._bearer.token)
+        return answer
+
+    async def _send(self, request: Send, token: str | None) -> Answer:
+        payload = payload_of(request)
+        timeout = aiohttp.ClientTimeout(
+            total=request.answer_seconds,
+            sock_connect=min(CONNECT_SECONDS, request.answer_seconds * self._connect_share),
+        )
+        try:
+            async with self._opened().request(
+                request.method,
+                self._url(request.path),
+                data=payload,
+                headers=headers_for(token, request),
+                allow_redirects=False,
+                timeout=timeout,
+                proxy=self._proxy_url,
+                proxy_headers=self._proxy_headers,
+            ) as response:
+                return Answer(response.status, response.headers, await self._whole(response))
+        except _BROKEN as error:
+            raise _unreachable(self.target.url, error) from None
+
+    async def stream(self, opening: Open) -> AsyncHttpStream:
+        """Open a response that goes on and on. Raises `Unreachable`."""
+        token = self._bearer.token
+        stream = await self._stream(opening, token)
+        if self._bearer.is_another_after(stream.status, token):
+            stream.close()
+            stream = await self._stream(opening, self._bearer.token)
+        return stream
+
+    async def _stream(self, opening: Open, token: str | None) -> AsyncHttpStream:
+        begin_seconds = self._begin_seconds or opening.read_seconds
+        connect_seconds = min(CONNECT_SECONDS, begin_seconds * self._connect_share)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_seconds, sock_read=opening.read_seconds)
+        try:
+            async with asyncio.timeout(self._begin_seconds):
+                response = await self._opened().request(
+                    opening.method,
+                    self._url(opening.path),
+                    data=payload_of(opening),
+                    headers=headers_for(token, opening),
+                    allow_redirects=False,
+                    timeout=timeout,
+                    proxy=self._proxy_url,
+                    proxy_headers=self._proxy_headers,
+                )
+        except _BROKEN as error:
+            raise _unreachable(self.target.url, error) from None
+        return AsyncHttpStream(self.target.url, response)
+
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            # No limit: a claim that waits must never keep a renewal from being sent.
+            context = context_for(self.target)
+            connector = aiohttp.TCPConnector(limit=0, ssl=True if context is None else context)
+            self._session = aiohttp.ClientSession(
+                connector=connector, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False
+            )
+        return self._session
+
+    def _url(self, path: str) -> URL:
+        return URL(self.target.url + path, encoded=True)
+
+    @property
+    def _proxy_url(self) -> str | None:
+        return None if self._proxy is None else self._proxy.url
+
+    @property
+    def _proxy_headers(self) -> dict[str, str] | None:
+        if self._proxy is None or self._proxy.user is None:
+            return None
+        # Meant for the proxy; aiohttp makes Proxy-Authorization of it, on the request or on the tunnel.
+        pair = f"{self._proxy.user}:{self._proxy.password}".encode()
+        return {"Authorization": f"Basic {b64encode(pair).decode()}"}
+
+    async def _whole(self, response: aiohttp.ClientResponse) -> bytes:
+        if response.content_length is not None and response.content_length <= ANSWER_BYTES_MAX:
+            return await response.read()
+        content = b""
+        async for part in response.content.iter_any():
+            content += part
+            if len(content) > ANSWER_BYTES_MAX:
+                response.close()  # What is left of it must not be read as the next answer.
+                text = f"{self.target.url} sent more than {ANSWER_BYTES_MAX} bytes; is it a Holdfast server?"
+                raise ServerError(text)
+        return content
+
+
+class AsyncHttpStream:
+    """A response that is read bit by bit."""
+
+    def __init__(self, url: str, response: aiohttp.ClientResponse) -> None:
+        self._url = url
+        self._response = response
+        self.status = response.status
+        self.on_broken: Callable[[], object] | None = None
+        """Is told that the server was silent, or the connection broke."""
+
+    async def read(self) -> bytes:
+        """Wait for the next bytes; empty at the end. Raises `Unreachable`."""
+        try:
+            return await self._response.content.read(STREAM_BYTES)
+        except _BROKEN as error:
+            if self.on_broken is not None:
+                self.on_broken()
+            raise _unreachable(self._url, error) from None
+
+    def close(self) -> None:
+        """Hang up."""
+        self._response.close()
+
+
+def _unreachable(url: str, error: BaseException) -> Unreachable:
+    _drop_tracebacks(error)
+    # No connection, so nothing of the request has left us.
+    was_sent = not isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
+    if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientSSLError):
+        return Unreachable(url, *tlswords.trouble(error), was_sent=was_sent)
+    hung_up = isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientResponseError) or (
+        isinstance(error, OSError) and error.errno == ECONNRESET
+    )
+    hint = tlswords.IF_TLS if hung_up and url.startswith("http://") else ""
+    return Unreachable(url, reason(error), hint or ("" if was_sent else sandbox.hint(error)), was_sent=was_sent)
+
+
+def _drop_tracebacks(error: BaseException | None) -> None:
+    """Break the cycles of errors and frames that a failed connect leaves in aiohttp.
+
+    Those frames refer to the frames of our callers, whose claims would be renewed until the next garbage collection.
+    """
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
+
+
+def reason(error: BaseException) -> str:
+    """Say in a few words why there was no answer."""
+    match error:
+        case aiohttp.ConnectionTimeoutError():
+            return "the connection was not accepted in time"
+        case asyncio.TimeoutError():
+            return "the answer did not come in time"
+        case aiohttp.ClientConnectorDNSError():
+            return "the host's name is not known"
+        case OSError(errno=int(number)) if number > 0:
+            return os.strerror(number).lower()  # The text of asyncio's own shows its insides.
+        case OSError(strerror=str(text)) if text:
+            return text.lower()
+        case _:
+            return "the connection broke"
+
+
+class AsyncFailoverTransport(Failover):
+    """A transport, for one event loop, over whichever address of a server answers."""
+
+    _ways: list[AsyncTransport]
+
+    def __init__(self, target: Target, make: Callable[..., AsyncTransport]) -> None:
+        super().__init__(target, make)
+        self.finishing: set[asyncio.Task[Any]] = set()
+        """What goes on although its caller was cancelled: giving back."""
+
+    async def close(self) -> None:
+        """Close the connections, once nothing is given back any more."""
+        if self.finishing:
+            await asyncio.wait(self.finishing)
+        for way in self._ways:
+            await way.close()
+
+    async def send(self, request: Send) -> Answer:
+        """Send one request to the first that answers. Raises `Unreachable`."""
+        return await self._try(self.sending(request), lambda way: way.send(request))
+
+    async def stream(self, opening: Open) -> AsyncStream:
+        """Open a response that goes on and on, at the first that answers. Raises `Unreachable`."""
+        return await self._try(self.opening(), lambda way: way.stream(opening))
+
+    async def _try(self, trying: Trying[T], ask: Callable[[AsyncTransport], Awaitable[T]]) -> T:
+        try:
+            at = next(trying)
+            while True:
+                try:
+                    got = await ask(self._ways[at])
+                except Unreachable as error:
+                    at = trying.throw(error)
+                else:
+                    at = trying.send(got)
+        except StopIteration as done:
+            found: T = done.value
+            return found
+
+
+def transport_to(target: Target, *, environment: Mapping[str, str]) -> AsyncTransport:
+    """Return the transport to a server, which may have several addresses."""
+    if len(target.addresses) == 1:
+        return AsyncHttpTransport(target, environment=environment)
+    return AsyncFailoverTransport(target, partial(AsyncHttpTransport, environment=environment))

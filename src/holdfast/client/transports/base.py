@@ -1,0 +1,193 @@
+"""What every way to a server has in common: its headers, its limits, and the proxy in between.
+
+The token leaves the client in one header only, made here. If it came from a file and the server does not know it, the
+file is read once more: somebody may have rotated the token, and written the new one there.
+
+The seam between flows and the network, for threads: what a transport has to do. `http.py` is the one we have.
+
+Only `client.py` says which transport it is. Whatever takes its place keeps these promises:
+
+- Any number of threads may use it at once, and one that waits for an answer delays no other.
+- What is broken off, by an interrupt too, leaves nothing locked and no connection on which an answer is still to come.
+- A forked process opens connections of its own: on inherited ones it would hear the answers of its parent.
+- It sends a request once, and once more if the server did not know the token and `Bearer` has another by now. It
+  retries nothing else, follows no redirect, and raises `Unreachable` if no answer came.
+- It takes headers, limits and the proxy from `common/http.py`; there alone the token is written.
+
+The seam between flows and the network, for coroutines: the promises of `threads/transport.py`, for tasks.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import SplitResult, unquote, urlsplit
+
+import msgspec
+
+from holdfast import __version__, clientconfig
+from holdfast.client.answers import Answer
+from holdfast.client.config import Target, is_loopback
+from holdfast.client.operations.effects import Open, Send
+from holdfast.client.requests import as_json
+from holdfast.errors import SettingsError
+
+if TYPE_CHECKING:
+    import asyncio
+
+CONNECT_SECONDS = 5.0
+ANSWER_BYTES_MAX = 64 * 1024 * 1024
+STREAM_BYTES = 65_536
+"""What is read at once of a response that goes on and on."""
+KEY_HEADER = "Idempotency-Key"
+COMES_BACK_HEADER = "Holdfast-Comes-Back"
+"""The one header that differs from request to request (C5)."""
+_TOKEN_NOT_KNOWN = frozenset({401, 429})
+"""429 is also what too many wrong tokens get."""
+
+log = logging.getLogger("holdfast.client")
+
+
+class Proxy(msgspec.Struct, frozen=True):
+    """Somebody in between, and what it wants to see of us."""
+
+    url: str
+    user: str | None = None
+    password: str | None = None
+
+
+class Bearer:
+    """The token, as of when its file was last read."""
+
+    def __init__(self, target: Target) -> None:
+        self.token = target.token
+        self._file = target.token_file
+
+    def is_another_after(self, status: int, sent: str | None) -> bool:
+        """Tell whether to ask again: the server did not know the token that was sent, and there is another by now."""
+        if status not in _TOKEN_NOT_KNOWN or self._file is None:
+            return False
+        try:
+            # A few bytes, and only after a refusal: an event loop can wait for that.
+            self.token = clientconfig.read_token(self._file)
+        except SettingsError as error:
+            # Whoever replaces it may be at it right now. The next refusal looks again.
+            log.info("%s", error)
+        return self.token != sent
+
+
+def may_repeat(request: Send) -> bool:
+    """Tell whether a request may be sent again though its answer was lost (C5), without asking whoever made it."""
+    return request.method == "GET" or request.key is not None
+
+
+def headers_for(token: str | None, request: Send | Open) -> dict[str, str]:
+    """Return the headers of a request; the one place that the token goes into."""
+    headers = {"Accept": "application/json", "User-Agent": f"holdfast/{__version__}"}
+    if token is not None:
+        headers["Authorization"] = f"Bearer {token}"
+    if request.body is not None:
+        headers["Content-Type"] = "application/json"
+    if isinstance(request, Open):
+        headers.update(request.headers)
+    elif request.key is not None:
+        headers[KEY_HEADER] = request.key
+    if isinstance(request, Send) and request.comes_back:
+        headers[COMES_BACK_HEADER] = "true"
+    return headers
+
+
+def payload_of(request: Send | Open) -> bytes | None:
+    """Return the body of a request as it travels."""
+    try:
+        return None if request.body is None else as_json(request.body)
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{error.object!r:.50} cannot be sent: it is not text that UTF-8 can write") from None
+
+
+def proxy_for(url: str, environment: Mapping[str, str]) -> Proxy | None:
+    """Return the proxy that the environment names; one is never asked for a loopback address.
+
+    Raises `SettingsError` for one that cannot be used.
+    """
+    parts = urlsplit(url)
+    name = f"{parts.scheme}_proxy"
+    proxy = environment.get(name) or environment.get(name.upper())
+    without = environment.get("no_proxy") or environment.get("NO_PROXY") or ""
+    if not proxy or is_loopback(url) or _is_listed(parts.hostname or "", without):
+        return None
+    hop = _address_of(proxy, name)
+    address = hop._replace(netloc=hop.netloc.rpartition("@")[2]).geturl()
+    if hop.username is None:
+        return Proxy(address)
+    return Proxy(address, unquote(hop.username), unquote(hop.password or ""))
+
+
+def _address_of(proxy: str, name: str) -> SplitResult:
+    """Take the address of a proxy apart. It is not shown, for it may hold a password."""
+    with suppress(ValueError):
+        hop = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+        if hop.scheme in {"http", "https"} and hop.hostname and hop.port != 0 and proxy.isascii():
+            return hop
+    raise SettingsError("proxy", name, "its address cannot be used", "http://host:port or https://host:port")
+
+
+def _is_listed(host: str, without: str) -> bool:
+    """Does `no_proxy` name this host, or a domain it belongs to?"""
+    entries = [entry.strip().lower().lstrip(".") for entry in without.split(",")]
+    return any(entry in {"*", host} or host.endswith(f".{entry}") for entry in entries if entry)
+
+
+class Stream(Protocol):
+    """A response that is read bit by bit."""
+
+    status: int
+
+    def read(self) -> bytes:
+        """Wait for the next bytes; empty at the end. Raises `Unreachable`."""
+
+    def close(self) -> None:
+        """Hang up."""
+
+
+class Transport(Protocol):
+    """A way to one server."""
+
+    def send(self, request: Send) -> Answer:
+        """Send one request and return its answer, whatever its status. Raises `Unreachable`."""
+
+    def stream(self, opening: Open) -> Stream:
+        """Open a response that goes on and on. Raises `Unreachable`."""
+
+    def close(self) -> None:
+        """Close the connections; the next request opens one again."""
+
+
+class AsyncStream(Protocol):
+    """A response that is read bit by bit."""
+
+    status: int
+
+    async def read(self) -> bytes:
+        """Wait for the next bytes; empty at the end. Raises `Unreachable`."""
+
+    def close(self) -> None:
+        """Hang up."""
+
+
+class AsyncTransport(Protocol):
+    """A way to one authority, for one event loop."""
+
+    finishing: set[asyncio.Task[Any]]
+    """What goes on although its caller was cancelled: giving back."""
+
+    async def send(self, request: Send) -> Answer:
+        """Send one request and return its answer, whatever its status. Raises `Unreachable`."""
+
+    async def stream(self, opening: Open) -> AsyncStream:
+        """Open a response that goes on and on. Raises `Unreachable`."""
+
+    async def close(self) -> None:
+        """Close the connections, once nobody gives anything back any more."""

@@ -1,0 +1,309 @@
+"""The transport over sockets: one JSON request, one JSON answer. It follows no redirect.
+
+Connections are kept for the next request in a deque. Taking one out and putting it back is one step of the interpreter
+each, so there is no lock that an interrupt could leave locked, and nothing to wait for: a call that finds none opens
+one, and a claim that waits never keeps a renewal from being sent.
+
+A server hangs up on a connection that was idle for long. So one that was kept is looked at before it is used: one that
+is not quiet is dropped, and the next or a fresh one is taken. That is safe for every request, because no byte of it was
+sent. From the first byte on nobody knows what the server has seen, and nothing is sent again here. Flows do that, with
+an idempotency key. (All but this: what was refused for a token that is another by now is sent with the new one.)
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+import ssl
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from http.client import BadStatusLine, HTTPException, HTTPResponse
+from types import TracebackType
+from typing import Self, TypeVar, cast
+
+import msgspec
+
+from holdfast import sandbox, tlswords
+from holdfast.client.answers import Answer
+from holdfast.client.config import Target
+from holdfast.client.operations.effects import Open, Send
+from holdfast.client.transports.base import (
+    ANSWER_BYTES_MAX,
+    COMES_BACK_HEADER,
+    CONNECT_SECONDS,
+    KEY_HEADER,
+    STREAM_BYTES,
+    Bearer,
+    Stream,
+    Transport,
+    headers_for,
+    payload_of,
+    proxy_for,
+)
+from holdfast.client.transports.connection import Connection, ProxyRefused, Route, lines_of, plain_answer, written
+from holdfast.client.transports.failover import Failover, Trying
+from holdfast.errors import ServerError, Unreachable
+
+CONNECTIONS_MAX = 256
+"""How many are kept open for the next request; the oldest of more is closed."""
+_KEY = KEY_HEADER.encode()
+_COMES_BACK = b"%b: true\r\n" % COMES_BACK_HEADER.encode()
+_BROKEN = (OSError, HTTPException, UnicodeError)
+"""What a connection may raise. `UnicodeError`: a host's name that no name server could be asked for."""
+
+
+T = TypeVar("T")
+
+
+class HttpTransport:
+    """A way to one server. Use it as a context manager, or `close` it."""
+
+    def __init__(
+        self,
+        target: Target,
+        *,
+        environment: Mapping[str, str],
+        connect_seconds: float = CONNECT_SECONDS,
+        bearer: Bearer | None = None,
+        connect_share: float = 1.0,
+        begin_seconds: float = math.inf,
+    ) -> None:
+        """Prepare; nothing is sent yet. `environment` may name a proxy, which is never asked for a loopback address.
+
+        The last three are for one of several addresses: they share a token, and one that is dead must not cost all of
+        the time for an answer. To connect may take a share of it, and a stream has to begin in time.
+        """
+        self.target = target
+        self._bearer = bearer or Bearer(target)
+        self._route = Route(target, proxy_for(target.url, environment))
+        self._kept: deque[Connection] = deque(maxlen=CONNECTIONS_MAX)
+        self._lines: list[tuple[str | None, bytes]] = [(None, b"")] * 2
+        """What the head of every request says, without a body and with one, and the token that is in it."""
+        self._pid = os.getpid()
+        self._connect_seconds = connect_seconds
+        self._connect_share = connect_share
+        self._begin_seconds = begin_seconds
+
+    def __repr__(self) -> str:
+        """Show where it leads, never the token."""
+        return f"HttpTransport({self.target!r})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections of all threads. One that is in use is closed after that."""
+        kept, self._kept = self._kept, deque(maxlen=CONNECTIONS_MAX)
+        with suppress(IndexError):
+            while True:
+                kept.pop().close()
+
+    def send(self, request: Send) -> Answer:
+        """Send one request and return its answer, whatever its status. Raises `Unreachable`."""
+        token = request.bearer or self._bearer.token
+        answer = self._send(request, token)
+        if request.bearer is None and self._bearer.is_another_after(answer.status, token):
+            answer = self._send(request, self._bearer.token)
+        return answer
+
+    def _send(self, request: Send, token: str | None) -> Answer:
+        data = written(request.method, self._route, request.path, self._lines_of(request, token), payload_of(request))
+        kept = self._kept if os.getpid() == self._pid else self._begin_anew()
+        connection = self._take(kept) or self._connect(request.answer_seconds)
+        is_reusable = False
+        try:
+            until_ms = connection.say(data, request.answer_seconds)
+            heard = connection.heard()
+            answer = plain_answer(heard)
+            if answer is not None:
+                is_reusable = True
+            else:
+                response = connection.hear(request.method, until_ms, heard)
+                content = _whole(response, self.target.url)
+                answer = Answer(response.status, cast("Mapping[str, str]", response.headers), content)
+                is_reusable = not response.will_close
+        except _BROKEN as error:
+            raise _unreachable(self.target.url, error) from None
+        finally:
+            if not is_reusable:
+                connection.close()
+        if is_reusable and kept is self._kept:  # Else the client was closed meanwhile.
+            kept.append(connection)
+        return answer
+
+    def stream(self, opening: Open) -> HttpStream:
+        """Open a response that goes on and on, on a connection of its own. Raises `Unreachable`."""
+        token = self._bearer.token
+        stream = self._stream(opening, token)
+        if self._bearer.is_another_after(stream.status, token):
+            stream.close()
+            stream = self._stream(opening, self._bearer.token)
+        return stream
+
+    def _stream(self, opening: Open, token: str | None) -> HttpStream:
+        lines = lines_of(self._route, headers_for(token, opening))
+        data = written(opening.method, self._route, opening.path, lines, payload_of(opening))
+        begin_seconds = min(opening.read_seconds, self._begin_seconds)
+        connection = self._connect(begin_seconds)
+        try:
+            response = connection.follow(opening.method, data, begin_seconds, opening.read_seconds)
+            return HttpStream(self.target.url, connection, response)
+        except _BROKEN as error:
+            connection.close()
+            raise _unreachable(self.target.url, error) from None
+
+    def _lines_of(self, request: Send, token: str | None) -> bytes:
+        """Return the lines of a head. All but two are the same for every request with a body, or without one."""
+        has_body = request.body is not None
+        written_for, lines = self._lines[has_body]
+        if written_for != token or not lines:
+            always = msgspec.structs.replace(request, key=None, comes_back=False)
+            lines = lines_of(self._route, headers_for(token, always))
+            self._lines[has_body] = (token, lines)
+        if request.comes_back:
+            lines += _COMES_BACK
+        return lines if request.key is None else b"%b%b: %b\r\n" % (lines, _KEY, request.key.encode("ascii"))
+
+    def _begin_anew(self) -> deque[Connection]:
+        """Keep no connection that a fork copied: on those one would hear the parent's answers."""
+        self._kept, self._pid = deque(maxlen=CONNECTIONS_MAX), os.getpid()
+        return self._kept
+
+    def _take(self, kept: deque[Connection]) -> Connection | None:
+        """Return the connection that was used last and can be used again; None if there is none."""
+        try:
+            # Taken out without asking whether there is one: that would be two steps.
+            while not (connection := kept.pop()).is_quiet():
+                connection.close()
+        except IndexError:
+            return None
+        return connection
+
+    def _connect(self, answer_seconds: float) -> Connection:
+        try:
+            return self._route.connect(min(self._connect_seconds, answer_seconds * self._connect_share))
+        except _BROKEN as error:
+            raise _unreachable(self.target.url, error, is_connecting=True, by_proxy=self._route.has_proxy) from None
+
+
+class HttpStream:
+    """A response that is read bit by bit. Another thread may close it: then the one that reads is at its end."""
+
+    def __init__(self, url: str, connection: Connection, response: HTTPResponse) -> None:
+        self._url = url
+        self._connection = connection
+        self._response = response
+        self._pid = os.getpid()
+        self._is_closed = False
+        self.status = response.status
+        self.on_broken: Callable[[], object] | None = None
+        """Is told that the server was silent, or the connection broke."""
+
+    def read(self) -> bytes:
+        """Wait for the next bytes; empty at the end. Raises `Unreachable`."""
+        try:
+            return self._response.read1(STREAM_BYTES)
+        except (*_BROKEN, AttributeError, ValueError) as error:
+            # Whoever closes it takes its parts away while we read: `http.client` stumbles over that in all these ways.
+            if self._is_closed:
+                return b""
+            if isinstance(error, _BROKEN):
+                if self.on_broken is not None:
+                    self.on_broken()
+                raise _unreachable(self._url, error) from None
+            raise
+
+    def close(self) -> None:
+        """Hang up. In a forked process, only let go: the connection is the parent's."""
+        self._is_closed = True
+        if os.getpid() == self._pid:
+            self._connection.hang_up()
+        self._response.close()
+        self._connection.close()
+
+
+def _whole(response: HTTPResponse, url: str) -> bytes:
+    """Read an answer to its very end, where one that broke off is found out."""
+    if response.length is not None and response.length <= ANSWER_BYTES_MAX:
+        return response.read()
+    content = response.read(ANSWER_BYTES_MAX + 1)
+    if len(content) > ANSWER_BYTES_MAX:
+        raise ServerError(f"{url} sent more than {ANSWER_BYTES_MAX} bytes; is it a Holdfast server?")
+    return content
+
+
+def _unreachable(url: str, error: BaseException, *, is_connecting: bool = False, by_proxy: bool = False) -> Unreachable:
+    if isinstance(error, ssl.SSLError):
+        return Unreachable(url, *tlswords.trouble(error), was_sent=not is_connecting)
+    reason = _reason(error, is_connecting=is_connecting)
+    if by_proxy:
+        reason = f"the proxy did not let us through ({reason})"
+    hung_up = isinstance(error, BadStatusLine | ConnectionResetError)
+    hint = tlswords.IF_TLS if hung_up and url.startswith("http://") else ""
+    return Unreachable(url, reason, hint or (sandbox.hint(error) if is_connecting else ""), was_sent=not is_connecting)
+
+
+def _reason(error: BaseException, *, is_connecting: bool) -> str:
+    """Say in a few words why there was no answer."""
+    match error:
+        case socket.gaierror() | UnicodeError():
+            return "the host's name is not known"
+        case TimeoutError() if is_connecting:
+            return "the connection was not accepted in time"
+        case TimeoutError():
+            return "the answer did not come in time"
+        case ProxyRefused():
+            return str(error)
+        case OSError(strerror=str(text)) if text:
+            return text.lower()
+        case _:
+            return "the connection broke"
+
+
+class FailoverTransport(Failover):
+    """A transport, for threads, over whichever address of a server answers."""
+
+    _ways: list[Transport]
+
+    def close(self) -> None:
+        """Close the connections of all threads."""
+        for way in self._ways:
+            way.close()
+
+    def send(self, request: Send) -> Answer:
+        """Send one request to the first that answers. Raises `Unreachable`."""
+        return self._try(self.sending(request), lambda way: way.send(request))
+
+    def stream(self, opening: Open) -> Stream:
+        """Open a response that goes on and on, at the first that answers. Raises `Unreachable`."""
+        stream: Stream = self._try(self.opening(), lambda way: way.stream(opening))
+        return stream
+
+    def _try(self, trying: Trying[T], ask: Callable[[Transport], T]) -> T:
+        try:
+            at = next(trying)
+            while True:
+                try:
+                    got = ask(self._ways[at])
+                except Unreachable as error:
+                    at = trying.throw(error)
+                else:
+                    at = trying.send(got)
+        except StopIteration as done:
+            found: T = done.value
+            return found
+
+
+def transport_to(target: Target, *, environment: Mapping[str, str]) -> Transport:
+    """Return the transport to a server, which may have several addresses."""
+    if len(target.addresses) == 1:
+        return HttpTransport(target, environment=environment)
+    return FailoverTransport(target, partial(HttpTransport, environment=environment))
