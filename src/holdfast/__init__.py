@@ -109,53 +109,24 @@ __version__ = "0.2.0.dev0"
 
 # Each public name and the module it lives in; a name belongs here and in __all__, and a test compares the two.
 _HOMES: dict[str, str] = {
-    "AsyncClaim": "holdfast.client.aio",
-    "AsyncClaims": "holdfast.client.aio",
-    "AsyncSession": "holdfast.client.aio",
-    "AsyncHoldfast": "holdfast.client.aio",
-    "Claim": "holdfast.client.sync",
-    "Claims": "holdfast.client.sync",
-    "claim": "holdfast.client.functions",
-    "claim_all": "holdfast.client.functions",
-    "claim_any": "holdfast.client.functions",
-    "claim_job": "holdfast.client.functions",
-    "exclusive": "holdfast.client.functions",
-    "get_job_owner": "holdfast.client.functions",
-    "heartbeat_job": "holdfast.client.functions",
-    "list_claimed_jobs": "holdfast.client.functions",
-    "release_job": "holdfast.client.functions",
-    "session": "holdfast.client.functions",
-    "JobThen": "holdfast.client.records",
-    "JobsThen": "holdfast.client.records",
-    "ClaimAllOptions": "holdfast.client.options",
-    "ClaimAnyOptions": "holdfast.client.options",
-    "ClaimJobOptions": "holdfast.client.options",
-    "ClaimOptions": "holdfast.client.options",
-    "Happened": "holdfast.client.records",
-    "JobClaim": "holdfast.client.records",
-    "JobOwner": "holdfast.client.records",
-    "JobStatus": "holdfast.client.records",
-    "Metadata": "holdfast.client.records",
-    "OpenedSession": "holdfast.client.records",
-    "Place": "holdfast.client.records",
-    "Previous": "holdfast.client.records",
-    "SessionInfo": "holdfast.client.records",
-    "Session": "holdfast.client.sync",
-    "Holdfast": "holdfast.client.sync",
-    "CannotFence": "holdfast.errors",
-    "Deadlock": "holdfast.errors",
-    "HoldfastError": "holdfast.errors",
-    "JobDone": "holdfast.errors",
-    "JobHeld": "holdfast.errors",
-    "LeaseLost": "holdfast.errors",
-    "LeaseReleased": "holdfast.errors",
-    "NotAllowed": "holdfast.errors",
-    "NotInTime": "holdfast.errors",
-    "Refused": "holdfast.errors",
-    "ServerError": "holdfast.errors",
-    "SettingsError": "holdfast.errors",
-    "StaleToken": "holdfast.errors",
-    "Unreachable": "holdfast.errors",
+    name: f"holdfast.{module}"
+    for module, names in {
+        "client.aio": "AsyncClaim AsyncClaims AsyncHoldfast AsyncSession",
+        "client.functions": (
+            "claim claim_all claim_any claim_job exclusive get_job_owner heartbeat_job list_claimed_jobs "
+            "release_job session"
+        ),
+        "client.options": "ClaimAllOptions ClaimAnyOptions ClaimJobOptions ClaimOptions",
+        "client.records": (
+            "Happened JobClaim JobOwner JobStatus JobThen JobsThen Metadata OpenedSession Place Previous SessionInfo"
+        ),
+        "client.sync": "Claim Claims Holdfast Session",
+        "errors": (
+            "CannotFence Deadlock HoldfastError JobDone JobHeld LeaseLost LeaseReleased NotAllowed NotInTime "
+            "Refused ServerError SettingsError StaleToken Unreachable"
+        ),
+    }.items()
+    for name in names.split()
 }
 
 

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 import holdfast
 from holdfast.errors import Unreachable
 from holdfast.fencing import TOKEN_MAX, FencedASGI, FencedWSGI, MemoryFence, routed_path, sign_token
-from holdfast.fencing import _trust as trust
+from holdfast.fencing import _web as trust
 from tests.fencing.test_web import KINDS, App, Ask, asgi_app, ask_asgi, ask_wsgi, passes, wsgi_app
 from tests.support import callers
 from tests.support.checks import unique

@@ -15,7 +15,6 @@ from msgspec import UNSET, UnsetType
 from holdfast.client.requests import as_json
 from holdfast.errors import JobDone, JobHeld, ServerError
 from holdfast.wire.holders import shown_as
-from holdfast.wire.replies import LockThen
 from holdfast.wire.replies import (
     AcquiredReply,
     ClaimReply,
@@ -25,6 +24,7 @@ from holdfast.wire.replies import (
     HeldName,
     HeldReply,
     LockReply,
+    LockThen,
     SessionOpenedReply,
     SessionReply,
 )

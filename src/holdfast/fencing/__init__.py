@@ -18,8 +18,7 @@ from holdfast.fencing._file import FileFence, FolderFence, HeldFile, fenced_writ
 from holdfast.fencing._memory import MemoryFence
 from holdfast.fencing._sql import SqlFence
 from holdfast.fencing._token import TOKEN_MAX, parse_token
-from holdfast.fencing._trust import sign_token
-from holdfast.fencing._web import TOKEN_HEADER, Fence, FencedASGI, FencedWSGI, fenced, routed_path
+from holdfast.fencing._web import TOKEN_HEADER, Fence, FencedASGI, FencedWSGI, fenced, routed_path, sign_token
 
 __all__ = [
     "CannotFence",

@@ -23,8 +23,6 @@ from pathlib import Path
 from holdfast.errors import CannotFence
 from holdfast.fencing._token import TOKEN_MAX, checked_resource, checked_token, stale
 
-__all__ = ["FileFence", "FolderFence", "HeldFile", "fenced_write"]
-
 _DIGITS_MAX = 16
 _DIGITS = re.compile(rb"[0-9]{16}")
 _POLL_SECONDS = 0.01
@@ -55,15 +53,14 @@ class FileFence:
         whatever the block does. The same file cannot be guarded again inside the block: that would wait for itself.
         """
         checked_token(token)
-        fence = _open(self._fence)
         held = HeldFile(self.path)
-        try:
-            fcntl.flock(fence, fcntl.LOCK_EX)
-            _raise(fence, self._fence, str(self.path), token)
-            yield held
-        finally:
-            held._is_over = True  # noqa: SLF001 - the two are one
-            os.close(fence)
+        with _opened(self._fence) as fence:
+            try:
+                fcntl.flock(fence, fcntl.LOCK_EX)
+                _raise(fence, self._fence, str(self.path), token)
+                yield held
+            finally:
+                held._is_over = True  # noqa: SLF001 - the two are one
 
 
 class HeldFile:
@@ -106,26 +103,20 @@ class FolderFence:
     def guard(self, resource: str, token: int) -> Iterator[None]:
         """Raise the fence, or raise `StaleToken`; keep every other owner out while the block runs."""
         path = self._path(resource, token)
-        fence = _open(path)
-        try:
+        with _opened(path) as fence:
             fcntl.flock(fence, fcntl.LOCK_EX)
             _raise(fence, path, resource, token, folder=self.folder)
             yield
-        finally:
-            os.close(fence)
 
     @asynccontextmanager
     async def guard_async(self, resource: str, token: int) -> AsyncIterator[None]:
         """Do the same in asyncio. It asks again and again: a thread waiting in flock could not be cancelled."""
         path = self._path(resource, token)
-        fence = _open(path)
-        try:
+        with _opened(path) as fence:
             while not _try_lock(fence):  # noqa: ASYNC110 - other processes set no event of ours
                 await asyncio.sleep(_POLL_SECONDS)
             _raise(fence, path, resource, token, folder=self.folder)
             yield
-        finally:
-            os.close(fence)
 
     def _path(self, resource: str, token: int) -> Path:
         checked_token(token)
@@ -134,8 +125,13 @@ class FolderFence:
         return self.folder / f"{name}.fence"
 
 
-def _open(path: Path) -> int:
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+@contextmanager
+def _opened(path: Path, flags: int = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW) -> Iterator[int]:
+    opened = os.open(path, flags | os.O_CLOEXEC, 0o600)
+    try:
+        yield opened
+    finally:
+        os.close(opened)
 
 
 def _try_lock(fence: int) -> bool:
@@ -150,8 +146,8 @@ def _raise(fence: int, path: Path, resource: str, token: int, *, folder: Path | 
     """Compare and raise, under the lock. `folder` is one that we may have made."""
     kept = os.pread(fence, _DIGITS_MAX + 1, 0)
     if not kept:
-        # The file may be new: its name has to last as long as what is in it, and so has its folder's. Whoever made that
-        # may have died before it was sure; who may not look into the one above has not made it.
+        # The file may be new: its name has to be as durable as its content, and so has its folder's. Its maker may have
+        # died before that was sure. A process that may not open the folder above has not made this one.
         if folder is not None:
             with suppress(PermissionError):
                 _sync_folder(folder)
@@ -189,8 +185,5 @@ def _write_durably(path: Path, data: bytes, mode: int | None) -> None:
 
 
 def _sync_folder(path: Path) -> None:
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with _opened(path.parent, os.O_RDONLY | os.O_DIRECTORY) as folder:
         os.fsync(folder)
-    finally:
-        os.close(folder)

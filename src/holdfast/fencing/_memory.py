@@ -1,11 +1,11 @@
-"""Fences in the memory of one process. One block at a time per resource, in the order of their coming.
+"""Fences in the memory of one process. One block runs at a time per resource, in order of arrival.
 
-A token raises its fence when it arrives, not when its turn comes: whoever is older and still waits is refused instead
-of running late. The block that runs already is let finish, and the newer one waits for it.
+A token raises its fence when it arrives, not when its turn comes: an older owner that still waits is refused instead of
+running late. A block that already runs may finish, and the newer one waits for it.
 
-What is forgotten is never let in again by mistake: when there are too many resources, those with the smallest tokens
-are dropped, and the greatest token so dropped becomes the fence of every resource that is not remembered. One counter
-gives the tokens of all names, so that refuses at most an owner who has held its lease since then.
+When there are too many resources, those with the smallest tokens are forgotten, and the greatest token so forgotten
+becomes the fence of every unknown resource. One counter gives the tokens of all names, so this refuses at most an owner
+that has held its lease since then.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
 
 from holdfast.fencing._token import checked_resource, checked_token, stale
-
-__all__ = ["MemoryFence"]
 
 _DROPPED_AT_ONCE = 8  # One in eight: sorting is paid for by the many that come after.
 

@@ -1,6 +1,6 @@
 """A fence in a table of your own database: raised inside your transaction, so that check and write commit together.
 
-How it is right under concurrency, with nothing but statements that SQLite, PostgreSQL and MySQL share:
+Why it is correct under concurrency, with nothing but statements that SQLite, PostgreSQL and MySQL share:
 
 - `UPDATE … WHERE token <= :token` compares, raises and locks the row in one step. A second owner's UPDATE waits for the
   first one's commit and then compares again: PostgreSQL re-checks the condition at READ COMMITTED and fails the
@@ -24,8 +24,6 @@ from typing import Any, Literal, Protocol, cast, get_args
 
 from holdfast.errors import CannotFence
 from holdfast.fencing._token import checked_resource, checked_token, stale
-
-__all__ = ["Connection", "ParamStyle", "SqlFence"]
 
 ParamStyle = Literal["qmark", "numeric", "named", "format", "pyformat"]
 
@@ -92,7 +90,12 @@ class SqlFence:
 
     def _pass(self, connection: Connection, resource: str, token: int) -> None:
         for _ in range(_ATTEMPTS):
-            if self._raise(connection, resource, token):
+            cursor = self._run(connection, "pass", resource=resource, token=token)
+            rows = cursor.rowcount
+            cursor.close()
+            if rows not in {0, 1}:
+                raise CannotFence(f"the driver does not say how many rows it changed ({rows}): use one that does")
+            if rows:
                 return
             current = self._look(connection, resource)
             if current is not None and current > token:
@@ -103,14 +106,6 @@ class SqlFence:
             f"the fence of {resource} changed after this transaction began: roll back and run the transaction again, "
             "with the fence as its first statement"
         )
-
-    def _raise(self, connection: Connection, resource: str, token: int) -> bool:
-        cursor = self._run(connection, "pass", resource=resource, token=token)
-        rows = cursor.rowcount
-        cursor.close()
-        if rows not in {0, 1}:
-            raise CannotFence(f"the driver does not say how many rows it changed ({rows}): use one that does")
-        return bool(rows)
 
     def _look(self, connection: Connection, resource: str) -> int | None:
         cursor = self._run(connection, "look", resource=resource)
@@ -151,19 +146,12 @@ class SqlFence:
 def _bound(sql: str, values: Mapping[str, str | int], style: ParamStyle) -> tuple[str, object]:
     """Return the statement and its values as the style wants them."""
     names = _PARAMETER.findall(sql)
-    match style:
-        case "named":
-            return sql, values
-        case "pyformat":
-            return _PARAMETER.sub(r"%(\1)s", sql), values
-        case "qmark":
-            return _PARAMETER.sub("?", sql), tuple(values[name] for name in names)
-        case "format":
-            return _PARAMETER.sub("%s", sql), tuple(values[name] for name in names)
-        case "numeric":
-            distinct = list(dict.fromkeys(names))
-            numbered = _PARAMETER.sub(lambda found: f":{distinct.index(found[1]) + 1}", sql)
-            return numbered, tuple(values[name] for name in distinct)
+    if style in {"named", "pyformat"}:
+        return (sql if style == "named" else _PARAMETER.sub(r"%(\1)s", sql)), values
+    if style == "numeric":
+        names = list(dict.fromkeys(names))
+        sql = _PARAMETER.sub(lambda found: f":{names.index(found[1]) + 1}", sql)
+    return _PARAMETER.sub("?" if style == "qmark" else "%s", sql), tuple(values[name] for name in names)
 
 
 def _paramstyle_of(connection: Connection) -> ParamStyle:
@@ -204,8 +192,5 @@ def _is_autocommit(connection: Connection) -> bool:
     if autocommit is True:
         return True
     # The way of sqlite3 before it had `autocommit`, and of whoever has not told it otherwise.
-    return autocommit is not False and getattr(connection, "isolation_level", "") is None and _is_sqlite3(connection)
-
-
-def _is_sqlite3(connection: Connection) -> bool:
-    return any(kind.__module__.partition(".")[0] == "sqlite3" for kind in type(connection).__mro__)
+    is_sqlite3 = any(kind.__module__.partition(".")[0] == "sqlite3" for kind in type(connection).__mro__)
+    return autocommit is not False and getattr(connection, "isolation_level", "") is None and is_sqlite3

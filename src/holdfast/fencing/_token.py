@@ -1,4 +1,4 @@
-"""What a token and a resource are, and the two ways in which a fence says no.
+"""Fencing tokens and resources, and how every fence refuses.
 
 A token is a whole number from 0 to 2^53−1: it fits a JSON number and a BIGINT. A resource is a name of your choice for
 what is written to; the name of the job is a good one.
@@ -10,21 +10,12 @@ import re
 
 from holdfast.errors import StaleToken
 
-__all__ = [
-    "RESOURCE_CHARACTERS_MAX",
-    "TOKEN_MAX",
-    "checked_resource",
-    "checked_token",
-    "parse_token",
-    "stale",
-]
-
 TOKEN_MAX = 2**53 - 1
 RESOURCE_CHARACTERS_MAX = 256
 
 
 def stale(resource: str, token: int, current: int) -> StaleToken:
-    """The refusal, in the words of every fence."""
+    """Return the refusal of every fence."""
     text = (
         f"fencing token {token} is too old for {resource}, which has seen {current}: "
         "you no longer own the job, so stop, and claim it again if it still needs doing"

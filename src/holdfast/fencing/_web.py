@@ -1,20 +1,28 @@
 """Puts a handler behind a fence: its resource is held from the comparison until the handler is done.
 
 So a newer owner waits for an older one that is already at work, and an older one that comes later is refused; the two
-never run at once. A handler that hangs keeps its resource closed: give it a limit of its own.
+never run at the same time. A handler that hangs keeps its resource closed: give it a limit of its own.
 
-The token comes with the request, in the header `Fencing-Token`, and somebody has to vouch for it (`_trust`). What a
-request is about is its path as applications route it: however it is spelled, one thing has one fence.
+The token comes with the request, in the header `Fencing-Token`. It says how new its owner is, and nothing of who that
+is: a caller that may raise a fence as high as it likes can shut out every owner to come. So something has to vouch for
+a token before a handler takes it:
 
-A fence in SQL belongs into the handler's own transaction: give the middleware no fence, take the token from
-`holdfast.token`, and call `SqlFence.check` in the handler. The middleware answers a `StaleToken` from the handler as it
-answers its own.
+    is_current      the server: it is asked once for each token that is greater than all it vouched for before
+    key             an HMAC of the resource and the token, made by `sign_token`; no server is asked
+    trust_callers   nothing: for a handler that only its own workers can reach
+
+The resource of a request is its path as applications route it: however it is spelled, one thing has one fence. A fence
+in SQL belongs into the handler's own transaction: give the middleware no fence, take the token from `holdfast.token`,
+and call `SqlFence.check` in the handler. The middleware answers a `StaleToken` from the handler as it answers its own.
 """
 
 from __future__ import annotations
 
+import asyncio
+import hmac
 import inspect
 import json
+import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, ExitStack
 from functools import wraps
@@ -23,13 +31,12 @@ from string import Formatter
 from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar, cast
 
 from holdfast.errors import HoldfastError, StaleToken
-from holdfast.fencing._token import TOKEN_MAX, checked_resource, parse_token
-from holdfast.fencing._trust import Ask, Signed, Trust, Vouched, trust_in
-
-__all__ = ["Fence", "FencedASGI", "FencedWSGI", "TOKEN_HEADER", "fenced", "routed_path"]
+from holdfast.fencing._token import TOKEN_MAX, checked_resource, checked_token, parse_token
 
 TOKEN_HEADER = "Fencing-Token"  # noqa: S105 - where a token is, not one
 TOKEN_KEY = "holdfast.token"  # noqa: S105 - the same
+KEY_BYTES_MIN = 16
+RESOURCES_MAX = 10_000
 
 _SAFE_METHODS = {"GET", "HEAD", "OPTIONS", "TRACE"}
 
@@ -37,6 +44,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Values = MutableMapping[str, Any]
 Application = Callable[..., Any]
+Ask = Callable[[str, int], "bool | Awaitable[bool]"]
+"""Tells of a resource and a token whether that is the token of the live claim."""
 
 
 class Fence(Protocol):
@@ -106,6 +115,90 @@ def _arguments(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict
     return bound.arguments
 
 
+# --- Who vouches for a token -----------------------------------------------------------------------------------------
+
+
+def sign_token(key: bytes, resource: str, token: int) -> str:
+    """Return what to send as `Fencing-Token` to a handler that has the same key: the token, a dot, its signature."""
+    return f"{checked_token(token)}.{_signature(_checked_key(key), checked_resource(resource), token)}"
+
+
+def _signature(key: bytes, resource: str, token: int) -> str:
+    # Neither has a NUL, so no two pairs are written the same.
+    return hmac.digest(key, f"holdfast.fencing\0{resource}\0{token}".encode(), "sha256").hex()
+
+
+def _checked_key(key: bytes) -> bytes:
+    if not isinstance(key, bytes):
+        raise TypeError(f"a key is bytes, not {type(key).__name__}")
+    if len(key) < KEY_BYTES_MIN:
+        raise ValueError(f"a key has at least {KEY_BYTES_MIN} bytes, this one has {len(key)}: take os.urandom(32)")
+    return key
+
+
+class Signed(NamedTuple):
+    """Believes what is signed with the key."""
+
+    key: bytes
+
+    def read(self, resource: str, text: str) -> int | None:
+        """Return the token in a header; None if its signature is not that of this token for this resource."""
+        digits, _, signature = text.partition(".")
+        token = parse_token(digits)
+        is_signed = hmac.compare_digest(_signature(self.key, resource, token).encode(), signature.encode())
+        return token if is_signed else None
+
+
+class Vouched:
+    """Believes the server. What it vouched for is remembered, so that it is asked once about an owner of a resource."""
+
+    def __init__(self, is_current: Ask) -> None:
+        self._ask = is_current
+        self._is_async = inspect.iscoroutinefunction(is_current)
+        self._mutex = threading.Lock()
+        self._greatest: dict[str, int] = {}
+
+    def believes(self, resource: str, token: int) -> bool:
+        """Tell whether the server vouches for a token, or for a greater one: then the fence says what comes of it."""
+        # Only True is a yes: what is not, such as a coroutine that nobody waits for, must not pass for one.
+        return self._knows(resource, token) or self._noted(resource, token, self._ask(resource, token))
+
+    async def believes_async(self, resource: str, token: int) -> bool:
+        """Do the same in asyncio. A plain function is asked in a thread: it may well wait for a network."""
+        if self._knows(resource, token):
+            return True
+        if self._is_async:
+            answer = self._ask(resource, token)
+        else:
+            answer = await asyncio.to_thread(self._ask, resource, token)
+        return self._noted(resource, token, await answer if inspect.isawaitable(answer) else answer)
+
+    def _knows(self, resource: str, token: int) -> bool:
+        with self._mutex:
+            return token <= self._greatest.get(resource, -1)
+
+    def _noted(self, resource: str, token: int, answer: object) -> bool:
+        if answer is not True:
+            return False
+        with self._mutex:
+            self._greatest[resource] = max(token, self._greatest.pop(resource, -1))
+            if len(self._greatest) > RESOURCES_MAX:
+                del self._greatest[next(iter(self._greatest))]  # The one that changed longest ago is asked about again.
+        return True
+
+
+def _trust_in(is_current: Ask | None, key: bytes | None, *, trust_callers: bool) -> Signed | Vouched | None:
+    """Return what vouches for tokens; None believes every caller. Just one must be named: there is no safe default."""
+    if [is_current is not None, key is not None, trust_callers is True].count(True) != 1:
+        raise TypeError(
+            "say who vouches for a fencing token: is_current=… (asks the server), key=… (signed tokens), or"
+            " trust_callers=True if only your own workers can send requests; just one of them"
+        )
+    if is_current is not None:
+        return Vouched(is_current)
+    return None if key is None else Signed(_checked_key(key))
+
+
 # --- What the middleware answers by itself ---------------------------------------------------------------------------
 
 
@@ -117,73 +210,38 @@ class _Answer(NamedTuple):
         return [("Content-Type", "application/json"), ("Content-Length", str(len(self.body)))]
 
 
-def _answer(status: HTTPStatus, error: str, code: str, details: str, **more: str | int | None) -> _Answer:
+def _answer(status: int, error: str, code: str, details: str, **more: str | int | None) -> _Answer:
     envelope = {"error": error, "code": code, "details": details, **more}
-    return _Answer(status, json.dumps(envelope, ensure_ascii=False).encode())
+    return _Answer(HTTPStatus(status), json.dumps(envelope, ensure_ascii=False).encode())
 
 
 def _stale(stale: StaleToken) -> _Answer:
-    return _answer(
-        HTTPStatus.PRECONDITION_FAILED,
-        "Stale fencing token",
-        "stale_token",
-        f"{stale}.",
-        resource=stale.resource,
-        fencing_token=stale.token,
-        current=stale.current,
-    )
-
-
-def _token(resource: str, sent: list[str], trust: Trust) -> int | _Answer:
-    """Read the token; for a request that cannot be guarded, an answer. Whether it is current is asked later."""
-    try:
-        checked_resource(resource)
-    except ValueError as error:
-        return _answer(HTTPStatus.BAD_REQUEST, "Invalid resource", "invalid_resource", f"{error}.")
-    if not sent:
-        details = f"Send the fencing token of your claim in the header {TOKEN_HEADER}."
-        return _answer(HTTPStatus.BAD_REQUEST, "No fencing token", "fencing_token_missing", details)
-    text = ",".join(sent)  # More than one is none: nobody can say which was meant.
-    try:
-        if not isinstance(trust, Signed):
-            return parse_token(text)
-        token = trust.read(resource, text)
-    except ValueError:
-        details = f"{TOKEN_HEADER} is one whole number from 0 to {TOKEN_MAX}: send the fencing token of your claim."
-        return _answer(HTTPStatus.BAD_REQUEST, "Invalid fencing token", "fencing_token_invalid", details)
-    if token is None:
-        details = (
-            f"{TOKEN_HEADER} is not signed for {resource}: send what sign_token makes of the key, that and the token"
-        )
-        return _answer(HTTPStatus.FORBIDDEN, "Fencing token not signed", "fencing_token_not_signed", f"{details}.")
-    return token
+    more: dict[str, str | int | None] = {"fencing_token": stale.token, "current": stale.current}
+    return _answer(412, "Stale fencing token", "stale_token", f"{stale}.", resource=stale.resource, **more)
 
 
 def _not_current(resource: str, token: int) -> _Answer:
-    return _answer(
-        HTTPStatus.PRECONDITION_FAILED,
-        "Fencing token not current",
-        "fencing_token_not_current",
+    details = (
         f"the server does not know fencing token {token} as that of a live claim for {resource}: "
-        "you do not own the job, so stop, and claim it again if it still needs doing.",
-        resource=resource,
-        fencing_token=token,
+        "you do not own the job, so stop, and claim it again if it still needs doing"
     )
+    code = "fencing_token_not_current"
+    return _answer(412, "Fencing token not current", code, f"{details}.", resource=resource, fencing_token=token)
 
 
 def _not_checked(error: HoldfastError) -> _Answer:
     details = f"Whether the fencing token is current could not be found out: {error}. Nothing was done: try again."
-    return _answer(HTTPStatus.SERVICE_UNAVAILABLE, "Fencing token not checked", "fencing_token_not_checked", details)
+    return _answer(503, "Fencing token not checked", "fencing_token_not_checked", details)
 
 
 # --- An application --------------------------------------------------------------------------------------------------
 
 
 def routed_path(path: str) -> str:
-    """Write a path the one way that stands for all that lead to the same thing.
+    """Return the one spelling of all paths that lead to the same thing.
 
-    The server has taken percent escapes off. Empty segments, `.`, `..`, parameters behind `;` and a slash at the end
-    are taken out here: some routers do so, and paths that lead to one thing must not have two fences. Case stays.
+    The server has decoded percent escapes. Empty segments, `.`, `..`, parameters behind `;` and a slash at the end are
+    removed here: some routers do so, and paths that lead to one thing must not have two fences. Case stays.
     """
     segments: list[str] = []
     for segment in path.split("/"):
@@ -195,8 +253,10 @@ def routed_path(path: str) -> str:
     return "/" + "/".join(segments)
 
 
-class FencedASGI:
-    """Middleware for ASGI in asyncio. Other than HTTP requests, such as web sockets, pass unguarded."""
+class _Fenced:
+    """What the two kinds of middleware share."""
+
+    _can_await = True
 
     def __init__(
         self,
@@ -210,13 +270,54 @@ class FencedASGI:
     ) -> None:
         """Guard `app`. Who vouches for a token has to be said: `is_current`, `key` or `trust_callers=True`.
 
-        `resource` makes a name of the scope, or None for what needs no guard. Without it every request but GET, HEAD,
-        OPTIONS and TRACE is guarded, by its path as it is routed.
+        `resource` makes a name of the scope (ASGI) or the environ (WSGI), or None for what needs no guard. Without it
+        every request but GET, HEAD, OPTIONS and TRACE is guarded, by its path as it is routed.
         """
+        if not self._can_await and inspect.iscoroutinefunction(is_current):
+            raise TypeError("is_current is a plain function here: WSGI cannot wait for a coroutine")
         self._app = app
         self._fence = fence
-        self._trust = trust_in(is_current, key, trust_callers=trust_callers)
-        self._resource = resource or _asgi_path
+        self._trust = _trust_in(is_current, key, trust_callers=trust_callers)
+        self._resource = resource or self._path
+
+    @staticmethod
+    def _path(values: Values) -> str | None:
+        """Return the path of a request as it is routed; None if it needs no guard."""
+        raise TypeError(f"no path in {values}")
+
+    def _token(self, resource: str, sent: list[str]) -> int | _Answer:
+        """Read the token; for a request that cannot be guarded, an answer. Whether it is current is asked later."""
+        try:
+            checked_resource(resource)
+        except ValueError as error:
+            return _answer(400, "Invalid resource", "invalid_resource", f"{error}.")
+        if not sent:
+            details = f"Send the fencing token of your claim in the header {TOKEN_HEADER}."
+            return _answer(400, "No fencing token", "fencing_token_missing", details)
+        text = ",".join(sent)  # More than one is invalid: it is unknown which was meant.
+        try:
+            token = self._trust.read(resource, text) if isinstance(self._trust, Signed) else parse_token(text)
+        except ValueError:
+            details = f"{TOKEN_HEADER} is one whole number from 0 to {TOKEN_MAX}: send the fencing token of your claim."
+            return _answer(400, "Invalid fencing token", "fencing_token_invalid", details)
+        if token is None:
+            made = "send what sign_token makes of the key, that and the token"
+            details = f"{TOKEN_HEADER} is not signed for {resource}: {made}."
+            return _answer(403, "Fencing token not signed", "fencing_token_not_signed", details)
+        return token
+
+
+class FencedASGI(_Fenced):
+    """Middleware for ASGI in asyncio. Other than HTTP requests, such as web sockets, pass unguarded."""
+
+    @staticmethod
+    def _path(values: Values) -> str | None:
+        if values["method"] in _SAFE_METHODS:
+            return None
+        path: str = values["path"]
+        # Where the application hangs is no part of what it routes by; servers of before gave the path without it.
+        above = values.get("root_path", "").rstrip("/")
+        return routed_path(path[len(above) :] if path == above or path.startswith(f"{above}/") else path)
 
     async def __call__(self, scope: Values, receive: Any, send: Any) -> None:  # noqa: ANN401 - the framework's own
         resource = self._resource(scope) if scope["type"] == "http" else None
@@ -224,7 +325,7 @@ class FencedASGI:
             await self._app(scope, receive, send)
             return
         sent = [value.decode("latin-1") for name, value in scope["headers"] if name == TOKEN_HEADER.lower().encode()]
-        token = _token(resource, sent, self._trust)
+        token = self._token(resource, sent)
         if isinstance(self._trust, Vouched) and isinstance(token, int):
             try:
                 token = token if await self._trust.believes_async(resource, token) else _not_current(resource, token)
@@ -251,52 +352,30 @@ class FencedASGI:
             await _asgi_answer(_stale(stale), send)
 
 
-def _asgi_path(scope: Values) -> str | None:
-    if scope["method"] in _SAFE_METHODS:
-        return None
-    path: str = scope["path"]
-    # Where the application hangs is no part of what it routes by; servers of before gave the path without it.
-    above = scope.get("root_path", "").rstrip("/")
-    return routed_path(path[len(above) :] if path == above or path.startswith(f"{above}/") else path)
-
-
 async def _asgi_answer(answer: _Answer, send: Callable[[Values], Awaitable[None]]) -> None:
     headers = [(name.lower().encode(), value.encode()) for name, value in answer.headers()]
     await send({"type": "http.response.start", "status": answer.status.value, "headers": headers})
     await send({"type": "http.response.body", "body": answer.body})
 
 
-class FencedWSGI:
+class FencedWSGI(_Fenced):
     """Middleware for WSGI. The resource is held until the server closes the response, for it may be made on the way."""
 
-    def __init__(
-        self,
-        app: Application,
-        fence: Fence | None = None,
-        *,
-        is_current: Ask | None = None,
-        key: bytes | None = None,
-        trust_callers: bool = False,
-        resource: Callable[[Values], str | None] | None = None,
-    ) -> None:
-        """Guard `app`. Who vouches for a token has to be said: `is_current`, `key` or `trust_callers=True`.
+    _can_await = False
 
-        `resource` makes a name of the environ, or None for what needs no guard. Without it every request but GET, HEAD,
-        OPTIONS and TRACE is guarded, by its path as it is routed.
-        """
-        if inspect.iscoroutinefunction(is_current):
-            raise TypeError("is_current is a plain function here: WSGI has nobody who could wait for another")
-        self._app = app
-        self._fence = fence
-        self._trust = trust_in(is_current, key, trust_callers=trust_callers)
-        self._resource = resource or _wsgi_path
+    @staticmethod
+    def _path(values: Values) -> str | None:
+        if values["REQUEST_METHOD"] in _SAFE_METHODS:
+            return None
+        path: str = values.get("PATH_INFO", "")
+        return routed_path(path.encode("latin-1").decode("utf-8", "replace"))
 
     def __call__(self, environ: Values, start_response: Callable[..., Any]) -> Iterable[bytes]:
         resource = self._resource(environ)
         if resource is None:
             return cast("Iterable[bytes]", self._app(environ, start_response))
         sent = environ.get("HTTP_" + TOKEN_HEADER.upper().replace("-", "_"))
-        token = _token(resource, [] if sent is None else [sent], self._trust)
+        token = self._token(resource, [] if sent is None else [sent])
         if isinstance(self._trust, Vouched) and isinstance(token, int):
             try:
                 token = token if self._trust.believes(resource, token) else _not_current(resource, token)
@@ -337,13 +416,6 @@ class _HeldResponse:
             close = getattr(self._response, "close", None)
             if close is not None:
                 close()
-
-
-def _wsgi_path(environ: Values) -> str | None:
-    if environ["REQUEST_METHOD"] in _SAFE_METHODS:
-        return None
-    path: str = environ.get("PATH_INFO", "")
-    return routed_path(path.encode("latin-1").decode("utf-8", "replace"))
 
 
 def _wsgi_answer(answer: _Answer, start_response: Callable[..., Any], error: StaleToken | None = None) -> list[bytes]:

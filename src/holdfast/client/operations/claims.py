@@ -69,6 +69,10 @@ SHARED_PLACE_SECONDS_MAX = 5.0
 """The longest pause of one who shares its place with somebody of the same name."""
 UNHEARD_MAX = 3
 """How often in a row a claim is begun anew whose place or lease was gone before we heard of it."""
+_TOLD_OF_OWNER = (
+    "owner", "metadata", "labels", "note", "claimed_at", "last_heartbeat_at", "expires_at", "shown_as"
+)  # fmt: skip
+"""What `NotInTime` has of a `JobOwner`."""
 _OK, _CONFLICT = 200, 409
 _GONE = frozenset({400, 404})
 """A lease that is not current: 404, or 400 where somebody else has the name by now."""
@@ -281,20 +285,9 @@ def _not_in_time(asking: Asking, policy: Policy) -> Flow[JobHeld]:
     owner = None if known is None else known.owner
     if known is None or owner is None:
         return NotInTime(f"{job} was {waited}", job_id=job, waiting=0 if known is None else known.waiting)
-    return NotInTime(
-        f"{job} was {waited}; it is held by {owner.shown_as}",
-        job_id=job,
-        owner=owner.owner,
-        metadata=owner.metadata,
-        labels=owner.labels,
-        note=owner.note,
-        claimed_at=owner.claimed_at,
-        last_heartbeat_at=owner.last_heartbeat_at,
-        expires_at=owner.expires_at,
-        waiting=known.waiting,
-        retry_after=owner.expires_in,
-        shown_as=owner.shown_as,
-    )
+    told = {name: getattr(owner, name) for name in _TOLD_OF_OWNER}
+    text = f"{job} was {waited}; it is held by {owner.shown_as}"
+    return NotInTime(text, job_id=job, waiting=known.waiting, retry_after=owner.expires_in, **told)
 
 
 def status(job: str, policy: Policy) -> Flow[JobStatus]:
@@ -315,7 +308,7 @@ def _abandon(request: Send, answers: Decoder[object], policy: Policy) -> Flow[bo
 
     Returns whether nothing of it is left behind, as far as the server says.
     """
-    hasty = msgspec.structs.replace(policy, answer_seconds=HASTE_SECONDS, retry_seconds=HASTE_SECONDS / 2)
+    hasty = policy.hasty(HASTE_SECONDS, retry_seconds=HASTE_SECONDS / 2)
     try:
         heard = yield from exchange(msgspec.structs.replace(request, answer_seconds=HASTE_SECONDS), hasty)
         if not settles(heard.answer):
@@ -498,16 +491,5 @@ def _many_held(reply: HeldManyReply, kind: type[JobHeld]) -> JobHeld:
     first = others[0]
     more = len(others) - 1 + (reply.left_out or 0)
     text = f"{first}, and {more} more are not free" if more else str(first)
-    return kind(
-        text,
-        job_id=first.job_id,
-        owner=first.owner,
-        metadata=first.metadata,
-        labels=first.labels,
-        note=first.note,
-        claimed_at=first.claimed_at,
-        last_heartbeat_at=first.last_heartbeat_at,
-        expires_at=first.expires_at,
-        retry_after=reply.retry_after_ms / 1_000,
-        others=others,
-    )
+    known = vars(first) | {"retry_after": reply.retry_after_ms / 1_000, "others": others, "shown_as": None}
+    return kind(text, **known)

@@ -30,11 +30,11 @@ from holdfast.client.records import (
 )
 from holdfast.client.requests import check_limit, job_path, session_name, token_path, whole_seconds, with_query
 from holdfast.errors import ServerError
-from holdfast.wire.replies import LocksThenReply
 from holdfast.wire.replies import (
     CheckReply,
     HistoryReply,
     LocksReply,
+    LocksThenReply,
     SessionsReply,
     StatusReply,
     TokenMadeReply,

@@ -12,14 +12,13 @@ from holdfast.client.deadline import Term
 from holdfast.client.operations.effects import NEW_KEY, NOW, Flow, Policy, Send, Trail
 from holdfast.client.operations.exchange import HASTE_SECONDS, ask, get, insist, reply_in
 from holdfast.client.records import Metadata, SessionInfo, packed
-from holdfast.client.requests import session_path, with_query
+from holdfast.client.requests import session_path
 from holdfast.errors import HoldfastError, Refused
 from holdfast.wire.replies import (
     SessionOpenedReply,
     SessionRenewedReply,
     SessionReply,
     SessionSecretReply,
-    SessionsReply,
 )
 from holdfast.wire.requests import SessionBody
 
@@ -97,21 +96,9 @@ def end_session(session_id: str, policy: Policy) -> Flow[None]:
     reply_in(heard.answer, policy, request, object)
 
 
-def sessions(policy: Policy) -> Flow[list[SessionInfo]]:
-    """List the caller's sessions, page by page."""
-    found: list[SessionInfo] = []
-    after: str | None = None
-    while True:
-        reply = yield from ask(get(with_query("/sessions", after=after), policy), policy, SessionsReply)
-        found += map(records.session, reply.sessions)
-        if reply.next_after is msgspec.UNSET:
-            return found
-        after = reply.next_after
-
-
 def _abandon_session(request: Send, policy: Policy) -> Flow[None]:
     """Nobody wants this session any more: find out whether there is one, and end it. Try it for a short while only."""
-    hasty = msgspec.structs.replace(policy, answer_seconds=HASTE_SECONDS, retry_seconds=HASTE_SECONDS / 2)
+    hasty = policy.hasty(HASTE_SECONDS, retry_seconds=HASTE_SECONDS / 2)
     try:
         hurried = msgspec.structs.replace(request, answer_seconds=HASTE_SECONDS)
         reply = yield from ask(hurried, hasty, SessionOpenedReply)

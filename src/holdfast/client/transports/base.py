@@ -1,20 +1,14 @@
-"""What every way to a server has in common: its headers, its limits, and the proxy in between.
+"""What a transport is, and what every transport has in common: headers, limits, and the proxy in between.
 
 The token leaves the client in one header only, made here. If it came from a file and the server does not know it, the
-file is read once more: somebody may have rotated the token, and written the new one there.
+file is read once more: it may have been rotated. A transport keeps these promises, for threads and for coroutines:
 
-The seam between flows and the network, for threads: what a transport has to do. `http.py` is the one we have.
-
-Only `client.py` says which transport it is. Whatever takes its place keeps these promises:
-
-- Any number of threads may use it at once, and one that waits for an answer delays no other.
-- What is broken off, by an interrupt too, leaves nothing locked and no connection on which an answer is still to come.
-- A forked process opens connections of its own: on inherited ones it would hear the answers of its parent.
+- Any number of threads or tasks may use it together, and one that waits for an answer delays no other.
+- A request that is broken off, by an interrupt too, leaves nothing locked and no connection on which an answer is still
+  to come.
+- A forked process opens connections of its own: on inherited ones it would read the answers of its parent.
 - It sends a request once, and once more if the server did not know the token and `Bearer` has another by now. It
   retries nothing else, follows no redirect, and raises `Unreachable` if no answer came.
-- It takes headers, limits and the proxy from `common/http.py`; there alone the token is written.
-
-The seam between flows and the network, for coroutines: the promises of `threads/transport.py`, for tasks.
 """
 
 from __future__ import annotations
