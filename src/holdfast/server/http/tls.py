@@ -238,7 +238,11 @@ class TlsHandshake:
         if len(header) == size:
             size += int.from_bytes(header[3:], "big")
         if not header or header[0] != _HANDSHAKE_RECORD or size > RECORD_BYTES_MAX:
-            self.abort()  # The client is gone, or does not speak TLS.
+            # The client is gone, or does not speak TLS. Closing with unread data would reset the connection, and a
+            # client of plain HTTP could not tell that from a crash.
+            with contextlib.suppress(OSError):
+                self._socket.recv(RECEIVE_BYTES)
+            self.abort()
         elif len(self._socket.recv(size, socket.MSG_PEEK)) < size:
             if size == self._record_bytes:
                 self.abort()  # Readable although the record is incomplete: the client sends no more.
