@@ -7,6 +7,7 @@ import contextlib
 import errno
 import socket
 import ssl
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -193,6 +194,20 @@ async def test_what_is_not_tls_is_closed(scene: Scene) -> None:
     gone.shutdown(socket.SHUT_WR)
     assert await ended(gone)
     assert not scene.manager.connections and not scene.acceptor.tasks
+
+
+@each_loop
+async def test_a_reset_behind_half_a_hello_is_noticed(scene: Scene) -> None:
+    """Both may arrive at once. libuv stops watching a socket with an error, so nothing would be called again."""
+    loop = asyncio.get_running_loop()
+    loop.remove_reader(scene.listener)
+    for part in (3, 200):
+        gone = await scene.connect(scene.hello()[:part])
+        gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        gone.close()
+    scene.acceptor._listen()
+    assert await scene.is_served()
+    await until(lambda: not scene.manager.connections)
 
 
 def test_a_stalled_handshake_gives_way(pem: Path, monkeypatch: pytest.MonkeyPatch) -> None:

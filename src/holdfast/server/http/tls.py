@@ -244,8 +244,9 @@ class TlsHandshake:
                 self._socket.recv(RECEIVE_BYTES)
             self.abort()
         elif len(self._socket.recv(size, socket.MSG_PEEK)) < size:
-            if size == self._record_bytes:
-                self.abort()  # Readable although the record is incomplete: the client sends no more.
+            # Readable although incomplete: the client sends no more. After a reset the loop may not call again.
+            if size == self._record_bytes or self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+                self.abort()
                 return
             self._record_bytes = size
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
