@@ -313,9 +313,7 @@ def _ended(state: State, event: Ended, record: Record) -> None:
     )
     # Popped and put back, so that the names nobody holds stand in the order in which they ended.
     attempts = 0 if event.well else slot.attempts
-    # Records up to format 2 do not say whose it was: what is kept of them stays as it was.
-    says_whose = event.principal is not None
-    session = lease.session if lease.bound and says_whose else None
+    session = lease.session if lease.bound else None
     free = Slot(None, event.closed_until_ms, end, attempts, event.done, event.principal, session)
     state.slots.put(event.name, free)
     state.index.add_free(event.name, free)
@@ -328,10 +326,9 @@ def _ended(state: State, event: Ended, record: Record) -> None:
     state.index.held.remove(event.name)
     _finish(state, event.name, lease)
     # An operator's key is the operator's: whose lease it ended cannot let it be forgotten.
-    by_other = says_whose and event.by is not None and event.by != lease.principal
+    by_other = event.by is not None and event.by != lease.principal
     end_key = None if by_other else event.key
-    bound = lease.bound and says_whose
-    ended = EndedLease(event.name, lease.principal, lease.session, end, lease.key, end_key, bound)
+    ended = EndedLease(event.name, lease.principal, lease.session, end, lease.key, end_key, lease.bound)
     remember(state, lease.lease_id, ended)
     if event.key is not None and event.by is not None:
         memo = Memo("revoke" if event.how == "revoked" else "release", lease.lease_id, event.fingerprint)
