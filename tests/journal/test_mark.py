@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 import apsw
+import msgspec
 import pytest
 
 from holdfast.journal import mark
@@ -210,7 +211,7 @@ def test_mark_that_cannot_be_written_is_told(
     assert left_in(data)["epoch"] == before["epoch"] + 2
 
 
-MOVED = mark.Moved(to="postgresql://db/holdfast", authority="a1", is_done=True, wall_ms=WALL_MS)
+MOVED = mark.Moved(to="postgresql://db/holdfast", schema="holdfast", authority="a1", is_done=True, wall_ms=WALL_MS)
 
 
 def test_a_directory_that_was_moved_is_refused(data: Path) -> None:
@@ -224,7 +225,7 @@ def test_a_directory_that_was_moved_is_refused(data: Path) -> None:
 
 def test_a_directory_whose_move_was_interrupted_is_refused(data: Path) -> None:
     """While nobody knows which of the two counts, neither the directory is served nor is anything lost."""
-    mark.leave_moved(data, mark.Moved(to=MOVED.to, authority="a1", is_done=False, wall_ms=WALL_MS))
+    mark.leave_moved(data, msgspec.structs.replace(MOVED, is_done=False))
     assert "Move it again: that finds out" in refused(data)
     mark.take_moved(data)
     assert len(found_in(data)[1]) == 10

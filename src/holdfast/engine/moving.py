@@ -10,6 +10,7 @@ store, and a file in the directory (`journal/mark.py`) says that it is moved bef
 
 The commit is the one step that may have happened or not when it is interrupted. Whoever moves again waits in the store
 for whatever is left of the move before, and then sees it: the authority that the mark names is there, or it is not.
+Another store cannot tell that, so an interrupted move goes on to the store where it began, and to no other.
 
 The bytes that were given to the store are summed up in their order, and so are those that are read back: they must be
 the same, and make the same state.
@@ -61,6 +62,7 @@ async def move(
     filling: AbstractAsyncContextManager[PostgresWriter],
     *,
     to: str,
+    schema: str,
     key: bytes,
     witnesses: Sequence[str],
     authority: str,
@@ -69,8 +71,9 @@ async def move(
 ) -> Moved:
     """Move a directory that no server has open into an empty store.
 
-    `to` names the store for people, `authority` is the id of the one to be made there, `witnesses` are names of files
-    that are only there after a journal, and `tell` is told how far it has come. Raises `JournalError`, and `OSError`.
+    `to` and `schema` name the store for people and in the mark, `authority` is the id of the one to be made there,
+    `witnesses` are names of files that are only there after a journal, and `tell` is told how far it has come. Raises
+    `JournalError`, and `OSError`.
     """
     tell("waiting for the store")
     async with filling as store:
@@ -78,14 +81,14 @@ async def move(
         if known is not None and known.authority == store.authority:
             mark.leave_moved(directory, msgspec.structs.replace(known, is_done=True))
             return Moved(authority=known.authority, was_done=True)
-        _refuse(directory, known, store.authority, to)
+        _refuse(directory, known, store.authority, to, schema)
         if known is not None:
             mark.take_moved(directory)
         source = SqliteJournal(directory, ballast_bytes=0, witnesses=witnesses)
         try:
             moved = await _copy(source, store, key=key, authority=authority, tell=tell)
             failpoint("move_before_mark")
-            left = mark.Moved(to=to, authority=authority, is_done=False, wall_ms=wall_ms)
+            left = mark.Moved(to=to, schema=schema, authority=authority, is_done=False, wall_ms=wall_ms)
             mark.leave_moved(directory, left)
             tell("letting it count")
             failpoint("move_before_commit")
@@ -97,10 +100,20 @@ async def move(
     return moved
 
 
-def _refuse(directory: Path, known: mark.Moved | None, there: str | None, to: str) -> None:
+def _refuse(directory: Path, known: mark.Moved | None, there: str | None, to: str, schema: str) -> None:
     if known is not None and known.is_done:
         problem = f"{directory} was moved to {known.to} already, and counts no more"
         raise JournalError(problem, f"Start the nodes on it: holdfast serve --store {known.to}")
+    if known is not None and (known.to, known.schema) != (to, schema):
+        problem = (
+            f"a move of {directory} to {known.to} (schema {known.schema}) was interrupted at its last step, and only"
+        )
+        problem += " that store knows which of them counts"
+        again = f"Move it there again: holdfast move --from {directory} --to {known.to}, with HOLDFAST_STORE_SCHEMA"
+        gone = (
+            f"If that store is gone for good: make sure that no node serves from there, remove {directory / mark.MOVED}"
+        )
+        raise JournalError(problem, f"{again}={known.schema}", f"{gone}, and move it")
     if there is not None:
         problem = f"{to} is not empty: there is an authority in it ({there}). Nothing is written over it"
         other = "Name another schema with HOLDFAST_STORE_SCHEMA, or another database"

@@ -57,6 +57,8 @@ class Moved(msgspec.Struct, frozen=True, kw_only=True):
 
     to: str
     """The address of the store, without a password."""
+    schema: str
+    """The schema in it."""
     authority: str
     """The id of the authority that was made there."""
     is_done: bool

@@ -205,6 +205,17 @@ def test_killed_at_its_last_step_a_second_move_finds_out(
     assert moved is not None and moved.is_done
 
 
+@pytest.mark.parametrize("point", ["move_before_commit", "move_after_commit"])
+def test_an_interrupted_move_goes_on_to_no_other_store(stopped: RunningServer, schema: str, point: str) -> None:
+    """Killed around the commit, the directory is moved to no other store: the first may count, and both would."""
+    assert moving(stopped.data, schema, f"{point}=kill").returncode == -signal.SIGKILL
+    left, other = mark.moved_to(stopped.data), postgres.new_schema()
+    done = moving(stopped.data, other)
+    assert done.returncode == 1 and f"(schema {schema}) was interrupted at its last step" in done.stderr
+    assert not is_filled(other) and mark.moved_to(stopped.data) == left
+    assert moving(stopped.data, schema).returncode == 0 and is_filled(schema)
+
+
 def test_what_does_not_come_back_as_it_was_is_refused(
     ask: Ask, stopped: RunningServer, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,6 +57,7 @@ def move(*, directory: Path, to: str | None) -> int:
                 directory,
                 stores.filled(place),
                 to=place.shown,
+                schema=place.schema,
                 key=key,
                 witnesses=(KEY_FILE,),
                 authority=stores.new_authority(),
