@@ -57,7 +57,7 @@ def ask(state: State, command: Command) -> object:
 
 
 def held() -> State:
-    """A state as a release before the rule may have left it."""
+    """A state in which a name is held that no new claim may have."""
     return tell(State(), Granted(FILLER, lease_from(TERMS, "L", 1, NOW), "f"))
 
 

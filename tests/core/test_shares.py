@@ -204,8 +204,8 @@ def test_bytes_are_given_by_who_has_most() -> None:
     assert {(who, session) for who, session, _ in givers(shares, 60_000, 2_000, in_bytes=True)} == {("eve", "s")}
 
 
-def test_an_old_record_of_a_place_that_was_left_leaves_nothing() -> None:
-    """Records of format 2 say nothing of a key that is remembered: it is free again, as it was then (C5)."""
+def test_the_key_of_a_place_that_was_left_is_remembered_only_if_the_record_says_so() -> None:
+    """A place that ended by a refusal or a deadlock leaves its key free; any other end remembers the key (C5)."""
     for event, known in ((Left("T", "withdrawn"), False), (Left("T", "withdrawn", is_remembered=True), True)):
         world = World(Limits())
         terms = Terms(principal="ana", ttl_ms=1_000, key="k", session="s", bound=True)

@@ -256,9 +256,9 @@ def test_other_schema_is_refused(tmp_path: Path) -> None:
     with pytest.raises(JournalError, match=r"archive\.sqlite3 has schema 2; this version knows 1"):
         found_in(tmp_path)
     assert bytes_of(tmp_path) == before
-    change(tmp_path, "UPDATE meta SET value = 4 WHERE key = 'schema'")
+    change(tmp_path, "UPDATE meta SET value = 2 WHERE key = 'schema'")
     before = bytes_of(tmp_path)
-    with pytest.raises(JournalError, match=r"journal\.sqlite3 has schema 4; this version knows 3"):
+    with pytest.raises(JournalError, match=r"journal\.sqlite3 has schema 2; this version knows 1"):
         found_in(tmp_path)
     assert bytes_of(tmp_path) == before
 

@@ -1,1 +1,1 @@
-"""The server: HTTP in, commands down to the engine, replies out. Handlers take bytes and give bytes, by two doors."""
+"""The server: HTTP in, commands down to the engine, replies out. Handlers take bytes and return bytes."""

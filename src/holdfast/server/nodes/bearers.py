@@ -61,7 +61,7 @@ class Bearers:
         """Tell whether whoever asks is known: by the token, or because the connection is a user's already."""
         if request.authorization in self._known:
             return True
-        # A door sets `on_known` as long as nobody is known there.
+        # A connection sets `on_known` until one of its requests is authenticated.
         return request.on_known is None and not self._proxies.is_one(request.peer)
 
 

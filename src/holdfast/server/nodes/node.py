@@ -1,6 +1,6 @@
 """Who leads, as one node knows it. Whoever passes requests on asks this, and `node_life` finds it out.
 
-tenure() is not None    we lead and serve: its routes and its door answer
+tenure() is not None    we lead and serve: its routes answer
 leader() is not None    another leads: its `url`, `epoch`, `tenure` and `authority` are in it
 neither                 nobody leads, or we do not know who: `why_nobody()` says what is known
 """

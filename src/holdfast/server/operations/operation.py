@@ -79,4 +79,4 @@ class Operation(msgspec.Struct, frozen=True):
 
     refusal: Envelope = envelope
     is_stream: bool = False
-    """Whether the handler returns a stream. Only the ASGI door has those."""
+    """Whether the handler returns a stream."""

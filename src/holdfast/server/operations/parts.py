@@ -35,7 +35,7 @@ _QUOTES_OF_TEXT, _QUOTES_OF_ONE_KEY = 4, 3
 SHOWN_CHARS = 64
 QUERY_FIELDS_MAX = 64
 TARGET_BYTES_MAX = 16_384
-"""Of a path, and of a query. Decoding takes long, and a door may let heads of any size through."""
+"""Of a path, and of a query. Decoding is slow, and a request of a mounted application may have a head of any size."""
 _PERCENT = ord("%")
 LABEL = "label"
 """The one field of a query that may stand several times."""

@@ -208,7 +208,7 @@ class Finder(Generic[R]):
             self._items.setdefault((parts[1], b"/".join(parts[3:])), {})[method] = kept
 
     def check_host(self, request: Request) -> None:
-        """Raise if the request is for a server of another name. `handle` does it; a door does it before all else."""
+        """Raise if the request names another host. The connection calls it first; `handle` calls it too."""
         host = request.host
         if host not in self._passed_hosts and host is not None and request.path not in self._any_host:
             self._hosts.check(host)

@@ -1,4 +1,4 @@
-"""A node of several, from start to stop: its life, its link to the leader, and whoever answers at its doors now.
+"""A node of several, from start to stop: its life, its link to the leader, and its current HTTP handler.
 
     life ──► node: who leads ──┬─► fronts: the tenure answers, or the forwarding
                                └─► linking: one link to the leader, for as long as it leads
