@@ -109,9 +109,9 @@ def tell_shortened(asked: float, got: float) -> None:
         output.hint("its setting max_session_ttl_seconds is the longest")
 
 
-@click.group(cls=InOrder, short_help="Begin, end and list runs whose claims end with them.")
+@click.group(cls=InOrder, short_help="Start, end and list sessions: their claims end with them.")
 def session() -> None:
-    """Begin, end and list sessions: runs whose claims all end with them."""
+    """Start, end and list sessions. All claims of a session end with it."""
 
 
 EXAMPLES = """\
@@ -125,7 +125,7 @@ holdfast session end
 session.add_command(exec_)
 
 
-@session.command(epilog=EXAMPLES, short_help="Begin a session and print what a shell needs.")
+@session.command(epilog=EXAMPLES, short_help="Start a session and print what a shell needs.")
 @click.argument("name", required=False)
 @click.option(
     "--ttl", metavar="TIME", type=Duration(), help="How long it lives without a call; else as long as the server says."

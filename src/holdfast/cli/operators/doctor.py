@@ -67,7 +67,7 @@ def _verdict(status: Literal["ok", "warn", "FAIL"], name: str, text: str, follow
 ok, warn, fail = partial(_verdict, "ok"), partial(_verdict, "warn"), partial(_verdict, "FAIL")
 
 
-@click.command(short_help="Look for trouble: server, store, access token, clocks.")
+@click.command(short_help="Check the server, store, access token and clocks.")
 @click.option(
     "--data",
     metavar="DIR",

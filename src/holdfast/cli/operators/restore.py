@@ -25,20 +25,23 @@ holdfast restore holdfast.backup --beyond 815  # known to a fence
 """
 
 
-@click.command(short_help="Make a data directory of a backup.", epilog=EXAMPLES)
+@click.command(short_help="Create a data directory from a backup.", epilog=EXAMPLES)
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.option(
-    "--data", metavar="DIR", type=click.Path(path_type=Path), help="The directory to make; else what `serve` would use."
+    "--data",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="The directory to create; else what `serve` would use.",
 )
 @click.option(
-    "--beyond", metavar="N", type=Whole(0, TOKEN_MAX), default=0, help="Let fencing tokens go on after N at least."
+    "--beyond", metavar="N", type=Whole(0, TOKEN_MAX), default=0, help="Continue fencing tokens after N at least."
 )
 @as_json
 def restore(*, file: Path, data: Path | None, beyond: int) -> int:
-    """Make a data directory of the backup FILE, for a server to start on.
+    """Create a data directory from the backup FILE, for a server to start on.
 
-    The directory must not be there, or be empty. Fencing tokens go on far beyond those of the backup, for nobody knows
-    what was given out since. What happened since is lost: `holdfast restore` says what is there instead.
+    The directory must be absent or empty. Fencing tokens continue far beyond those of the backup, because it does not
+    say which were granted after it. Everything that happened after the backup is lost.
     """
     from holdfast import __version__
     from holdfast.engine.restore import look_into, start_after

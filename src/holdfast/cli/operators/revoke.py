@@ -53,7 +53,7 @@ def _what_happens(owner: JobOwner) -> str:
     )
 
 
-@click.command(short_help="Let finished work be done again.")
+@click.command(short_help="Let a finished job be claimed again.")
 @names_job
 @click.option("--reason", metavar="TEXT", help="Why; the history has it.")
 @as_json

@@ -13,15 +13,15 @@ from holdfast.cli.shared.options import as_json, asks_server, client, names_job,
 from holdfast.cli.shared.refusals import quoted
 
 
-@click.command(short_help="Say why a job cannot be had.")
+@click.command(short_help="Explain why a job is unavailable.")
 @names_job
 @as_json
 @asks_server
 def why(*, job: str) -> None:
-    """Say why JOB cannot be had.
+    """Explain why JOB is unavailable.
 
-    Who has it, what that one waits for, who has that, and so on; and who stands in line. A circle is marked: nobody in
-    it can go on.
+    The output shows the owner of JOB, the job that this owner waits for, the owner of that job, and so on, and then the
+    queue for JOB. A circle (deadlock) is marked: none of its owners can go on.
     """
     with client() as server:
         reply = server.why(job)

@@ -36,8 +36,8 @@ def move(*, directory: Path, to: str | None) -> int:
     """Move all that the data directory DIR holds into an empty store, for nodes to start on.
 
     Leases, lines, sessions, access tokens, keys, history and the server's own key go with it, and fencing tokens go on
-    where they were. Stop the server before. DIR is left as it is, but no server starts on it any more. Interrupted, DIR
-    still counts, or a second try finds out that the store does.
+    where they were. Stop the server first. DIR is left as it is, but no server starts on it any more. If the move is
+    interrupted, run it again: it finds out whether DIR or the store counts.
     """
     import asyncio
 

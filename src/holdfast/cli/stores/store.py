@@ -21,7 +21,7 @@ STORE = click.option(
 )
 
 
-@click.group(cls=InOrder, short_help="Make or mend a store that nodes share.", epilog=EXAMPLES)
+@click.group(cls=InOrder, short_help="Set up a shared store, or declare it restored.", epilog=EXAMPLES)
 def store() -> None:
     """Make a store that nodes share, or say that it was restored from a backup.
 

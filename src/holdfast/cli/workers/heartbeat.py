@@ -26,15 +26,15 @@ def heartbeat(*, job: str, note: str | None, ttl: int | None, lease: str | None,
     _renew("renewed", job, note=note, ttl=ttl, lease=lease, owner=owner)
 
 
-@click.command(short_help="Say how far the work is.")
+@click.command(short_help="Report progress on a job.")
 @names_own_job
 @click.argument("text")
 @as_json
 @asks_server
 def note(*, job: str, text: str, lease: str | None, owner: str | None) -> None:
-    """Say how far your work on JOB is, for everybody to see.
+    """Report your progress on JOB, for everybody to see.
 
-    The next owner reads it if you die. It renews the claim.
+    The next owner reads it if you die. This also renews the claim.
     """
     _renew("noted on", job, note=text, ttl=None, lease=lease, owner=owner)
 

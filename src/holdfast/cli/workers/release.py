@@ -22,7 +22,7 @@ from holdfast.errors import LeaseLost, Refused
 REMEMBER_SECONDS = 86_400
 
 
-@click.command(short_help="Give a claim back.")
+@click.command(short_help="Release a claim.")
 @names_own_job
 @click.option("--done", is_flag=True, help="The work is finished: nobody shall do it again.")
 @click.option("--failed", is_flag=True, help="It did not end well: it counts as an attempt.")
