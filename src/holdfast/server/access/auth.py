@@ -64,7 +64,7 @@ def own_scope(scope: str) -> str:
 
 
 class WrongTokenError(Problem):
-    """What was sent as a token is none: a guess, or one that is out of use. Such are counted, see `wrongtokens`."""
+    """The token is unknown or no longer valid. `refusals.WrongTokens` counts these errors."""
 
     def __init__(self, details: str) -> None:
         super().__init__("authentication_failed", details)
