@@ -282,6 +282,15 @@ def test_archive_that_does_not_fit_is_told_as_a_server_would(name: str, data: Pa
     assert left == before, "SQLite leaves empty files, and nothing else"
 
 
+def test_journal_of_a_newer_version_is_not_read(data: Path) -> None:
+    """Neither a dump nor a backup is made of a journal with a schema that this version does not know."""
+    change(data, "UPDATE meta SET value = 9 WHERE key = 'schema'")
+    with pytest.raises(JournalError, match=r"journal\.sqlite3 has schema 9; this version knows 1"):
+        list(dump(data))
+    with pytest.raises(JournalError, match="has schema 9"), inspection.reading(data):
+        pass
+
+
 def test_archivist_that_still_writes_is_waited_for(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The child of a server that was killed may still write: a look waits for its lock, and then says so."""
     monkeypatch.setattr(inspection, "LOCK_SECONDS", 0.0)

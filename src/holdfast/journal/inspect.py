@@ -176,7 +176,9 @@ class Files:
         return last_seq_of(self.journal)
 
     def check(self) -> None:
-        """Raise unless the two files belong together, in the words in which a start is refused."""
+        """Raise unless this version knows the journal and it has its archive, in the words that refuse a start."""
+        if (schema := self.journal.meta("schema")) != SCHEMA:
+            raise JournalError(f"{self.path} has schema {schema}; this version knows {SCHEMA}", NEWER_VERSION)
         if self.archive is not None:
             check_archive(self.journal, self.archive.store.path, self.archive.position())
 
