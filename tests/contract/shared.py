@@ -269,8 +269,8 @@ async def _what_is_said_of_a_lost_answer_is_true(place: SharedPlace) -> None:
         outcome, taken = await asyncio.gather(
             leader.append([grant(len(expected) + 1, name)]), successor.open(), return_exceptions=True
         )
-        if isinstance(taken, JournalLockedError):
-            # The append came first, and the seat was not as it was seen.
+        if isinstance(taken, JournalLockedError | JournalUnavailableError):
+            # The append came first, so the leadership had changed since the look; or the cut hit the successor.
             successor.depose(await successor.look())
             taken = await successor.open()
         if isinstance(taken, BaseException):

@@ -229,7 +229,7 @@ class SmallDisk:
         look += "print(look(pathlib.Path(sys.argv[1])).problems)"
         command = [*self.wrapper, sys.executable, "-c", look, str(data)]
         found = subprocess.run(command, capture_output=True, text=True, check=True)
-        assert found.stdout == "()\n", found
+        assert found.stdout == "[]\n", found
 
     def end(self) -> None:
         self._keeper.kill()

@@ -13,7 +13,7 @@ from holdfast.core.events import Event, Granted, Joined, Record, SessionOpened
 from holdfast.core.values import Lease, Session, Terms, Ticket, lease_from
 from holdfast.core.values import Moment as Instant
 from holdfast.journal.sqlite import SqliteJournal
-from holdfast.server.access.secrets import AuthorityKey
+from holdfast.server.access.secrets import AuthorityKey, digest
 from tests.journal.running import run
 from tests.support import callers
 from tests.support.api import Api
@@ -97,7 +97,7 @@ def test_what_is_held_under_such_a_name_is_reached(tmp_path: Path) -> None:
 def test_a_run_keeps_and_gives_back_such_a_key(tmp_path: Path) -> None:
     """N3: the gateway's heartbeat, release, and acquire of what the run has already go on under such a key."""
     session_id, key = f"{LEASE}5", f"test://old/{FILLER}"
-    session = Session(session_id, "alice", "run-1", None, HOUR_MS, HOUR_MS, WALL_MS)
+    session = Session(session_id, "alice", "run-1", None, HOUR_MS, HOUR_MS, WALL_MS, salt="pepper")
     _kept(
         tmp_path / "data",
         SessionOpened(session),
@@ -106,7 +106,8 @@ def test_a_run_keeps_and_gives_back_such_a_key(tmp_path: Path) -> None:
     with ServerProcess.start(tmp_path / "data", tokens=callers.TOKENS) as server:
         api = Api.of(server, callers.ALICE)
         # The one who opened it is gone, so the secret is made as the server makes it.
-        asked = {"secret": AuthorityKey.load(server.data).session_secret(session, ""), "resourceKey": key}
+        secret = AuthorityKey.load(server.data).session_secret(session, digest(callers.ALICE))
+        asked = {"secret": secret, "resourceKey": key}
 
         def ask(verb: str) -> Answer:
             return api.post(f"/locks/{verb}", asked, token=None)

@@ -21,7 +21,7 @@ from tests.support.server import ServerProcess
 from tests.wire.naive_http import Said, read_answers
 
 SECONDS_MAX = 20.0
-_OTHER = re.compile(r'"message": "(refused 40|\d+ more refusals|a turn took)')
+_OTHER = re.compile(r'"message": "(refused 40|\d+ more refusals|slow turn: )')
 _ROW = re.compile(r"\s*\d+: [0-9A-F]+:([0-9A-F]{4}) [0-9A-F]+:([0-9A-F]{4}) ([0-9A-F]{2}) \S+ \S+ \S+ +\d+ +\d+ (\d+)")
 
 
