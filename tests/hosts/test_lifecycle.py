@@ -79,9 +79,10 @@ def test_two_agents_exclude_each_other(host: Host, world: World, cell: Cell) -> 
     """Of two agents of one host that edit at the same moment, exactly one gets the job; the other is refused."""
     world.prepare(host)
     files = {marker: world.file.with_name(f"{marker}.py") for marker in (ONE, TWO)}
-    start, end = threading.Barrier(2), threading.Barrier(2)
+    is_running, start, end = threading.Event(), threading.Barrier(2), threading.Barrier(2)
     scripts: dict[str, list[Step]] = {
         marker: [
+            is_running.set,
             lambda: meet(start),
             *host.write(file, "x = 1\n"),
             lambda: meet(end),
@@ -89,7 +90,10 @@ def test_two_agents_exclude_each_other(host: Host, world: World, cell: Cell) -> 
         for marker, file in files.items()
     }
     world.model.follow(scripts)
-    world.finish(*[world.start(host, marker) for marker in scripts])
+    first = world.start(host, ONE)
+    # opencode creates its database when it first starts, and fails if two processes do so at the same time.
+    assert is_running.wait(BARRIER_SECONDS_MAX), world.log()
+    world.finish(first, world.start(host, TWO))
     results = {marker: world.model.results(marker)[-1] for marker in scripts}
     written = [marker for marker in scripts if files[marker].exists()]
     refused = [marker for marker in scripts if REFUSAL in results[marker]]
