@@ -47,7 +47,8 @@ from holdfast.client.answers import Answer
 from holdfast.client.config import Target, context_for
 from holdfast.client.transports.base import Proxy
 
-# One pass, and never a step back (`++`): what a server may send of a head costs no more than its length.
+# Possessive quantifiers and atomic groups never backtrack, so matching is linear in the length of the headers. The
+# groups are atomic instead of possessive because Python before 3.11.5 matches possessive groups wrongly (gh-106052).
 _FIELD = rb"""
     (?! (?i: content-length | transfer-encoding | connection (?! :\ keep-alive\r\n ) ) )
     [!\#$%&'*+.^_`|~0-9A-Za-z-]++ : [^\r]*+ \r\n
@@ -55,7 +56,7 @@ _FIELD = rb"""
 _PLAIN = re.compile(
     rb"""
     HTTP/1\.1\ (?! 204 | 304 ) ([2-5][0-9][0-9])\ [^\r]*+ \r\n
-    ( (?: %(field)b ){0,40}+ (?i: content-length ) :\ ([0-9]{1,9}) \r\n (?: %(field)b ){0,40}+ \r\n )
+    ( (?> (?: %(field)b ){0,40} ) (?i: content-length ) :\ ([0-9]{1,9}) \r\n (?> (?: %(field)b ){0,40} ) \r\n )
     """
     % {b"field": _FIELD},
     re.VERBOSE,
