@@ -56,8 +56,6 @@ log = logging.getLogger("holdfast.server")
 
 
 class Api:
-    """What the handlers share."""
-
     def __init__(self, engine: Engine, auth: Auth, settings: Settings, meter: Meter | None = None) -> None:
         """`meter` is that of the process, if it has one already."""
         self.engine = engine
@@ -142,7 +140,6 @@ class Api:
         return None
 
     def principal_of(self, request: Request) -> str | None:
-        """Return the principal of whoever asked; None for a stranger."""
         caller = self._caller_of(request)
         return None if caller is None else caller.principal
 
@@ -204,7 +201,6 @@ class Api:
     # Answers.
 
     def submit(self, call: Call, command: Command, shows: Mapping[type, Show]) -> None:
-        """Let a command be decided, and show its outcome. One that is not in `shows` is a refusal."""
         call.shows = shows
         waiter = self.engine.submit(command, call.decided)
         if waiter is not None:
@@ -226,7 +222,6 @@ class Api:
         self.circles.note(refused.path, principal, now_ms=clock.monotonic_ms(), wall_ms=clock.wall_ms())
 
     def bug_in(self, call: Call, error: Exception) -> Answered:
-        """Log a bug, and put into a reply that there was one."""
         self.counters.refuse("internal_error")
         log.error("a bug while answering %s", call.request.request_id, exc_info=error)
         return render.envelope(Problem("internal_error", BUG), call.request)
@@ -278,5 +273,4 @@ def _cancel(task: asyncio.Task[None]) -> None:
     task.cancel()
 
 
-def _ignore(outcome: object, now: Moment) -> None:
-    """Let the outcome be: it is a side effect of another request."""
+def _ignore(outcome: object, now: Moment) -> None: ...

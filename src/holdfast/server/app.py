@@ -77,7 +77,6 @@ def serve(
 
 
 def _complain(text: str, code: int) -> int:
-    """Say on standard error why it ends, after all that was logged; unless nobody takes anything there."""
     if flush():
         print(f"holdfast: {text}", file=sys.stderr)
     return code
@@ -163,7 +162,6 @@ def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
 
 
 def _greet_node(me: Peer, settings: Settings, url: str, file: Path | None) -> None:
-    """Say where things are, after what was logged before. Who leads is not known yet: the log tells."""
     flush(GREETING_SECONDS)
     print(f"Holdfast {__version__} is listening on {url}")
     if file is not None:
@@ -175,7 +173,6 @@ def _greet_node(me: Peer, settings: Settings, url: str, file: Path | None) -> No
 
 
 def _greet(api: Api, url: str, token_path: str | None, file: Path | None) -> None:
-    """Say where things are, after what was logged before, and a line that works when pasted."""
     flush(GREETING_SECONDS)
     print(f"Holdfast {__version__} is listening on {url}")
     if file is not None:
@@ -210,11 +207,9 @@ class Authority:
         self.ended = api.engine.ended
 
     def tick(self) -> None:
-        """Do what is done every second."""
         self._api.tick()
         self._api.meter.tick()
 
     async def end_waits(self) -> None:
-        """End the streams and the waits."""
         self._api.engine.feed.close()
         self._api.engine.end_waits()

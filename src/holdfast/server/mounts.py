@@ -58,8 +58,6 @@ Mount: TypeAlias = Callable[[Ask], Application]
 
 
 class Mounting:
-    """The mounted applications of one server."""
-
     def __init__(
         self,
         mounts: Mapping[str, Mount],
@@ -123,7 +121,6 @@ class Mounting:
         await application(self._as_the_client_sees_it(cycle.scope(), request), cycle.receive, cycle.send)
 
     def _check_origin(self, request: Request) -> None:
-        """Raise if the request comes from a page of another origin."""
         is_own = self._origin.is_same(request)
         if is_own is False or (is_own is None and b"origin" in request.headers):
             raise Problem("forbidden", _OTHER_ORIGIN)

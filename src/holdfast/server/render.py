@@ -53,7 +53,6 @@ encode = msgspec.json.Encoder().encode
 
 
 def acquired(answer: Acquired, now: Moment, waited_ms: int = 0) -> AcquiredReply:
-    """Say that the caller owns the name."""
     lease = answer.lease
     left_ms = answer.until_ms - now.ms
     reply = AcquiredReply(
@@ -97,7 +96,6 @@ def held(answer: refusals.Held, now: Moment, key: AuthorityKey) -> HeldReply:
 
 
 def _with_carried(reply: R, lease: Lease) -> R:
-    """Add what a claim carries only to be shown, wherever a claim is shown."""
     if lease.labels is not None:
         reply.labels = lease.labels
     if lease.owner is None:
@@ -106,25 +104,21 @@ def _with_carried(reply: R, lease: Lease) -> R:
 
 
 def delayed(answer: refusals.Delayed, now: Moment) -> DelayedReply:
-    """Say when the name opens."""
     left_ms = answer.until_ms - now.ms
     seconds = 0 if answer.end is None else answer.end.delay_ms // 1000
     return DelayedReply(rfc3339(now.wall_ms + left_ms), seconds, left_ms)
 
 
 def renewed(answer: Extended, now: Moment) -> RenewedReply:
-    """Say until when the lease lives."""
     left_ms = answer.until_ms - now.ms
     return RenewedReply(answer.lease.lease_id, rfc3339(now.wall_ms + left_ms), left_ms // 2, left_ms)
 
 
 def waiting(answer: Waiting, waited_ms: int) -> WaitingReply:
-    """Say at which place the caller stands."""
     return WaitingReply(answer.ticket_id, answer.position, waited_ms)
 
 
 def done(answer: refusals.Finished, now: Moment) -> DoneReply:
-    """Say that the work is finished, by whom, and what came of it."""
     known = answer.done
     at = rfc3339(known.wall_ms)
     reply = DoneReply(answer.name, known.owner, known.token, at, known.result, known.until_ms - now.ms)
@@ -134,7 +128,6 @@ def done(answer: refusals.Finished, now: Moment) -> DoneReply:
 
 
 def claims(answer: AcquiredMany, now: Moment, waited_ms: int) -> ClaimsReply:
-    """Say which names are the caller's."""
     claimed: list[ClaimReply] = []
     for name, claim in answer.claims:
         left_ms = claim.until_ms - now.ms
@@ -183,7 +176,6 @@ def held_many(answer: refusals.AllHeld, now: Moment, key: AuthorityKey) -> HeldM
 
 
 def previous(end: LastEnd) -> Previous:
-    """Say who was there before."""
     reply = Previous(end.owner, end.token, end.how, rfc3339(end.wall_ms), end.note)
     if end.owner is None:
         reply.shown_as = shown_as(nameless_holder(end))
@@ -262,12 +254,10 @@ def _free(name: str, slot: Slot, state: State, now: Moment, *, before: Previous 
 
 
 def no_content(_api: object, _call: object, _outcome: object, _now: Moment) -> Answered:
-    """Show that it is done, and nothing else."""
     return 204, b"", ()
 
 
 def envelope(problem: Problem, request: Request) -> Answered:
-    """Put a problem into a reply."""
     return problem.status, problem.body(request.request_id), problem.headers()
 
 

@@ -14,8 +14,6 @@ KEPT_MAX = 2_048
 
 
 class _Texts(dict[int, str]):
-    """The text of each wall time, made when it is first asked for. Most replies of one turn share theirs."""
-
     def __missing__(self, wall_ms: int) -> str:
         if len(self) >= KEPT_MAX:
             self.clear()

@@ -41,7 +41,6 @@ This page is written from the program: `python -m holdfast.settings > docs/refer
 
 
 def as_markdown() -> str:
-    """Return the page."""
     named = ", ".join(f"`{row.name}`" for row in TABLE if row.named_file_only)
     lines = [_PAGE.replace("NAMED_FILE_ONLY", named)]
     for row in TABLE:

@@ -140,7 +140,6 @@ def is_torn(url: str) -> bool:
 
 
 def has_password(url: str) -> bool:
-    """Tell whether there is a password in the address."""
     return shown(url) != url
 
 

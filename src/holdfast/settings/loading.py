@@ -59,8 +59,6 @@ SERVICE_VARIABLE = re.compile(r"\w+_SERVICE_(HOST|PORT)(_\w+)?|\w+_PORT(_[0-9]+_
 
 
 class Loaded(msgspec.Struct, frozen=True):
-    """The settings, and the file that had a say in them."""
-
     settings: Settings
     file: Path | None
 

@@ -55,8 +55,6 @@ class About(msgspec.Struct, frozen=True):
 
 
 class Setting(About, frozen=True, kw_only=True):
-    """One row of the table."""
-
     name: str
     kind: Literal["number", "switch", "choice", "path", "text"]
     default: object
@@ -64,12 +62,10 @@ class Setting(About, frozen=True, kw_only=True):
 
     @property
     def variable(self) -> str:
-        """The environment variable."""
         return PREFIX + self.name.upper()
 
     @property
     def allowed(self) -> str:
-        """What may stand there, for people."""
         match self.kind:
             case "number":
                 return f"a whole number of {self.unit}, {self.minimum} to {self.maximum}"
@@ -83,7 +79,6 @@ class Setting(About, frozen=True, kw_only=True):
                 return self.unit or "text"
 
     def from_text(self, text: str, origin: str, base: Path, home: Path) -> object:
-        """Read a value of the command line or the environment."""
         match self.kind:
             case "number" if _NUMBER.fullmatch(text.strip()):
                 return self._checked(int(text), origin)
@@ -145,7 +140,6 @@ def _seconds_of(text: str) -> int | None:
 
 
 def _as_written(value: object) -> str:
-    """Show a value as it was written."""
     if isinstance(value, str):
         return repr(value)
     return msgspec.json.encode(value, enc_hook=str).decode()
@@ -489,13 +483,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = False
 
     def __repr__(self) -> str:
-        """Show everything but secrets."""
         shown = (f"{row.name}={'…' if row.secret else repr(getattr(self, row.name))}" for row in TABLE)
         return f"Settings({', '.join(shown)})"
 
 
 def _rows() -> Iterable[Setting]:
-    """Read the table off the fields of `Settings`."""
     hints = typing.get_type_hints(Settings, include_extras=True)
     for field in msgspec.structs.fields(Settings):
         kind, about = typing.get_args(hints[field.name])
@@ -539,5 +531,4 @@ def default_data(environment: Mapping[str, str]) -> Path:
 
 
 def home_of(environment: Mapping[str, str]) -> Path:
-    """Tell where the user is at home."""
     return Path(environment["HOME"]) if environment.get("HOME") else Path.home()

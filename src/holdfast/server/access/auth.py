@@ -59,7 +59,6 @@ def in_order(scopes: Iterable[str]) -> list[str]:
 
 
 def own_scope(scope: str) -> str:
-    """Return the scope that a claim's secret has where its token has this one: for names of the claim alone."""
     return f"own {scope}"
 
 
@@ -71,8 +70,6 @@ class WrongTokenError(Problem):
 
 
 class Caller(msgspec.Struct, frozen=True):
-    """Who asks, and what that one may do."""
-
     principal: str
     scopes: frozenset[str]
     prefix: str | None = None
@@ -106,7 +103,6 @@ class Caller(msgspec.Struct, frozen=True):
         return self.prefix is None or (prefix is not None and prefix.startswith(self.prefix))
 
     def require_scope(self, scope: str) -> None:
-        """Raise unless the caller has the scope."""
         if scope in self.scopes:
             return
         if self.claim is not None:
@@ -115,7 +111,6 @@ class Caller(msgspec.Struct, frozen=True):
         raise Problem("forbidden", f"This needs an access token with the scope {scope!r}; this one has {have}.")
 
     def require_within_prefix(self, name: str) -> None:
-        """Raise unless the name lies within the caller's prefix."""
         if self.prefix is not None and not name.startswith(self.prefix):
             text = f"This access token may only be used for names that start with {self.prefix!r}."
             raise Problem("forbidden", f"{text} Take such a name, or an access token that has another prefix or none.")
@@ -138,7 +133,6 @@ class StaticTokens:
     """The tokens that the settings give: known by digest, like all others."""
 
     def __init__(self, entries: Iterable[str]) -> None:
-        """Read entries of the form `name:token` or `name:token:scope+scope`."""
         self.callers: dict[str, Caller] = {}
         """By digest."""
         self._by_name: dict[str, Caller] = {}
@@ -156,11 +150,9 @@ class StaticTokens:
 
     @classmethod
     def parse(cls, text: str) -> StaticTokens:
-        """Read entries, see `entries_of`."""
         return cls(entries_of(text))
 
     def of(self, principal: str) -> Caller | None:
-        """Return the static token of a name."""
         return self._by_name.get(principal)
 
 
@@ -171,7 +163,6 @@ def entries_of(text: str) -> list[str]:
 
 
 def _read_static(entry: str, number: int) -> tuple[str, frozenset[str], str]:
-    """Return the name, the scopes and the token."""
     name, colon, rest = entry.partition(":")
     token, _, scope_text = rest.partition(":")
     if not colon or not NAME.fullmatch(name):
@@ -203,8 +194,6 @@ class _Run(msgspec.Struct, frozen=True):
 
 
 class Auth:
-    """Finds out who asks."""
-
     def __init__(self, static: StaticTokens, key: AuthorityKey) -> None:
         self.static = static
         self.key = key
@@ -217,7 +206,6 @@ class Auth:
         """Secrets of sessions that were right before."""
 
     def identify(self, authorization: bytes | None, state: State, wall_ms: int) -> Caller:
-        """Return the caller, or raise why there is none."""
         kept = self._digests.get(authorization) if authorization is not None else None
         if kept is not None:
             caller = self.by_digest(kept, state, wall_ms)
@@ -257,7 +245,6 @@ class Auth:
         return caller
 
     def by_digest(self, kept: str, state: State, wall_ms: int) -> Caller | None:
-        """Return the caller whose token has this digest."""
         caller = self.static.callers.get(kept)
         if caller is not None:
             return caller
@@ -353,7 +340,6 @@ class Auth:
 
 
 def check_token_name(name: str) -> None:
-    """Raise unless a token may be called so."""
     if not NAME.fullmatch(name) or len(name) > SESSION_NAME_CHARS_MAX:
         raise Problem(
             "invalid_input",

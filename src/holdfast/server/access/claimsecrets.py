@@ -33,8 +33,6 @@ _SECRET_AT, _CLAIM = len("Bearer "), CLAIM_PREFIX.encode()
 
 
 class ClaimId(NamedTuple):
-    """Which claim a secret speaks of."""
-
     principal: str
     grant: str
     """The id of the first lease that it was granted: another each time that the key is used."""
@@ -48,7 +46,6 @@ def grant_of(state: State, principal: str, key: str, lease_id: str) -> str:
 
 
 def claim_secret(authority: AuthorityKey, claim: ClaimId, token_digest: str) -> str:
-    """Return the secret that a claim has under a token."""
     said = " ".join(claim)
     own = authority.mac("claim", f"{said} {token_digest}")[:_OWN_BYTES]
     return f"{CLAIM_PREFIX}{_base64(said.encode())}_{_base64(own + _mark(authority, claim))}"
@@ -84,7 +81,6 @@ def was_ours(authority: AuthorityKey, secret: str, claim: ClaimId) -> bool:
 
 
 def is_own(claim: ClaimId, name: str, state: State) -> bool:
-    """Tell whether the claim holds the name now."""
     lease = state.lease_of(name)
     return lease is not None and _is_of(claim, state, lease.principal, lease.key, lease.lease_id)
 

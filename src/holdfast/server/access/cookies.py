@@ -64,7 +64,6 @@ class Cookie(msgspec.Struct, frozen=True):
 
     @property
     def said(self) -> str:
-        """What is signed."""
         return f"{_SAFE if self.is_safe else _PLAIN} {self.principal} {self.signed_in_ms} {self.made_ms}"
 
     def is_ahead(self, wall_ms: int) -> bool:
@@ -72,15 +71,12 @@ class Cookie(msgspec.Struct, frozen=True):
         return max(self.made_ms, self.signed_in_ms) - wall_ms > AHEAD_MS_MAX
 
     def is_over(self, wall_ms: int) -> bool:
-        """Tell whether its time is over, however good it was."""
         return wall_ms - self.made_ms >= LIFE_MS or wall_ms - self.signed_in_ms >= SIGNED_IN_MS_MAX
 
     def is_worth_renewing(self, wall_ms: int) -> bool:
-        """Tell whether its user should get another one with the next page."""
         return not 0 <= wall_ms - self.made_ms < RENEWED_AFTER_MS
 
     def renewed(self, wall_ms: int) -> Cookie:
-        """Return the one that takes its place."""
         return msgspec.structs.replace(self, made_ms=wall_ms)
 
 
@@ -88,7 +84,6 @@ class Cookie(msgspec.Struct, frozen=True):
 
 
 def written(key: AuthorityKey, cookie: Cookie, token_digest: str) -> str:
-    """Return a cookie's value, under the token that its principal has now."""
     kind = _SAFE if cookie.is_safe else _PLAIN
     said = f"{cookie.principal} {cookie.signed_in_ms} {cookie.made_ms}"
     mac = key.mac("page", f"{cookie.said} {token_digest}")[:_OWN_BYTES] + _mark(key, cookie)
@@ -109,7 +104,6 @@ def cookie_in(value: str) -> Cookie | None:
 
 
 def is_right(key: AuthorityKey, value: str, cookie: Cookie, token_digest: str) -> bool:
-    """Tell whether we made this cookie, and for the token that its principal has now."""
     return same(written(key, cookie, token_digest), value)
 
 
@@ -155,13 +149,11 @@ def _found(sent: bytes, name: bytes, kind: str) -> list[bytes]:
 
 
 def set_by(headers: Mapping[bytes, bytes], cookie: Cookie, value: str) -> tuple[bytes, bytes]:
-    """Return the field that gives a cookie to the browser that sent this head."""
     name = (_SAFE_NAME if cookie.is_safe else _PLAIN_NAME) + _port_of(headers)
     return b"set-cookie", _field(name, value.encode(), LIFE_MS // 1000, is_safe=cookie.is_safe)
 
 
 def forgotten_by(headers: Mapping[bytes, bytes], *, is_safe: bool) -> tuple[bytes, bytes]:
-    """Return the field that lets the browser that sent this head forget its cookie."""
     return b"set-cookie", _field((_SAFE_NAME if is_safe else _PLAIN_NAME) + _port_of(headers), b"", 0, is_safe=is_safe)
 
 

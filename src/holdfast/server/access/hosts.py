@@ -22,8 +22,6 @@ _LOOPBACK = frozenset({"localhost", ".localhost", "ip6-localhost", "ip6-loopback
 
 
 class Hosts:
-    """The names of one server."""
-
     def __init__(self, allowed: str, listens_on: str, called: str | None = None) -> None:
         """`allowed` is the setting `allowed_hosts`; the others are the hosts of `listen` and `public_url`."""
         machine = socket.gethostname().lower()
@@ -33,7 +31,6 @@ class Hosts:
         """Headers that may pass without another look. None: HTTP/1.0 has no `Host`, and no browser speaks it."""
 
     def check(self, host: bytes) -> None:
-        """Raise unless a request with this header may pass."""
         name = _read(host)
         if not self._is_ours(name):
             # Without its port: so it can be copied into the setting.

@@ -27,8 +27,6 @@ MINUTE_MS = 60_000
 
 
 class TokenUses:
-    """Who was let in since the last record, and when."""
-
     def __init__(self, engine: Engine, static: StaticTokens) -> None:
         self.seen: dict[str, int] = {}
         """By the token's name: the wall time of its last use. `Api.admit` writes it."""
@@ -45,13 +43,11 @@ class TokenUses:
         return state.last_used.get(name)
 
     def look(self, now_ms: int) -> None:
-        """Write a record if it is time for one. Called every second."""
         if now_ms >= self._next_ms:
             self._next_ms = now_ms + PERIOD_MS
             self.write()
 
     def write(self) -> None:
-        """Let what was seen become durable."""
         uses = tuple(self._uses(self._engine.state))
         taken = self.seen.copy()
         self.seen.clear()

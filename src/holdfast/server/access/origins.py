@@ -41,8 +41,6 @@ _NOT_OURS = "This request came by the page's cookie, but not from the page: that
 
 
 class OwnOrigin:
-    """Which origin is this server's own, as browsers call it."""
-
     def __init__(self, settings: Settings, proxies: Proxies) -> None:
         self._own_scheme = "http" if settings.tls_cert is None else "https"
         self._proxies = proxies
@@ -67,8 +65,6 @@ class OwnOrigin:
 
 
 class Origins(OwnOrigin):
-    """What one authority knows of where requests of browsers come from."""
-
     def __init__(self, settings: Settings, proxies: Proxies, key: AuthorityKey) -> None:
         super().__init__(settings, proxies)
         self._key = key
@@ -110,12 +106,10 @@ class Origins(OwnOrigin):
 
 
 def is_form(request: Request) -> bool:
-    """Tell whether the body is that of a form."""
     return (request.content_type or b"").split(b";", 1)[0].strip().lower() == FORM
 
 
 def fields_of(request: Request) -> list[tuple[str, str]]:
-    """Return the fields of a form, in their order."""
     try:
         return parse_qsl(
             request.body.decode("ascii"),

@@ -26,10 +26,7 @@ _WITH_PORT = re.compile(r"(?:\[([^\]]*)\]|([0-9.]+))(?::[0-9]{1,5})?")
 
 
 class Proxies:
-    """The proxies that one server trusts."""
-
     def __init__(self, trusted: str) -> None:
-        """`trusted` is the setting `trusted_proxies`."""
         self._networks = parse_networks(trusted)
         for network in self._networks:
             if network.prefixlen == 0:
@@ -64,7 +61,6 @@ class Proxies:
         return last if last in {"http", "https"} else own
 
     def is_one(self, peer: str) -> bool:
-        """Tell whether the address at the other end of a connection is that of a trusted proxy."""
         address = _read(peer)
         return address is not None and self._is_trusted(address)
 

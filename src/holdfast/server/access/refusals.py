@@ -51,8 +51,6 @@ log = logging.getLogger("holdfast.server")
 
 
 class RefusalLog:
-    """Writes the lines and counts what it leaves out."""
-
     def __init__(self) -> None:
         self._window_ends_ms: int | None = None
         """None while nobody was refused: a window begins with a refusal."""
@@ -113,7 +111,6 @@ class RefusalLog:
 
     @staticmethod
     def is_concerned(problem: Problem) -> bool:
-        """Tell whether a refusal is one to log or to count."""
         return problem.status in LOGGED_STATUSES or problem.code == COUNTED_CODE
 
     def look(self, now_ms: int) -> None:
@@ -139,8 +136,6 @@ class RefusalLog:
 
 
 class WrongTokens:
-    """Counts them, for each place they come from and window."""
-
     def __init__(self, per_minute_max: int) -> None:
         self._max = per_minute_max
         self._places: OrderedDict[str, list[int]] = OrderedDict()

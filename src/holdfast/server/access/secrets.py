@@ -45,12 +45,10 @@ _OWN_BYTES, _MARK_BYTES = 24, 8
 
 
 def new_token() -> str:
-    """Return a token that nobody can guess."""
     return token_from(new_secret(KEY_BYTES))
 
 
 def token_from(seed: bytes) -> str:
-    """Return the token that belongs to 32 unguessable bytes."""
     body = _base62(int.from_bytes(seed), _RANDOM_CHARS)
     return TOKEN_PREFIX + body + _checksum(body)
 
@@ -79,7 +77,6 @@ def is_placeholder(token: str) -> bool:
 
 
 def digest(token: str) -> str:
-    """Return what is kept of a token."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
@@ -93,8 +90,6 @@ def _secret(session_id: str, mac: bytes) -> str:
 
 
 class AuthorityKey:
-    """The authority's own key, and everything derived from it."""
-
     def __init__(self, key: bytes) -> None:
         self._key = key
         self._holders: dict[str, str] = {}

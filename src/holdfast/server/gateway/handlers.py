@@ -57,7 +57,6 @@ def error(problem: Problem, _request: Request) -> Answered:
 
 
 def error_of_status(problem: Problem, request: Request) -> Answered:
-    """Put a problem with the bearer token into the gateway's words."""
     if problem.code in NOT_KNOWN:
         problem = Problem("authentication_failed", "Unauthorized")
     return error(problem, request)
@@ -177,7 +176,6 @@ def _refused(reason: str) -> Answered:
 
 
 def _holder(outcome: Held) -> str:
-    """Return what people call the holder."""
     return outcome.holder or shown_as(outcome.lease.principal)
 
 
@@ -202,7 +200,6 @@ def list_(api: Api, call: Call) -> None:
 
 
 def status(api: Api, call: Call) -> None:
-    """GET /locks/status: who has what, as far as the bearer token may see."""
     found: list[GatewayLock] = []
 
     def take_slice(state: State, _now: Moment) -> bool:
@@ -224,7 +221,6 @@ def status(api: Api, call: Call) -> None:
 
 
 def _shown_holder(state: State, lease: Lease) -> str:
-    """Return what people call the holder of a lease."""
     return name_of_holder(state, lease) or shown_as(lease.principal)
 
 

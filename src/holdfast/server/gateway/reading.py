@@ -90,7 +90,6 @@ def _admit(api: Api, request: Request, secret: str) -> tuple[Caller, Session]:
 
 
 def _read_ask(fields: dict[str, Any]) -> tuple[str, str]:
-    """Return the secret and the resource."""
     secret, key = fields.get("secret"), fields.get("resourceKey")
     if not isinstance(secret, str) or not secret:
         raise _bad("missing secret")
@@ -114,7 +113,7 @@ def _read_body(body: bytes) -> dict[str, Any]:
 
 
 class _TwiceError(ValueError):
-    """A field stands twice."""
+    pass
 
 
 def _pairs(pairs: list[tuple[str, object]]) -> dict[str, object]:

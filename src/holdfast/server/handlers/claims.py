@@ -44,7 +44,6 @@ COMES_BACK = b"holdfast-comes-back"
 
 
 def held_status(query: dict[str, str]) -> int:
-    """Return the status that the caller wants for a name it cannot have."""
     wanted = query.get("on_held", "200")
     if wanted not in {"200", "409"}:
         raise Problem("invalid_input", "on_held is 200 or 409.")
@@ -52,7 +51,6 @@ def held_status(query: dict[str, str]) -> int:
 
 
 def check_one(body: AcquireBody) -> None:
-    """Check a claim of one name."""
     if body.acl is not UNSET:
         raise Problem("invalid_input", "acl is not supported: leave it out.", status=422)
     if body.session_id is not None or body.ticket is not None:
@@ -60,7 +58,6 @@ def check_one(body: AcquireBody) -> None:
 
 
 def check_several(body: ClaimsBody) -> None:
-    """Check a claim of several names."""
     if (body.any is None) == (body.all is None):
         raise Problem("invalid_input", 'Send either "any" or "all", with a list of names.', status=422)
     if body.any is not None and (body.wait_seconds or body.ticket is not None):
@@ -69,7 +66,6 @@ def check_several(body: ClaimsBody) -> None:
 
 
 def _check_ids(body: ClaimBody) -> None:
-    """Check the ids in a claim and write them in their usual form."""
     if body.session_id is not None:
         body.session_id = read_uuid(body.session_id, "session_id")
     if body.ticket is not None:
@@ -88,7 +84,6 @@ def check_session(call: Call) -> None:
 
 
 def acquire(api: Api, call: Call) -> None:
-    """POST /locks/{name}/acquire."""
     body: AcquireBody = call.body
     lease_id, as_session = new_uuid(), call.caller.session
     command = Acquire(call.item, lease_id, terms_of(api, call), body.resume is True, 0, None, "", as_session)
@@ -105,7 +100,6 @@ def acquire(api: Api, call: Call) -> None:
 
 
 def claim(api: Api, call: Call) -> None:
-    """POST /claims."""
     body: ClaimsBody = call.body
     names = tuple(api.name_for(name, call.caller) for name in body.any or body.all or ())
     terms, as_session = terms_of(api, call), call.caller.session
@@ -126,13 +120,11 @@ def claim(api: Api, call: Call) -> None:
 
 
 def leave(api: Api, call: Call) -> None:
-    """DELETE /tickets/{id}."""
     command = Leave(ticket_id=call.item, principal=call.caller.principal, as_session=call.caller.session)
     api.submit(call, command, {Withdrawn: no_content})
 
 
 def terms_of(api: Api, call: Call) -> Terms:
-    """Return what a claim asks for, of one name or of several."""
     body: ClaimBody = call.body
     ttl_seconds = api.settings.default_ttl_seconds if body.ttl_seconds is None else body.ttl_seconds
     # By place and not by keywords, as all that is made for each claim.
@@ -227,7 +219,6 @@ SHOWS_SEVERAL: Mapping[type, Show] = {
 
 
 def _retry_after(status: int, retry_after_ms: int) -> tuple[tuple[bytes, bytes], ...]:
-    """Return the header that goes with a refusal that is not a 200."""
     if status == _OK:
         return ()
     return ((b"retry-after", str(max(1, -(-retry_after_ms // 1000))).encode()),)

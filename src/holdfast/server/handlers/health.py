@@ -29,7 +29,6 @@ _OK, _NOT_READY = 200, 503
 
 
 def health(api: Api, call: Call) -> None:
-    """GET /health: how the store is."""
     store = api.engine.journal.health()
     serving = api.engine.turn() is not None
     well = serving and store.takes_claims
@@ -39,12 +38,10 @@ def health(api: Api, call: Call) -> None:
 
 
 def alive(_api: Api, call: Call) -> None:
-    """GET /healthz: the process answers."""
     call.answer((_OK, encode(ReadyReply("ok", "alive")), ()))
 
 
 def ready(api: Api, call: Call) -> None:
-    """GET /readyz: the journal takes writes."""
     if api.engine.turn() is None:
         call.answer((_NOT_READY, encode(ReadyReply("not_ready", api.engine.why_not_serving())), ()))
     elif not api.engine.journal.takes_claims and not (store := api.engine.journal.health()).takes_claims:
@@ -69,12 +66,10 @@ def leads(api: Api, call: Call) -> None:
 
 
 def not_leader(why: str) -> Answered:
-    """Return the answer of a node that does not lead."""
     return _NOT_READY, encode(ReadyReply("not_leader", why)), ()
 
 
 def status(api: Api, call: Call) -> None:
-    """GET /status: counters since the start."""
     uptime = (api.engine.clock.monotonic_ms() - api.started_ms) // 1000
 
     def view(state: State, now: Moment) -> Answered:
@@ -101,8 +96,6 @@ _OK = 200
 
 
 def nodes(api: Api, call: Call) -> None:
-    """GET /nodes."""
-
     async def look() -> Answered:
         return _OK, encode(await found(api)), ()
 
@@ -110,7 +103,6 @@ def nodes(api: Api, call: Call) -> None:
 
 
 async def found(api: Api) -> NodesReply:
-    """Return who leads and who is there."""
     journal = api.engine.journal
     if not journal.is_shared:
         return await _found_alone(api)
@@ -142,7 +134,6 @@ def _shown(peer: Peer) -> NodeReply:
 
 
 async def _found_alone(api: Api) -> NodesReply:
-    """Return the one node that a directory has: it leads since it started."""
     name = socket.gethostname()
     up_ms = api.engine.clock.monotonic_ms() - api.started_ms
 

@@ -53,7 +53,6 @@ def check_limit(query: dict[str, str]) -> dict[str, str]:
 
 
 def history(api: Api, call: Call) -> None:
-    """GET /locks/{name}/history."""
     query: dict[str, str] = call.query
     before, offset = _number(query.get("before"), "before"), _number(query.get("offset"), "offset") or 0
     if offset and before is None:
@@ -108,7 +107,6 @@ def _number(text: str | None, field: str) -> int | None:
 
 
 def time_of(text: str | None, field: str) -> int | None:
-    """Read an RFC 3339 time; without an offset it is UTC."""
     if text is None:
         return None
     try:
@@ -145,14 +143,12 @@ def read_asked(query: dict[str, Any]) -> None:
 
 
 def number_of(text: str, field: str = "record") -> int:
-    """Read the number of a record."""
     if not _NUMBER.fullmatch(text) or int(text) == 0:
         raise Problem("invalid_input", f"{field} is a whole number from 1: that of a record.")
     return int(text)
 
 
 def list_then(api: Api, call: Call, prefix: str | None) -> None:
-    """Answer GET /locks for a moment."""
     asked: Asked = call.query[THEN]
 
     async def look() -> Answered:
@@ -192,7 +188,6 @@ async def find(engine: Engine, asked: Asked) -> Then:
 
 
 async def refuse_unless_kept(engine: Engine, record: int) -> None:
-    """Raise unless it is known who held what once this record was durable."""
     if record < engine.journal.history_begins_after:
         raise await _not_kept(engine)
 
@@ -246,7 +241,6 @@ async def page_of(
 
 
 def shown(held: Held, key: AuthorityKey) -> LockThen:
-    """Say who held a name."""
     lease = held.lease
     return LockThen(
         held.name,

@@ -32,7 +32,6 @@ LOOKED_AT_MAX = 10_000
 
 
 def read_query(query: dict[str, Any]) -> dict[str, Any]:
-    """Check the query of a list and write the session's id in its usual form."""
     paging.read_limit(query)
     history.read_asked(query)
     if "session" in query:
@@ -41,7 +40,6 @@ def read_query(query: dict[str, Any]) -> dict[str, Any]:
 
 
 def list_(api: Api, call: Call) -> None:
-    """GET /locks."""
     prefix = effective_prefix(call.query.get("prefix"), call.caller)
     if history.THEN in call.query:
         history.list_then(api, call, prefix)
@@ -75,14 +73,12 @@ class Listing:
         """The names of the session that is asked for, in order, if it has few enough."""
 
     def reply(self) -> LocksReply:
-        """Return the page."""
         total = self._total
         if self._is_filtered and self._is_first and self._next_after is None:
             total = len(self._page.items)
         return LocksReply(self._page.items, total, self._prefix, self._next_after)
 
     def take_slice(self, state: State, now: Moment) -> bool:
-        """Look at some names, and tell whether the page is done."""
         page = self._page
         page.begin_slice()
         if not self._looked_at:

@@ -48,13 +48,11 @@ _OK = 200
 
 
 def check_lease_id(body: RenewBody | ReleaseBody | TransferBody | ClaimSecretBody) -> None:
-    """Check the lease id in a body and write it in its usual form."""
     if body.lease_id is not UNSET:
         body.lease_id = read_uuid(body.lease_id, "lease_id")
 
 
 def check_outcome(body: ReleaseBody) -> None:
-    """Check that only finished work has a result."""
     if body.outcome != "done" and (body.result is not None or body.remember_seconds is not None):
         raise Problem("invalid_input", 'result and remember_seconds go with "outcome": "done".', status=422)
 
@@ -63,7 +61,6 @@ def check_outcome(body: ReleaseBody) -> None:
 
 
 def renew(api: Api, call: Call) -> None:
-    """POST /locks/{name}/renew."""
     body: RenewBody = call.body
     ttl_seconds = body.ttl_seconds
     if ttl_seconds is None:
@@ -86,7 +83,6 @@ def _renewed(_api: Api, _call: Call, outcome: Extended, now: Moment) -> Answered
 
 
 def release(api: Api, call: Call) -> None:
-    """POST /locks/{name}/release."""
     body: ReleaseBody = call.body
     command = Release(
         name=call.item,
@@ -108,7 +104,6 @@ def _released(_api: Api, _call: Call, _outcome: Released, _now: Moment) -> Answe
 
 
 def transfer(api: Api, call: Call) -> None:
-    """POST /locks/{name}/transfer."""
     body: TransferBody = call.body
     if body.lease_id is UNSET:
         call.caller.require_scope("admin")
@@ -140,7 +135,6 @@ _SHOWS_TRANSFERRED: Mapping[type, Show] = {Acquired: _transferred, HandedOver: n
 
 
 def revoke(api: Api, call: Call) -> None:
-    """POST /locks/{name}/revoke."""
     body: RevokeBody = call.body
     principal = call.caller.principal
     command = Revoke(
@@ -150,7 +144,6 @@ def revoke(api: Api, call: Call) -> None:
 
 
 def reopen(api: Api, call: Call) -> None:
-    """POST /locks/{name}/reopen."""
     body: ReopenBody = call.body
     principal = call.caller.principal
     command = Reopen(
@@ -175,8 +168,6 @@ def check(api: Api, call: Call) -> None:
 
 
 def status(api: Api, call: Call) -> None:
-    """GET /locks/{name}."""
-
     def view(state: State, now: Moment) -> Answered:
         return _OK, encode(render.lock(call.item, state, now, api.auth.key)), ()
 
@@ -188,8 +179,6 @@ _OK = 200
 
 
 def why(api: Api, call: Call) -> None:
-    """GET /locks/{name}/why."""
-
     def view(state: State, now: Moment) -> Answered:
         chain = follow(state, call.item, call.caller.prefix or "")
         waiting = [

@@ -44,8 +44,6 @@ def read_limit(query: dict[str, Any]) -> dict[str, Any]:
 
 
 class Page:
-    """The items of one answer, as bytes."""
-
     def __init__(self, limit: int) -> None:
         self.items: list[Any] = []
         """Each is `Raw`, in the place of the reply that it says."""
@@ -55,24 +53,20 @@ class Page:
         self._slice_bytes_max = 0
 
     def begin_slice(self) -> None:
-        """Let a new slice begin."""
         self._slice_items_max = len(self.items) + SLICE_ITEMS
         self._slice_bytes_max = self._bytes + SLICE_BYTES
 
     def add(self, reply: object) -> None:
-        """Put in one more."""
         item = encode(reply)
         self.items.append(Raw(item))
         self._bytes += len(item)
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing more goes into it."""
         return len(self.items) >= self._limit or self._bytes >= PAGE_BYTES
 
     @property
     def ends_slice(self) -> bool:
-        """Whether enough went into it for now."""
         return len(self.items) >= self._slice_items_max or self._bytes >= self._slice_bytes_max
 
 

@@ -64,7 +64,6 @@ def check_is_own(call: Call) -> None:
 
 
 def open_(api: Api, call: Call) -> None:
-    """POST /sessions."""
     body: SessionBody = call.body
     ttl_seconds = SESSION_TTL_SECONDS if body.ttl_seconds is None else body.ttl_seconds
     command = OpenSession(
@@ -111,7 +110,6 @@ def secret(api: Api, call: Call) -> None:
 
 
 def keep(api: Api, call: Call) -> None:
-    """POST /sessions/{id}/keepalive."""
     command = KeepSession(principal=call.caller.principal, session_id=call.item)
     api.submit(call, command, _SHOWS_KEPT)
 
@@ -122,7 +120,6 @@ def _kept(_api: Api, call: Call, outcome: SessionOpen, now: Moment) -> Answered:
 
 
 def renew_all(api: Api, call: Call) -> None:
-    """POST /sessions/{id}/renew-all."""
     command = RenewSession(principal=call.caller.principal, session_id=call.item)
     api.submit(call, command, _SHOWS_RENEWED)
 
@@ -137,7 +134,6 @@ _SHOWS_RENEWED: Mapping[type, Show] = {SessionOpen: _renewed}
 
 
 def end(api: Api, call: Call) -> None:
-    """DELETE /sessions/{id}."""
     principal = call.caller.principal
     command = EndSession(principal=principal, session_id=call.item, key=call.key, fingerprint=call.fingerprint)
     api.submit(call, command, {SessionOver: no_content})
@@ -183,8 +179,6 @@ def list_(api: Api, call: Call) -> None:
 
 
 def look(api: Api, call: Call) -> None:
-    """GET /sessions/{id}."""
-
     def view(state: State, now: Moment) -> Answered:
         session, ended = state.sessions.get(call.item), state.remembered.get(call.item)
         if session is not None and may_see(api, call.caller, session.principal):

@@ -44,7 +44,6 @@ _YES_OR_NO = {"true": True, "false": False}
 
 
 def create(api: Api, call: Call) -> None:
-    """POST /tokens."""
     body: TokenBody = call.body
     _check(api, body)
     caller = call.caller
@@ -155,7 +154,6 @@ def _shows_taken(api: Api, call: Call, outcome: TokenExists, _now: Moment) -> An
 
 
 def list_(api: Api, call: Call) -> None:
-    """GET /tokens: those whose rights lie within the caller's."""
     picked = picked_for(api, call.caller, call.query)
 
     async def find() -> Answered:
@@ -204,7 +202,6 @@ def _expiry(token: AccessToken) -> str | None:
 
 
 def read_keep_sessions(fields: dict[str, str]) -> bool:
-    """Return whether the query of a revocation asks to keep the sessions."""
     text = fields.get("keep_sessions", "false")
     if text not in _YES_OR_NO:
         raise Problem("invalid_input", "keep_sessions is true or false.")
@@ -212,7 +209,6 @@ def read_keep_sessions(fields: dict[str, str]) -> bool:
 
 
 def revoke(api: Api, call: Call) -> None:
-    """DELETE /tokens/{name}."""
     hidden = is_hidden(api, call.caller, call.item)
     if not hidden:
         check_reach(api, call.caller, call.item)
@@ -239,7 +235,6 @@ def note_gone(api: Api, call: Call, now: Moment) -> None:
 
 
 def rotate(api: Api, call: Call) -> None:
-    """POST /tokens/{name}/rotate."""
     body: RotateBody = call.body
     _check_expiry(body.expires_in_seconds)
     if body.never_expires and body.expires_in_seconds is not None:

@@ -18,13 +18,10 @@ Application: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class AsgiCycle:
-    """One request and its response in the terms of ASGI."""
-
     def __init__(self, response: ResponseStream) -> None:
         self._response = response
 
     def scope(self) -> Scope:
-        """Return the scope of the request."""
         connection, request = self._response.connection, self._response.request
         return {
             "type": "http",
@@ -56,7 +53,6 @@ class AsgiCycle:
         return {"type": "http.request", "body": body, "more_body": not response.body_was_read}
 
     async def send(self, message: dict[str, Any]) -> None:
-        """Write a part of the response."""
         if message["type"] == "http.response.start":
             self._response.start(message["status"], message.get("headers", ()))
         elif message["type"] == "http.response.body":

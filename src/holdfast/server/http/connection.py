@@ -110,8 +110,6 @@ NULL_TRANSPORT = NullTransport()
 
 
 class FinalRefusal(msgspec.Struct, frozen=True):
-    """The last response on a connection, and the request that it is about."""
-
     problem: Problem
     request: Request
 
@@ -154,12 +152,10 @@ class ResponseStream(ResponseWriter):
             self._body_changed.set()
 
     def end_body(self) -> None:
-        """Called when the body is complete."""
         self.body_is_complete = True
         self._body_changed.set()
 
     def has_room(self) -> bool:
-        """Tell whether more of the body may be received."""
         return len(self._body) < BODY_BYTES_MAX
 
     def resume(self) -> None:
@@ -168,7 +164,6 @@ class ResponseStream(ResponseWriter):
             self._turn.set_result(None)
 
     def disconnect(self) -> None:
-        """Called when the client is gone, or the rest of the body will never come."""
         self._is_gone = True
         self._body_changed.set()
         self._end()
@@ -179,12 +174,10 @@ class ResponseStream(ResponseWriter):
         self.resume_writing()
 
     def resume_writing(self) -> None:
-        """Continue: the client took what was written."""
         if self._can_write is not None and not self._can_write.done():
             self._can_write.set_result(None)
 
     async def run(self, handler: StreamHandler) -> None:
-        """Run the handler, and make sure that the connection goes on or ends."""
         try:
             await handler(self.request, self)
         except ClientDisconnectedError:
@@ -220,7 +213,6 @@ class ResponseStream(ResponseWriter):
         raise ClientDisconnectedError
 
     async def read_body(self) -> bytes:
-        """Read the whole body into the request."""
         if self.body_was_read:
             return self.request.body
         body, is_complete = bytearray(), False
@@ -231,7 +223,6 @@ class ResponseStream(ResponseWriter):
         return self.request.body
 
     def start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        """Write the header."""
         if self._is_gone or self._is_complete:
             return
         if self._has_begun:
@@ -307,7 +298,6 @@ class ResponseQueue(deque[QueuedResponse]):
         self.current: Request | ResponseStream | None = None
 
     def open_stream(self) -> ResponseStream | None:
-        """Return the stream whose request body is incomplete."""
         last = self[-1] if self else self.current
         return last if isinstance(last, ResponseStream) and not last.body_is_complete else None
 
@@ -342,15 +332,12 @@ class ResponseQueue(deque[QueuedResponse]):
 
 
 def notify_disconnect(request: Request) -> None:
-    """Notify the handler that the client is gone."""
     notify = request.on_disconnect or request.on_lost
     if notify is not None:
         notify()
 
 
 class HttpConnection(asyncio.BufferedProtocol):
-    """One connection."""
-
     __slots__ = (
         "_discarded_bytes",
         "_handshake",
@@ -398,7 +385,6 @@ class HttpConnection(asyncio.BufferedProtocol):
     # asyncio's callbacks.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Accept the connection, unless there are too many."""
         if self._handshake is not None:
             self._handshake.finish()
             self._handshake = None
@@ -454,18 +440,15 @@ class HttpConnection(asyncio.BufferedProtocol):
         return self._transport.can_write_eof()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's
-        """Called when the connection is closed."""
         self._manager.remove(self)
         self._cancel()
         self._parser.close()
         self._transport = NULL_TRANSPORT
 
     def pause_writing(self) -> None:
-        """Called when the client does not read."""
         self.is_writing_paused = True
 
     def resume_writing(self) -> None:
-        """Called when the client reads again."""
         self.is_writing_paused = False
         if isinstance(self._queue.current, ResponseStream):
             self._queue.current.resume_writing()
@@ -477,7 +460,6 @@ class HttpConnection(asyncio.BufferedProtocol):
     # The queue. The parser adds entries, `_advance` takes them.
 
     def enqueue(self, request: Request) -> None:
-        """Queue a complete request."""
         self._queue.append(request)
 
     def enqueue_stream(self, request: Request) -> ResponseStream | None:
@@ -490,7 +472,6 @@ class HttpConnection(asyncio.BufferedProtocol):
         return stream
 
     def enqueue_continue(self) -> None:
-        """Queue `100 Continue`."""
         self._queue.append(CONTINUE)
 
     def body_limit(self, request: Request) -> int:
@@ -499,7 +480,6 @@ class HttpConnection(asyncio.BufferedProtocol):
         return self._manager.body_limit(self, request)
 
     def refuse(self, problem: Problem, request: Request | None) -> None:
-        """Queue a refusal, the last response on this connection."""
         stream = self._queue.open_stream()
         if stream is not None:
             # The rest of its body will never come.
@@ -540,7 +520,6 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._update_reading()
 
     def resume(self) -> None:
-        """Continue after all others have had their turn."""
         self._is_deferred = False
         self._advance(has_turn=True)
 
@@ -643,7 +622,6 @@ class HttpConnection(asyncio.BufferedProtocol):
             self.done(keep_alive=self._queue.current.keep_alive)
 
     def write(self, data: bytes) -> None:
-        """Write a part of a response."""
         self._timer.written_bytes += len(data)
         self._transport.write(data)
 
@@ -657,12 +635,10 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     @property
     def peer(self) -> Any:  # noqa: ANN401 - as sockets have it
-        """The address at the other end."""
         return self._transport.get_extra_info("peername")
 
     @property
     def scheme(self) -> str:
-        """`http` or `https`."""
         return "http" if self._transport.get_extra_info("sslcontext") is None else "https"
 
     def resume_parsing(self) -> None:
@@ -681,7 +657,6 @@ class HttpConnection(asyncio.BufferedProtocol):
             self.loop.call_later(SHUTDOWN_SECONDS, self._transport.abort)
 
     def _end(self) -> None:
-        """Close our side, and wait a little for the client's."""
         self._since = self._manager.now_seconds
         self._cancel()
         self._update_reading()
@@ -691,7 +666,6 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._transport.write_eof()
 
     def _close(self) -> None:
-        """Close both sides."""
         self._cancel()
         self._transport.close()
 
@@ -703,13 +677,11 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._queue.cancel()
 
     def abort(self) -> None:
-        """Close immediately: a response cannot be completed, or there are too many connections."""
         self._transport.abort()
 
     # Time.
 
     def check_time(self) -> None:
-        """Close if a time limit is exceeded."""
         settings, now = self._manager.settings, self._manager.now_seconds
         buffered_bytes = self._transport.get_write_buffer_size()
         is_unanswered = isinstance(self._queue.current, Request)

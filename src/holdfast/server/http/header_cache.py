@@ -49,8 +49,6 @@ _VALUES_BYTES_MAX = 256 + len(str(SMALL_BODY_BYTES))
 
 
 class CachedHeader(msgspec.Struct, eq=False):
-    """A header that httptools accepted, without its request line, and its values."""
-
     line_bytes_max: int
     """The longest request line before it."""
     whole: bytes
@@ -103,7 +101,6 @@ class CachedHeader(msgspec.Struct, eq=False):
         )
 
     def _values(self, data: bytes) -> tuple[dict[bytes, bytes], bytes]:
-        """Return the fields with the new values, and the body; no fields if this is another header."""
         fields = self.fields.copy()
         for name, before in self.before:
             behind = data.removeprefix(before)

@@ -45,8 +45,6 @@ _SCHEDSTAT_BYTES = 128
 
 
 class BodyBudget:
-    """Counts the large request bodies that are kept, and refuses the next where there are too many."""
-
     def __init__(self) -> None:
         self.kept: dict[Request, tuple[object, str, int]] = {}
         """Connection, principal and size. Nearly always empty: check before you call `free`."""
@@ -72,7 +70,6 @@ class BodyBudget:
         self.bytes += size
 
     def free(self, request: Request) -> None:
-        """Stop counting a body, if it was counted."""
         found = self.kept.pop(request, None)
         if found is None:
             return
@@ -86,7 +83,6 @@ class BodyBudget:
             del self._by_connection[connection]
 
     def drop(self, connection: object) -> None:
-        """Stop counting all bodies of a connection."""
         for request in list(self._by_connection.get(connection, ())):
             self.free(request)
 
@@ -109,8 +105,6 @@ class _Account:
 
 
 class WriteBudget:
-    """Counts the large response bodies that are kept, and aborts connections where there are too many."""
-
     def __init__(self, principal_of: Callable[[Request], str | None]) -> None:
         self._principal_of = principal_of
         self._accounts: dict[str | None, _Account] = {}
@@ -146,7 +140,6 @@ class WriteBudget:
         oldest.abort()
 
     def drop(self, connection: Abortable) -> None:
-        """Stop counting the body of a connection, if one was counted."""
         if connection not in self._owners:
             return
         principal = self._owners.pop(connection)
@@ -188,7 +181,6 @@ class SchedDelay:
         self._seen_ns = self._read()
 
     def since_last(self) -> float:
-        """Return the seconds of delay since the last call."""
         before, self._seen_ns = self._seen_ns, self._read()
         return (self._seen_ns - before) / 1e9
 

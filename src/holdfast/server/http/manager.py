@@ -104,8 +104,6 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Runnable(Protocol):
-    """An entry of the run queue."""
-
     loop: asyncio.AbstractEventLoop
 
     def resume(self) -> None:
@@ -123,11 +121,9 @@ class RoundRobinQueue:
         return bool(self._by_principal)
 
     def append(self, principal: str, entry: Runnable, key: object) -> None:
-        """Add an entry; unauthenticated ones share the empty principal."""
         self._by_principal.setdefault(principal, deque()).append((entry, key))
 
     def popleft(self) -> tuple[Runnable, object]:
-        """Take the next entry, and move its principal to the end."""
         principal = next(iter(self._by_principal))
         entries = self._by_principal.pop(principal)
         entry = entries.popleft()
@@ -137,8 +133,6 @@ class RoundRobinQueue:
 
 
 class Connection(Runnable, Protocol):
-    """A connection as the manager sees it."""
-
     is_authenticated: bool
     """Whether an authenticated caller has sent a request on it."""
     principal: str | None
@@ -155,8 +149,6 @@ class Connection(Runnable, Protocol):
 
 
 class ConnectionManager:
-    """What the connections of one server share."""
-
     def __init__(
         self,
         handler: Handler,
@@ -230,7 +222,6 @@ class ConnectionManager:
         return beyond
 
     def remove(self, connection: Connection) -> None:
-        """Stop counting a connection."""
         self.connections.discard(connection)
         self._anonymous.pop(connection, None)
         if connection.principal is not None:
@@ -267,7 +258,6 @@ class ConnectionManager:
         return bytes_max
 
     def free_budgets(self, connection: Connection) -> None:
-        """Stop counting the bodies of a connection."""
         self.write_budget.drop(connection)
         self.body_budget.drop(connection)
 
@@ -330,7 +320,6 @@ class ConnectionManager:
         return self._delay.since_last() + (self._expiry_ms - before_ms) / 1000
 
     def is_throttled(self, key: object) -> bool:
-        """Tell whether a principal is throttled now."""
         until = self.throttled.get(key)
         if until is None or self.now_ms() < until:
             return until is not None
@@ -361,7 +350,6 @@ class ConnectionManager:
             entry.loop.call_soon(self._run_queue)
 
     def _run_queue(self) -> None:
-        """Resume entries for a short while."""
         loop = asyncio.get_running_loop()
         until_ms = self.now_ms() + RUN_QUEUE_MS
         for _ in range(len(self._queue)):

@@ -91,7 +91,6 @@ class Request(msgspec.Struct, eq=False):
 def request_from(  # noqa: PLR0917 - as the parts of a request come
     method: bytes, path: bytes, query: bytes, headers: dict[bytes, bytes], body: bytes, peer: str = ""
 ) -> Request:
-    """Return a request with the values of its header."""
     said = headers.get
     host, authorization, content_type = said(b"host"), said(b"authorization"), said(b"content-type")
     key = said(b"idempotency-key")
@@ -116,12 +115,10 @@ _LENGTHS = tuple(b"%d\r\nx-request-id: " % length for length in range(1_024))
 
 
 def written(fields: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """Return header fields in wire format."""
     return b"".join(b"%b: %b\r\n" % field for field in fields)
 
 
 def status_line(status: int) -> bytes:
-    """Return the first line of a response."""
     return _STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
 
 
@@ -170,7 +167,7 @@ def message(  # noqa: PLR0917 - made for every response: keywords cost
 
 
 class ClientDisconnectedError(ConnectionError):
-    """The client left before its request was complete."""
+    pass
 
 
 class ResponseWriter(ABC):
@@ -208,7 +205,6 @@ class ResponseWriter(ABC):
         """Complete the response."""
 
     async def respond(self, status: int, body: bytes, headers: Fields = ()) -> None:
-        """Send a whole response."""
         fields = list(headers)
         if status != NO_CONTENT:
             if not any(name == b"content-type" for name, _ in fields):

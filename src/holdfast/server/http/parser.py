@@ -95,12 +95,10 @@ class Seconds(Protocol):
 
 
 class _EnoughError(Exception):
-    """Stops httptools: nothing more is read on this connection."""
+    pass
 
 
 class RequestParser:
-    """The parser of one connection."""
-
     __slots__ = (
         "_body",
         "_body_bytes",
@@ -211,7 +209,6 @@ class RequestParser:
         """Parsed after the piece in which the header, or the framing after a piece of the body, began."""
 
     def on_url(self, url: bytes) -> None:
-        """Take a piece of the target."""
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -235,7 +232,6 @@ class RequestParser:
         self._fields = []
 
     def on_body(self, body: bytes) -> None:
-        """Take a piece of the body."""
         self._counted_bytes = 0
         self._body_bytes += len(body)
         if self._body_bytes > self._body_limit:
@@ -255,7 +251,6 @@ class RequestParser:
             self._body = bytearray(self._body + body)
 
     def on_message_complete(self) -> None:
-        """Pass the request on."""
         if self._upgrades:
             return
         request = self._request
@@ -276,7 +271,6 @@ class RequestParser:
         self._sink.enqueue(request)
 
     def end(self) -> None:
-        """Parse no more, and drop an incomplete body."""
         self.ended, self._body = True, b""
 
     def close(self) -> None:
@@ -293,7 +287,6 @@ class RequestParser:
     # The header.
 
     def _read_head(self, method: bytes, version: str) -> None:
-        """Make the request and prepare for its body, or raise what is wrong with it."""
         if self._counted_bytes + FEED_BYTES > self._head_bytes_max or len(self._fields) > FIELDS_MAX:
             self._check_size()
         fields = fold(self._fields)
@@ -314,7 +307,6 @@ class RequestParser:
         self._stream = self._sink.enqueue_stream(request)
 
     def _check_size(self) -> None:
-        """Raise if the header is too large."""
         if len(self._fields) > FIELDS_MAX:
             raise _too_many()
         size = len(self._url) + sum(len(name) + len(value) + 4 for name, value in self._fields)
@@ -329,7 +321,6 @@ class RequestParser:
             raise too_large(self._body_limit)
 
     def _remember_head(self, request: Request) -> None:
-        """Keep the header for the next request."""
         self._misses += 1
         head = cached_header_of(self._data, request, self._head_bytes_max)
         if head is not None:
@@ -351,7 +342,6 @@ def _too_many() -> Problem:
 
 
 def _check_head(method: bytes, version: str, fields: dict[bytes, bytes]) -> None:
-    """Raise if a header is not acceptable."""
     coding = fields.get(b"transfer-encoding")
     if version not in {"1.0", "1.1"}:
         raise Problem("invalid_input", "Only HTTP/1.1 and HTTP/1.0 are spoken here.")

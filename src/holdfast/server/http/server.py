@@ -53,7 +53,6 @@ class Service(Protocol):
 
 
 def listen(settings: Settings) -> socket.socket:
-    """Listen on the address. Raises `StartError`."""
     host, port = parse_address(settings.listen)
     listener: socket.socket | None = None
     try:
@@ -72,7 +71,6 @@ def listen(settings: Settings) -> socket.socket:
 
 
 def url_of(listener: socket.socket, tls: Certificate | None) -> str:
-    """Return the URL of a listening socket."""
     place = listener.getsockname()
     host = f"[{place[0]}]" if ":" in place[0] else place[0]
     return f"{'http' if tls is None else 'https'}://{host}:{place[1]}"
@@ -98,8 +96,6 @@ def within_files(settings: Settings) -> Settings:
 
 
 class HttpServer:
-    """Serves one service on one socket until it is told to stop."""
-
     def __init__(
         self,
         service: Service,
@@ -107,7 +103,6 @@ class HttpServer:
         tls: Certificate | None,
         protocol: Callable[[ConnectionManager, TlsHandshake | None], asyncio.BaseProtocol] = HttpConnection,
     ) -> None:
-        """`protocol` makes the protocol of a new connection."""
         self._service = service
         self._manager = manager
         self._tls = tls
@@ -135,7 +130,6 @@ class HttpServer:
             ticker.cancel()
 
     async def _listen(self, listener: socket.socket) -> list[Callable[[], None]]:
-        """Accept connections; return what ends that."""
         loop = asyncio.get_running_loop()
         manager, protocol = self._manager, self._protocol
         if self._tls is not None:
@@ -147,7 +141,6 @@ class HttpServer:
         return [server.close for server in servers]
 
     async def _tick(self) -> None:
-        """Count the seconds, and stop when the service has ended."""
         while True:
             try:
                 await asyncio.wait_for(self._service.ended.wait(), 1)

@@ -71,7 +71,6 @@ class BadCertificateError(Exception):
 
 
 def certificate_of(settings: Settings) -> Certificate | None:
-    """Return the certificate to use; None for plain HTTP. Raises `BadCertificateError`."""
     if settings.tls_cert is not None:
         return Certificate(settings.tls_cert, settings.tls_key)
     if settings.tls_key is not None:
@@ -80,8 +79,6 @@ def certificate_of(settings: Settings) -> Certificate | None:
 
 
 class Certificate:
-    """The certificate and the key of new connections."""
-
     def __init__(self, chain: Path, key: Path | None) -> None:
         """Read both. Raises `BadCertificateError`."""
         self._chain, self._key = chain, key
@@ -91,7 +88,6 @@ class Certificate:
         self.context.sni_callback = self._hand_over
 
     def tick(self) -> None:
-        """Check for a new pair, and use it if it is valid."""
         found = self._look()
         if found != self._seen:
             # The files may be written right now, one after the other.
@@ -163,7 +159,7 @@ def _check_mode(name: str, path: Path) -> None:
 
 
 class _PassphraseError(Exception):
-    """The key needs a passphrase."""
+    pass
 
 
 def _no_passphrase() -> NoReturn:
@@ -225,7 +221,6 @@ class TlsHandshake:
         self.principal: str | None = None
 
     def wait_for_record(self) -> None:
-        """Wait until the client has sent its first record."""
         self.loop.add_reader(self._socket, self._readable)
 
     def _readable(self) -> None:
@@ -255,7 +250,6 @@ class TlsHandshake:
             self._acceptor.enqueue(self)
 
     def start(self) -> None:
-        """Let the event loop do the handshake."""
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
         self._is_started = True
         task = self.loop.create_task(self._run())
@@ -285,7 +279,6 @@ class TlsHandshake:
             self._acceptor.remove(self)
 
     def abort(self) -> None:
-        """Close it."""
         if self._is_over:
             return
         self.finish()
@@ -303,15 +296,12 @@ class TlsHandshake:
         """Do nothing: it has no requests."""
 
     def check_time(self) -> None:
-        """Close it if the handshake takes too long."""
         manager = self._acceptor.manager
         if manager.now_seconds - self._since > manager.settings.header_timeout_seconds:
             self.abort()
 
 
 class TlsAcceptor:
-    """Accepts connections on a socket and starts their handshakes."""
-
     def __init__(
         self,
         listener: socket.socket,
@@ -337,7 +327,6 @@ class TlsAcceptor:
             self.loop.add_reader(self._listener, self._accept)
 
     def close(self) -> None:
-        """Accept no more connections."""
         self._is_closed = True
         self.loop.remove_reader(self._listener)
 
@@ -361,12 +350,10 @@ class TlsAcceptor:
                 handshake.wait_for_record()
 
     def enqueue(self, handshake: TlsHandshake) -> None:
-        """Start a handshake when it is its turn."""
         self._ready[handshake] = None
         self._start_soon()
 
     def remove(self, handshake: TlsHandshake) -> None:
-        """Stop counting a handshake."""
         self._ready.pop(handshake, None)
         self._under_way.pop(handshake, None)
         self.manager.remove(handshake)
@@ -377,7 +364,6 @@ class TlsAcceptor:
             self.loop.call_later(delay, self._start)
 
     def _start(self) -> None:
-        """Start a few handshakes."""
         self._start_is_due = False
         now_ms = self.manager.now_ms()
         for _ in range(min(HANDSHAKES_PER_TICK, len(self._ready))):

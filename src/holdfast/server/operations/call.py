@@ -41,7 +41,6 @@ class Counters:
         """What was decided against and is an answer of its own, by kind: held, done, delayed."""
 
     def refuse(self, code: str) -> None:
-        """Count a problem."""
         self.reasons[code] = self.reasons.get(code, 0) + 1
 
 
@@ -82,7 +81,6 @@ class Call(msgspec.Struct):
     """How each kind of outcome is shown. Set when a command of it is submitted."""
 
     def answer(self, answered: Answered) -> None:
-        """Answer it."""
         self.reply(self.request, *answered)
 
     def decided(self, outcome: Any, now: Moment) -> None:  # noqa: ANN401 - any outcome

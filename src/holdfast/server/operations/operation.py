@@ -22,8 +22,6 @@ Reader: TypeAlias = "Callable[[Request, bytes, Reply], Call]"
 
 
 class Key(Enum):
-    """What is made of the header Idempotency-Key."""
-
     IGNORED = "Doing it twice is the same as doing it once."
     ALONE = "A retry is known by its key."
     WITH_CONTENT = "A retry is known by its key, and another request must not use it: its content is compared (C5)."

@@ -42,8 +42,6 @@ LABEL = "label"
 
 
 class BodyReader:
-    """Reads the JSON bodies of one type of request."""
-
     def __init__(self, body: type[Any], size: Size, *, ignore_unknown: bool) -> None:
         """`ignore_unknown` passes over fields that the type does not have."""
         self._size = size
@@ -56,7 +54,6 @@ class BodyReader:
         """With so many quotes no field stands twice: texts that must be there take four each, one more field two."""
 
     def read(self, request: Request) -> Any:  # noqa: ANN401 - the type it was made for
-        """Return the body, or raise the problem with it."""
         body, decode = request.body, self._decode
         if len(body) > self._bytes_max:
             raise too_large(self._bytes_max)
@@ -116,7 +113,6 @@ class BodyReader:
 
 
 def shown(text: str) -> str:
-    """Quote what a caller sent, cut to a length that fits a sentence."""
     return repr(text) if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]!r}…"
 
 
@@ -141,12 +137,10 @@ def _check_content_type(content_type: bytes | None) -> None:
 
 
 def too_long(part: str) -> Problem:
-    """Return the refusal of a path or a query that is not worth decoding."""
     return Problem("invalid_input", f"The {part} of a request has at most {TARGET_BYTES_MAX} bytes.", status=431)
 
 
 def read_segment(segment: bytes) -> str:
-    """Return the text in a path, percent-decoded."""
     if len(segment) > TARGET_BYTES_MAX:
         raise too_long("path")
     try:
@@ -156,7 +150,6 @@ def read_segment(segment: bytes) -> str:
 
 
 def read_uuid_segment(segment: bytes) -> str:
-    """Return the id in a path, in its usual form."""
     text = read_segment(segment)
     if _UUID.fullmatch(text):
         return text
@@ -167,7 +160,6 @@ def read_uuid_segment(segment: bytes) -> str:
 
 
 def read_uuid(text: str, field: str, *, status: int = 422) -> str:
-    """Return the id in a body or a query, in its usual form."""
     if _UUID.fullmatch(text):
         return text
     try:
@@ -213,7 +205,6 @@ def _read_label(text: str) -> tuple[str, str]:
 
 
 def read_key(request: Request) -> str | None:
-    """Return the idempotency key."""
     if request.key is None:
         return None
     text = request.key.decode("latin-1").strip()

@@ -46,15 +46,12 @@ SMALL_QUERY_BYTES = 2_048
 
 
 def reader_for(api: Api, operation: Operation) -> Reader:
-    """Return the function that reads the requests of an operation."""
     if operation.reader is not None:
         return operation.reader(api, operation)
     return by_token(api, operation) if operation.scope is not None else nothing(api, operation)
 
 
 def nothing(api: Api, operation: Operation) -> Reader:
-    """For an operation that takes nothing and does not ask who asks."""
-
     def read(request: Request, _segment: bytes, reply: Reply) -> Call:
         return Call(operation.refusal, request, reply, "", None, None, NOBODY, api)
 

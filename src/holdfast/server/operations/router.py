@@ -70,8 +70,6 @@ VERB_OF_METHOD = {"POST": "acquire", "PUT": "acquire", "DELETE": "release", "PAT
 
 
 class Guides:
-    """All routes by their words, to say which one was meant."""
-
     def __init__(self, operations: tuple[Operation, ...]) -> None:
         self._routes: dict[tuple[str, str], list[Operation]] = {}
         """By the first word and the verb, of the paths that have a name between them; and the plain paths."""
@@ -90,7 +88,6 @@ class Guides:
         return DOCS if found is None else f"Did you mean {_listed(found)}? {DOCS}"
 
     def for_method(self, method: bytes, path: bytes) -> str:
-        """Say which route was meant by a method that the path does not take; nothing if that is not known."""
         first, _, last = _words(path)
         if first == "locks" and last not in OTHER_WORDS["locks"] and not self._verb(first, last):
             # The bare name of a lock, or one with slashes in it.
@@ -111,7 +108,6 @@ class Guides:
         return None if verb is None else self._routes.get((near, verb))
 
     def _verb(self, first: str, word: str) -> str | None:
-        """Return our verb for a word, or None."""
         verbs = [verb for known, verb in self._routes if known == first]
         if word in verbs:
             return word
@@ -174,8 +170,6 @@ R = TypeVar("R", bound=Row)
 
 
 class Finder(Generic[R]):
-    """The rows of one server, by path and method."""
-
     def __init__(self, settings: Settings, operations: tuple[Operation, ...], keep: Callable[[Operation], R]) -> None:
         """`keep` makes what is kept for a row, and returned by `find`."""
         self._plain: dict[bytes, dict[bytes, R]] = {}
@@ -208,13 +202,11 @@ class Finder(Generic[R]):
             self._items.setdefault((parts[1], b"/".join(parts[3:])), {})[method] = kept
 
     def check_host(self, request: Request) -> None:
-        """Raise if the request names another host. The connection calls it first; `handle` calls it too."""
         host = request.host
         if host not in self._passed_hosts and host is not None and request.path not in self._any_host:
             self._hosts.check(host)
 
     def is_streaming(self, request: Request) -> bool:
-        """Tell whether a request is for a stream."""
         path = request.path
         if path.endswith(STREAM_SUFFIXES):
             with contextlib.suppress(Problem):
@@ -284,7 +276,6 @@ class Finder(Generic[R]):
         return item, methods
 
     def no_route(self, path: bytes) -> Problem:
-        """Return the refusal of a path that is no route."""
         return Problem("not_found", f"No such route. {self._guides.for_path(path)}")
 
     def _no_method(self, method: bytes, path: bytes, methods: Mapping[bytes, R]) -> Problem:
@@ -308,8 +299,6 @@ log = logging.getLogger("holdfast.server")
 
 
 class Route:
-    """An operation with all that was made ready for it when the server started."""
-
     __slots__ = ("body_bytes_max", "handler", "is_stream", "operation", "read")
 
     def __init__(self, api: Api, operation: Operation) -> None:
@@ -321,8 +310,6 @@ class Route:
 
 
 class Routes(Finder[Route]):
-    """The operations of one server."""
-
     def __init__(self, api: Api, operations: tuple[Operation, ...]) -> None:
         super().__init__(api.settings, operations, partial(Route, api))
         self.api = api
@@ -377,7 +364,6 @@ class Routes(Finder[Route]):
         self.api.refuse(problem, words, request, reply)
 
     async def stream(self, request: Request, response: ResponseWriter) -> None:
-        """Answer a request for a stream."""
         try:
             self.check_host(request)
             route, segment = self.find(request.method, request.path)

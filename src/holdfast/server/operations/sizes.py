@@ -52,8 +52,6 @@ _MARKS = (b",", b"[", b"{")
 
 
 class Size(msgspec.Struct, frozen=True):
-    """What a body may have at most."""
-
     bytes_max: int
     texts_max: int
     """Strings in it, the names of its fields among them."""
@@ -82,12 +80,10 @@ def pieces_of(body: bytes, splits_max: int = -1) -> list[bytes]:
 
 
 def too_large(bytes_max: int) -> Problem:
-    """Return the refusal of a body that is larger than its route takes."""
     return Problem("invalid_input", f"The body may have at most {bytes_max} bytes.", status=413)
 
 
 def size_of(operation: Operation, settings: Settings) -> Size:
-    """Return what the bodies of an operation may have at most."""
     body = operation.body
     if body is None:
         # It is not looked at: some clients send one with everything.

@@ -25,7 +25,6 @@ class Turns:
 
     @asynccontextmanager
     async def turn(self, principal: str) -> AsyncIterator[None]:
-        """Wait for a turn, and have it until the block is left."""
         if self._is_taken:
             await self._wait(principal)
         self._is_taken = True
@@ -46,7 +45,6 @@ class Turns:
             raise
 
     def _pass_on(self) -> None:
-        """Give the turn to the next who still wants it."""
         while self._waiting:
             principal = next(iter(self._waiting))
             those = self._waiting.pop(principal)
