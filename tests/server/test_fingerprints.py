@@ -10,7 +10,7 @@ import pytest
 from holdfast.server.access.auth import Caller
 from holdfast.server.http.messages import request_from
 from holdfast.server.operations.call import Call
-from holdfast.server.operations.reading import reader_for
+from holdfast.server.operations.decoding import reader_for
 from holdfast.server.operations.table import OPERATIONS
 from holdfast.settings import Settings
 

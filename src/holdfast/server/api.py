@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -25,7 +26,6 @@ from holdfast.server.access.origins import Origins
 from holdfast.server.access.proxies import Proxies
 from holdfast.server.access.refusals import RefusalLog, WrongTokens
 from holdfast.server.observability.metrics import Meter
-from holdfast.server.operations.turns import Turns
 from holdfast.server.pages.recent import Recent
 from holdfast.server.streams.frames import Frames
 from holdfast.server.streams.limit import OpenStreams
@@ -33,7 +33,7 @@ from holdfast.server.streams.live_feed import LiveFeed
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
+    from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 
     from holdfast.core.commands import Command
     from holdfast.core.state import State
@@ -55,6 +55,52 @@ BUG = "This is a bug of ours: report it with the request id."
 log = logging.getLogger("holdfast.server")
 
 
+class FairLock:
+    """A lock for reads that take their time; the principals that wait for it take turns.
+
+    Such a read is made in slices, and between two of them everybody else is served. A hundred of them at once would be
+    a hundred slices between two requests, so there is one at a time.
+    """
+
+    def __init__(self) -> None:
+        self._is_taken = False
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+        """By principal; the one whose turn it is next comes first."""
+
+    @contextlib.asynccontextmanager
+    async def held_for(self, principal: str) -> AsyncIterator[None]:
+        if self._is_taken:
+            await self._wait(principal)
+        self._is_taken = True
+        try:
+            yield
+        finally:
+            self._pass_on()
+
+    async def _wait(self, principal: str) -> None:
+        mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(principal, deque()).append(mine)
+        try:
+            await mine
+        except asyncio.CancelledError:
+            if mine.done() and not mine.cancelled():
+                # It was given the turn, and will not take it.
+                self._pass_on()
+            raise
+
+    def _pass_on(self) -> None:
+        while self._waiting:
+            principal = next(iter(self._waiting))
+            those = self._waiting.pop(principal)
+            following = those.popleft()
+            if those:
+                self._waiting[principal] = those
+            if not following.done():
+                following.set_result(None)
+                return
+        self._is_taken = False
+
+
 class Api:
     def __init__(self, engine: Engine, auth: Auth, settings: Settings, meter: Meter | None = None) -> None:
         """`meter` is that of the process, if it has one already."""
@@ -65,7 +111,7 @@ class Api:
         """Whether callers are told the code `revoked`: not by the setting that restores OctoStore's rule."""
         self.meter = meter or Meter(settings, engine.clock, engine.measures)
         self.counters = self.meter.sources.counters
-        self._turns = Turns()
+        self._slow_reads = FairLock()
         self.streams = OpenStreams(settings.watches_per_principal_max)
         self.followers = OpenStreams(settings.followers_per_principal_max, "followers")
         self.followed: dict[str, object] = {}
@@ -252,7 +298,7 @@ class Api:
 
         async def answer() -> None:
             try:
-                async with self._turns.turn(call.caller.principal):
+                async with self._slow_reads.held_for(call.caller.principal):
                     answered = await look()
             except DeposedError as error:
                 answered = call.refusal(render.problem(NotLeader(str(error))), call.request)

@@ -24,8 +24,7 @@ from holdfast.server.access.origins import OwnOrigin
 from holdfast.server.http.asgi import Application, AsgiCycle
 from holdfast.server.http.connection import ResponseStream
 from holdfast.server.http.header_cache import NEVER_REPEATED
-from holdfast.server.http.messages import request_from
-from holdfast.server.operations.sizes import SMALL_BODY_BYTES
+from holdfast.server.http.messages import SMALL_BODY_BYTES, request_from
 from holdfast.server.render import envelope
 from holdfast.wire.problems import Problem
 

@@ -18,7 +18,7 @@ from holdfast.core.values import Terms, may_touch
 from holdfast.engine.ids import new_uuid
 from holdfast.server import render
 from holdfast.server.access.claimsecrets import ClaimId, claim_secret, grant_of
-from holdfast.server.operations.parts import read_uuid
+from holdfast.server.operations.decoding import read_uuid
 from holdfast.server.render import encode, no_content
 from holdfast.wire.problems import Problem
 from holdfast.wire.replies import ClaimSecretReply

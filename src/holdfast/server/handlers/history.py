@@ -22,7 +22,7 @@ from msgspec import UNSET, Raw
 
 from holdfast.engine.build import HeldQuery, HistoryQuery
 from holdfast.server.handlers.paging import PAGE_BYTES, SLICE_ITEMS
-from holdfast.server.operations.parts import LABEL
+from holdfast.server.operations.decoding import LABEL
 from holdfast.server.render import encode, holder_id
 from holdfast.server.streams.happenings import changes
 from holdfast.server.times import rfc3339

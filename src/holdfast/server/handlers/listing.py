@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.core.values import has_labels
 from holdfast.server import render
 from holdfast.server.handlers import history, paging
-from holdfast.server.operations.parts import LABEL, read_uuid
+from holdfast.server.operations.decoding import LABEL, read_uuid
 from holdfast.server.render import encode
 from holdfast.wire.replies import LocksReply
 

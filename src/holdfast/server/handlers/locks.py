@@ -12,7 +12,7 @@ from holdfast.core.commands import Release, Renew, Reopen, Revoke, Transfer
 from holdfast.core.deadlock import why as follow
 from holdfast.engine.ids import new_uuid
 from holdfast.server import render
-from holdfast.server.operations.parts import read_uuid
+from holdfast.server.operations.decoding import read_uuid
 from holdfast.server.render import encode, no_content
 from holdfast.server.times import rfc3339
 from holdfast.wire.holders import shown_as

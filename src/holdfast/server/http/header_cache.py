@@ -22,8 +22,7 @@ import re
 import msgspec
 
 from holdfast.engine.ids import new_request_id
-from holdfast.server.http.messages import Request
-from holdfast.server.operations.sizes import SMALL_BODY_BYTES
+from holdfast.server.http.messages import SMALL_BODY_BYTES, Request
 
 HEADS_MAX = 2
 """How many are kept for a connection: one with a key and one without, since a claim has a key and a renewal has not."""

@@ -33,8 +33,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 import msgspec
 
 from holdfast.server.http.limits import BodyBudget, SchedDelay, WriteBudget
-from holdfast.server.http.messages import Fields, Request, ResponsePrefix, StreamHandler
-from holdfast.server.operations.sizes import SMALL_BODY_BYTES
+from holdfast.server.http.messages import SMALL_BODY_BYTES, Fields, Request, ResponsePrefix, StreamHandler
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:

@@ -17,11 +17,18 @@ from holdfast.wire.problems import Problem
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+SMALL_BODY_BYTES = 16_384
+"""Up to here a body is read before it is known who sends it; a larger one only for an authenticated sender."""
+
 Fields: TypeAlias = tuple[tuple[bytes, bytes], ...]
 """Header fields of a response."""
 
 _SINGLE = frozenset({b"authorization", b"content-length", b"content-type", b"host", b"idempotency-key"})
 """Fields that we, or a proxy, read. If one appears twice, two readers could disagree."""
+
+
+def too_large(bytes_max: int) -> Problem:
+    return Problem("invalid_input", f"The body may have at most {bytes_max} bytes.", status=413)
 
 
 def fold(fields: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:

@@ -35,8 +35,7 @@ import httptools
 
 from holdfast.server.api import BUG
 from holdfast.server.http.header_cache import END_OF_LINE, HEADS_MAX, CachedHeader, cached_header_of
-from holdfast.server.http.messages import Request, fold, request_from
-from holdfast.server.operations.sizes import SMALL_BODY_BYTES, too_large
+from holdfast.server.http.messages import SMALL_BODY_BYTES, Request, fold, request_from, too_large
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:

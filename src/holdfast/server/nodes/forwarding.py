@@ -28,14 +28,14 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.server.access.refusals import place_of
 from holdfast.server.http.manager import Handler
-from holdfast.server.http.messages import ClientDisconnectedError
+from holdfast.server.http.messages import SMALL_BODY_BYTES, ClientDisconnectedError
 from holdfast.server.nodes.bearers import Bearers, LargeBodies
 from holdfast.server.nodes.link.frames import Begun, Over, Piece
 from holdfast.server.nodes.link.streams import Here, Inbox
-from holdfast.server.nodes.pending import Held, Pending, Row
+from holdfast.server.nodes.pending import Held, Pending
 from holdfast.server.operations.call import NOBODY, Call, Counters
+from holdfast.server.operations.operation import Key
 from holdfast.server.operations.router import Finder
-from holdfast.server.operations.sizes import SMALL_BODY_BYTES
 from holdfast.server.render import envelope
 from holdfast.wire.problems import Problem
 
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from holdfast.server.nodes.link.frames import Answered, Fields
     from holdfast.server.nodes.node import Node
     from holdfast.server.nodes.tenure import Tenure
-    from holdfast.server.operations.call import Envelope, Reply
+    from holdfast.server.operations.call import Reply
     from holdfast.server.operations.operation import Operation
     from holdfast.settings import Settings
 
@@ -74,7 +74,7 @@ _EVENTS = b"text/event-stream"
 log = logging.getLogger("holdfast.server.nodes")
 
 
-class Forwarding(Finder[Row]):
+class Forwarding(Finder):
     """Passes requests on, in the place of the routes."""
 
     def __init__(
@@ -92,7 +92,7 @@ class Forwarding(Finder[Row]):
 
         `counters` counts what is refused here.
         """
-        super().__init__(settings, operations, partial(Row, settings))
+        super().__init__(settings, operations)
         self._node = node
         self._read_ms = clock.monotonic_ms
         self._proxies = proxies
@@ -144,12 +144,12 @@ class Forwarding(Finder[Row]):
         except Problem as problem:
             self.refuse(problem, request, reply)
             return
-        if row.is_local:
+        if row.operation.is_local:
             self._answer_by_itself(row.operation, request, reply)
             return
         if self._bodies and request.request_id in self._bodies:
             reply = partial(self._free_and_reply, reply)
-        may_repeat = request.method in _SAFE or (request.key is not None and row.honours_key)
+        may_repeat = request.method in _SAFE or (request.key is not None and row.operation.key is not Key.IGNORED)
         pending = Pending(request, reply, None, self._read_ms(), may_repeat)
         request.on_lost = partial(self._left, pending)
         self._pass_on(pending)
@@ -158,7 +158,7 @@ class Forwarding(Finder[Row]):
         """Refuse a request in the words of its route. It rests on no state, so it is said at once."""
         self._bodies.free(request.request_id)
         self._counters.refuse(problem.code)
-        reply(request, *self._words_of(request)(problem, request))
+        reply(request, *self.words_of(request)(problem, request))
 
     def _free_and_reply(self, reply: Reply, request: Request, status: int, body: bytes, headers: Fields) -> None:
         """Answer one whose body was large."""
@@ -183,7 +183,7 @@ class Forwarding(Finder[Row]):
         try:
             self.check_host(request)
             row, _ = self.find(request.method, request.path)
-            if row.has_body:
+            if row.operation.body is not None:
                 await response.read_body()
         except ClientDisconnectedError:
             self._bodies.free(request.request_id)
@@ -315,20 +315,14 @@ class Forwarding(Finder[Row]):
 
     def _answer_problem(self, pending: Pending, problem: Problem) -> None:
         self._counters.refuse(problem.code)
-        pending.answer(*self._words_of(pending.request)(problem, pending.request))
+        pending.answer(*self.words_of(pending.request)(problem, pending.request))
 
     def _reply_uncertain(self, reply: Reply, request: Request, status: int, body: bytes, headers: Fields) -> None:
         """Answer one of which a copy may have been done: that this copy was not says nothing of the other."""
         if status in _NOT_DONE:
             problem = Problem("outcome_unknown", UNKNOWN, retry_after_ms=RETRY_MS)
-            status, body, headers = self._words_of(request)(problem, request)
+            status, body, headers = self.words_of(request)(problem, request)
         reply(request, status, body, headers)
-
-    def _words_of(self, request: Request) -> Envelope:
-        """Return what puts a problem into the words of a request's route."""
-        with contextlib.suppress(Problem):
-            return self.find(request.method, request.path)[0].operation.refusal
-        return envelope
 
     def hand_over_soon(self) -> None:
         """Look whether somebody can answer what is held."""

@@ -31,35 +31,17 @@ import msgspec
 from holdfast.server.http.messages import Request
 from holdfast.server.nodes.link.streams import Inbox
 from holdfast.server.operations.call import Reply
-from holdfast.server.operations.operation import Key
-from holdfast.server.operations.sizes import size_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from holdfast.server.nodes.link.frames import Fields
-    from holdfast.server.operations.operation import Operation
-    from holdfast.settings import Settings
 
 HELD_MS_MAX = 5_000
 HELD_MAX = 8_192
 HELD_BYTES_MAX = 32 * 2**20
 ITSELF_BYTES = 1_024
 """What a request takes beside its head and body."""
-
-
-class Row:
-    """What a follower must know of an operation."""
-
-    __slots__ = ("body_bytes_max", "has_body", "honours_key", "is_local", "is_stream", "operation")
-
-    def __init__(self, settings: Settings, operation: Operation) -> None:
-        self.operation = operation
-        self.is_stream = operation.is_stream
-        self.is_local = operation.is_local
-        self.has_body = operation.body is not None
-        self.honours_key = operation.key is not Key.IGNORED
-        self.body_bytes_max = size_of(operation, settings).bytes_max
 
 
 class Pending(msgspec.Struct, eq=False):

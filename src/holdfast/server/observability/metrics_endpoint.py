@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.server.access.secrets import digest
 from holdfast.server.observability.metrics import CONTENT_TYPE
-from holdfast.server.operations.reading import by_token, nothing
+from holdfast.server.operations.decoding import by_token, nothing
 
 if TYPE_CHECKING:
     from holdfast.core.state import State

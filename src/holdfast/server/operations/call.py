@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
 import msgspec
 
@@ -15,6 +15,9 @@ from holdfast.server.access.auth import Caller
 from holdfast.server.http.messages import Request
 from holdfast.server.render import Answered, problem
 from holdfast.wire.problems import Problem
+
+if TYPE_CHECKING:
+    from holdfast.server.api import Api
 
 Reply: TypeAlias = Callable[[Request, int, bytes, tuple[tuple[bytes, bytes], ...]], None]
 """Answers a request: a connection has one for all of its requests, and none is made for each."""
@@ -44,18 +47,6 @@ class Counters:
         self.reasons[code] = self.reasons.get(code, 0) + 1
 
 
-class Tells(Protocol):
-    """Tells outcomes: the `Api`."""
-
-    counters: Counters
-
-    def refusal_of(self, call: Call, outcome: object) -> Answered:
-        """Put what was decided against a call into a reply."""
-
-    def bug_in(self, call: Call, error: Exception) -> Answered:
-        """Put into a reply that there was a bug."""
-
-
 class Call(msgspec.Struct):
     """One request after all of it was read, on its way through a handler. It may be in a circle, so gc stays on.
 
@@ -71,7 +62,7 @@ class Call(msgspec.Struct):
     """The query's fields, or what `read_query` made of them."""
     body: Any
     caller: Caller
-    teller: Tells
+    api: Api
     key: str | None = None
     fingerprint: str = ""
     """Of the content, if the operation compares it; empty without a key."""
@@ -88,7 +79,7 @@ class Call(msgspec.Struct):
 
         Everything that is decided is answered here, so what leaves no record is counted here, for `/status`.
         """
-        shows, teller = self.shows, self.teller
+        shows, api = self.shows, self.api
         kind = type(outcome)
         show = shows.get(kind)
         if show is None:
@@ -96,15 +87,15 @@ class Call(msgspec.Struct):
             kind = type(outcome)
             show = shows.get(kind)
         if kind is Acquired:
-            teller.counters.reacquires += outcome.reacquired
+            api.counters.reacquires += outcome.reacquired
         elif kind in _REFUSALS:
-            teller.counters.refusals += 1
+            api.counters.refusals += 1
             if show is not None:
-                teller.counters.shown[kind] = teller.counters.shown.get(kind, 0) + 1
+                api.counters.shown[kind] = api.counters.shown.get(kind, 0) + 1
         try:
-            answered = teller.refusal_of(self, outcome) if show is None else show(teller, self, outcome, now)
+            answered = api.refusal_of(self, outcome) if show is None else show(api, self, outcome, now)
         except Exception as error:  # noqa: BLE001 - It is decided: without an answer the connection waits for ever.
-            answered = teller.bug_in(self, error)
+            answered = api.bug_in(self, error)
         # In two steps: to call with what is not unpacked yet takes longer.
         reply, (status, body, headers) = self.reply, answered
         reply(self.request, status, body, headers)
@@ -116,7 +107,7 @@ class Call(msgspec.Struct):
             reply(self.request, status, body, headers)
         else:
             why = problem(outcome)
-            self.teller.counters.refuse(why.code)
+            self.api.counters.refuse(why.code)
             self.answer(self.refusal(why, self.request))
 
 

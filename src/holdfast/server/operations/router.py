@@ -4,8 +4,7 @@ A name in a path is one percent-encoded segment. Literal slashes are accepted to
 the verb, whatever the method (N2). Verbs that no operation has are known too, so that a name never changes its meaning.
 A path that is a route as it stands comes first: `POST /locks/heartbeat` is the gateway's, `GET` there asks for a name.
 
-`Finder` knows paths and methods; what it keeps for each row is up to its user. `Guides` suggests a route for a request
-that matched none.
+`Guides` suggests a route for a request that matched none.
 """
 
 from __future__ import annotations
@@ -13,17 +12,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from difflib import get_close_matches
-from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from holdfast.extras import how_to_install
 from holdfast.server.access.hosts import Hosts
 from holdfast.server.api import BUG
 from holdfast.server.http.manager import Handler
-from holdfast.server.operations.reading import reader_for
-from holdfast.server.operations.sizes import SMALL_BODY_BYTES, size_of
+from holdfast.server.http.messages import SMALL_BODY_BYTES
+from holdfast.server.operations.decoding import body_bytes_max, reader_for
 from holdfast.server.render import envelope
 from holdfast.settings import parse_address, parse_url
 from holdfast.wire.problems import Problem
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
     from holdfast.server.api import Api
     from holdfast.server.http.messages import Fields, Request, ResponseWriter
     from holdfast.server.operations.call import Envelope, Reply
-    from holdfast.server.operations.operation import Operation
+    from holdfast.server.operations.operation import Operation, Reader
     from holdfast.server.render import Answered
     from holdfast.server.streams.stream import Stream
     from holdfast.settings import Settings
@@ -159,23 +157,31 @@ STREAM_SUFFIXES = (b"/watch", b"/events", b"/follow", b"/backup", b"/live")
 """Of the paths of streams: nearly all requests are recognised as no stream by this check alone."""
 
 
-class Row(Protocol):
-    """What is kept for an operation."""
+class Route:
+    """An operation with all that was made ready for it when the server started."""
 
-    operation: Operation
-    is_stream: bool
+    __slots__ = ("body_bytes_max", "handler", "is_stream", "operation", "read")
+
+    read: Reader
+    """Only where there is an `Api`."""
+
+    def __init__(self, operation: Operation, settings: Settings, api: Api | None) -> None:
+        self.operation = operation
+        self.handler = operation.handler
+        self.is_stream = operation.is_stream
+        self.body_bytes_max = body_bytes_max(operation, settings)
+        if api is not None:
+            self.read = reader_for(api, operation)
 
 
-R = TypeVar("R", bound=Row)
+class Finder:
+    """The routes of one server by path and method, for an authority or, without an `Api`, for a node that follows."""
 
-
-class Finder(Generic[R]):
-    def __init__(self, settings: Settings, operations: tuple[Operation, ...], keep: Callable[[Operation], R]) -> None:
-        """`keep` makes what is kept for a row, and returned by `find`."""
-        self._plain: dict[bytes, dict[bytes, R]] = {}
-        self._lock_verbs: dict[bytes, dict[bytes, R]] = {}
-        self._items: dict[tuple[bytes, bytes], dict[bytes, R]] = {}
-        self._rooms: dict[tuple[bytes, bytes], dict[bytes, R]] = {}
+    def __init__(self, settings: Settings, operations: tuple[Operation, ...], api: Api | None = None) -> None:
+        self._plain: dict[bytes, dict[bytes, Route]] = {}
+        self._lock_verbs: dict[bytes, dict[bytes, Route]] = {}
+        self._items: dict[tuple[bytes, bytes], dict[bytes, Route]] = {}
+        self._rooms: dict[tuple[bytes, bytes], dict[bytes, Route]] = {}
         """Of the operators' page, by the room and the verb behind the name."""
         public = parse_url(settings.public_url)
         called = None if public is None else public.hostname
@@ -184,22 +190,22 @@ class Finder(Generic[R]):
         self._any_host = frozenset(operation.path.encode() for operation in operations if operation.any_host)
         self._guides = Guides(operations)
         for operation in operations:
-            self._enter(operation.method.encode(), operation.path.encode(), keep(operation))
+            self._enter(operation.method.encode(), operation.path.encode(), Route(operation, settings, api))
         # No path that is a route as it stands may look like a verb of a name: that is looked for first.
         below = (path.removeprefix(_LOCKS) for path in self._plain if path.startswith(_LOCKS))
         taken = {rest.rpartition(b"/")[2] for rest in below if rest.count(b"/")}
         self._by_verb = {verb: methods for verb, methods in self._lock_verbs.items() if verb and verb not in taken}
 
-    def _enter(self, method: bytes, path: bytes, kept: R) -> None:
+    def _enter(self, method: bytes, path: bytes, route: Route) -> None:
         parts = path.split(b"/")
         if b"{" not in path:
-            self._plain.setdefault(path, {})[method] = kept
+            self._plain.setdefault(path, {})[method] = route
         elif path.startswith(_PAGES):
-            self._rooms.setdefault((parts[2], b"/".join(parts[4:])), {})[method] = kept
+            self._rooms.setdefault((parts[2], b"/".join(parts[4:])), {})[method] = route
         elif path.startswith(_LOCKS):
-            self._lock_verbs.setdefault(b"/".join(parts[3:]), {})[method] = kept
+            self._lock_verbs.setdefault(b"/".join(parts[3:]), {})[method] = route
         else:
-            self._items.setdefault((parts[1], b"/".join(parts[3:])), {})[method] = kept
+            self._items.setdefault((parts[1], b"/".join(parts[3:])), {})[method] = route
 
     def check_host(self, request: Request) -> None:
         host = request.host
@@ -219,7 +225,13 @@ class Finder(Generic[R]):
             return self.find(request.method, request.path)[0].operation.path
         return ""
 
-    def find(self, method: bytes, path: bytes) -> tuple[R, bytes]:
+    def words_of(self, request: Request) -> Envelope:
+        """Return what puts a problem into the words of a request's route."""
+        with contextlib.suppress(Problem):
+            return self.find(request.method, request.path)[0].operation.refusal
+        return envelope
+
+    def find(self, method: bytes, path: bytes) -> tuple[Route, bytes]:
         """Return the route and the segment of the path that it is about, or raise 404 or 405."""
         # `removeprefix` returns the very same bytes if they have another beginning.
         rest = path.removeprefix(_LOCKS)
@@ -246,7 +258,7 @@ class Finder(Generic[R]):
             raise self._no_method(method, path, {**methods, **plain})
         return methods[method], segment
 
-    def _find_lock(self, rest: bytes) -> tuple[bytes, dict[bytes, R]]:
+    def _find_lock(self, rest: bytes) -> tuple[bytes, dict[bytes, Route]]:
         name, _, verb = rest.rpartition(b"/")
         if verb not in VERBS:
             name, verb = rest, b""
@@ -255,7 +267,7 @@ class Finder(Generic[R]):
             raise self.no_route(_LOCKS + rest)
         return name, methods
 
-    def _find_page(self, path: bytes) -> tuple[bytes, dict[bytes, R]]:
+    def _find_page(self, path: bytes) -> tuple[bytes, dict[bytes, Route]]:
         """Find `/ui/room/name` or `/ui/room/name/verb`. A name may have literal slashes, if what follows is no verb."""
         room, _, rest = path.removeprefix(_PAGES).partition(b"/")
         item, _, verb = rest.partition(b"/")
@@ -268,7 +280,7 @@ class Finder(Generic[R]):
             raise self.no_route(path)
         return b"", self._rooms[_ANY_PAGE]
 
-    def _find_item(self, path: bytes) -> tuple[bytes, dict[bytes, R]]:
+    def _find_item(self, path: bytes) -> tuple[bytes, dict[bytes, Route]]:
         _, kind, item, verb = (*path.split(b"/", 3), b"", b"", b"")[:4]
         methods = self._items.get((kind, verb))
         if not item or methods is None:
@@ -278,7 +290,7 @@ class Finder(Generic[R]):
     def no_route(self, path: bytes) -> Problem:
         return Problem("not_found", f"No such route. {self._guides.for_path(path)}")
 
-    def _no_method(self, method: bytes, path: bytes, methods: Mapping[bytes, R]) -> Problem:
+    def _no_method(self, method: bytes, path: bytes, methods: Mapping[bytes, Route]) -> Problem:
         allowed = sorted(method.decode() for method in methods)
         if "GET" in allowed:
             allowed.insert(1, "HEAD")
@@ -298,20 +310,11 @@ _STREAM_FIELDS = (
 log = logging.getLogger("holdfast.server")
 
 
-class Route:
-    __slots__ = ("body_bytes_max", "handler", "is_stream", "operation", "read")
+class Routes(Finder):
+    """The operations of an authority."""
 
-    def __init__(self, api: Api, operation: Operation) -> None:
-        self.operation = operation
-        self.read = reader_for(api, operation)
-        self.handler = operation.handler
-        self.is_stream = operation.is_stream
-        self.body_bytes_max = size_of(operation, api.settings).bytes_max
-
-
-class Routes(Finder[Route]):
     def __init__(self, api: Api, operations: tuple[Operation, ...]) -> None:
-        super().__init__(api.settings, operations, partial(Route, api))
+        super().__init__(api.settings, operations, api)
         self.api = api
 
     def handler(self, headers: Fields = ()) -> Handler:
@@ -358,10 +361,7 @@ class Routes(Finder[Route]):
 
     def refuse(self, problem: Problem, request: Request, reply: Reply) -> None:
         """Refuse a request in the words of its route; if the refusal rests on the state, not before that is durable."""
-        words: Envelope = envelope
-        with contextlib.suppress(Problem):
-            words = self.find(request.method, request.path)[0].operation.refusal
-        self.api.refuse(problem, words, request, reply)
+        self.api.refuse(problem, self.words_of(request), request, reply)
 
     async def stream(self, request: Request, response: ResponseWriter) -> None:
         try:

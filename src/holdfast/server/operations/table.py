@@ -1,13 +1,13 @@
 """Every operation of the API, one row each: the routes, the decoding of requests and `/openapi.json` are made of them.
 
-The rows of the gateway are in `gateway/handlers.py`, those of the operators' page in `pages/table.py`.
+The rows of the gateway are in `handlers/gateway.py`, those of the operators' page in `pages/table.py`.
 """
 
 from __future__ import annotations
 
 from holdfast.server.access.auth import own_scope
-from holdfast.server.gateway.handlers import GATEWAY
 from holdfast.server.handlers import claims, health, history, listing, locks, paging, sessions, tokens
+from holdfast.server.handlers.gateway import GATEWAY
 from holdfast.server.observability import metrics_endpoint
 from holdfast.server.operations.operation import Key, Operation
 from holdfast.server.pages.documents import Documents

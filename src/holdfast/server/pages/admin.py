@@ -19,8 +19,7 @@ from holdfast.server.handlers import paging
 from holdfast.server.handlers.tokens import check_reach, is_hidden, note_gone, picked_for
 from holdfast.server.observability import charts
 from holdfast.server.observability.charts import STEP_MS
-from holdfast.server.operations.parts import read_uuid
-from holdfast.server.operations.reading import fingerprint
+from holdfast.server.operations.decoding import fingerprint, read_uuid
 from holdfast.server.pages import site
 from holdfast.server.render import encode
 from holdfast.wire.replies import TokenReply

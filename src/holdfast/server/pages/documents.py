@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast import __version__
+from holdfast.server.operations.decoding import LABEL
 from holdfast.server.operations.operation import Key
-from holdfast.server.operations.parts import LABEL
 from holdfast.server.render import envelope
 from holdfast.wire.problems import KINDS
 from holdfast.wire.requests import field_names

@@ -28,8 +28,7 @@ from holdfast.core.state import EMPTY
 from holdfast.core.values import OWNER_CHARS_MAX, REASON_CHARS_MAX
 from holdfast.engine.build import HistoryQuery
 from holdfast.engine.ids import new_uuid
-from holdfast.server.operations.parts import read_uuid
-from holdfast.server.operations.reading import fingerprint
+from holdfast.server.operations.decoding import fingerprint, read_uuid
 from holdfast.server.pages import site
 from holdfast.server.pages.history import draw, happened, page_of, shown_owner, story_of
 from holdfast.server.pages.rows import Field, Row, fields_of, row_of, sign_of, span_text

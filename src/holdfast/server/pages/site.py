@@ -28,7 +28,7 @@ from holdfast.server.access import cookies
 from holdfast.server.access.auth import in_order
 from holdfast.server.access.origins import fields_of, is_form
 from holdfast.server.operations.call import NOBODY, Call
-from holdfast.server.operations.parts import (
+from holdfast.server.operations.decoding import (
     QUERY_FIELDS_MAX,
     TARGET_BYTES_MAX,
     read_segment,

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine.build import JournalError
 from holdfast.engine.feed import EVERYTHING
-from holdfast.server.operations.parts import LABEL
+from holdfast.server.operations.decoding import LABEL
 from holdfast.server.render import encode
 from holdfast.server.streams.frames import EventCursor, Ids, parse_id
 from holdfast.server.streams.stream import WRITE_BYTES, Stream

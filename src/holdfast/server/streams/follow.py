@@ -22,7 +22,7 @@ from holdfast.core.values import EndedLease, EndedSession, may_touch
 from holdfast.engine.build import JournalError
 from holdfast.engine.ids import new_uuid
 from holdfast.server.access.claimsecrets import is_own, was_own
-from holdfast.server.operations.parts import read_uuid
+from holdfast.server.operations.decoding import read_uuid
 from holdfast.server.render import encode
 from holdfast.server.streams.stream import Stream
 from holdfast.server.times import rfc3339

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from holdfast.server.access.cookies import shown_in
 from holdfast.server.http.connection import LATER_BYTES
 from holdfast.server.http.manager import LONG_SECONDS
-from holdfast.server.http.messages import Request
+from holdfast.server.http.messages import SMALL_BODY_BYTES, Request
 from holdfast.server.nodes.link.fewlines import FewLines
 from holdfast.server.nodes.link.framed import Framed
 from holdfast.server.nodes.link.frames import (
@@ -49,7 +49,6 @@ from holdfast.server.nodes.link.frames import (
 )
 from holdfast.server.nodes.link.handshake import Bond, LeadersHandshake
 from holdfast.server.nodes.link.streams import LeadersStream
-from holdfast.server.operations.sizes import SMALL_BODY_BYTES
 from holdfast.server.render import envelope
 from holdfast.wire.problems import Problem
 

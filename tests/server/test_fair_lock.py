@@ -1,18 +1,18 @@
-"""Looks that take their time are made one after another, and those who ask take turns."""
+"""Looks that take their time are made one after another, and those who ask take lock."""
 
 import asyncio
 from collections.abc import Callable
 
-from holdfast.server.operations.turns import Turns
+from holdfast.server.api import FairLock
 from holdfast.testing.clock import ManualClock
 from tests.engine.driving import run
 
 
-def played(scene: Callable[[Turns, list[str]], object]) -> list[str]:
+def played(scene: Callable[[FairLock, list[str]], object]) -> list[str]:
     told: list[str] = []
 
     async def play(_clock: ManualClock) -> None:
-        result = scene(Turns(), told)
+        result = scene(FairLock(), told)
         assert asyncio.iscoroutine(result)
         await result
 
@@ -20,8 +20,8 @@ def played(scene: Callable[[Turns, list[str]], object]) -> list[str]:
     return told
 
 
-async def look(turns: Turns, who: str, told: list[str]) -> None:
-    async with turns.turn(who.rstrip("0123456789")):
+async def look(lock: FairLock, who: str, told: list[str]) -> None:
+    async with lock.held_for(who.rstrip("0123456789")):
         told.append(f"{who} begins")
         for _ in range(3):
             await asyncio.sleep(0)
@@ -31,8 +31,8 @@ async def look(turns: Turns, who: str, told: list[str]) -> None:
 def test_one_looks_at_a_time_and_who_asks_for_many_waits_for_its_own() -> None:
     """Of nine looks by one and one look by another, the other's comes third, and no two are made at once."""
 
-    async def scene(turns: Turns, told: list[str]) -> None:
-        await asyncio.gather(*(look(turns, f"eve{number}", told) for number in range(9)), look(turns, "ana", told))
+    async def scene(lock: FairLock, told: list[str]) -> None:
+        await asyncio.gather(*(look(lock, f"eve{number}", told) for number in range(9)), look(lock, "ana", told))
 
     told = played(scene)
     assert told.index("ana begins") == 4
@@ -42,8 +42,8 @@ def test_one_looks_at_a_time_and_who_asks_for_many_waits_for_its_own() -> None:
 def test_one_who_left_does_not_keep_the_turn() -> None:
     """A look that was given up while it waited, or just as it was given the turn, stops nobody."""
 
-    async def scene(turns: Turns, told: list[str]) -> None:
-        tasks = [asyncio.ensure_future(look(turns, f"eve{number}", told)) for number in range(4)]
+    async def scene(lock: FairLock, told: list[str]) -> None:
+        tasks = [asyncio.ensure_future(look(lock, f"eve{number}", told)) for number in range(4)]
         await asyncio.sleep(0)
         tasks[1].cancel()
         while "eve0 ends" not in told:  # noqa: ASYNC110 - it must be seen at once
