@@ -19,9 +19,9 @@ from holdfast.engine.archiving import Archiving
 from holdfast.engine.engine import Engine
 from holdfast.journal.atonce import AtOnce
 from holdfast.journal.base import HistoryQuery, JournalUnavailableError, OutcomeUnknownError
-from holdfast.journal.memory import MemoryJournal
 from holdfast.testing.clock import ManualClock
 from tests.support import asking, proof
+from tests.support.memory_journal import MemoryJournal
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence

@@ -14,8 +14,8 @@ from holdfast.core.values import Limits
 from holdfast.engine import archiving, snapshot
 from holdfast.engine.archiving import RETRY_MS_MAX, RETRY_MS_MIN, Archiving
 from holdfast.journal.base import Changes, JournalUnavailableError
-from holdfast.journal.memory import MemoryJournal
 from tests.engine.driving import SlicedJournal, acquire, picture, release, renew, run, serving, tail, turns
+from tests.support.memory_journal import MemoryJournal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

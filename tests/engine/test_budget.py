@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from holdfast.core.answers import Acquired
 from holdfast.engine.clock import BUDGET_MS, LOG_EVERY_MS
-from holdfast.journal.memory import MemoryJournal
 from tests.engine.driving import acquire, release, run, serving
+from tests.support.memory_journal import MemoryJournal
 
 if TYPE_CHECKING:
     import pytest

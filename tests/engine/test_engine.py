@@ -16,8 +16,8 @@ from holdfast.core.values import Limits
 from holdfast.engine.engine import Engine
 from holdfast.engine.replies import Unavailable
 from holdfast.journal.base import Health, JournalUnavailableError
-from holdfast.journal.memory import MemoryJournal
 from tests.engine.driving import Asked, GateJournal, acquire, release, renew, run, serving, tail, turns
+from tests.support.memory_journal import MemoryJournal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -16,7 +16,6 @@ from holdfast.engine.replies import Unavailable, Unknown
 from holdfast.engine.waiters import after_wait
 from holdfast.journal.base import DeposedError, JournalDamagedError, JournalUnavailableError, OutcomeUnknownError
 from holdfast.journal.failpoints import arm
-from holdfast.journal.memory import MemoryJournal
 from tests.engine.driving import (
     Asked,
     FateJournal,
@@ -33,6 +32,7 @@ from tests.engine.driving import (
     tail,
     turns,
 )
+from tests.support.memory_journal import MemoryJournal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -24,8 +24,8 @@ from holdfast.core.events import (
 from holdfast.core.values import Lease
 from holdfast.engine.feed import ALL_BACKLOG_MAX, BACKLOG_MAX, EVERYTHING, FOLLOWERS_PER_ID_MAX, NAMES_BACKLOG_MAX, Feed
 from holdfast.journal.base import JournalUnavailableError
-from holdfast.journal.memory import MemoryJournal
 from tests.engine.driving import GateJournal, acquire, release, renew, run, serving, turns
+from tests.support.memory_journal import MemoryJournal
 
 if TYPE_CHECKING:
     from types import FrameType

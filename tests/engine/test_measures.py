@@ -11,8 +11,8 @@ import pytest
 from holdfast.core.commands import EndSession, OpenSession, Revoke
 from holdfast.engine.measures import Spread
 from holdfast.journal.base import JournalUnavailableError
-from holdfast.journal.memory import MemoryJournal
 from tests.engine.driving import Asked, GateJournal, acquire, release, renew, run, serving, turns
+from tests.support.memory_journal import MemoryJournal
 
 if TYPE_CHECKING:
     from holdfast.testing.clock import ManualClock

@@ -27,7 +27,6 @@ from holdfast.engine.archiving import Archiving
 from holdfast.engine.engine import Engine
 from holdfast.engine.replies import Unavailable
 from holdfast.journal.base import JournalDamagedError
-from holdfast.journal.memory import MemoryJournal
 from holdfast.journal.sqlite import SqliteJournal
 from tests.engine.driving import (
     FateJournal,
@@ -43,6 +42,7 @@ from tests.engine.driving import (
     turns,
 )
 from tests.support.asking import altered
+from tests.support.memory_journal import MemoryJournal
 
 if TYPE_CHECKING:
     from collections.abc import Callable

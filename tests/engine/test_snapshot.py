@@ -13,8 +13,8 @@ from holdfast.engine import engine as engine_module
 from holdfast.engine import snapshot
 from holdfast.engine.archiving import Archiving
 from holdfast.journal.base import JournalDamagedError, Values
-from holdfast.journal.memory import MemoryJournal
 from tests.engine.driving import GateJournal, SlicedJournal, acquire, picture, release, renew, run, serving, tail, turns
+from tests.support.memory_journal import MemoryJournal
 
 if TYPE_CHECKING:
     from holdfast.engine.engine import Engine

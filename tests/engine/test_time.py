@@ -14,9 +14,9 @@ from holdfast.core.refusals import Delayed, NotCurrent
 from holdfast.core.values import Limits
 from holdfast.engine.clock import SILENCE_MS_MAX, TURN_MS_MAX, AuthorityTime, SystemClock
 from holdfast.engine.engine import Engine
-from holdfast.journal.memory import MemoryJournal
 from holdfast.testing.clock import ManualClock
 from tests.engine.driving import Asked, GateJournal, acquire, events, release, renew, run, serving, tail, turns
+from tests.support.memory_journal import MemoryJournal
 
 HOUR_MS = 3_600_000
 MONTH_MS = 30 * 86_400_000

@@ -10,9 +10,9 @@ import pytest
 from holdfast.core.commands import Reopen
 from holdfast.core.events import DoneFaded, TimePassed
 from holdfast.core.refusals import AllHeld, NotDone
-from holdfast.journal.memory import MemoryJournal
 from tests.engine.driving import Asked, GateJournal, acquire, events, release, run, serving, turns
 from tests.support import asking
+from tests.support.memory_journal import MemoryJournal
 
 if TYPE_CHECKING:
     from holdfast.core.state import State

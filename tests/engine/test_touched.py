@@ -9,8 +9,8 @@ from holdfast.core.commands import KeepSession, OpenSession
 from holdfast.core.events import Joined, Left, Record, Renewed, SessionEnded, SessionOpened, TimePassed, TokenEnded
 from holdfast.core.values import Session, Terms, Ticket
 from holdfast.engine.feed import TOUCHED_MAX, Feed, Touched
-from holdfast.journal.memory import MemoryJournal
 from tests.engine.driving import GateJournal, acquire, release, renew, run, serving, turns
+from tests.support.memory_journal import MemoryJournal
 
 if TYPE_CHECKING:
     from holdfast.core.events import Event

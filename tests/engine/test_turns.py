@@ -15,7 +15,6 @@ from holdfast.client.deadline import safe_ms
 from holdfast.core.answers import Acquired
 from holdfast.core.events import Ended
 from holdfast.engine.clock import BUDGET_MS
-from holdfast.journal.memory import MemoryJournal
 from tests.engine.driving import (
     Asked,
     FineClock,
@@ -29,6 +28,7 @@ from tests.engine.driving import (
     turns,
 )
 from tests.engine.test_waiters import wait_for
+from tests.support.memory_journal import MemoryJournal
 
 if TYPE_CHECKING:
     from collections.abc import Callable

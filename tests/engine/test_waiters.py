@@ -15,9 +15,9 @@ from holdfast.engine.archiving import Archiving
 from holdfast.engine.replies import Unavailable, Unknown
 from holdfast.engine.waiters import BETWEEN_MS_MAX, SPENT_MAX, Waited, Waiter, Waiters, after_wait
 from holdfast.journal.base import JournalUnavailableError, OutcomeUnknownError
-from holdfast.journal.memory import MemoryJournal
 from tests.engine.driving import FineClock, GateJournal, acquire, events, release, run, serving, turns
 from tests.support.asking import claim_all
+from tests.support.memory_journal import MemoryJournal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

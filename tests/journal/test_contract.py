@@ -27,10 +27,10 @@ from holdfast.journal.base import (
     Keeping,
     Recovered,
 )
-from holdfast.journal.memory import MemoryJournal, MemorySnapshot, Shelf
 from holdfast.journal.sqlite import SqliteJournal
 from tests.contract.suite import CHECKS, BrokenPromiseError, Check, JournalPlace, check_journal, run_check
 from tests.journal.records import grants
+from tests.support.memory_journal import MemoryJournal, MemorySnapshot, Shelf
 
 BACKENDS = ["memory", "sqlite", "sqlite and a child"]
 

@@ -6,10 +6,10 @@ from functools import partial
 import pytest
 
 from holdfast.journal.base import Journal, JournalUnavailableError, Keeping, OutcomeUnknownError
-from holdfast.journal.memory import MemoryJournal, Shelf
 from tests.contract.suite import check_journal
 from tests.journal.records import grants
 from tests.support.flaky_journal import FlakyJournal
+from tests.support.memory_journal import MemoryJournal, Shelf
 
 
 def around(shelf: Shelf, *, keeping: Keeping) -> Journal:

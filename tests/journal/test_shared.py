@@ -9,7 +9,6 @@ import pytest
 from holdfast.core.events import Record
 from holdfast.journal.base import Changes, JournalUnavailableError, Keeping, OutcomeUnknownError, Recovered
 from holdfast.journal.codec import encode_batch
-from holdfast.journal.memory import MemoryJournal, Shelf
 from tests.contract.suite import (
     CHECKS,
     SHARED_CHECKS,
@@ -22,6 +21,7 @@ from tests.contract.suite import (
     run_shared_check,
 )
 from tests.journal.sharing import InMemory
+from tests.support.memory_journal import MemoryJournal, Shelf
 from tests.support.shared_journal import SharedMemoryJournal
 
 LATE_SECONDS = 0.02

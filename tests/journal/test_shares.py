@@ -14,10 +14,10 @@ from holdfast.journal.archive.file import FILE as ARCHIVE
 from holdfast.journal.archive.shares import weight_of
 from holdfast.journal.base import Keeping
 from holdfast.journal.codec import decode_batch
-from holdfast.journal.memory import MemoryJournal
 from holdfast.journal.sqlite import SqliteJournal
 from tests.contract.tools import WALL_MS, grant, sample_events
 from tests.engine.driving import acquire, events, run, serving
+from tests.support.memory_journal import MemoryJournal
 
 if TYPE_CHECKING:
     from pathlib import Path

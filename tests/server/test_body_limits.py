@@ -11,7 +11,6 @@ import pytest
 
 from holdfast.core.values import Limits
 from holdfast.engine.engine import Engine
-from holdfast.journal.memory import MemoryJournal
 from holdfast.server.access.auth import Auth, StaticTokens
 from holdfast.server.access.secrets import AuthorityKey
 from holdfast.server.api import Api as ServerApi
@@ -28,6 +27,7 @@ from tests.support.api import Api
 from tests.support.checks import refused, unique
 from tests.support.gateway import Run
 from tests.support.http import Answer, EventStream
+from tests.support.memory_journal import MemoryJournal
 from tests.support.raw import head, one, send
 from tests.support.server import PROJECT, ServerProcess
 

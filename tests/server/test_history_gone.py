@@ -12,7 +12,6 @@ from holdfast.core.values import Limits
 from holdfast.engine.clock import SystemClock
 from holdfast.engine.engine import Engine
 from holdfast.journal.base import HistoryPage, HistoryQuery
-from holdfast.journal.memory import MemoryJournal
 from holdfast.server.access.auth import Auth, StaticTokens
 from holdfast.server.access.secrets import AuthorityKey
 from holdfast.server.api import Api
@@ -21,6 +20,7 @@ from holdfast.server.operations.router import Routes
 from holdfast.server.operations.table import OPERATIONS
 from holdfast.settings import Settings
 from tests.support import callers
+from tests.support.memory_journal import MemoryJournal
 
 
 class Endless(MemoryJournal):

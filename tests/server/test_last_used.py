@@ -13,7 +13,6 @@ from holdfast.core.commands import CreateToken, RevokeToken
 from holdfast.core.events import Record, TokensUsed
 from holdfast.core.values import Limits
 from holdfast.engine.engine import Engine
-from holdfast.journal.memory import MemoryJournal
 from holdfast.server.access.auth import Auth, StaticTokens
 from holdfast.server.access.lastused import MINUTE_MS, PERIOD_MS
 from holdfast.server.access.secrets import AuthorityKey, digest
@@ -26,6 +25,7 @@ from tests.scenarios.play import durable, replay
 from tests.support import callers
 from tests.support.api import Api as Calls
 from tests.support.checks import moment
+from tests.support.memory_journal import MemoryJournal
 from tests.support.server import ServerProcess
 
 STATIC, OTHER, MADE = "static-0123456789abcdef", "other-0123456789abcdef", "made-0123456789abcdef"

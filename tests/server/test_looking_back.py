@@ -19,7 +19,6 @@ from holdfast import __version__
 from holdfast.core.values import Limits
 from holdfast.engine.clock import SystemClock
 from holdfast.engine.engine import Engine
-from holdfast.journal.memory import MemoryJournal
 from holdfast.server.access.auth import Auth, StaticTokens
 from holdfast.server.access.secrets import AuthorityKey
 from holdfast.server.api import Api as ServerApi
@@ -30,6 +29,7 @@ from holdfast.settings import Settings
 from tests.support import callers, postgres
 from tests.support.api import Api
 from tests.support.checks import moment, moment_over, refused, unique, wait_until
+from tests.support.memory_journal import MemoryJournal
 from tests.support.program import Program
 from tests.support.server import ServerProcess
 from tests.support.wallclock import WallClock

@@ -13,7 +13,6 @@ from holdfast.core.answers import Acquired
 from holdfast.core.events import Granted, GrantedMany, Record
 from holdfast.core.values import Lease, Limits
 from holdfast.engine.engine import Engine
-from holdfast.journal.memory import MemoryJournal
 from holdfast.server import render
 from holdfast.server.access.auth import Auth, StaticTokens
 from holdfast.server.access.secrets import AuthorityKey
@@ -29,6 +28,7 @@ from tests.engine.driving import acquire, run, turns
 from tests.support.api import Api
 from tests.support.checks import unique, wait_until
 from tests.support.gateway import Run
+from tests.support.memory_journal import MemoryJournal
 from tests.support.pending import waiting
 
 ODD = [

@@ -16,7 +16,6 @@ from holdfast import __version__
 from holdfast.core.values import Limits
 from holdfast.engine.clock import SystemClock
 from holdfast.engine.engine import Engine
-from holdfast.journal.memory import MemoryJournal
 from holdfast.server.access.auth import Auth, StaticTokens
 from holdfast.server.access.proxies import Proxies
 from holdfast.server.access.secrets import AuthorityKey
@@ -29,6 +28,7 @@ from holdfast.server.operations.router import Routes
 from holdfast.server.operations.table import OPERATIONS
 from holdfast.settings import Settings
 from tests.support.http import Answer, parse_answers
+from tests.support.memory_journal import MemoryJournal
 from tests.support.raw import head
 
 Scope = dict[str, Any]

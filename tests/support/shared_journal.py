@@ -21,7 +21,7 @@ from holdfast.journal.base import (
     Seat,
 )
 from holdfast.journal.codec import FORMAT
-from holdfast.journal.memory import MemoryJournal, Shelf
+from tests.support.memory_journal import MemoryJournal, Shelf
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

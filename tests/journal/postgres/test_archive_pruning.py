@@ -19,10 +19,10 @@ from holdfast.core.events import (
     Transferred,
 )
 from holdfast.journal.base import Journal, Keeping
-from holdfast.journal.memory import MemoryJournal
 from tests.contract.tools import WALL_MS, archived, followed, grant, held_pages, pages
 from tests.journal.postgres.stores import Place, play
 from tests.support import proof
+from tests.support.memory_journal import MemoryJournal
 
 HOUR_MS = 3_600_000
 KEEPINGS = {

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.journal.memory import MemoryJournal
 from holdfast.server.observability.charts import STEP_MS
 from holdfast.server.observability.metrics import SAMPLES_MAX, Meter, quantile
 from holdfast.settings import Settings
 from holdfast.testing.clock import ManualClock
 from tests.engine.driving import acquire, release, run, serving
+from tests.support.memory_journal import MemoryJournal
 
 
 def meter_on(clock: ManualClock) -> Meter:

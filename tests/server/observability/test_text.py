@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from holdfast.core.values import Limits
 from holdfast.engine.engine import Engine
-from holdfast.journal.memory import MemoryJournal
 from holdfast.server.observability.metrics import ROWS, Meter, NodeRole
 from holdfast.settings import Settings
 from tests.engine.driving import acquire, run, serving
 from tests.server.observability.reading import samples_in, value
+from tests.support.memory_journal import MemoryJournal
 
 if TYPE_CHECKING:
     from holdfast.testing.clock import ManualClock

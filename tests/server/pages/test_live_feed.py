@@ -11,11 +11,11 @@ import pytest
 from holdfast.core.commands import EndSession, KeepSession, OpenSession
 from holdfast.engine.feed import TOUCHED_MAX
 from holdfast.journal.base import JournalUnavailableError
-from holdfast.journal.memory import MemoryJournal
 from holdfast.server.pages.rows import row_of, sign_of
 from holdfast.server.streams import live_feed
 from holdfast.server.streams.live_feed import CHANNEL_BYTES_MAX, Channel, LiveFeed
 from tests.engine.driving import GateJournal, acquire, release, renew, run, serving, turns
+from tests.support.memory_journal import MemoryJournal
 
 if TYPE_CHECKING:
     from holdfast.core.state import State

@@ -10,7 +10,6 @@ import pytest
 
 from holdfast.core.values import Lease
 from holdfast.journal.base import Held, HeldPage, HeldQuery
-from holdfast.journal.memory import MemoryJournal
 from holdfast.server.handlers.history import Then
 from holdfast.server.pages.jobs import read_search
 from holdfast.server.pages.moment import PAGE_ROWS, _rows, read_moment, row_then
@@ -20,6 +19,7 @@ from tests.engine.driving import acquire, run, serving
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import moment_over, refused, unique
+from tests.support.memory_journal import MemoryJournal
 from tests.support.server import ServerProcess
 from tests.support.visitor import Visitor, page_of
 

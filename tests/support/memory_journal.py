@@ -269,7 +269,7 @@ class MemoryJournal:
         size_bytes = sum(len(data) for _, data in self._shelf.batches)
         return Health(takes_claims=self.takes_claims, size_bytes=size_bytes, storage="memory")
 
-    def why_no_claims(self, principal: str) -> str | None:  # noqa: ARG002 - It has the same room for all.
+    def why_no_claims(self, principal: str) -> str | None:
         """Say what health says."""
         health = self.health()
         return None if health.takes_claims else health.text
