@@ -13,9 +13,8 @@ import pytest
 from markdown_it import MarkdownIt
 
 from holdfast.cli.operators import nodes as nodes_command
-from holdfast.journal import mark, store
+from holdfast.journal import mark, sqlite, store
 from holdfast.journal.archive import file as archive
-from holdfast.journal.tail import opening
 from holdfast.server.access import cookies, secrets
 from holdfast.server.handlers import health
 from holdfast.server.nodes import node_life
@@ -119,7 +118,7 @@ def test_every_file_of_a_data_directory_is_told(tmp_path: Path) -> None:
         while_it_runs = {path.name for path in (tmp_path / "data").iterdir()}
         assert server.terminate() == 0
     made = while_it_runs | {path.name for path in (tmp_path / "data").iterdir()}
-    at_times = {mark.FILE, mark.MOVED, mark.RESTORING, mark.ARCHIVE, opening.BALLAST, store.UNSYNCED}
+    at_times = {mark.FILE, mark.MOVED, mark.RESTORING, mark.ARCHIVE, sqlite.BALLAST, store.UNSYNCED}
     at_times |= {archive.LOCK, archive.UNSYNCED, secrets.KEY_FILE, firsttoken.TOKEN_FILE}
     assert len(made) > 3 and (made | at_times) - told == set()
 

@@ -17,8 +17,7 @@ from holdfast.core.values import Limits
 from holdfast.engine import snapshot
 from holdfast.engine.archiving import Archiving
 from holdfast.engine.engine import Engine
-from holdfast.journal.atonce import AtOnce
-from holdfast.journal.base import HistoryQuery, JournalUnavailableError, OutcomeUnknownError
+from holdfast.journal.base import AtOnce, HistoryQuery, JournalUnavailableError, OutcomeUnknownError
 from holdfast.testing.clock import ManualClock
 from tests.support import asking, proof
 from tests.support.memory_journal import MemoryJournal

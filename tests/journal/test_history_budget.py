@@ -9,10 +9,10 @@ import pytest
 
 from holdfast.core.events import Granted, GrantedMany, Record
 from holdfast.core.values import Lease
+from holdfast.journal import tail
 from holdfast.journal.base import HistoryQuery
 from holdfast.journal.codec import decode_batch, encode_batch
 from holdfast.journal.sqlite import SqliteJournal
-from holdfast.journal.tail import batches
 from tests.journal.records import WALL_MS
 from tests.journal.running import run
 
@@ -38,7 +38,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             made.append(record.seq)
             yield record
 
-    for module in (batches,):
+    for module in (tail,):
         monkeypatch.setattr(module, "decode_batch", count)
     return made
 
@@ -68,7 +68,7 @@ def test_a_search_makes_a_bounded_number_of_records(tmp_path: Path, decoded: lis
 
     run(scene, tmp_path)
     size = len(encode_batch([_many(1)]))
-    assert max(costs) <= batches.DECODED_BYTES_MAX // size + 1 + batches.SLICE_BYTES // size + 1
+    assert max(costs) <= tail.DECODED_BYTES_MAX // size + 1 + tail.SLICE_BYTES // size + 1
 
 
 @pytest.mark.parametrize("compacted", [0, RECORDS])

@@ -17,10 +17,10 @@ import apsw
 import pytest
 
 from holdfast.core.events import Granted, Record
+from holdfast.journal import tail
 from holdfast.journal.base import JournalError, JournalUnavailableError, OutcomeUnknownError
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.journal.store import UNSYNCED
-from holdfast.journal.tail import batches
 from tests.contract.tools import tables_of
 from tests.journal.archiving import archive, tables_at, upto_of
 from tests.journal.ondisk import OnDisk
@@ -225,8 +225,8 @@ class Story:
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many small transactions, so that faults meet all that is done after a step. What SQLite ignores is ignored."""
     monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
-    monkeypatch.setattr(batches, "SLICE_ROWS", 4)
-    monkeypatch.setattr(batches, "SLICE_BYTES", 8_000)
+    monkeypatch.setattr(tail, "SLICE_ROWS", 4)
+    monkeypatch.setattr(tail, "SLICE_BYTES", 8_000)
 
 
 async def tell(directory: Path, kind: Kind, position: int, *, is_closed: bool) -> Story:

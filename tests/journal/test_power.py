@@ -14,9 +14,9 @@ from typing import NamedTuple
 import pytest
 
 from holdfast.core.events import Record, is_history
+from holdfast.journal import tail
 from holdfast.journal.base import HistoryQuery, JournalError, Keeping
 from holdfast.journal.sqlite import SqliteJournal
-from holdfast.journal.tail import batches
 from tests.contract.tools import tables_of
 from tests.journal.archiving import archive, tables_at, upto_of
 from tests.journal.ondisk import OnDisk
@@ -191,9 +191,9 @@ class Workload:
 @pytest.fixture(autouse=True)
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many small transactions, so that cuts fall between all that is done after a step."""
-    monkeypatch.setattr(batches, "SLICE_ROWS", 8)
-    monkeypatch.setattr(batches, "SLICE_BYTES", 8_000)
-    monkeypatch.setattr(batches, "FEED_BYTES", 2_000)
+    monkeypatch.setattr(tail, "SLICE_ROWS", 8)
+    monkeypatch.setattr(tail, "SLICE_BYTES", 8_000)
+    monkeypatch.setattr(tail, "FEED_BYTES", 2_000)
 
 
 SEEDS = [int(os.environ["HOLDFAST_SEED"])] if "HOLDFAST_SEED" in os.environ else list(range(1, 9))

@@ -14,7 +14,7 @@ from holdfast.engine.archiving import RETRY_MS_MAX, Archiving
 from holdfast.journal.archive.archivist import Local, Step
 from holdfast.journal.base import JournalUnavailableError
 from holdfast.journal.sqlite import SqliteJournal
-from holdfast.journal.tail.room import LARGE_BYTES
+from holdfast.journal.tail import LARGE_BYTES
 from tests.contract.tools import WALL_MS, grant
 from tests.engine.driving import Asked, acquire, release, renew, run, serving, turns
 from tests.journal.running import takes_claims

@@ -13,14 +13,13 @@ from typing import Any
 import apsw
 import pytest
 
-from holdfast.journal import mark
+from holdfast.journal import mark, tail
 from holdfast.journal.archive.archivist import Child, Local
 from holdfast.journal.archive.file import FILE as ARCHIVE
 from holdfast.journal.archive.file import LOCK
 from holdfast.journal.base import Changes, HistoryQuery, JournalDamagedError, JournalError, Keeping
 from holdfast.journal.codec import encode_batch
 from holdfast.journal.sqlite import BALLAST, FILE, SqliteJournal
-from holdfast.journal.tail import batches
 from tests.journal.archiving import archive
 from tests.journal.powervfs import Disk, Image
 from tests.journal.records import WALL_MS, grants
@@ -327,7 +326,7 @@ def test_dropping_goes_in_small_slices(tmp_path: Path, monkeypatch: pytest.Monke
 
     run(scene, tmp_path)
     assert len(seen) >= 3
-    assert max(rows for rows, _ in seen) <= batches.SLICE_ROWS + 1
+    assert max(rows for rows, _ in seen) <= tail.SLICE_ROWS + 1
     assert max(size_bytes for _, size_bytes in seen) <= 256 * 4_200
 
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.core.events import ends_of, grants_of, is_history, principal_of
 from holdfast.journal.archive.shares import eldest_of_the_largest, weight_of
-from holdfast.journal.atonce import at_once
 from holdfast.journal.base import (
     HEAD,
     Changes,
@@ -31,6 +30,7 @@ from holdfast.journal.base import (
     Keeping,
     Recovered,
     Values,
+    at_once,
 )
 from holdfast.journal.codec import decode_batch, encode_batch
 from holdfast.journal.search import matches, suits

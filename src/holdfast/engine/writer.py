@@ -33,8 +33,7 @@ from holdfast.engine.recovery import Trouble
 from holdfast.engine.replies import NotLeader, Unavailable, Unknown, answer_all
 from holdfast.engine.waiters import Waited, Waiters, places_after
 from holdfast.engine.watchdog import Silence
-from holdfast.journal.atonce import AtOnce
-from holdfast.journal.base import DeposedError, Journal, JournalError, JournalUnavailableError
+from holdfast.journal.base import AtOnce, DeposedError, Journal, JournalError, JournalUnavailableError
 from holdfast.journal.failpoints import failpoint
 
 if TYPE_CHECKING:

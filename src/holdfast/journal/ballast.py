@@ -11,7 +11,7 @@ import os
 import shutil
 from typing import TYPE_CHECKING
 
-from holdfast.journal.base import Nobody, watched
+from holdfast.journal.base import NOBODY, watched
 from holdfast.privatefiles import open_ours
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Ballast:
     def __init__(self, path: Path, size_bytes: int, watch: Watch | None = None) -> None:
         self._path = path
         self._size_bytes = size_bytes
-        self._watch = watch or Nobody()
+        self._watch = watch or NOBODY
         self._is_missed = False
 
     def free_bytes(self) -> int | None:

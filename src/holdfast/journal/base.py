@@ -11,15 +11,17 @@ not the process.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
 
 from holdfast.core.events import Record
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator
     from contextlib import AbstractAsyncContextManager
 
     from holdfast.core.values import Lease
@@ -87,15 +89,15 @@ class Values(msgspec.Struct, frozen=True):
     """Keys and values."""
 
 
-class Changes(msgspec.Struct, frozen=True):
-    """Some of what changed in one table of the state since it was archived last.
+class Changes(msgspec.Struct, frozen=True, array_like=True, tag="changes"):
+    """Some of the changes of one table of the state since the last step. It is sent to the archivist as it is.
 
-    All that is gone from a table comes before what changed in it, and that before what is new.
+    All rows that are gone from a table come before those that changed, and these before the new ones.
     """
 
     table: str
     gone: Sequence[bytes] = ()
-    """Keys that were archived and are to go. One that is also new has another place now: behind all others."""
+    """Keys that were archived and are to go. One that is also new moves behind all others."""
     changed: Sequence[tuple[bytes, bytes]] = ()
     """Keys that are archived, and their values now. They keep their places."""
     new: Sequence[tuple[bytes, bytes]] = ()
@@ -250,22 +252,22 @@ class Watch(Protocol):
 
     def enter(self, what: str) -> int:
         """Know that something begins that can hang; return the number of this very call."""
-        ...
 
     def leave(self, number: int) -> None:
         """Know that it is over."""
-        ...
 
 
-class Nobody:
+class _Nobody:
     """Watches nothing."""
 
-    def enter(self, what: str) -> int:  # noqa: ARG002 - Nobody listens.
-        """Let it begin."""
+    def enter(self, what: str) -> int:  # noqa: ARG002 - nobody listens
         return 0
 
     def leave(self, number: int) -> None:
-        """Let it be over."""
+        pass
+
+
+NOBODY = _Nobody()
 
 
 @contextmanager
@@ -305,15 +307,12 @@ class Snapshot(Protocol):
 
     def tail(self) -> AsyncIterator[Sequence[Record]]:
         """Yield every record that is not archived, in order, some at a time."""
-        ...
 
     def values(self) -> AsyncIterator[Values]:
         """Yield the archived state, as `open` gives it. The head is the only row of the table `HEAD`, and first."""
-        ...
 
     def history(self) -> AsyncIterator[Sequence[Record]]:
         """Yield the archived records with history value, oldest first."""
-        ...
 
 
 class StoreWriter(Protocol):
@@ -321,11 +320,9 @@ class StoreWriter(Protocol):
 
     async def put(self, part: Part) -> None:
         """Take the next part, in the order of a snapshot."""
-        ...
 
     async def end(self, source: Snapshot) -> None:
         """Take note that this was all, and how far the source reaches."""
-        ...
 
 
 class Journal(Protocol):
@@ -337,7 +334,6 @@ class Journal(Protocol):
     @property
     def is_shared(self) -> bool:
         """Whether another node can take the seat. Then it is a `SharedJournal`, and its `append` is no `AtOnce`."""
-        ...
 
     takes_claims: bool
     """False while new claims of anybody are refused: for them there is only room for what ends or keeps leases.
@@ -350,7 +346,6 @@ class Journal(Protocol):
 
         Raises `JournalLockedError` if another has it, or came first.
         """
-        ...
 
     def append(self, batch: Sequence[Record]) -> Awaitable[None]:
         """Make a batch durable, all or nothing. Nothing is done, and nothing raised, before it is awaited.
@@ -361,7 +356,6 @@ class Journal(Protocol):
         `DeposedError` if another has the seat.
         A batch whose first number does not follow the last durable one is refused: a gap could never be read again.
         """
-        ...
 
     async def archive(self, upto: int, head: bytes, changes: Iterable[Changes], wall_ms: int) -> None:
         """Let the archive stand for every record up to `upto`: the state as of then, and what has history value.
@@ -377,61 +371,50 @@ class Journal(Protocol):
         of whoever has left the most (`principal_of`) goes first. Age alone never drops the newest: it says since when
         nothing happened.
         """
-        ...
 
     def snapshot(self) -> AbstractAsyncContextManager[Snapshot]:
         """Give all that there is at this instant: for a backup. Appends and archiving go on meanwhile."""
-        ...
 
     async def history(self, query: HistoryQuery) -> HistoryPage:
         """Return records asked for, newest first, and where to go on: with `before_seq` set to `next_before`.
 
         Pages together have each record once. A journal may end a page early, so that no search takes long.
         """
-        ...
 
     async def follow(self, after_seq: int, limit: int) -> Sequence[Record]:
         """Return the first records with history value after a number, oldest first. None at all: there are no more."""
-        ...
 
     async def last_by(self, wall_ms: int) -> int:
         """Return the number of the last record with history value whose wall time is not later; 0 if there is none.
 
         Where the wall clock was set back, the order of the journal counts: it is the last of all that qualify.
         """
-        ...
 
     async def held(self, query: HeldQuery) -> HeldPage:
         """Return who held what, once that record was durable. It is exact for what follows `history_begins_after`.
 
         A lease that is older than the kept history is known for as long as it lives, and until its end is forgotten.
         """
-        ...
 
     @property
     def tail_bytes(self) -> int:
         """How many bytes the records have that are not archived: those that a start would replay."""
-        ...
 
     @property
     def history_begins_after(self) -> int:
         """Up to which number history is no longer kept: what follows it is there without a gap."""
-        ...
 
     def health(self) -> Health:
         """Tell how the store is, without waiting for anything."""
-        ...
 
     def why_no_claims(self, principal: str) -> str | None:
         """Say why new claims of a principal are refused now, before they are decided; None if they are taken.
 
         One that has the same room for all says what `health` says.
         """
-        ...
 
     async def close(self) -> None:
         """Give the seat back."""
-        ...
 
 
 class SharedJournal(Journal, Protocol):
@@ -443,14 +426,12 @@ class SharedJournal(Journal, Protocol):
         Raises `JournalUnavailableError` if the store cannot be asked, `JournalLostError` if it has no authority or
         another than before, or went back in time; `JournalTooNewError` if this version cannot read it.
         """
-        ...
 
     def depose(self, seat: Seat) -> None:
         """Let `open` take the seat also from the one who has it, if it is still just as it was seen.
 
         Without this, `open` takes it only from nobody. One journal has one tenure: the next needs another journal.
         """
-        ...
 
     async def confirm(self, now_ms: int) -> None:
         """Prove by a write that the seat is ours, and that all is durable that `append` returned from.
@@ -458,23 +439,47 @@ class SharedJournal(Journal, Protocol):
         `now_ms` is the time of the latest answer that rests on it: whoever takes the seat next goes on after it.
         Raises as `append` does, and `JournalLostError` if the store lost a record that was durable.
         """
-        ...
 
     def hurry(self, seconds: float) -> None:
         """Let no write be asked about for longer than so many seconds from now: whoever has the seat is about to end.
 
         What is not known by then is `OutcomeUnknownError`, as ever.
         """
-        ...
 
     async def key(self) -> bytes:
         """Return the authority's key, which all nodes share. Needs no seat."""
-        ...
 
     async def report(self, peer: Peer) -> None:
         """Let others see that this node is there. Needs no seat."""
-        ...
 
     async def peers(self) -> Sequence[Peer]:
         """Return the nodes that told of themselves, the newest first. Needs no seat."""
-        ...
+
+
+class AtOnce:
+    """The `append` of a journal that waits for nothing: `now` does it in the call, and so does awaiting it.
+
+    The caller needs no task, which the loop would have to start, wake and end.
+    """
+
+    __slots__ = ("now",)
+
+    def __init__(self, append: Callable[[], None]) -> None:
+        self.now = append
+
+    def __await__(self) -> Generator[None, None, None]:
+        self.now()
+        yield from ()
+
+
+J = TypeVar("J")
+
+
+def at_once(append: Callable[[J, Sequence[Record]], None]) -> Callable[[J, Sequence[Record]], Awaitable[None]]:
+    """Make the `append` of a journal that waits for nothing: on its own disk, or in memory."""
+
+    @wraps(append)
+    def begin(journal: J, batch: Sequence[Record]) -> Awaitable[None]:
+        return AtOnce(partial(append, journal, batch))
+
+    return begin

@@ -122,12 +122,7 @@ def decode_batch(data: bytes, holding: Sequence[bytes] = ()) -> Iterator[Record]
     """Read the records of a batch; only those in whose bytes all this stands. The others are checked, and not made."""
     for body in bodies_in(data):
         if all(each in body for each in holding):
-            yield record_in(body)
-
-
-def record_in(body: bytes) -> Record:
-    """Read the record in one frame (`bodies_in`)."""
-    return _record_from(_row_of(body))
+            yield _record_from(_row_of(body))
 
 
 def history_in(data: bytes) -> Iterator[tuple[bytes, Record]]:

@@ -33,8 +33,7 @@ from holdfast.journal.archive.reader import Reader
 from holdfast.journal.archive.shares import weight_of
 from holdfast.journal.base import RESTORE, JournalDamagedError, JournalError, JournalLockedError
 from holdfast.journal.codec import decode_batch, event_row
-from holdfast.journal.store import Store
-from holdfast.journal.tail.opening import (
+from holdfast.journal.sqlite import (
     APPLICATION_ID,
     FILE,
     NEWER_VERSION,
@@ -45,6 +44,7 @@ from holdfast.journal.tail.opening import (
     lost_archive,
     mark_of,
 )
+from holdfast.journal.store import Store
 from holdfast.privatefiles import NotOursError
 
 if TYPE_CHECKING:

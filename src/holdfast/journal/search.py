@@ -1,28 +1,46 @@
-"""Which records and leases a look back asks for, and what can be told of a batch without reading its records whole.
+"""What a look back asks for, and who held what as of a record: for every journal with a tail and an archive.
 
-One rule for all journals. A look back passes over a hundred thousand records to find a thousand. So each is checked as
-ever, and of its fields only those in front are read: the structs below are those of `core/events.py`, cut off behind
-what is wanted.
+    archive   names that were held as of its last record, in order; each leads to the record of its grant
+    tail      what the records after that changed, up to the one that is asked for: the last word on a name counts
+
+The two are merged by name. Only then are the leases of the archive read, some at a time, each record once: one that
+granted a thousand names has megabytes. A page has a budget in leases and in bytes; beyond it, the next page continues.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
-import operator
-from typing import TYPE_CHECKING, Any, TypeAlias, get_args
+import heapq
+from bisect import bisect_right
+from itertools import islice
+from operator import itemgetter
+from typing import TYPE_CHECKING, TypeAlias
 
-import msgspec
-
-from holdfast.core.events import BAD_WORDS, Event, ended_badly, is_without_history, names_of, owners_of
-from holdfast.core.values import has_labels
-from holdfast.journal.base import JournalTooNewError
-from holdfast.journal.codec import USE_THE_NEWER, bodies_in
+from holdfast.core.events import BAD_WORDS, ended_badly, ends_of, grants_of, is_history, names_of, owners_of
+from holdfast.core.values import Lease, has_labels
+from holdfast.journal.base import Held, HeldPage
+from holdfast.journal.codec import decode_batch
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from holdfast.core.events import Record
-    from holdfast.core.values import Lease
     from holdfast.journal.base import HeldQuery, HistoryQuery
+
+Latest: TypeAlias = dict[str, tuple[int, Lease] | None]
+"""By name: the number of the latest grant, and its lease; None if nobody holds it."""
+Hold: TypeAlias = tuple[str, int, Lease | None]
+"""A name, the number of its grant, and its lease if the grant is in the tail. The archive finds it by the number."""
+
+AT_ONCE = 256
+"""How many records are decoded before other tasks have their turn: about a millisecond."""
+NAMES_AT_ONCE = 2_000
+"""How many names are sorted before other tasks have their turn."""
+LEASES_AT_ONCE = 256
+LOOKED_AT_MAX = 10_000
+"""How many leases one page reads, whether they match or not."""
+READ_BYTES_MAX = 16 * 1024 * 1024
+"""How many bytes of archived grants one page reads before it ends."""
 
 _BAD_WORDS = tuple(word.encode() for word in BAD_WORDS)
 
@@ -52,128 +70,135 @@ def suits(query: HeldQuery, lease: Lease) -> bool:
 
 
 class Texts:
-    """What must stand in the bytes of a record that is asked for: looking for it is cheaper than decoding."""
+    """What a record must contain, as bytes, to match a query: searching for it is cheaper than decoding."""
 
     def __init__(self, query: HistoryQuery) -> None:
         self.all = [text.encode() for text in (query.name, query.owner) if text is not None]
         self._any = _BAD_WORDS if query.badly else ()
 
     def __bool__(self) -> bool:
-        """Tell whether anything must."""
         return bool(self.all or self._any)
 
     def are_in(self, body: bytes) -> bool:
-        """Tell whether it does, so that the record may be one of them."""
         return all(text in body for text in self.all) and (not self._any or any(word in body for word in self._any))
-
-
-Latest: TypeAlias = dict[str, tuple[int, bytes] | None]
-"""By name: the number of the grant that counts, and that record (`codec.record_in`); None if nobody holds it."""
-AT_ONCE = 1_024
-"""How many records are looked at before others have their turn: a few milliseconds."""
-
-
-class _Granted(msgspec.Struct, array_like=True, tag="granted", gc=False):
-    name: str
-
-
-class _Transferred(msgspec.Struct, array_like=True, tag="transferred", gc=False):
-    name: str
-
-
-class _GrantedMany(msgspec.Struct, array_like=True, tag="granted_many", gc=False):
-    grants: tuple[_Granted, ...]
-
-
-class _Ended(msgspec.Struct, array_like=True, tag="ended", gc=False):
-    name: str
-
-
-class _SessionEnded(msgspec.Struct, array_like=True, tag="session_ended", gc=False):
-    session_id: str
-    how: str
-    leases: tuple[_Ended, ...]
-
-
-class _TokenEnded(msgspec.Struct, array_like=True, tag="token_ended", gc=False):
-    name: str
-    by: str
-    sessions: tuple[_SessionEnded, ...] = ()
-
-
-_CHANGES = (_Granted, _Transferred, _GrantedMany, _Ended, _SessionEnded, _TokenEnded)
-
-
-def _tag_of(event: type[msgspec.Struct]) -> str:
-    return str(event.__struct_config__.tag)
-
-
-_TAGS = {_tag_of(each) for each in _CHANGES}
-_OTHERS = {
-    event: msgspec.defstruct(f"_{event.__name__}", [], array_like=True, tag=_tag_of(event), gc=False)
-    for event in get_args(Event)
-    if _tag_of(event) not in _TAGS
-}
-_WITHOUT_HISTORY = frozenset(cut for event, cut in _OTHERS.items() if is_without_history(event))
-_Cut = functools.reduce(operator.or_, (*_CHANGES, *_OTHERS.values()))
-
-
-class _Head(msgspec.Struct, array_like=True, gc=False):
-    seq: int
-    at_ms: int
-    wall_ms: int
-
-
-class _Row(_Head, array_like=True, gc=False):
-    event: _Cut  # type: ignore[valid-type] # Every event, cut off.
-
-
-_head_of = msgspec.msgpack.Decoder(_Head).decode
-_row_of = msgspec.msgpack.Decoder(_Row).decode
-
-
-async def follow(data: bytes, upto: int, latest: Latest) -> None:
-    """Note what the records of a batch, up to one, say of names: the last word on each counts.
-
-    Others have their turn in between: a batch may have very many. The most frequent records come first.
-    """
-    try:
-        for number, body in enumerate(bodies_in(data), 1):
-            row = _row_of(body)
-            if row.seq > upto:
-                return
-            event: Any = row.event
-            kind = type(event)
-            if kind is _Granted or kind is _Transferred:
-                latest[event.name] = (row.seq, body)
-            elif kind is _Ended:
-                latest[event.name] = None
-            elif kind is _GrantedMany:
-                latest.update(dict.fromkeys((grant.name for grant in event.grants), (row.seq, body)))
-            elif kind is _SessionEnded:
-                latest.update(dict.fromkeys(ended.name for ended in event.leases))
-            elif kind is _TokenEnded:
-                latest.update(dict.fromkeys(ended.name for each in event.sessions for ended in each.leases))
-            if number % AT_ONCE == 0:
-                await asyncio.sleep(0)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise _unreadable(error) from error
 
 
 async def last_by_in(data: bytes, wall_ms: int) -> int:
     """Return the number of the last record of a batch that has history value and is of no later wall time; else 0."""
     found = 0
-    try:
-        for number, body in enumerate(bodies_in(data), 1):
-            head = _head_of(body)
-            if head.wall_ms <= wall_ms and type(_row_of(body).event) not in _WITHOUT_HISTORY:
-                found = head.seq
-            if number % AT_ONCE == 0:
-                await asyncio.sleep(0)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise _unreadable(error) from error
+    for number, record in enumerate(decode_batch(data), 1):
+        if record.wall_ms <= wall_ms and is_history(record.event):
+            found = record.seq
+        if number % AT_ONCE == 0:
+            await asyncio.sleep(0)
     return found
 
 
-def _unreadable(error: Exception) -> JournalTooNewError:
-    return JournalTooNewError(f"a record checks out but cannot be read: {error}", USE_THE_NEWER)
+# Who held what.
+
+
+async def follow(data: bytes, upto: int, latest: Latest) -> None:
+    """Apply the grants and ends of a batch, up to a record, to `latest`."""
+    for number, record in enumerate(decode_batch(data), 1):
+        if record.seq > upto:
+            return
+        for name in ends_of(record.event):
+            latest[name] = None
+        for name, lease in grants_of(record.event):
+            latest[name] = (record.seq, lease)
+        if number % AT_ONCE == 0:
+            await asyncio.sleep(0)
+
+
+class TailHolds:
+    """What the records of the tail say of names, as of the last that was added."""
+
+    def __init__(self) -> None:
+        self.latest: Latest = {}
+        """Names that are missing were not touched: the archive knows of these."""
+
+    def runs(self, query: HeldQuery) -> Iterator[list[str]]:
+        """Yield the names that are held by these records and asked for, as sorted lists."""
+        held = iter([name for name, said in self.latest.items() if said is not None])
+        while some := list(islice(held, NAMES_AT_ONCE)):
+            yield sorted(name for name in some if is_wanted(query, name))
+
+
+class Names:
+    """Names in order, as several sorted lists."""
+
+    def __init__(self, runs: Iterable[list[str]]) -> None:
+        self._runs = [run for run in runs if run]
+
+    def between(self, after: str, last: str | None) -> Iterator[str]:
+        """Yield the names after one, up to another or to the end."""
+        return heapq.merge(*(_part(run, after, last) for run in self._runs))
+
+
+class PageOfHeld:
+    """A page, while it is made."""
+
+    def __init__(self, query: HeldQuery) -> None:
+        self._query = query
+        self._held: list[Held] = []
+        self._looked_at = self._bytes = 0
+        self._reached = query.after
+
+    @property
+    def room(self) -> int:
+        """How many leases to read next; 0 once the page is over."""
+        if self._looked_at >= LOOKED_AT_MAX or self._bytes >= READ_BYTES_MAX:
+            return 0
+        return min(LEASES_AT_ONCE, self._query.limit - len(self._held))
+
+    def add(self, holds: list[Hold], grants: Grants) -> None:
+        self._bytes += grants.bytes
+        self._looked_at += len(holds)
+        for name, seq, _ in holds:
+            lease = grants.leases[seq, name]
+            if suits(self._query, lease):
+                # A grant that was made up for a restored lease has a negative number.
+                self._held.append(Held(name, lease, max(seq, 0)))
+            self._reached = name
+
+    def ended(self, *, is_all: bool) -> HeldPage:
+        return HeldPage(self._held, None if is_all else self._reached)
+
+
+class Grants:
+    """The leases of some holds, while those of the archive are read from the records that granted them."""
+
+    def __init__(self, holds: list[Hold]) -> None:
+        self.leases = {(seq, name): lease for name, seq, lease in holds if lease is not None}
+        self.bytes = 0
+        self._names: dict[int, set[str]] = {}
+        for name, seq, lease in holds:
+            if lease is None:
+                self._names.setdefault(seq, set()).add(name)
+        self.missing = sorted(self._names)
+        """The numbers of the grants to read from the archive."""
+
+    def take(self, seq: int, data: bytes) -> str | None:
+        """Read a record of the archive, as a batch of its own. Return what is wrong with it, if anything is."""
+        (record,) = decode_batch(data)
+        names = self._names[seq]
+        self.leases.update(((seq, name), lease) for name, lease in grants_of(record.event) if name in names)
+        self.bytes += len(data)
+        lacking = next((name for name in names if (seq, name) not in self.leases), None)
+        return None if lacking is None else f"record {seq} did not grant {lacking}"
+
+
+def all_held(names: Iterable[str], holds: Iterable[Hold], tail: TailHolds) -> Iterator[Hold]:
+    """Merge, by name, what the archive and the tail say. `names` are those that the tail granted, in order."""
+    older = (hold for hold in holds if hold[0] not in tail.latest)
+    newer = ((name, *said) for name in names if (said := tail.latest[name]) is not None)
+    return heapq.merge(older, newer, key=itemgetter(0))
+
+
+def is_wanted(query: HeldQuery, name: str) -> bool:
+    """Tell whether a name is asked for."""
+    return name.startswith(query.prefix) and (query.after is None or name > query.after)
+
+
+def _part(run: list[str], after: str, last: str | None) -> Iterator[str]:
+    return islice(run, bisect_right(run, after), len(run) if last is None else bisect_right(run, last))

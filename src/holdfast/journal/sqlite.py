@@ -1,15 +1,21 @@
 """The default journal: two SQLite files. The tail has one connection, is locked whole, and every commit is synced.
 
-- `journal.sqlite3` has the tail. Its seat is SQLite's own exclusive lock on it: it ends with the process, however that
-  ends. `archive.sqlite3` has all that came before (`journal/archive`); whoever may write it holds a lock of its own.
+- `journal.sqlite3` has the tail, under SQLite's own exclusive lock: it ends with the process, however that ends.
+  `archive.sqlite3` has all that came before (`journal/archive`), under a lock of its own.
 - `append` runs on the event loop: one commit serves the whole turn, and a thread's hand-overs cost more than they save.
-- The one failed COMMIT that does not end the process is a full disk: the same batch is tried once more after a ballast
-  file was given up, for nobody has heard of it yet and the second try writes the same rows in the same place.
-- One that is gone, or older than the directory knows, is refused and never begun anew (`journal/mark.py`); so is an
-  archive that does not reach as far as the journal counts on.
-- What cannot be read is refused before anything is changed. After a sync has failed, what can be read may be in the
-  machine's memory only: the next process writes it again before it builds on it.
+- The one failed COMMIT that does not end the process is a full disk: the same batch is tried once more after the
+  reserve file was removed, for nothing of it was announced yet and the second try writes the same rows.
+- A journal that is gone, or older than its watermark (`journal/mark.py`), is refused and never begun anew; so is an
+  archive that does not reach as far as the journal counts on. It would lose leases that were acknowledged.
+- After a sync has failed, what can be read may be in the machine's memory only: the next process writes it again.
 - SQLite must be 3.51.3 or later: before, a WAL could be reset at the wrong moment and the file damaged.
+
+Opening locks and checks first, and only then changes anything. What is refused stays as it was:
+
+    lock journal.sqlite3   another server has it: refused
+    lock archive.lock      the child of a server that was killed still writes: its end is awaited
+    check                  every byte that will be replayed, and that the archive is the one that the journal counts on
+    count the start        from now on the journal is ours
 """
 
 from __future__ import annotations
@@ -17,6 +23,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import time
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -25,44 +32,45 @@ import apsw
 from holdfast.journal import mark
 from holdfast.journal.archive import file as archive_file
 from holdfast.journal.archive.archivist import Local, Place, Step
-from holdfast.journal.atonce import at_once
+from holdfast.journal.archive.file import Position
+from holdfast.journal.archive.reader import Reader
 from holdfast.journal.ballast import Ballast
 from holdfast.journal.base import (
+    NOBODY,
+    RESTORE,
     Health,
     HeldPage,
     HeldQuery,
     HistoryPage,
     HistoryQuery,
+    JournalDamagedError,
     JournalError,
+    JournalLockedError,
+    JournalLostError,
+    JournalTooNewError,
     JournalUnavailableError,
     Keeping,
-    Nobody,
     Recovered,
     Watch,
+    at_once,
     watched,
 )
 from holdfast.journal.base import Tail as TailPart
-from holdfast.journal.codec import decode_batch, encode_batch
+from holdfast.journal.codec import count_records, decode_batch, encode_batch
 from holdfast.journal.failpoints import failpoint
-from holdfast.journal.store import SQL, DiskFullError, Store
-from holdfast.journal.tail.batches import Looking, Tail
-from holdfast.journal.tail.opening import (
-    APPLICATION_ID,
-    BALLAST,
-    FILE,
-    NEWER_VERSION,
-    OWN_DIRECTORY,
-    SCHEMA,
-    SQLITE_MIN,
-    Found,
-    Opening,
-    check_files,
-    check_sound,
-    look_at_tail,
-    mark_of,
+from holdfast.journal.store import SQL, UNSYNCED, DiskFullError, Store, set_pragmas, write_again
+from holdfast.journal.tail import LARGE_BYTES, Looking, Room, Tail, part_of
+from holdfast.privatefiles import (
+    WRITE_FOR_OTHERS,
+    NotOursError,
+    check_file,
+    check_folder,
+    check_may_use,
+    make_folder,
+    reason_of,
+    sync_file,
+    sync_folder,
 )
-from holdfast.journal.tail.room import LARGE_BYTES, Room, part_of
-from holdfast.privatefiles import NotOursError, make_folder, reason_of, sync_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -72,25 +80,24 @@ if TYPE_CHECKING:
     from holdfast.core.events import Record
     from holdfast.journal.archive.archivist import Archivist
     from holdfast.journal.base import Changes, Part, Snapshot, Values
+    from holdfast.journal.tail import Part as LargeBatch
 
-__all__ = [
-    "APPLICATION_ID",
-    "BALLAST",
-    "CHECKPOINT_PAGES",
-    "FILE",
-    "NEWER_VERSION",
-    "OWN_DIRECTORY",
-    "SCHEMA",
-    "SqliteJournal",
-    "SqliteWriter",
-    "check_files",
-    "mark_of",
-]
-
+FILE = "journal.sqlite3"
+BALLAST = "ballast"
+SCHEMA = 1
+APPLICATION_ID = 0x486F6C64
+"""`Hold`: marks the file as ours, for us and for the `file` command."""
+OWN_DIRECTORY = "Give the server its own directory"
+NEWER_VERSION = "Use the newer version"
+PUT_BACK = f"Put {archive_file.FILE} back, with its -wal, or restore a backup"
+SQLITE_MIN = (3, 51, 3)
+LOCK_TRIES = 3
 CHECKPOINT_PAGES = 500
 """After how many pages the WAL is moved into the file, by the commit that filled it: half of SQLite's 1000 halves the
 time that one such commit takes, and costs nothing else."""
 MIB = 2**20
+
+_CREATE = [statement for name, statement in SQL.items() if name.startswith("create_")]
 
 log = logging.getLogger("holdfast.journal")
 
@@ -111,27 +118,28 @@ class SqliteJournal:
         checkpoint_pages: int = CHECKPOINT_PAGES,
         identity: int = 0,
         witnesses: Sequence[str] = (),
-        watch: Watch | None = None,
+        watch: Watch = NOBODY,
         archivist: Archivist | None = None,
         connect: Callable[[str], apsw.Connection] = apsw.Connection,
     ) -> None:
         """Prepare; nothing is touched before `open`.
 
         `identity` is the number of a journal that has none yet. `witnesses` are names of files in the directory that
-        are only there after a journal. `watch` hears of every call to the disk that can hang. `archivist` writes the
+        only exist after a journal. `watch` is notified of every call to the disk that can hang. `archivist` writes the
         archive; by default this process does. `connect` lets a test put its own file system underneath.
         """
         self._directory = directory
         self._path = directory / FILE
+        self._archive_path = directory / archive_file.FILE
         self._keeping = keeping or Keeping()
         self._synchronous = synchronous
         self._checkpoint_pages = checkpoint_pages
         self._identity = identity
         self._witnesses = witnesses
-        self._watch = watch or Nobody()
+        self._watch = watch
         self._connect = connect
         self._archivist = archivist or Local(connect=connect, synchronous=synchronous)
-        self._ballast = Ballast(directory / BALLAST, ballast_bytes, self._watch)
+        self._ballast = Ballast(directory / BALLAST, ballast_bytes, watch)
         self._room = Room(tail_bytes_max)
         self._store: Store | None = None
         self._lock: archive_file.Lock | None = None
@@ -140,29 +148,29 @@ class SqliteJournal:
         self._last = 0
         self._has_reserve = True
         self.takes_claims = True
-        """Whether there is room for everybody's new claims; renewals and releases go on either way."""
+        """Whether new claims of all principals are accepted; renewals and releases go on either way."""
 
-    # What the seam promises (`journal/base.py`).
+    # The interface (`journal/base.py`).
 
     async def open(self) -> Recovered:
-        """Lock the file and tell what is in it."""
-        # Whoever closes the file leaves no WAL behind.
+        # Closing the file removes the WAL.
         was_closed = self._store is not None or not _size_of(self._directory / f"{FILE}-wal")
         if self._store is None:
             try:
-                self._take_seat()
+                self._open_or_explain()
             except BaseException:
                 await self._unlock()
                 raise
         else:
             await self._archivist.settle()
-            self._look_again(self._store)
+            check_sound(self._store)
+            reader = self._archivist.reader
+            self._begin_with(self._store, look_at_tail(self._store, reader.position(), list(reader.values())))
         self._judge()
         return Recovered(self._epoch, self._taken_values(), self._records(), was_closed)
 
     @at_once
     def append(self, batch: Sequence[Record]) -> None:
-        """Commit a batch: one row, one sync."""
         if not batch:
             return
         store = self._seated("append")
@@ -189,7 +197,6 @@ class SqliteJournal:
         failpoint("after_commit")
 
     async def archive(self, upto: int, head: bytes, changes: Iterable[Changes], wall_ms: int) -> None:
-        """Let the archivist write a step, then drop what it stands for from the tail."""
         self._seated("archive")
         tail, fed_bytes = self._tail, 0
         step = Step(tail.upto, None, (), wall_ms)
@@ -216,48 +223,41 @@ class SqliteJournal:
         try:
             await tail.drop_archived()
         except JournalUnavailableError as error:
-            # The step counts all the same: whoever gave it must not give it again.
+            # The step counts nevertheless: the caller must not repeat it.
             log.warning("%s; what is archived is dropped from the tail the next time", error)
         self._leave_mark()
 
     def snapshot(self) -> AbstractAsyncContextManager[Snapshot]:
-        """Give all that there is at this instant."""
         self._seated("snapshot")
         return self._looking.snapshot(self._last)
 
     async def history(self, query: HistoryQuery) -> HistoryPage:
-        """Look in the tail first, then in the archive."""
         self._seated("history")
         return await self._looking.history(query)
 
     async def follow(self, after_seq: int, limit: int) -> Sequence[Record]:
-        """Look in the archive first, then in the tail."""
         self._seated("follow")
         return await self._looking.follow(after_seq, limit)
 
     async def last_by(self, wall_ms: int) -> int:
-        """Look in the tail first, then in the archive."""
         self._seated("last_by")
         return await self._looking.last_by(wall_ms)
 
     async def held(self, query: HeldQuery) -> HeldPage:
-        """Follow the tail on top of the archive."""
         self._seated("held")
         return await self._looking.held(query, self._last)
 
     @property
     def tail_bytes(self) -> int:
-        """What waits for the archive."""
         return self._room.size_bytes
 
     @property
     def history_begins_after(self) -> int:
-        """The newest that was pruned. Read from the archive: it may have been pruned a moment ago."""
         self._seated("history")
         return self._archivist.reader.position().pruned
 
     def health(self) -> Health:
-        """Tell how the store is. Once the ballast was given up, claims wait until it could be laid down again."""
+        """Once the reserve was given up, claims are refused until it could be made again."""
         text = self._room.words()
         if not self._has_reserve:
             text = f"the disk under {self._directory} is full: free some space"
@@ -275,35 +275,32 @@ class SqliteJournal:
         return Health(takes_claims=is_open, size_bytes=size_bytes, storage="wal", text=text, free_bytes=free)
 
     def why_no_claims(self, principal: str) -> str | None:
-        """Say why: nobody's are taken, or this principal has too much of what waits for the archive."""
         if self._has_reserve and self._room.is_open:
             return self._room.why_not(principal)
         health = self.health()
         return self._room.why_not(principal) if health.takes_claims else health.text
 
     def _judge(self) -> None:
-        """Let everybody's claims be taken, or not."""
         self.takes_claims = self._has_reserve and self._room.is_open_to_all
 
     async def close(self) -> None:
-        """Unlock the file."""
         if self._store is not None:
             self._leave_mark()
         await self._unlock()
 
     def _leave_mark(self) -> None:
-        """Note how far the journal has come: only what is durable, and only while it is ours."""
+        """Write the watermark: only what is durable, and only while the journal is ours."""
         try:
             with watched(self._watch, "write the mark"):
                 failpoint("before_mark")
                 mark.write(self._directory, mark.Mark(self._identity, self._epoch, self._last))
         except OSError as error:
-            # The one before goes on counting: it says less, and nothing that is untrue.
+            # The old watermark stays valid: it only claims less.
             why = reason_of(error)
             log.warning("%s cannot be written: %s; it is tried again later", self._directory / mark.FILE, why)
 
     async def _unlock(self) -> None:
-        """Give everything back: the archive first, for the journal keeps others from it."""
+        """Release everything: the archive first, for the lock of the journal keeps others from it."""
         store, self._store = self._store, None
         if store is not None:
             await self._archivist.close()
@@ -317,13 +314,12 @@ class SqliteJournal:
     # Filling (`SqliteWriter`).
 
     def put(self, records: Sequence[Record]) -> None:
-        """Write some records into the tail, wherever the archive will end."""
         store = self._seated("fill")
         row = (records[0].seq, records[-1].seq, encode_batch(records))
         store.commit("fill", lambda: store.do("append_batch", [row]))
 
     def reach(self, epoch: int, upto: int, last_seq: int) -> None:
-        """Count on an archive that reaches up to a record, and on a tail up to another."""
+        """Count on an archive up to a record, and on a tail up to another."""
         store = self._seated("fill")
         store.commit("fill", lambda: store.do("write_meta", [("epoch", epoch), ("archived", upto)]))
         self._epoch, self._tail.upto, self._last = epoch, upto, last_seq
@@ -331,7 +327,7 @@ class SqliteJournal:
     # Appending.
 
     def _append_without_ballast(self, store: Store, write: Callable[[], None], full: DiskFullError) -> None:
-        """Make room and try the same batch again. If that fails too, what is known is what the first try left open."""
+        """Free the reserve and try the batch again. If both fail, the outcome is unknown if either sent its COMMIT."""
         self._has_reserve = self.takes_claims = False
         text = f"append: the disk under {self._directory} is full and the reserve is used up ({full}): free some space"
         if not self._ballast.give_up():
@@ -353,51 +349,84 @@ class SqliteJournal:
 
     # Opening.
 
-    def _take_seat(self) -> None:
-        """Open the files. On a full disk the ballast goes first: a server that cannot start cannot release anything."""
+    def _open_or_explain(self) -> None:
+        """Open the files. On a full disk the reserve goes first: a server that cannot start cannot release anything."""
         if tuple(int(part) for part in apsw.sqlite_lib_version().split(".")) < SQLITE_MIN:
             raise JournalError(f"SQLite {apsw.sqlite_lib_version()} can damage a WAL: install apsw 3.51.3 or later")
-        opening = Opening(
-            self._directory,
-            synchronous=self._synchronous,
-            checkpoint_pages=self._checkpoint_pages,
-            identity=self._identity,
-            witnesses=self._witnesses,
-            watch=self._watch,
-            archivist=self._archivist,
-            connect=self._connect,
-        )
         mask = os.umask(0o077)
         try:
             make_folder(self._directory)
             check_files(self._directory)
             try:
-                self._open_files(opening)
+                self._open_unless_locked()
             except (apsw.FullError, DiskFullError):
                 if not self._ballast.give_up():
                     raise
-                self._open_files(opening)
+                self._open_unless_locked()
             self._leave_mark()
             self._has_reserve = self._ballast.lay()
         except NotOursError as error:
             raise JournalError(str(error)) from error
         except (apsw.Error, DiskFullError, OSError) as error:
-            raise opening.explained(error) from error
+            raise self._explained(error) from error
         finally:
             os.umask(mask)
         failpoint("after_open")
 
-    def _open_files(self, opening: Opening) -> None:
-        store, lock, found = opening.run()
+    def _explained(self, error: Exception) -> JournalError:
+        if isinstance(error, apsw.BusyError):
+            return JournalLockedError(f"another server has {self._directory} open", "Stop it first")
+        if isinstance(error, apsw.CorruptError | apsw.NotADBError):
+            return JournalDamagedError(f"{self._path} is damaged: {error}", RESTORE)
+        way = "Check that the directory is writable and has room"
+        return JournalError(f"{self._path} cannot be opened: {reason_of(error)}", way)
+
+    def _open_unless_locked(self) -> None:
+        """Open both files, and try again if they are locked: two servers that start together can block each other.
+
+        Each waits for a different time, so that they do not meet again. A running server keeps its lock through it all.
+        """
+        for _ in range(1, LOCK_TRIES):
+            try:
+                self._open_files()
+            except apsw.BusyError:
+                time.sleep(0.02 * (1 + os.getpid() % 8))
+            else:
+                return
+        self._open_files()
+
+    def _open_files(self) -> None:
+        if not self._path.exists():
+            mark.check(self._path, None, self._witnesses)
+        with contextlib.ExitStack() as undo:
+            store = Store(self._connect(str(self._path)), self._path, self._watch)
+            undo.callback(store.close_untouched)
+            is_new = self._lock_journal(store.db)
+            if is_new:
+                mark.check(self._path, None, self._witnesses)
+                self._refuse_lone_archive()
+            pages = self._checkpoint_pages
+            set_pragmas(store, locking_mode="exclusive", synchronous=self._synchronous, checkpoint_pages=pages)
+            lock = archive_file.Lock(self._directory)
+            undo.callback(lock.release)
+            if is_new:
+                store.commit("open", lambda: _create(store.db))
+            self._identity = store.meta("identity") or self._identity
+            found = self._check(store)
+            self._empty_wal(store)
+            if not store.meta("epoch"):
+                self._make_archive()
+            self._epoch = store.meta("epoch") + 1
+            scalars = [("epoch", self._epoch), ("identity", self._identity)]
+            store.commit("open", lambda: store.do("write_meta", scalars))
+            undo.pop_all()
         try:
-            place = Place(self._directory / archive_file.FILE, opening.identity, self._keeping, lock, self._watch)
-            self._archivist.open(place)
+            self._archivist.open(Place(self._archive_path, self._identity, self._keeping, lock, self._watch))
         except BaseException:
             lock.release()
             store.close()
             raise
         self._store, self._lock = store, lock
-        self._identity, self._epoch = opening.identity, opening.epoch
         self._begin_with(store, found)
 
     def _begin_with(self, store: Store, found: Found) -> None:
@@ -407,14 +436,85 @@ class SqliteJournal:
         self._tail = Tail(store, found.upto)
         self._looking = Looking(self._tail, self._archivist)
 
-    def _look_again(self, store: Store) -> None:
-        """Read anew what is there, as the one who has the seat."""
+    def _lock_journal(self, db: apsw.Connection) -> bool:
+        """Lock the file before its first byte is read, refuse one that is not ours, and tell whether it is new."""
+        db.execute("PRAGMA locking_mode=exclusive").fetchall()
+        db.execute("BEGIN EXCLUSIVE")
+        is_new: bool = db.execute("PRAGMA schema_version").get == 0
+        if not is_new:
+            if db.execute("PRAGMA application_id").get != APPLICATION_ID:
+                raise JournalError(f"{self._path} is a database of another program", OWN_DIRECTORY)
+            schema = db.execute(SQL["read_meta"], ("schema",)).get
+            if schema != SCHEMA:
+                raise JournalError(f"{self._path} has schema {schema}; this version knows {SCHEMA}", NEWER_VERSION)
+        db.execute("ROLLBACK")
+        return is_new
+
+    def _check(self, store: Store) -> Found:
+        """Check all that will be replayed. Nothing counts on an archive before the first start is over.
+
+        The watermark is asked first: if the journal is the wrong one, nobody is told to look for another archive.
+        """
         check_sound(store)
-        reader = self._archivist.reader
-        self._begin_with(store, look_at_tail(store, reader.position(), list(reader.values())))
+        mark.check(self._path, mark_of(store, last_seq_of(store)), self._witnesses)
+        if not store.meta("epoch"):
+            return look_at_tail(store, Position(self._identity, 0, 0), [])
+        if not self._archive_path.exists():
+            raise lost_archive(store, self._archive_path)
+        with self._archive_untouched() as reader:
+            check_archive(store, self._archive_path, reader.position())
+            return look_at_tail(store, reader.position(), list(reader.values()))
+
+    @contextlib.contextmanager
+    def _archive_untouched(self) -> Iterator[Reader]:
+        archive = archive_file.look_at(self._archive_path, self._connect, self._watch)
+        try:
+            yield Reader(archive)
+        finally:
+            archive.close_untouched()
+
+    def _refuse_lone_archive(self) -> None:
+        """Raise if there is an archive that stands for records: the journal that went with it is lost."""
+        upto = 0
+        with contextlib.suppress(JournalError, apsw.Error):
+            # A killed first start may leave one that cannot be read.
+            if self._archive_path.exists():
+                with self._archive_untouched() as reader:
+                    upto = reader.position().upto
+        if upto:
+            name = self._archive_path.name
+            problem = f"{self._path} is missing, but {name} is there, with all up to record {upto}"
+            raise JournalLostError(problem, mark.PUT_BACK, mark.all_is_new(name))
+
+    def _make_archive(self) -> None:
+        """Make an empty archive. One that an interrupted first start left counts for nothing."""
+        archive_file.throw_away(self._archive_path)
+        archive = archive_file.open_for_writing(
+            self._archive_path,
+            self._identity,
+            connect=self._connect,
+            synchronous=self._synchronous,
+            alone=True,
+            watch=self._watch,
+        )
+        archive.close()
+        sync_folder(self._directory)
+
+    def _empty_wal(self, store: Store) -> None:
+        """Empty the WAL into the file, so that no new write shares a sector with the last ones before a crash."""
+        unsynced = self._directory / UNSYNCED
+        is_unsynced = unsynced.exists()
+        with watched(self._watch, "empty the WAL"):
+            if is_unsynced:
+                write_again(store.db, f"{self._path}-wal")
+            busy, _, _ = next(store.db.execute("PRAGMA wal_checkpoint(TRUNCATE)"))
+        if busy:
+            raise JournalError(f"{self._path}: the WAL cannot be emptied. Stop whatever else has the file open")
+        if is_unsynced:
+            unsynced.unlink()
 
     def _taken_values(self) -> Iterator[Values]:
-        """Yield the archived values, and let go of each: they are many."""
+        """Yield the archived values and drop each from memory: they are many."""
         while self._values:
             yield self._values.popleft()
 
@@ -431,7 +531,7 @@ class SqliteJournal:
 
 
 class SqliteWriter:
-    """Fills an empty data directory. It is synced once, at the end: until then nobody may count on it."""
+    """Fills an empty data directory. It is synced once, at the end: until then nothing may count on it."""
 
     def __init__(self, directory: Path, *, identity: int, epoch: int) -> None:
         """`identity` is the number of the new journal, `epoch` that of the last start on what it is filled with."""
@@ -443,11 +543,9 @@ class SqliteWriter:
         )
 
     async def begin(self) -> None:
-        """Make the files. Raises `JournalError`."""
         await self._journal.open()
 
     async def put(self, part: Part) -> None:
-        """Write a part."""
         with self._named():
             if isinstance(part, TailPart):
                 self._journal.put(part.records)
@@ -455,7 +553,6 @@ class SqliteWriter:
                 self._archivist.writer.fill(part)
 
     async def end(self, source: Snapshot) -> None:
-        """Let the archive count."""
         with self._named():
             self._archivist.writer.end_fill(source.upto, source.pruned)
             self._journal.reach(self._epoch, source.upto, source.last_seq)
@@ -473,6 +570,106 @@ class SqliteWriter:
         for name in (archive_file.FILE, FILE):
             with contextlib.suppress(FileNotFoundError):
                 sync_file(self._directory / name)
+
+
+class Found:
+    """The state to replay: the archived values, and how far the archive and the tail reach."""
+
+    def __init__(self, upto: int, values: list[Values]) -> None:
+        self.upto = upto
+        self.values = values
+        self.last_seq = upto
+        self.tail_bytes = 0
+        self.parts: list[LargeBatch] = []
+
+
+def look_at_tail(store: Store, position: Position, values: list[Values]) -> Found:
+    """Check that the tail follows the archive without a gap, and each of its batches."""
+    found = Found(position.upto, values)
+    for first, last, body in store.run("read_batches", (position.upto,)):
+        if first != found.last_seq + 1:
+            raise store.damaged(f"record {first} stands where {found.last_seq + 1} should")
+        try:
+            count = count_records(body)
+        except JournalTooNewError:
+            raise
+        except JournalDamagedError as error:
+            raise store.damaged(f"in the batch that begins with record {first}, {error}") from error
+        if last != first + count - 1:
+            raise store.damaged(f"the batch of records {first} to {last} has {count}")
+        found.last_seq = last
+        found.tail_bytes += len(body)
+        if len(body) > LARGE_BYTES:
+            found.parts.append(part_of(last, decode_batch(body), body))
+    return found
+
+
+def check_sound(store: Store) -> None:
+    """Raise if SQLite finds damage in what is needed to start."""
+    for check in ("check_meta", "check_batch"):
+        for (text,) in store.run(check):
+            if text != "ok":
+                raise store.damaged(str(text))
+
+
+def last_seq_of(store: Store) -> int:
+    """Return the number of the last record of a journal, dropped or not."""
+    return max(store.meta("archived"), next(store.run("read_last_batch"))[0] or 0)
+
+
+def lost_archive(store: Store, path: Path) -> JournalLostError:
+    problem = f"{path} is missing, and it has all that {store.path.name} knew up to record {store.meta('archived')}"
+    return JournalLostError(problem, PUT_BACK)
+
+
+def check_archive(store: Store, path: Path, position: Position) -> None:
+    """Raise `JournalLostError` unless this is the archive that a journal counts on."""
+    if position.identity != store.meta("identity"):
+        raise JournalLostError(f"{path} is the archive of another journal than {store.path.name}", PUT_BACK)
+    archived = store.meta("archived")
+    if position.upto < archived:
+        problem = (
+            f"{path} has gone back in time: it ends with record {position.upto}, and {store.path.name} has dropped"
+        )
+        raise JournalLostError(f"{problem} all up to record {archived}", PUT_BACK)
+    last = last_seq_of(store)
+    if position.upto > last:
+        problem = (
+            f"{store.path} has gone back in time: it ends with record {last}, and {path.name} with {position.upto}"
+        )
+        raise JournalLostError(problem, f"Put the newest {FILE} back, with its -wal, or restore a backup")
+
+
+def check_files(directory: Path) -> None:
+    """Raise `NotOursError` for a directory or a file in it that others could have made or changed, or that root keeps.
+
+    SQLite opens files by their names; so the directory is checked first: no other user may create files there. Files
+    may be readable by others: the journal contains no token, and a copy that was put back may be readable.
+    """
+    check_folder(directory)
+    names = [name + suffix for name in (FILE, archive_file.FILE) for suffix in archive_file.SUFFIXES]
+    for name in (*names, archive_file.LOCK):
+        path = directory / name
+        with contextlib.suppress(FileNotFoundError):
+            found = path.lstat()
+            check_file(path, found, closed=WRITE_FOR_OTHERS)
+            check_may_use(path, found)
+    ballast = directory / BALLAST
+    with contextlib.suppress(FileNotFoundError):
+        check_file(ballast, ballast.lstat(), one_name=True)
+
+
+def mark_of(store: Store, last_seq: int) -> mark.Mark | None:
+    """Return how far a journal has come; None if no server has finished its first start on it."""
+    epoch = store.meta("epoch")
+    return mark.Mark(store.meta("identity"), epoch, last_seq) if epoch else None
+
+
+def _create(db: apsw.Connection) -> None:
+    db.execute(f"PRAGMA application_id={APPLICATION_ID}")
+    for statement in _CREATE:
+        db.execute(statement)
+    db.execute(SQL["write_meta"], ("schema", SCHEMA))
 
 
 def _size_of(path: Path) -> int:

@@ -1,4 +1,4 @@
-"""One SQLite connection and what its errors mean. Whoever asks here gets the journal's own errors, never SQLite's.
+"""One SQLite connection with named statements. It raises the journal's errors, never SQLite's.
 
 A failed statement before COMMIT is known to have failed. From COMMIT on the outcome is unknown: SQLite can report an
 fsync error, show the row gone, and have it back after a crash. So after that nothing is read or written any more.
@@ -7,16 +7,16 @@ fsync error, show the row gone, and have it back after a crash. So after that no
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import apsw
 
 from holdfast.journal.base import (
+    NOBODY,
     RESTORE,
     JournalDamagedError,
     JournalError,
     JournalUnavailableError,
-    Nobody,
     OutcomeUnknownError,
     Watch,
     watched,
@@ -29,11 +29,13 @@ if TYPE_CHECKING:
 
     Row = tuple[apsw.SQLiteValue, ...]
 
+T = TypeVar("T")
+
 SQL = load("sqlite.sql")
 UNSYNCED = "unsynced"
-"""A file that is there after a sync failed, until what was written then has been written again."""
+"""This file exists after a failed sync, until what was written then has been written again."""
 SLOW = frozenset({"check_meta", "check_batch", "check_integrity"})
-"""Statements that look at every page of a table: a sound disk may take long for them too."""
+"""Statements that read every page of a table. They are not watched: they may take long on a sound disk too."""
 CHUNK_BYTES = 64 * 1024
 """SQLite's own file layer writes less than 128 KiB at once, and takes more for a full disk."""
 
@@ -58,73 +60,54 @@ class Store:
         sql: Mapping[str, str] = SQL,
         unsynced: str = UNSYNCED,
     ) -> None:
-        """`watch` hears of every call to the disk, but of those that take long on a sound one too (`SLOW`).
-
-        `unsynced` is the name of the file that is left after a sync has failed.
-        """
+        """`unsynced` is the name of the file that is left after a sync has failed."""
         self.db = db
         self.path = path
-        self._watch = watch or Nobody()
+        self._watch = watch or NOBODY
         self._sql = sql
         self._unsynced = path.with_name(unsynced)
         self._unknown: str | None = None
 
     def run(self, name: str, values: Row = ()) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows of a named statement."""
-        self._refuse_if_unknown()
-        watch = Nobody() if name in SLOW else self._watch
-        try:
-            with watched(watch, name):
-                rows = iter(self.db.execute(self._sql[name], values))
-            while True:
-                # Each row by itself: what is done with one is not the disk's time.
-                number = watch.enter(name)
-                try:
-                    row = next(rows, None)
-                finally:
-                    watch.leave(number)
-                if row is None:
-                    return
-                yield row
-        except (apsw.Error, UnicodeDecodeError) as error:
-            raise self._unreadable(name, error) from error
+        """Yield the rows of a named statement. Each is watched by itself: the caller may take long with one."""
+        rows = self._ask(name, lambda: iter(self.db.execute(self._sql[name], values)))
+        while (row := self._ask(name, lambda: next(rows, None))) is not None:
+            yield row
 
     def some(self, name: str, values: Row = ()) -> list[tuple[Any, ...]]:
-        """Return the rows of a named statement at once: for statements that bound them."""
-        self._refuse_if_unknown()
-        number = self._watch.enter(name)
-        try:
-            return self.db.execute(self._sql[name], values).fetchall()
-        except (apsw.Error, UnicodeDecodeError) as error:
-            raise self._unreadable(name, error) from error
-        finally:
-            self._watch.leave(number)
+        """Return the rows of a named statement together: for statements that bound them."""
+        return self._ask(name, lambda: self.db.execute(self._sql[name], values).fetchall())
 
     def some_bytes(self, name: str, values: Row, bytes_max: int) -> list[tuple[Any, ...]]:
-        """Return the first rows of a named statement, the last one that which brings them to so many bytes.
+        """Return the first rows of a named statement, up to the one whose last column brings them to so many bytes."""
 
-        What is counted is the last column of each.
-        """
-        self._refuse_if_unknown()
-        rows: list[tuple[Any, ...]] = []
-        size_bytes = 0
-        number = self._watch.enter(name)
-        try:
+        def read() -> list[tuple[Any, ...]]:
+            rows: list[tuple[Any, ...]] = []
+            left = bytes_max
             for row in self.db.execute(self._sql[name], values):
                 rows.append(row)
-                size_bytes += len(row[-1])
-                if size_bytes >= bytes_max:
+                left -= len(row[-1])
+                if left <= 0:
                     break
-        except (apsw.Error, UnicodeDecodeError) as error:
-            raise self._unreadable(name, error) from error
-        finally:
-            self._watch.leave(number)
-        return rows
+            return rows
+
+        return self._ask(name, read)
 
     def one(self, name: str, values: Row = ()) -> tuple[Any, ...] | None:
         """Return the first row of a named statement."""
         rows = self.some(name, values)
         return rows[0] if rows else None
+
+    def _ask(self, name: str, read: Callable[[], T]) -> T:
+        self._refuse_if_unknown()
+        watch = NOBODY if name in SLOW else self._watch
+        number = watch.enter(name)
+        try:
+            return read()
+        except (apsw.Error, UnicodeDecodeError) as error:
+            raise self._unreadable(name, error) from error
+        finally:
+            watch.leave(number)
 
     def _unreadable(self, name: str, error: Exception) -> JournalError:
         match error:
@@ -137,7 +120,7 @@ class Store:
 
     def meta(self, key: str) -> int:
         """Return a scalar; 0 if it was never set."""
-        value = next((value for (value,) in self.run("read_meta", (key,))), 0)
+        (value,) = self.one("read_meta", (key,)) or (0,)
         if not isinstance(value, int):
             raise self.damaged(f"the scalar {key!r} is no number")
         return value
@@ -259,6 +242,26 @@ class Store:
     def _refuse_if_unknown(self) -> None:
         if self._unknown is not None:
             raise OutcomeUnknownError(self._unknown)
+
+
+def set_pragmas(store: Store, *, locking_mode: str, synchronous: str, checkpoint_pages: int, **more: int) -> None:
+    """Set what durability rests on and read each back: SQLite does not always take a pragma, and never says so."""
+    for pragma, value in {
+        "locking_mode": locking_mode,
+        "journal_mode": "wal",
+        "synchronous": {"FULL": 2, "NORMAL": 1}[synchronous],
+        "fullfsync": 1,
+        "checkpoint_fullfsync": 1,
+        "wal_autocheckpoint": checkpoint_pages,
+        **more,
+    }.items():
+        try:
+            store.db.execute(f"PRAGMA {pragma}={value}").fetchall()
+            got = store.db.execute(f"PRAGMA {pragma}").get
+        except (apsw.CorruptError, apsw.NotADBError) as error:
+            raise store.damaged(str(error)) from error
+        if got != value:
+            raise JournalError(f"SQLite did not take {pragma}={value} for {store.path}: it says {got}")
 
 
 def write_again(db: apsw.Connection, path: str) -> None:

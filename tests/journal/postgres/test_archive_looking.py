@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from holdfast.journal import tail
 from holdfast.journal.base import HeldQuery, HistoryQuery, Keeping
-from holdfast.journal.tail import batches
 from tests.contract.tools import archived, followed, grant, held_pages, newest_first, pages
 from tests.journal.postgres.stores import Place, play, until
 from tests.nodes.journals import connected
@@ -24,7 +24,7 @@ def test_a_search_ends_when_it_has_cost_enough(
     monkeypatch: pytest.MonkeyPatch, upto: int, bound: str, asked: HistoryQuery
 ) -> None:
     """A page ends early in tail and archive, and says where to go on; pages together have each record once (P3)."""
-    monkeypatch.setattr(batches, bound, 5_000)
+    monkeypatch.setattr(tail, bound, 5_000)
     for name in ("SEARCH_BYTES", "SLICE_BYTES"):
         monkeypatch.setattr(f"holdfast.journal.postgres.history.{name}", 1_000)
     records = [grant(seq, f"job/{seq % 3}", metadata="m" * 500) for seq in range(1, RECORDS + 1)]

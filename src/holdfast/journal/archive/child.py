@@ -1,23 +1,24 @@
 """The archivist: a process of its own that writes the archive, so that the server's loop does not.
 
-It does what it is told over a socket pair, and ends when that ends: with the server, however that ends. What it was in
-the middle of is rolled back then. It is niced: whoever claims comes first. A signal that is meant for the server does
-not reach it (`SIGINT` of a terminal, `SIGTERM` of a supervisor): the server ends it by closing the socket.
+It takes orders from a socket pair, and ends when that closes: with the server, however that ends. The open transaction
+is rolled back then. It is niced: claims come first. It ignores signals that are meant for the server (`SIGINT` of a
+terminal, `SIGTERM` of a supervisor): the server ends it by closing the socket.
 
 Both send messages: a length, then MessagePack.
 
     server                                     archivist
     Setup                        ──────────►   opens the archive
                                  ◄──────────   Position: whose it is, and how far it has come
-    Begin, Batches…, Changed…    ──────────►   writes them, as they come
+    Batches…, Changes…           ──────────►   writes them, as they come
     Commit                       ──────────►   commits
                                  ◄──────────   Position: as far as it has come now
 
-Whatever fails, the archivist says `Failed` and ends. So what either says is always to the point.
+On any failure the archivist answers `Failed` and ends.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import signal
@@ -39,6 +40,7 @@ from holdfast.journal.store import DiskFullError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import BinaryIO
 
 LENGTH = struct.Struct("<I")
 
@@ -53,39 +55,18 @@ class Setup(msgspec.Struct, frozen=True, array_like=True, tag="setup"):
     """Of the server. Only an archivist of the same version may write what that one reads."""
 
 
-class Begin(msgspec.Struct, frozen=True, array_like=True, tag="begin"):
-    """A step begins after this record."""
-
-    upto: int
-
-
 class Batches(msgspec.Struct, frozen=True, array_like=True, tag="batches"):
-    """Some batches, as the journal has them: first number, last number, bytes."""
+    """Some batches, as the journal has them: first number, last number, bytes. The first begin a step."""
 
     rows: list[tuple[int, int, bytes]]
 
 
-class Changed(msgspec.Struct, frozen=True, array_like=True, tag="changed"):
-    """Some values that changed, as `Changes` has them."""
-
-    table: str
-    gone: list[bytes]
-    changed: list[tuple[bytes, bytes]]
-    new: list[tuple[bytes, bytes]]
-
-
 class Commit(msgspec.Struct, frozen=True, array_like=True, tag="commit"):
-    """That was all of the step. With no head there was nothing new, and history is looked through."""
+    """The end of the step. Without a head there was nothing new, and history is only pruned."""
 
     upto: int
     head: bytes | None
     wall_ms: int
-
-
-class Reached(msgspec.Struct, frozen=True, array_like=True, tag="reached"):
-    """How far the archive has come, durably."""
-
-    position: Position
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
@@ -94,12 +75,12 @@ class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
     text: str
 
 
-Order = Setup | Begin | Batches | Changed | Commit
-Answer = Reached | Failed
+Order = Setup | Batches | Changes | Commit
+Answer = Position | Failed
 
 _encode = msgspec.msgpack.Encoder().encode
 _order_of = msgspec.msgpack.Decoder(Order).decode
-_answer_of = msgspec.msgpack.Decoder(Answer).decode
+answer_of: Callable[[bytes], Answer] = msgspec.msgpack.Decoder(Answer).decode
 
 
 def framed(message: Order | Answer) -> bytes:
@@ -108,31 +89,25 @@ def framed(message: Order | Answer) -> bytes:
     return LENGTH.pack(len(body)) + body
 
 
-def read_order(receive: Callable[[int], bytes]) -> Order | None:
-    """Return the next order; None at the end. `receive` returns so many bytes, or fewer at the end."""
-    head = receive(LENGTH.size)
+def _read_order(orders: BinaryIO) -> Order | None:
+    """Return the next order; None at the end."""
+    head = orders.read(LENGTH.size)
     if len(head) < LENGTH.size:
         return None
     (length,) = LENGTH.unpack(head)
-    body = receive(length)
+    body = orders.read(length)
     return _order_of(body) if len(body) == length else None
 
 
-def answer_of(body: bytes) -> Answer:
-    """Return what an answer says."""
-    answer: Answer = _answer_of(body)
-    return answer
-
-
 NICE = 5
-"""Behind whoever claims, and not so far that it would never catch up where every core is busy."""
+"""Behind the server, and not so far that it would never catch up where every core is busy."""
 
 
 def serve(connection: socket.socket) -> None:
-    """Do what is asked until there is nobody to ask."""
+    """Follow orders until the connection ends."""
     with connection.makefile("rb") as orders:
         try:
-            setup = read_order(orders.read)
+            setup = _read_order(orders)
             if not isinstance(setup, Setup):
                 return
             if setup.version != __version__:
@@ -141,8 +116,8 @@ def serve(connection: socket.socket) -> None:
             store = open_for_writing(Path(setup.path), setup.identity)
             try:
                 writer = Writer(store, setup.keeping)
-                connection.sendall(framed(Reached(writer.position)))
-                while (order := read_order(orders.read)) is not None:
+                connection.sendall(framed(writer.position))
+                while (order := _read_order(orders)) is not None:
                     _do(order, writer, connection)
             except DiskFullError:
                 give_back(store)
@@ -154,7 +129,7 @@ def serve(connection: socket.socket) -> None:
         except (DiskFullError, apsw.FullError) as error:
             _tell(connection, f"archive: the disk is full: {error}")
         except OutcomeUnknownError as error:
-            # Unknown here alone: the server reads the file, and knows.
+            # Only unknown here: the server reads the file.
             _tell(connection, f"archive: the commit failed: {error.__cause__}")
         except JournalError as error:
             _tell(connection, "archive: " + str(error).removeprefix("archive: "))
@@ -164,39 +139,34 @@ def serve(connection: socket.socket) -> None:
 
 def _do(order: Order, writer: Writer, connection: socket.socket) -> None:
     match order:
-        case Begin(upto):
-            if upto != writer.position.upto:
-                raise JournalError(f"archive: it reaches up to record {writer.position.upto}, and not {upto}")
-            writer.begin()
         case Batches(rows):
+            if rows[0][0] == writer.position.upto + 1:
+                writer.begin()
             for first, last, body in rows:
                 writer.enter(first, last, body)
-        case Changed(table, gone, changed, new):
-            writer.change(Changes(table, gone, changed, new))
+        case Changes():
+            writer.change(order)
         case Commit(upto, head, wall_ms):
             if head is None:
                 writer.prune(wall_ms)
             else:
                 writer.commit(upto, head, wall_ms)
-            connection.sendall(framed(Reached(writer.position)))
+            connection.sendall(framed(writer.position))
         case _:
             raise JournalError("archive: the archivist was set up twice")
 
 
 def _tell(connection: socket.socket, text: str) -> None:
-    try:
+    with contextlib.suppress(OSError):  # The server may have ended.
         connection.sendall(framed(Failed(text)))
-    except OSError:
-        # Nobody listens any more: the server ended.
-        return
 
 
 def main() -> None:
-    """Be the archivist of the server at the other end of a socket, whose number is the argument."""
+    """Serve the socket whose descriptor is the argument."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.nice(NICE)
-    # A step makes some hundred thousand rows, none of them in a circle. Looking for circles would take as long again.
+    # A step makes some hundred thousand rows, none of them in a cycle. Collecting would take as long again.
     gc.disable()
     os.umask(0o077)
     arm(os.environ)

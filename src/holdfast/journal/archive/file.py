@@ -23,9 +23,9 @@ from zlib import crc32
 import apsw
 import msgspec
 
-from holdfast.journal.base import HEAD, JournalDamagedError, JournalError, JournalLockedError, Values
+from holdfast.journal.base import HEAD, JournalError, JournalLockedError, Values
 from holdfast.journal.sql import load
-from holdfast.journal.store import Store, write_again
+from holdfast.journal.store import Store, set_pragmas, write_again
 from holdfast.privatefiles import open_ours
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ SQL = load("archive.sql")
 _CREATE = [statement for name, statement in SQL.items() if name.startswith("create_")]
 
 
-class Position(msgspec.Struct, frozen=True, array_like=True):
+class Position(msgspec.Struct, frozen=True, array_like=True, tag="position"):
     """Whose archive it is, how far it reaches, and up to which number history is no longer kept."""
 
     identity: int
@@ -100,7 +100,13 @@ def open_for_writing(
     """Open an archive, or make it, and let all that is in it be durable. `alone`: no other connection may read it."""
     store = Store(connect(str(path)), path, watch, sql=SQL, unsynced=UNSYNCED)
     try:
-        _set_pragmas(store, synchronous, checkpoint_pages, alone=alone)
+        set_pragmas(
+            store,
+            locking_mode="exclusive" if alone else "normal",
+            synchronous=synchronous,
+            checkpoint_pages=checkpoint_pages,
+            cache_size=-CACHE_KIB,
+        )
         if store.db.execute("PRAGMA schema_version").get == 0:
             store.commit("open", lambda: _create(store, identity))
         check(store)
@@ -203,26 +209,6 @@ class Lock:
         """Give it back. Nobody else can have the file open: a server takes it only after it has the journal."""
         self._path.unlink(missing_ok=True)
         os.close(self.file)
-
-
-def _set_pragmas(store: Store, synchronous: str, checkpoint_pages: int, *, alone: bool) -> None:
-    """Set what durability rests on and ask each back: SQLite does not always take a pragma, and never says so."""
-    for pragma, value, answer in (
-        ("locking_mode", "exclusive" if alone else "normal", "exclusive" if alone else "normal"),
-        ("journal_mode", "wal", "wal"),
-        ("synchronous", synchronous, {"FULL": 2, "NORMAL": 1}[synchronous]),
-        ("fullfsync", "1", 1),
-        ("checkpoint_fullfsync", "1", 1),
-        ("wal_autocheckpoint", checkpoint_pages, checkpoint_pages),
-        ("cache_size", -CACHE_KIB, -CACHE_KIB),
-    ):
-        try:
-            store.db.execute(f"PRAGMA {pragma}={value}").fetchall()
-            got = store.db.execute(f"PRAGMA {pragma}").get
-        except (apsw.CorruptError, apsw.NotADBError) as error:
-            raise JournalDamagedError(f"{store.path} is damaged: {error}") from error
-        if got != answer:
-            raise JournalError(f"SQLite did not take {pragma}={value} for {store.path}: it says {got}")
 
 
 def _create(store: Store, identity: int) -> None:

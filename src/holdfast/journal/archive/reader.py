@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from holdfast.journal.archive.file import Position
     from holdfast.journal.base import HeldQuery, Values
+    from holdfast.journal.search import Grants, Hold
     from holdfast.journal.store import Row, Store
-    from holdfast.journal.tail.holds import Grants, Hold
 
 SOME = 256
 _LARGEST_CHARACTER = 0x10FFFF

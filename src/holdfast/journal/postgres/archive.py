@@ -40,7 +40,7 @@ from holdfast.journal.base import HEAD, JournalDamagedError, JournalUnavailableE
 from holdfast.journal.codec import decode_batch, history_in
 from holdfast.journal.postgres.connection import LostError, RefusedError
 from holdfast.journal.postgres.writer import Ground
-from holdfast.journal.tail.batches import FEED_BYTES
+from holdfast.journal.tail import FEED_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from holdfast.journal.base import Changes, Keeping
     from holdfast.journal.postgres.connection import Row, Side
     from holdfast.journal.postgres.writer import Mine
-    from holdfast.journal.tail.room import Room
+    from holdfast.journal.tail import Room
 
 log = logging.getLogger("holdfast.journal")
 

@@ -19,9 +19,8 @@ from holdfast.journal.base import HistoryPage, JournalDamagedError
 from holdfast.journal.codec import decode_batch
 from holdfast.journal.postgres.archive import READ_BYTES, READ_ROWS, read_batches, read_history, read_values, records_of
 from holdfast.journal.postgres.writer import LOOK_SECONDS, Ground
-from holdfast.journal.search import Texts, follow, last_by_in, matches
-from holdfast.journal.tail.batches import FEED_BYTES, FOREVER, SEARCH_BYTES, SEARCH_ROWS, SLICE_BYTES, Spent
-from holdfast.journal.tail.holds import Grants, Names, PageOfHeld, TailHolds, all_held
+from holdfast.journal.search import Grants, Names, PageOfHeld, TailHolds, Texts, all_held, follow, last_by_in, matches
+from holdfast.journal.tail import FEED_BYTES, FOREVER, SEARCH_BYTES, SEARCH_ROWS, SLICE_BYTES, Spent
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from holdfast.journal.postgres.archive import Ask
     from holdfast.journal.postgres.connection import Row, Side
     from holdfast.journal.postgres.writer import Mine
-    from holdfast.journal.tail.holds import Hold
+    from holdfast.journal.search import Hold
 
 SKIMMED_ROWS = 4_096
 """How many batches are asked for at once where only the front of each record is read; their bytes are bounded too."""

@@ -30,7 +30,7 @@ from holdfast.journal.postgres.connection import Servers, Side
 from holdfast.journal.postgres.history import Looking, snapshot
 from holdfast.journal.postgres.leadership import Fresh, Knowledge, Taken, Watching, unseal
 from holdfast.journal.postgres.writer import NO_ANSWER, Batch, Beating, Mine, Tenancy
-from holdfast.journal.tail.room import LARGE_BYTES, Room, part_of
+from holdfast.journal.tail import LARGE_BYTES, Room, part_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from holdfast.journal.base import Changes, HeldPage, HeldQuery, HistoryPage, HistoryQuery, Snapshot
     from holdfast.journal.postgres.archive import Ask
     from holdfast.journal.postgres.connection import Line, Server
-    from holdfast.journal.tail.room import Part
+    from holdfast.journal.tail import Part
 
 MIB = 2**20
 TAIL_ROWS = 256

@@ -1,32 +1,45 @@
-"""The journal's tail: the batches that the archive does not stand for yet, as they were appended.
+"""The journal's tail: the batches that the archive does not contain yet, as they were appended.
 
-Each is one row. They are looked at a slice at a time, and dropped a slice at a time, so that the loop serves between:
-the numbers of records lead on, and what was archived meanwhile is found in the archive.
+Each is one row. They are read and dropped a slice at a time, so that the loop serves between: the numbers of records
+lead on, and what was archived meanwhile is found in the archive.
 
-Looks back read the tail and the archive together. A record is read from the tail or from the archive: the tail begins
-after `upto`, the archive ends there. Looks take turns with the loop, and meanwhile a step may be over and records gone
-from the tail: the archive has them then.
+`Looking` reads the tail and the archive together. The tail begins after `upto`, the archive ends there. Searches take
+turns with the loop; if a step ends meanwhile and records leave the tail, the archive has them.
+
+`Room` counts what waits for the archive, and refuses claims while it is too much. One limit is for all principals
+together, and half of it for each: one that writes faster than the archive is written is refused alone. Small records
+cannot outrun the archivist, so only large batches are counted by principal.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+from collections import deque
+from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from holdfast.core.events import Record, is_history
+from holdfast.core.events import Record, is_history, principal_of
 from holdfast.journal.base import HistoryPage, JournalUnavailableError
-from holdfast.journal.codec import decode_batch
+from holdfast.journal.codec import decode_batch, frame_sizes
 from holdfast.journal.failpoints import failpoint
-from holdfast.journal.search import Texts, follow, last_by_in, matches
+from holdfast.journal.search import (
+    Grants,
+    Names,
+    PageOfHeld,
+    TailHolds,
+    Texts,
+    all_held,
+    follow,
+    last_by_in,
+    matches,
+)
 from holdfast.journal.store import DiskFullError
-from holdfast.journal.tail.holds import Grants, Names, PageOfHeld, TailHolds, all_held
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Sequence
+    from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 
     from holdfast.journal.archive.archivist import Archivist
     from holdfast.journal.archive.reader import Reader
@@ -35,6 +48,8 @@ if TYPE_CHECKING:
 
     Batch = tuple[int, int, bytes]
     """The first and the last number of a batch, and its bytes."""
+    Part = tuple[int, dict[str, int]]
+    """The last number of a large batch, and how many bytes of it each principal has."""
 
 SLICE_ROWS = 128
 """How many rows one slice drops: a few milliseconds of the loop."""
@@ -43,22 +58,29 @@ SLICE_BYTES = 256 * 1024
 FEED_BYTES = 128 * 1024
 """How many bytes are read at once for the archive."""
 SEARCH_BYTES = 1024 * 1024
-"""How many bytes of the tail one slice of a search looks at."""
+"""How many bytes of the tail one slice of a search reads."""
+SEARCH_ROWS = 512
 SEARCHED_BYTES_MAX = 16 * 1024 * 1024
-"""How many bytes one search looks at before it answers with what it found and where to go on."""
+"""How many bytes one search reads before it returns what it found and where to go on."""
 DECODED_BYTES_MAX = 1024 * 1024
-"""How many of them it makes records of: that costs most."""
+"""How many of them it decodes: that costs most."""
+SNAPSHOT_RECORDS = 256
+"""How many records of the tail a snapshot decodes at once."""
+LARGE_BYTES = 64 * 1024
+"""Batches that are larger are counted by principal."""
+FOREVER = 2**62
+MIB = 2**20
+
+log = logging.getLogger("holdfast.journal")
 
 
 class Tail:
-    """The batches of one journal."""
-
     def __init__(self, store: Store, upto: int) -> None:
         self._store = store
         self.upto = upto
-        """How far the archive reaches: what is not after it is dropped, sooner or later."""
+        """How far the archive reaches. What is not after it is dropped, sooner or later."""
         self._kept_after: list[int] = []
-        """Where those begin who still read what may be archived meanwhile."""
+        """Where the readers begin that still need what may be archived meanwhile."""
 
     def some(self, after: int, upto: int) -> list[Batch]:
         """Return some batches after a number and up to another: for the archive."""
@@ -82,7 +104,7 @@ class Tail:
 
     @contextlib.contextmanager
     def kept(self) -> Iterator[None]:
-        """Let nothing be dropped that is not archived now."""
+        """Keep everything that is not archived now."""
         after = self.upto
         self._kept_after.append(after)
         try:
@@ -91,10 +113,9 @@ class Tail:
             self._kept_after.remove(after)
 
     async def drop_archived(self) -> None:
-        """Drop what the archive stands for, but for what somebody still reads. That goes the next time.
+        """Drop what is archived, except what is still read. That is dropped the next time.
 
-        It is not synced: if the power fails the rows are there again, and are dropped again. Whatever is appended next
-        is synced, and what stands before it in the WAL with it.
+        It is not synced: after a power failure the rows are back, and are dropped again. The next append syncs it.
         """
         failpoint("before_drop")
         upto = min([self.upto, *self._kept_after])
@@ -117,8 +138,6 @@ class Tail:
         except DiskFullError as error:
             where = self._store.path.parent
             raise JournalUnavailableError(f"archive: the disk under {where} is full: {error}") from error
-
-    # Looking.
 
     def search(self, query: HistoryQuery, before: int, spent: Spent) -> tuple[list[Record], int]:
         """Search a slice as bytes, and decode only what may match; return the number it reached down to."""
@@ -173,31 +192,28 @@ class Tail:
 
 
 class Spent:
-    """What a search has cost: in all, and in this slice."""
+    """What a search has cost: in total, and in this slice."""
 
     def __init__(self) -> None:
         self._searched = self._decoded = 0
         self._slice_searched_max = self._slice_decoded_max = 0
 
     def begin_slice(self) -> None:
-        """Let a new slice begin."""
         self._slice_searched_max = self._searched + SEARCH_BYTES
         self._slice_decoded_max = self._decoded + SLICE_BYTES
 
     def add(self, size_bytes: int, *, is_decoded: bool) -> None:
-        """Count what was looked at."""
         self._searched += size_bytes
         if is_decoded:
             self._decoded += size_bytes
 
     @property
     def ends_slice(self) -> bool:
-        """Whether it is time for others."""
+        """Whether other tasks should have their turn."""
         return self._searched >= self._slice_searched_max or self._decoded >= self._slice_decoded_max
 
     @property
     def is_over(self) -> bool:
-        """Whether the search has cost as much as it may."""
         return self._searched >= SEARCHED_BYTES_MAX or self._decoded >= DECODED_BYTES_MAX
 
 
@@ -211,14 +227,8 @@ def _first_rows(rows: list[tuple[int, ...]]) -> Iterator[tuple[int]]:
         yield (key,)
 
 
-SEARCH_ROWS = 512
-WHOLE_RECORDS = 256
-"""How many records of the tail are made at once for a look at all there is."""
-FOREVER = 2**62
-
-
 class Looking:
-    """Looks at one journal."""
+    """Reads the tail and the archive of one journal together."""
 
     def __init__(self, tail: Tail, archivist: Archivist) -> None:
         self._tail = tail
@@ -273,7 +283,6 @@ class Looking:
             await asyncio.sleep(0)
 
     def _next_slice(self, after_seq: int, limit: int) -> tuple[list[Record], int]:
-        """Return what a slice holds, and the number it reached."""
         found: list[Record] = []
         looked_at = 0
         for seq, body in self._archivist.reader.oldest_first(after_seq, self._tail.upto, limit):
@@ -285,7 +294,6 @@ class Looking:
         return (found, after_seq) if found else self._tail.after(max(after_seq, self._tail.upto), limit)
 
     async def last_by(self, wall_ms: int) -> int:
-        """Look in the tail first, then in the history."""
         with self._tail.kept():
             return await self._tail.last_by(wall_ms) or self._archivist.reader.last_by(wall_ms, self._tail.upto)
 
@@ -298,42 +306,36 @@ class Looking:
 
     @contextlib.asynccontextmanager
     async def snapshot(self, last_seq: int) -> AsyncIterator[SqliteSnapshot]:
-        """Give all that there is at this instant."""
-        with contextlib.ExitStack() as stack:
-            kept = stack.enter_context(contextlib.ExitStack())
+        with contextlib.ExitStack() as kept, self._archivist.another_reader() as reader:
             kept.enter_context(self._tail.kept())
-            reader = stack.enter_context(self._archivist.another_reader())
             yield SqliteSnapshot(self._tail, kept, reader, last_seq)
 
 
 class SqliteSnapshot:
-    """All that a journal holds at one instant."""
-
     def __init__(self, tail: Tail, kept: contextlib.ExitStack, reader: Reader, last_seq: int) -> None:
         """`kept` is closed once nothing of the tail is needed any more."""
         self._tail = tail
         self._kept = kept
         self._reader = reader
-        _, self.upto, self.pruned = msgspec.structs.astuple(reader.position())
+        position = reader.position()
+        self.upto, self.pruned = position.upto, position.pruned
         self.last_seq = last_seq
 
     async def tail(self) -> AsyncIterator[Sequence[Record]]:
         """Yield every record that is not archived, some at a time: a batch may have all that fell due at once."""
         async for _, _, body in self._tail.batches(self.upto, self.last_seq):
             records = decode_batch(body)
-            while some := list(islice(records, WHOLE_RECORDS)):
+            while some := list(islice(records, SNAPSHOT_RECORDS)):
                 yield some
                 await asyncio.sleep(0)
         self._kept.close()
 
     async def values(self) -> AsyncIterator[Values]:
-        """Yield the archived state."""
         for values in self._reader.values():
             yield values
             await asyncio.sleep(0)
 
     async def history(self) -> AsyncIterator[Sequence[Record]]:
-        """Yield the archived records with history value, oldest first."""
         for records in self._reader.records():
             yield records
             await asyncio.sleep(0)
@@ -350,3 +352,106 @@ def _page_of(reader: Reader, query: HeldQuery, upto: int, tail: TailHolds) -> He
             reader.read_grant(seq, grants)
         page.add(some, grants)
     return page.ended(is_all=next(holds, None) is None)
+
+
+# What waits for the archive.
+
+
+def part_of(last: int, records: Iterable[Record], body: bytes) -> Part:
+    """Count a large batch by principal."""
+    sums: dict[str, int] = {}
+    for record, size_bytes in zip(records, frame_sizes(body), strict=True):
+        who = principal_of(record.event)
+        sums[who] = sums.get(who, 0) + size_bytes
+    # The server's own records and renewals have no principal: those are never refused.
+    sums.pop("", None)
+    return last, sums
+
+
+class Room:
+    """Counts what waits, and for whom."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.size_bytes = 0
+        self._parts: deque[Part] = deque()
+        self._sums: dict[str, int] = {}
+        self._refused: set[str] = set()
+        """Who has more than half of the limit."""
+        self.failing: tuple[int, str] | None = None
+        """Since when, in wall time, the archive cannot be written, and why."""
+
+    @property
+    def is_open(self) -> bool:
+        return self.size_bytes <= self.bytes_max
+
+    @property
+    def is_open_to_all(self) -> bool:
+        return self.is_open and not self._refused
+
+    def begin(self, size_bytes: int, parts: Iterable[Part]) -> None:
+        self.size_bytes = size_bytes
+        self._parts.clear()
+        self._sums.clear()
+        for part in parts:
+            self.add_part(part)
+
+    def add_part(self, part: Part) -> None:
+        self._parts.append(part)
+        for who, size_bytes in part[1].items():
+            self._sums[who] = self._sums.get(who, 0) + size_bytes
+        self._judge()
+
+    def drop(self, upto: int, size_bytes: int) -> None:
+        """Subtract what was archived: so many bytes, and the large batches up to a number."""
+        self.size_bytes -= size_bytes
+        while self._parts and self._parts[0][0] <= upto:
+            for who, part_bytes in self._parts.popleft()[1].items():
+                self._sums[who] -= part_bytes
+                if not self._sums[who]:
+                    del self._sums[who]
+        self._judge()
+
+    def _judge(self) -> None:
+        most = self.bytes_max // 2
+        refused = {who for who, size_bytes in self._sums.items() if size_bytes > most}
+        for who in refused - self._refused:
+            log.warning("%s", self._words_for(who))
+        for who in self._refused - refused:
+            log.warning("claims of %s are taken again", who)
+        self._refused = refused
+
+    def why_not(self, principal: str) -> str | None:
+        """Return why claims of a principal are refused though others are accepted, or None."""
+        return self._words_for(principal) if principal in self._refused else None
+
+    def _words_for(self, who: str) -> str:
+        size, most = _mib(self._sums[who]), _mib(self.bytes_max)
+        return (
+            f"of what the journal has to archive {size} are of {who}, more than half of tail_mib_max ({most}): "
+            f"new claims of {who} are refused until that is archived. It opens again by itself"
+        )
+
+    def words(self) -> str:
+        """Return "ok", or since when the archive cannot be written and what follows from that."""
+        waiting, most = _mib(self.size_bytes), _mib(self.bytes_max)
+        if self.failing is None and self.is_open_to_all:
+            return "ok"
+        why = "the archive has fallen behind"
+        if self.failing is not None:
+            since = datetime.fromtimestamp(self.failing[0] / 1000, UTC).isoformat(timespec="seconds")
+            why = f"nothing could be archived since {since}: {self.failing[1]}"
+        if not self.is_open:
+            return (
+                f"{why}. The journal has {waiting} to archive, more than tail_mib_max ({most}): new claims are refused"
+            )
+        if self._refused:
+            return (
+                f"{why}. The journal has {waiting} to archive. Whoever has more than half of tail_mib_max ({most}) "
+                f"of it is refused new claims: {len(self._refused)} (the log says who)"
+            )
+        return f"{why}. The journal has {waiting} to archive; beyond {most} (tail_mib_max) new claims would be refused"
+
+
+def _mib(size_bytes: int) -> str:
+    return f"{size_bytes / MIB:.0f} MiB"
