@@ -33,12 +33,9 @@ from holdfast.server.api import Api
 from holdfast.server.http.manager import ConnectionManager
 from holdfast.server.http.tls import TlsAcceptor, TlsHandshake
 from holdfast.server.nodes.forwarding import Forwarding
-from holdfast.server.nodes.link.doorkeeper import Doorkeeper
-from holdfast.server.nodes.link.follower import Security
-from holdfast.server.nodes.link.leader import LinkServer
-from holdfast.server.nodes.linking import Linking
-from holdfast.server.nodes.node import Node
-from holdfast.server.nodes.node_health import FollowersHealth
+from holdfast.server.nodes.link.follower import Linking, Security
+from holdfast.server.nodes.link.leader import Doorkeeper, LinkServer
+from holdfast.server.nodes.node import FollowersHealth, Node
 from holdfast.server.nodes.tenure import CountedRoutes, Tenure
 from holdfast.server.operations.table import OPERATIONS
 from holdfast.settings import Settings

@@ -18,8 +18,11 @@ from holdfast.server.nodes.link.frames import (
     Answered,
     Asked,
     BadFrameError,
+    Bond,
     Decoder,
     Gone,
+    Handshake,
+    HandshakeError,
     Hello,
     Ping,
     Proof,
@@ -27,7 +30,6 @@ from holdfast.server.nodes.link.frames import (
     ToLeader,
     framed,
 )
-from holdfast.server.nodes.link.handshake import Bond, FollowersHandshake, HandshakeError, LeadersHandshake
 from tests.nodes.linked import OneNode, nodes, run, two_nodes, until
 from tests.support.fronts import make_certificate
 
@@ -40,7 +42,7 @@ BOND = Bond("authority", 7, "tenure", b"k" * 32)
 
 def test_two_who_know_the_key_believe_each_other() -> None:
     """N-29: both sides prove themselves over both random numbers, the leader first."""
-    follower, leader = FollowersHandshake(BOND, F), LeadersHandshake(BOND, L)
+    follower, leader = Handshake(BOND, F), Handshake(BOND, L)
     leader.check(follower.answer(leader.greet(follower.hello())))
 
 
@@ -48,7 +50,7 @@ def test_two_who_know_the_key_believe_each_other() -> None:
 def test_nothing_may_differ(field: str) -> None:
     """N-29: another key, authority, epoch or tenure, and one side refuses before it has proved anything."""
     other = msgspec.structs.replace(BOND, **{field: {"epoch": 8, "key": b"x" * 32}.get(field, "other")})
-    follower, leader = FollowersHandshake(other, F), LeadersHandshake(BOND, L)
+    follower, leader = Handshake(other, F), Handshake(BOND, L)
     with pytest.raises(HandshakeError):
         follower.answer(leader.greet(follower.hello()))
     with pytest.raises(HandshakeError):
@@ -57,25 +59,25 @@ def test_nothing_may_differ(field: str) -> None:
 
 def test_a_proof_is_good_for_one_link_and_one_role() -> None:
     """N-29: a proof that was heard on another link, or that of the leader itself, is no proof of a follower."""
-    heard = LeadersHandshake(BOND, L).greet(FollowersHandshake(BOND, F).hello())
-    late = FollowersHandshake(BOND, b"g" * NONCE_BYTES)
+    heard = Handshake(BOND, L).greet(Handshake(BOND, F).hello())
+    late = Handshake(BOND, b"g" * NONCE_BYTES)
     with pytest.raises(HandshakeError):
         late.answer(heard)
-    leader = LeadersHandshake(BOND, L)
-    own = leader.greet(FollowersHandshake(BOND, F).hello())
+    leader = Handshake(BOND, L)
+    own = leader.greet(Handshake(BOND, F).hello())
     with pytest.raises(HandshakeError):
         leader.check(Proof(own.proof))
-    again = LeadersHandshake(BOND, b"m" * NONCE_BYTES)
-    again.greet(FollowersHandshake(BOND, F).hello())
+    again = Handshake(BOND, b"m" * NONCE_BYTES)
+    again.greet(Handshake(BOND, F).hello())
     with pytest.raises(HandshakeError):
-        again.check(FollowersHandshake(BOND, F).answer(heard))
+        again.check(Handshake(BOND, F).answer(heard))
 
 
 def test_random_bytes_have_their_length() -> None:
     """N-29: less than 32 random bytes are refused by either side."""
     hello = Hello("authority", 7, "tenure", b"")
     with pytest.raises(HandshakeError):
-        LeadersHandshake(BOND, L).greet(hello)
+        Handshake(BOND, L).greet(hello)
 
 
 # Frames.
@@ -186,7 +188,7 @@ def test_the_prefix_may_come_in_pieces_and_http_is_not_hurt(tmp_path: Path) -> N
             decoder = Decoder(ToFollower, HELLO_BYTES_MAX)
             while (greeting := decoder.next()) is None:
                 decoder.put(await reader.read(1_000))
-            FollowersHandshake(Bond(seat.authority, seat.epoch, seat.tenure, leader.shelf.key), F).answer(greeting)
+            Handshake(Bond(seat.authority, seat.epoch, seat.tenure, leader.shelf.key), F).answer(greeting)
             writer.close()
             caller = await leader.call()
             caller.writer.write(b"HEA")

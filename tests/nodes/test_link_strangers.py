@@ -11,21 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.server.nodes.link import fewlines
 from holdfast.server.nodes.link import leader as leaders_end
-from holdfast.server.nodes.link.fewlines import FewLines
 from holdfast.server.nodes.link.follower import Link, Security, connect
 from holdfast.server.nodes.link.frames import (
     HELLO_BYTES_MAX,
     NONCE_BYTES,
     PREFIX,
+    Bond,
     Decoder,
     Greeting,
+    Handshake,
     Hello,
     ToLeader,
     framed,
 )
-from holdfast.server.nodes.link.handshake import Bond, FollowersHandshake, HandshakeError
 from tests.nodes.linked import OneNode, nodes, run, two_nodes, until
 
 F = b"f" * NONCE_BYTES
@@ -122,42 +121,24 @@ def test_one_who_proved_nothing_makes_a_follower_keep_little(tmp_path: Path) -> 
     run(test)
 
 
-@pytest.mark.parametrize(("addresses", "is_reached"), [(["192.0.2.1", "127.0.0.1"], True), (["192.0.2.1"], False)])
-def test_localhost_is_an_address_of_this_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, addresses: list[str], is_reached: bool
-) -> None:
-    """N-29: in the clear the name localhost is believed only where it stands for this machine."""
+def test_localhost_is_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """N-29: in the clear the name localhost is not resolved: a resolver could name another machine."""
 
     async def test() -> None:
         async with nodes(tmp_path, 2) as (leader, follower):
-            seat, loop = await leader.lead(), asyncio.get_running_loop()
+            seat = await leader.lead()
 
-            async def resolve(_host: str, port: int, **_: object) -> list[object]:
-                return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (address, port)) for address in addresses]
+            async def resolve(host: str, *_: object, **__: object) -> list[object]:
+                raise AssertionError(f"{host} was resolved")
 
             bond = Bond(seat.authority, seat.epoch, seat.tenure, leader.shelf.key)
-            link = Link(follower.manager, FollowersHandshake(bond, F), follower.forwarding)
-            link.loop = _Resolving(loop, resolve)  # type: ignore[assignment]
-            if is_reached:
-                await connect(f"http://localhost:{leader.port}", link, Security())
-                assert link.transport.get_extra_info("peername")[0] == "127.0.0.1"
-                link.end(at_once=True)
-            else:
-                with pytest.raises(HandshakeError, match="another machine"):
-                    await connect(f"http://localhost:{leader.port}", link, Security())
+            link = Link(follower.manager, Handshake(bond, F), follower.forwarding)
+            monkeypatch.setattr(socket, "getaddrinfo", resolve)
+            await connect(f"http://localhost:{leader.port}", link, Security())
+            assert link.transport.get_extra_info("peername")[0] == "127.0.0.1"
+            link.end(at_once=True)
 
     run(test)
-
-
-class _Resolving:
-    """A loop for which names stand for what a test says."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, resolve: object) -> None:
-        self._loop = loop
-        self.getaddrinfo = resolve
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._loop, name)
 
 
 def test_strangers_write_few_lines_into_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -167,12 +148,12 @@ def test_strangers_write_few_lines_into_the_log(tmp_path: Path, caplog: pytest.L
         async with two_nodes(tmp_path) as (leader, _):
             caplog.clear()
             hello = PREFIX + framed(Hello("x" * 900, 1, "t", F))
-            for _ in range(fewlines.LINES_MAX + 15):
+            for _ in range(leaders_end.LINES_MAX + 15):
                 reader, writer = await _stranger(leader, hello)
                 assert await _is_closed(reader)
                 writer.close()
             lines = [record.getMessage() for record in caplog.records if record.name == "holdfast.server.nodes"]
-            assert len(lines) == fewlines.LINES_MAX and max(len(line) for line in lines) <= 200, lines
+            assert len(lines) == leaders_end.LINES_MAX and max(len(line) for line in lines) <= 200, lines
 
     with caplog.at_level(logging.WARNING):
         run(test)
@@ -194,12 +175,12 @@ def test_what_nobody_expects_of_strangers_fills_no_log(
         async with nodes(tmp_path, 1) as (leader,):
             await leader.lead()
             caplog.clear()
-            for _ in range(fewlines.LINES_MAX + 5):
+            for _ in range(leaders_end.LINES_MAX + 5):
                 reader, writer = await _stranger(leader, PREFIX + len(DEEP).to_bytes(4) + DEEP)
                 assert await _is_closed(reader)
                 writer.close()
             told = [record for record in caplog.records if record.name == "holdfast.server.nodes"]
-            assert len(told) == fewlines.LINES_MAX
+            assert len(told) == leaders_end.LINES_MAX
             assert ("a bug" in told[0].getMessage()) == is_bug
             assert bool(told[0].exc_info) == is_bug
 
@@ -211,19 +192,23 @@ def _fail(_decoder: Decoder) -> None:
     raise RuntimeError("on purpose")
 
 
-def test_lines_that_were_left_out_are_counted(caplog: pytest.LogCaptureFixture) -> None:
+def test_lines_that_were_left_out_are_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """After a minute the log says how many lines it does not have, and lines are written again."""
-    lines = FewLines()
-    for number in range(fewlines.LINES_MAX + 7):
-        lines.warn(f"line {number} {'x' * 1_000}", now_ms=number)
-    assert len(caplog.messages) == fewlines.LINES_MAX
-    lines.look(fewlines.WINDOW_MS - 1)
-    assert len(caplog.messages) == fewlines.LINES_MAX
-    lines.look(fewlines.WINDOW_MS)
-    assert caplog.messages[-1].startswith("7 more connections")
-    lines.warn("again", now_ms=fewlines.WINDOW_MS)
-    lines.look(10 * fewlines.WINDOW_MS)
-    assert caplog.messages[-1] == "again" and max(map(len, caplog.messages)) < 200
+    monkeypatch.setattr(leaders_end, "LINES_SECONDS", 0.05)
+
+    async def test() -> None:
+        async with nodes(tmp_path, 1) as (leader,):
+            for number in range(leaders_end.LINES_MAX + 7):
+                leader.links.warn(f"line {number} {'x' * 1_000}")
+            assert len(caplog.messages) == leaders_end.LINES_MAX and max(map(len, caplog.messages)) < 200
+            await until(lambda: caplog.messages[-1].startswith("7 more connections"))
+            leader.links.warn("again")
+            assert caplog.messages[-1] == "again"
+
+    with caplog.at_level(logging.WARNING):
+        run(test)
 
 
 def test_a_leader_that_proves_nothing_is_told_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -19,7 +19,7 @@ from holdfast.journal.base import (
     JournalTooNewError,
     JournalUnavailableError,
 )
-from holdfast.server.nodes.node_log import WENT_BACK
+from holdfast.server.nodes.node_life import WENT_BACK
 from tests.engine.driving import Asked, acquire, run
 from tests.nodes.living import Cluster
 

@@ -8,9 +8,8 @@ import pytest
 
 from holdfast.journal.base import JournalUnavailableError, Peer, Seat
 from holdfast.server.http.messages import Request, request_from
-from holdfast.server.nodes.node import Node
-from holdfast.server.nodes.node_health import FollowersHealth
-from holdfast.server.nodes.node_log import in_public
+from holdfast.server.nodes.node import FollowersHealth, Node
+from holdfast.server.nodes.node_life import in_public
 
 SEAT = Seat(
     authority="authority",

@@ -1,4 +1,4 @@
-"""What a follower does with a request: it passes it on to the leader over a link, and holds it while there is none.
+"""How a follower answers: it forwards requests to the leader over a link, and holds them while there is none.
 
     connection ──► Forwarding ──► Link ══════════════► leader
                      │   ▲          │ lost, or `not_leader`
@@ -6,16 +6,16 @@
                     Held ◄──────────┘          5 s in all, then 503
 
 It provides a `Handler` as the routes do, so connections do not know the difference (`ConnectionManager.set_handler`).
-The follower checks sizes, times, connections, paths and names in `Host`; who may do what is the leader's to know. If
-this node itself begins to lead, what is held goes to its own routes. `pending` says what may be sent again, and when
-`not_leader` and when `outcome_unknown` is said.
+The follower checks sizes, times, connections, paths and names in `Host`; the leader authenticates and authorises. If
+this node itself begins to lead, held requests go to its own routes. `pending` says what may be sent again, and when a
+request fails with `not_leader` or `outcome_unknown`.
 
-Every request is held by one queue and in one order, and handed over a few at a time: a new leader that got thousands at
-once would stand still for all others.
+Held requests are in one queue, and handed over a few at a time: a new leader that got thousands at once would serve
+nobody else meanwhile.
 
-**Who waits in line.** A client that leaves is told to the leader if its request may be waiting there: that is one whose
-body says so, in plain letters or in escapes that nobody here reads. Until then a client that closes only its sending
-side gets its answer, as at the leader. One whose connection is lost is told of in any case: nobody keeps its request.
+**Waiters.** The leader is notified of a client that disconnects if its request may be waiting in a queue there: that is
+one whose body says so, in plain letters or in escapes that are not decoded here. Other clients that close only their
+sending side get their response, as at the leader. A lost connection is always reported.
 """
 
 from __future__ import annotations
@@ -29,10 +29,8 @@ from typing import TYPE_CHECKING, Any
 from holdfast.server.access.refusals import place_of
 from holdfast.server.http.manager import Handler
 from holdfast.server.http.messages import SMALL_BODY_BYTES, ClientDisconnectedError
-from holdfast.server.nodes.bearers import Bearers, LargeBodies
 from holdfast.server.nodes.link.frames import Begun, Over, Piece
-from holdfast.server.nodes.link.streams import Here, Inbox
-from holdfast.server.nodes.pending import Held, Pending
+from holdfast.server.nodes.pending import Bearers, Held, LargeBodies, Pending
 from holdfast.server.operations.call import NOBODY, Call, Counters
 from holdfast.server.operations.operation import Key
 from holdfast.server.operations.router import Finder
@@ -55,7 +53,7 @@ if TYPE_CHECKING:
 
 HANDED_OVER_PER_TURN = 64
 LOOK_SECONDS = 0.1
-"""How often those that are held are looked at."""
+"""How often held requests are checked."""
 RETRY_MS = 200
 NOT_LEADER = "This node follows, and there is no leader at the moment: ask again."
 FULL = "The leader takes no more from this node at the moment, and too much waits here already: ask again."
@@ -65,17 +63,17 @@ UNKNOWN = (
 )
 _UNAVAILABLE, _UNAUTHORISED = 503, 401
 _NOT_DONE = frozenset({_UNAVAILABLE, _UNAUTHORISED, 413})
-"""What is said before anybody looks whether a key was used before."""
+"""These are decided before the idempotency key is looked up."""
 _SAFE = frozenset({b"GET", b"HEAD"})
 _BACKSLASH = ord("\\")
 _EVENTS = b"text/event-stream"
-"""A stream of this type is never complete: its reader comes back and continues where it was."""
+"""A stream of this type is never complete: its reader reconnects and resumes."""
 
 log = logging.getLogger("holdfast.server.nodes")
 
 
 class Forwarding(Finder):
-    """Passes requests on, in the place of the routes."""
+    """Answers for a follower, in place of the routes."""
 
     def __init__(
         self,
@@ -88,7 +86,7 @@ class Forwarding(Finder):
         local: Mapping[bytes, Callable[[Request, Reply], Reply | None]] | None = None,
         counters: Counters | None = None,
     ) -> None:
-        """`local` answers paths that are about this node, whoever leads. What it returns answers once the leader has.
+        """`local` answers paths that are about this node. The reply that it returns is called once the leader answers.
 
         `counters` counts what is refused here.
         """
@@ -106,7 +104,7 @@ class Forwarding(Finder):
         self._bearers = Bearers(proxies)
         self._bodies = LargeBodies(settings.body_timeout_seconds)
         self._answering: tuple[Request, str | None] | None = None
-        """What is being answered right now, and who asked for it."""
+        """The request that is being answered right now, and its principal."""
 
     # What connections ask.
 
@@ -145,7 +143,10 @@ class Forwarding(Finder):
             self.refuse(problem, request, reply)
             return
         if row.operation.is_local:
-            self._answer_by_itself(row.operation, request, reply)
+            # A document: its handler reads nothing.
+            nothing: Any = None
+            operation = row.operation
+            operation.handler(nothing, Call(operation.refusal, request, reply, "", None, None, NOBODY, nothing))
             return
         if self._bodies and request.request_id in self._bodies:
             reply = partial(self._free_and_reply, reply)
@@ -155,7 +156,7 @@ class Forwarding(Finder):
         self._pass_on(pending)
 
     def refuse(self, problem: Problem, request: Request, reply: Reply) -> None:
-        """Refuse a request in the words of its route. It rests on no state, so it is said at once."""
+        """Refuse a request in the format of its route. It rests on no state, so it is said immediately."""
         self._bodies.free(request.request_id)
         self._counters.refuse(problem.code)
         reply(request, *self.words_of(request)(problem, request))
@@ -166,7 +167,7 @@ class Forwarding(Finder):
         reply(request, status, body, headers)
 
     def body_limit(self, request: Request) -> int:
-        """Return how many bytes of body a request may send, or raise why no more than a small one."""
+        """Return the body size limit of a request, or raise if only a small body may be sent."""
         self.check_host(request)
         row, _ = self.find(request.method, request.path)
         if row.body_bytes_max > SMALL_BODY_BYTES and not self._bearers.knows(request):
@@ -192,7 +193,7 @@ class Forwarding(Finder):
             self._bodies.free(request.request_id)
             await response.respond(*envelope(problem, request))
             return
-        pending = Pending(request, None, Inbox(), self._read_ms(), True)
+        pending = Pending(request, None, asyncio.Queue(), self._read_ms(), True)
         self._pass_on(pending)
         try:
             here = await self._relay(pending, response)
@@ -202,23 +203,20 @@ class Forwarding(Finder):
             await here(request, response)
 
     async def _relay(self, pending: Pending, response: ResponseWriter) -> StreamHandler | None:
-        """Pass on what comes until the end, or until the client leaves. Return the handler that is to answer instead.
+        """Pass on the pieces until the end, or until the client leaves. Return the handler that is to answer instead.
 
         A stream that was cut is not finished, unless it is one of events: the connection is then aborted, so that a
         client never takes a part for the whole.
         """
-        inbox = pending.inbox
         is_of_events = has_begun = False
-        while inbox is not None:
-            coming = asyncio.ensure_future(inbox.next())
+        while pending.inbox is not None:
+            coming = asyncio.ensure_future(pending.inbox.get())
             both: set[asyncio.Future[Any]] = {coming, response.disconnected}
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             if not coming.done():
                 coming.cancel()
                 return None
             frame = coming.result()
-            if isinstance(frame, Here):
-                return frame.handler
             if isinstance(frame, Begun):
                 has_begun = True
                 is_of_events = any(
@@ -227,31 +225,32 @@ class Forwarding(Finder):
                 response.start(frame.status, frame.headers)
             elif isinstance(frame, Piece):
                 await response.write(frame.body)
-                self._took(pending, len(frame.body))
+                if self._link is not None:
+                    self._link.took(pending, len(frame.body))
             elif isinstance(frame, Over):
                 if frame.is_whole or (has_begun and is_of_events):
                     response.finish()
                 return None
+            elif isinstance(frame, tuple):
+                await response.respond(*frame)
+                return None
+            else:
+                return frame
         return None
 
     def _principal_of(self, request: Request) -> str | None:
-        """Return who asks, as the leader says with the answer, or else as it said last time."""
+        """Return the principal that the leader named with the response, or else the last time."""
         answering = self._answering
         if answering is not None and answering[0] is request:
             return answering[1]
         return self._bearers.principal_of(request.authorization)
-
-    def _answer_by_itself(self, operation: Operation, request: Request, reply: Reply) -> None:
-        """Answer what looks at nothing: documents."""
-        nothing: Any = None
-        operation.handler(nothing, Call(operation.refusal, request, reply, "", None, None, NOBODY, nothing))
 
     # On its way.
 
     def _pass_on(self, pending: Pending) -> None:
         request, link = pending.request, self._link
         if request.on_known is not None:
-            # As it was last time. It gives no right, and keeps a user's connection from giving way to strangers'.
+            # As it was last time. It grants nothing, and keeps a user's connection from being evicted.
             who = self._bearers.principal_of(request.authorization)
             if who is not None:
                 self._recognise(request, who)
@@ -277,7 +276,7 @@ class Forwarding(Finder):
             self._answer_problem(pending, Problem("invalid_input", text, status=413))
 
     def _hold(self, pending: Pending) -> None:
-        """Hold a request until somebody can answer it, or give it up."""
+        """Hold a request until it can be answered, or give it up."""
         if pending.is_answered:
             return
         pending.who = self._bearers.owner_of(pending.request)
@@ -290,7 +289,7 @@ class Forwarding(Finder):
         self.hand_over_soon()
 
     def _left(self, pending: Pending) -> None:
-        """Know that nobody waits for it any more."""
+        """Called when the client is gone, or has its stream."""
         pending.is_answered = True
         pending.request.on_disconnect = pending.request.on_lost = None
         if self._bodies:
@@ -299,14 +298,10 @@ class Forwarding(Finder):
         if self._link is not None:
             self._link.drop(pending)
 
-    def _took(self, pending: Pending, size: int) -> None:
-        if self._link is not None:
-            self._link.took(pending, size)
-
     def _give_up(self, pending: Pending) -> None:
         code, text = ("outcome_unknown", UNKNOWN) if pending.is_uncertain else ("not_leader", NOT_LEADER)
         if code == "not_leader" and self._has_leader():
-            # Whoever hears `not_leader` goes to another node, which has the same leader.
+            # A client that gets `not_leader` goes to another node, which has the same leader.
             code, text = "overloaded", FULL
         self._answer_problem(pending, Problem(code, text, retry_after_ms=RETRY_MS))
 
@@ -318,20 +313,19 @@ class Forwarding(Finder):
         pending.answer(*self.words_of(pending.request)(problem, pending.request))
 
     def _reply_uncertain(self, reply: Reply, request: Request, status: int, body: bytes, headers: Fields) -> None:
-        """Answer one of which a copy may have been done: that this copy was not says nothing of the other."""
+        """Answer a request of which another copy may have been applied: that this one was not does not say that."""
         if status in _NOT_DONE:
             problem = Problem("outcome_unknown", UNKNOWN, retry_after_ms=RETRY_MS)
             status, body, headers = self.words_of(request)(problem, request)
         reply(request, status, body, headers)
 
     def hand_over_soon(self) -> None:
-        """Look whether somebody can answer what is held."""
+        """Hand over held requests in the next turn, if they can be answered."""
         if not self._handing_over:
             self._handing_over = True
             asyncio.get_running_loop().call_soon(self._hand_over)
 
     def _hand_over(self) -> None:
-        """Hand over some of what is held, if there is somebody to take it."""
         self._handing_over = False
         for _ in range(HANDED_OVER_PER_TURN):
             tenure, link = self._node.tenure(), self._link
@@ -355,7 +349,7 @@ class Forwarding(Finder):
         request.held_ms = self._read_ms() - pending.received_ms
         pending.is_answered = True
         if pending.inbox is not None:
-            pending.inbox.put(Here(tenure.routes.stream))
+            pending.inbox.put_nowait(tenure.routes.stream)
         elif pending.reply is not None:
             tenure.routes.handle(request, pending.reply)
 
@@ -365,7 +359,7 @@ class Forwarding(Finder):
             asyncio.get_running_loop().call_later(LOOK_SECONDS, self._tick)
 
     def _tick(self) -> None:
-        """Give up what was held for too long, and try again with the rest."""
+        """Give up requests that were held for too long, and try again with the rest."""
         self._is_ticking = False
         for pending in self._held.overdue():
             self._give_up(pending)
@@ -374,14 +368,13 @@ class Forwarding(Finder):
             self.hand_over_soon()
 
     def end(self) -> None:
-        """Hold nothing any more, because this node ends: who is refused at once can ask another one at once."""
+        """Shutting down: refuse all held requests, so that clients go to another node immediately."""
         self._held.end()
         self._tick()
 
-    # What the link says.
+    # What the link reports.
 
     def answered(self, link: Link, pending: Pending, answer: Answered) -> None:
-        """Take the whole answer to a request."""
         if answer.status == _UNAVAILABLE and b'"not_leader"' in answer.body:
             # This copy was not decided: the request waits as if it had not been sent.
             self.link_serves(link, serves=False)
@@ -399,61 +392,55 @@ class Forwarding(Finder):
         self._answering = None
 
     def recognised(self, pending: Pending, principal: str) -> None:
-        """Know who asks, of a request that waits in line: until its answer comes its connection is a user's too."""
+        """The leader knows the caller of a waiting request: until the response its connection is a user's too."""
         self._recognise(pending.request, principal)
 
     def begun(self, pending: Pending, begun: Begun) -> None:
-        """Know that an answer in pieces has begun: it is never asked for again."""
+        """A streamed response has begun: it is never requested again."""
         pending.is_answered = True
         pending.request.body = b""
         self._recognise(pending.request, begun.principal)
 
     def _recognise(self, request: Request, principal: str | None) -> None:
-        """Know who asked, or that nobody was let in."""
+        """Note the principal of a request, or that it was refused."""
         self._bearers.note(request.authorization, principal)
         if principal is not None and request.on_known is not None:
-            # One with too many connections stays a stranger here: the answer is decided, but it gives way first.
+            # One with too many connections stays a stranger here: the answer is decided, but it is evicted first.
             with contextlib.suppress(Problem):
                 request.on_known(principal)
 
     def link_opened(self, link: Link, epoch: int) -> None:
-        """Know that requests can be passed on."""
         self._link = link
         self._node.is_linked = True
         self.link_serves(link, serves=link.serves)
-        self._say(link, epoch)
+        self._set_epoch(link, epoch)
         self.hand_over_soon()
 
-    def _say(self, link: Link, epoch: int | None) -> None:
-        """Let all answers say in which tenure they were made; none, while there is no leader."""
+    def _set_epoch(self, link: Link, epoch: int | None) -> None:
+        """Set the epoch in the header of all responses; None while there is no leader."""
         self._epoch = epoch
         if self._node.tenure() is None:
             link.manager.set_handler(self.handler())
 
-    def link_has_room(self, link: Link) -> None:
-        """Know that more may be asked again."""
-        if link is self._link and len(self._held):
-            self.hand_over_soon()
-
     def link_serves(self, link: Link, *, serves: bool) -> None:
-        """Know that the leader answers what it is asked, or that it refuses: as if there were none."""
+        """The leader answers requests, or refuses them: as if there were none."""
         link.serves = serves
         if link is self._link:
             self._node.is_served = serves
             self._held.hear(is_answer=serves)
 
     def link_lost(self, link: Link, unanswered: Sequence[Pending]) -> None:
-        """Know that a link is over. What it did not answer may or may not have been done."""
+        """A link is over. The unanswered requests may or may not have been applied."""
         if link is self._link:
             self._link = None
             self._held.hear(is_answer=False)
             self._node.is_linked = False
             self._node.look_soon()
-            self._say(link, None)
+            self._set_epoch(link, None)
         for pending in unanswered:
             if pending.is_answered:
                 if pending.inbox is not None:
-                    pending.inbox.put_cut()
+                    pending.inbox.put_nowait(Over(0, is_whole=False))
                 continue
             if pending.reply is not None and not pending.is_uncertain and pending.request.method not in _SAFE:
                 pending.reply = partial(self._reply_uncertain, pending.reply)

@@ -1,8 +1,8 @@
-"""Who leads, as one node knows it. Whoever passes requests on asks this, and `node_life` finds it out.
+"""The leader as one node knows it, and the health endpoints of a follower. `node_life` finds the leader.
 
 tenure() is not None    we lead and serve: its routes answer
 leader() is not None    another leads: its `url`, `epoch`, `tenure` and `authority` are in it
-neither                 nobody leads, or we do not know who: `why_nobody()` says what is known
+neither                 no leader, or none is known: `why_nobody()` says what is known
 """
 
 from __future__ import annotations
@@ -10,69 +10,120 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from holdfast.server.handlers.health import not_leader
+from holdfast.server.render import encode
+from holdfast.wire.replies import FOLLOWS, HealthReply, ReadyReply
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from holdfast.engine.build import Peer, Seat
+    from holdfast.server.http.messages import Request
     from holdfast.server.nodes.tenure import Tenure
+    from holdfast.server.operations.call import Reply
+
+NO_LINK = "this node follows, and has no link to the leader: its log says why"
+REFUSES = "this node follows, and the leader refuses requests because the store does not answer it"
+_OK, _NOT_READY = 200, 503
 
 
 class Node:
-    """Who leads, as this node knows it."""
-
     def __init__(self, me: Peer) -> None:
         self.me = me
         self.key = b""
         """The authority's key, by which nodes prove themselves to each other. Known whenever there is a leader."""
         self.links = 0
-        """How many links of followers are open here. Whoever accepts them counts."""
+        """How many links of followers are open here."""
         self.is_linked = False
-        """Whether this node has an open link to the leader. Whoever opens it says so."""
+        """Whether this node has an open link to the leader."""
         self.is_served = True
-        """Whether the leader at the other end answers what it is asked, as far as it has said."""
+        """Whether the leader at the other end answers requests, as far as it has said."""
         self.hurry = asyncio.Event()
-        """Set when the next look at the store should come at once."""
+        """Set when the store should be read immediately."""
         self.trouble: str | None = None
-        """Why it cannot be found out who leads, or why this node could not lead; None if neither is so."""
+        """Why the leader is unknown, or why this node could not lead; None if neither is so."""
         self.public_trouble: str | None = None
-        """The same in fixed words, without addresses and errors: anybody may hear them."""
+        """The same in fixed words, without addresses and errors, for unauthenticated callers."""
         self._leader: Seat | None = None
         self._tenure: Tenure | None = None
         self._changed = asyncio.Event()
 
     def leader(self) -> Seat | None:
-        """Return the seat of another node that leads: whom to pass requests on to. None: nobody, or it is us."""
+        """Return the seat of another node that leads, to forward requests to."""
         return self._leader
 
     def tenure(self) -> Tenure | None:
-        """Return our tenure, if we lead and serve."""
+        """Return our leader term, if we lead and serve."""
         return self._tenure
 
     @property
     def serves(self) -> bool:
-        """Whether we lead and answer what is asked: not while the store is silent (N-19)."""
+        """Whether we lead and answer requests: not while the store is silent (N-19)."""
         return self._tenure is not None and self._tenure.engine.serves
 
     async def wait_for_change(self) -> None:
-        """Wait until somebody else leads than now, or nobody."""
+        """Wait until the leader changes."""
         await self._changed.wait()
 
     def look_soon(self) -> None:
-        """Let the store be looked at soon: who leads may have changed. A link that is lost is a reason to say so."""
+        """Let the store be read soon: the leader may have changed."""
         self.hurry.set()
 
     def why_nobody(self) -> str:
-        """Say why no node is known to lead."""
         return self.trouble or "no node leads now"
 
     def tell(self, leader: Seat | None, tenure: Tenure | None) -> None:
-        """Know who leads from now on, and wake all who wait for it. Another beat is no change."""
-        if tenure is self._tenure and _is_same(leader, self._leader):
+        """Set the leader and wake all who wait for a change. Another beat is no change."""
+        if tenure is self._tenure and _term_of(leader) == _term_of(self._leader):
             return
         self._leader, self._tenure = leader, tenure
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
 
-def _is_same(one: Seat | None, other: Seat | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    return (one.epoch, one.tenure, one.url) == (other.epoch, other.tenure, other.url)
+def _term_of(seat: Seat | None) -> tuple[int, str, str] | None:
+    return None if seat is None else (seat.epoch, seat.tenure, seat.url)
+
+
+class FollowersHealth:
+    """The health endpoints of a follower (N-34), as `handlers/health` answers them on the leader.
+
+    Unauthenticated callers may ask, so responses have fixed words, and no addresses or errors: those are in the log,
+    and in `GET /nodes`.
+    """
+
+    def __init__(self, node: Node, storage: str) -> None:
+        """`storage` is the kind of store, as the leader would say."""
+        self._node = node
+        self._storage = storage
+
+    def answers(self) -> dict[bytes, Callable[[Request, Reply], Reply | None]]:
+        """Return what answers each path."""
+        return {b"/health/leader": self._leads, b"/readyz": self._ready, b"/health": self._health}
+
+    def _leads(self, request: Request, reply: Reply) -> None:
+        reply(request, *not_leader(self._words()))
+
+    def _ready(self, request: Request, reply: Reply) -> None:
+        is_ready = self._is_ready
+        body = ReadyReply("ok" if is_ready else "not_ready", self._words())
+        reply(request, _OK if is_ready else _NOT_READY, encode(body), ())
+
+    def _health(self, request: Request, reply: Reply) -> None:
+        is_ready = self._is_ready
+        body = HealthReply("ok" if is_ready else "unwell", self._storage, 0, self._words())
+        reply(request, _OK if is_ready else _NOT_READY, encode(body), ())
+
+    @property
+    def _is_ready(self) -> bool:
+        return self._node.is_linked and self._node.is_served
+
+    def _words(self) -> str:
+        has_leader = self._node.leader() is not None
+        if has_leader and self._is_ready:
+            return FOLLOWS
+        if self._node.public_trouble is not None:
+            return self._node.public_trouble
+        if not has_leader:
+            return "no node leads now"
+        return REFUSES if self._node.is_linked else NO_LINK

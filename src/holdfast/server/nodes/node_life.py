@@ -1,20 +1,20 @@
-"""The life of a node: a follower until the seat is free or silent, the leader for one tenure, then a follower again.
+"""The life of a node: a follower until the seat is free or silent, the leader for one term, then a follower again.
 
     ┌─► look ── another leads: follow ──┐
     │     └──── take the seat           │ four times a second, whatever a look met
     │             │                     │
-    │          tenure: beats twice a second, until it is deposed, fails, is alone, or is told to stop
+    │          term: beats twice a second, until it is deposed, fails, is alone, or is told to stop
     └─────────────┴─────────────────────┘
 
-**It goes on watching, whatever happens.** A node that stopped looking would never lead again, and if that happens to
-each there is no leader. So a look, a tenure that cannot begin, and one that ends in whatever way all lead back to the
-next look. Only `stop` ends that.
+**It goes on watching, whatever happens.** A node that stopped looking would never lead again, and if that happened to
+all of them there would be no leader. So a look, a term that cannot begin, and one that ends in whatever way all lead
+back to the next look. Only `stop` ends that.
 
-**One journal has one tenure**, and is closed with it; another one, which never has a seat, is for the looks. A tenure
-that is over is ended beside the next looks: what it still waits for (the answer to its last write) must not keep this
-node from following.
+**One journal has one term**, and is closed with it; another one, which never has the seat, is for the looks. A term
+that is over is ended while looks go on: what it still waits for (the answer to its last write) must not keep this node
+from following.
 
-**The heartbeat** is a read of nothing, by the one write path (N-14): it becomes a proof of the seat, or rides on an
+**The heartbeat** is a read of nothing through the one write path (N-14): it becomes a proof of the seat, or rides on an
 append. If the loop, the engine or the store hangs, it stops, and others see that.
 """
 
@@ -22,19 +22,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from holdfast.engine.build import (
     DeposedError,
+    JournalDamagedError,
+    JournalError,
     JournalLockedError,
+    JournalLostError,
     JournalUnavailableError,
     OutcomeUnknownError,
 )
 from holdfast.engine.ids import new_secret
-from holdfast.server.nodes.node_log import NodeLog, in_public
 from holdfast.server.nodes.watcher import ALONE_MS, Loneliness, Watcher
+from holdfast.server.times import rfc3339
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -51,7 +55,17 @@ LOOK_SECONDS_MAX = 5.0
 BEAT_SECONDS = 0.5
 REPORT_SECONDS = 3.0
 AGAIN_MS = 1_000
-"""How long the seat is left alone after a tenure could not begin because the store could not be reached."""
+"""How long the seat is left alone after a term could not begin because the store could not be reached."""
+SAID_MAX = 16
+"""How many different errors are logged until the next success."""
+WENT_BACK = "the store went back in time, or is another one: if it was restored, run `holdfast store restored`"
+UNUSABLE = "what the store has cannot be used by this node: its log says why"
+AWAY = "the store cannot be reached, or refuses what is asked: the log says why"
+CANNOT_TELL = "this node cannot use the store, or could not lead: its log says why"
+_AWAY = (JournalUnavailableError, TimeoutError, OSError)
+"""The errors of a store that cannot be reached."""
+
+log = logging.getLogger("holdfast.node")
 
 
 class Life:
@@ -66,37 +80,37 @@ class Life:
         clock: Clock,
         takeover_ms: int,
         jitter_ms: Callable[[], int],
-        known: Callable[[bytes], None] | None = None,
+        known: Callable[[bytes], None] = lambda _key: None,
     ) -> None:
-        """`node` is told who leads. `journals` makes a journal for the tenure that is named so, `tenures` begins it.
+        """`node` is told who leads. `journals` makes the journal of a term from its name, `tenures` begins the term.
 
-        The seat that it is given is as it will be, but for the epoch: only whoever takes it knows that.
-        `jitter_ms` draws how long to wait before the seat is taken. `known` hears of the authority's key.
+        The seat that it is given is as it will be, but for the epoch, which only the write that takes it knows.
+        `jitter_ms` draws how long to wait before the seat is taken. `known` is called with the authority's key.
         """
         self._node = node
         self._journals = journals
         self._tenures = tenures
         self._clock = clock
         self._jitter_ms = jitter_ms
-        self._known = known or _ignore_key
+        self._known = known
         self._watcher = Watcher(node.me.node, node.me.process, takeover_ms=takeover_ms)
         self._log = NodeLog(node.me.node, clock)
         self._journal = journals(_new_tenure())
-        """What this node looks with, and tells of itself. It never has the seat."""
+        """For looks and reports. It never has the seat."""
         self._told_to_stop = asyncio.Event()
         self._looking: asyncio.Timeout | None = None
-        """How long the look that is under way may take."""
+        """The time limit of the current look."""
         self._ending: set[asyncio.Task[None]] = set()
-        """Tenures that are over, and are still being ended."""
+        """Terms that are over, and are still being ended."""
         self._heard_ms: int | None = None
-        """When another node last told the store of itself, as far as is known. Never later than it was."""
+        """When another node last reported to the store, as far as is known. Never later than it was."""
         self._reported_ms: int | None = None
         self._cannot_lead: tuple[str, Exception] | None = None
         """Why this node could not lead when it tried last; None if it could, or another leads."""
         self._failed_at: tuple[int, str, int] | None = None
         """The seat that it could not take, as it was seen then."""
         self._lost_epoch: int | None = None
-        """The epoch under which the seat was last taken by another, while we tried."""
+        """The epoch at which another took the seat last, while we tried."""
 
     # Start and stop.
 
@@ -105,17 +119,17 @@ class Life:
         while not self._told_to_stop.is_set():
             try:
                 await self._watch()
-            except Exception as error:  # noqa: BLE001 - Whatever it is: who stops looking never leads again.
+            except Exception as error:  # noqa: BLE001 - a node that stops looking never leads again
                 if self._told_to_stop.is_set():
                     break
                 self._watcher.miss()
                 self._log.missed(error)
                 self._tell_trouble(self._log.trouble, error)
                 if not isinstance(error, _AWAY):
-                    # What is there is not what was there. One that only cannot be reached may have a leader all the
-                    # same, and that one answers over our link or does not.
+                    # The store is not what it was. One that only cannot be reached may have a leader all the same,
+                    # which answers over our link or does not.
                     self._node.tell(None, None)
-            await self._rest(LOOK_SECONDS)
+            await self._rest()
         self._node.tell(None, None)
         while self._ending:
             await asyncio.wait(self._ending)
@@ -128,17 +142,17 @@ class Life:
         return self._told_to_stop.is_set()
 
     def stop(self) -> None:
-        """Give the seat back if it is ours, and look no more. `run` returns when that is done."""
+        """Give the seat back if it is ours, and stop looking. `run` returns when that is done."""
         self._told_to_stop.set()
         self._node.hurry.set()
         if self._looking is not None:
-            # It is asked whether somebody leads. Nobody waits for that any more.
+            # Its result is of no use any more.
             self._looking.reschedule(0)
 
-    async def _rest(self, seconds: float) -> None:
-        """Wait, unless told to stop meanwhile, or to look at once."""
+    async def _rest(self) -> None:
+        """Wait, unless told to stop or to look immediately."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._node.hurry.wait(), seconds)
+            await asyncio.wait_for(self._node.hurry.wait(), LOOK_SECONDS)
         if not self._told_to_stop.is_set():
             self._node.hurry.clear()
 
@@ -158,19 +172,19 @@ class Life:
         seen = self._watcher.see(seat, self._clock.monotonic_ms(), is_ours_over=not self._ending)
         self._log.saw(seat, seen)
         if seen.leader is not None and _as_seen(seat) != self._failed_at:
-            # Not at the mere sight of a seat: whoever had it may be long gone, and nobody could take it.
+            # Not at the mere sight of a seat: its owner may be long gone, while no node can take it.
             self._cannot_lead = None
         self._tell_trouble(*self._cannot_lead or (None, None))
         self._node.tell(seen.leader, None)
         if seen.why_take is not None:
-            await self._take(seat, seen)
+            await self._take(seat, seen.why_take)
 
     def _tell_trouble(self, text: str | None, error: Exception | None) -> None:
         self._node.trouble = text
         self._node.public_trouble = None if error is None else in_public(error)
 
     async def _report(self) -> None:
-        """Tell the store of this node now and then, and ask who else did."""
+        """Report this node to the store now and then, and read which others did."""
         now_ms = self._clock.monotonic_ms()
         if self._reported_ms is not None and now_ms - self._reported_ms < REPORT_SECONDS * 1000:
             return
@@ -182,12 +196,35 @@ class Life:
 
     # Leading.
 
-    async def _take(self, seat: Seat, seen: Seen) -> None:
+    async def _take(self, seat: Seat, why_take: str) -> None:
         """Take the seat as it was seen, and lead for as long as it is ours."""
         await asyncio.sleep(self._jitter_ms() / 1000)
         if self._told_to_stop.is_set():
             return
-        self._log.takes(seen)
+        log.info("this node tries to take the seat: %s", why_take)
+        tenure = await self._begin(seat)
+        if tenure is None:
+            return
+        self._log.leads(tenure.seat, why_take)
+        self._cannot_lead = None
+        self._tell_trouble(None, None)
+        self._node.tell(None, tenure)
+        try:
+            why = await self._lead(tenure)
+        except Exception as error:  # noqa: BLE001 - the term is over
+            why = f"internal error: {type(error).__name__}: {error}"
+        ending = asyncio.create_task(self._ended(tenure.end()))
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
+        if tenure.engine.failed is None:
+            # In order: all is answered before the node tells that nobody leads, and the links end.
+            await asyncio.wait({ending})
+        self._node.tell(None, None)
+        self._node.look_soon()
+        self._log.follows(tenure.seat, why)
+
+    async def _begin(self, seat: Seat) -> Tenure | None:
+        """Take the seat as it was seen, and return our term; None if that failed."""
         me, ours = self._node.me, _new_tenure()
         journal = self._journals(ours)
         if seat.is_held:
@@ -203,39 +240,23 @@ class Life:
             since_wall_ms=self._clock.wall_ms(),
         )
         try:
-            tenure = await self._tenures(journal, taken)
+            return await self._tenures(journal, taken)
         except (JournalLockedError, DeposedError) as error:
             self._log.lost_race(error)
             if self._lost_epoch == seat.epoch:
-                # Nobody was quicker, and yet it cannot be had. Not at every look.
+                # No node was quicker, and yet it cannot be had. Not at every look.
                 self._watcher.leave_alone(self._clock.monotonic_ms() + AGAIN_MS)
             self._lost_epoch = seat.epoch
             self._node.look_soon()
-            return
-        except Exception as error:  # noqa: BLE001 - Whatever it is, another node may do better, or this one later.
+        except Exception as error:  # noqa: BLE001 - another node may succeed, or this one later
             pause_ms = AGAIN_MS if isinstance(error, (*_AWAY, OutcomeUnknownError)) else ALONE_MS
             self._watcher.leave_alone(self._clock.monotonic_ms() + pause_ms)
             self._cannot_lead, self._failed_at = (self._log.could_not_lead(error), error), _as_seen(seat)
             self._tell_trouble(*self._cannot_lead)
-            return
-        self._log.leads(tenure.seat, seen)
-        self._cannot_lead = None
-        self._tell_trouble(None, None)
-        self._node.tell(None, tenure)
-        try:
-            why = await self._lead(tenure)
-        except Exception as error:  # noqa: BLE001 - A tenure that nobody looks after is over.
-            why = f"internal error: {type(error).__name__}: {error}"
-        ending = self._let_end(tenure.end())
-        if tenure.engine.failed is None:
-            # In order: all is answered before anybody is told that nobody leads, and the links end.
-            await asyncio.wait({ending})
-        self._node.tell(None, None)
-        self._node.look_soon()
-        self._log.follows(tenure.seat, why)
+        return None
 
     async def _lead(self, tenure: Tenure) -> str:
-        """Let the heart beat until the tenure is over; return why it is."""
+        """Send heartbeats until the term is over; return why it is."""
         engine, lonely = tenure.engine, Loneliness()
         ended = asyncio.ensure_future(engine.ended.wait())
         told = asyncio.ensure_future(self._told_to_stop.wait())
@@ -250,7 +271,7 @@ class Life:
                     return "it was told to stop"
                 if reporting is None or reporting.done():
                     reporting = asyncio.create_task(self._report_quietly())
-                requests, now_ms = tenure.requests(), self._clock.monotonic_ms()
+                requests, now_ms = tenure.routes.requests, self._clock.monotonic_ms()
                 if lonely.is_lonely(now_ms, links=self._node.links, requests=requests, heard_ms=self._heard_ms):
                     self._watcher.leave_alone(now_ms + ALONE_MS)
                     return "no other node and no client reached it for 5 s, although others are there"
@@ -260,27 +281,16 @@ class Life:
                     waiting.cancel()
 
     async def _report_quietly(self) -> None:
-        """Report while leading. If that fails, the heartbeat is in trouble too, and tells it."""
+        """Report while leading. If that fails, so does the heartbeat, which is logged."""
         with contextlib.suppress(Exception):
             async with asyncio.timeout(LOOK_SECONDS_MAX):
                 await self._report()
 
-    def _let_end(self, ending: Awaitable[None]) -> asyncio.Task[None]:
-        """End a tenure beside what comes next."""
-        task = asyncio.create_task(self._ended(ending))
-        self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
-        return task
-
     async def _ended(self, ending: Awaitable[None]) -> None:
         try:
             await ending
-        except Exception as error:  # noqa: BLE001 - It is over in any case.
-            self._log.could_not_end(error)
-
-
-_AWAY = (JournalUnavailableError, TimeoutError, OSError)
-"""What a store is met with that cannot be reached."""
+        except Exception:
+            log.exception("what was left of a leader term could not be ended in order")
 
 
 def _as_seen(seat: Seat) -> tuple[int, str, int]:
@@ -291,5 +301,101 @@ def _new_tenure() -> str:
     return new_secret(16).hex()
 
 
-def _ignore_key(_key: bytes) -> None:
-    """Nobody else needs it."""
+class NodeLog:
+    """Logs changes: nearly every look finds what the last one found."""
+
+    def __init__(self, node: str, clock: Clock) -> None:
+        self._node = node
+        self._clock = clock
+        self._followed: tuple[int, str] | None = None
+        """The epoch and the term that we follow."""
+        self._namesake: str | None = None
+        self._said: set[str] = set()
+        """What was logged of the current trouble. A store may fail in different ways, again and again."""
+        self._could_not: set[str] = set()
+        """Why this node could not lead, since it last led: it tries every few seconds."""
+        self._lost: str | None = None
+        self._since = ""
+        self.trouble: str | None = None
+        """Why the leader is unknown, and since when; None if the last look succeeded."""
+
+    def saw(self, seat: Seat, seen: Seen) -> None:
+        if self.trouble is not None:
+            log.warning("the store can be used again; it could not since %s", self._since)
+            self.trouble = None
+            self._said.clear()
+        leader = seen.leader
+        if leader is None:
+            if self._followed is not None and seen.why_take is None:
+                log.warning("nobody leads now")
+            self._followed = None
+        elif (leader.epoch, leader.tenure) != self._followed:
+            self._followed = leader.epoch, leader.tenure
+            since = rfc3339(leader.since_wall_ms)
+            log.warning("node %s leads since %s, epoch %d; we follow", leader.node, since, leader.epoch)
+        if seen.is_namesake and self._namesake != seat.process:
+            self._namesake = seat.process
+            log.error(
+                "another process at %s calls itself %s too: give each node a name of its own (setting node_name)",
+                seat.url,
+                self._node,
+            )
+
+    def missed(self, error: Exception) -> None:
+        """A look failed. Each error is logged once."""
+        is_ours = isinstance(error, JournalError | TimeoutError | OSError)
+        why = _words_of(error) if is_ours else f"internal error: {type(error).__name__}: {error}"
+        if self.trouble is None:
+            self._since = rfc3339(self._clock.wall_ms())
+        self._followed = None
+        self.trouble = f"the store cannot be used since {self._since}: {why}"
+        if _is_new(why, self._said):
+            log.error("%s; this node goes on looking", self.trouble, exc_info=None if is_ours else error)
+
+    def lost_race(self, error: Exception) -> None:
+        """Another node was quicker, or there is a reason not to take the seat."""
+        words = _words_of(error)
+        if words != self._lost:
+            self._lost = words
+            log.warning("this node does not take the seat: %s", words)
+
+    def could_not_lead(self, error: Exception) -> str:
+        """The seat was taken, or nearly, and could not be served from. Return the message."""
+        why = f"this node could not begin to lead: {_words_of(error)}"
+        if _is_new(why, self._could_not):
+            is_ours = isinstance(error, JournalError | OSError)
+            log.error("%s; it goes on trying", why, exc_info=None if is_ours else error)
+        return why
+
+    def leads(self, seat: Seat, why: str) -> None:
+        self._followed = None
+        self._could_not.clear()
+        log.warning("this node leads since %s, epoch %d: %s", rfc3339(seat.since_wall_ms), seat.epoch, why)
+
+    def follows(self, seat: Seat, why: str) -> None:
+        why = why.removeprefix(f"epoch {seat.epoch} is over: ")
+        log.warning("this node does not lead any more, its epoch %d is over: %s", seat.epoch, why)
+
+
+def _is_new(text: str, said: set[str]) -> bool:
+    if text in said or len(said) >= SAID_MAX:
+        return False
+    said.add(text)
+    return True
+
+
+def in_public(error: Exception) -> str:
+    """Describe an error in fixed words, without addresses, names, or text from the store."""
+    match error:
+        case JournalLostError():
+            return WENT_BACK
+        case JournalDamagedError():
+            return UNUSABLE
+        case JournalUnavailableError() | OutcomeUnknownError() | TimeoutError() | OSError():
+            return AWAY
+        case _:
+            return CANNOT_TELL
+
+
+def _words_of(error: Exception) -> str:
+    return str(error) or ("it did not answer in time" if isinstance(error, TimeoutError) else type(error).__name__)

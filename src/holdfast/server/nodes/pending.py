@@ -1,4 +1,4 @@
-"""A request on its way through a follower: held until there is a leader, handed to a link, answered.
+"""What a follower keeps: requests on their way, bearer tokens that were authenticated, large bodies of strangers.
 
                   hold                      ask
     received ──────────────► held ──────────────────► on a link ──────► answered
@@ -7,63 +7,82 @@
                                │  given up                │
                                └──────────────────────────┘ if it may be sent again
 
-**What is not known** (`is_uncertain`): a copy was handed to a link, and the link was lost before its answer came. From
-then on `not_leader` is never said of this request. It is sent again only if that cannot do it twice: a look, or one
-with an idempotency key on a route that honours keys. Else, and if no copy is answered, it is `outcome_unknown` (N-31).
+**Uncertain requests** (`is_uncertain`): a copy was sent over a link, and the link was lost before the response. From
+then on `not_leader` is never said of this request. It is sent again only if that cannot apply it twice: a read, or one
+with an idempotency key on a route that honours keys. Otherwise, and if no copy is answered, it is `outcome_unknown`
+(N-31). A copy that a leader answered with `not_leader` was not decided: it changes nothing, and the request waits
+again.
 
-A copy that a leader answered with `not_leader` was not decided: it changes nothing, and the request waits again.
+**Limits** of what is held: number and bytes. One principal may have half of both, and so may all unauthenticated
+callers together. A request is held for 5 s in all, however many leaders come and go. A takeover takes less than that:
+if no leader has responded for so long, all held requests fail, and new ones are refused immediately until a leader
+responds. So clients go to another node before their own time limit.
 
-**Bounds** of what is held: in number and in bytes. One user may have half of both, and so may all together whom nobody
-knows: nobody can take the places of all others. The 5 s are what a request is held in all, however many
-leaders come and go.
+**Callers.** A follower has no state, so it cannot verify a token. The leader names the principal with each response,
+and the follower remembers the tokens that were authenticated last. That grants nothing: the leader verifies each
+request.
 
-**No longer than there is hope.** A takeover takes less than 5 s. If nobody has answered for so long, all that is held
-is given up, and what comes then is refused at once, until somebody answers: whoever asks learns what is the case, and
-goes to another node, before its own patience ends.
+**Large bodies.** A body over 16 KiB is read for a known bearer, or on a connection that is a user's already.
+Connections of a trusted proxy are shared, so there the token alone counts. From all others a follower takes
+`BODIES_MAX` at a time, `PER_PLACE_MAX` from one address, `BODIES_BYTES_MAX` bytes of them together; further ones are
+refused before they are read (decision 0032 says why: at the leader unauthenticated callers may send none at all). A
+body counts until the request is answered or given up or its client is gone, and no longer than the time limit of a
+body.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from holdfast.server.http.messages import Request
-from holdfast.server.nodes.link.streams import Inbox
+from holdfast.server.http.messages import Request, StreamHandler
+from holdfast.server.nodes.link.frames import Begun, Fields, Over, Piece
 from holdfast.server.operations.call import Reply
+from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from holdfast.server.nodes.link.frames import Fields
+    from holdfast.server.access.proxies import Proxies
 
 HELD_MS_MAX = 5_000
 HELD_MAX = 8_192
 HELD_BYTES_MAX = 32 * 2**20
 ITSELF_BYTES = 1_024
-"""What a request takes beside its head and body."""
+"""The overhead of a request, beyond its head and body."""
+BEARERS_MAX, BEARER_BYTES_MAX = 4_096, 512
+BODIES_MAX = 64
+PER_PLACE_MAX = 4
+BODIES_BYTES_MAX = 32 * 2**20
+RETRY_MS = 1_000
+
+Inbox: TypeAlias = asyncio.Queue[Begun | Piece | Over | tuple[int, bytes, Fields] | StreamHandler]
+"""A streamed response in pieces, or a complete one. A handler: this node leads now, and it answers."""
 
 
 class Pending(msgspec.Struct, eq=False):
-    """One request that is not answered yet. A struct, because one is made for each request."""
+    """One unanswered request. A struct, because one is made for each request."""
 
     request: Request
     reply: Reply | None
-    """Answers it. None: it is a stream, and `inbox` has what comes."""
+    """None: it is a stream, and its response goes to `inbox`."""
     inbox: Inbox | None
     received_ms: int
     may_repeat: bool
-    """Whether it may be sent again although a copy may have been done."""
+    """Whether it may be sent again although a copy may have been applied."""
     is_uncertain: bool = False
     is_answered: bool = False
-    """Whether it was answered, or a stream begun; or nobody waits for it any more."""
+    """Whether it was answered, or a stream begun; or its client is gone."""
     who: str | None = None
-    """Whose it is, as far as that is known when it is held; None of a stranger's."""
+    """The principal, as far as it is known when it is held; None for a stranger."""
     held_ms: int = 0
     """For how long it was held before it was held last."""
     held_since_ms: int = 0
     number: int = 0
-    """Its number on the link that it was handed to last."""
+    """Its number on the link that it was sent over last."""
     scheme: str = ""
 
     def answer(self, status: int, body: bytes, headers: Fields) -> None:
@@ -72,52 +91,46 @@ class Pending(msgspec.Struct, eq=False):
             return
         self.is_answered = True
         if self.inbox is not None:
-            self.inbox.put_whole(status, body, self._fields(body, headers))
+            self.inbox.put_nowait((status, body, headers))
         elif self.reply is not None:
             self.request.on_disconnect = self.request.on_lost = None
             self.reply(self.request, status, body, headers)
 
-    def _fields(self, body: bytes, headers: Fields) -> Fields:
-        """Return the fields of a whole response to a request for a stream, which adds only the request id."""
-        kind = () if any(name == b"content-type" for name, _ in headers) else ((b"content-type", b"application/json"),)
-        length = (b"content-length", str(len(body)).encode())
-        return (*headers, *kind, length)
-
 
 class Held:
-    """The requests that wait for a leader, in the order in which they came."""
+    """The requests that wait for a leader, in order of arrival."""
 
     def __init__(self, read_ms: Callable[[], int]) -> None:
         self._read_ms = read_ms
         self.waiting: dict[Pending, None] = {}
         self.bytes = 0
         self._of: dict[str | None, tuple[int, int]] = {}
-        """How many each has, and their bytes."""
+        """How many each principal has, and their bytes."""
         self._alone_since_ms: int | None = None
-        """When it was first met that nobody answers; None: somebody has answered since."""
+        """Since when no leader responds; None if one responded last."""
         self._ends = False
 
     def __len__(self) -> int:
         return len(self.waiting)
 
     def hear(self, *, is_answer: bool) -> None:
-        """Know that somebody answers: whoever is held next may hope for as long as ever. Or that nobody does."""
+        """Record whether a leader responded; a response resets the time limit of all."""
         if is_answer:
             self._alone_since_ms = None
         elif self._alone_since_ms is None:
             self._alone_since_ms = self._read_ms()
 
     def end(self) -> None:
-        """Know that this node ends. It looks for no leader any more, so nobody who is held may hope."""
+        """Shutting down: fail all held requests."""
         self._ends = True
 
     def _is_hopeless(self, now_ms: int) -> bool:
         return self._ends or (self._alone_since_ms is not None and now_ms - self._alone_since_ms >= HELD_MS_MAX)
 
     def put(self, pending: Pending, *, is_alone: bool) -> bool:
-        """Hold a request, if there is room and hope, and it was not held for too long already. Tell whether.
+        """Hold a request, unless a limit is exceeded. Tell whether.
 
-        `is_alone`: because nobody answers; else because the link is full.
+        `is_alone`: because no leader responds; otherwise because the link is full.
         """
         now_ms = self._read_ms()
         if is_alone:
@@ -137,7 +150,7 @@ class Held:
         return True
 
     def drop(self, pending: Pending) -> None:
-        """Hold a request no more."""
+        """Stop holding a request."""
         if pending not in self.waiting:
             return
         del self.waiting[pending]
@@ -149,13 +162,13 @@ class Held:
         pending.held_ms += self._read_ms() - pending.held_since_ms
 
     def first(self) -> Pending:
-        """Take the one that has waited longest."""
+        """Take the oldest."""
         pending = next(iter(self.waiting))
         self.drop(pending)
         return pending
 
     def overdue(self) -> Iterable[Pending]:
-        """Take those that were held for long enough. Looks at all of them: called a few times a second."""
+        """Take those whose time is over. Visits all of them: called a few times a second."""
         now_ms = self._read_ms()
         late = [
             each
@@ -168,7 +181,81 @@ class Held:
 
 
 def _size_of(pending: Pending) -> int:
-    """Return how much a request makes us keep. It is looked at for one that is held alone."""
     request = pending.request
     head = sum(len(name) + len(value) for name, value in request.headers.items())
     return ITSELF_BYTES + head + len(request.path) + len(request.query) + len(request.body)
+
+
+class Bearers:
+    """The bearer tokens that were authenticated last."""
+
+    def __init__(self, proxies: Proxies) -> None:
+        self._proxies = proxies
+        self._known: dict[bytes, str] = {}
+        """Principal by header, oldest first."""
+
+    def note(self, bearer: bytes | None, principal: str | None) -> None:
+        """Remember the principal of a token; None: it was refused."""
+        if bearer is None:
+            return
+        if principal is None:
+            self._known.pop(bearer, None)
+        elif self._known.get(bearer) != principal and len(bearer) <= BEARER_BYTES_MAX:
+            while len(self._known) >= BEARERS_MAX:
+                del self._known[next(iter(self._known))]
+            self._known[bearer] = principal
+
+    def principal_of(self, bearer: bytes | None) -> str | None:
+        return None if bearer is None else self._known.get(bearer)
+
+    def owner_of(self, request: Request) -> str | None:
+        """Return the principal of a request; None for a stranger. It is empty for users whose token was forgotten."""
+        return self.principal_of(request.authorization) or ("" if self.knows(request) else None)
+
+    def knows(self, request: Request) -> bool:
+        """Tell whether the caller is known: by the token, or because the connection is a user's already."""
+        if request.authorization in self._known:
+            return True
+        # A connection sets `on_known` until one of its requests is authenticated.
+        return request.on_known is None and not self._proxies.is_one(request.peer)
+
+
+class LargeBodies:
+    """The large bodies of strangers that are being read, or are on their way to the leader."""
+
+    def __init__(self, seconds_max: int) -> None:
+        """`seconds_max` is how long a body may take to arrive."""
+        self._ms_max = seconds_max * 1000
+        self._bodies: dict[str, tuple[int, str, int]] = {}
+        """By request id: since when, from where, and how large it may become. Oldest first."""
+        self._from: Counter[str] = Counter()
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._bodies)
+
+    def __contains__(self, request_id: object) -> bool:
+        return request_id in self._bodies
+
+    def take(self, request_id: str, place: str, size: int, now_ms: int) -> None:
+        """Count a body, or raise that there are too many."""
+        while self._bodies and now_ms - next(iter(self._bodies.values()))[0] > self._ms_max:
+            self.free(next(iter(self._bodies)))
+        is_full = len(self._bodies) >= BODIES_MAX or self.bytes + size > BODIES_BYTES_MAX
+        if is_full or self._from[place] >= PER_PLACE_MAX:
+            text = "This node follows, and does not know your access token yet. Too many large bodies of others whom it"
+            text += " does not know are being read: send a small request first, or try again."
+            raise Problem("overloaded", text, retry_after_ms=RETRY_MS)
+        self._bodies[request_id] = now_ms, place, size
+        self._from[place] += 1
+        self.bytes += size
+
+    def free(self, request_id: str) -> None:
+        """Stop counting a body, if it was counted."""
+        found = self._bodies.pop(request_id, None)
+        if found is not None:
+            _, place, size = found
+            self.bytes -= size
+            self._from[place] -= 1
+            if not self._from[place]:
+                del self._from[place]

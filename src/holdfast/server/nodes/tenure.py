@@ -1,4 +1,4 @@
-"""One tenure: a journal, an engine and all that answers from it, made together and thrown away together (N-18)."""
+"""One leader term: a journal, an engine and all that answers from it, made together and thrown away together (N-18)."""
 
 from __future__ import annotations
 
@@ -27,35 +27,30 @@ if TYPE_CHECKING:
 
 
 class CountedRoutes(Routes):
-    """Routes that count their requests: a leader that nobody asks may be one that nobody reaches (N-37)."""
+    """Routes that count their requests: a leader without requests may be unreachable (N-37)."""
 
     requests = 0
 
     def handle(self, request: Request, reply: Reply) -> None:
-        """Count it, and answer."""
         self.requests += 1
         super().handle(request, reply)
 
 
 class Tenure:
-    """What answers while this node leads. When it is over, nothing of it is believed any more."""
+    """What answers while this node leads."""
 
-    events: EventLog | None = None
-    """What writes a line for each grant and end, if the settings ask for it."""
-
-    def __init__(self, seat: Seat, engine: Engine, api: Api, routes: CountedRoutes) -> None:
-        """`seat` is ours, as we took it: its epoch, its tenure and its authority are those of this tenure."""
+    def __init__(
+        self, seat: Seat, engine: Engine, api: Api, routes: CountedRoutes, events: EventLog | None = None
+    ) -> None:
+        """`seat` is ours, as we took it. `events` logs grants and ends."""
         self.seat = seat
         self.engine = engine
         self.api = api
         self.routes = routes
-
-    def requests(self) -> int:
-        """Return how many requests were answered here, or are about to be."""
-        return self.routes.requests
+        self._events = events
 
     async def end(self) -> None:
-        """Answer what is owed, tell all who wait their places, and give the seat back; then nothing of it runs."""
+        """Answer what is pending, tell all waiters their tickets, and give the seat back; then nothing of it runs."""
         try:
             self.api.meter.sources.serve_no_more(self.engine)
             self.engine.feed.close()
@@ -63,13 +58,13 @@ class Tenure:
             self.api.end()
         finally:
             await self.engine.stop()
-            if self.events is not None:
-                self.events.end()
+            if self._events is not None:
+                self._events.end()
             gc.unfreeze()
 
 
 class Tenures:
-    """Begins tenures: all of one process are made the same way."""
+    """Begins leader terms: all of one process are made the same way."""
 
     def __init__(
         self,
@@ -81,9 +76,9 @@ class Tenures:
         prepare: Callable[[Api], Awaitable[None]],
         meter: Meter | None = None,
     ) -> None:
-        """`engines` makes the engine of a journal. `prepare` is done before anybody is served.
+        """`engines` makes the engine of a journal. `prepare` is done before requests are served.
 
-        `meter` has what the process has measured; without, each tenure has its own.
+        `meter` has the metrics of the process; without it, each term has its own.
         """
         self._settings = settings
         self._static = static
@@ -93,7 +88,7 @@ class Tenures:
         self._meter = meter
 
     async def begin(self, journal: SharedJournal, seat: Seat) -> Tenure:
-        """Take the seat and make ready to serve. Raises as `Journal.open` does; then nothing of it is left."""
+        """Take the seat and get ready to serve. Raises as `Journal.open` does; then nothing of it is left."""
         engine = self._engines(journal)
         await engine.start()
         try:
@@ -105,8 +100,7 @@ class Tenures:
         except BaseException:
             await engine.stop()
             raise
-        # What was loaded stays for as long as the tenure: the garbage collector need not look at it.
+        # What was loaded stays for the whole term: the garbage collector need not visit it.
         gc.freeze()
-        tenure = Tenure(msgspec.structs.replace(seat, epoch=engine.state.epoch), engine, api, routes)
-        tenure.events = EventLog(engine) if self._settings.log_events else None
-        return tenure
+        events = EventLog(engine) if self._settings.log_events else None
+        return Tenure(msgspec.structs.replace(seat, epoch=engine.state.epoch), engine, api, routes, events)

@@ -28,49 +28,46 @@ if TYPE_CHECKING:
     from holdfast.engine.build import Seat
 
 COUNTED_MS_MAX = 500
-"""How much of the time between two looks counts, at most."""
+"""How much of the time between two looks counts."""
 JITTER_MS = 50
-"""Nobody waits longer before it takes the seat: so that two who see the same do not always write at once."""
+"""The longest random wait before a node takes the seat: two that see the same should not write at the same time."""
 ALONE_MS = 10_000
-"""How long a seat is left alone by whoever gave it back because nobody could reach it (N-37)."""
+"""How long a node leaves the seat alone after it gave it back because nobody could reach it (N-37)."""
 LONELY_MS = 5_000
 HEARD_MS_MAX = 10_000
-"""Another node that told the store of itself within this time may live."""
+"""Another node that reported to the store within this time may live."""
 LINK_MS = 2_000
-"""How long a node that has told of itself has to open its link, at least."""
+"""How long a node that has reported has to open its link."""
 
 
 class Seen(msgspec.Struct, frozen=True):
     """What a look means."""
 
     leader: Seat | None
-    """Whom to follow. None: nobody leads, or we ourselves have the seat."""
+    """The node to follow. None: there is no leader, or we have the seat."""
     why_take: str | None = None
     """Why the seat is to be taken now; None if it is not."""
     is_namesake: bool = False
-    """Whether another process that is alive calls itself as we do."""
+    """Whether another live process has our node name."""
 
 
 class Watcher:
-    """Follows the looks of one process."""
-
     def __init__(self, node: str, process: str, *, takeover_ms: int) -> None:
         self._node = node
         self._process = process
         self._takeover_ms = takeover_ms
         self._last: Seat | None = None
-        """As it was seen last, with the highest epoch since the store last lost one."""
+        """The last one, with the highest epoch since the store last lost one."""
         self._looked_ms: int | None = None
         """When the last look succeeded; None if one failed since."""
         self._silent_ms = 0
         self._not_before_ms = 0
 
     def leave_alone(self, until_ms: int) -> None:
-        """Take the seat not before then, whatever is seen."""
         self._not_before_ms = until_ms
 
     def miss(self) -> None:
-        """Know that a look failed: the time until the next one counts for nothing."""
+        """A look failed: the time until the next one does not count."""
         self._looked_ms = None
 
     def see(self, seat: Seat, now_ms: int, *, is_ours_over: bool) -> Seen:
@@ -88,7 +85,7 @@ class Watcher:
         why = self._why_take(seat, is_first=last is None, is_ours_over=is_ours_over)
         if now_ms < self._not_before_ms:
             why = None
-        # One that is gone is none: a restored store has the seat of our own process before this one.
+        # A dead process is not a duplicate: a restored store has the seat of our own process before this one.
         is_alive = last is not None and (seat.epoch, seat.tenure) == (last.epoch, last.tenure) and seat.beat > last.beat
         is_other = seat.is_held and seat.process != self._process
         is_namesake = is_alive and is_other and seat.node == self._node and why is None
@@ -110,7 +107,7 @@ class Watcher:
 
 
 def _is_of_the_past(seat: Seat, last: Seat) -> bool:
-    """Tell whether an old copy of the store shows it (N-2). A store that lost an epoch, and may go on, is none."""
+    """Tell whether it is from an old copy of the store (N-2). A store that lost an epoch, and may go on, is not."""
     if seat.wants_jump or seat.is_behind:
         return False
     return (seat.jumps, seat.epoch) < (last.jumps, last.epoch)
@@ -126,7 +123,7 @@ class Loneliness:
     def __init__(self) -> None:
         self._since_ms: int | None = None
         self._company_ms: int | None = None
-        """When another node told of itself since then, as far as that was known at first."""
+        """First peer report seen since `_since_ms`."""
         self._requests = 0
 
     def is_lonely(self, now_ms: int, *, links: int, requests: int, heard_ms: int | None) -> bool:

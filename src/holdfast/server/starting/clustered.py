@@ -1,11 +1,11 @@
 """A node of several, from start to stop: its life, its link to the leader, and its current HTTP handler.
 
-    life ──► node: who leads ──┬─► fronts: the tenure answers, or the forwarding
+    life ──► node: who leads ──┬─► handler: the leader term answers, or the forwarding
                                └─► linking: one link to the leader, for as long as it leads
 
-It serves at once, as a follower: what comes before a leader is known waits a little for one. Nothing that becomes of
-the store or of a tenure ends the process; only a signal does. Told to stop, a leader gives the seat back first, and its
-connections are closed after that: so another leads while they are.
+It serves immediately, as a follower: requests that come before a leader is known wait a little for one. No failure of
+the store or of a leader term ends the process; only a signal does. Told to stop, a leader gives the seat back first,
+and its connections are closed after that: so another leads meanwhile.
 """
 
 from __future__ import annotations
@@ -30,12 +30,9 @@ from holdfast.server.http.manager import ConnectionManager
 from holdfast.server.http.server import HttpServer, url_of
 from holdfast.server.mounts import Mounting
 from holdfast.server.nodes.forwarding import Forwarding
-from holdfast.server.nodes.link.doorkeeper import Doorkeeper
-from holdfast.server.nodes.link.follower import Security
-from holdfast.server.nodes.link.leader import LinkServer
-from holdfast.server.nodes.linking import Linking
-from holdfast.server.nodes.node import Node
-from holdfast.server.nodes.node_health import FollowersHealth
+from holdfast.server.nodes.link.follower import Linking, Security
+from holdfast.server.nodes.link.leader import Doorkeeper, LinkServer
+from holdfast.server.nodes.node import FollowersHealth, Node
 from holdfast.server.nodes.node_life import Life
 from holdfast.server.nodes.tenure import Tenures
 from holdfast.server.nodes.watcher import JITTER_MS
@@ -58,7 +55,7 @@ if TYPE_CHECKING:
     from holdfast.server.access.auth import StaticTokens
     from holdfast.server.api import Api
     from holdfast.server.http.manager import Handler
-    from holdfast.server.http.tls import Certificate, TlsHandshake
+    from holdfast.server.http.tls import Certificate
     from holdfast.server.mounts import Mount
     from holdfast.server.nodes.tenure import Tenure
     from holdfast.settings import Settings
@@ -67,13 +64,13 @@ EXTRA = "postgres"
 SECRET_BYTES_MAX = 4_096
 SECRET_BYTES_MIN = 16
 AGAIN_SECONDS = 1.0
-"""After a bug in what runs beside everything else, until it is begun anew."""
+"""After a bug in a background task, until it is restarted."""
 
 log = logging.getLogger("holdfast.node")
 
 
 class Clustered:
-    """One node: what a server serves in place of an authority on a directory."""
+    """One node: the service of a server that has no data directory."""
 
     def __init__(
         self,
@@ -86,12 +83,12 @@ class Clustered:
         journals: Callable[[Peer], Callable[[str], SharedJournal]] | None = None,
         mounts: Mapping[str, Mount] | None = None,
     ) -> None:
-        """`say` tells the one who started it. `journals` makes those of this node; None: as the settings say.
+        """`say` prints to the operator. `journals` makes those of this node; None: as the settings say.
 
-        `mounts` are applications beside the routes, by their paths: they ask whoever answers at this node then.
+        `mounts` are applications beside the routes, by their paths.
         """
         self.ended = asyncio.Event()
-        """Never set: whatever happens, another tenure may come."""
+        """Never set: another leader term may always come."""
         self._settings = settings
         self._static = static
         self._say = say
@@ -100,7 +97,10 @@ class Clustered:
         me = peer_of(settings, listener, tls)
         self.node = Node(me)
         self._meter = Meter(settings, clock)
-        self._forwarding = self._passing_on(clock, proxies)
+        local = FollowersHealth(self.node, SHARED).answers()
+        local |= {b"/metrics": FollowersMetrics(self._meter, static).answer}
+        counters = self._meter.sources.counters
+        self._forwarding = Forwarding(self.node, settings, OPERATIONS, clock, proxies, local=local, counters=counters)
         self._life = Life(
             self.node,
             journals=_journals_of(settings, me, clock) if journals is None else journals(me),
@@ -120,21 +120,19 @@ class Clustered:
             proxies,
             wrap=lambda handler: self._observing.wrap(mounting.wrap(handler)),
         )
-        self.server = HttpServer(self, self._manager, tls, self._detect)
-        self._let_it_measure()
+        self.server = HttpServer(
+            self, self._manager, tls, lambda manager, handshake: Doorkeeper(manager, self._links, handshake)
+        )
+        sources = self._meter.sources
+        sources.stand(self._place)
+        sources.connections = lambda: len(self._manager.connections)
+        sources.lines_left_out = dropped_lines
         security = Security(settings.link_ca_file, insecure=settings.link_insecure)
         self._linking = Linking(self.node, self._forwarding, self._manager, new_secret, security)
         self._living: asyncio.Task[None] | None = None
 
-    def _passing_on(self, clock: SystemClock, proxies: Proxies) -> Forwarding:
-        """Return what answers while this node follows."""
-        local = FollowersHealth(self.node, SHARED).answers()
-        local |= {b"/metrics": FollowersMetrics(self._meter, self._static).answer}
-        counters = self._meter.sources.counters
-        return Forwarding(self.node, self._settings, OPERATIONS, clock, proxies, local=local, counters=counters)
-
     def _tenures(self, clock: SystemClock) -> Tenures:
-        """Return what begins a tenure. What one has measured, the next goes on with."""
+        """Return what begins a leader term. Metrics go on from one to the next."""
         settings, meter = self._settings, self._meter
 
         def engine_on(journal: SharedJournal) -> Engine:
@@ -148,16 +146,6 @@ class Clustered:
             )
 
         return Tenures(settings, self._static, OPERATIONS, engines=engine_on, prepare=self._prepare, meter=meter)
-
-    def _let_it_measure(self) -> None:
-        """Say where the numbers are that a node of several has, whoever leads."""
-        sources = self._meter.sources
-        sources.stand(self._place)
-        sources.connections = lambda: len(self._manager.connections)
-        sources.lines_left_out = dropped_lines
-
-    def _detect(self, manager: ConnectionManager, handshake: TlsHandshake | None) -> asyncio.BaseProtocol:
-        return Doorkeeper(manager, self._links, handshake)
 
     async def run(self, listener: socket.socket, greet: Callable[[], None]) -> None:
         """Serve until told to stop."""
@@ -178,23 +166,22 @@ class Clustered:
     # What a server asks of it.
 
     def tick(self) -> None:
-        """Do what is done every second."""
+        """Called every second."""
         tenure = self.node.tenure()
         if tenure is not None:
             tenure.api.tick()
         self._meter.tick()
 
     async def end_waits(self) -> None:
-        """Give the seat back: all who wait are answered, and another node can lead while connections are closed."""
+        """Give the seat back: all waiters are answered, and another node can lead while connections are closed."""
         self._life.stop()
         self._forwarding.end()
         if self._living is not None:
-            # It may have to find out what became of its last write. Connections are not kept for that.
+            # It may have to resolve its last write. Connections are not kept for that.
             await asyncio.wait({self._living}, timeout=self._settings.stop_timeout_seconds)
         self._links.end_all()
 
     def _place(self) -> NodeRole:
-        """Tell which place this node has among the others."""
         tenure, leader = self.node.tenure(), self.node.leader()
         seat = leader if tenure is None else tenure.seat
         epoch = None if seat is None else seat.epoch
@@ -203,14 +190,14 @@ class Clustered:
     # Who answers.
 
     async def _keep_front(self) -> None:
-        """Let connections be answered from our tenure, or by forwarding."""
-        # Where this is begun anew, nobody knows who answers.
+        """Let our leader term answer, or the forwarding."""
+        # After a restart of this task the current handler is unknown.
         answering: Tenure | str | None = "unknown"
         while True:
             tenure = self.node.tenure()
             if tenure is not answering:
                 answering = tenure
-                # Whoever links to us does so for one tenure.
+                # A link to us is for one term.
                 self._links.end_all()
                 self._manager.set_handler(self._forwarding.handler() if tenure is None else self._handler_of(tenure))
             await self.node.wait_for_change()
@@ -219,28 +206,28 @@ class Clustered:
         name, epoch = self.node.me.node.encode(), b"%d" % tenure.seat.epoch
         return tenure.routes.handler(((b"holdfast-node", name), (b"holdfast-epoch", epoch)))
 
-    # What a tenure begins with.
+    # What a leader term begins with.
 
     async def _prepare(self, api: Api) -> None:
         """Make the first token if the authority has none, and say what is odd about the others."""
         try:
             path = await first_token(api, self._url, self._settings)
         except StartError as error:
-            log.error("%s", error)  # noqa: TRY400 - It says what to do; where it was raised helps nobody.
+            log.error("%s", error)  # noqa: TRY400 - it says what to do
             path = None
         if path is not None:
             self._say(f"The first access token, {FIRST_TOKEN!r} with all scopes, is in {path}")
         warn_of_hidden(api)
 
     def _know_key(self, key: bytes) -> None:
-        """Tell the others which static tokens are known here, in a way that says nothing of them (N-34)."""
+        """Report a digest of the static tokens, by which nodes are compared (N-34)."""
         known = sorted((c.principal, c.digest, *sorted(c.scopes)) for c in self._static.callers.values())
         digest = AuthorityKey(key).mac("static tokens", msgspec.json.encode(known).decode()).hex()[:16]
         self.node.me = msgspec.structs.replace(self.node.me, tokens=digest)
 
 
 async def _for_ever(run: Callable[[], Awaitable[None]], *, unless: Callable[[], bool] = lambda: False) -> None:
-    """Run what should never end; if it does, by a bug, begin it anew, unless it is meant to have ended."""
+    """Run what should never end, and restart it if it ends by a bug, but not after it was told to stop."""
     while True:
         try:
             await run()
@@ -252,7 +239,7 @@ async def _for_ever(run: Callable[[], Awaitable[None]], *, unless: Callable[[], 
 
 
 def peer_of(settings: Settings, listener: socket.socket, tls: Certificate | None) -> Peer:
-    """Return this node as it tells of itself."""
+    """Return this node as it reports itself to the store."""
     host, _ = parse_address(settings.listen)
     port = listener.getsockname()[1]
     shown = f"[{host}]" if ":" in host else host

@@ -1,18 +1,22 @@
-"""The follower's end of a link to the leader: requests go out with a number, answers come back with it.
+"""The follower's end of a link: requests go out with a number, responses come back with it. One link, for one leader.
 
-A link is for one tenure. A number is used once, and an answer is for the request that has its number on this link: so
-nothing that comes late can answer another request. How many wait for answers is bounded by the connections of clients,
-each of which asks one thing at a time; how much is written and not taken, by `UNSENT_BYTES_MAX`.
+    no leader, or we lead ──► wait
+    another leads ──► connect, prove ──► open ──► until the link is lost, or another leader term is known
+                          └─ it failed: retry soon, logged once
 
-When the link is over, for whatever reason, all that it did not answer is handed back to its owner, which knows what may
-be sent again (`pending`).
+A number is used once, and a response is for the request that has its number on this link. So nothing that comes late
+can answer another request. The number of unanswered requests is bounded by the connections of clients, each of which
+asks one thing at a time; unsent data by `UNSENT_BYTES_MAX`. When the link is over, all unanswered requests go back to
+the forwarder, which knows what may be sent again (`pending`).
+
+A link is kept while no leader is known: the store may be away, and the leader well. It is ended as soon as another term
+is known: the old leader may be stopped, and would never answer.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 import ssl
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Protocol
@@ -22,14 +26,18 @@ from holdfast.server.nodes.link.framed import Framed
 from holdfast.server.nodes.link.frames import (
     ANSWER_BYTES_MAX,
     HELLO_BYTES_MAX,
+    NONCE_BYTES,
     PREFIX,
     Answered,
     Asked,
     BadFrameError,
     Begun,
+    Bond,
     Decoder,
     Gone,
     Greeting,
+    Handshake,
+    HandshakeError,
     More,
     Over,
     Piece,
@@ -39,21 +47,25 @@ from holdfast.server.nodes.link.frames import (
     Welcome,
     framed,
 )
-from holdfast.server.nodes.link.handshake import FollowersHandshake, HandshakeError
+from holdfast.tlswords import trouble
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from holdfast.engine.build import Seat
     from holdfast.server.http.manager import ConnectionManager
     from holdfast.server.nodes.link.frames import ToLeader
+    from holdfast.server.nodes.node import Node
     from holdfast.server.nodes.pending import Pending
 
 REST_MS = 100
-"""For how long nothing is asked of a leader that refused."""
+"""For how long nothing is sent to a leader that refused."""
 TICK_SECONDS = 1
 LOCALHOST = "localhost"
 CONNECT_SECONDS = 2
+RETRY_SECONDS = 0.1
+"""How soon an unreachable leader is tried again."""
 KEPT = (
     b"authorization",
     b"content-type",
@@ -69,42 +81,38 @@ KEPT = (
     b"sec-fetch-site",
     b"x-holdfast-page",
 )
-"""The fields of a head that go over the link: all that anybody looks at, there or in time to come."""
+"""The header fields that go over the link: all that are read at the leader."""
 
 log = logging.getLogger("holdfast.server.nodes")
 
 
-class Owner(Protocol):
-    """Whose link it is."""
+class Forwarder(Protocol):
+    """What a link reports to (`forwarding`)."""
 
-    def answered(self, link: Link, pending: Pending, answer: Answered) -> None:
-        """Take the whole answer to a request."""
+    def answered(self, link: Link, pending: Pending, answer: Answered) -> None: ...
 
-    def recognised(self, pending: Pending, principal: str) -> None:
-        """Know who asks, of a request that waits in line."""
+    def recognised(self, pending: Pending, principal: str) -> None: ...
 
-    def begun(self, pending: Pending, begun: Begun) -> None:
-        """Know that an answer in pieces has begun."""
+    def begun(self, pending: Pending, begun: Begun) -> None: ...
 
-    def link_lost(self, link: Link, unanswered: Sequence[Pending]) -> None:
-        """Know that the link is over, and what it did not answer."""
+    def link_opened(self, link: Link, epoch: int) -> None: ...
 
-    def link_has_room(self, link: Link) -> None:
-        """Know that more may be asked again."""
+    def link_lost(self, link: Link, unanswered: Sequence[Pending]) -> None: ...
 
-    def link_serves(self, link: Link, *, serves: bool) -> None:
-        """Know that the leader answers what it is asked, or that it refuses."""
+    def link_serves(self, link: Link, *, serves: bool) -> None: ...
+
+    def hand_over_soon(self) -> None: ...
 
 
 class Link(Framed):
     """The follower's end of one link."""
 
-    def __init__(self, manager: ConnectionManager, handshake: FollowersHandshake, owner: Owner) -> None:
+    def __init__(self, manager: ConnectionManager, handshake: Handshake, forwarder: Forwarder) -> None:
         super().__init__(manager, Decoder(ToFollower, HELLO_BYTES_MAX))
-        self._handshake: FollowersHandshake | None = handshake
-        self._owner = owner
+        self._handshake: Handshake | None = handshake
+        self._forwarder = forwarder
         self.opened: asyncio.Future[None] = self.loop.create_future()
-        """Done when the leader takes requests; fails if that never comes."""
+        """Done when the leader takes requests; fails if that never happens."""
         self.closed: asyncio.Future[None] = self.loop.create_future()
         self._number = 0
         self._asked_bytes_max = 0
@@ -112,18 +120,17 @@ class Link(Framed):
         self._unanswered: dict[int, Pending] = {}
         self._rests_until_ms = 0
         self.serves = True
-        """Whether the leader answers what it is asked, as far as it has said."""
+        """Whether the leader answers requests, as far as it has said."""
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin the handshake."""
         super().connection_made(transport)
         if self._handshake is not None:
             self.transport.write(PREFIX + framed(self._handshake.hello()))
         self._timer = self.loop.call_later(TICK_SECONDS, self._ring)
 
     def _ring(self) -> None:
-        # Before that nothing but the handshake is said, and `connect` has a limit of its own: it cancels `opened`.
+        # Before it is open only the handshake is sent, and `connect` has a limit of its own: it cancels `opened`.
         opened = self.opened
         if opened.done() and not opened.cancelled() and opened.exception() is None:
             self.tick()
@@ -131,45 +138,45 @@ class Link(Framed):
             self._timer = self.loop.call_later(TICK_SECONDS, self._ring)
 
     def lost(self) -> None:
-        """Hand back what was not answered."""
+        """Hand back the unanswered requests."""
         if self._timer is not None:
             self._timer.cancel()
-        if not self.opened.done():
-            self.opened.set_exception(ConnectionError("the leader ended the connection before the link was open"))
-            # Nobody may be waiting for it any more.
-            self.opened.exception()
+        self._fail_opening(ConnectionError("the leader ended the connection before the link was open"))
         unanswered, self._unanswered = list(self._unanswered.values()), {}
         if not self.closed.done():
             self.closed.set_result(None)
-        self._owner.link_lost(self, unanswered)
+        self._forwarder.link_lost(self, unanswered)
 
-    def complain(self, why: str) -> None:
-        """Say why it ends: before it is open to whoever opens it, who says the same thing once."""
-        if self.opened.done():
-            super().complain(why)
+    def complain(self, why: str, bug: Exception | None = None) -> None:
+        """Log why it ends. Before it is open, `connect` raises it instead."""
+        if bug is not None or self.opened.done():
+            super().complain(why, bug)
         else:
-            self.opened.set_exception(HandshakeError(why))
-            self.opened.exception()
+            self._fail_opening(HandshakeError(why))
+
+    def _fail_opening(self, error: Exception) -> None:
+        if not self.opened.done():
+            self.opened.set_exception(error)
+            self.opened.exception()  # Perhaps nobody waits for it any more.
 
     def resume_writing(self) -> None:
-        """Know that what is written is taken again."""
         super().resume_writing()
-        self._owner.link_has_room(self)
+        self._forwarder.hand_over_soon()
 
     # What goes out.
 
     def has_room(self) -> bool:
-        """Tell whether a request may be handed over now."""
+        """Tell whether a request may be sent now."""
         if self.writing_pauses or self.is_over:
             return False
         return self._rests_until_ms == 0 or self.manager.now_ms() >= self._rests_until_ms
 
     def rest(self) -> None:
-        """Ask nothing for a moment: the leader refuses."""
+        """Send nothing for a moment: the leader refuses."""
         self._rests_until_ms = self.manager.now_ms() + REST_MS
 
     def ask(self, pending: Pending, client: str, now_ms: int) -> bool:
-        """Hand over a request. False: it is larger than the leader takes, and nothing of it was sent."""
+        """Send a request. False: it is larger than the leader takes, and nothing of it was sent."""
         request = pending.request
         headers = request.headers
         self._number = number = pending.number = self._number + 1
@@ -195,30 +202,29 @@ class Link(Framed):
         return True
 
     def drop(self, pending: Pending) -> None:
-        """Tell the leader that nobody waits for this one any more."""
+        """Notify the leader that the client of a request is gone."""
         if self._unanswered.get(pending.number) is pending:
             del self._unanswered[pending.number]
             self.send(Gone(pending.number))
 
     def took(self, pending: Pending, size: int) -> None:
-        """Tell the leader that so much of a stream was taken."""
+        """Notify the leader that the client took so much of a stream."""
         if size and self._unanswered.get(pending.number) is pending:
             self.send(More(pending.number, size))
 
     # What comes in.
 
     def take(self, frame: ToLeader | ToFollower) -> None:
-        """Take a frame."""
         if isinstance(frame, Answered):
             pending = self._unanswered.pop(frame.number, None)
             if pending is not None:
-                self._owner.answered(self, pending, frame)
+                self._forwarder.answered(self, pending, frame)
         elif isinstance(frame, Begun | Piece | Over):
             self._take_in_pieces(frame)
         elif isinstance(frame, Recognised):
             waits = self._unanswered.get(frame.number)
             if waits is not None:
-                self._owner.recognised(waits, frame.principal)
+                self._forwarder.recognised(waits, frame.principal)
         elif isinstance(frame, Greeting) and self._handshake is not None:
             self.send(self._handshake.answer(frame))
             self._handshake = None
@@ -227,9 +233,9 @@ class Link(Framed):
             self._asked_bytes_max = frame.asked_bytes_max
             self.opened.set_result(None)
         elif not isinstance(frame, Ping):
-            raise BadFrameError(f"{type(frame).__name__} is not said now")
+            raise BadFrameError(f"unexpected frame in this state: {type(frame).__name__}")
         elif frame.serves is not None:
-            self._owner.link_serves(self, serves=frame.serves)
+            self._forwarder.link_serves(self, serves=frame.serves)
 
     def _take_in_pieces(self, frame: Begun | Piece | Over) -> None:
         pending = self._unanswered.get(frame.number)
@@ -238,24 +244,21 @@ class Link(Framed):
         if isinstance(frame, Over):
             del self._unanswered[frame.number]
         elif isinstance(frame, Begun):
-            self._owner.begun(pending, frame)
-        pending.inbox.put(frame)
+            self._forwarder.begun(pending, frame)
+        pending.inbox.put_nowait(frame)
 
 
 class Security:
-    """How a follower makes sure that nobody listens on the way to the leader, and who it is at the other end."""
+    """TLS of the links to a leader."""
 
     def __init__(self, ca_file: Path | None = None, *, insecure: bool = False) -> None:
-        """`ca_file` has the authorities whose certificates are believed; None: those of the system.
-
-        `insecure` lets a link go to another machine without TLS.
-        """
+        """`ca_file` has the trusted authorities; None: those of the system. `insecure` needs no TLS."""
         self._ca_file = ca_file
         self._insecure = insecure
         self._context: ssl.SSLContext | None = None
 
     def of(self, scheme: str, host: str) -> ssl.SSLContext | None:
-        """Return what the link is secured with; None if it may go without. Raises `HandshakeError` if it may not."""
+        """Return the context of a link; None if it may go without. Raises `HandshakeError` if it may not."""
         if scheme == "https":
             if self._context is None:
                 self._context = ssl.create_default_context(cafile=self._ca_file)
@@ -267,13 +270,8 @@ class Security:
             )
         return None
 
-    def must_stay_here(self, scheme: str) -> bool:
-        """Tell whether a link may go to addresses of this machine alone."""
-        return scheme != "https" and not self._insecure
-
 
 def is_loopback(host: str) -> bool:
-    """Tell whether a host is this machine itself."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -281,35 +279,109 @@ def is_loopback(host: str) -> bool:
 
 
 async def connect(url: str, link: Link, security: Security) -> None:
-    """Open a link to a leader, or raise why not: an `OSError` or a `HandshakeError`."""
+    """Open a link to a leader. Raises `OSError` or `HandshakeError`."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     context = security.of(parts.scheme, host)
     port = parts.port or (443 if parts.scheme == "https" else 80)
+    # In the clear, localhost is not resolved: the resolver could return another machine.
+    addresses = ("127.0.0.1", "::1") if host == LOCALHOST and context is None else (host,)
+    name = None if context is None else host
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
-            if host == LOCALHOST and security.must_stay_here(parts.scheme):
-                await _connect_here(link, port)
-            else:
-                await link.loop.create_connection(
-                    lambda: link, host, port, ssl=context, server_hostname=None if context is None else host
-                )
+            for address in addresses:
+                try:
+                    await link.loop.create_connection(lambda: link, address, port, ssl=context, server_hostname=name)
+                    break
+                except OSError:
+                    if address == addresses[-1]:
+                        raise
             await link.opened
     except BaseException:
         link.end(at_once=True)
         raise
 
 
-async def _connect_here(link: Link, port: int) -> None:
-    """Connect to this machine by its address: what a name stands for is for others to say, who may say another's."""
-    found = await link.loop.getaddrinfo(LOCALHOST, port, type=socket.SOCK_STREAM)
-    own = [str(name[0]) for *_, name in found if is_loopback(str(name[0]))]
-    trouble: Exception = HandshakeError("localhost is another machine here: let the nodes advertise an address")
-    for address in own:
+class Linking:
+    """Keeps the link of one node."""
+
+    def __init__(
+        self,
+        node: Node,
+        forwarder: Forwarder,
+        manager: ConnectionManager,
+        new_secret: Callable[[int], bytes],
+        security: Security | None = None,
+    ) -> None:
+        """`new_secret` makes random bytes."""
+        self._node = node
+        self._forwarder = forwarder
+        self._manager = manager
+        self._new_secret = new_secret
+        self._security = security or Security()
+        self._told: object = None
+        """Which failure to reach a leader was logged last."""
+
+    async def run(self) -> None:
+        """Keep a link to the leader until cancelled."""
+        while True:
+            seat = self._node.leader()
+            if seat is None or self._node.tenure() is not None:
+                self._forwarder.hand_over_soon()
+                await self._change()
+            else:
+                await self._follow(seat)
+
+    async def _follow(self, seat: Seat) -> None:
+        """Have a link for one leader term, until that or the link is over."""
+        bond = Bond(seat.authority, seat.epoch, seat.tenure, self._node.key)
+        link = Link(self._manager, Handshake(bond, self._new_secret(NONCE_BYTES)), self._forwarder)
+        opening = asyncio.ensure_future(connect(seat.url, link, self._security))
         try:
-            await link.loop.create_connection(lambda: link, address, port)
-        except OSError as error:
-            trouble = error
-        else:
-            return
-    raise trouble
+            while not opening.done() and self._is_for(seat):
+                await self._change(opening)
+            if not opening.done():
+                return
+            if not self._is_open(opening, seat):
+                await self._change()
+                return
+            if self._told is not None:
+                self._told = None
+                log.warning("the leader %s at %s is reached again", seat.node, seat.url)
+            self._forwarder.link_opened(link, seat.epoch)
+            while not link.is_over and self._is_for(seat):
+                await self._change(link.closed)
+        finally:
+            opening.cancel()
+            link.end(at_once=True)
+
+    def _is_open(self, opening: asyncio.Future[None], seat: Seat) -> bool:
+        """Tell whether a link is open, and log why not: once for each reason."""
+        error = opening.exception()
+        if error is None:
+            return True
+        if not isinstance(error, OSError | HandshakeError | ValueError):
+            raise error
+        reason = str(error) or "it does not answer"
+        if isinstance(error, ssl.SSLError):
+            reason = ": ".join(trouble(error))
+        if self._told != (seat.url, reason):
+            self._told = seat.url, reason
+            log.warning("the leader %s at %s cannot be reached: %s", seat.node, seat.url, reason)
+        return False
+
+    def _is_for(self, seat: Seat) -> bool:
+        """Tell whether no other term is known."""
+        if self._node.tenure() is not None:
+            return False
+        leader = self._node.leader()
+        return leader is None or (leader.epoch, leader.tenure) == (seat.epoch, seat.tenure)
+
+    async def _change(self, other: asyncio.Future[None] | None = None) -> None:
+        """Wait until the leader changes or something else is done; at most `RETRY_SECONDS`."""
+        changed = asyncio.ensure_future(self._node.wait_for_change())
+        both: set[asyncio.Future[None]] = {changed} if other is None else {changed, other}
+        try:
+            await asyncio.wait(both, timeout=RETRY_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            changed.cancel()

@@ -1,11 +1,11 @@
-"""What both ends of a link do alike: bytes become frames, frames become bytes, and silence is counted.
+"""What both ends of a link have in common: framing, flow control and keepalive.
 
-All that is sent in one turn of the loop is one write. Of what comes in, `FRAMES_PER_TURN` are taken before the other
-connections have their turn; nothing more is read meanwhile, so what waits here is one read of the socket at most.
+All that is sent in one turn of the loop is one write. `FRAMES_PER_TURN` received frames are handled before other
+connections have their turn. Reading is paused meanwhile, so at most one read of the socket waits here.
 
-`tick` is called every second. It says that we are here, and counts for how long the other side said nothing:
-`SILENT_TICKS_MAX` later the link is over. A pause of our own is no silence: it is one tick, however long it was. One
-who takes what we write is not silent either, for while that is in the way nothing of its own may be read.
+`tick` is called every second. It sends a ping and counts for how long the peer was silent: after `SILENT_TICKS_MAX` the
+link is over. A pause of our own counts as one tick, however long it was. A peer that takes what we write is not silent
+either, because while we pause reading nothing of its own is received.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from holdfast.server.http.connection import NULL_TRANSPORT
-from holdfast.server.nodes.link.frames import BadFrameError, Decoder, Ping, framed
-from holdfast.server.nodes.link.handshake import HandshakeError
+from holdfast.server.nodes.link.frames import BadFrameError, Decoder, HandshakeError, Ping, framed
 
 if TYPE_CHECKING:
     from holdfast.server.http.manager import ConnectionManager
@@ -25,9 +24,9 @@ if TYPE_CHECKING:
 FRAMES_PER_TURN = 64
 SILENT_TICKS_MAX = 3
 UNSENT_BYTES_MAX = 1_048_576
-"""How much may be written before it is taken. Beyond it the leader reads no more, and the follower holds requests."""
+"""The write buffer's limit. Beyond it the leader reads no more, and the follower holds requests."""
 LINGER_SECONDS = 1
-"""How long the other side has to take the last that was sent."""
+"""How long the peer has to take the last that was sent."""
 
 log = logging.getLogger("holdfast.server.nodes")
 
@@ -49,53 +48,45 @@ class Framed(asyncio.Protocol):
         self._silent_ticks = 0
         self._is_behind = self._reading_pauses = False
 
-    # What each end does in its own way.
+    # What each end overrides.
 
     def take(self, frame: ToLeader | ToFollower) -> None:
-        """Take a frame. Raises `BadFrameError` or `HandshakeError` if the link is of no use any more."""
-        raise BadFrameError(f"nobody takes {type(frame).__name__}")
+        """Handle a frame. Raises `BadFrameError` or `HandshakeError` if the link must end."""
+        raise BadFrameError(f"unexpected frame: {type(frame).__name__}")
 
     def ping(self) -> Ping:
-        """Return what says that we are here."""
         return Ping()
 
     def lost(self) -> None:
-        """Know that the link is over."""
+        """Called once, when the link is over."""
 
-    def complain(self, why: str) -> None:
-        """Say why the link ends. What a stranger brings about is said where it cannot fill the log."""
-        log.warning("a link with %s ends: %s", self.peer, why)
-
-    def complain_of_bug(self, bug: Exception) -> None:
-        """Say what nobody expected, with the way there."""
-        log.error("a bug ended a link with %s", self.peer, exc_info=bug)
+    def complain(self, why: str, bug: Exception | None = None) -> None:
+        """Log why the link ends; `bug` is an unexpected error."""
+        log.warning("a link with %s ends: %s", self.peer, why, exc_info=bug)
 
     @property
     def must_not_read(self) -> bool:
-        """Whether nothing more may be read for now, for another reason than that others have their turn."""
+        """Whether reading is paused for a reason of this end."""
         return False
 
     # The connection.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the connection."""
         self.transport = transport  # type: ignore[assignment]
         self.transport.set_write_buffer_limits(UNSENT_BYTES_MAX)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's
-        """Know that the link is over."""
         self.end()
         self.transport = NULL_TRANSPORT
 
     def data_received(self, data: bytes) -> None:
-        """Take the frames that came."""
         self._silent_ticks = 0
         self.decoder.put(data)
         if not self._is_behind:
             self._work()
 
     def resume(self) -> None:
-        """Go on with what was left: all others have had their turn."""
+        """Continue: called by the run queue."""
         self._is_behind = False
         self._work()
 
@@ -112,10 +103,10 @@ class Framed(asyncio.Protocol):
         except (BadFrameError, HandshakeError) as error:
             self.complain(str(error))
             self.end()
-        except Exception as bug:  # noqa: BLE001 - it is told, with the way there
-            self.complain_of_bug(bug)
+        except Exception as bug:  # noqa: BLE001 - it is logged
+            self.complain("a bug", bug)
             self.end()
-        self.look_at_reading()
+        self._update_reading()
 
     @property
     def peer(self) -> str:
@@ -123,8 +114,7 @@ class Framed(asyncio.Protocol):
         name = self.transport.get_extra_info("peername")
         return str(name[0]) if isinstance(name, tuple) else "another node"
 
-    def look_at_reading(self) -> None:
-        """Let the other side send only what is taken."""
+    def _update_reading(self) -> None:
         pauses = (self._is_behind or self.must_not_read) and not self.is_over
         if pauses == self._reading_pauses or self.transport.is_closing():
             return
@@ -135,33 +125,29 @@ class Framed(asyncio.Protocol):
             self.transport.resume_reading()
 
     def pause_writing(self) -> None:
-        """Know that what is written is not taken."""
         self.writing_pauses = True
-        self.look_at_reading()
+        self._update_reading()
 
     def resume_writing(self) -> None:
-        """Know that it is taken again."""
         self.writing_pauses = False
-        self.look_at_reading()
+        self._update_reading()
 
     # Sending.
 
     def send(self, frame: ToLeader | ToFollower) -> None:
-        """Send a frame, with all others of this turn."""
         self.send_data(framed(frame))
 
     def send_data(self, data: bytes) -> None:
-        """Send a frame that is bytes already."""
+        """Send an encoded frame."""
         if not self._out:
             self.loop.call_soon(self.flush)
         self._out.append(data)
         self._out_bytes += len(data)
         if self._out_bytes > UNSENT_BYTES_MAX:
-            # What is much must not wait for the end of the turn: only what is written can make us pause.
+            # Not at the end of the turn: only what is written can pause us.
             self.flush()
 
     def flush(self) -> None:
-        """Write what was sent."""
         if self._out:
             data, self._out, self._out_bytes = b"".join(self._out), [], 0
             self._written_bytes += len(data)
@@ -169,13 +155,12 @@ class Framed(asyncio.Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """How much is still here of what was written."""
         return self.transport.get_write_buffer_size() + self._out_bytes
 
     # Time, and the end.
 
     def tick(self) -> None:
-        """Say that we are here, and end the link if the other side was silent for too long. Called every second."""
+        """Send a ping, and end the link if the peer was silent for too long. Called every second."""
         if self.is_over:
             return
         taken_bytes = self._written_bytes - self.unsent_bytes
@@ -190,7 +175,7 @@ class Framed(asyncio.Protocol):
             self.send(self.ping())
 
     def end(self, *, at_once: bool = False) -> None:
-        """End the link; what was sent still goes out, unless it must end at once."""
+        """End the link after what was sent, or immediately."""
         if self.is_over:
             return
         self.is_over = True

@@ -1,28 +1,45 @@
-"""What goes over a link between two nodes: frames, each with its length before it, then MessagePack.
+"""The protocol between two nodes: length-prefixed MessagePack frames, and the handshake. No sockets, no chance.
 
     ┌────────┬──────────────┬────────┬──────────────┬──
     │ length │ a frame      │ length │ a frame      │      all of one turn of the loop in one write
     └────────┴──────────────┴────────┴──────────────┴──
       4 bytes, the largest first
 
-A connection that is to be a link begins with `PREFIX`, which no HTTP request begins with: so links come in on the port
-that clients use. Then the follower and the leader prove to each other who they are (`handshake`), and from then on:
+A connection that is to be a link begins with `PREFIX`, which no HTTP request begins with: so links arrive on the port
+that clients use. After the handshake:
 
-    follower ─► leader     Asked      a request, with a number that is never used again on this link
-                           More       so many more bytes of a stream may come
-                           Gone       nobody waits for the answer to this number any more
-    leader ─► follower     Recognised who asks, of a request that waits in line: its answer may be long in coming
-                           Answered   the whole answer to a number
-                           Begun, Piece …, Over     an answer in pieces: a stream
-    both                   Ping       we are still here; the leader's says whether it serves
+    follower ─► leader     Asked      a request, with a number that is never reused on this link
+                           More       flow control: so many more bytes of a stream may be sent
+                           Gone       the client of this number disconnected
+    leader ─► follower     Recognised the principal of a request that waits in the queue: its response may take a minute
+                           Answered   the complete response to a number
+                           Begun, Piece …, Over     a streamed response
+    both                   Ping       keepalive; the leader's says whether it serves
 
-**Lengths are never trusted.** A length beyond the most ends the link. One within it makes us keep nothing: what is kept
-are the bytes that have come, and they are put together once, when all of a frame are there. What a frame holds is
-checked against its type when it is read.
+**Lengths are never trusted.** A length beyond the limit ends the link. One within it makes us keep only the bytes that
+have arrived. A frame is checked against its type when it is decoded.
+
+**The handshake** proves to both sides that they belong together, before anything else is sent:
+
+    follower                                              leader
+       │  Hello(authority, epoch, tenure, f)                │      f: 32 random bytes of the follower
+       ├───────────────────────────────────────────────────►│
+       │  Greeting(l, HMAC(key, "leader", …, f, l))         │      l: 32 random bytes of the leader
+       │◄───────────────────────────────────────────────────┤
+       │  Proof(HMAC(key, "follower", …, f, l))             │
+       ├───────────────────────────────────────────────────►│
+       │  Welcome                                           │
+       │◄───────────────────────────────────────────────────┤
+
+The key is the authority's; it never leaves a node. `…` is the leader term: its authority, epoch and random digits. So a
+link is for one term, a proof is good for one link, and the role in it keeps it from being reflected. The leader proves
+itself first, because the bearer tokens of clients go to it. Confidentiality is left to TLS.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import struct
 from typing import Any, TypeAlias
 
@@ -31,28 +48,34 @@ import msgspec
 PREFIX = b"HFLINK/1\n"
 NONCE_BYTES = 32
 HELLO_BYTES_MAX = 1_024
-"""The largest frame of one who has not proved itself yet."""
+"""The largest frame before the proof."""
 ASKED_SPARE_BYTES = 65_536
-"""What a frame with a request may have beside the request's head and body."""
+"""The overhead of a frame with a request, beyond its head and body."""
 ANSWER_BYTES_MAX = 64 * 2**20
-"""The largest answer. Lists are pages and streams come in pieces, so none of ours comes near."""
+"""The largest response. Lists are paginated and streams come in pieces, so none of ours comes near."""
+SHOWN_CHARS_MAX = 64
+"""How much of what an unauthenticated peer sends is logged."""
 
 Fields: TypeAlias = tuple[tuple[bytes, bytes], ...]
 
+_LEADER, _FOLLOWER = "leader", "follower"
+_PURPOSE = "holdfast link 1"
 _LENGTH = struct.Struct(">I")
 
 
 class BadFrameError(Exception):
-    """What came over a link is not what a node sends. The link is of no use any more."""
+    """The peer sent what no node sends; the link must be closed."""
+
+
+class HandshakeError(Exception):
+    """The peer is not who it must be. The text says what to check."""
 
 
 class _Frame(msgspec.Struct, array_like=True, gc=False):
-    """One frame."""
+    pass
 
 
 class Hello(_Frame, tag=1):
-    """The follower's first word: which tenure the link is for, and its random bytes."""
-
     authority: str
     epoch: int
     tenure: str
@@ -60,41 +83,31 @@ class Hello(_Frame, tag=1):
 
 
 class Greeting(_Frame, tag=2):
-    """The leader's answer: its own random bytes, and the proof that it is the leader of that tenure."""
-
     nonce: bytes
     proof: bytes
 
 
 class Proof(_Frame, tag=3):
-    """The follower's proof that it is a node of the same authority."""
-
     proof: bytes
 
 
 class Welcome(_Frame, tag=4):
-    """The leader takes requests from now on."""
-
     asked_bytes_max: int
-    """The largest frame with a request that it takes. Settings may differ: what is larger is not sent."""
+    """The largest frame with a request that the leader takes. Settings may differ, so larger ones are not sent."""
 
 
 class Ping(_Frame, tag=5):
-    """The sender is still here."""
-
     serves: bool | None = None
-    """Whether it answers requests now. A leader whose store is silent does not. None: it does not say."""
+    """Whether the leader answers requests: not while its store is silent. None: from a follower."""
 
 
 class Asked(_Frame, tag=6):
-    """A request that a client sent to a follower."""
-
     number: int
     method: bytes
     path: bytes
     query: bytes
     headers: dict[bytes, bytes]
-    """The fields that somebody looks at, by lower-case names."""
+    """The fields that are read at the leader, by lower-case names."""
     body: bytes
     client: str
     """The client's address, as the follower knows it after its own trusted proxies."""
@@ -104,36 +117,28 @@ class Asked(_Frame, tag=6):
     """How long ago the follower received it."""
     request_id: str
     in_pieces: bool
-    """Whether the answer is a stream."""
+    """Whether the response is a stream."""
 
 
 class More(_Frame, tag=7):
-    """The follower's client took so many bytes of a stream: as many more may come."""
-
     number: int
     size: int
 
 
 class Gone(_Frame, tag=8):
-    """Nobody waits for the answer any more."""
-
     number: int
 
 
 class Answered(_Frame, tag=9):
-    """The whole answer to a request."""
-
     number: int
     status: int
     body: bytes
     headers: Fields
     principal: str | None
-    """Who asked, as far as it is known; None for a stranger."""
+    """None if the caller was not authenticated."""
 
 
 class Begun(_Frame, tag=10):
-    """The beginning of an answer in pieces."""
-
     number: int
     status: int
     headers: Fields
@@ -141,22 +146,17 @@ class Begun(_Frame, tag=10):
 
 
 class Piece(_Frame, tag=11):
-    """A piece of one."""
-
     number: int
     body: bytes
 
 
 class Over(_Frame, tag=12):
-    """The end of one. If it is not whole, the client must not take it for the whole."""
-
     number: int
     is_whole: bool
+    """If not, the client must not take it for a complete response."""
 
 
 class Recognised(_Frame, tag=13):
-    """Who asks, of a request that waits in line. The answer says it too, but that may take nearly a minute."""
-
     number: int
     principal: str
 
@@ -174,57 +174,90 @@ def framed(frame: ToLeader | ToFollower) -> bytes:
 
 
 class Decoder:
-    """Makes frames of the bytes that come in. `put` what came, then take with `next` until there is none."""
+    """Decodes received bytes: `put` them, then call `next` until it returns None."""
 
     def __init__(self, kinds: Any, bytes_max: int) -> None:  # noqa: ANN401 - a union of types is of no type
         """`kinds` are the frames that may come."""
         self.bytes_max = bytes_max
         self._decode = msgspec.msgpack.Decoder(kinds).decode
-        self._parts: list[bytes] = []
-        """What came and is not put together yet; the first begins with a length."""
-        self._parts_bytes = 0
-        self._wanted_bytes = _LENGTH.size
-        """So many must be there before it is worth another look."""
-        self._data = b""
+        self._data = bytearray()
         self._at = 0
+        """Where the next frame begins."""
 
     def put(self, data: bytes) -> None:
-        """Take what came in."""
-        self._parts.append(data)
-        self._parts_bytes += len(data)
+        del self._data[: self._at]
+        self._at = 0
+        self._data += data
 
     def next(self) -> Any:  # noqa: ANN401 - one of `kinds`
-        """Return the next frame, or None if not all of it is there. Raises `BadFrameError`."""
-        if self._parts and not self._gather():
+        """Return the next frame, or None if it is incomplete. Raises `BadFrameError`."""
+        begins = self._at + _LENGTH.size
+        if begins > len(self._data):
             return None
-        data, at = self._data, self._at
-        begins = at + _LENGTH.size
-        if begins > len(data):
-            return self._none(_LENGTH.size)
-        (size,) = _LENGTH.unpack_from(data, at)
+        (size,) = _LENGTH.unpack_from(self._data, self._at)
         if size > self.bytes_max:
             raise BadFrameError(f"a frame of {size} bytes was announced, and {self.bytes_max} is the most")
         ends = begins + size
-        if ends > len(data):
-            return self._none(_LENGTH.size + size)
+        if ends > len(self._data):
+            return None
         self._at = ends
-        try:
-            return self._decode(memoryview(data)[begins:ends])
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise BadFrameError(f"a frame cannot be read: {error}") from error
+        with memoryview(self._data) as data, data[begins:ends] as frame:
+            try:
+                return self._decode(frame)
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+                raise BadFrameError(f"a frame cannot be read: {error}") from error
 
-    def _gather(self) -> bool:
-        """Put together what came, if that makes at least one frame. Many small parts are joined once."""
-        left_bytes = len(self._data) - self._at
-        if left_bytes + self._parts_bytes < self._wanted_bytes:
-            return False
-        self._data = b"".join((self._data[self._at :], *self._parts))
-        self._at = 0
-        self._parts, self._parts_bytes = [], 0
-        self._wanted_bytes = _LENGTH.size
-        return True
 
-    def _none(self, wanted_bytes: int) -> None:
-        """Know how much is missing, and keep no more than that."""
-        self._wanted_bytes = wanted_bytes
-        self._data, self._at = self._data[self._at :], 0
+class Bond(msgspec.Struct, frozen=True):
+    """The leader term that a link is for, and the key that proves membership."""
+
+    authority: str
+    epoch: int
+    tenure: str
+    key: bytes
+
+
+class Handshake:
+    """One side of a handshake: the follower calls `hello` and `answer`, the leader `greet` and `check`."""
+
+    def __init__(self, bond: Bond, nonce: bytes) -> None:
+        """`nonce` is 32 unguessable bytes, made for this link."""
+        self._bond = bond
+        self._nonce = nonce
+        self._expected: bytes | None = None
+
+    def hello(self) -> Hello:
+        return Hello(self._bond.authority, self._bond.epoch, self._bond.tenure, self._nonce)
+
+    def greet(self, hello: Hello) -> Greeting:
+        """Prove that we lead the term that the follower names. Raises `HandshakeError` if it names another."""
+        bond = self._bond
+        if (hello.authority, hello.epoch, hello.tenure) != (bond.authority, bond.epoch, bond.tenure):
+            authority = hello.authority[:SHOWN_CHARS_MAX]
+            raise HandshakeError(f"it wants a link for epoch {hello.epoch} of {authority!r}, which is not ours")
+        _check_nonce(hello.nonce)
+        self._expected = self._proof(_FOLLOWER, hello.nonce, self._nonce)
+        return Greeting(self._nonce, self._proof(_LEADER, hello.nonce, self._nonce))
+
+    def answer(self, greeting: Greeting) -> Proof:
+        """Return our proof. Raises `HandshakeError` if the leader's is wrong."""
+        _check_nonce(greeting.nonce)
+        if not hmac.compare_digest(greeting.proof, self._proof(_LEADER, self._nonce, greeting.nonce)):
+            raise HandshakeError("it does not know the authority's key: no request is passed on to it")
+        return Proof(self._proof(_FOLLOWER, self._nonce, greeting.nonce))
+
+    def check(self, proof: Proof) -> None:
+        """Raise unless the follower's proof is right."""
+        if self._expected is None or not hmac.compare_digest(proof.proof, self._expected):
+            raise HandshakeError("it does not know the authority's key")
+
+    def _proof(self, role: str, followers: bytes, leaders: bytes) -> bytes:
+        # As MessagePack, so that no two lists of parts have the same encoding.
+        bond = self._bond
+        parts = (_PURPOSE, role, bond.authority, bond.epoch, bond.tenure, followers, leaders)
+        return hmac.digest(bond.key, msgspec.msgpack.encode(parts), hashlib.sha256)
+
+
+def _check_nonce(nonce: bytes) -> None:
+    if len(nonce) != NONCE_BYTES:
+        raise HandshakeError(f"nonce is {len(nonce)} bytes, expected {NONCE_BYTES}")

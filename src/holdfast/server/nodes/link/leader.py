@@ -1,62 +1,76 @@
-"""The leader's end of links: requests that other nodes pass on are answered here as if their clients had asked here.
+"""The leader's end of links: requests that other nodes forward are answered as if their clients had connected here.
 
-A link is for one tenure and ends with it. One that comes in is a stranger's connection like any other until it has
-proved itself (`handshake`): it gives way when connections run out, may say little, and has a few seconds. Only
-`UNPROVED_MAX` are in that state at once; then one gives way, the eldest of those that do not even know the tenure.
+    accepted ──► Doorkeeper, unauthenticated ──┬─► HttpConnection    anything but the prefix of a link
+                                               └─► LinkEnd           the prefix
+                                                      │ LinkedStream: Begun, Piece …, Over ──► follower's client
+                                                      └─────────────── More, Gone ◄───────────────┘
 
-**One hop.** A request is handed to the routes of this tenure and never passed on again. If the tenure is over, the
-answer is 503 `not_leader`: it was not decided here (N-30).
+The doorkeeper detects by its first bytes what a connection is. It keeps no more than the prefix and has the time limits
+of an HTTP connection. With TLS it comes after the handshake, and sees decrypted data.
 
-**Who asks.** `peer` of a request is the client's address, so wrong tokens count by that. Names in `Host` were checked
-by the node that the client called, which knows what it is called.
+A link is for one leader term and ends with it. Until it has proved itself (`frames`) it is an unauthenticated
+connection: it can be evicted, may send little, and has a few seconds. At most `UNPROVED_MAX` are in that state; then
+one is closed, the oldest of those that do not even know the term.
 
-**Who asks much stands behind**, over a link as anywhere else (decision 0042): what takes long is charged to the
-principal, and while it is throttled its requests wait in the run queue. One who is not known is charged by address.
+**One hop.** A request is handed to the routes of this term and never forwarded again. If the term is over, the response
+is 503 `not_leader`: it was not decided here (N-30).
+
+**Callers.** `peer` of a request is the client's address, so wrong tokens count by that. Names in `Host` were checked by
+the node that the client called, which knows its own names. Requests that take long are charged to the principal, or by
+address to an unauthenticated one; while it is throttled, its requests wait in the run queue (decision 0042).
 
 **Each read is stamped anew (T1a).** A decision has the time of its own turn, and a turn ends with its millisecond. So a
 request that lay in a link is never decided with a time before it was read.
+
+**Streams.** The leader may be `WINDOW_BYTES` ahead of what the client took. So a client that does not read makes
+neither side buffer more than that, and delays nothing else on the link.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from functools import partial
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 from holdfast.server.access.cookies import shown_in
-from holdfast.server.http.connection import LATER_BYTES
+from holdfast.server.http.connection import LATER_BYTES, NULL_TRANSPORT, HttpConnection
 from holdfast.server.http.manager import LONG_SECONDS
-from holdfast.server.http.messages import SMALL_BODY_BYTES, Request
-from holdfast.server.nodes.link.fewlines import FewLines
+from holdfast.server.http.messages import SMALL_BODY_BYTES, Request, ResponseWriter, StreamHandler
 from holdfast.server.nodes.link.framed import Framed
 from holdfast.server.nodes.link.frames import (
     ANSWER_BYTES_MAX,
     ASKED_SPARE_BYTES,
     HELLO_BYTES_MAX,
     NONCE_BYTES,
+    PREFIX,
     Answered,
     Asked,
     BadFrameError,
+    Begun,
+    Bond,
     Decoder,
     Gone,
+    Handshake,
     Hello,
     More,
+    Over,
+    Piece,
     Ping,
     Proof,
     Recognised,
     ToLeader,
     Welcome,
 )
-from holdfast.server.nodes.link.handshake import Bond, LeadersHandshake
-from holdfast.server.nodes.link.streams import LeadersStream
 from holdfast.server.render import envelope
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from holdfast.server.http.manager import ConnectionManager
+    from holdfast.server.http.tls import TlsHandshake
     from holdfast.server.nodes.link.frames import Fields, ToFollower
     from holdfast.server.nodes.node import Node
     from holdfast.server.nodes.tenure import Tenure
@@ -68,13 +82,18 @@ ASKED_MAX = 100_000
 """How many requests of one link may be unanswered: more than a node has connections."""
 LARGE_ANSWER_BYTES = 65_536
 ANSWERS_BYTES_MAX = 8 * 2**20
-"""How much may wait in one link before large answers to looks are refused: those can be asked for again.
+"""How much may wait in one link before large responses to reads are refused: those can be retried.
 
-What was decided is never refused: `overloaded` would say that it was not done.
+Decisions are never refused: `overloaded` would say that they were not made.
 """
-_SAFE = frozenset({b"GET", b"HEAD"})
 BEARERS_MAX, BEARER_BYTES_MAX = 4_096, 512
 RETRY_MS = 200
+WINDOW_BYTES, PIECE_BYTES_MAX = 65_536, 16_384
+LINES_MAX, LINES_SECONDS, LINE_CHARS_MAX = 20, 60, 160
+"""How many log lines unauthenticated peers can cause in a minute, and their length."""
+_SAFE = frozenset({b"GET", b"HEAD"})
+
+log = logging.getLogger("holdfast.server.nodes")
 
 
 class Linked(Request):
@@ -91,18 +110,18 @@ class LinkServer:
     def __init__(
         self, node: Node, settings: Settings, new_secret: Callable[[int], bytes], *, insecure: bool = False
     ) -> None:
-        """`insecure` lets links come from other machines without TLS. `new_secret` makes random bytes."""
+        """`insecure` accepts links from other machines without TLS. `new_secret` makes random bytes."""
         self.node = node
         self.asked_bytes_max = settings.body_bytes_max + 2 * settings.header_bytes_max + ASKED_SPARE_BYTES
         self.new_secret = new_secret
         self._insecure = insecure
         self._unproved: dict[LinkEnd, None] = {}
-        """The eldest first."""
+        """Oldest first."""
         self._open: set[LinkEnd] = set()
-        self.lines = FewLines()
+        self._lines = 0
 
     def begin(self, manager: ConnectionManager, transport: asyncio.Transport, early: bytes) -> None:
-        """Take a connection that said that it is a link, and what it said behind that."""
+        """Accept a link; `early` is what followed the prefix."""
         end = LinkEnd(self, manager)
         transport.set_protocol(end)
         end.connection_made(transport)
@@ -124,21 +143,32 @@ class LinkServer:
         return not isinstance(peer, tuple) or not ip_address(peer[0].partition("%")[0]).is_loopback
 
     def proved(self, end: LinkEnd) -> None:
-        """Know that one is a node of ours."""
         self._unproved.pop(end, None)
         self._open.add(end)
         self.node.links = len(self._open)
 
     def remove(self, end: LinkEnd) -> None:
-        """Know that one is over."""
         self._unproved.pop(end, None)
         self._open.discard(end)
         self.node.links = len(self._open)
 
     def end_all(self) -> None:
-        """End all links, for the tenure is over: each as soon as all that was asked over it is answered."""
+        """End all links, for the term is over: each as soon as its requests are answered."""
         for end in [*self._unproved, *self._open]:
             end.shutdown()
+
+    def warn(self, text: str, bug: Exception | None = None) -> None:
+        """Log what an unauthenticated peer caused: `LINES_MAX` lines in a minute, then how many more there were."""
+        if not self._lines:
+            asyncio.get_running_loop().call_later(LINES_SECONDS, self._end_minute)
+        self._lines += 1
+        if self._lines <= LINES_MAX:
+            log.warning("%s", text[:LINE_CHARS_MAX], exc_info=bug)
+
+    def _end_minute(self) -> None:
+        dropped, self._lines = self._lines - LINES_MAX, 0
+        if dropped > 0:
+            log.warning("%d more connections that said that they are links were refused in the last minute", dropped)
 
 
 class LinkEnd(Framed):
@@ -152,30 +182,28 @@ class LinkEnd(Framed):
         self.is_authenticated = False
         """Whether it has proved itself."""
         self._tenure: Tenure | None = None
-        self._handshake: LeadersHandshake | None = None
+        self._handshake: Handshake | None = None
         self._is_stopping = False
         self._ticks = 0
         self._last_number = 0
         self._asked: dict[int, Linked] = {}
-        """By number: what is not answered yet."""
-        self._streams: dict[int, LeadersStream] = {}
+        """By number: the unanswered requests."""
+        self._streams: dict[int, LinkedStream] = {}
         self._handling: Linked | None = None
         self._principals: dict[bytes | None, str] = {}
-        """Whose each bearer token is, as it was last time. Only for whom to charge."""
+        """Whose each bearer token was last time. Only for whom to charge."""
 
     # What the manager asks of a connection.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the connection, in the place of the one that it was."""
         super().connection_made(transport)
         self.manager.add(self)
 
     def abort(self) -> None:
-        """Break it off."""
         self.end(at_once=True)
 
     def shutdown(self) -> None:
-        """End it when all that was asked is answered: the tenure is over, or the server stops."""
+        """End it when all requests are answered: the term is over, or the server stops."""
         self._is_stopping = True
         self._end_if_done()
 
@@ -183,24 +211,13 @@ class LinkEnd(Framed):
         if self._is_stopping and not self._asked:
             self.end()
 
-    def complain(self, why: str) -> None:
-        """Say why it ends; of strangers in a few lines."""
+    def complain(self, why: str, bug: Exception | None = None) -> None:
         if self.is_authenticated:
-            super().complain(why)
+            super().complain(why, bug)
         else:
-            self._server.lines.warn(f"a link from {self.peer} is refused: {why}", self.manager.now_ms())
-
-    def complain_of_bug(self, bug: Exception) -> None:
-        """Say what nobody expected; a stranger that found it can bring it about again and again."""
-        if self.is_authenticated:
-            super().complain_of_bug(bug)
-        else:
-            text = f"a bug ended a link from {self.peer} that had proved nothing"
-            self._server.lines.warn(text, self.manager.now_ms(), bug)
+            self._server.warn(f"a link from {self.peer} is refused: {why}", bug)
 
     def check_time(self) -> None:
-        """Called every second."""
-        self._server.lines.look(self.manager.now_ms())
         self._ticks += 1
         if not self.is_authenticated:
             if self._ticks > HANDSHAKE_TICKS_MAX:
@@ -211,35 +228,34 @@ class LinkEnd(Framed):
         self.tick()
 
     def ping(self) -> Ping:
-        """Say whether we serve, too: a follower that nobody asks knows it then."""
+        """Say whether we serve, too: a follower without requests learns it this way."""
         return Ping(self._is_current() and self._server.node.serves)
 
     @property
     def must_not_read(self) -> bool:
-        """While answers are not taken, nothing more is asked."""
+        """While responses are not taken, no more requests are read."""
         return self.writing_pauses
 
     def resume_writing(self) -> None:
-        """Know that what is written is taken again."""
         super().resume_writing()
         for stream in list(self._streams.values()):
-            stream.go_on()
+            stream.wake()
 
     def lost(self) -> None:
-        """Know that it is over: all who wait over it are gone."""
+        """Notify the handlers that all who wait over it are gone."""
         self.manager.remove(self)
         self.manager.free_budgets(self)
         self._server.remove(self)
         asked, self._asked = self._asked, {}
         streams, self._streams = self._streams, {}
         for request in asked.values():
-            _tell_gone(request)
+            _notify_gone(request)
         for stream in streams.values():
             stream.leave()
 
     @property
     def is_greeted(self) -> bool:
-        """Whether it knows what the link is for: our tenure, which strangers do not know."""
+        """Whether it knows our term, which strangers do not know."""
         return self._handshake is not None
 
     def _is_current(self) -> bool:
@@ -248,7 +264,6 @@ class LinkEnd(Framed):
     # What comes in.
 
     def take(self, frame: ToLeader | ToFollower) -> None:
-        """Take a frame."""
         if not self.is_authenticated:
             self._take_unproved(frame)
         elif type(frame) is Asked:
@@ -260,19 +275,19 @@ class LinkEnd(Framed):
         elif isinstance(frame, Gone):
             self._drop(frame.number)
         elif not isinstance(frame, Ping):
-            raise BadFrameError(f"{type(frame).__name__} is not said now")
+            raise BadFrameError(f"unexpected frame in this state: {type(frame).__name__}")
 
     def _take_unproved(self, frame: ToLeader | ToFollower) -> None:
         server = self._server
         if isinstance(frame, Hello) and self._handshake is None:
             self._tenure = server.node.tenure()
             if self._tenure is None:
-                # So it is for a moment around every takeover, and while nobody can lead. The other node says it.
+                # For a moment around every takeover, and while no node can lead. The other node logs it.
                 self.end()
                 return
             seat = self._tenure.seat
             bond = Bond(seat.authority, seat.epoch, seat.tenure, server.node.key)
-            self._handshake = LeadersHandshake(bond, server.new_secret(NONCE_BYTES))
+            self._handshake = Handshake(bond, server.new_secret(NONCE_BYTES))
             self.send(self._handshake.greet(frame))
         elif isinstance(frame, Proof) and self._handshake is not None:
             self._handshake.check(frame)
@@ -281,7 +296,7 @@ class LinkEnd(Framed):
             server.proved(self)
             self.send(Welcome(server.asked_bytes_max))
         else:
-            raise BadFrameError(f"{type(frame).__name__} is not said before the proof")
+            raise BadFrameError(f"unexpected frame before the proof: {type(frame).__name__}")
 
     def _ask(self, frame: Asked) -> None:
         if frame.number <= self._last_number:
@@ -310,16 +325,20 @@ class LinkEnd(Framed):
         is_one_too_many = len(self._asked) >= ASKED_MAX
         self._asked[frame.number] = request
         if is_one_too_many:
-            self._refuse(
-                request, "overloaded", "Too many requests of the node that you asked are unanswered: ask again."
-            )
+            text = "Too many requests of the node that you asked are unanswered: ask again."
+            self._refuse(request, "overloaded", text)
             return
         if frame.in_pieces:
-            self._streams[frame.number] = LeadersStream(self, frame.number, request)
+            self._streams[frame.number] = LinkedStream(self, frame.number, request)
         manager = self.manager
         who = self._principals.get(request.authorization)
-        if who is not None and len(frame.body) > SMALL_BODY_BYTES and not self._may_keep(request, who):
-            return
+        if who is not None and len(frame.body) > SMALL_BODY_BYTES:
+            try:
+                manager.body_budget.take(self, request, who, len(frame.body))
+            except Problem as problem:
+                # Not with 429: another copy of it may have been decided.
+                self._refuse(request, "overloaded", problem.details)
+                return
         if (manager.throttled and manager.must_yield(who or (frame.client,))) or (
             frame.in_pieces and len(frame.body) > LATER_BYTES
         ):
@@ -327,17 +346,8 @@ class LinkEnd(Framed):
         else:
             self.begin(request)
 
-    def _may_keep(self, request: Linked, who: str) -> bool:
-        """Count a large body, or refuse it. Not with 429: another copy of it may have been decided."""
-        try:
-            self.manager.body_budget.take(self, request, who, len(request.body))
-        except Problem as problem:
-            self._refuse(request, "overloaded", problem.details)
-            return False
-        return True
-
     def begin(self, request: Linked) -> None:
-        """Let a request be answered."""
+        """Answer a request."""
         if request.number not in self._asked:
             return
         tenure = self._tenure
@@ -359,7 +369,7 @@ class LinkEnd(Framed):
             self.send(Recognised(request.number, request.principal))
 
     def _knows(self, principal: str) -> None:
-        """Know who asks what is handled now: nothing else is, until that returns."""
+        """Called with the principal of the request that is being handled; no other is, until `handle` returns."""
         if self._handling is not None:
             self._recognise(self._handling, principal)
 
@@ -373,7 +383,7 @@ class LinkEnd(Framed):
                 self._principals.clear()
             self._principals[bearer] = principal
 
-    def _run(self, stream: LeadersStream, request: Linked, tenure: Tenure) -> None:
+    def _run(self, stream: LinkedStream, request: Linked, tenure: Tenure) -> None:
         request.on_known = partial(self._recognise, request)
         # It is read in the next turn, and not kept.
         self.manager.body_budget.free(request)
@@ -388,13 +398,13 @@ class LinkEnd(Framed):
         self._end_if_done()
 
     def _drop(self, number: int) -> None:
-        """Know that nobody waits for this one."""
+        """The client of a request is gone."""
         request = self._asked.pop(number, None)
         stream = self._streams.pop(number, None)
         if stream is not None:
             stream.leave()
         elif request is not None:
-            _tell_gone(request)
+            _notify_gone(request)
         if request is not None:
             self.manager.body_budget.free(request)
         self._end_if_done()
@@ -402,10 +412,10 @@ class LinkEnd(Framed):
     # What goes out.
 
     def _reply(self, request: Request, status: int, body: bytes, headers: Fields) -> None:
-        """Answer, unless nobody waits for it any more."""
+        """Answer, unless the client is gone."""
         if not isinstance(request, Linked) or self._asked.pop(request.number, None) is None:
             return
-        # It may be in a circle with the place that it waited at.
+        # It may be in a reference cycle with its waiter.
         request.on_disconnect = None
         if self.manager.body_budget.kept:
             self.manager.body_budget.free(request)
@@ -440,10 +450,157 @@ class _Later:
         self.loop = end.loop
 
     def resume(self) -> None:
-        """Begin it: all others have had their turn."""
         self._end.begin(self._request)
 
 
-def _tell_gone(request: Linked) -> None:
+def _notify_gone(request: Linked) -> None:
     if request.on_disconnect is not None:
         request.on_disconnect()
+
+
+class LinkedStream(ResponseWriter):
+    """One stream whose client is at another node."""
+
+    def __init__(self, link: LinkEnd, number: int, request: Request) -> None:
+        self._link = link
+        self._number = number
+        self.request = request
+        self.disconnected = asyncio.get_running_loop().create_future()
+        self._credit_bytes = WINDOW_BYTES
+        self._is_gone = self._is_over = False
+        self._changed = asyncio.Event()
+        """Set when there is more credit, the link takes more, or the client is gone."""
+        self.principal: str | None = None
+
+    # The link's side.
+
+    def more(self, size: int) -> None:
+        """Called when the client took so much."""
+        self._credit_bytes = min(self._credit_bytes + max(size, 0), WINDOW_BYTES)
+        self._changed.set()
+
+    def wake(self) -> None:
+        """Called when the link takes more."""
+        self._changed.set()
+
+    def leave(self) -> None:
+        """Called when the client is gone."""
+        self._is_gone = True
+        self._changed.set()
+        if not self.disconnected.done():
+            self.disconnected.set_result(None)
+
+    async def run(self, handler: StreamHandler) -> None:
+        try:
+            await handler(self.request, self)
+        except Exception:
+            log.exception("a bug while answering %s", self.request.request_id)
+        if not self._is_over and not self._is_gone:
+            self._link.send(Over(self._number, is_whole=False))
+
+    # The handler's side.
+
+    async def read_body(self) -> bytes:
+        return self.request.body
+
+    def start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """Send the status and the header. The follower adds the request id, which is the same there."""
+        if not (self._is_gone or self._is_over):
+            self._link.send(Begun(self._number, status, tuple(headers), self.principal))
+
+    async def write(self, data: bytes) -> None:
+        for start in range(0, len(data), PIECE_BYTES_MAX):
+            while not self._is_gone and (self._credit_bytes <= 0 or self._link.writing_pauses):
+                self._changed.clear()
+                await self._changed.wait()
+            if self._is_over or self._is_gone:
+                return
+            piece = data[start : start + PIECE_BYTES_MAX]
+            self._credit_bytes -= len(piece)
+            self._link.send(Piece(self._number, piece))
+
+    def finish(self) -> None:
+        if not (self._is_gone or self._is_over):
+            self._is_over = True
+            self._link.send(Over(self._number, is_whole=True))
+
+
+class Doorkeeper(asyncio.BufferedProtocol):
+    """One connection before its first bytes."""
+
+    __slots__ = ("_handshake", "_links", "_manager", "_seen", "_since", "_transport", "loop")
+
+    principal: str | None = None
+    is_authenticated = False
+
+    def __init__(self, manager: ConnectionManager, links: LinkServer, handshake: TlsHandshake | None = None) -> None:
+        """`handshake` is the TLS handshake that the connection comes from."""
+        self.loop = asyncio.get_running_loop()
+        self._manager = manager
+        self._links = links
+        self._handshake = handshake
+        self._transport: asyncio.Transport = NULL_TRANSPORT
+        self._seen = b""
+        self._since = manager.now_seconds
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Count it. One too many becomes an HTTP connection immediately, which says so."""
+        if self._handshake is not None:
+            self._handshake.finish()
+            self._handshake = None
+        self._transport = transport  # type: ignore[assignment]
+        if self._manager.is_stopping:
+            self._transport.abort()
+        elif self._manager.add(self) > 0:
+            self._become_http(b"")
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's
+        return self._manager.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        seen = self._seen + self._manager.buffer[:nbytes].tobytes()
+        if seen.startswith(PREFIX):
+            self._manager.remove(self)
+            self._links.begin(self._manager, self._transport, seen[len(PREFIX) :])
+        elif PREFIX.startswith(seen):
+            self._seen = seen
+        else:
+            self._become_http(seen)
+
+    def eof_received(self) -> bool | None:
+        """Parse what came as HTTP."""
+        return self._become_http(self._seen).eof_received()
+
+    def _become_http(self, data: bytes) -> HttpConnection:
+        self._manager.remove(self)
+        connection = HttpConnection(self._manager)
+        self._transport.set_protocol(connection)
+        connection.connection_made(self._transport)
+        size_max = len(self._manager.buffer)
+        for start in range(0, len(data), size_max):
+            piece = data[start : start + size_max]
+            connection.get_buffer(len(piece))[: len(piece)] = piece
+            connection.buffer_updated(len(piece))
+        return connection
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's
+        self._manager.remove(self)
+        self._transport = NULL_TRANSPORT
+
+    # What the manager asks of a connection.
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def shutdown(self) -> None:
+        self._transport.close()
+
+    def resume(self) -> None:
+        """It is never in the run queue."""
+
+    def check_time(self) -> None:
+        """Close it if it sends nothing for too long: a partial prefix counts as a request header."""
+        settings = self._manager.settings
+        seconds = settings.header_timeout_seconds if self._seen else settings.idle_timeout_seconds
+        if self._manager.now_seconds - self._since > seconds:
+            self._transport.abort()
