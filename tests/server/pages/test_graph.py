@@ -6,7 +6,6 @@ from itertools import pairwise
 
 import pytest
 
-from holdfast.core.values import Moment
 from holdfast.server.pages.recent import KEPT_MAX, KEPT_MS, OF_ONE_MAX, Entry, Recent
 from holdfast.server.pages.waits import (
     LINES_SHOWN,
@@ -17,26 +16,22 @@ from holdfast.server.pages.waits import (
     Edge,
     Item,
     Knot,
-    Longest,
     circles_for,
     draw,
+    longest_lines,
     nest,
     tangle_of,
 )
 from tests.core.bare import Core
 from tests.support.steps import count_steps
 
-NOW = Moment(0, 0)
 
-
-def found(core: Core, prefix: str | None = None) -> tuple[set[str], set[tuple[str, str, str]]]:
+def found(core: Core, prefix: str = "") -> tuple[set[str], set[tuple[str, str, str]]]:
     """Labels, and edges by label."""
-    longest = Longest(prefix)
-    while not longest.take_slice(core.state, NOW):
-        pass
-    tangle = tangle_of(core.state, longest.names, prefix)
-    label = {knot.key: knot.label for knot in tangle.knots}
-    return set(label.values()), {(label[edge.waiter], edge.name, label[edge.holder]) for edge in tangle.edges}
+    names, _, _ = longest_lines(core.state, prefix)
+    knots, edges = tangle_of(core.state, names, prefix)
+    label = {knot.key: knot.label for knot in knots}
+    return set(label.values()), {(label[edge.waiter], edge.name, label[edge.holder]) for edge in edges}
 
 
 # From the state.
@@ -93,18 +88,16 @@ def test_a_long_line_is_a_crowd() -> None:
 
 
 def test_looking_costs_what_is_shown() -> None:
-    """However many names have lines and however long these are, a slice and a graph take a bounded number of steps."""
+    """However many names have queues and however long these are, a graph takes a bounded number of steps."""
     core = Core()
     for number in range(400):
         core.hold(f"n{number}", owner=f"h{number}")
         core.want(f"n{number}", f"w{number}")
     for number in range(600):
         core.want("n7", f"x{number}")
-    longest = Longest(None)
-    while not longest.take_slice(core.state, NOW):
-        pass
-    assert len(longest.names) == LINES_SHOWN and longest.names[0] == "n7" and longest.found == 400
-    assert count_steps(lambda: tangle_of(core.state, longest.names, None)) < 200 * NAMES_MAX
+    names, lines, left_out = longest_lines(core.state, "")
+    assert len(names) == LINES_SHOWN and names[0] == "n7" and (lines, left_out) == (400, 0)
+    assert count_steps(lambda: tangle_of(core.state, names, "")) < 200 * NAMES_MAX
 
 
 # Drawn.
@@ -143,7 +136,7 @@ def test_a_circle_is_drawn_and_marked() -> None:
 def test_several_names_between_two_are_one_arrow() -> None:
     """Who waits for two names of the same holder has one arrow with both."""
     drawn = draw(knots("a", "b"), [Edge("a", "x", "b"), Edge("a", "y", "b")])
-    assert [arrow.names for arrow in drawn.arrows] == [("x", "y")]
+    assert [arrow.names for arrow in drawn.arrows] == [["x", "y"]]
 
 
 def test_a_long_chain_is_drawn() -> None:
@@ -158,7 +151,7 @@ def test_a_long_chain_is_drawn() -> None:
     assert deep == NESTED_DEEP_MAX + 1
 
 
-def said(items: tuple[Item, ...]) -> int:
+def said(items: list[Item]) -> int:
     return sum(1 + said(item.below) for item in items)
 
 
@@ -168,7 +161,7 @@ def test_lists_say_the_same_once() -> None:
     first, second = nest(knots("a", "b", "w", "v"), edges)
     assert [item.knot.key for item in (first, second)] == ["a", "b"]
     assert first.below[0].below[0].knot.key == "v"
-    assert second.below[0].is_above and second.below[0].below == ()
+    assert second.below[0].is_above and second.below[0].below == []
 
 
 def test_lists_are_bounded() -> None:
@@ -189,17 +182,16 @@ PATH = ("ana", "web/b", "ben", "db/x", "cem", "web/a")
 @pytest.mark.parametrize(
     ("prefix", "shown"),
     [
-        (None, PATH),
         ("", PATH),
         ("web/", ("ana", "web/b", "ben", "(hidden)", "(hidden)", "web/a")),
         ("db/", ("(hidden)", "(hidden)", "(hidden)", "db/x", "cem", "(hidden)")),
         ("else/", None),
     ],
 )
-def test_a_circle_is_shown_as_far_as_the_reader_may_see(prefix: str | None, shown: tuple[str, ...] | None) -> None:
+def test_a_circle_is_shown_as_far_as_the_reader_may_see(prefix: str, shown: tuple[str, ...] | None) -> None:
     """A name outside of the prefix is hidden, and so is whoever holds it; a circle without any other is not shown."""
     circles = circles_for([Entry(PATH, "p", 1, 2, 2)], prefix)
-    assert [circle.path for circle in circles] == ([] if shown is None else [shown])
+    assert [path for path, _ in circles] == ([] if shown is None else [shown])
 
 
 def note(recent: Recent[str], what: str, principal: str = "p", now_ms: int = 0) -> None:

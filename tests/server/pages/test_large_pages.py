@@ -1,4 +1,4 @@
-"""A long page is made in slices: it is the same as one that is made at once, and others are served in between."""
+"""Pages are made in slices, and templates compiled in a thread: others are served in between."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+import jinja2
+import pytest
+
 from holdfast.core.state import State
-from holdfast.core.values import Moment
+from holdfast.core.values import Moment, Session
 from holdfast.server.access.auth import Caller
 from holdfast.server.pages import site
 from holdfast.server.pages.sessions import Run
 
 NOW = Moment(0, 1_800_000_000_000)
-RUNS = [Run(f"id-{number}", f"run-{number}", "p", 0, NOW.wall_ms, 60_000, number, 0, ()) for number in range(500)]
+RUNS = [Run(Session(f"id-{n}", "p", f"run-{n}", None, 60_000, 60_000, 0), NOW.wall_ms, n, 0) for n in range(500)]
 SHOWN: dict[str, Any] = {"runs": RUNS, "total": 500, "whose": "p", "owners": [], "first": 0, "shown": 100}
 
 # All that a page looks at of the server, of somebody who came by a token.
@@ -21,25 +24,47 @@ API: Any = SimpleNamespace(engine=SimpleNamespace(state=State()))
 CALL: Any = SimpleNamespace(caller=Caller("p", frozenset({"read"})))
 
 
-def test_a_long_page_leaves_room_for_others() -> None:
-    """While a long page is made, the loop goes on turning; what comes out is what `page` makes."""
-    turns = 0
+def make(*, again: bool) -> tuple[Any, int]:
+    """Make the page, after it was made before or not, and count how often the loop turned meanwhile."""
 
-    async def count() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await asyncio.sleep(0)
+    async def run() -> tuple[Any, int]:
+        turns = 0
 
-    async def make() -> tuple[Any, int]:
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
         counting = asyncio.create_task(count())
-        await site.large_page(API, CALL, NOW, "sessions.html", "sessions", **SHOWN)
-        before = turns
-        made = await site.large_page(API, CALL, NOW, "sessions.html", "sessions", **SHOWN)
+        if again:
+            await site.page(API, CALL, NOW, "sessions.html", "sessions", **SHOWN)
+        turns = 0
+        made = await site.page(API, CALL, NOW, "sessions.html", "sessions", **SHOWN)
         counting.cancel()
-        return made, turns - before
+        return made, turns
 
-    made, turned = asyncio.run(make())
-    assert made == site.page(API, CALL, NOW, "sessions.html", "sessions", **SHOWN)
+    return asyncio.run(run())
+
+
+def test_a_long_page_leaves_room_for_others() -> None:
+    """While a long page is made, the loop goes on turning."""
+    made, turned = make(again=True)
     assert made[1].count(b"run-") == 500
     assert turned >= 10
+
+
+def test_templates_are_compiled_beside_the_loop() -> None:
+    """The first reader waits until all templates are compiled, and the loop goes on turning meanwhile."""
+    site.environment.cache_clear()
+    site.compiled.cache_clear()
+    _, turned = make(again=False)
+    assert turned >= 100
+
+
+def test_a_template_is_told_of_all_that_it_names() -> None:
+    """A name that nobody gave is an error in a test, and not a gap on a page; and text is escaped."""
+    known = site.environment()
+    with pytest.raises(jinja2.UndefinedError):
+        known.from_string("{{ nobody_gave_this }}").render()
+    assert known.from_string("<p title='{{ x }}'>").render(x="'\"<&>") == "<p title='&#39;&#34;&lt;&amp;&gt;'>"

@@ -1,29 +1,51 @@
-"""What a job's page shows of the state, and what it offers: plain functions, each bounded, nothing hidden shown."""
+"""A job's page as far as the state is concerned: what it shows and offers, each bounded, nothing hidden shown."""
 
 from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
 
 from holdfast.core.commands import Release, Revoke
 from holdfast.core.values import Moment
 from holdfast.server.access.auth import Caller
-from holdfast.server.pages.job import LINE_SHOWN, LINKS_SHOWN, chain_of, job_of, line_of, offers_for
+from holdfast.server.pages import site
+from holdfast.server.pages.job import LINE_SHOWN, LINKS_SHOWN, view_of
 from tests.core.bare import FAR_MS, Core
 from tests.support.asking import acquire
 from tests.support.steps import count_steps
+from tests.support.visitor import Page
 
 NOW = Moment(0, 5_000)
 OPERATOR = Caller("op", frozenset({"read", "claim", "admin"}))
 READER = Caller("p", frozenset({"read"}))
 HOLDER = Caller("p", frozenset({"read", "claim"}))
+NO_HISTORY: dict[str, Any] = {"drawing": None, "happened": [], "is_newest": True, "next_before": None}
+
+
+def page_of(core: Core, caller: Caller) -> Page:
+    """The page of `job`, for somebody who came by a token."""
+    api: Any = SimpleNamespace(engine=SimpleNamespace(state=core.state))
+    call: Any = SimpleNamespace(caller=caller)
+    shown = {"tried": None, "did": "", "key": "k", "path": "/ui/jobs/job", **NO_HISTORY}
+    view = view_of(core.state, NOW, "job", caller.prefix)
+    _, body, _ = asyncio.run(site.page(api, call, NOW, "job.html", "jobs", **shown, **view))
+    page = Page()
+    page.feed(body.decode())
+    page.close()
+    return page
 
 
 def verbs(core: Core, caller: Caller) -> list[str]:
-    return [offer.verb for offer in offers_for(core.state, NOW, "job", caller).offers]
+    return [said["id"] for tag, said in page_of(core, caller).tags if said.get("class") == "offer"]
 
 
-def happens(core: Core, verb: str) -> str:
-    offer = offers_for(core.state, NOW, "job", OPERATOR).of(verb)
-    assert offer is not None
-    return " ".join(map(str, offer.happens))
+def text_of(core: Core, caller: Caller = OPERATOR) -> str:
+    return " ".join(page_of(core, caller).text.split())
+
+
+def view(core: Core, now: Moment = NOW, line_from: int = 1) -> dict[str, Any]:
+    return view_of(core.state, now, "job", None, line_from)
 
 
 # How things are.
@@ -32,23 +54,22 @@ def happens(core: Core, verb: str) -> str:
 def test_every_state_of_a_name_has_its_word() -> None:
     """Unknown, held, free, closed and done are told apart."""
     core = Core()
-    assert job_of(core.state, NOW, "job", None).status == "unknown"
+    assert view(core)["state"] == "unknown"
     core.ask(acquire(name="job", principal="p", owner="ana", lease_id="A", ttl_ms=FAR_MS, delay_ms=10_000))
-    held = job_of(core.state, NOW, "job", None)
-    assert held.status == "held" and held.row is not None and held.row.owner == "ana"
+    held = view(core)
+    assert held["state"] == "held" and held["row"].owner == "ana"
     core.ask(Release(name="job", principal="p", lease_id="A"))
-    closed = job_of(core.state, NOW, "job", None)
-    assert (closed.status, closed.opens_ms) == ("closed", NOW.wall_ms + 10_000)
-    assert closed.ended is not None and closed.ended.how == "released"
+    closed = view(core)
+    assert closed["state"] == "closed" and closed["slot"].closed_until_ms == NOW.ms + 10_000
+    assert closed["gone"].how == "released" and "ana" in text_of(core)
     core.now = Moment(20_000, 25_000)
     core.settle()
-    assert job_of(core.state, core.now, "job", None).status == "free"
+    assert view(core, core.now)["state"] == "free"
     core.hold("job", owner="ben")
     core.ask(Release(name="job", principal="p", lease_id="L-job", done=True, remember_ms=60_000, result="pr=9"))
-    done = job_of(core.state, core.now, "job", None)
-    assert done.status == "done" and done.done is not None
-    assert (done.done.owner, done.done.result[0].key) == ("ben", "pr")
-    assert job_of(core.state, Moment(900_000, 900_000), "job", None).status == "free"
+    done = view(core, core.now)
+    assert (done["state"], done["gone"].owner) == ("done", "ben") and "Finished by ben" in text_of(core)
+    assert view(core, Moment(900_000, 900_000))["state"] == "free"
 
 
 def test_a_line_is_shown_in_parts() -> None:
@@ -59,33 +80,29 @@ def test_a_line_is_shown_in_parts() -> None:
     for number in range(1, total + 1):
         core.want("job", f"w{number}")
     core.state.depart("t-w3-job", 0)
-    line = line_of(core.state, "job")
-    assert (line.total, line.there, line.previous_first) == (total, total - 1, None)
-    assert [place.number for place in line.places if not place.is_there] == [3]
+    line = view(core)
+    assert (line["line_total"], line["line_there"], line["line_first"]) == (total, total - 1, 1)
+    assert [ticket.terms.owner for ticket, is_there in line["places"] if not is_there] == ["w3"]
     owners: list[str] = []
-    first: int | None = 1
-    while first is not None:
-        line = line_of(core.state, "job", first)
-        owners += [place.owner for place in line.places]
-        first = line.next_first
+    while len(owners) < total:
+        owners += [ticket.terms.owner for ticket, _ in view(core, line_from=len(owners) + 1)["places"]]
     assert owners == [f"w{number}" for number in range(1, total + 1)]
-    assert line.previous_first == LINE_SHOWN + 1
-    assert line_of(core.state, "job", 10**15).places[0].number == total
-    assert line_of(core.state, "nothing", 5).places == ()
+    assert view(core, line_from=10**15)["line_first"] == total
+    assert view(Core(), line_from=5)["places"] == []
 
 
 def test_a_chain_is_shown_up_to_a_bound() -> None:
-    """The first boxes of a long chain are shown and the others counted; a confined reader sees its own names alone."""
+    """The first links of a long chain are shown and the others counted; a confined reader sees its own names alone."""
     core = Core()
     for number in range(40):
         core.hold(f"n{number}", owner=f"h{number}")
     for number in range(39):
         core.want(f"n{number + 1}", f"h{number}")
-    chain = chain_of(core.state, NOW, "n0", None)
-    assert (len(chain.boxes), chain.left_out, chain.is_circle) == (LINKS_SHOWN, 40 - LINKS_SHOWN, False)
-    assert [(box.owner, box.waits_for) for box in chain.boxes[:2]] == [("h0", ("n1",)), ("h1", ("n2",))]
-    assert [box.name for box in chain_of(core.state, NOW, "n0", "n0").boxes] == ["n0"]
-    assert chain_of(core.state, NOW, "n0", "n0").boxes[0].waits_for == ()
+    shown = view_of(core.state, NOW, "n0", None)
+    assert (len(shown["chain"]), shown["chain_left_out"], shown["is_circle"]) == (LINKS_SHOWN, 40 - LINKS_SHOWN, False)
+    assert [(row.owner, link.waits_for) for link, _, row, _ in shown["chain"][:2]] == [("h0", ("n1",)), ("h1", ("n2",))]
+    [(link, *_)] = view_of(core.state, NOW, "n0", "n0")["chain"]
+    assert (link.name, link.waits_for) == ("n0", ())
 
 
 def test_a_look_costs_what_is_shown() -> None:
@@ -94,8 +111,7 @@ def test_a_look_costs_what_is_shown() -> None:
     core.hold("job", owner="ana")
     for number in range(3_000):
         core.want("job", f"w{number}")
-    assert count_steps(lambda: job_of(core.state, NOW, "job", None)) < 6_000
-    assert count_steps(lambda: offers_for(core.state, NOW, "job", OPERATOR)) < 300
+    assert count_steps(lambda: view(core)) < 6_000
 
 
 # What is offered.
@@ -108,7 +124,7 @@ def test_offers_ask_for_the_scope_that_the_api_asks_for() -> None:
     core.hold("job", owner="ana")
     assert verbs(core, OPERATOR) == ["revoke", "transfer"]
     assert verbs(core, HOLDER) == verbs(core, READER) == []
-    assert "admin" in " ".join(offers_for(core.state, NOW, "job", HOLDER).missing)
+    assert "needs an access token with the scope admin" in text_of(core, HOLDER)
     core.ask(Release(name="job", principal="p", lease_id="L-job", done=True, remember_ms=60_000))
     assert verbs(core, OPERATOR) == ["reopen"]
     assert verbs(core, HOLDER) == []
@@ -118,14 +134,14 @@ def test_it_is_said_what_will_happen() -> None:
     """Who loses it and when it hears of that, who is next, and whether the name stays closed: all of it beforehand."""
     core = Core()
     core.hold("job", owner="ana")
-    said = happens(core, "revoke")
-    assert "ana loses this job at once" in said and "fencing token 1" in said
-    assert "next heartbeat" in said and "Nobody waits" in said
+    said = text_of(core)
+    assert "ana loses this job at once" in said and "fencing token 1 is checked" in said
+    assert "next heartbeat" in said and "Nobody waits for it: it is free then." in said
     core.want("job", "ben")
-    assert "ben, the first in line, has it at once." in happens(core, "revoke")
-    assert "One stands in line and goes on waiting" in happens(core, "transfer")
+    assert "ben , the first in line, has it at once." in text_of(core)
+    assert "One stands in line and goes on waiting" in text_of(core)
     core.state.depart("t-ben-job", 0)
-    assert "away" in happens(core, "revoke")
+    assert "Those in line are away" in text_of(core)
 
 
 def test_what_is_said_comes_true() -> None:
@@ -133,8 +149,7 @@ def test_what_is_said_comes_true() -> None:
     core = Core()
     core.ask(acquire(name="job", principal="p", owner="ana", lease_id="A", ttl_ms=FAR_MS, delay_ms=30_000))
     core.want("job", "ben")
-    said = happens(core, "revoke")
-    assert "stays closed for 30 s" in said and "then ben has it" in said
+    assert "The job stays closed for 30 s then; then ben has it." in text_of(core)
     core.ask(Revoke(name="job", principal="op", reason="stuck"))
     assert core.state.lease_of("job") is None
     core.now = Moment(30_000, 30_000)

@@ -7,7 +7,7 @@ once.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -18,7 +18,6 @@ from holdfast.server.handlers import health as handlers
 from holdfast.server.handlers import paging
 from holdfast.server.handlers.tokens import check_reach, is_hidden, note_gone, picked_for
 from holdfast.server.observability import charts
-from holdfast.server.observability.charts import STEP_MS
 from holdfast.server.operations.decoding import fingerprint, read_uuid
 from holdfast.server.pages import site
 from holdfast.server.render import encode
@@ -42,8 +41,8 @@ def nodes(api: Api, call: Call) -> None:
         found = await handlers.found(api)
         now: Moment = await api.engine.look(lambda _state, now: now)
         journal = api.engine.journal
-        health = journal.health()
-        return site.page(api, call, now, "nodes.html", "nodes", found=found, health=health, is_shared=journal.is_shared)
+        shown: dict[str, Any] = {"found": found, "health": journal.health(), "is_shared": journal.is_shared}
+        return await site.page(api, call, now, "nodes.html", "nodes", **shown)
 
     api.answer_later(call, look)
 
@@ -58,11 +57,12 @@ _OK = 200
 def numbers(api: Api, call: Call) -> None:
     """GET /ui/numbers."""
 
-    def view(_state: State, now: Moment) -> Answered:
+    async def look() -> Answered:
+        now: Moment = await api.engine.look(lambda _state, now: now)
         drawn = api.meter.charts.of(call.query.get("span", ""))
-        return site.page(api, call, now, "numbers.html", "numbers", drawn=drawn, frame=charts, step_ms=STEP_MS)
+        return await site.page(api, call, now, "numbers.html", "numbers", drawn=drawn, frame=charts)
 
-    api.read(call, view)
+    api.answer_later(call, look)
 
 
 def drawn(api: Api, call: Call) -> None:
@@ -108,7 +108,7 @@ def tokens(api: Api, call: Call) -> None:
     async def look() -> Answered:
         await paging.in_slices(api.engine, picked.take_slice)
         found, ended, now = await api.engine.look(view)
-        return await site.large_page(
+        return await site.page(
             api,
             call,
             now,

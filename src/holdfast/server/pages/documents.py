@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import html
 from functools import cached_property
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -14,6 +10,7 @@ import msgspec
 from holdfast import __version__
 from holdfast.server.operations.decoding import LABEL
 from holdfast.server.operations.operation import Key
+from holdfast.server.pages.site import HEADERS, NO_REFERRER, environment
 from holdfast.server.render import envelope
 from holdfast.wire.problems import KINDS
 from holdfast.wire.requests import field_names
@@ -52,7 +49,7 @@ class Documents:
 
     def docs(self, _api: Api, call: Call) -> None:
         """GET /docs."""
-        call.answer((_OK, *self._page))
+        call.answer((_OK, self._page, (*HEADERS, NO_REFERRER)))
 
     def openapi_json(self, _api: Api, call: Call) -> None:
         """GET /openapi.json."""
@@ -67,9 +64,9 @@ class Documents:
         return _openapi(self._operations())
 
     @cached_property
-    def _page(self) -> tuple[bytes, tuple[tuple[bytes, bytes], ...]]:
-        """The page for people, and its headers."""
-        return _page(self._operations())
+    def _page(self) -> bytes:
+        template = environment().get_template("docs.html")
+        return template.render(operations=self._operations(), codes=KINDS, field_names=field_names).encode()
 
 
 def _openapi(operations: tuple[Operation, ...]) -> bytes:
@@ -78,7 +75,7 @@ def _openapi(operations: tuple[Operation, ...]) -> bytes:
         for operation in operations
         for either in (operation.body, *operation.replies.values())
         for type_ in (either if isinstance(either, tuple) else (either,))
-        if _is_message(type_)
+        if type_ is not None and not isinstance(type_, str)
     ]
     schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
     schema_of = dict(zip(map(repr, types), schemas, strict=True))
@@ -100,14 +97,11 @@ def _openapi(operations: tuple[Operation, ...]) -> bytes:
     return msgspec.json.format(msgspec.json.encode(document), indent=2)
 
 
-def _is_message(type_: object) -> bool:
-    return type_ is not None and not isinstance(type_, str)
-
-
 def _describe(operation: Operation, schema_of: dict[str, Any]) -> dict[str, Any]:
+    words = operation.path.replace("{", "by-").replace("}", "").replace(".", "-").strip("/").split("/")
     described: dict[str, Any] = {
         "summary": operation.summary,
-        "operationId": _operation_id(operation),
+        "operationId": "-".join([operation.method.lower(), *words]),
         "parameters": _parameters(operation),
         "responses": _responses(operation, schema_of),
     }
@@ -120,26 +114,21 @@ def _describe(operation: Operation, schema_of: dict[str, Any]) -> dict[str, Any]
     return described
 
 
-def _operation_id(operation: Operation) -> str:
-    words = operation.path.replace("{", "by-").replace("}", "").replace(".", "-").strip("/").split("/")
-    return "-".join([operation.method.lower(), *words])
-
-
 def _parameters(operation: Operation) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    for part in operation.path.split("/"):
-        if part.startswith("{"):
-            schema = {"type": "string"} if part == "{name}" else {"type": "string", "format": "uuid"}
-            found.append({"name": part.strip("{}"), "in": "path", "required": True, "schema": schema})
-    for name, text in operation.query.items():
-        of_one = {"type": "string"}
-        of_all = {"type": "array", "items": of_one} if name == LABEL else of_one
-        found.append({"name": name, "in": "query", "description": text, "schema": of_all})
-    for name, text in operation.headers.items():
-        found.append({"name": name, "in": "header", "description": text, "schema": {"type": "string"}})
+    text: dict[str, Any] = {"type": "string"}
+    headers = dict(operation.headers)
     if operation.key is not Key.IGNORED:
-        text = "The same key has at most one effect, and gets the first answer again."
-        found.append({"name": "Idempotency-Key", "in": "header", "description": text, "schema": {"type": "string"}})
+        headers["Idempotency-Key"] = "The same key has at most one effect, and gets the first answer again."
+    parts = (part for part in operation.path.split("/") if part.startswith("{"))
+    ids = {part.strip("{}"): text if part == "{name}" else text | {"format": "uuid"} for part in parts}
+    found: list[dict[str, Any]] = []
+    for name, schema in ids.items():
+        found.append({"name": name, "in": "path", "required": True, "schema": schema})
+    for name, about in operation.query.items():
+        schema = {"type": "array", "items": text} if name == LABEL else text
+        found.append({"name": name, "in": "query", "description": about, "schema": schema})
+    for name, about in headers.items():
+        found.append({"name": name, "in": "header", "description": about, "schema": text})
     return found
 
 
@@ -188,39 +177,3 @@ def _problems(operation: Operation) -> dict[int, list[str]]:
         for status in _STATUSES.get(code, (KINDS[code].status,)):
             by_status.setdefault(status, []).append(code)
     return by_status
-
-
-def _page(operations: tuple[Operation, ...]) -> tuple[bytes, tuple[tuple[bytes, bytes], ...]]:
-    """Return the page and its headers. The style is allowed by its hash, script and everything else not at all."""
-    style = files(__package__).joinpath("static/docs.css").read_text(encoding="utf-8")
-    rows = "\n".join(_row(operation) for operation in operations)
-    codes = "\n".join(
-        f"<tr><td><code>{code}</code></td><td>{kind.status}</td><td>{html.escape(kind.label)}</td></tr>"
-        for code, kind in KINDS.items()
-    )
-    template = files(__package__).joinpath("static/docs.html").read_text(encoding="utf-8")
-    page = template.replace("{style}", style).replace("{version}", __version__)
-    page = page.replace("{operations}", rows).replace("{codes}", codes)
-    allowed = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    policy = (
-        f"default-src 'none'; style-src 'sha256-{allowed}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    )
-    headers = (
-        (b"content-type", b"text/html; charset=utf-8"),
-        (b"content-security-policy", policy.encode()),
-        (b"referrer-policy", b"no-referrer"),
-    )
-    return page.encode(), headers
-
-
-def _row(operation: Operation) -> str:
-    scope = "" if operation.scope is None else f"<code>{operation.scope}</code>"
-    fields = ""
-    if operation.body is not None:
-        names = (name for name in field_names(operation.body) if name != "acl")
-        fields = ", ".join(f"<code>{name}</code>" for name in names)
-    query = ", ".join(f"<code>?{name}=</code>" for name in operation.query)
-    return (
-        f"<tr><td><code>{operation.method}</code></td><td><code>{html.escape(operation.path)}</code></td>"
-        f"<td>{html.escape(operation.summary)}</td><td>{scope}</td><td>{fields or query}</td></tr>"
-    )

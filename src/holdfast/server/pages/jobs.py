@@ -37,59 +37,52 @@ if TYPE_CHECKING:
 
 LOOKED_AT_MAX = 10_000
 SLICE_ROWS = 50
-"""How many names are shown before others have their turn: about a millisecond."""
+"""How many names are looked at before other requests are served: about a millisecond."""
 SEARCH_CHARS_MAX = 512
 """A longer search is cut."""
 TERMS_MAX = 16
 """Further terms are ignored."""
 FIRST_JOB = "my-first-job"
 _HOST = re.compile(rb"[A-Za-z0-9.:\[\]-]{1,255}")
-"""What may be in a command that somebody copies."""
+"""What may be in a command that the reader copies."""
 _TERM = re.compile(r'(?:(prefix|owner|label):)?(?:"([^"]*)"?|(\S+))')
 _UNFINISHED = frozenset({"prefix:", "owner:", "label:"})
 """Terms whose value is still being typed."""
 
 
 class Search(msgspec.Struct, frozen=True):
-    """What is looked for."""
-
     prefix: str = ""
     outside: bool = False
-    """Whether two prefixes were given of which neither begins with the other: nothing can fit."""
+    """Whether two prefixes were given of which neither begins with the other: nothing can match."""
     owners: tuple[str, ...] = ()
     labels: tuple[tuple[str, str | None], ...] = ()
     words: tuple[str, ...] = ()
 
     @property
     def is_of_names_alone(self) -> bool:
-        """Whether a name is all that has to be looked at."""
         return not (self.owners or self.labels or self.words)
 
     def fits(self, row: Row) -> bool:
-        """Tell whether a job is one that is looked for."""
         if self.outside or not row.name.startswith(self.prefix):
             return False
         if self.is_of_names_alone:
             return True
-        owner = row.owner.lower()
-        if not all(owner.startswith(each) for each in self.owners):
-            return False
-        for key, value in self.labels:
-            if key not in row.labels or value not in {None, row.labels[key]}:
-                return False
-        text = _text_of(row) if self.words else ""
-        return all(word in text for word in self.words)
+        owner, text = row.owner.lower(), _text_of(row) if self.words else ""
+        return (
+            all(owner.startswith(each) for each in self.owners)
+            and all(key in row.labels and value in {None, row.labels[key]} for key, value in self.labels)
+            and all(word in text for word in self.words)
+        )
 
 
 def _text_of(row: Row) -> str:
-    """Return all that a word may be found in. No word goes over a line break."""
+    """Return everything that a word may be found in. No word goes over a line break."""
     labels = (f"{key}:{value}" for key, value in row.labels.items())
     fields = (f"{key}={value}" for key, value in row.fields)
     return "\n".join((row.name, row.owner, row.note, *labels, *fields)).lower()
 
 
 def read_search(text: str) -> Search:
-    """Read what was typed."""
     prefix, outside = "", False
     owners: list[str] = []
     labels: list[tuple[str, str | None]] = []
@@ -113,26 +106,22 @@ def read_search(text: str) -> Search:
     return Search(prefix, outside, tuple(owners), tuple(labels), tuple(words))
 
 
-class Span:
-    """What a caller may see of what it looks for: the prefix to walk, and whether there can be anything."""
-
-    def __init__(self, caller: Caller, search: Search) -> None:
-        self.own = caller.prefix or ""
-        self.prefix = max(self.own, search.prefix, key=len)
-        meets = self.own.startswith(search.prefix) or search.prefix.startswith(self.own)
-        self.is_outside = search.outside or not meets
-        """Whether all that is looked for lies outside of what the caller may see."""
+def prefix_for(caller: Caller, search: Search) -> str | None:
+    """Return the prefix that a search walks; None if the caller may see nothing of it."""
+    own = caller.prefix or ""
+    meets = own.startswith(search.prefix) or search.prefix.startswith(own)
+    return max(own, search.prefix, key=len) if meets and not search.outside else None
 
 
 class RowsReply(msgspec.Struct, omit_defaults=True):
     """A page of rows, in the order of their names."""
 
     seq: int
-    """The state is at least this new: what the stream tells of a later record is newer."""
+    """The state is at least this new: stream frames of a later record are newer."""
     now: int
     rows: list[Any]
     total: int
-    """How many jobs the caller may see, whether they fit the search or not."""
+    """How many jobs the caller may see, whether they match or not."""
     next_after: str | None = None
     totals: Totals | None = None
 
@@ -141,7 +130,7 @@ class RowPage:
     """One page of rows, made a slice at a time. Names lead on, so jobs may come and go meanwhile."""
 
     def __init__(self, caller: Caller, search: Search, after: str, limit: int) -> None:
-        self._span, self._search = Span(caller, search), search
+        self._own, self._prefix, self._search = caller.prefix or "", prefix_for(caller, search), search
         self._reached = after
         """The last name that was looked at."""
         self._looked_at = 0
@@ -149,14 +138,14 @@ class RowPage:
         self._reply: RowsReply | None = None
 
     def take_slice(self, state: State, now: Moment) -> bool:
-        """Look at some names, and tell whether the page is done."""
-        span, page = self._span, self._page
+        """Look at some names. Return whether the page is done."""
+        page = self._page
         if self._reply is None:
-            total, totals = state.index.held.count(span.own), None if span.own else totals_of(state)
+            total, totals = state.index.held.count(self._own), None if self._own else totals_of(state)
             self._reply = RowsReply(state.seq, now.wall_ms, page.items, total, totals=totals)
         self._reply.now = now.wall_ms
         ends_at = self._looked_at + SLICE_ROWS
-        for name in () if span.is_outside else state.index.held.walk(span.prefix, self._reached):
+        for name in () if self._prefix is None else state.index.held.walk(self._prefix, self._reached):
             lease = state.lease_of(name)
             row = None if lease is None else row_of(name, lease, state, now)
             fits = row is not None and self._search.fits(row)
@@ -172,7 +161,6 @@ class RowPage:
         return True
 
     def encoded(self) -> bytes:
-        """Return the page as JSON."""
         return encode(self._reply)
 
 
@@ -194,11 +182,12 @@ def show(api: Api, call: Call) -> None:
     query = call.query
     first_job = shlex.quote((call.caller.prefix or "") + FIRST_JOB)
 
-    def view(_state: State, now: Moment) -> Answered:
+    async def look() -> Answered:
+        now: Moment = await api.engine.look(lambda _state, now: now)
         q, sort, origin = query.get("q", "").strip(), query.get("sort", ""), _origin(api, call)
-        return site.page(api, call, now, "jobs.html", "jobs", q=q, sort=sort, origin=origin, first_job=first_job)
+        return await site.page(api, call, now, "jobs.html", "jobs", q=q, sort=sort, origin=origin, first_job=first_job)
 
-    api.read(call, view)
+    api.answer_later(call, look)
 
 
 def _origin(api: Api, call: Call) -> str:

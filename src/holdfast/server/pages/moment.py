@@ -16,7 +16,8 @@ from holdfast.durations import milliseconds
 from holdfast.engine.build import HeldQuery, HistoryQuery
 from holdfast.server.handlers.history import Asked, begins_at, find, number_of, refuse_unless_kept, time_of
 from holdfast.server.pages import site
-from holdfast.server.pages.jobs import Span, read_search
+from holdfast.server.pages.history import owner_of
+from holdfast.server.pages.jobs import prefix_for, read_search
 from holdfast.server.pages.rows import DAY_MS, Row
 from holdfast.server.render import encode
 from holdfast.server.streams.happenings import concerned
@@ -27,6 +28,7 @@ from holdfast.wire.replies import Mark, MarksReply
 
 if TYPE_CHECKING:
     from holdfast.core.events import Record
+    from holdfast.core.values import Moment
     from holdfast.engine.build import Held
     from holdfast.engine.engine import Engine
     from holdfast.server.api import Api
@@ -37,9 +39,9 @@ if TYPE_CHECKING:
 
 PAGE_ROWS = 100
 LOOKED_AT_ONCE = 1_000
-"""How many names one query reads when a search has to look inside of each."""
+"""How many names one query reads when a search needs more than names."""
 LOOKS_MAX = 10
-"""After so many queries a page ends with what it found, and leads on."""
+"""After so many queries a page ends with what it found, and a link to the next."""
 MARKS = 500
 _AGO = " ago"
 _TIMES = "A moment is a time like 2026-01-31T02:14:00Z, a time of day like 02:14 (UTC), or how long ago, like 2h ago."
@@ -50,26 +52,27 @@ def show(api: Api, call: Call) -> None:
     """GET / with a moment."""
     query: dict[str, str] = call.query
     search = read_search(query.get("q", ""))
-    span = Span(call.caller, search)
+    prefix = prefix_for(call.caller, search)
 
     async def look() -> Answered:
         engine = api.engine
-        now = await engine.look(lambda _state, now: now)
+        now: Moment = await engine.look(lambda _state, now: now)
         rows: list[Row] = []
         then: Then | None = None
         problem: Problem | None = None
         next_after: str | None = None
         try:
             then = await find(engine, read_moment(query, now.wall_ms))
-            if not span.is_outside:
-                rows, next_after = await _rows(engine, then, span.prefix, search, query.get("after"))
+            if prefix is not None:
+                rows, next_after = await _rows(engine, then, prefix, search, query.get("after"))
         except Problem as refused:
             problem = refused
         at_ms = now.wall_ms if then is None or then.wall_ms is None else then.wall_ms
+        record = 0 if then is None else then.record
         onward = None
-        if then is not None and next_after is not None:
-            onward = _address(query, at=rfc3339(at_ms), record=str(then.record), after=next_after)
-        return site.page(
+        if next_after is not None:
+            onward = _address(query, at=rfc3339(at_ms), record=str(record), after=next_after)
+        return await site.page(
             api,
             call,
             now,
@@ -78,7 +81,7 @@ def show(api: Api, call: Call) -> None:
             200 if problem is None else problem.status,
             rows=rows,
             at_ms=at_ms,
-            record=0 if then is None else then.record,
+            record=record,
             problem=problem,
             begins_ms=await begins_at(engine),
             onward=onward,
@@ -118,7 +121,7 @@ def _last_past(clock: str, now_ms: int) -> int:
 async def _rows(
     engine: Engine, then: Then, prefix: str, search: Search, after: str | None
 ) -> tuple[list[Row], str | None]:
-    """Return the rows of a page, and the name to go on after. Raises if the history of then was dropped meanwhile."""
+    """Return the rows of a page, and the name to go on after. Raises if that history was dropped meanwhile."""
     found: list[Row] = []
     labels = frozenset((key, value) for key, value in search.labels if value is not None)
     limit = PAGE_ROWS if search.is_of_names_alone else LOOKED_AT_ONCE
@@ -140,10 +143,9 @@ def row_then(held: Held) -> Row:
     """Show a name that was held, by the lease as it was granted."""
     lease = held.lease
     since = lease.granted_wall_ms
-    owner = shown_as(lease.principal) if lease.owner is None else lease.owner
     return Row(
         held.name,
-        owner,
+        owner_of(lease),
         lease.token,
         since,
         since,
@@ -159,9 +161,6 @@ def row_then(held: Held) -> Row:
 def _address(query: dict[str, str], **more: str) -> str:
     fields = {field: query[field] for field in ("q", "sort") if query.get(field)} | more
     return "/?" + urlencode(fields) if fields else "/"
-
-
-# Marks.
 
 
 def marks(api: Api, call: Call) -> None:
@@ -183,7 +182,7 @@ def marks(api: Api, call: Call) -> None:
 
 
 def mark_of(record: Record, prefix: str) -> Mark | None:
-    """Say what ended badly in a record, of names that begin so; None if nothing of it concerns them."""
+    """Return the mark of a record that ended leases badly; None if none of their names begins with `prefix`."""
     ended = [
         (name, told) for name, told in concerned(record.event) if isinstance(told, Ended) and name.startswith(prefix)
     ]

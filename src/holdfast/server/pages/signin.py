@@ -1,26 +1,26 @@
 """Signing in at the page, with an access token, and out again.
 
-    GET any page        without a token or a cookie: the sign-in page, in its place. Bytes that were made once
+    GET any page        without a token or a cookie: the sign-in page, in its place. Rendered once
     POST /ui/sign-in    the token, in a form: a cookie and the way back (303), or the sign-in page with the reason
     POST /ui/sign-out   the browser forgets its cookie
     GET /ui/here        who is signed in, for scripts; a cookie that is used is renewed by it
 
-The token is in the body of that one request and nowhere else: not in an address, a page, a log or what a browser keeps.
+The token is in the body of that one request and nowhere else: not in an address, a page, a log or browser storage.
 A wrong one counts by address, as everywhere (`access.refusals`).
 
-**A link from another site.** A browser sends a `Strict` cookie only with what our own pages ask for. So who opens a
-link that somebody pasted into a chat comes without one. The sign-in page then asks `/ui/here`, once, before it shows
-its field: that is asked by a page of ours, so the cookie comes along. If it is good, the page is loaded again.
+**A link from another site.** A browser sends a `Strict` cookie only with requests of our own pages. A reader who opens
+a link that was pasted into a chat comes without one. The sign-in page therefore asks `/ui/here` once before it shows
+its field: a page of ours asks, so the cookie comes along. If it is good, the page is loaded again.
 
-**Somebody else's token.** Another site must not sign a reader in, as somebody whom that site chose. So the form is
-taken only from a page of ours. The sign-in page tells where it is sent from (`Referrer-Policy: same-origin`): over
-plain http browsers say nothing else. All other pages tell nobody.
+**Login forgery.** Another site must not sign a reader in with a token that it chose. So the form is accepted only from
+a page of ours. The sign-in page tells where it is sent from (`Referrer-Policy: same-origin`): over plain http browsers
+say nothing else. All other pages send no referrer.
 """
 
 from __future__ import annotations
 
 import re
-from functools import cache, partial
+from functools import cache
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -29,7 +29,7 @@ from holdfast.server.access.auth import in_order
 from holdfast.server.access.claimsecrets import CLAIM_PREFIX
 from holdfast.server.access.secrets import SESSION_PREFIX
 from holdfast.server.operations.call import NOBODY
-from holdfast.server.pages.site import HEADERS, environment, problem_page, read_form, redirect, renewal, templates
+from holdfast.server.pages.site import HEADERS, environment, problem_page, read_form, redirect, renewal
 from holdfast.server.render import encode
 from holdfast.wire.problems import Problem
 
@@ -46,7 +46,7 @@ SIGN_IN = b"/ui/sign-in"
 NEXT_CHARS_MAX = 2_048
 """A longer way back is not kept: then it leads to the list."""
 _NEXT = re.compile(r"/(?:\?[!-\[\]-~]*|ui/(?!sign-|here|static/)[!-\[\]-~]*)?")
-"""A page of ours, as it stands in an address: no other host, nothing that is not to be looked at."""
+"""A page of ours as an address: no other host, no form, no script's request."""
 _NOTE, _BACK = b"<!--note-->", b"<!--next-->"
 _OK, _UNAUTHORISED = 200, 401
 _FROM_PAGE = "Sign in at the page itself: this form came from elsewhere, or your browser does not say where from."
@@ -63,7 +63,7 @@ def _bytes() -> bytes:
 
 
 def sign_in_page(status: int, note: str = "", back: str = "/") -> Answered:
-    """Return the sign-in page, with the reason why somebody has to sign in, and where to go on from there."""
+    """Return the sign-in page with a reason, and the address to go on to."""
     body = _bytes()
     if note:
         body = body.replace(_NOTE, f'<p class="notice bad" role="alert">{escape(note)}</p>'.encode(), 1)
@@ -73,31 +73,19 @@ def sign_in_page(status: int, note: str = "", back: str = "/") -> Answered:
 
 
 def inside(handler: Handler, status: int = _UNAUTHORISED) -> Handler:
-    """Return a handler that shows the sign-in page to strangers, and lets the other one answer all others."""
+    """Return a handler that shows the sign-in page to strangers, and lets the other one answer everybody else."""
 
     def answer(api: Api, call: Call) -> None:
         if call.caller is NOBODY:
             call.answer(sign_in_page(status, back=_asked(call.request)))
-        elif templates.is_ready:
-            handler(api, call)
         else:
-            templates.make_ready(partial(_begin, handler, api, call))
+            handler(api, call)
 
     return answer
 
 
-def _begin(handler: Handler, api: Api, call: Call) -> None:
-    """Let a handler answer later than the routes did: what it raises is answered here."""
-    try:
-        handler(api, call)
-    except Problem as problem:
-        api.refuse(problem, call.refusal, call.request, call.reply)
-    except Exception as error:  # noqa: BLE001 - Whatever it is, the reader waits for an answer.
-        call.answer(api.bug_in(call, error))
-
-
 def refusal(problem: Problem, request: Request) -> Answered:
-    """Put a problem into a page: for somebody whom nobody knows, or who could not sign in, the sign-in page."""
+    """Put a problem into a page: the sign-in page for a caller who is not authenticated."""
     if request.path == SIGN_IN and request.method == b"POST":
         status, body, fields = sign_in_page(problem.status, problem.details, _way_back(request))
         return status, body, (*fields, *problem.headers())
@@ -107,14 +95,14 @@ def refusal(problem: Problem, request: Request) -> Answered:
 
 
 def refusal_at_root(problem: Problem, request: Request) -> Answered:
-    """Put a problem into a page. Anybody may ask for `/`, so that is no refusal there."""
+    """Put a problem into a page. `/` is open to everybody, so a missing token is no refusal there."""
     if problem.status == _UNAUTHORISED:
         return sign_in_page(_OK, problem.details, _asked(request))
     return refusal(problem, request)
 
 
 def _asked(request: Request) -> str:
-    """Return the address that was asked for, if it is one to come back to."""
+    """Return the address of the request, if it is one to come back to."""
     query = b"?" + request.query if request.query else b""
     return _checked((request.path + query).decode("latin-1")) if request.method in {b"GET", b"HEAD"} else "/"
 
@@ -149,7 +137,7 @@ def sign_in(api: Api, call: Call) -> None:
     if token.startswith((SESSION_PREFIX, CLAIM_PREFIX)):
         raise Problem("forbidden", _OTHER_SECRET)
     back, is_safe = _way_back(request), api.origins.is_safe(request)
-    # From here on it is the token that asks. Who was signed in before, in the same browser, is of no matter.
+    # From here on the token is the credential, whoever was signed in before in the same browser.
     request.authorization = b"Bearer " + token.encode("latin-1", "replace")
     caller = api.admit(request, "read")
 
@@ -188,7 +176,6 @@ def here(api: Api, call: Call) -> None:
 
 
 def not_here(problem: Problem, request: Request) -> Answered:
-    """Put a problem into what `GET /ui/here` says."""
     if problem.status == _UNAUTHORISED:
         return _NOT_HERE
     return problem.status, problem.body(request.request_id), problem.headers()

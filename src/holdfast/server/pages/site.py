@@ -1,14 +1,14 @@
-"""What all pages share: their templates, their headers, what they know of their reader, and the files beside them.
+"""Shared by all pages: templates, headers, requests and static files.
 
-    handler ──► page(api, call, now, "room.html", …) ──► status, bytes, headers
-    problem ──► problem_page(problem, request)       ──► the same, for a reader who was refused
+    handler ──► await page(api, call, now, "room.html", …) ──► status, bytes, headers
+    problem ──► problem_page(problem, request)             ──► the same, for a reader who was refused
 
-**Text is text.** Templates escape whatever they are given (autoescape), and a name that a template does not have is an
-error. No page has a script or a style in it: `POLICY` forbids both, and in the browsers that know it also that a script
-makes a page of text.
+**Text is text.** Templates escape everything they are given (autoescape), and an undefined name is an error. No page
+has a script or a style in it: `POLICY` forbids both, and in the browsers that know it also that a script makes a page
+of text.
 
-**Files** are served below one folder that is named by the hash of all of them. So a browser keeps them for ever,
-modules import each other by plain names, and a page never gets those of another version by mistake.
+**Static files** are served below one folder that is named by the hash of all of them. So a browser keeps them for
+ever, modules import each other by plain names, and a page never gets those of another version by mistake.
 """
 
 from __future__ import annotations
@@ -35,16 +35,15 @@ from holdfast.server.operations.decoding import (
     read_uuid_segment,
     too_long,
 )
-from holdfast.server.pages.rows import label_term, left_text, name_parts, span_text
+from holdfast.server.pages.history import owner_of
+from holdfast.server.pages.rows import fields_of as metadata_fields
+from holdfast.server.pages.rows import label_term, left_text, name_parts, sign_of, span_text
 from holdfast.server.render import envelope
 from holdfast.server.times import rfc3339
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from holdfast.core.values import Moment
-    from holdfast.server.access.auth import Caller
     from holdfast.server.api import Api
     from holdfast.server.http.messages import Request
     from holdfast.server.operations.call import Reply
@@ -66,7 +65,7 @@ HEADERS: Fields = (
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"x-frame-options", b"DENY"),
 )
-"""Of every page, beside `x-content-type-options` and `cache-control: no-store`, which every answer has."""
+"""Of every page, in addition to `x-content-type-options` and `cache-control: no-store`, which every answer has."""
 NO_REFERRER = (b"referrer-policy", b"no-referrer")
 _KEPT_FOR_EVER = (b"cache-control", b"public, max-age=31536000, immutable")
 _TYPES = {
@@ -75,7 +74,7 @@ _TYPES = {
     ".svg": b"image/svg+xml",
 }
 SLICE_PIECES = 300
-"""How many pieces of a long page are made before others have their turn: about a millisecond."""
+"""How many pieces of a page are made before other requests are served: about a millisecond."""
 _OK = 200
 
 
@@ -83,7 +82,7 @@ _OK = 200
 
 
 class Me(msgspec.Struct, frozen=True):
-    """Whoever reads a page, as templates see it."""
+    """The reader of a page, as templates see it."""
 
     name: str
     scopes: list[str]
@@ -93,62 +92,48 @@ class Me(msgspec.Struct, frozen=True):
     is_signed_in: bool
 
     def may(self, scope: str) -> bool:
-        """Tell whether it has the scope."""
         return scope in self.scopes
 
 
-def me_of(api: Api, caller: Caller) -> Me:
-    """Return what templates are told of a caller."""
-    cookie = caller.cookie
-    field = "" if cookie is None else cookies.form_token(api.auth.key, cookie, caller.digest)
-    return Me(caller.principal, in_order(caller.scopes), caller.prefix, field, cookie is not None)
-
-
-def page(  # noqa: PLR0917 - what every page has, in the order in which it is known
+async def page(  # noqa: PLR0917 - what every page has, in the order in which it is known
     api: Api, call: Call, now: Moment, template: str, room: str = "", status: int = _OK, **shown: object
 ) -> Answered:
-    """Return a page for whoever asked. `room` is the one that is marked in the head of the page."""
-    text = environment().get_template(template).render(shown, **_known(api, call, now, room))
-    return status, text.encode(), (*HEADERS, NO_REFERRER, *renewal(api, call, now.wall_ms))
+    """Return a page for the caller, rendered a slice at a time. `room` is marked in the head of the page.
 
-
-async def large_page(  # noqa: PLR0917 - as above
-    api: Api, call: Call, now: Moment, template: str, room: str = "", status: int = _OK, **shown: object
-) -> Answered:
-    """Return the same for a page that may be long: made a slice at a time, and everybody else is served in between.
-
-    A room that is made anew when something changed is shown with `seq`, the last record before it was looked at: what
-    happened until its reader listens is found out by it.
+    A view that is loaded again when something changed is shown with `seq`, the last record before the state was read:
+    by it the page finds out what happened until it listens.
     """
+    caller, cookie, state = call.caller, call.caller.cookie, api.engine.state
+    form_token = "" if cookie is None else cookies.form_token(api.auth.key, cookie, caller.digest)
+    known = {
+        "me": Me(caller.principal, in_order(caller.scopes), caller.prefix, form_token, cookie is not None),
+        "room": room,
+        "server_ms": now.wall_ms,
+        "counts": {"jobs": len(state.index.held), "waits": len(state.tickets), "sessions": len(state.sessions)},
+    }
+    templates = await asyncio.to_thread(compiled)
     pieces: list[str] = []
-    for piece in environment().get_template(template).generate(shown, **_known(api, call, now, room)):
+    for piece in templates.get_template(template).generate(shown, **known):
         pieces.append(piece)
         if len(pieces) % SLICE_PIECES == 0:
             await asyncio.sleep(0)
     return status, "".join(pieces).encode(), (*HEADERS, NO_REFERRER, *renewal(api, call, now.wall_ms))
 
 
-def _known(api: Api, call: Call, now: Moment, room: str) -> dict[str, object]:
-    """Return what every template knows."""
-    state = api.engine.state
-    counts = {"jobs": len(state.index.held), "waits": len(state.tickets), "sessions": len(state.sessions)}
-    return {"me": me_of(api, call.caller), "room": room, "server_ms": now.wall_ms, "counts": counts}
-
-
 def renewal(api: Api, call: Call, wall_ms: int) -> Fields:
-    """Return the fields that renew the cookie of whoever asked, if it is time for that."""
+    """Return the headers that renew the caller's cookie, if it is time for that."""
     cookie = call.caller.cookie
     if cookie is None or not cookie.is_worth_renewing(wall_ms):
         return ()
-    anew = cookie.renewed(wall_ms)
-    value = cookies.written(api.auth.key, anew, call.caller.digest)
-    return (cookies.set_by(call.request.headers, anew, value),)
+    renewed = cookie.renewed(wall_ms)
+    value = cookies.written(api.auth.key, renewed, call.caller.digest)
+    return (cookies.set_by(call.request.headers, renewed, value),)
 
 
 def problem_page(problem: Problem, request: Request) -> Answered:
     """Return a refusal as a page. It rests on nothing but the problem: any node can make it.
 
-    Under a name that is not ours there is no page of ours.
+    Under a host name that is not ours there is no page of ours.
     """
     if problem.code == "misdirected":
         return envelope(problem, request)
@@ -162,7 +147,7 @@ def redirect(to: str, *fields: tuple[bytes, bytes]) -> Answered:
 
 
 def path_of(name: str) -> str:
-    """Return the address of a job's page. A name is one percent-encoded segment, whatever stands in it."""
+    """Return the address of a job's page. A name is one percent-encoded segment."""
     if name == ".":
         # Browsers take it for this folder, however it is written.
         return "/ui/jobs?name=."
@@ -171,7 +156,6 @@ def path_of(name: str) -> str:
 
 @cache
 def environment() -> jinja2.Environment:
-    """Return what makes pages of templates."""
     made = jinja2.Environment(
         loader=jinja2.PackageLoader("holdfast.server.pages"),
         autoescape=True,
@@ -181,9 +165,12 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     made.globals |= {
+        "fields_of": metadata_fields,
         "label_term": label_term,
         "name_parts": name_parts,
+        "owner_of": owner_of,
         "path_of": path_of,
+        "sign_of": sign_of,
         "static": static_path,
         "version": __version__,
     }
@@ -191,40 +178,16 @@ def environment() -> jinja2.Environment:
     return made
 
 
-class Templates:
-    """All templates, made ready beside the loop: to compile them takes 0.16 s, and nobody else waits for that.
-
-    It is done when the first reader comes, and not at the start: many servers never have one. `signin.inside` lets that
-    reader wait, so every handler of a page finds them ready.
-    """
-
-    def __init__(self) -> None:
-        self.is_ready = False
-        self._making: asyncio.Future[None] | None = None
-
-    def make_ready(self, then: Callable[[], None] | None = None) -> None:
-        """Make them ready, and call `then` when they are."""
-        loop = asyncio.get_running_loop()
-        if self._making is None or self._making.get_loop() is not loop:
-            self._making = loop.run_in_executor(None, _compile_all, environment())
-            self._making.add_done_callback(self._made)
-        if then is not None:
-            self._making.add_done_callback(lambda _: then())
-
-    def _made(self, making: asyncio.Future[None]) -> None:
-        self.is_ready = not making.cancelled() and making.exception() is None
-
-
-def _compile_all(made: jinja2.Environment) -> None:
-    for name in made.list_templates():
-        made.get_template(name)
-
-
-templates = Templates()
+@cache
+def compiled() -> jinja2.Environment:
+    """Return the environment with all templates compiled. The first call takes 0.16 s: never on the event loop."""
+    for name in environment().list_templates():
+        environment().get_template(name)
+    return environment()
 
 
 # Requests for pages become calls: who asks → its scope → name → query → form. Nothing else is read for a stranger,
-# whose call has the caller `NOBODY`: it is answered with the sign-in page (`signin.inside`), which looks at no state.
+# whose call has the caller `NOBODY`: it is answered with the sign-in page (`signin.inside`), which reads no state.
 # Unlike the API, a page ignores unknown fields of a query: whoever hands a link on may add to it.
 
 
@@ -249,7 +212,7 @@ def by_page(api: Api, operation: Operation) -> Reader:
 
 
 def _read_query(query: bytes, known: frozenset[str]) -> dict[str, str]:
-    """Return the fields that a page knows; of those that stand twice the first."""
+    """Return the fields that a page knows; of repeated ones the first."""
     if not query or not known:
         return {}
     if len(query) > TARGET_BYTES_MAX:
@@ -263,26 +226,24 @@ def _read_query(query: bytes, known: frozenset[str]) -> dict[str, str]:
 
 
 def read_form(request: Request) -> dict[str, str]:
-    """Return the fields of a form; of those that stand twice the first. Line ends are those of plain text."""
+    """Return the fields of a form; of repeated ones the first. Line ends are those of plain text."""
     if not is_form(request):
         raise Problem("invalid_input", "Send the fields as a form does.", status=415)
     return {field: value.replace("\r\n", "\n") for field, value in reversed(fields_of(request))}
 
 
-# The files beside them.
+# Static files.
 
 
 class Files(msgspec.Struct, frozen=True):
-    """Every file that pages load, and the name of the folder that they stand in."""
+    """Every file that pages load, with its media type, and the version of all together."""
 
     version: str
     by_name: dict[str, tuple[bytes, bytes]]
-    """The media type and the content of each."""
 
 
 @cache
 def static_files() -> Files:
-    """Read them, once."""
     by_name: dict[str, tuple[bytes, bytes]] = {}
     whole = hashlib.blake2b(digest_size=10)
     for file in sorted(files(__package__).joinpath("static").iterdir(), key=lambda file: file.name):
@@ -295,7 +256,7 @@ def static_files() -> Files:
 
 
 def static_path(name: str) -> str:
-    """Return the path of a file, for a template. A file that is not there is a bug, and found by the first test."""
+    """Return the path of a file, for a template. A missing file is a bug, and found by the first test."""
     known = static_files()
     if name not in known.by_name:
         raise KeyError(name)
@@ -306,11 +267,11 @@ def static(_api: Api, call: Call) -> None:
     """GET /ui/static/{version}/{file}, for anyone. One of another version is not kept: nodes are upgraded in turn."""
     version, _, name = call.request.path.removeprefix(STATIC).decode("latin-1").partition("/")
     known = static_files()
-    found = known.by_name.get(name)
-    if found is None:
+    if name not in known.by_name:
         call.answer(envelope(Problem("not_found", "There is no such file."), call.request))
         return
-    media_type, content = found
+    media_type, content = known.by_name[name]
     kept = (_KEPT_FOR_EVER,) if version == known.version else ()
-    fields = ((b"content-type", media_type), (b"cross-origin-resource-policy", b"same-origin"), *kept)
-    call.answer((_OK, content, fields))
+    call.answer(
+        (_OK, content, ((b"content-type", media_type), (b"cross-origin-resource-policy", b"same-origin"), *kept))
+    )

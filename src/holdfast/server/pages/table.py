@@ -97,7 +97,7 @@ PAGES: tuple[Operation, ...] = (
     Operation("POST", "/ui/sign-in", signin.sign_in, "Sign in", refusal=signin.refusal, in_documents=False, **_DONE),
     _view("POST", "/ui/sign-out", signin.sign_out, "Sign out", **_DONE),
     _view("GET", "/ui/jobs", job.by_query, "A job, by its name", query=job.QUERY),
-    _view("GET", "/ui/jobs/{name}", job.job, "One job", query=job.QUERY),
+    _view("GET", "/ui/jobs/{name}", job.show, "One job", query=job.QUERY),
     _view("POST", "/ui/jobs/{name}/reopen", job.reopen, "Reopen a job", scope="admin", **_DONE),
     _view("POST", "/ui/jobs/{name}/revoke", job.revoke, "End a lease", scope="admin", **_DONE),
     _view("POST", "/ui/jobs/{name}/transfer", job.transfer, "Hand a claim over", scope="admin", **_DONE),

@@ -10,10 +10,9 @@ name. A node's column is the length of the longest chain from it to an owner who
 there first. An edge that closes a circle counts in no chain and is marked. Inside a column, a node is near those it
 waits for.
 
-Of many queues the longest are shown, with all that their holders wait for themselves. Names are looked at a slice at a
-time, `LOOKED_AT_MAX` of them at most. Of a long queue the first are shown, and those who hold what others want; the
-rest is one box with a number. A reader that is confined to a prefix sees the queues for names within it, and nothing
-else.
+Of many queues the longest are shown, with all that their holders wait for themselves. Of a long queue the first are
+shown, and those who hold what others want; the rest is one box with a number. A reader that is confined to a prefix
+sees the queues for names within it, and nothing else.
 """
 
 from __future__ import annotations
@@ -26,14 +25,13 @@ import msgspec
 
 from holdfast.core.deadlock import waits_of
 from holdfast.core.values import holder_of_lease, holder_of_ticket
-from holdfast.server.handlers import paging
 from holdfast.server.pages import site
-from holdfast.server.pages.history import shown_owner
+from holdfast.server.pages.history import owner_of
 from holdfast.server.render import HIDDEN, masked
 from holdfast.wire.holders import shown_as
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from holdfast.core.state import State
     from holdfast.core.values import Holder, Moment
@@ -42,6 +40,9 @@ if TYPE_CHECKING:
     from holdfast.server.pages.recent import Entry
     from holdfast.server.render import Answered
 
+    WaitsFor = dict[str, dict[str, list[str]]]
+    """By waiter and holder the names between them."""
+
 # The drawing, and the same as lists.
 
 
@@ -49,12 +50,12 @@ BOX_WIDTH, BOX_HEIGHT = 200, 44
 COLUMN_GAP, ROW_GAP = 120, 14
 MARGIN = 8
 NESTED_MAX = 200
-"""How many items the nested lists have at most: somebody who stands in many lines stands in many lists."""
+"""How many items the nested lists have at most: an owner in many queues is in many lists."""
 NESTED_DEEP_MAX = 30
 
 
 class Knot(msgspec.Struct, frozen=True):
-    """Somebody who holds or waits. `crowd` stands for so many who wait and hold nothing that anybody wants."""
+    """A holder or waiter. `crowd` is a number of waiters who hold nothing that anybody wants."""
 
     key: str
     label: str
@@ -62,7 +63,7 @@ class Knot(msgspec.Struct, frozen=True):
 
 
 class Edge(msgspec.Struct, frozen=True):
-    """Who waits for which name that who holds: keys of two knots."""
+    """Who waits for which name of which holder: keys of two knots."""
 
     waiter: str
     name: str
@@ -80,9 +81,9 @@ class Box(msgspec.Struct, frozen=True):
 
 
 class Arrow(msgspec.Struct, frozen=True):
-    """Edges between the same two knots as one arrow. `path` is its curve; its names stand at `x`, `y`."""
+    """Edges between the same two knots as one arrow. `path` is its curve; its names are at `x`, `y`."""
 
-    names: tuple[str, ...]
+    names: list[str]
     path: str
     x: int
     y: int
@@ -90,10 +91,8 @@ class Arrow(msgspec.Struct, frozen=True):
 
 
 class Drawing(msgspec.Struct, frozen=True):
-    """All that stands in the drawing."""
-
-    boxes: tuple[Box, ...]
-    arrows: tuple[Arrow, ...]
+    boxes: list[Box]
+    arrows: list[Arrow]
     width: int
     height: int
 
@@ -103,84 +102,83 @@ class Item(msgspec.Struct, frozen=True):
 
     knot: Knot
     name: str | None
-    below: tuple[Item, ...]
+    below: list[Item]
     is_above: bool = False
-    """It stands higher up with all that belongs to it, or is part of a circle: what is below it is not said again."""
+    """It is higher up with everything below it, or is part of a circle: its waiters are not repeated here."""
     left_out: int = 0
-    """How many below it are not said."""
+    """How many below it are not shown."""
 
 
 def draw(knots: Iterable[Knot], edges: Sequence[Edge]) -> Drawing:
-    """Return where everything stands."""
+    """Lay the graph out in columns."""
     by_key = {knot.key: knot for knot in knots}
-    waits_for = _waits_for(by_key, edges)
-    depth, circles = _depths(by_key, waits_for)
+    waits_for: WaitsFor = {key: {} for key in by_key}
+    for edge in edges:
+        waits_for[edge.waiter].setdefault(edge.holder, []).append(edge.name)
+    depth, circles = _depths(waits_for)
     columns: list[list[str]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
     for key in by_key:
         columns[depth[key]].append(key)
     row: dict[str, int] = {}
     boxes: dict[str, Box] = {}
+
+    def middle(key: str) -> float:
+        rows = [row[each] for each in waits_for[key] if each in row]
+        return sum(rows) / len(rows) if rows else 0.0
+
     for number, column in enumerate(columns):
-        column.sort(key=lambda key: _middle(key, waits_for, row))
+        column.sort(key=middle)
         for place, key in enumerate(column):
             row[key] = place
             x = MARGIN + number * (BOX_WIDTH + COLUMN_GAP)
             boxes[key] = Box(by_key[key], x, MARGIN + place * (BOX_HEIGHT + ROW_GAP))
-    width = 2 * MARGIN + len(columns) * (BOX_WIDTH + COLUMN_GAP) - (COLUMN_GAP if columns else 0)
-    rows = max(map(len, columns), default=0)
-    height = 2 * MARGIN + rows * (BOX_HEIGHT + ROW_GAP) - (ROW_GAP if rows else 0)
-    arrows = tuple(_arrows(waits_for, boxes, circles))
-    return Drawing(tuple(boxes.values()), arrows, width, height)
+    arrows = [
+        _arrow(boxes[waiter], boxes[holder], names, closes_circle=(waiter, holder) in circles)
+        for waiter, those in waits_for.items()
+        for holder, names in those.items()
+    ]
+    width = max((box.x + box.width for box in boxes.values()), default=MARGIN) + MARGIN
+    height = max((box.y + box.height for box in boxes.values()), default=MARGIN) + MARGIN
+    return Drawing(list(boxes.values()), arrows, width, height)
 
 
-def nest(knots: Iterable[Knot], edges: Sequence[Edge]) -> tuple[Item, ...]:
+def nest(knots: Iterable[Knot], edges: Sequence[Edge]) -> list[Item]:
     """Return the same as lists: first those who wait for nobody, and below each who waits for it."""
     by_key = {knot.key: knot for knot in knots}
     waiters: dict[str, list[Edge]] = {}
     for edge in edges:
         waiters.setdefault(edge.holder, []).append(edge)
     waits = {edge.waiter for edge in edges}
-    said: set[str] = set()
+    seen: set[str] = set()
     room = NESTED_MAX
 
     def item(key: str, name: str | None, deep: int = 0) -> Item:
         nonlocal room
         room -= 1
-        if key in said:
-            return Item(by_key[key], name, (), is_above=key in waiters)
-        said.add(key)
+        if key in seen:
+            return Item(by_key[key], name, [], is_above=key in waiters)
+        seen.add(key)
         below: list[Item] = []
         those = waiters.get(key, [])
         for edge in those:
             if room <= 0 or deep >= NESTED_DEEP_MAX:
                 break
             below.append(item(edge.waiter, edge.name, deep + 1))
-        return Item(by_key[key], name, tuple(below), left_out=len(those) - len(below))
+        return Item(by_key[key], name, below, left_out=len(those) - len(below))
 
     found = [item(key, None) for key in by_key if key not in waits]
-    # Whoever is left stands in a circle, or behind one: nobody there waits for nobody.
-    found += [item(key, None) for key in by_key if key not in said and room > 0]
-    return tuple(found)
+    # The rest is part of a circle, or waits for one.
+    return found + [item(key, None) for key in by_key if key not in seen and room > 0]
 
 
-def _waits_for(by_key: Mapping[str, Knot], edges: Iterable[Edge]) -> dict[str, dict[str, list[str]]]:
-    """Return by waiter and holder the names between them."""
-    found: dict[str, dict[str, list[str]]] = {key: {} for key in by_key}
-    for edge in edges:
-        found[edge.waiter].setdefault(edge.holder, []).append(edge.name)
-    return found
-
-
-def _depths(
-    by_key: Mapping[str, Knot], waits_for: Mapping[str, Mapping[str, list[str]]]
-) -> tuple[dict[str, int], set[tuple[str, str]]]:
+def _depths(waits_for: WaitsFor) -> tuple[dict[str, int], set[tuple[str, str]]]:
     """Return the column of each knot, and the edges that lead back into a chain that they are part of.
 
     Depth first, and without recursion: a chain may be as long as there are knots.
     """
     depth: dict[str, int] = {}
     circles: set[tuple[str, str]] = set()
-    for start in by_key:
+    for start in waits_for:
         if start in depth:
             continue
         chain: dict[str, list[str]] = {start: list(waits_for[start])}
@@ -200,30 +198,20 @@ def _depths(
     return depth, circles
 
 
-def _middle(key: str, waits_for: Mapping[str, Mapping[str, list[str]]], row: Mapping[str, int]) -> float:
-    rows = [row[each] for each in waits_for[key] if each in row]
-    return sum(rows) / len(rows) if rows else 0.0
-
-
-def _arrows(
-    waits_for: Mapping[str, Mapping[str, list[str]]], boxes: Mapping[str, Box], circles: set[tuple[str, str]]
-) -> Iterable[Arrow]:
-    for waiter, those in waits_for.items():
-        for holder, names in those.items():
-            a, b = boxes[waiter], boxes[holder]
-            from_x, from_y = a.x, a.y + a.height // 2
-            to_x, to_y = b.x + b.width, b.y + b.height // 2
-            bend = COLUMN_GAP // 2
-            path = f"M{from_x} {from_y}C{from_x - bend} {from_y} {to_x + bend} {to_y} {to_x} {to_y}"
-            # The name stands in the gap before its waiter: elsewhere boxes may be in the way.
-            yield Arrow(tuple(names), path, from_x - COLUMN_GAP + 4, from_y - 6, (waiter, holder) in circles)
+def _arrow(waiter: Box, holder: Box, names: list[str], *, closes_circle: bool) -> Arrow:
+    from_x, from_y = waiter.x, waiter.y + BOX_HEIGHT // 2
+    to_x, to_y = holder.x + BOX_WIDTH, holder.y + BOX_HEIGHT // 2
+    bend = COLUMN_GAP // 2
+    path = f"M{from_x} {from_y}C{from_x - bend} {from_y} {to_x + bend} {to_y} {to_x} {to_y}"
+    # The names are in the gap before the waiter: elsewhere boxes may be in the way.
+    return Arrow(names, path, from_x - COLUMN_GAP + 4, from_y - 6, closes_circle)
 
 
 # The state as a graph.
 
 
-LOOKED_AT_MAX = 10_000
-SLICE_NAMES = 1_000
+LOOKED_AT_MAX = 5_000
+"""How many names with a queue are looked at: about a millisecond."""
 LINES_SHOWN = 24
 NAMES_MAX = 48
 """With what the holders of those wait for themselves."""
@@ -234,68 +222,35 @@ PLACES_SHOWN = 5
 """Of those who hold nothing that others want."""
 
 
-class Longest:
-    """Finds the longest lines, a slice at a time. A name whose line is gone meanwhile is passed over."""
-
-    def __init__(self, prefix: str | None) -> None:
-        self._prefix = prefix or ""
-        self._names: list[str] | None = None
-        self._place = 0
-        self._best: list[tuple[int, str]] = []
-        self.left_out = 0
-        """How many names with a line were not looked at."""
-        self.found = 0
-        """How many lines there are within the prefix, of those that were looked at."""
-
-    def take_slice(self, state: State, _now: Moment) -> bool:
-        """Look at some names, and tell whether all were looked at that will be."""
-        lines = state.presence.lines
-        if self._names is None:
-            self._names = list(islice(lines, LOOKED_AT_MAX))
-            self.left_out = len(lines) - len(self._names)
-        some = self._names[self._place : self._place + SLICE_NAMES]
-        self._place += len(some)
-        those = [(len(lines[name]), name) for name in some if name.startswith(self._prefix) and name in lines]
-        self.found += len(those)
-        self._best = nlargest(LINES_SHOWN, [*self._best, *those])
-        return self._place >= len(self._names)
-
-    @property
-    def names(self) -> list[str]:
-        """The names with the longest lines, the longest first."""
-        return [name for _, name in self._best]
+def longest_lines(state: State, prefix: str) -> tuple[list[str], int, int]:
+    """Return the names with the longest queues, how many queues were found, and how many were not looked at."""
+    lines = state.presence.lines
+    found = [(len(lines[name]), name) for name in islice(lines, LOOKED_AT_MAX) if name.startswith(prefix)]
+    return [name for _, name in nlargest(LINES_SHOWN, found)], len(found), max(0, len(lines) - LOOKED_AT_MAX)
 
 
-class Tangle(msgspec.Struct, frozen=True):
-    """The graph of waits, as far as it is shown."""
-
-    knots: tuple[Knot, ...]
-    edges: tuple[Edge, ...]
-
-
-def tangle_of(state: State, names: Iterable[str], prefix: str | None) -> Tangle:
-    """Return who holds these names and who waits for them, with what those who hold them wait for."""
-    shown = _with_what_holders_want(state, names, prefix or "")
+def tangle_of(state: State, names: Iterable[str], prefix: str) -> tuple[list[Knot], list[Edge]]:
+    """Return who holds these names and who waits for them, with what their holders wait for."""
     knots: dict[str, Knot] = {}
     edges: list[Edge] = []
     holders: dict[str, Holder | None] = {}
-    for name in shown:
+    for name in _with_what_holders_want(state, names, prefix):
         lease = state.lease_of(name)
-        holders[name] = None if lease is None else holder_of_lease(lease)
-        if lease is None:
+        holders[name] = holder = None if lease is None else holder_of_lease(lease)
+        if lease is None or holder is None:
             knots[f"nobody {name}"] = Knot(f"nobody {name}", "(nobody: it opens soon)")
         else:
             label = shown_as(lease.principal, lease.metadata) if lease.owner is None else lease.owner
-            knots.setdefault(_key(holder_of_lease(lease)), Knot(_key(holder_of_lease(lease)), label))
+            knots.setdefault(_key(holder), Knot(_key(holder), label))
     wanted = set(holders.values())
     for name, holder in holders.items():
         _add_line(state, name, f"nobody {name}" if holder is None else _key(holder), wanted, knots, edges)
-    return Tangle(tuple(knots.values()), tuple(edges))
+    return list(knots.values()), edges
 
 
 def _with_what_holders_want(state: State, names: Iterable[str], prefix: str) -> list[str]:
     """Return these names and those that their holders wait for, and so on: up to whoever waits for nobody."""
-    found = dict.fromkeys(name for name in names if name in state.presence.lines)
+    found = dict.fromkeys(names)
     ahead = list(found)
     while ahead and len(found) < NAMES_MAX:
         lease = state.lease_of(ahead.pop(0))
@@ -323,7 +278,7 @@ def _add_line(  # noqa: PLR0917 - what is looked at, then what is added to
             if idle > PLACES_SHOWN:
                 continue
         key = _key(waiter)
-        knots.setdefault(key, Knot(key, shown_owner(ticket.terms.owner, ticket.terms.principal)))
+        knots.setdefault(key, Knot(key, owner_of(ticket.terms)))
         edges.append(Edge(key, name, holder))
         shown += 1
     if len(line) > shown:
@@ -336,61 +291,49 @@ def _key(holder: Holder) -> str:
     return "\n".join((holder[0], holder[1], holder[2] or ""))
 
 
-# Circles that were refused.
+# The page.
 
 
-class Circle(msgspec.Struct, frozen=True):
-    """A wait that was refused because it would never have ended."""
+def circles_for(entries: Iterable[Entry[tuple[str, ...]]], prefix: str) -> list[tuple[tuple[str, ...], object]]:
+    """Return the refused circles that a reader may see, with the path as it may see it.
 
-    path: tuple[str, ...]
-    """Who asked, what it wanted, who held that, what that one wanted, and so on; it comes back to the first."""
-    count: int
-    first_ms: int
-    last_ms: int
-
-
-def circles_for(entries: Sequence[Entry[tuple[str, ...]]], prefix: str | None) -> tuple[Circle, ...]:
-    """Return the circles that a reader may see, as it may see them. One without a name of its own is not shown."""
-    found: list[Circle] = []
+    A path is who asked, what it wanted, who held that, what that one wanted, and so on; it comes back to the first.
+    """
+    found: list[tuple[tuple[str, ...], object]] = []
     for entry in entries:
         path = entry.what
-        if prefix is not None:
+        if prefix:
             if not any(name.startswith(prefix) for name in path[1::2]):
                 continue
             # Who asked holds the last name. Its own answer showed it to itself; another sees it only by that name.
-            asked_by = path[0] if path[-1].startswith(prefix) else HIDDEN
-            path = (asked_by, *masked(path, prefix)[1:])
-        found.append(Circle(path, entry.count, entry.first_wall_ms, entry.last_wall_ms))
-    return tuple(found)
-
-
-# The page.
+            path = (path[0] if path[-1].startswith(prefix) else HIDDEN, *masked(path, prefix)[1:])
+        found.append((path, entry))
+    return found
 
 
 def waits(api: Api, call: Call) -> None:
     """GET /ui/waits."""
-    prefix = call.caller.prefix
-    longest = Longest(prefix)
+    prefix = call.caller.prefix or ""
 
-    def view(state: State, now: Moment) -> tuple[Tangle, Moment]:
-        return tangle_of(state, longest.names, prefix), now
+    def view(state: State, now: Moment) -> tuple[list[str], int, int, list[Knot], list[Edge], Moment]:
+        longest = longest_lines(state, prefix)
+        return *longest, *tangle_of(state, longest[0], prefix), now
 
     async def look() -> Answered:
         seq = api.engine.state.seq
-        await paging.in_slices(api.engine, longest.take_slice)
-        tangle, now = await api.engine.look(view)
-        return await site.large_page(
+        names, lines, left_out, knots, edges, now = await api.engine.look(view)
+        return await site.page(
             api,
             call,
             now,
             "waits.html",
             "waits",
             seq=seq,
-            drawing=draw(tangle.knots, tangle.edges),
-            nested=nest(tangle.knots, tangle.edges),
-            lines=longest.found,
-            lines_shown=len(longest.names),
-            left_out=longest.left_out,
+            drawing=draw(knots, edges),
+            nested=nest(knots, edges),
+            lines=lines,
+            lines_shown=len(names),
+            left_out=left_out,
             circles=circles_for(api.circles.newest_first(api.engine.clock.monotonic_ms()), prefix),
             circles_since_ms=api.circles.since_wall_ms,
         )
