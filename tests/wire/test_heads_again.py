@@ -6,6 +6,7 @@ import random
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -57,7 +58,7 @@ class Taken:
 
 
 def connection() -> tuple[RequestParser, Taken]:
-    taken = Taken()
+    taken: Any = Taken()
     return RequestParser(taken, taken, Settings(), "127.0.0.1"), taken
 
 

@@ -16,25 +16,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from urllib.parse import unquote
 
 import msgspec
 
 from holdfast.server.access.origins import OwnOrigin
-from holdfast.server.http.asgi import Application, AsgiCycle
-from holdfast.server.http.connection import ResponseStream
+from holdfast.server.http.connection import HttpConnection, ResponseStream
 from holdfast.server.http.header_cache import NEVER_REPEATED
-from holdfast.server.http.messages import SMALL_BODY_BYTES, request_from
+from holdfast.server.http.messages import SMALL_BODY_BYTES, ClientDisconnectedError, request_from
 from holdfast.server.render import envelope
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
     from holdfast.server.access.proxies import Proxies
-    from holdfast.server.http.asgi import Scope
     from holdfast.server.http.manager import Handler
     from holdfast.server.http.messages import Fields, Request, ResponseWriter
     from holdfast.server.render import Answered
     from holdfast.settings import Settings
+
+Scope: TypeAlias = dict[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[dict[str, Any]]]
+Send: TypeAlias = Callable[[dict[str, Any]], Awaitable[None]]
+Application: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 REQUEST = "holdfast.request"
 """The extension of the scope that holds the request."""
@@ -117,20 +121,33 @@ class Mounting:
         if not isinstance(response, ResponseStream):
             raise TypeError("an application is mounted at a node's own connections only")
         cycle = AsgiCycle(response)
-        await application(self._as_the_client_sees_it(cycle.scope(), request), cycle.receive, cycle.send)
+        await application(self._scope_of(request, response.connection), cycle.receive, cycle.send)
 
     def _check_origin(self, request: Request) -> None:
         is_own = self._origin.is_same(request)
         if is_own is False or (is_own is None and b"origin" in request.headers):
             raise Problem("forbidden", _OTHER_ORIGIN)
 
-    def _as_the_client_sees_it(self, scope: Scope, request: Request) -> Scope:
-        """Return the scope with the client's own address and scheme, where a trusted proxy tells them."""
-        address = self._proxies.client_of(request)
-        client = scope["client"] if address is None or str(address) == request.peer else (str(address), 0)
-        extensions = {REQUEST: request, REQUEST_ID: request.request_id}
-        scheme = self._proxies.scheme_of(request, scope["scheme"])
-        return scope | {"scheme": scheme, "client": client, "extensions": extensions}
+    def _scope_of(self, request: Request, connection: HttpConnection) -> Scope:
+        """Return the scope, with the client's own address and scheme where a trusted proxy tells them."""
+        peer, address = connection.peer, self._proxies.client_of(request)
+        client = peer[:2] if isinstance(peer, tuple) else None
+        return {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": "1.0" if request.is_old else "1.1",
+            "method": request.method.decode("ascii"),
+            "scheme": self._proxies.scheme_of(request, connection.scheme),
+            "path": unquote(request.path.decode("latin-1")),
+            "raw_path": request.path,
+            "query_string": request.query,
+            "root_path": "",
+            "headers": list(request.headers.items()),
+            "client": client if address is None or str(address) == request.peer else (str(address), 0),
+            "server": None,
+            "state": {},
+            "extensions": {REQUEST: request, REQUEST_ID: request.request_id},
+        }
 
     async def ask(
         self, scope: Scope, method: str, path: str, headers: Mapping[str, str], body: bytes
@@ -159,3 +176,28 @@ class Mounting:
                 leave()
             raise
         return status, {name.decode("latin-1"): value.decode("latin-1") for name, value in said}, answer
+
+
+class AsgiCycle:
+    def __init__(self, response: ResponseStream) -> None:
+        self._response = response
+
+    async def receive(self) -> dict[str, Any]:
+        """Return the next piece of the body; after the last one, wait until the client is gone."""
+        response = self._response
+        if response.body_was_read:
+            await response.disconnected
+            return {"type": "http.disconnect"}
+        try:
+            body = await response.read()
+        except ClientDisconnectedError:
+            return {"type": "http.disconnect"}
+        return {"type": "http.request", "body": body, "more_body": not response.body_was_read}
+
+    async def send(self, message: dict[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            self._response.start(message["status"], message.get("headers", ()))
+        elif message["type"] == "http.response.body":
+            await self._response.write(message.get("body", b""))
+            if not message.get("more_body", False):
+                self._response.finish()

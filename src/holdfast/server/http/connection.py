@@ -550,19 +550,16 @@ class HttpConnection(asyncio.BufferedProtocol):
             if self._is_half_closed:
                 self._close()
             else:
-                self._run(entry)
+                tasks = self._manager.tasks
+                task = self.loop.create_task(entry.run(self._manager.handler.stream))
+                tasks.add(task)
+                task.add_done_callback(tasks.discard)
         elif isinstance(entry, bytes):
             self.write(entry)
         else:
             self._queue.current = entry.request
             entry.request.keep_alive = False
             self._manager.handler.refuse(entry.problem, entry.request, self._reply)
-
-    def _run(self, stream: ResponseStream) -> None:
-        tasks = self._manager.tasks
-        task = self.loop.create_task(stream.run(self._manager.handler.stream))
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
 
     # Responses.
 

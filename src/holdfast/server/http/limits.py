@@ -24,13 +24,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from holdfast.server.http.messages import Request
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from holdfast.server.http.manager import Connection
 
 USER_BYTES_MAX = 32 * 2**20
 ANONYMOUS_BYTES_MAX = 16 * 2**20
@@ -87,33 +89,17 @@ class BodyBudget:
             self.free(request)
 
 
-class Abortable(Protocol):
-    """A connection."""
-
-    def abort(self) -> None:
-        """Close it immediately."""
-
-
-class _Account:
-    """The unread bodies of one principal: the size for each connection, oldest first, and the sum."""
-
-    __slots__ = ("bodies", "bytes")
-
-    def __init__(self) -> None:
-        self.bodies: dict[Abortable, int] = {}
-        self.bytes = 0
-
-
 class WriteBudget:
     def __init__(self, principal_of: Callable[[Request], str | None]) -> None:
         self._principal_of = principal_of
-        self._accounts: dict[str | None, _Account] = {}
-        """By principal; None are all unauthenticated connections."""
-        self._owners: dict[Abortable, str | None] = {}
+        self._bodies: dict[str | None, dict[Connection, int]] = {}
+        """The size for each connection, oldest first, by principal; None are all unauthenticated connections."""
+        self._by_principal: dict[str | None, int] = {}
+        self._owners: dict[Connection, str | None] = {}
         self.bytes = 0
         """In total."""
 
-    def note(self, connection: Abortable, current: object, rest: memoryview) -> None:
+    def note(self, connection: Connection, current: object, rest: memoryview) -> None:
         """Count the body of which `rest` is unwritten; called for each piece that was written."""
         if not rest:
             self.drop(connection)
@@ -121,34 +107,32 @@ class WriteBudget:
             principal = self._principal_of(current) if isinstance(current, Request) else None
             self._keep(connection, principal, memoryview(rest.obj).nbytes)
 
-    def _keep(self, connection: Abortable, principal: str | None, size: int) -> None:
-        account = self._accounts.setdefault(principal, _Account())
+    def _keep(self, connection: Connection, principal: str | None, size: int) -> None:
         self._owners[connection] = principal
-        account.bodies[connection] = size
-        account.bytes += size
+        self._bodies.setdefault(principal, {})[connection] = size
+        self._by_principal[principal] = self._by_principal.get(principal, 0) + size
         self.bytes += size
         most = ANONYMOUS_BYTES_MAX if principal is None else USER_BYTES_MAX
-        while account.bytes > most:
-            self._abort_oldest(account)
+        while self._by_principal.get(principal, 0) > most:
+            self._abort_oldest(principal)
         while self.bytes > ALL_BYTES_MAX:
-            # This visits every account, but only when many principals do not read at the same time.
-            self._abort_oldest(max(self._accounts.values(), key=lambda each: each.bytes))
+            # This visits every principal, but only when many of them do not read at the same time.
+            self._abort_oldest(max(self._by_principal, key=lambda each: self._by_principal[each]))
 
-    def _abort_oldest(self, account: _Account) -> None:
-        oldest = next(iter(account.bodies))
+    def _abort_oldest(self, principal: str | None) -> None:
+        oldest = next(iter(self._bodies[principal]))
         self.drop(oldest)
         oldest.abort()
 
-    def drop(self, connection: Abortable) -> None:
+    def drop(self, connection: Connection) -> None:
         if connection not in self._owners:
             return
         principal = self._owners.pop(connection)
-        account = self._accounts[principal]
-        size = account.bodies.pop(connection)
-        account.bytes -= size
+        size = self._bodies[principal].pop(connection)
+        self._by_principal[principal] -= size
         self.bytes -= size
-        if not account.bodies:
-            del self._accounts[principal]
+        if not self._bodies[principal]:
+            del self._bodies[principal], self._by_principal[principal]
 
 
 class SlowReaderTimer:

@@ -65,18 +65,6 @@ _LAST_SECOND = 253_402_300_799
 Reply: TypeAlias = Callable[[Request, int, bytes, Fields], None]
 
 
-class ExpiryClock(Protocol):
-    """Counts the time that the engine spent on expiring: its turns."""
-
-    settling_ms: int
-
-
-class NoExpiry:
-    """For a handler without an engine."""
-
-    settling_ms = 0
-
-
 class Handler(msgspec.Struct, frozen=True, kw_only=True):
     """What answers requests, and what connections ask of it. Observers and mounts wrap it (`msgspec.structs.replace`).
 
@@ -97,7 +85,8 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
     principal_of: Callable[[Request], str | None]
     route_of: Callable[[Request], str] = lambda _request: ""
     """Return the path template of a request's route, for observers; empty if it matches none."""
-    expiry: ExpiryClock = NoExpiry()
+    settling_ms: Callable[[], int] = lambda: 0
+    """Return how long the engine has spent on expiring."""
     headers: Fields = ()
     """Header fields of all responses."""
 
@@ -198,7 +187,7 @@ class ConnectionManager:
         """Replace the handler. Connections stay, and the previous handler completes what it began."""
         self.handler = handler if self._wrap is None else self._wrap(handler)
         self.handle, self.is_streaming = self.handler.handle, self.handler.is_streaming
-        self._expiry_ms = self.handler.expiry.settling_ms
+        self._expiry_ms = self.handler.settling_ms()
         self._format_date()
 
     def _principal_of(self, request: Request) -> str | None:
@@ -315,7 +304,7 @@ class ConnectionManager:
 
     def _foreign_seconds(self) -> float:
         """Return the time since the last call that no request used."""
-        before_ms, self._expiry_ms = self._expiry_ms, self.handler.expiry.settling_ms
+        before_ms, self._expiry_ms = self._expiry_ms, self.handler.settling_ms()
         return self._delay.since_last() + (self._expiry_ms - before_ms) / 1000
 
     def is_throttled(self, key: object) -> bool:

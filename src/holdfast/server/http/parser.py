@@ -8,9 +8,9 @@ The *phase* is what the client is sending:
                              ▼                                ▼
                             refuse: 431                      refuse: 413
 
-The connection enforces the time limits of the phases. Requests are passed to a `Sink`, in order. A refusal is the last
-thing that is passed on: what follows it cannot be trusted to be a request. The same holds for what follows a request
-that ends the connection. From then on `ended` is true and all input is discarded.
+The connection enforces the time limits of the phases, and gets the requests in order. A refusal is the last thing that
+it gets: what follows cannot be trusted to be a request. The same holds for what follows a request that ends the
+connection. From then on `ended` is true and all input is discarded.
 
 **Limits.** A header has at most `header_bytes_max` bytes and `FIELDS_MAX` fields, repeated ones counted each time. A
 body has at most `SMALL_BODY_BYTES` until the sink has returned the limit of this request. The framing between the
@@ -29,7 +29,7 @@ different header each time gains nothing, so after `MISSES_MAX` in a row no more
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import httptools
 
@@ -39,6 +39,8 @@ from holdfast.server.http.messages import SMALL_BODY_BYTES, Request, fold, reque
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
+    from holdfast.server.http.connection import HttpConnection, ResponseStream
+    from holdfast.server.http.manager import ConnectionManager
     from holdfast.settings import Settings
 
 IDLE, HEAD, BODY = range(3)
@@ -56,41 +58,6 @@ _FRAMING = frozenset({b"connection", b"content-length", b"transfer-encoding"})
 _FRAGMENT = ord("#")
 _LENGTH_DIGITS = 20
 """The parser knows no larger length."""
-
-
-class BodySink(Protocol):
-    """Where the body of a streamed request goes."""
-
-    def feed_body(self, data: bytes) -> None:
-        """Take a piece of the body."""
-
-    def end_body(self) -> None:
-        """Called when the body is complete."""
-
-
-class Sink(Protocol):
-    """Where requests go, in order: the connection."""
-
-    def enqueue(self, request: Request) -> None:
-        """Take a complete request."""
-
-    def enqueue_stream(self, request: Request) -> BodySink | None:
-        """Take a request whose body follows; or return None, then it is passed on when it is complete."""
-
-    def body_limit(self, request: Request) -> int:
-        """Return the body size limit of a request, or raise why only a small one may be sent."""
-
-    def enqueue_continue(self) -> None:
-        """Called when the client waits for `100 Continue` before it sends the body."""
-
-    def refuse(self, problem: Problem, request: Request | None) -> None:
-        """Take the problem that ends the connection, and the request as far as it was read."""
-
-
-class Seconds(Protocol):
-    """A clock of whole seconds."""
-
-    now_seconds: int
 
 
 class _EnoughError(Exception):
@@ -121,7 +88,7 @@ class RequestParser:
         "since",
     )
 
-    def __init__(self, sink: Sink, clock: Seconds, settings: Settings, peer: str) -> None:
+    def __init__(self, sink: HttpConnection, clock: ConnectionManager, settings: Settings, peer: str) -> None:
         self._sink = sink
         self._clock = clock
         self._peer = peer
@@ -203,7 +170,7 @@ class RequestParser:
         self._body: bytes | bytearray = b""
         self._body_bytes = 0
         self._body_limit = SMALL_BODY_BYTES
-        self._stream: BodySink | None = None
+        self._stream: ResponseStream | None = None
         self._counted_bytes = 0
         """Parsed after the piece in which the header, or the framing after a piece of the body, began."""
 

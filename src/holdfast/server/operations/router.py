@@ -328,7 +328,7 @@ class Routes(Finder):
             check_host=self.check_host,
             principal_of=self.api.principal_of,
             route_of=self.route_of,
-            expiry=self.api.engine.turns,
+            settling_ms=lambda: self.api.engine.turns.settling_ms,
             headers=headers,
         )
 
