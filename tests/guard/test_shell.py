@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.guard import branches, shell, targets, wrappers
+from holdfast.guard import branches, shell, targets
+from holdfast.guard.syntax import UnclearError
 from tests.guard.conftest import RULES
 
 TOP = "/repo"
@@ -125,7 +126,7 @@ def test_commands(line: str, expected: list[str]) -> None:
 @pytest.mark.parametrize("line", ["echo 'a", 'echo "a', "echo $(a", "echo `a", "a >", "(a", "echo ${a", "(" * 100])
 def test_what_cannot_be_read_is_said(line: str) -> None:
     """A line without an end, or nested beyond reason, is unclear and not half understood."""
-    with pytest.raises(wrappers.UnclearError):
+    with pytest.raises(UnclearError):
         shell.commands_of(line, TOP)
 
 
@@ -133,7 +134,7 @@ def test_long_lines_are_read_in_time() -> None:
     """The work grows with the line and not faster, and too many commands are unclear."""
     assert len(shell.commands_of("true; " * 1_900, TOP)) == 1_900
     assert len(shell.commands_of("echo " + "x" * 1_000_000 + " " + "'y' " * 10_000, TOP)[0].words) == 10_002
-    with pytest.raises(wrappers.UnclearError):
+    with pytest.raises(UnclearError):
         shell.commands_of("true; " * 3_000, TOP)
     began = time.process_time()
     for piece in ("$a", "(b)", "$((1))", "> x ", "y > x ", "$'a' ", "{} ", "<<E "):
@@ -146,9 +147,9 @@ def test_long_lines_are_read_in_time() -> None:
         f"parallel {marks} ::: {names}",
         f"parallel 'x {marks}' ::: {names}",
     ):
-        with pytest.raises(wrappers.UnclearError):
+        with pytest.raises(UnclearError):
             shell.commands_of(line, TOP)
-    with pytest.raises(wrappers.UnclearError):
+    with pytest.raises(UnclearError):
         shell.commands_of("x" * (shell.LINE_CHARS_MAX + 1), TOP)
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 
-from holdfast.guard import branches, globs, paths, server, shell, state, targets, words, wrappers
+from holdfast.guard import branches, globs, paths, server, shell, state, targets, words
 from holdfast.guard.claims import Claims, Had, Held
 from holdfast.guard.hosts import ASK as ASK_PERSON
 from holdfast.guard.hosts import CODEX, PASS, READERS, REFUSE, Event, can_ask
+from holdfast.guard.programs import is_interactive, program
 from holdfast.guard.rules import ASK, LET_PASS, ONLY_REFUSE, BrokenRulesError, Rule, Rules, read
 from holdfast.guard.server import AwayError, RefusedError
 from holdfast.guard.state import Owner, StateError
-from holdfast.guard.wrappers import Command, Word
+from holdfast.guard.syntax import Command, UnclearError, Word
 
 WHAT_CHARS_MAX = 120
 GIT = "git"
@@ -99,14 +100,14 @@ class Matcher:
         """Return what running a command line needs."""
         try:
             commands = shell.commands_of(paths.usable(line), cwd)
-        except wrappers.UnclearError as error:
+        except UnclearError as error:
             yield from self._of_unclear(line, cwd, str(error))
             return
         count = 0
         for command in commands:
             yield from self._of_command(command)
-            if is_codex:
-                yield from self._of_interactive(command)
+            if is_codex and is_interactive(command):
+                yield from self._refused(command, _INTERACTIVE)
             for target in targets.targets_of(command):
                 count += 1
                 if count > TARGETS_MAX:
@@ -116,15 +117,9 @@ class Matcher:
                     yield from self._refused(command, _UNKNOWN_NAME)
                 else:
                     yield from self.of_path(target.text, target.cwd, is_below=target.is_below, entry=target.pattern)
-            if command.words and os.path.basename(command.words[0].text) == "apply_patch":
+            if program(command.words) == "apply_patch":
                 for file in targets.patched(line):
                     yield from self.of_path(file, command.cwd)
-
-    def _of_interactive(self, command: Command) -> Iterator[Want]:
-        from holdfast.guard.interactive import is_interactive  # Only Codex needs it.
-
-        if is_interactive(command):
-            yield from self._refused(command, _INTERACTIVE)
 
     def _refused(self, command: Command, problem: str) -> Iterator[Want]:
         """Refuse a command that could write any file, or run any command, where a rule guards these."""
@@ -135,7 +130,7 @@ class Matcher:
 
     def _of_command(self, command: Command) -> Iterator[Want]:
         folder, pushed = command.cwd, None
-        if command.words and os.path.basename(command.words[0].text) == "git":
+        if program(command.words) == "git":
             rest, folder = targets.behind_git_options(command.words[1:], folder)
             if rest and rest[0].text == "push":
                 pushed = _pushed(rest[1:], folder)

@@ -1,4 +1,4 @@
-"""Patterns: `*` and `?` within one piece, `**` over pieces of a path. No regular expressions: those take long to make.
+"""Patterns: `*` and `?` within one piece, `**` over pieces of a path. Regular expressions would take long to compile.
 
 Nothing else is special, so that a file called `[id].tsx` can be named as it is.
 """
@@ -12,17 +12,16 @@ ANY_DEPTH = "**"
 
 def fits(pattern: str, text: str) -> bool:
     """Tell whether a text has the form of a pattern: `*` stands for anything, `?` for one character."""
-    at = star = resume = 0
-    found_star = False
-    for_next = 0
+    at = resume = for_next = 0
+    star = -1
     while for_next < len(text):
         if at < len(pattern) and pattern[at] == "*":
-            found_star, star, resume = True, at, for_next
+            star, resume = at, for_next
             at += 1
         elif at < len(pattern) and pattern[at] in {"?", text[for_next]}:
             at += 1
             for_next += 1
-        elif found_star:
+        elif star >= 0:
             # The last star takes one character more. Earlier ones need not be tried again.
             resume += 1
             at, for_next = star + 1, resume

@@ -10,15 +10,12 @@ import os
 from collections.abc import Sequence
 
 from holdfast.guard import branches
-from holdfast.guard.wrappers import ANY_NAME, RUNS_ANOTHER, SHELLS, UNKNOWN, Word, place_of_script, unwrapped
+from holdfast.guard.programs import SHELLS, WRAPPERS, has_option, parsed, program, script_at, unwrapped
+from holdfast.guard.syntax import ANY_NAME, UNKNOWN, Word
 
 _FILTERS = frozenset({"cut", "head", "shuf", "sort", "tac", "tail", "tee", "tr", "uniq"})
 """They print lines of their input, or parts of these."""
 _SEARCHERS = frozenset({"ack", "ag", "egrep", "fd", "fdfind", "fgrep", "grep", "rg"})
-_SEARCH_WITH_VALUE = frozenset(
-    {"-A", "-B", "-C", "-E", "-T", "-d", "-e", "-f", "-g", "-j", "-m", "-t", "--exclude", "--exclude-dir", "--glob"}
-    | {"--iglob", "--include", "--max-count", "--max-depth", "--regexp", "--type", "--type-not"}
-)
 _SILENT = frozenset(
     {":", "[", "[[", "cd", "declare", "exit", "export", "false", "for", "local", "mkdir", "popd", "pushd", "read"}
     | {"return", "rm", "set", "shift", "sleep", "test", "touch", "true", "typeset", "unset", "wait"}
@@ -28,30 +25,24 @@ _ONE_NAME = frozenset({"date", "hostname", "id", "nproc", "seq", "tty", "uname",
 """They print words without a slash."""
 _OF_TREE = frozenset({"diff", "diff-index", "diff-tree", "log", "show", "status"})
 """Verbs of git that print names from the top of the working tree."""
-_MARKS = frozenset({":::", ":::+"})
-"""Behind them `parallel` has its names."""
-_FILES_OF_NAMES = frozenset({"::::", "::::+"})
 
 
 class Fed:
-    """The output of a command, as far as it is known."""
+    """The output of a command: the names of files in it, and all of it; None if that is unknown."""
 
     __slots__ = ("names", "text")
 
     def __init__(self, names: list[Word], text: str | None = None) -> None:
-        self.names = names
-        """Names of files; for an uncertain one the folder that it is below."""
-        self.text = text
-        """The whole output; None if it is unknown."""
+        self.names, self.text = names, text
 
 
 def out_of(words: Sequence[Word], fed: Fed | None, cwd: str) -> Fed | None:
     """Return the output of a command that has `fed` as its input; None if it is unknown."""
-    while words and os.path.basename(words[0].text) in RUNS_ANOTHER:
+    while program(words) in WRAPPERS:
         words = unwrapped(words, "/")[0]
     if not words:
         return None
-    name, rest = os.path.basename(words[0].text), words[1:]
+    name, rest = program(words), words[1:]
     if name in {"echo", "printf"}:
         return _said(name, rest)
     if name in _SILENT or (name in _ONE_NAME and not any("/" in word.text or "%D" in word.text for word in rest)):
@@ -59,7 +50,11 @@ def out_of(words: Sequence[Word], fed: Fed | None, cwd: str) -> Fed | None:
     if name == "find":
         return Fed(below(places_of_find(words)))
     if name in _SEARCHERS:
-        return _out_of_search(name, rest, fed)
+        # `grep -l` and the like print names below the places that they are given.
+        options, places = parsed(name, rest)
+        gives_pattern = has_option(options, "-e", "-f", "--regexp", "--file") and name not in {"fd", "fdfind"}
+        places = places if gives_pattern else places[1:]
+        return fed if fed is not None and not places else Fed(_all(places))
     operands = [word for word in rest if word.text[:1] != "-"]
     if name == "git":
         return _out_of_git(rest, cwd)
@@ -82,7 +77,6 @@ def out_of(words: Sequence[Word], fed: Fed | None, cwd: str) -> Fed | None:
 
 
 def _said(name: str, words: Sequence[Word]) -> Fed:
-    """Return the output of `echo` or `printf`."""
     said = [word for word in words if name == "printf" or word.text not in {"-n", "-e", "-E", "-ne", "-en"}]
     text, names = " ".join(word.text for word in said).replace("\\n", "\n"), said
     if name == "printf" and said and "%" in said[0].text:
@@ -94,22 +88,7 @@ def _said(name: str, words: Sequence[Word]) -> Fed:
                           for part in word.text.split())], text)  # fmt: skip
 
 
-def _out_of_search(name: str, words: Sequence[Word], fed: Fed | None) -> Fed:
-    """`grep -l` and the like print names below the places that they are given."""
-    operands, gives_pattern, rest = list[Word](), False, iter(words)
-    for word in rest:
-        if word.text[:1] != "-":
-            operands.append(word)
-        else:
-            gives_pattern = gives_pattern or word.text[:2] == "-e" or word.text.startswith("--regexp")
-            if word.text in _SEARCH_WITH_VALUE:
-                next(rest, None)
-    places = operands if gives_pattern and name not in {"fd", "fdfind"} else operands[1:]
-    return fed if fed is not None and not places else Fed(_all(places))
-
-
 def _out_of_git(words: Sequence[Word], cwd: str) -> Fed | None:
-    """Return what git prints: names of files, or where it is."""
     texts = [word.text for word in words]
     verb = texts[0] if texts else ""
     if verb == "rev-parse":
@@ -124,10 +103,13 @@ def _out_of_git(words: Sequence[Word], cwd: str) -> Fed | None:
     if verb in {"grep", "ls-files"}:
         operands = [word for word in words[1:] if word.text[:1] != "-"]
         places = behind or ([] if "--" in texts else operands[1 if verb == "grep" else 0 :])
-        # A `*` of git goes over folders.
-        return Fed(_all([Word(word.text.partition("*")[0].rpartition("/")[0] or ".") if "*" in word.text else word
-                         for word in places]))  # fmt: skip
+        return Fed(_all([Word(folder) if (folder := before_star(word.text)) else word for word in places]))
     return None
+
+
+def before_star(text: str) -> str:
+    """Return the folder in which a pattern of git begins, whose `*` goes over folders; "" if it is no pattern."""
+    return (text.partition("*")[0].rpartition("/")[0] or ".") if "*" in text else ""
 
 
 def _out_of_mktemp(words: Sequence[Word]) -> Fed:
@@ -158,38 +140,27 @@ def _all(places: Sequence[Word]) -> list[Word]:
 
 def below(places: Sequence[Word]) -> list[Word]:
     """Return words for anything below these places; of an unknown place nothing is known."""
-    found = []
-    for word in places:
-        if word.clear == "" and not word.is_pattern:
-            found.append(UNKNOWN)
-        else:
-            folder = word.folder.rstrip("/") + "/"
-            found.append(Word(folder, folder, is_pattern=True))
-    return found
+    folders = [None if word.clear == "" and not word.is_pattern else word.folder.rstrip("/") + "/" for word in places]
+    return [UNKNOWN if folder is None else Word(folder, folder, is_pattern=True) for folder in folders]
 
 
 def places_of_find(words: Sequence[Word]) -> list[Word]:
     """Return where a `find` begins to look."""
-    found = []
-    for word in words[1:]:
-        if word.text in {"-H", "-L", "-P"}:
-            continue
-        if word.text[:1] in {"-", "(", "!"}:
-            break
-        found.append(word)
-    return found or [Word(".")]
+    rest = [word for word in words[1:] if word.text not in {"-H", "-L", "-P"}]
+    end = next((at for at, word in enumerate(rest) if word.text[:1] in {"-", "(", "!"}), len(rest))
+    return rest[:end] or [Word(".")]
 
 
 def names_for(words: Sequence[Word], fed: Fed | None) -> tuple[list[Word], list[Word]]:
     """Return the command of `xargs` or `parallel` without the names behind it, and all the names that it gets."""
-    marks = _MARKS | _FILES_OF_NAMES
+    marks = {":::", ":::+", "::::", "::::+"}  # Behind the first two `parallel` has its names, behind the others files.
     end = next((at for at, word in enumerate(words) if word.text in marks), len(words))
     if end == len(words):
         return list(words), (fed.names if fed is not None else []) or [UNKNOWN]
     is_names, named = False, list[Word]()
     for word in words[end:]:
         if word.text in marks:
-            is_names = word.text in _MARKS
+            is_names = word.text.count(":") == 3  # noqa: PLR2004 - not a file
             named += [] if is_names else [UNKNOWN]
         elif is_names:
             named.append(word)
@@ -198,16 +169,15 @@ def names_for(words: Sequence[Word], fed: Fed | None) -> tuple[list[Word], list[
 
 def placed(words: Sequence[Word], names: Sequence[Word], mark: str, *, is_added: bool = True) -> list[Word]:
     """Replace a placeholder by names, or append them. The script of a shell keeps it: its words are replaced later."""
-    shell = next((at for at, word in enumerate(words) if os.path.basename(word.text) in SHELLS), len(words))
-    script = shell + place_of_script(words[shell:])
     if not any(mark in word.text for word in words[1:]):
         return [*words, *names] if is_added else list(words)
+    shell = next((at for at, word in enumerate(words) if os.path.basename(word.text) in SHELLS), len(words))
+    script = shell + (script_at(words[shell:]) if shell < len(words) else 0)
     return [each for at, word in enumerate(words)
             for each in ([word] if at == script > shell else filled(word, mark, names))]  # fmt: skip
 
 
 def filled(word: Word, mark: str, names: Sequence[Word]) -> list[Word]:
-    """Return a word with each name in the place of a mark."""
     if mark not in word.text:
         return [word]
     if word.text == mark:

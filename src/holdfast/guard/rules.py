@@ -11,7 +11,8 @@ import os
 import stat
 from collections.abc import Mapping
 
-from holdfast.guard import globs, shell, state, wrappers
+from holdfast.guard import globs, shell, state
+from holdfast.guard.syntax import UnclearError
 
 CLAIM, ASK, ONLY_REFUSE = "claim", "ask", "only-refuse"
 REFUSE, LET_PASS = "refuse", "let-pass"
@@ -192,7 +193,7 @@ def _rule(table: Mapping[str, object], which: str, usual: Mapping[str, str]) -> 
 def _words(text: str, which: str) -> list[str]:
     try:
         found = shell.commands_of(text, "/")
-    except wrappers.UnclearError as error:
+    except UnclearError as error:
         raise _Problem(f"{which}: the command cannot be read: {error}") from None
     if len(found) != 1 or not found[0].words:
         raise _Problem(f"{which}: the command is not one command")

@@ -2,10 +2,11 @@
 
 It is read and never run. Pipes, lists, subshells, substitutions, redirections and here-documents are understood, `cd`
 is followed, and so are `sh -c`, what is typed into a shell (`sh <<EOF`, `echo … | sh`), `eval`, programs that run
-another one (`wrappers`), and what one command hands to the next (`pipes`). Words are read by `lexer`.
+another one (`programs`), and what one command hands to the next (`pipes`). A word is a text and the part of it that is
+certain. `$f` and `$(…)` may have several values; then one word becomes several (`variables`).
 A function, an alias, a script and a program that writes files by itself cannot be seen; the docs say so.
 
-What cannot be read raises `UnclearError`: whoever asks then refuses what could be meant.
+What cannot be read raises `UnclearError`: the caller then refuses what could be meant.
 """
 
 from __future__ import annotations
@@ -13,28 +14,33 @@ from __future__ import annotations
 import os
 
 from holdfast.guard import pipes
-from holdfast.guard.lexer import Variables, WordReader
 from holdfast.guard.pipes import Fed
-from holdfast.guard.wrappers import (
-    BEHIND_A_VERB,
+from holdfast.guard.programs import (
+    SHELLS,
+    WRAPPER_VERBS,
+    WRAPPERS,
+    Options,
+    is_typed_into,
+    parsed,
+    program,
+    script_at,
+    starts_shell,
+    unwrapped,
+    values_of,
+)
+from holdfast.guard.syntax import (
     BELOW,
     KEYWORDS,
     LOST,
-    RUNS_ANOTHER,
-    SHELLS,
     UNKNOWN,
     Command,
     UnclearError,
     Word,
     begun,
-    behind_options,
+    closing,
     is_assignment,
-    is_typed_into,
-    mark_of,
-    place_of_script,
-    starts_shell,
-    unwrapped,
 )
+from holdfast.guard.variables import Draft, Variables, changed, split
 
 COMMANDS_MAX = 2_000
 DEPTH_MAX = 12
@@ -44,6 +50,10 @@ LINE_CHARS_MAX = 4_000_000
 """Longer ones would take longer to read than a host waits, and no system runs them."""
 _OPENS = frozenset({"if", "for", "while", "until", "select", "case", "{"})
 _CLOSES = frozenset({"fi", "done", "esac", "}"})
+_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
+_SPECIAL = frozenset("?!#@*$-")
+_Place = tuple[str, int]
+"""A folder, and how certain it is: see `Command.lost`."""
 
 
 class Here:
@@ -51,8 +61,8 @@ class Here:
 
     __slots__ = ("command", "delimiter", "is_quoted", "words")
 
-    def __init__(self, delimiter: str, words: list[Word], *, is_quoted: bool) -> None:
-        self.delimiter, self.words, self.is_quoted = delimiter, words, is_quoted
+    def __init__(self, delimiter: Word, words: list[Word]) -> None:
+        self.delimiter, self.is_quoted, self.words = delimiter.text, delimiter.is_quoted, words
         self.command: Command | None = None
 
 
@@ -65,14 +75,17 @@ def commands_of(text: str, cwd: str) -> list[Command]:
     return found
 
 
-class _Reader(WordReader):
+class _Reader:
     """Reads one text; substitutions are read by another one on the same list."""
 
     def __init__(self, text: str, cwd: str, found: list[Command], known: Variables, depth: int, *, at: int = 0) -> None:
         if depth > DEPTH_MAX:
             raise UnclearError("it is nested too deeply")
-        super().__init__(text, cwd, found, known, at=at)
-        self.depth = depth
+        self.text, self.cwd, self.found, self.known, self.depth, self.at = text, cwd, found, known, depth, at
+        self.open_variable = ""
+        """The first variable with several values in the word that is being read."""
+        self.mark, self.names = "", list[Word]()
+        """The placeholder of `xargs -I` or `find -exec` in this text, and the names that replace it."""
         self.lost = 0
         self.words: list[Word] = []
         self.outputs: list[Word] = []
@@ -85,14 +98,14 @@ class _Reader(WordReader):
         self.produced: list[Fed | None] = []
         """The output of each command whose output is not piped on."""
         self.before = (cwd, 0)
-        self.pushed: list[tuple[str, int]] = []
-        self.others: list[tuple[str, int]] = []
+        self.pushed: list[_Place] = []
+        self.others: list[_Place] = []
         """Folders in which the commands may run as well: a `cd` may fail, or may not run at all."""
-        self.blocks: list[list[tuple[str, int]]] = []
+        self.blocks: list[list[_Place]] = []
         """The folders at the beginning of each `if`, loop, `case` and `{` around this place."""
         self.list_began = self.places
         self.is_conditional = self.may_stay = False
-        self.if_moved: list[tuple[str, int]] = []
+        self.if_moved: list[_Place] = []
         """Behind `cd … ||`, the folders if the `cd` succeeds."""
 
     def inner(self, text: str, at: int = 0, cwd: str = "") -> _Reader:
@@ -104,7 +117,7 @@ class _Reader(WordReader):
         return reader
 
     def substituted(self, text: str, at: int, end: str) -> tuple[int, list[Word] | None]:
-        """Read the commands of a substitution; return the position after it and its output, None if unknown."""
+        """Read a substitution; return the position after it and its output, None if that is unknown."""
         inner = self.inner(text, at)
         after = inner.read(end)
         if any(each is None for each in inner.produced):
@@ -137,12 +150,179 @@ class _Reader(WordReader):
         found = self.text.find(char, self.at)
         return len(self.text) if found < 0 else found
 
+    # Words.
+
+    def all_words(self) -> list[Word]:
+        """Read a word; if an expansion in it has several values, return the word with each of them."""
+        start, count, self.open_variable = self.at, len(self.found), ""
+        words = [self.word()]
+        name = self.open_variable
+        values = self.known.values(name, self.cwd) if name else []
+        if len(values) > 1 and self.known.may_choose(len(values)):
+            words = []
+            for value in values:
+                self.at = start
+                del self.found[count:]
+                self.known.choose(name, value)
+                words.append(self.word())
+            self.known.choose(name, None)
+        words = [each for word in words for each in split(word)]
+        if self.mark and any(self.mark in word.text for word in words):
+            self.known.spend(len(words) * len(self.names))
+            words = [each for word in words for each in pipes.filled(word, self.mark, self.names)]
+        return words
+
+    def word(self) -> Word:
+        draft = Draft()
+        parts = draft.parts
+        while self.at < len(self.text):
+            char = self.text[self.at]
+            if char == "(" and parts and self.begins_pattern(parts[-1]):
+                draft.unsure(is_pattern=True, is_exact=True)
+                end = closing(self.text, self.at) + 1
+                parts.append(self.text[self.at : end])
+                self.at = end
+            elif char in " \t\r\n;&|()<>":
+                break
+            elif char == "\\":
+                if self.text[self.at + 1 : self.at + 2] != "\n":
+                    parts.append(self.text[self.at + 1 : self.at + 2])
+                self.at += 2
+            elif char == "'":
+                end = self.end_of("'")
+                parts.append(self.text[self.at + 1 : end])
+                self.at, draft.is_quoted = end + 1, True
+            elif char == '"':
+                draft.is_quoted = True
+                self.double_quoted(draft)
+            elif char in "$`":
+                count = len(parts)
+                self.expansion(draft)
+                draft.unquote(count)
+            else:
+                if char in "*?[" or (char == "{" and not self.text.startswith("{}", self.at)):
+                    draft.unsure(is_pattern=True, is_exact=True)
+                parts.append(char)
+                self.at += 1
+        return draft.word()
+
+    def begins_pattern(self, before: str) -> bool:
+        """Does a bracket within a word belong to a pattern, as in `*(.)`? `name()` is a function, `a=(1)` an array."""
+        return not before.endswith("=") and self.text[self.at + 1 : self.at + 64].lstrip()[:1] not in {"", ")"}
+
+    def end_of(self, quote: str) -> int:
+        """Return where the text ends that the quote at this place begins."""
+        end = self.text.find(quote, self.at + 1)
+        if end < 0:
+            raise UnclearError(f"a {quote} is missing")
+        return end
+
+    def ansi_quoted(self, draft: Draft) -> None:
+        """Read `$'…'`. Only escaped quotes are decoded; any other escape makes the word uncertain."""
+        self.at += 2
+        while self.at < len(self.text):
+            char = self.text[self.at]
+            self.at += 1
+            if char == "'":
+                return
+            if char == "\\":
+                char = self.text[self.at : self.at + 1]
+                self.at += 1
+                if char not in {"'", '"', "\\"}:
+                    draft.unsure()
+            draft.parts.append(char)
+        raise UnclearError("a ' is missing")
+
+    def double_quoted(self, draft: Draft) -> None:
+        self.at += 1
+        while self.at < len(self.text):
+            char = self.text[self.at]
+            if char == '"':
+                self.at += 1
+                return
+            if char == "\\" and self.text[self.at + 1 : self.at + 2] in {"$", "`", '"', "\\", "\n"}:
+                draft.parts.append(self.text[self.at + 1].replace("\n", ""))
+                self.at += 2
+            elif char in "$`":
+                self.expansion(draft)
+            else:
+                draft.parts.append(char)
+                self.at += 1
+        raise UnclearError('a " is missing')
+
+    def expand_only(self, text: str) -> Word:
+        """Expand a text as within double quotes; the commands that it substitutes are read."""
+        if "$" not in text and "`" not in text:
+            return Word(text)
+        return self.inner('"' + text.replace('"', "'") + '"').word()
+
+    def expansion(self, draft: Draft) -> None:
+        """Read `$name`, `${…}`, `$((…))`, `$(…)` or backquotes, and append the value if it is known."""
+        rest, start = self.text[self.at : self.at + 3], self.at
+        if rest[0] == "`":
+            end = self.end_of("`")
+            _, values = self.substituted(self.text[self.at + 1 : end], 0, "")
+            self.at = end + 1
+            self.value_of(self.known.put(f"{id(self)}:{start}", values), draft)
+        elif rest.startswith("$((") and (end := closing(self.text, self.at + 1)) == closing(self.text, self.at + 2) + 1:
+            self.expand_only(self.text[self.at + 3 : end - 1])
+            self.at = end + 1
+            self.value_of("#", draft)
+        elif rest.startswith("$("):
+            self.at, values = self.substituted(self.text, self.at + 2, ")")
+            self.value_of(self.known.put(f"{id(self)}:{start}", values), draft)
+        elif rest.startswith("${"):
+            end = closing(self.text, self.at + 1, "{}")
+            expression = self.text[self.at + 2 : end]
+            self.at = end + 1
+            self.braced(expression, draft)
+        elif rest.startswith("$'"):
+            self.ansi_quoted(draft)
+        elif rest.startswith('$"'):
+            self.at += 1
+        else:
+            self.at += 1
+            name = _name_at(self.text, self.at)
+            if not name and self.text[self.at : self.at + 1] not in _SPECIAL:
+                draft.parts.append("$")
+                return
+            name = name or self.text[self.at]
+            self.at += len(name)
+            self.value_of(name, draft)
+
+    def braced(self, expression: str, draft: Draft) -> None:
+        """Read the inside of `${…}`: a name, and an operator with its own text."""
+        name = _name_at(expression, 0)
+        if not name and (expression[:1] in {"@", "*"} or expression in _SPECIAL):
+            name = expression[:1]
+        operator = expression[len(name) :]
+        if operator.startswith("[") and "]" in operator:
+            operator = operator[operator.index("]") + 1 :]
+        given = self.expand_only(operator.lstrip(":-=+?%#/"))
+        has_default = operator[:2] in {":-", ":="} or operator[:1] in {"-", "="}
+        if operator.lstrip(":")[:1] == "+" or (has_default and not self.known.values(name, self.cwd)):
+            draft.append(given)
+        elif not name and expression[:1] == "#":
+            self.value_of("#", draft)
+        else:
+            self.value_of(name, draft, operator)
+
+    def value_of(self, name: str, draft: Draft, operator: str = "") -> None:
+        """Append the value of a variable, or mark the word as uncertain if it has none or several."""
+        values = self.known.values(name, self.cwd)
+        if len(values) == 1:
+            draft.append(changed(values[0], operator))
+            return
+        if len(values) > 1:
+            self.open_variable = self.open_variable or name
+        draft.unsure()
+
     # Operators.
 
     def operator(self, char: str) -> None:
         rest = self.text[self.at : self.at + 3]
-        if char in "<>" and self.compares():
-            self.words.append(Word(char))
+        if char in "<>" and [word.text for word in begun(self.words)[:1]] == ["[["] and self.words[-1].text != "]]":
+            self.words.append(Word(char))  # `[[ a > b ]]` redirects nothing.
             self.at += 1
         elif char in "<>" or rest.startswith("&>"):
             self.redirection(rest)
@@ -175,11 +355,6 @@ class _Reader(WordReader):
             if char == "\n":
                 self.skip_here_documents()
 
-    def compares(self) -> bool:
-        """Are these the words of `[[ a > b ]]`? Nothing is redirected there."""
-        words = begun(self.words)
-        return bool(words) and words[0].text == "[[" and self.words[-1].text != "]]"
-
     def redirection(self, rest: str) -> None:
         if self.words and self.words[-1].text.isdecimal() and self.text[self.at - 1 : self.at].isdecimal():
             self.words.pop()
@@ -198,7 +373,7 @@ class _Reader(WordReader):
         targets = self.all_words()
         target = targets[0]
         if operator in {"<<", "<<-"}:
-            self.here.append(Here(target.text, self.words, is_quoted=target.is_quoted))
+            self.here.append(Here(target, self.words))
         elif operator == "<<<":
             self.typed.append(" ".join(each.text for each in targets))
         elif operator == ">&" and (target.text.isdecimal() or target.text == "-"):
@@ -212,11 +387,10 @@ class _Reader(WordReader):
         """Pass over the text of here-documents; what they would substitute is read, and what a shell would run."""
         for here in self.here:
             body = []
-            while True:
-                if self.at >= len(self.text):
-                    break
-                line = self.text[self.at : self._until("\n")]
-                self.at = min(self._until("\n") + 1, len(self.text))
+            while self.at < len(self.text):
+                end = self._until("\n")
+                line = self.text[self.at : end]
+                self.at = min(end + 1, len(self.text))
                 if line.lstrip("\t") == here.delimiter:
                     break
                 body.append(line)
@@ -256,7 +430,10 @@ class _Reader(WordReader):
                 self.script(text, self.cwd)
             for here in fed_here:
                 here.words = words
-        produced = self.output_of(words, fed, *place) if words else Fed([])
+        if place[1] and words and words[0].text == "pwd":
+            produced = Fed(pipes.below([Word(place[0])])) if place[1] == BELOW else None
+        else:
+            produced = pipes.out_of(words, fed, place[0]) if words else Fed([])
         if is_pipe:
             self.fed = produced
             if words and words[0].text == "cat":
@@ -266,17 +443,17 @@ class _Reader(WordReader):
         self.settle(words, places, separator, is_piped=is_pipe or is_piped)
 
     @property
-    def places(self) -> list[tuple[str, int]]:
+    def places(self) -> list[_Place]:
         """Every folder in which the next command may run."""
         return [(self.cwd, self.lost), *self.others]
 
     @places.setter
-    def places(self, places: list[tuple[str, int]]) -> None:
+    def places(self, places: list[_Place]) -> None:
         (self.cwd, self.lost), *self.others = dict.fromkeys(places)
         if len(places) > PLACES_MAX:
             raise UnclearError("it may run in too many folders")
 
-    def may_be_in(self, places: list[tuple[str, int]]) -> None:
+    def may_be_in(self, places: list[_Place]) -> None:
         self.places = [*self.places, *places]
 
     def enter_and_leave(self, words: list[Word]) -> None:
@@ -293,11 +470,11 @@ class _Reader(WordReader):
             elif not (word.text in KEYWORDS or is_assignment(word.text) or "function" in words[max(0, at - 1)].text):
                 return
 
-    def settle(self, words: list[Word], places: list[tuple[str, int]], separator: str, *, is_piped: bool) -> None:
+    def settle(self, words: list[Word], places: list[_Place], separator: str, *, is_piped: bool) -> None:
         """Decide where the next command may run: `places` are those of this one, which may be a `cd`."""
         if is_piped:
             self.places = places  # In a process of its own.
-        elif self.places != places and words and os.path.basename(words[0].text) in {"cd", "pushd"}:
+        elif self.places != places and program(words) in {"cd", "pushd"}:
             is_there = self.cwd in self.known.folders or os.path.isdir(self.cwd) or not os.path.isdir(places[0][0])
             self.may_stay = self.may_stay or self.is_conditional or not is_there
             if separator == "||":
@@ -316,26 +493,14 @@ class _Reader(WordReader):
                 self.may_be_in(self.if_moved)
             self.list_began, self.may_stay, self.if_moved = self.places, False, []
 
-    def output_of(self, words: list[Word], fed: Fed | None, cwd: str, lost: int) -> Fed | None:
-        if lost and words[0].text == "pwd":
-            return Fed(pipes.below([Word(cwd)])) if lost == BELOW else None
-        return pipes.out_of(words, fed, cwd)
-
     def keep(self, words: list[Word], outputs: list[Word], cwd: str, fed: Fed | None = None) -> None:
         """Keep a command, and read those that it runs itself."""
         outer = self.mark, self.names
-        while words and (name := os.path.basename(words[0].text)) in RUNS_ANOTHER:
-            wrapper, mark = words, mark_of(words)
-            words, cwd, script = unwrapped(words, cwd)
+        while (name := program(words)) in WRAPPERS:
+            wrapper = words
+            words, cwd, script, options = unwrapped(words, cwd)
             if name in {"xargs", "parallel"}:
-                words, names = pipes.names_for(words, fed)
-                self.mark, self.names = mark, names
-                if name == "parallel" and words and " " in words[0].text:
-                    # It hands a line to a shell.
-                    text = words[0].text
-                    script, words = text if mark in text else f"{text} {mark}", []
-                elif words:
-                    words = self.with_names(words, names, mark)
+                words, script = self.with_input(name, words, options, fed)
             elif name == "env" and script:
                 script, words = f"env {script} {pipes.quoted(words)}", []
             elif name == "watch" and words:
@@ -348,12 +513,21 @@ class _Reader(WordReader):
         if words or outputs:
             if len(self.found) >= COMMANDS_MAX:
                 raise UnclearError("it has too many commands")
-            self.found.append(Command(words, cwd, outputs, self.lost))
             others = self.others if cwd == self.cwd else [(cwd, self.lost)] * len(self.others)
-            self.found += [Command(words, place, outputs, lost) for place, lost in others]
+            self.found += [Command(words, place, outputs, lost) for place, lost in [(cwd, self.lost), *others]]
         if words:
-            self.follow(os.path.basename(words[0].text), words, cwd, fed)
+            self.follow(program(words), words, cwd, fed)
         self.mark, self.names = outer
+
+    def with_input(self, name: str, words: list[Word], options: Options, fed: Fed | None) -> tuple[list[Word], str]:
+        """Return the command that `xargs` or `parallel` runs, or the line that `parallel` hands to a shell."""
+        mark = next((word.text for word in values_of(options, "-I")), "") or "{}"
+        words, names = pipes.names_for(words, fed)
+        self.mark, self.names = mark, names
+        if name == "parallel" and words and " " in words[0].text:
+            text = words[0].text
+            return [], text if mark in text else f"{text} {mark}"
+        return self.with_names(words, names, mark) if words else [], ""
 
     def with_names(self, words: list[Word], names: list[Word], mark: str, *, is_added: bool = True) -> list[Word]:
         self.known.spend(len(names) * sum(mark in word.text for word in words))
@@ -366,7 +540,7 @@ class _Reader(WordReader):
         elif name == "eval":
             self.places = self.script(" ".join(word.text for word in words[1:]), cwd).places
         elif name in SHELLS:
-            if at := place_of_script(words):
+            if at := script_at(words):
                 before = self.known.positional(words[at + 2 :])
                 self.script(words[at].text, cwd)
                 self.known.positional(before)
@@ -374,8 +548,8 @@ class _Reader(WordReader):
             self.known.folders |= {os.path.normpath(os.path.join(cwd, word.text)) for word in words[1:]}
         elif name == "trap" and words[2:] and words[1].text != "-":
             self.script(words[1].text, cwd)
-        elif name in BEHIND_A_VERB and len(words) > 1 and words[1].text in BEHIND_A_VERB[name]:
-            self.keep(behind_options(words[2:]), [], cwd, fed)
+        elif name in WRAPPER_VERBS and len(words) > 1 and words[1].text == WRAPPER_VERBS[name]:
+            self.keep(parsed(name, words[2:], stops=True)[1], [], cwd, fed)
         elif name == "find":
             self.found_by_find(words, cwd)
         elif name == "holdfast":
@@ -399,7 +573,7 @@ class _Reader(WordReader):
         self.before = here
         self.known.add("OLDPWD", Word(here[0]) if not here[1] else UNKNOWN)
 
-    def gone(self, place: tuple[str, int], target: Word) -> tuple[str, int]:
+    def gone(self, place: _Place, target: Word) -> _Place:
         """Return where `cd` leads from a place."""
         folder, lost = place
         if target.text == "-":
@@ -412,7 +586,6 @@ class _Reader(WordReader):
         return folder, LOST
 
     def script(self, text: str, cwd: str) -> _Reader:
-        """Read a command line within this one; return its reader."""
         reader = self.inner(text, cwd=cwd)
         reader.read("")
         return reader
@@ -422,8 +595,14 @@ class _Reader(WordReader):
         places = pipes.below(pipes.places_of_find(words))
         for at, word in enumerate(words):
             if word.text in {"-exec", "-execdir", "-ok", "-okdir"}:
-                end = next(
-                    (place for place in range(at + 1, len(words)) if words[place].text in {";", "+"}), len(words)
-                )
+                end = next((each for each in range(at + 1, len(words)) if words[each].text in {";", "+"}), len(words))
                 self.mark, self.names = "{}", places
                 self.keep(self.with_names(words[at + 1 : end], places, "{}", is_added=False), [], cwd)
+
+
+def _name_at(text: str, start: int) -> str:
+    """Return the name of a variable that begins at a position; "" if none does."""
+    end = start
+    while text[end : end + 1] in _LETTERS:
+        end += 1
+    return text[start:end]

@@ -1,0 +1,254 @@
+"""What is known of programs: their options, which run another program, which are shells, which wait for input."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from holdfast.guard.syntax import Command, Word, begun, is_assignment
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+SHELLS = _names("sh bash dash zsh ksh ash fish")
+WRAPPERS = dict.fromkeys(
+    _names(
+        "builtin busybox caffeinate chronic command coproc doas env exec ionice linux32 linux64 nice nohup parallel"
+        " pkexec prlimit runuser setarch setpriv setsid stdbuf strace sudo time unbuffer unshare watch xargs"
+    ),
+    0,
+) | {"chroot": 1, "chrt": 1, "flock": 1, "script": 1_000, "su": 1_000, "taskset": 1, "timeout": 1}
+"""Programs that run the command behind their options, and how many operands stand before it."""
+WRAPPER_VERBS = {
+    "bundle": "exec", "pdm": "run", "pipenv": "run", "pnpm": "exec", "poetry": "run", "rye": "run", "uv": "run",
+}  # fmt: skip
+"""Programs that run the command behind one of their verbs; they are commands that a rule may name themselves."""
+_SHELL_OPTIONS = "oO rcfile init-file"
+_COPY_OPTIONS = "St suffix target-directory"
+_SQL_OPTIONS = "ehuPDS execute host user port database socket"
+_VIM_OPTIONS = "cu"
+_OPTIONS = {
+    **dict.fromkeys(SHELLS, _SHELL_OPTIONS),
+    **dict.fromkeys(WRAPPER_VERBS, "Cp directory env-file extra group package project python with with-editable"
+                                   " with-requirements"),
+    "awk": "iFvf",
+    "bun": "e eval print",
+    "caffeinate": "tw",
+    "chroot": " userspec groups",
+    "chrt": "TPD",
+    "cp": _COPY_OPTIONS,
+    "curl": "AbcCdDeEFHKmoPQrtTuUwxXyYz output",
+    "doas": "uC",
+    "env": "uCS unset chdir split-string",
+    "exec": "a",
+    "flock": "wEc timeout wait conflict-exit-code command",
+    "git": "Cc git-dir work-tree namespace exec-path config-env",
+    "git apply": "Cp directory exclude include",
+    "git archive": "o output",
+    "git clean": "e exclude",
+    "git diff": " output",
+    "git format-patch": "o output output-directory",
+    "git log": " output",
+    "git push": "o push-option repo receive-pack exec recurse-submodules",
+    "git restore": "s source",
+    "git show": " output",
+    "install": "mogSt mode owner group suffix target-directory",
+    "ionice": "cn class classdata",
+    "ln": _COPY_OPTIONS,
+    "lua": "el",
+    "mapfile": "dnOsuCc",
+    "mariadb": _SQL_OPTIONS,
+    "mongosh": "f eval file host port",
+    "mv": _COPY_OPTIONS,
+    "mysql": _SQL_OPTIONS,
+    "nice": "n adjustment",
+    "node": "eCr eval require import",
+    "nvim": _VIM_OPTIONS,
+    "parallel": "aCdEIjLnNPsS arg-file basefile colsep delay delimiter env halt jobs joblog load max-args max-procs"
+                " memfree nice results retries return sshlogin tagstring timeout tmpdir wd workdir",
+    "patch": "BDFdgiorVYz directory input output",
+    "perl": "eEIMm",
+    "php": "Bdcr",
+    "pkexec": " user",
+    "prlimit": "po",
+    "psql": "cdfFhLoPpRTUv command dbname file host output port username variable",
+    "python": "cmWX",
+    "read": "dinNptu",
+    "readarray": "dnOsuCc",
+    "ruby": "eIr",
+    "runuser": "cgGsu command group shell user",
+    "scp": "FJPScilo",
+    "script": "cEmo command echo logging-format output-limit",
+    "sed": "efl expression file",
+    "setpriv": " bounding-set groups inh-caps rgid ruid euid egid",
+    "shred": "ns",
+    "sort": "kotST output",
+    "stdbuf": "ioe input output error",
+    "strace": "aeEopPsu",
+    "su": "cgGs command group shell session-command",
+    "sudo": "CDghpRrtTUu user group host prompt close-from chdir chroot command-timeout other-user role type",
+    "tar": "bCfgHIKLNTVX directory exclude exclude-from file files-from",
+    "time": "fo format output",
+    "timeout": "sk signal kill-after",
+    "touch": "dtr date reference",
+    "truncate": "sr size reference",
+    "unshare": "SGRw setuid setgid root wd",
+    "unzip": "dPx",
+    "vi": _VIM_OPTIONS,
+    "vim": _VIM_OPTIONS,
+    "watch": "nq equexit interval",
+    "wget": "aeioOPQtTwU output-document",
+    "xargs": "nIPLsdaE max-args max-procs max-lines max-chars delimiter arg-file",
+}  # fmt: skip
+"""Options that take the next word: first the letters, then the long ones."""
+_OPTIONS |= dict.fromkeys(_names("egrep fgrep grep"), "ABCDdefm exclude exclude-dir file include max-count regexp")
+_OPTIONS |= dict.fromkeys(
+    _names("ack ag fd fdfind rg"), "ABCETdefgjmt exclude file glob iglob max-count max-depth regexp type type-not"
+)
+_ATTACHED = {"mariadb": "p", "mysql": "p", "perl": "i", "ruby": "i", "sed": "i"}
+"""Options whose value, if there is one, stands in the same word."""
+_SCRIPTS = {"env": "-S --split-string", "flock": "-c --command", "runuser": "-c --command", "script": "-c --command",
+            "su": "-c --command --session-command"}  # fmt: skip
+"""Options whose value is a command line."""
+_FOLDERS = {"env": "-C --chdir", "sudo": "-D --chdir"}
+_TAKES_SETTINGS = _names("doas env sudo")
+
+Options = list[tuple[str, Word | None]]
+
+
+def program(words: Sequence[Word]) -> str:
+    """Return the name of the program that words run; "" if there are none."""
+    return os.path.basename(words[0].text) if words else ""
+
+
+def parsed(name: str, words: Sequence[Word], *, stops: bool = False) -> tuple[Options, list[Word]]:
+    """Tell the options, each with its value, from the operands; with `stops` the options end at the first operand.
+
+    `-iS x` is `-i -S x`, and `-uana` is `-u ana`.
+    """
+    letters, _, names = _OPTIONS.get(name, "").partition(" ")
+    attached, long = _ATTACHED.get(name, ""), names.split()
+    options: Options = []
+    operands: list[Word] = []
+    rest = iter(words)
+    for word in rest:
+        text, value, takes_next = word.text, None, False
+        if text == "--" or (stops and (text[:1] != "-" or text == "-")):
+            return options, [*operands, *([] if text == "--" else [word]), *rest]
+        if text[:1] != "-" or text == "-":
+            operands.append(word)
+            continue
+        if text[:2] == "--":
+            option, equals, _ = text.partition("=")
+            value = word[len(option) + 1 :] if equals else None
+            takes_next = not equals and option[2:] in long
+        else:
+            end = next((at for at in range(1, len(text)) if text[at] in letters or text[at] in attached), len(text) - 1)
+            options += [(f"-{letter}", None) for letter in text[1:end]]
+            option, value = f"-{text[end]}", word[end + 1 :] if text[end + 1 :] else None
+            takes_next = value is None and text[end] in letters
+        options.append((option, next(rest, None) if takes_next else value))
+    return options, operands
+
+
+def values_of(options: Options, *names: str) -> list[Word]:
+    return [value for option, value in options if option in names and value is not None]
+
+
+def has_option(options: Options, *names: str) -> bool:
+    return any(option in names for option, _ in options)
+
+
+def unwrapped(words: Sequence[Word], cwd: str) -> tuple[list[Word], str, str, Options]:
+    """Remove a program that runs another one, with its own options.
+
+    Returns the command behind it, where that runs, a command line that an option gave instead, and the options.
+    """
+    name, rest = program(words), list(words[1:])
+    if name == "runuser" and not has_option(parsed(name, rest, stops=True)[0], "-u", "--user"):
+        name = "su"
+    options: Options = []
+    operands = WRAPPERS[name]
+    while rest:
+        found, after = parsed(name, rest, stops=True)
+        options += found
+        if operands and name == "script" and len(after) < len(rest) and rest[len(rest) - len(after) - 1].text == "--":
+            operands = 0
+        if after and operands:
+            operands -= 1
+        elif not (after and name in _TAKES_SETTINGS and is_assignment(after[0].text)):
+            rest = after
+            break
+        rest = after[1:]
+    for folder in values_of(options, *_FOLDERS.get(name, "").split()):
+        cwd = os.path.join(cwd, folder.text)
+    scripts = values_of(options, *_SCRIPTS.get(name, "").split())
+    return rest, cwd, scripts[-1].text if scripts else "", options
+
+
+def script_at(words: Sequence[Word]) -> int:
+    """Return the position of the command line that a shell is given; 0 if it has none."""
+    rest = [word for word in words[1:] if word.text[:1] != "+"]
+    options, operands = parsed(program(words), rest, stops=True)
+    if not operands or not has_option(options, "-c"):
+        return 0
+    return next(at for at, word in enumerate(words) if at and word is operands[0])
+
+
+def starts_shell(words: Sequence[Word]) -> bool:
+    """Tell whether a program that was given no command runs a shell instead."""
+    takes_shell = any(word.text in {"-i", "-s", "--login", "--shell"} for word in words[1:])
+    return program(words) in ({"chroot", "script", "su", "doas", "sudo"} if takes_shell else {"chroot", "script", "su"})
+
+
+def is_typed_into(words: list[Word]) -> bool:
+    """Is this a shell that runs what it reads on its standard input?"""
+    words = begun(words)
+    while program(words) in WRAPPERS:
+        words = unwrapped(words, "/")[0]
+    if program(words) not in SHELLS or script_at(words):
+        return False
+    options, operands = parsed(program(words), words[1:], stops=True)
+    return not operands or has_option(options, "-s")
+
+
+_INTERPRETERS = _names(
+    "R bun deno ghci iex ipython irb jshell julia lua node nodejs perl php pry pypy python ruby scala tclsh"
+)
+"""They run the script that is named, or else their input."""
+_CODE = _names("-c -e -E -m -p -r --eval --print --test --batch")
+_CLIENTS = {
+    "mariadb": _names("-e --execute"),
+    "mongosh": _names("-f --eval --file"),
+    "mysql": _names("-e --execute"),
+    "psql": _names("-c -f -l --command --file --list"),
+}
+"""They run the command of one of these options, or else their input; operands name a database."""
+_EDITORS = _names("ed emacs ex gdb nano nvim pico vi view vim")
+
+
+def is_interactive(command: Command) -> bool:
+    """Tell whether a command reads what to do from the terminal.
+
+    Codex calls no hook for what is typed into a running program, so starting such a program is refused there.
+    """
+    name = program(command.words)
+    if not name or command.has_input:
+        return False
+    name = name if name in _CLIENTS or name in _EDITORS else name.rstrip("0123456789.")
+    options, operands = parsed(name, command.words[1:])
+    given = {option for option, _ in options}
+    if given & ({"-V", "--help", "--version"} if name in _CLIENTS else {"-V", "-h", "--help", "--version"}):
+        return False
+    if name in SHELLS:
+        return not script_at(command.words) and (not operands or not given.isdisjoint({"-i", "-s"}))
+    if name in _INTERPRETERS:
+        return not (given & _CODE or operands) or ("-i" in given and name not in {"perl", "ruby"})  # There: in place.
+    if name in _CLIENTS:
+        return given.isdisjoint(_CLIENTS[name])
+    if name == "sqlite":
+        return len(operands) < 2  # noqa: PLR2004 - the database and the statement
+    texts = command.texts[1:]
+    return name in _EDITORS and not any(text[:1] == "+" or text in _CODE or text[:3] == "-es" for text in texts)
