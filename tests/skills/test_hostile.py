@@ -191,7 +191,7 @@ def test_a_file_of_somebody_else_is_left() -> None:
         folder.chmod(0o777)
         (folder / ".mcp.json").write_text("{}")
         os.seteuid(OTHER_USER)
-        [work] = placing.install([CLAUDE], Scope(folder), Parts(skill=False, hooks=False))
+        [work] = placing.plan([CLAUDE], Scope(folder), Parts(skill=False, hooks=False), is_install=True)
         carried = placing.carry(work, Scope(folder))
     finally:
         os.seteuid(0)
@@ -205,7 +205,7 @@ def test_what_changed_in_the_meantime_is_not_overwritten(project: Path) -> None:
     """A host that writes its file between our reading and our writing keeps what it wrote."""
     (project / ".mcp.json").write_text("{}")
     scope = Scope(project)
-    [work] = placing.install([CLAUDE], scope, Parts(skill=False, hooks=False))
+    [work] = placing.plan([CLAUDE], scope, Parts(skill=False, hooks=False), is_install=True)
     (project / ".mcp.json").write_text('{"theirs": 1}')
     carried = placing.carry(work, scope)
     assert carried.outcomes[0].word is Word.LEFT and "meantime" in carried.reason

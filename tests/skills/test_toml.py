@@ -8,11 +8,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from holdfast.skills.jsonedit import NotUnderstood
-from holdfast.skills.tomledit import Table, insert, remove
+from holdfast.skills.jsonedit import Entry, NotUnderstood
+from holdfast.skills.tomledit import insert, remove
 from tests.support import proof
 
-TABLE = Table(("mcp_servers", "holdfast"), {"command": "holdfast", "args": ["mcp"]})
+TABLE = Entry(("mcp_servers",), "holdfast", {"command": "holdfast", "args": ["mcp"]})
 
 MANY = settings(max_examples=proof.count("skills: documents"), deadline=None)
 
@@ -58,7 +58,7 @@ def test_what_is_added_can_be_taken_out_byte_for_byte(text: str) -> None:
     before = loads(text)
     changed = insert(text, TABLE)
     after = tomllib.loads(changed)
-    assert after["mcp_servers"].pop("holdfast") == dict(TABLE.values)
+    assert after["mcp_servers"].pop("holdfast") == TABLE.value
     assert after == {"mcp_servers": {}, **before}
     assert changed.startswith(text)
     assert remove(changed, TABLE) == text

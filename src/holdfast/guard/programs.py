@@ -211,7 +211,7 @@ def is_typed_into(words: list[Word]) -> bool:
     if program(words) not in SHELLS or script_at(words):
         return False
     options, operands = parsed(program(words), words[1:], stops=True)
-    return not operands or has_option(options, "-s")
+    return all(word.text[:1] == "-" for word in operands) or has_option(options, "-s")
 
 
 _INTERPRETERS = _names(
@@ -238,7 +238,7 @@ def is_interactive(command: Command) -> bool:
     if not name or command.has_input:
         return False
     name = name if name in _CLIENTS or name in _EDITORS else name.rstrip("0123456789.")
-    options, operands = parsed(name, command.words[1:])
+    options, operands = parsed(name, [word for word in command.words[1:] if word.text != "-"])
     given = {option for option, _ in options}
     if given & ({"-V", "--help", "--version"} if name in _CLIENTS else {"-V", "-h", "--help", "--version"}):
         return False

@@ -20,13 +20,14 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 DEPTH_MAX = 100
 """So deep is no configuration; deeper ones would use up the stack."""
 
 Json = dict[str, "Json"] | list["Json"] | str | int | float | bool | None
 
+_BLANK = " \t\r\n"
 _SPACE = re.compile(r"[ \t\r\n]*")
 _COMMENT = re.compile(r"//[^\r\n]*|/\*.*?\*/", re.DOTALL)
 _STRING = re.compile(r'"(?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*"')
@@ -39,38 +40,43 @@ class NotUnderstood(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One member of an object, from its key on, or one element of an array."""
+    """One member of an object, from its key on, or one element of an array; `comma` is where the one behind it is."""
 
     key: str | None
     start: int
     node: Node
     comma: int | None
-    """Where the comma behind it stands; the last one may have none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One value, from its first character to the one behind its last."""
+    """One value, from its first character to the one behind its last.
+
+    `comments` are begin and end of the comments right inside of it, not inside of its items.
+    """
 
     start: int
     end: int
     value: Json
     items: tuple[Item, ...] = ()
-    comments: tuple[tuple[int, int], ...] = field(default=())
-    """Begin and end of the comments that stand right inside of it, not inside of its items."""
+    comments: tuple[tuple[int, int], ...] = ()
 
     def member(self, key: str) -> Node | None:
         return next((item.node for item in self.items if item.key == key), None)
 
 
+def load(text: str) -> Json:
+    return scan(text).value
+
+
 def scan(text: str) -> Node:
     """Find the object that the text is. Raises `NotUnderstood`."""
     scanner = _Scanner(text)
-    start, _ = scanner.skip(0)
+    start = scanner.skip(0, [])
     if text[start : start + 1] != "{":
         raise NotUnderstood(f"{_place(text, start)}: an object `{{…}}` was expected")
     root = scanner.value(start, 0)
-    end, _ = scanner.skip(root.end)
+    end = scanner.skip(root.end, [])
     if end != len(text):
         raise NotUnderstood(f"{_place(text, end)}: there is more behind the object")
     return root
@@ -84,14 +90,14 @@ class _Scanner:
     def __init__(self, text: str) -> None:
         self._text = text
 
-    def skip(self, position: int) -> tuple[int, list[tuple[int, int]]]:
-        """Pass over white space and comments; return where the next token is, and the comments."""
-        comments: list[tuple[int, int]] = []
+    def skip(self, position: int, comments: list[tuple[int, int]]) -> int:
+        """Pass over white space and comments, which are noted; return where the next token is."""
         while True:
-            position = _end(_SPACE, self._text, position)
+            if space := _SPACE.match(self._text, position):
+                position = space.end()
             found = _COMMENT.match(self._text, position)
             if found is None:
-                return position, comments
+                return position
             comments.append(found.span())
             position = found.end()
 
@@ -104,31 +110,37 @@ class _Scanner:
             case "[":
                 return self._container(start, "]", depth)
             case '"':
-                end, word = self._string(start)
-                return Node(start, end, word)
-        found = _PLAIN.match(self._text, start)
-        if found is None:
-            raise self._unexpected(start)
-        try:
-            return Node(start, found.end(), json.loads(found[0]))
-        except ValueError:  # More digits than Python reads.
-            raise self._unexpected(start) from None
+                return self._scalar(_STRING, start)
+        return self._scalar(_PLAIN, start)
 
-    def _string(self, start: int) -> tuple[int, str]:
-        found = _STRING.match(self._text, start)
-        if found is None:
-            raise self._unexpected(start)
-        return found.end(), str(json.loads(found[0]))
+    def _scalar(self, pattern: re.Pattern[str], start: int) -> Node:
+        found = pattern.match(self._text, start)
+        try:
+            if found is not None:
+                return Node(start, found.end(), json.loads(found[0]))
+        except ValueError:  # More digits than Python reads.
+            pass
+        raise self._unexpected(start)
 
     def _container(self, start: int, close: str, depth: int) -> Node:
         items: list[Item] = []
-        position, comments = self.skip(start + 1)
-        while self._text[position : position + 1] != close:
+        comments: list[tuple[int, int]] = []
+        position = self.skip(start + 1, comments)
+        while not self._is(position, close):
             if items and items[-1].comma is None:
                 raise self._unexpected(position)
-            item, position, passed = self._item(position, close, depth)
-            items.append(item)
-            comments += passed
+            first, key = position, None
+            if close == "}":
+                name = self._scalar(_STRING, position)
+                key, position = str(name.value), self.skip(name.end, [])
+                if not self._is(position, ":"):
+                    raise self._unexpected(position)
+                position = self.skip(position + 1, [])
+            node = self.value(position, depth + 1)
+            position, comma = self.skip(node.end, comments), None
+            if self._is(position, ","):
+                comma, position = position, self.skip(position + 1, comments)
+            items.append(Item(key, first, node, comma))
         members: Json = [item.node.value for item in items]
         if close == "}":
             members = {str(item.key): item.node.value for item in items}
@@ -136,22 +148,8 @@ class _Scanner:
                 raise NotUnderstood(f"{_place(self._text, start)}: this object has the same key twice")
         return Node(start, position + 1, members, tuple(items), tuple(comments))
 
-    def _item(self, start: int, close: str, depth: int) -> tuple[Item, int, list[tuple[int, int]]]:
-        """Read one item and its comma; return where the next token is, and the comments around the comma."""
-        key, position = None, start
-        if close == "}":
-            position, key = self._string(start)
-            position, _ = self.skip(position)
-            if self._text[position : position + 1] != ":":
-                raise self._unexpected(position)
-            position, _ = self.skip(position + 1)
-        node = self.value(position, depth + 1)
-        position, comments = self.skip(node.end)
-        if self._text[position : position + 1] != ",":
-            return Item(key, start, node, None), position, comments
-        comma = position
-        position, more = self.skip(comma + 1)
-        return Item(key, start, node, comma), position, comments + more
+    def _is(self, position: int, mark: str) -> bool:
+        return self._text.startswith(mark, position)
 
     def _unexpected(self, position: int) -> NotUnderstood:
         found = self._text[position : position + 10].split("\n")[0]
@@ -159,18 +157,9 @@ class _Scanner:
         return NotUnderstood(f"{_place(self._text, position)}: {said}")
 
 
-def _end(pattern: re.Pattern[str], text: str, position: int) -> int:
-    found = pattern.match(text, position)
-    return found.end() if found else position
-
-
-_BLANK = " \t\r\n"
-_INDENT = re.compile(r"[ \t]*")
-
-
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One thing in a JSON text: the keys of the containers on the way to it, its own key, and its value.
+    """One thing in a file: the keys of the containers on the way to it, its own key, and its value.
 
     Without a key it is an element of an array. What stands `beside` are members that the file needs too: they are
     written behind ours, where they are missing and the first container is ours.
@@ -216,25 +205,16 @@ def remove(text: str, entry: Entry) -> str | None:
 
     Raises `NotUnderstood`, also if there is no such entry, or if a comment stands in it.
     """
-    root = scan(text)
-    chain = [root]
-    for key in entry.path:
-        found = chain[-1].member(key)
-        if found is None:
-            raise NotUnderstood(f"there is no {key!r}")
-        chain.append(found)
-    at = next((at for at in reversed(range(len(chain[-1].items))) if _is(chain[-1].items[at], entry)), None)
-    if at is None:
-        raise NotUnderstood("there is no such entry")
-    if has_comment(text, chain[-1].items[at]):
-        raise NotUnderstood("a comment stands in the entry")
+    chain, at = _found(text, entry)
     while len(chain) > 1 and _was_made_by_us(text, chain[-1]):
         child = chain.pop()
         at = next(at for at, item in enumerate(chain[-1].items) if item.node is child)
+    root = chain[-1]
     if len(chain) > 1:
-        return _cut(text, chain[-1], at)
+        return _cut(text, root, at)
     last = at + _beside_at(root, at, entry)
-    if at == 0 and last == len(root.items) - 1 and _was_made_by_us(text, root, last) and _is_alone(text, root):
+    is_alone = root.start == 0 and not text[root.end :].strip(_BLANK)
+    if at == 0 and last == len(root.items) - 1 and _was_made_by_us(text, root, last) and is_alone:
         return None
     for each in range(last, at - 1, -1):
         text = _cut(text, scan(text), each)
@@ -242,29 +222,28 @@ def remove(text: str, entry: Entry) -> str | None:
 
 
 def replace(text: str, entry: Entry, old: Json) -> str:
-    """Return the text with the entry in the place of the last one that has the value `old`.
+    """Return the text with the entry in the place of the last one that has the value `old`. Raises as `remove`."""
+    chain, at = _found(text, Entry(entry.path, entry.key, old))
+    item = chain[-1].items[at]
+    is_long = "\n" in text[item.start : item.node.end]
+    ours = _item(text, chain[-1], entry.key, entry.value, _indent_at(text, item.start) if is_long else None)
+    return text[: item.start] + ours + text[item.node.end :]
 
-    Raises `NotUnderstood`, also if there is no such entry, or if it contains a comment.
-    """
-    node = scan(text)
+
+def _found(text: str, entry: Entry) -> tuple[list[Node], int]:
+    """Return the containers from the root to the last item that is equal to an entry, and its index."""
+    chain = [scan(text)]
     for key in entry.path:
-        found = node.member(key)
+        found = chain[-1].member(key)
         if found is None:
             raise NotUnderstood(f"there is no {key!r}")
-        node = found
-    before = Entry(entry.path, entry.key, old)
-    item = next((item for item in reversed(node.items) if _is(item, before)), None)
-    if item is None:
-        raise NotUnderstood("there is no such entry")
-    if has_comment(text, item):
-        raise NotUnderstood("a comment stands in the entry")
-    if "\n" in text[item.start : item.node.end]:
-        indent, line = _indent_at(text, item.start), _indent_at(text, node.start)
-        unit = indent.removeprefix(line) if indent.startswith(line) and indent != line else "  "
-        ours = render(entry.value, indent, unit, newline_of(text))
-    else:
-        ours = re.sub(r"\n\s*", " ", render(entry.value))
-    return text[: item.start] + _item(entry.key, ours) + text[item.node.end :]
+        chain.append(found)
+    for at, item in reversed(tuple(enumerate(chain[-1].items))):
+        if item.key == entry.key and same(item.node.value, entry.value):
+            if re.search(r"//|/\*", _STRING.sub("", text[item.start : item.node.end])):
+                raise NotUnderstood("a comment stands in the entry")
+            return chain, at
+    raise NotUnderstood("there is no such entry")
 
 
 def render(value: Json, indent: str = "", unit: str = "  ", newline: str = "\n") -> str:
@@ -288,12 +267,6 @@ def newline_of(text: str) -> str:
     return found[0] if found else "\n"
 
 
-def has_comment(text: str, item: Item) -> bool:
-    """Does a comment stand inside of an item? Then somebody wrote into it."""
-    without_strings = _STRING.sub("", text[item.start : item.node.end])
-    return "//" in without_strings or "/*" in without_strings
-
-
 # --- Adding -----------------------------------------------------------------------------------------------------------
 
 
@@ -313,35 +286,36 @@ def _deepest(root: Node, entry: Entry) -> tuple[Node, int]:
 
 def _appended(text: str, node: Node, key: str | None, value: Json) -> str:
     """Return the text with one more item at the end of a container."""
-    line = _indent_at(text, node.start)
+    newline, line = newline_of(text), _indent_at(text, node.start)
     if not node.items:
         at = node.comments[-1][1] if node.comments else node.start + 1
-        space = newline_of(text) + line if node.comments else ""
-        return text[:at] + space + _item(key, render(value, line, newline=newline_of(text))) + text[at:]
+        return text[:at] + (newline + line if node.comments else "") + _item(text, node, key, value, line) + text[at:]
     last = node.items[-1]
     end = last.node.end if last.comma is None else last.comma + 1
     at = max([end, *(comment[1] for comment in node.comments)])
-    if "\n" in text[node.start : node.items[0].start] + text[last.node.end : node.end]:
-        indent = _indent_of(text, node)
-        unit = indent.removeprefix(line) if indent.startswith(line) and indent != line else "  "
-        space = newline_of(text) + indent
-        ours = _item(key, render(value, indent, unit, newline_of(text)))
-    else:
-        space = " "
-        ours = _item(key, re.sub(r"\n\s*", " ", render(value)))
+    is_long = "\n" in text[node.start : node.items[0].start] + text[last.node.end : node.end]
+    indent = _indent_of(text, node) if is_long else None
+    ours = (" " if indent is None else newline + indent) + _item(text, node, key, value, indent)
     if last.comma is None:
-        return text[:end] + "," + text[end:at] + space + ours + text[at:]
-    return text[:at] + space + ours + "," + text[at:]
+        return text[:end] + "," + text[end:at] + ours + text[at:]
+    return text[:at] + ours + "," + text[at:]
 
 
-def _item(key: str | None, rendered: str) -> str:
+def _item(text: str, node: Node, key: str | None, value: Json, indent: str | None) -> str:
+    """Write an item of a container in the style of the text, with this indentation or on one line."""
+    if indent is None:
+        rendered = re.sub(r"\n\s*", " ", render(value))
+    else:
+        line = _indent_at(text, node.start)
+        unit = indent.removeprefix(line) if indent.startswith(line) and indent != line else "  "
+        rendered = render(value, indent, unit, newline_of(text))
     return rendered if key is None else f"{json.dumps(key)}: {rendered}"
 
 
 def _indent_at(text: str, position: int) -> str:
     """Return the white space with which the line of a position begins."""
-    found = _INDENT.match(text, text.rfind("\n", 0, position) + 1)
-    return found[0] if found else ""
+    line = text[text.rfind("\n", 0, position) + 1 :]
+    return line[: len(line) - len(line.lstrip(" \t"))]
 
 
 def _indent_of(text: str, node: Node) -> str:
@@ -356,13 +330,9 @@ def _indent_of(text: str, node: Node) -> str:
 # --- Taking out -------------------------------------------------------------------------------------------------------
 
 
-def _is(item: Item, entry: Entry) -> bool:
-    return item.key == entry.key and same(item.node.value, entry.value)
-
-
-def same(one: Json, other: Json) -> bool:
+def same(one: object, other: object) -> bool:
     """Are two values the same? Not as Python has it, where true is 1."""
-    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+    return json.dumps(one, sort_keys=True, default=repr) == json.dumps(other, sort_keys=True, default=repr)
 
 
 def _blank_before(text: str, position: int) -> int:
@@ -375,10 +345,6 @@ def _was_made_by_us(text: str, node: Node, last: int = 0) -> bool:
     first = node.items[0]
     has_space = _blank_before(text, first.start) < first.start
     return len(node.items) == last + 1 and has_space and not node.comments and node.items[-1].comma is None
-
-
-def _is_alone(text: str, root: Node) -> bool:
-    return root.start == 0 and not text[root.end :].strip(_BLANK)
 
 
 def _beside_at(root: Node, at: int, entry: Entry) -> int:

@@ -17,8 +17,7 @@ from pathlib import Path, PurePath
 from holdfast.skills import document, jsonedit, tomledit
 from holdfast.skills.files import Found, LeftAlone, look, put, tidy
 from holdfast.skills.hosts import FAIL_CLOSED, HOOK, NAME, SKILL, Hooks, Host, Place
-from holdfast.skills.jsonedit import Entry, Json, NotUnderstood, scan
-from holdfast.skills.tomledit import Table
+from holdfast.skills.jsonedit import Entry, Json, NotUnderstood, same
 
 PROGRAM = "holdfast"
 MCP_WORDS = ("mcp",)
@@ -130,45 +129,54 @@ class _Document:
 
 
 @dataclass(frozen=True, slots=True)
-class _InJson:
-    """An entry of a JSON file, known by the words behind `holdfast` in what it runs."""
+class _InFile:
+    """An entry of a JSON or TOML file, known by the words behind `holdfast` in what it runs.
+
+    `earlier` are the values that earlier versions wrote; there are none in TOML.
+    """
 
     what: str
     entry: Entry
     words: tuple[str, ...]
     earlier: tuple[Json, ...] = ()
-    empty = "{}\n"
+    is_toml: bool = False
+
+    @property
+    def empty(self) -> str:
+        return "" if self.is_toml else "{}\n"
 
     def added(self, text: str | None) -> tuple[str, Word]:
+        insert = tomledit.insert if self.is_toml else jsonedit.insert
         if text is None:
-            return jsonedit.insert(text, self.entry), Word.ADDED
-        ours, changed = self._found(text)
-        if any(jsonedit.same(each, self.entry.value) for each in ours):
+            return insert(text, self.entry), Word.ADDED
+        ours, is_changed = self._found(text)
+        if any(same(each, self.entry.value) for each in ours):
             return text, Word.THERE
         if ours:
             try:
                 return jsonedit.replace(text, self.entry, ours[-1]), Word.RENEWED
             except NotUnderstood:  # It contains a comment.
                 return text, Word.CHANGED
-        return (text, Word.CHANGED) if changed else (jsonedit.insert(text, self.entry), Word.ADDED)
+        return (text, Word.CHANGED) if is_changed else (insert(text, self.entry), Word.ADDED)
 
     def removed(self, text: str) -> tuple[str | None, Word]:
-        ours, changed = self._found(text)
+        ours, is_changed = self._found(text)
+        remove = tomledit.remove if self.is_toml else jsonedit.remove
         after: str | None = text
         for value in ours:
             if after is None:
                 break
             try:
-                after = jsonedit.remove(after, replace(self.entry, value=value))
-            except NotUnderstood:  # Somebody wrote a comment into it.
+                after = remove(after, replace(self.entry, value=value))
+            except NotUnderstood:  # It contains a comment, or is written in another form.
                 return after, Word.CHANGED
-        if changed:
+        if is_changed:
             return after, Word.CHANGED
         return after, Word.REMOVED if ours else Word.ABSENT
 
     def _found(self, text: str) -> tuple[list[Json], bool]:
         """Return the values of the entries that are ours, and whether there is one that was ours or has its name."""
-        place: Json = scan(text).value
+        place: object = tomledit.load(text) if self.is_toml else jsonedit.load(text)
         for key in self.entry.path:
             place = place.get(key) if isinstance(place, dict) else None
         pairs: list[tuple[str | None, Json]] = []
@@ -176,55 +184,17 @@ class _InJson:
             pairs = [*place.items()]
         elif isinstance(place, list) and self.entry.key is None:
             pairs = [(None, each) for each in place]
-        known = [self.entry.value, *self.earlier]
-        exact = [key == self.entry.key and any(jsonedit.same(value, each) for each in known) for key, value in pairs]
-        others = [pair for pair, is_exact in zip(pairs, exact, strict=True) if not is_exact]
-        named = any(key is not None and key == self.entry.key for key, _ in others)
-        ours = [value for (_, value), is_exact in zip(pairs, exact, strict=True) if is_exact]
-        return ours, named or any(runs(value, self.words) for _, value in others)
+        ours, is_changed = list[Json](), False
+        for name, value in pairs:
+            is_named = name == self.entry.key
+            if is_named and any(same(value, each) for each in (self.entry.value, *self.earlier)):
+                ours.append(value)
+            else:
+                is_changed = is_changed or (is_named and name is not None) or runs(value, self.words)
+        return ours, is_changed
 
 
-@dataclass(frozen=True, slots=True)
-class _InToml:
-    """A table of a TOML file."""
-
-    what: str
-    table: Table
-    words: tuple[str, ...]
-    empty = ""
-
-    def added(self, text: str | None) -> tuple[str, Word]:
-        if text is not None:
-            exact, changed = self._found(text)
-            if exact or changed:
-                return text, Word.THERE if exact else Word.CHANGED
-        return tomledit.insert(text, self.table), Word.ADDED
-
-    def removed(self, text: str) -> tuple[str | None, Word]:
-        exact, changed = self._found(text)
-        after: str | None = text
-        if exact:
-            try:
-                after = tomledit.remove(text, self.table)
-            except NotUnderstood:  # It is written in another form, or has a comment in it.
-                return text, Word.CHANGED
-        if changed:
-            return after, Word.CHANGED
-        return after, Word.REMOVED if exact else Word.ABSENT
-
-    def _found(self, text: str) -> tuple[bool, bool]:
-        place: object = tomledit.load(text)
-        for key in self.table.path[:-1]:
-            place = place.get(key) if isinstance(place, dict) else None
-        if not isinstance(place, dict):
-            return False, False
-        name = self.table.path[-1]
-        exact = place.get(name) == dict(self.table.values)
-        others = {key: value for key, value in place.items() if not (exact and key == name)}
-        return exact, name in others or any(runs(value, self.words) for value in others.values())
-
-
-_Piece = _Document | _InJson | _InToml
+_Piece = _Document | _InFile
 
 
 def runs(value: object, words: tuple[str, ...]) -> bool:
@@ -235,23 +205,21 @@ def runs(value: object, words: tuple[str, ...]) -> bool:
     if isinstance(command, list) and command:
         command, arguments = command[0], command[1:]
     if isinstance(command, str):
-        found = [command] if isinstance(arguments, list) else _split(command)
-        found += [str(each) for each in arguments] if isinstance(arguments, list) else []
+        if isinstance(arguments, list):
+            found = [command, *(str(each) for each in arguments)]
+        else:
+            try:
+                found = shlex.split(command)
+            except ValueError:
+                found = command.split()
         if found and PurePath(found[0]).name == PROGRAM and tuple(found[1 : len(words) + 1]) == words:
             return True
     inner = value.get("hooks")
     return isinstance(inner, list) and any(runs(each, words) for each in inner)
 
 
-def _split(command: str) -> list[str]:
-    try:
-        return shlex.split(command)
-    except ValueError:
-        return command.split()
-
-
 def server_entry(host: Host) -> tuple[Entry, tuple[Json, ...]]:
-    """Return the MCP server as an entry of a JSON file, with the values that earlier versions wrote."""
+    """Return the MCP server as an entry of a file, with the values that earlier versions wrote."""
     value: dict[str, Json] = {key: each if isinstance(each, str) else [*each] for key, each in host.mcp.value.items()}
     if not host.mcp.env:
         return Entry((host.mcp.key,), NAME, value), ()
@@ -284,29 +252,25 @@ def _pieces(host: Host, scope: Scope, parts: Parts) -> Iterator[tuple[Path, _Pie
     if parts.skill and (folder := scope.path(host.skill)):
         yield folder / SKILL, _Document("the skill", document.FILE)
     if parts.mcp and (path := scope.path(host.mcp.place)):
-        if path.suffix == ".toml":
-            yield path, _InToml("the MCP server", Table((host.mcp.key, NAME), host.mcp.value), MCP_WORDS)
-        else:
-            entry, earlier = server_entry(host)
-            yield path, _InJson("the MCP server", entry, MCP_WORDS, earlier)
+        entry, earlier = server_entry(host)
+        yield path, _InFile("the MCP server", entry, MCP_WORDS, earlier, path.suffix == ".toml")
     if parts.hooks and host.hooks is not None and (path := scope.path(host.hooks.place)):
         if host.hooks.plugin is not None:
             yield path, _Document("the plugin of the guard", host.hooks.plugin)
         for entry, earlier in hook_entries(host):
-            yield path, _InJson(f"the hook for {entry.path[-1]}", entry, HOOK_WORDS, earlier)
+            yield path, _InFile(f"the hook for {entry.path[-1]}", entry, HOOK_WORDS, earlier)
 
 
 # --- Planning and doing -----------------------------------------------------------------------------------------------
 
 
-def install(hosts: Iterable[Host], scope: Scope, parts: Parts) -> list[Work]:
-    """Plan what has to be done to have it all in place."""
-    return [_planned(path, scope, pieces, is_install=True) for path, pieces in _by_file(hosts, scope, parts)]
-
-
-def uninstall(hosts: Iterable[Host], scope: Scope, parts: Parts) -> list[Work]:
-    """Plan what has to be done to have none of it."""
-    return [_planned(path, scope, pieces, is_install=False) for path, pieces in _by_file(hosts, scope, parts)]
+def plan(hosts: Iterable[Host], scope: Scope, parts: Parts, *, is_install: bool) -> list[Work]:
+    """Plan what has to be done to have all of it in place, or none of it."""
+    files: dict[Path, list[_Piece]] = {}
+    for host in hosts:
+        for path, piece in _pieces(host, scope, parts):
+            files.setdefault(path, []).append(piece)
+    return [_planned(path, scope, pieces, is_install=is_install) for path, pieces in files.items()]
 
 
 def carry(work: Work, scope: Scope) -> Work:
@@ -322,16 +286,11 @@ def carry(work: Work, scope: Scope) -> Work:
     return work
 
 
-def _by_file(hosts: Iterable[Host], scope: Scope, parts: Parts) -> list[tuple[Path, list[_Piece]]]:
-    files: dict[Path, list[_Piece]] = {}
-    for host in hosts:
-        for path, piece in _pieces(host, scope, parts):
-            files.setdefault(path, []).append(piece)
-    return [*files.items()]
-
-
 def _planned(path: Path, scope: Scope, pieces: list[_Piece], *, is_install: bool) -> Work:
-    plan = Work(path, None, None, tuple(Outcome(each.what, Word.ABSENT) for each in pieces), by_hand=_by_hand(pieces))
+    by_hand: str | None = None
+    for piece in pieces:  # What a file would hold if all these were alone in it.
+        by_hand, _ = piece.added(by_hand)
+    nothing = Work(path, None, None, tuple(Outcome(each.what, Word.ABSENT) for each in pieces), by_hand=by_hand or "")
     content: bytes | None = None
     try:
         found = look(path, None if scope.is_user else scope.base)
@@ -341,22 +300,19 @@ def _planned(path: Path, scope: Scope, pieces: list[_Piece], *, is_install: bool
             raise LeftAlone(found.obstacle)
     except (LeftAlone, NotUnderstood) as error:
         if not is_install and content is not None and PROGRAM.encode() not in content:
-            return plan  # Whatever it is, nothing of ours is in it.
-        return plan.left(str(error) if isinstance(error, LeftAlone) else f"it was not understood: {error}")
-    return Work(path, found, after, outcomes, by_hand=plan.by_hand)
-
-
-def _by_hand(pieces: list[_Piece]) -> str:
-    """Return what a file would hold if all these were alone in it."""
-    text: str | None = None
-    for piece in pieces:
-        text, _ = piece.added(text)
-    return text or ""
+            return nothing  # Whatever it is, nothing of ours is in it.
+        return nothing.left(str(error) if isinstance(error, LeftAlone) else f"it was not understood: {error}")
+    return replace(nothing, found=found, after=after, outcomes=outcomes)
 
 
 def _changed(found: Found, pieces: list[_Piece], *, is_install: bool) -> tuple[bytes | None, tuple[Outcome, ...]]:
     """Apply all pieces to what was found."""
-    mark, text = _decoded(found.content)
+    content = found.content or b""
+    mark = codecs.BOM_UTF8 if content.startswith(codecs.BOM_UTF8) else b""
+    try:
+        text = None if found.content is None else content.removeprefix(mark).decode()
+    except UnicodeDecodeError:
+        raise NotUnderstood("it is not UTF-8") from None
     if any(isinstance(each, _Document) for each in pieces) and found.path.is_symlink():
         raise LeftAlone("it is a link; what it leads to is not ours")
     outcomes = []
@@ -370,13 +326,3 @@ def _changed(found: Found, pieces: list[_Piece], *, is_install: bool) -> tuple[b
         # We write no mark and no links: the file is somebody's, and an empty one stays, unless all of it was ours.
         text = pieces[0].empty
     return None if text is None else mark + text.encode(), tuple(outcomes)
-
-
-def _decoded(content: bytes | None) -> tuple[bytes, str | None]:
-    if content is None:
-        return b"", None
-    mark = codecs.BOM_UTF8 if content.startswith(codecs.BOM_UTF8) else b""
-    try:
-        return mark, content.removeprefix(mark).decode()
-    except UnicodeDecodeError:
-        raise NotUnderstood("it is not UTF-8") from None

@@ -12,14 +12,12 @@ The text itself says later what was there before us:
 from __future__ import annotations
 
 import copy
+import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 
-from holdfast.skills.jsonedit import NotUnderstood, newline_of
-
-Value = str | list[str]
+from holdfast.skills.jsonedit import Entry, NotUnderstood, newline_of
 
 _TOKEN = re.compile(
     r'"""(?:\\.|[^\\])*?"""(?:"{1,2})?'
@@ -36,65 +34,53 @@ _TOKEN = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A table of plain values, by the path of its header."""
-
-    path: tuple[str, ...]
-    values: Mapping[str, Value]
-
-    def lines(self, newline: str = "\n") -> str:
-        """Write it, without a newline at the end."""
-        pairs = (f"{key} = {_written(value)}" for key, value in self.values.items())
-        return newline.join([f"[{'.'.join(self.path)}]", *pairs])
-
-
-@dataclass(frozen=True, slots=True)
-class _Statement:
-    """A header, or a key with its value, from the begin of its line to its end, without the newline."""
-
-    start: int
-    end: int
-    text: str
-
-
-def insert(text: str | None, table: Table) -> str:
+def insert(text: str | None, entry: Entry) -> str:
     """Return the text with the table at its end; None is a file that is not there. Raises `NotUnderstood`."""
     if text is None:
-        return table.lines() + "\n"
+        return _lines(entry) + "\n"
     before = load(text)
     newline = newline_of(text)
-    lines = table.lines(newline)
+    lines = _lines(entry, newline)
     ends = not text or text.endswith("\n")
     changed = text + newline + lines + newline if ends else text + newline * 2 + lines
     try:
-        is_right = load(changed) == _with(before, table) and remove(changed, table) == text
+        is_right = load(changed) == _with(before, entry) and remove(changed, entry) == text
     except NotUnderstood:
         is_right = False
     if not is_right:
-        raise NotUnderstood(f"it is written so that [{'.'.join(table.path)}] cannot be added at its end")
+        raise NotUnderstood(f"it is written so that {_header(entry)} cannot be added at its end")
     return changed
 
 
-def remove(text: str, table: Table) -> str | None:
+def remove(text: str, entry: Entry) -> str | None:
     """Return the text without the table; None if the file was ours as a whole.
 
     Raises `NotUnderstood`, also if the table is not there as lines of its own, or if a comment stands in it.
     """
     load(text)
     statements = list(_statements(text))
-    at = next((at for at, each in enumerate(statements) if _path(each.text) == table.path), None)
+    path = (*entry.path, entry.key)
+    at = next((at for at, (start, end) in enumerate(statements) if _path(text[start:end].strip()) == path), None)
     if at is None:
-        raise NotUnderstood(f"there are no lines [{'.'.join(table.path)}]")
-    last = at
-    while last + 1 < len(statements) and not statements[last + 1].text.startswith("["):
-        last += 1
-    start, end = statements[at].start, statements[last].end
+        raise NotUnderstood(f"there are no lines {_header(entry)}")
+    start, end = statements[at]
+    for first, last in statements[at + 1 :]:
+        if text[first:last].strip().startswith("["):
+            break
+        end = last
     if any(found["comment"] for found in _TOKEN.finditer(text, start, end)):
         raise NotUnderstood("a comment stands in it")
-    if table.lines() + "\n" == text:
-        return None
-    return _cut(text, start, end)
+    return None if _lines(entry) + "\n" == text else _cut(text, start, end)
+
+
+def _header(entry: Entry) -> str:
+    return f"[{'.'.join((*entry.path, str(entry.key)))}]"
+
+
+def _lines(entry: Entry, newline: str = "\n") -> str:
+    """Write the table, without a newline at the end. Plain strings and lists are the same in JSON and TOML."""
+    values = entry.value if isinstance(entry.value, dict) else {}
+    return newline.join([_header(entry), *(f"{key} = {json.dumps(value)}" for key, value in values.items())])
 
 
 def load(text: str) -> dict[str, object]:
@@ -119,43 +105,31 @@ def _cut(text: str, start: int, end: int) -> str:
     return before + text[end:]
 
 
-def _with(before: dict[str, object], table: Table) -> dict[str, object]:
+def _with(before: dict[str, object], entry: Entry) -> dict[str, object]:
     """Return what a text will mean with the table in it."""
-    after = copy.deepcopy(before)
-    place = after
-    for key in table.path:
+    place = after = copy.deepcopy(before)
+    for key in entry.path:
         found = place.setdefault(key, {})
         if not isinstance(found, dict):
             raise NotUnderstood(f"{key!r} is not a table")
         place = found
-    place.update(table.values)
+    place[str(entry.key)] = entry.value
     return after
 
 
-def _written(value: Value) -> str:
-    if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    return "[" + ", ".join(_written(each) for each in value) + "]"
-
-
-def _statements(text: str) -> Iterator[_Statement]:
-    """Find all headers and keys of a text that tomllib has taken."""
+def _statements(text: str) -> Iterator[tuple[int, int]]:
+    """Find the lines of all headers and keys of a text that tomllib has taken, without the newline behind them."""
     start, depth, has_content = 0, 0, False
     for found in _TOKEN.finditer(text):
         if found["newline"] and depth == 0:
             if has_content:
-                yield _statement(text, start, found.start())
+                yield start, found.start() - text.endswith("\r", start, found.start())
             start, has_content = found.end(), False
             continue
         depth += bool(found["open"]) - bool(found["close"])
         has_content = has_content or not (found["comment"] or not found[0].strip())
     if has_content:
-        yield _statement(text, start, len(text))
-
-
-def _statement(text: str, start: int, end: int) -> _Statement:
-    end -= text[start:end].endswith("\r")
-    return _Statement(start, end, text[start:end].strip())
+        yield start, len(text) - text.endswith("\r", start)
 
 
 def _path(statement: str) -> tuple[str, ...]:

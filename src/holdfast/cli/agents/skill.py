@@ -94,7 +94,7 @@ def install(hosts: list[Host], scope: Scope, parts: Parts, *, dry_run: bool) -> 
     if not hosts:
         known = ", ".join(host.name for host in HOSTS)
         raise click.UsageError(f"no host of agents has a folder in {scope.base}; name one with --for: {known}")
-    code = _do(placing.install(hosts, scope, parts), scope, dry_run=dry_run, bad={Word.LEFT})
+    code = _do(placing.plan(hosts, scope, parts, is_install=True), scope, dry_run=dry_run, bad={Word.LEFT})
     for host in hosts:
         _tell_missing(host, scope, parts)
     for problem in problems(scope, _scope(None, is_user=True)):
@@ -117,7 +117,7 @@ def uninstall(hosts: list[Host], scope: Scope, parts: Parts, *, dry_run: bool) -
     from holdfast.skills import placing
     from holdfast.skills.placing import Word
 
-    works = placing.uninstall(hosts or HOSTS, scope, parts)
+    works = placing.plan(hosts or HOSTS, scope, parts, is_install=False)
     if all(outcome.word is Word.ABSENT for work in works for outcome in work.outcomes):
         output.hint(output.plain(f"there is nothing of Holdfast's in {scope.base}"))
         return output.OK
