@@ -23,7 +23,7 @@ from holdfast.client.deadline import Term
 from holdfast.client.operations.claims import claim
 from holdfast.client.operations.effects import Close, Flow, Open, Policy, Read
 from holdfast.client.operations.exchange import ask, get
-from holdfast.client.operations.leases import keep_renewed, renew_once, renewal_of_session
+from holdfast.client.operations.leases import Renewal, keep_renewed, renew_once
 from holdfast.client.options import Wanted
 from holdfast.client.records import Place
 from holdfast.client.transports.failover import Addresses
@@ -535,11 +535,11 @@ def test_a_renewal_waits_for_a_leader() -> None:
     """T4: a server without a leader is asked again within the term; if none leads till its end, it is out of reach."""
     world = World(scripted(leaderless(), leaderless(), renewed(), STOP))
     term = Term("j", 7, world.now(), 60_000)
-    world.run(keep_renewed(term, renewal_of_session("s").request, POLICY))
+    world.run(keep_renewed(term, Renewal("s", None).request, POLICY))
     assert term.loss is not None and term.loss.reason == "released", "it was renewed, and given back by another"
     world = World(scripted(leaderless()))
     term = Term("j", 7, world.now(), 60_000)
-    world.run(keep_renewed(term, renewal_of_session("s").request, POLICY))
+    world.run(keep_renewed(term, Renewal("s", None).request, POLICY))
     assert term.loss is not None and term.loss.reason == "unreachable"
 
 
@@ -550,7 +550,7 @@ def test_a_renewal_leaves_time_for_the_other_addresses(addresses: int, share: fl
     term = Term("j", 7, world.now(), 6_000)
     left = term.left_ms(world.now()) / 1_000
     policy = msgspec.structs.replace(POLICY, addresses=addresses)
-    assert world.run(renew_once(term, renewal_of_session("s").request, policy)) is False
+    assert world.run(renew_once(term, Renewal("s", None).request, policy)) is False
     assert world.sent[0].answer_seconds == pytest.approx(left * share)
 
 

@@ -37,10 +37,10 @@ def test_lost_claim_is_given_up() -> None:
     world.advance(61)
     world.network = scripted(FREED)
     with pytest.raises(LeaseLost) as caught:
-        world.run(held._releasing(None, None, None))
+        world.run(held._releasing())
     assert (caught.value.reason, caught.value.token) == ("expired", 7)
     assert bodies(world.sent)[-1] == {"lease_id": LEASE, "outcome": "failed"}
-    world.run(held._releasing(None, None, None))
+    world.run(held._releasing())
     assert len(world.sent) == 2
 
 
@@ -50,8 +50,9 @@ def test_giving_up_does_not_hide_the_loss() -> None:
     held = HeldClaim(mine, POLICY)
     world.advance(61)
     world.network = scripted(BROKEN)
+    held._how = ("done", None, 5)
     with pytest.raises(LeaseLost):
-        world.run(held._releasing("done", None, 5))
+        world.run(held._releasing())
     assert len(world.sent) == 2 and world.sent[1].answer_seconds <= 2
 
 
@@ -61,7 +62,7 @@ def test_told_loss_has_nothing_to_give_up() -> None:
     held = HeldClaim(mine, POLICY)
     mine.term.lose(Loss("revoked", "op", "because", told=True))
     with pytest.raises(LeaseLost, match="op has revoked it"):
-        world.run(held._releasing(None, None, None))
+        world.run(held._releasing())
     assert len(world.sent) == 1
 
 
@@ -71,7 +72,7 @@ def test_release_that_was_not_heard_of() -> None:
     held = HeldClaim(mine, POLICY)
     world.network = scripted(BROKEN)
     with pytest.raises(Unreachable):
-        world.run(held._releasing(None, None, None))
+        world.run(held._releasing())
     assert held.released and held.remaining == 0
     with pytest.raises(LeaseReleased):
         held.raise_if_lost()
@@ -85,7 +86,7 @@ def test_release_is_tried_no_longer_than_the_lease_lives() -> None:
     world.network = scripted(BROKEN)
     began = world.now()
     with pytest.raises(Unreachable):
-        world.run(held._releasing(None, None, None))
+        world.run(held._releasing())
     assert world.now().boot_ms - began.boot_ms <= 2_000
     assert max(sent.answer_seconds for sent in world.sent[1:]) <= 2
 
@@ -102,7 +103,7 @@ def test_note_extends_and_a_told_loss_is_kept() -> None:
     with pytest.raises(LeaseLost, match="because"):
         world.run(held._renewing("n", None))
     assert mine.term.loss is not None and mine.term.loss.told
-    world.run(held._releasing(None, None, None))
+    world.run(held._releasing())
 
 
 @pytest.mark.parametrize("unheard", [BROKEN, KeyboardInterrupt()])
@@ -121,7 +122,7 @@ def test_transfer_that_was_not_heard_of(unheard: BaseException) -> None:
     assert mine.term.loss is not None and mine.term.loss.reason == "unreachable"
     world.network = scripted(FREED)
     with pytest.raises(LeaseLost):
-        world.run(held._releasing(None, None, None))
+        world.run(held._releasing())
     assert world.paths[-1] == "POST /locks/j/release"
 
 
@@ -132,7 +133,7 @@ def test_interrupted_group_is_given_back_whole(interrupt: BaseException) -> None
     group = ClaimGroup([HeldClaim(got()[1], POLICY) for _ in range(3)])
     world.network = scripted(interrupt, FREED)
     with pytest.raises(type(interrupt)):
-        world.run(group._releasing(None, None, None))
+        world.run(group._releasing())
     assert all(held.released for held in group)
     assert len({request.key for request in world.sent[1:]}) == 3
 
@@ -144,7 +145,7 @@ def test_group_says_what_went_wrong_first() -> None:
     gone = problem(404, "lease_not_current", ended="expired")
     world.network = scripted(gone, FREED, problem(404, "revoked"))
     with pytest.raises(LeaseLost) as caught:
-        world.run(group._releasing(None, None, None))
+        world.run(group._releasing())
     assert caught.value.reason == "expired"
     assert len(world.sent) == 4
 

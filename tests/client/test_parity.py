@@ -39,7 +39,6 @@ DIFFERENT_WORDS = {
     "Holdfast",
     "Holdfast.close",
     "Claim",
-    "Claim.release",
     "Claims",
     "Session",
 }

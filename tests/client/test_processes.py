@@ -300,7 +300,7 @@ def test_what_is_left_at_exit_is_given_back(
     ]
     assert [client.job(f"{job}{more}").attempts for more in ("", "/4")] == [1, 0]
     said = capfd.readouterr().err
-    assert said.count("to the end of the program") == 3 and "the session left lived" in said
+    assert said.count("to the end of the program") == 3 and "the session left was held" in said
 
 
 def test_a_gone_server_does_not_keep_a_program_from_its_end(tmp_path: Path, job: str) -> None:

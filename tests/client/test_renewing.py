@@ -14,9 +14,8 @@ from holdfast.client.operations.effects import Send
 from holdfast.client.operations.events import Follower
 from holdfast.client.operations.leases import (
     ANSWER_SHARE,
+    Renewal,
     keep_renewed,
-    renewal_of_lease,
-    renewal_of_session,
     watch_deadline,
 )
 from holdfast.client.operations.sessions import open_session
@@ -49,7 +48,7 @@ def kept(*steps: object, share: float = 0.5) -> tuple[World, Term]:
     world = World(scripted(*steps), share=share)  # type: ignore[arg-type]
     term = Term("j", 7, world.now(), TTL_MS)
     claimed = World(scripted(acquired())).run(claim("j", Wanted(ttl=60, owner="o"), POLICY)).claim
-    world.run(keep_renewed(term, renewal_of_lease(claimed).request, POLICY))
+    world.run(keep_renewed(term, Renewal(claimed.lease_id, claimed.job_id).request, POLICY))
     return world, term
 
 
@@ -230,7 +229,7 @@ OPENED = answer(
 
 def test_session_is_kept_with_all_of_it() -> None:
     """S4: one request keeps a session and every lease that is bound to it."""
-    assert renewal_of_session(HOLDER).request(1.5) == Send("POST", f"/sessions/{HOLDER}/renew-all", answer_seconds=1.5)
+    assert Renewal(HOLDER, None).request(1.5) == Send("POST", f"/sessions/{HOLDER}/renew-all", answer_seconds=1.5)
 
 
 UNKNOWN = problem(401, "authentication_failed")
@@ -240,7 +239,7 @@ def _kept_session(*steps: object) -> tuple[World, Term]:
     """Keep a session of a minute against a script, until its second renewal at the latest."""
     world = World(scripted(*steps))  # type: ignore[arg-type]
     term = Term("", None, world.now(), TTL_MS)
-    renewal = renewal_of_session(HOLDER, "its-secret")
+    renewal = Renewal(HOLDER, None, "its-secret")
     world.run(keep_renewed(term, renewal.request, POLICY, renewal.look))
     return world, term
 

@@ -273,7 +273,9 @@ def test_client_never_believes_longer_than_the_server(
     model.term = got.term
     if model.until_us is not None and model.until_us <= model.server_us:
         model.check()  # It ended before we heard of it.
-    model.drive(renewing.keep_renewed(got.term, renewing.renewal_of_lease(got.claim).request, POLICY), 100)
+    model.drive(
+        renewing.keep_renewed(got.term, renewing.Renewal(got.claim.lease_id, got.claim.job_id).request, POLICY), 100
+    )
     # Then the client hears nothing any more.
     model.pass_us(200_000_000, asleep=asleep)
     assert model.checks

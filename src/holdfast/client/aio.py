@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import warnings
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar, Unpack
 from weakref import ref
 
-from holdfast.client import base, clock, owners
+from holdfast.client import base, clock
 from holdfast.client.background import SLICE_MS, Background, BackgroundFlow, Kept, Resting, Schedule
 from holdfast.client.base import ClaimingSession, Client
 from holdfast.client.deadline import Term
-from holdfast.client.lease import REMEMBER_SECONDS, ClaimGroup, HeldClaim, HeldSession, mention
+from holdfast.client.lease import ClaimGroup, HeldClaim, HeldSession, mention
 from holdfast.client.operations.claims import Got
 from holdfast.client.operations.effects import (
     Awaiting,
@@ -36,7 +35,7 @@ from holdfast.client.operations.effects import (
     perform_immediate,
 )
 from holdfast.client.operations.events import Follower, OnAway
-from holdfast.client.operations.leases import Renewal, renewal_of_lease, renewal_of_session
+from holdfast.client.operations.leases import Renewal
 from holdfast.client.operations.loss_stream import Ends
 from holdfast.client.options import ClaimOptions
 from holdfast.client.records import Happened, plain_labels
@@ -321,7 +320,47 @@ class Acquiring(Generic[C]):
             await held.__aexit__(kind, error, trace)
 
 
-class AsyncClaim(HeldClaim, Awaiting):
+class Entered(Awaiting):
+    """Something held that an `async with` statement gives back at its end."""
+
+    lost: AsyncLost
+    """An event that is set at the loss."""
+    _how_to_end: ClassVar[str] = "use `async with`, or await release()"
+    raise_if_lost: Any
+    _title: Any
+    _give_back: Any
+    _stop: Any
+    _loss: Any
+
+    def _begin(self, link: AsyncLink, terms: Sequence[Term], on_lost: Callable[[Any], object] | None) -> None:
+        self._link = link
+        self.lost = AsyncLost(terms)
+        self._block = Block(terms)
+        _report_loss(terms, self, on_lost)
+
+    async def __aenter__(self) -> Self:
+        self.raise_if_lost()
+        self._block.enter()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        ours = self._block.leave(kind)
+        try:
+            await self._give_back(outcome=None if error is None or ours else "failed")
+        except HoldfastError as problem:
+            if error is None or ours:
+                raise
+            # What happened in the block matters more.
+            mention(problem, f"{self._title} was not released")
+        finally:
+            self._stop()
+        if ours:
+            raise self._loss()  # The caller knew of the loss before, and the block was cancelled all the same.
+
+
+class AsyncClaim(Entered, HeldClaim):
     """A job that is ours, renewed in the background until it is released or lost.
 
     Use it in an `async with` statement: leaving the block releases it, as failed if by an exception. At a loss the
@@ -329,115 +368,27 @@ class AsyncClaim(HeldClaim, Awaiting):
     """
 
     def __init__(self, link: AsyncLink, got: Got, on_lost: Callable[[AsyncClaim], object] | None) -> None:
-        """Begin to keep it. Made by the client's `claim`."""
         super().__init__(got, link.policy)
-        self._link = link
-        self.lost = AsyncLost([self._term])
-        """An event that is set when the claim is lost."""
-        self._block = Block([self._term])
-        _report_loss([self._term], self, on_lost)
+        self._begin(link, [self._term], on_lost)
         self._kept = self._keep()
 
-    async def __aenter__(self) -> Self:
-        self.raise_if_lost()
-        self._block.enter()
-        return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        ours = self._block.leave(kind)
-        try:
-            await self.release(outcome=None if error is None or ours else "failed")
-        except HoldfastError as problem:
-            if error is None or ours:
-                raise
-            # What happened in the block matters more.
-            mention(problem, f"{self._term.name} was not released")
-        finally:
-            self._stop()
-        if ours:
-            raise self._term.error()  # The caller knew of the loss before, and the block was cancelled all the same.
-
-    async def release(
-        self, *, outcome: str | None = None, result: str | None = None, remember: float | None = None
-    ) -> None:
-        """Give the job back; a second time is harmless. It goes through even if the task is cancelled meanwhile.
-
-        `outcome` is `done` (then `remember` says for how many seconds the job stays done) or `failed` (then it counts
-        as an attempt). Raises `LeaseLost` if it was not ours any more.
-        """
-        try:
-            await self._link.run(self._releasing(outcome, result, remember))
-        finally:
-            self._settle()
-
-    async def done(self, result: str | None = None, *, remember: float = REMEMBER_SECONDS) -> None:
-        """Give the job back as finished: whoever claims it within `remember` seconds gets `JobDone`."""
-        await self.release(outcome="done", result=result, remember=remember)
-
-    def _keep(self) -> Kept:
-        kept: Kept = self._link.keep(self._term, renewal_of_lease(self._claim))
-        return kept
-
-    def __del__(self) -> None:
-        """Warn if it was never given back; it is not renewed any more and ends by itself."""
-        if self._is_dropped:
-            self._stop()
-            owners.retire(self.owner)
-            text = f"{self._term.name} was dropped while held; use `async with`, or await release()"
-            warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
-
-
-class AsyncClaims(ClaimGroup[AsyncClaim], Awaiting):
+class AsyncClaims(Entered, ClaimGroup[AsyncClaim]):
     """Several jobs that are ours, every one of them. An async context manager, as `AsyncClaim`."""
 
     def __init__(self, link: AsyncLink, gots: Sequence[Got], on_lost: Callable[[AsyncClaims], object] | None) -> None:
-        """Begin to keep them. Made by the client's `claim_all`."""
         super().__init__([AsyncClaim(link, got, None) for got in gots])
-        self._link = link
-        self.lost = AsyncLost(self._terms)
-        """An event that is set when the first of them is lost."""
-        self._block = Block(self._terms)
-        _report_loss(self._terms, self, on_lost)
-
-    async def __aenter__(self) -> Self:
-        self.raise_if_lost()
-        self._block.enter()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        ours = self._block.leave(kind)
-        try:
-            await self.release(outcome=None if error is None or ours else "failed")
-        except HoldfastError as problem:
-            if error is None or ours:
-                raise
-            # What happened in the block matters more.
-            mention(problem, f"the claims on {', '.join(self.tokens)} were not all released")
-        finally:
-            self._stop()
-        if ours:
-            raise self._loss()
-
-    async def release(
-        self, *, outcome: str | None = None, result: str | None = None, remember: float | None = None
-    ) -> None:
-        """Give all of them back; raises the first error, after all were tried."""
-        try:
-            await self._link.run(self._releasing(outcome, result, remember))
-        finally:
-            self._settle()
+        self._begin(link, self._terms, on_lost)
 
 
 class AsyncSession(
+    Entered,
     HeldSession[AsyncClaim],
     ClaimingSession[AsyncClaim, AsyncClaims, Acquiring[AsyncClaim], Acquiring[AsyncClaims]],
-    Awaiting,
 ):
     """A session that is ours, kept alive in the background. Use it in an `async with` statement: leaving it ends it."""
+
+    _how_to_end = "use `async with`, or await end()"
 
     def __init__(
         self,
@@ -446,35 +397,10 @@ class AsyncSession(
         opened: tuple[SessionOpenedReply, Term],
         on_lost: Callable[[AsyncSession], object] | None,
     ) -> None:
-        """Begin to keep it. Made by the client's `session`."""
-        reply, term = opened
-        super().__init__(link.policy, reply, term)
-        self._link = link
+        super().__init__(link.policy, *opened)
         self._claimer = claimer
-        self.lost = AsyncLost([term])
-        """An event that is set when the session is lost."""
-        self._block = Block([term])
-        _report_loss([term], self, on_lost)
-        self._kept = link.keep(term, renewal_of_session(reply.session_id, reply.session_secret))
-
-    async def __aenter__(self) -> Self:
-        self.raise_if_lost()
-        self._block.enter()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        ours = self._block.leave(kind)
-        try:
-            await self.end()
-        except HoldfastError as problem:
-            if error is None or ours:
-                raise
-            # What happened in the block matters more.
-            mention(problem, f"the session {self.session_id} was not ended")
-        if ours:
-            raise self._term.error()  # The caller knew of the loss before, and the block was cancelled all the same.
+        self._begin(link, [self._term], on_lost)
+        self._kept = self._keep()
 
     def _adopt(self, got: Any) -> Any:  # noqa: ANN401 - what is about to be claimed
         """Remember what comes of a claim, so that it is not renewed after the session's end."""
@@ -483,20 +409,6 @@ class AsyncSession(
             return super(AsyncSession, self)._adopt(await got)
 
         return Acquiring(get)
-
-    async def end(self) -> None:
-        """End the session, and with it every claim of it, in one step; a second time is harmless."""
-        try:
-            await self._link.run(self._ending())
-        finally:
-            self._stop_all()
-
-    def __del__(self) -> None:
-        """Warn if it was never ended; it is not kept alive any more and ends by itself."""
-        if self._is_dropped:
-            self._stop()
-            text = f"{self._term.name} was dropped while it lived; use `async with`, or await end()"
-            warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
 
 
 # --- The client ------------------------------------------------------------------------------------------------------
@@ -556,10 +468,7 @@ class AsyncHoldfast(
 
         return Acquiring(get)
 
-    def _decorator(
-        self, job_id: str, claim: Callable[[str], Acquiring[AsyncClaim]], *, remember: float | None, skip: bool
-    ) -> Callable[[F], F]:
-        return base.for_coroutine(job_id, claim, remember=remember, skip=skip)
+    _decorator = staticmethod(base.for_coroutine)
 
     async def events(
         self,

@@ -24,6 +24,7 @@ class Answer(msgspec.Struct, frozen=True):
 
     status: int
     headers: Mapping[str, str]
+    """To be asked for names in title case."""
     body: bytes
     url: str = ""
     """Who answered, where several may have been asked."""

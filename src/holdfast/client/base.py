@@ -16,7 +16,6 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from datetime import UTC, datetime
 from functools import partial, wraps
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 import msgspec
@@ -131,11 +130,8 @@ class Client(Operations, ABC, Generic[AnyClaim, AnyClaims, AnySession, GotClaim,
     def _enter(self, flow: Callable[[Trail], Flow[Any]], kind: str, on_lost: Callable[[Any], object] | None) -> Any:  # noqa: ANN401
         """Run a flow that obtains something, and return what keeps that: a `claim`, `claims` or a `session`."""
 
-    @abstractmethod
-    def _decorator(
-        self, job_id: str, claim: Callable[[str], GotClaim], *, remember: float | None, skip: bool
-    ) -> Callable[[F], F]:
-        """Return what lets a function run only while a job is ours."""
+    _decorator: Callable[..., Callable[[Any], Any]]
+    """`for_function` or `for_coroutine`."""
 
     @property
     def url(self) -> str:
@@ -360,28 +356,8 @@ class Skipping(Protocol):
     def __call__(self, function: Callable[P, R], /) -> Callable[P, R | None]: ...
 
 
-class HeldByThread(Protocol):
-    """What an ordinary function needs of its claim."""
-
-    def __enter__(self) -> object: ...
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-    def done(self, *, remember: float) -> None:
-        """Give the job back as finished."""
-
-
-class HeldByCoroutine(Protocol):
-    """What a coroutine function needs of its claim, once it is entered."""
-
-    async def done(self, *, remember: float) -> None:
-        """Give the job back as finished."""
-
-
-def for_function(
-    job_id: str, claim: Callable[[str], HeldByThread], *, remember: float | None, skip: bool
-) -> Callable[[F], F]:
-    """Return the decorator for an ordinary function."""
+def for_function(job_id: str, claim: Callable[[str], Any], *, remember: float | None, skip: bool) -> Callable[[F], F]:
+    """Return the decorator for an ordinary function; `claim` returns what to enter."""
 
     def decorate(function: F) -> F:
         if inspect.iscoroutinefunction(function):
@@ -409,11 +385,7 @@ def for_function(
 
 
 def for_coroutine(
-    job_id: str,
-    claim: Callable[[str], AbstractAsyncContextManager[HeldByCoroutine]],
-    *,
-    remember: float | None,
-    skip: bool,
+    job_id: str, claim: Callable[[str], AbstractAsyncContextManager[Any]], *, remember: float | None, skip: bool
 ) -> Callable[[F], F]:
     """Return the decorator for a coroutine function."""
 

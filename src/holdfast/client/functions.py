@@ -70,12 +70,6 @@ def exclusive(
 def exclusive(
     job_id: str, *, remember: float | None = None, skip: bool = False, **options: Unpack[ClaimOptions]
 ) -> Callable[[F], F] | Skipping:
-    """Let a function run only while this job is ours; a coroutine function too.
-
-    `{date}` in `job_id` is today's date (UTC), `{name}` any argument of the call. With `remember` the job counts as
-    done for so many seconds once the function has returned. Raises `JobHeld` or `JobDone` instead of calling it;
-    with `skip` it returns None and logs the reason. The other options are those of `claim`.
-    """
     check_names(options, ClaimOptions)
 
     def decorate(function: F) -> F:
@@ -87,3 +81,6 @@ def exclusive(
         return base.for_function(job_id, partial(claim, **options), remember=remember, skip=skip)(function)
 
     return decorate
+
+
+exclusive.__doc__ = Holdfast.exclusive.__doc__

@@ -1,12 +1,10 @@
 """What a claim or a session is to its holder, for threads and coroutines alike: everything but waiting.
 
-Whatever has to wait is a flow here, which `sync` and `aio` run. What is still held when the program ends is released
-then, in haste, because nothing would renew it any more.
+Whatever has to wait is a flow here, which `sync` and `aio` run.
 """
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import threading
@@ -14,18 +12,18 @@ import warnings
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 from weakref import WeakSet, ref
 
 import msgspec
 
-from holdfast.client import clock
+from holdfast.client import clock, owners
 from holdfast.client.background import Kept
 from holdfast.client.clock import Instant
 from holdfast.client.deadline import Loss, Term, lost_error
 from holdfast.client.operations import leases, sessions
 from holdfast.client.operations.claims import Got
-from holdfast.client.operations.effects import NOW, Flow, Policy, operation
+from holdfast.client.operations.effects import NOW, Flow, Policy, giving_back, operation
 from holdfast.client.records import JobClaim, Metadata, Previous, gateway_environment, unpacked
 from holdfast.errors import HoldfastError, LeaseLost, LeaseReleased, Refused
 from holdfast.wire.replies import SessionOpenedReply
@@ -35,8 +33,6 @@ log = logging.getLogger("holdfast.client")
 REMEMBER_SECONDS = 86_400
 LAST_TRY_SECONDS = 2.0
 """How long a release may take when the claim is lost already and the server may be gone."""
-EXIT_SECONDS = 2.0
-"""How long releases may go on at exit; one that is begun then may take `LAST_TRY_SECONDS` more."""
 _GONE = frozenset({404, 410})
 
 T = TypeVar("T")
@@ -53,8 +49,12 @@ def mention(problem: HoldfastError, what: str) -> None:
 class Held:
     """Something that is ours for a term: a claim or a session."""
 
+    _link: Any
     _kept: Kept
     _ending_word = "released"
+    _dropped_word = "was dropped while held"
+    _how_to_end: ClassVar[str]
+    """What the caller has to do, for the text of warnings."""
 
     def __init__(self, policy: Policy, term: Term) -> None:
         self._policy = policy
@@ -111,13 +111,41 @@ class Held:
             warnings.warn(text, RuntimeWarning, stacklevel=3)
         return self._is_foreign
 
+    def __del__(self) -> None:
+        # It is not renewed any more, and ends by itself.
+        if self._is_dropped:
+            self._stop()
+            owners.retire(getattr(self, "owner", None))
+            self._warn(self._dropped_word)
+
+    def _warn(self, what: str) -> None:
+        text = f"{self._title} {what}; {self._how_to_end}"
+        warnings.warn(text, ResourceWarning, stacklevel=3, source=self)
+
+    @property
+    def _title(self) -> str:
+        return self._term.name
+
+    def _loss(self) -> LeaseLost:
+        return self._term.error()
+
+    def _renewal(self) -> leases.Renewal:
+        raise NotImplementedError
+
+    def _keep(self) -> Kept:
+        """Renew it in the background."""
+        kept: Kept = self._link.keep(self._term, self._renewal())
+        return kept
+
     def _stop(self) -> None:
-        """Stop renewing it."""
         self._kept.stop()
 
 
 class HeldClaim(Held):
     """A claim and its term."""
+
+    _how: tuple[str | None, str | None, float | None] = ("failed", None, None)
+    """Outcome, result and remember of its release; as it is released at exit, until it is released."""
 
     def __init__(self, got: Got, policy: Policy) -> None:
         super().__init__(policy, got.term)
@@ -243,11 +271,32 @@ class HeldClaim(Held):
         if metadata is not None:
             self._claim = msgspec.structs.replace(self._claim, metadata=metadata)
 
-    def _release(self, policy: Policy, outcome: str | None, result: str | None, remember: float | None) -> Flow[None]:
+    @giving_back
+    def release(
+        self, *, outcome: str | None = None, result: str | None = None, remember: float | None = None
+    ) -> Flow[None]:
+        """Give the job back; a second time is harmless. It goes through even if a task is cancelled meanwhile.
+
+        `outcome` is `done` (then `remember` says for how many seconds the job stays done) or `failed` (then it counts
+        as an attempt). Raises `LeaseLost` if it was not ours any more.
+        """
+        self._how = (outcome, result, remember)
+        return self._releasing()
+
+    @giving_back
+    def done(self, result: str | None = None, *, remember: float = REMEMBER_SECONDS) -> Flow[None]:
+        """Give the job back as finished: whoever claims it within `remember` seconds gets `JobDone`."""
+        self._how = ("done", result, remember)
+        return self._releasing()
+
+    _give_back = release
+
+    def _release(self, policy: Policy) -> Flow[None]:
+        outcome, result, remember = self._how
         how: dict[str, Any] = {"owner": self.owner, "outcome": outcome, "result": result, "remember": remember}
         return leases.release(self.job_id, self.lease_id, policy, **how)
 
-    def _releasing(self, outcome: str | None, result: str | None, remember: float | None) -> Flow[None]:
+    def _releasing(self) -> Flow[None]:
         """Release it, once. Raises `LeaseLost` if there was nothing left to release and the caller does not know yet.
 
         A refusal, for an argument that the server does not take, leaves the claim as it was.
@@ -263,13 +312,14 @@ class HeldClaim(Held):
         if lost:
             if self._term.loss is not None and not self._term.loss.told:
                 # The server may still believe in it; then the next owner need not wait.
-                yield from self._leaving("failed", None, None)
+                self._how = ("failed", None, None)
+                yield from self._leaving()
             if self._told:
                 return
             self._told = True
             raise self._term.error()
         try:
-            yield from self._release(policy, outcome, result, remember)
+            yield from self._release(policy)
             self._is_back = True
         except LeaseLost as error:
             self._told = self._is_back = True
@@ -288,13 +338,13 @@ class HeldClaim(Held):
         answer_seconds = min(policy.answer_seconds, max(left, LAST_TRY_SECONDS))
         return policy.hasty(answer_seconds, retry_seconds=min(policy.retry_seconds, left))
 
-    def _leaving(self, outcome: str | None, result: str | None, remember: float | None) -> Flow[None]:
+    def _leaving(self) -> Flow[None]:
         """Release it in haste, unless that is done: the release was interrupted, or the program ends."""
         if self._is_back or self._is_foreign:
             return
         self._term.end()
         try:
-            yield from self._release(self._policy.hasty(LAST_TRY_SECONDS), outcome, result, remember)
+            yield from self._release(self._policy.hasty(LAST_TRY_SECONDS))
         except (HoldfastError, TypeError, ValueError) as error:
             log.info("%s could not be given back in haste: %s", self._term.name, error)
         self._is_back = True
@@ -305,9 +355,8 @@ class HeldClaim(Held):
         self._told = True
         return self._term.error()
 
-    def _keep(self) -> Kept:
-        """Renew it in the background."""
-        raise TypeError("a claim is kept by `sync` or by `aio`")
+    def _renewal(self) -> leases.Renewal:
+        return leases.Renewal(self.lease_id, self.job_id)
 
     def _settle(self) -> None:
         """Stop renewing it if it is not ours any more. After a refusal it is still ours: renew it as before."""
@@ -368,12 +417,23 @@ class ClaimGroup(Generic[H]):
         for claim in self._claims:
             yield from claim._renewing(text, None)  # noqa: SLF001 - its own parts
 
-    def _releasing(self, outcome: str | None, result: str | None, remember: float | None) -> Flow[None]:
+    @giving_back
+    def release(
+        self, *, outcome: str | None = None, result: str | None = None, remember: float | None = None
+    ) -> Flow[None]:
+        """Give all of them back; raises the first error, after all were tried."""
+        for claim in self._claims:
+            claim._how = (outcome, result, remember)  # noqa: SLF001 - its own parts
+        return self._releasing()
+
+    _give_back = release
+
+    def _releasing(self) -> Flow[None]:
         """Release all of them, in one flow: an interrupt leaves none of them behind."""
         problem: BaseException | None = None
         for claim in self._claims:
             try:
-                yield from claim._releasing(outcome, result, remember)  # noqa: SLF001 - its own parts
+                yield from claim._releasing()  # noqa: SLF001 - its own parts
             except HoldfastError as error:
                 problem = problem or error
             except (Exception, GeneratorExit):
@@ -386,10 +446,9 @@ class ClaimGroup(Generic[H]):
             finally:
                 del problem  # This frame and the error would keep each other, and all of these claims.
 
-    def _leaving(self, outcome: str | None, result: str | None, remember: float | None) -> Flow[None]:
-        """Release in haste what was not released."""
+    def _leaving(self) -> Flow[None]:
         for claim in self._claims:
-            yield from claim._leaving(outcome, result, remember)  # noqa: SLF001 - its own parts
+            yield from claim._leaving()  # noqa: SLF001 - its own parts
 
     def _stop(self) -> None:
         for claim in self._claims:
@@ -398,6 +457,10 @@ class ClaimGroup(Generic[H]):
     def _settle(self) -> None:
         for claim in self._claims:
             claim._settle()  # noqa: SLF001 - its own parts
+
+    @property
+    def _title(self) -> str:
+        return f"the claims on {', '.join(self.tokens)}"
 
     def _loss(self) -> LeaseLost:
         """Return the exception for the first loss among them."""
@@ -409,6 +472,7 @@ class HeldSession(Held, Generic[H]):
     """A session and its term."""
 
     _ending_word = "ended"
+    _dropped_word = "was dropped while it lived"
 
     def __init__(self, policy: Policy, opened: SessionOpenedReply, term: Term) -> None:
         super().__init__(policy, term)
@@ -472,8 +536,19 @@ class HeldSession(Held, Generic[H]):
         with self._joining:
             return tuple(self._members)
 
+    @giving_back
+    def end(self) -> Flow[None]:
+        """End the session, and with it every claim of it, in one step; a second time is harmless.
+
+        Raises `LeaseLost` if it had ended by itself and the caller does not know yet.
+        """
+        return self._ending()
+
+    @giving_back
+    def _give_back(self, *, outcome: str | None) -> Flow[None]:  # noqa: ARG002 - a session ends in one way
+        return self._ending()
+
     def _ending(self) -> Flow[None]:
-        """End it, once. Raises `LeaseLost` if it had ended by itself and the caller does not know yet."""
         if self._belongs_to_parent():
             return
         lost = self._term.is_lost((yield NOW))
@@ -509,7 +584,10 @@ class HeldSession(Held, Generic[H]):
             log.info("%s could not be ended in haste: %s", self._term.name, error)
         self._is_back = True
 
-    def _stop_all(self) -> None:
+    def _renewal(self) -> leases.Renewal:
+        return leases.Renewal(self.session_id, None, self.secret)
+
+    def _settle(self) -> None:
         """Stop renewing it and all that was claimed in it."""
         self._stop()
         for held in tuple(self._members):
@@ -520,41 +598,3 @@ def _lose_members(session: ref[HeldSession[Any]]) -> None:
     held = session()
     if held is not None:
         held._lose_members()  # noqa: SLF001 - one of ours
-
-
-# --- At exit ---------------------------------------------------------------------------------------------------------
-
-
-class HeldUntilExit(Held):
-    """Something that is given back at exit, if it is still held then."""
-
-    def _leave_at_exit(self) -> None:
-        """Give it back; raises nothing if that fails."""
-
-
-_held: dict[ref[HeldUntilExit], None] = {}
-"""In the order in which they were obtained."""
-
-
-def _forget(whose: ref[HeldUntilExit]) -> None:
-    _held.pop(whose, None)
-
-
-def release_at_exit(held: HeldUntilExit) -> None:
-    """Give this back at exit, unless it is dropped or given back before."""
-    _held[ref(held, _forget)] = None
-
-
-def no_release_at_exit(held: HeldUntilExit) -> None:
-    """Forget it: it was given back."""
-    _held.pop(ref(held), None)
-
-
-@atexit.register
-def give_back() -> None:
-    """Give back all that is left, in the order in which it was obtained: a session takes its claims with it."""
-    until_ms = clock.monotonic_ms() + EXIT_SECONDS * 1_000
-    for each in tuple(_held):
-        held = each()
-        if held is not None and clock.monotonic_ms() < until_ms:
-            held._leave_at_exit()  # noqa: SLF001 - one of ours

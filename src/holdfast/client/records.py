@@ -1,16 +1,14 @@
-"""What the client gives back: plain values with times as `datetime` (UTC) and metadata as it was given.
-
-What the client gives back of the past: who had which job at a moment, as far as the kept history knows.
-"""
+"""What the client gives back: plain values with times as `datetime` (UTC) and metadata as it was given."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeAlias
+from functools import cache
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from holdfast.client.requests import as_json
 from holdfast.errors import JobDone, JobHeld, ServerError
@@ -30,6 +28,7 @@ from holdfast.wire.replies import (
 )
 from holdfast.wire.replies import Previous as PreviousReply
 
+R = TypeVar("R", bound=msgspec.Struct)
 Metadata: TypeAlias = Mapping[str, Any] | str | None
 """A mapping travels as JSON and comes back as one; text is left as it is."""
 
@@ -67,8 +66,7 @@ class JobClaim(msgspec.Struct, frozen=True):
     """It was ours already, and we asked for it back."""
     labels: dict[str, str] = {}
 
-    def __repr__(self) -> str:
-        """Show everything but the secret."""
+    def __repr__(self) -> str:  # Everything but the secret.
         return f"JobClaim({self.job_id!r}, owner={self.owner!r}, token={self.token}, until {self.expires_at})"
 
 
@@ -183,9 +181,35 @@ class OpenedSession(msgspec.Struct, frozen=True):
         """What a child process needs for `rlock` and its kin."""
         return gateway_environment(self.url, self.secret)
 
-    def __repr__(self) -> str:
-        """Show everything but the secret."""
+    def __repr__(self) -> str:  # Everything but the secret.
         return f"OpenedSession({self.name or self.session_id!r}, until {self.expires_at})"
+
+
+class JobThen(msgspec.Struct, frozen=True):
+    """Who had a job at a moment: the claim as it was made. Heartbeats are not kept, nor what they changed."""
+
+    job_id: str
+    owner: str | None
+    token: int
+    claimed_at: datetime
+    ttl: float
+    """Seconds, as claimed. Until when it was renewed at that moment is not known."""
+    session: str | None
+    record: int
+    """The number of the record that granted it; 0 if it is older than all numbers."""
+    labels: dict[str, str] = {}
+    shown_as: str = ""
+    """The owner for people: its name, or the access token's in brackets if no owner was given."""
+
+
+class JobsThen(msgspec.Struct, frozen=True):
+    """Who had what at a moment, ordered by name."""
+
+    at: datetime | None
+    """The moment that was asked for."""
+    record: int
+    """The last record by then: it is exact to this one."""
+    jobs: list[JobThen]
 
 
 def time_of(text: str) -> datetime:
@@ -218,11 +242,6 @@ def unpacked(text: str | None) -> Metadata:
         return text
 
 
-def labels_of(told: dict[str, str] | UnsetType) -> dict[str, str]:
-    """Return the labels of a claim; the wire leaves them out if there are none."""
-    return {} if told is UNSET else told
-
-
 def plain_labels(labels: Mapping[str, str] | None) -> dict[str, str] | None:
     """Return labels as they are sent. Raises for what is no label: the server is not asked for that."""
     if labels is None:
@@ -234,252 +253,6 @@ def plain_labels(labels: Mapping[str, str] | None) -> dict[str, str] | None:
     return {str.__str__(key): str.__str__(value) for key, value in labels.items()}
 
 
-def shown(reply: PreviousReply | HeldReply | HeldName | LockReply | DoneReply) -> str:
-    """Return the owner for people. An older server says nothing of one that has no name."""
-    if reply.owner is not None:
-        return reply.owner
-    return reply.shown_as if isinstance(reply.shown_as, str) else shown_as(None, getattr(reply, "metadata", None))
-
-
-def previous(reply: PreviousReply | None) -> Previous | None:
-    """Say who was there before."""
-    if reply is None:
-        return None
-    return Previous(reply.owner, reply.fencing_token, reply.ended, time_of(reply.at), reply.note, shown(reply))
-
-
-def claimed(job: str, reply: AcquiredReply) -> JobClaim:
-    """Make a claim of the reply to an acquire."""
-    return JobClaim(
-        job,
-        reply.owner,
-        reply.lease_id,
-        reply.fencing_token,
-        time_of(reply.expires_at),
-        time_of(reply.claimed_at),
-        unpacked(reply.metadata),
-        previous(reply.previous),
-        reply.attempts,
-        reply.reacquired,
-        labels_of(reply.labels),
-    )
-
-
-def claimed_one(reply: ClaimReply, owner: str | None, metadata: Metadata, labels: dict[str, str] | None) -> JobClaim:
-    """Make a claim of one of several; what it carries is what was asked for."""
-    expires_at = time_of(reply.expires_at)
-    return JobClaim(
-        reply.name,
-        owner,
-        reply.lease_id,
-        reply.fencing_token,
-        expires_at,
-        expires_at - timedelta(milliseconds=reply.expires_in_ms),
-        metadata,
-        previous(reply.previous),
-        reply.attempts,
-        labels=labels or {},
-    )
-
-
-def owner_of(reply: LockReply) -> JobOwner | None:
-    """Return who owns a name; None if nobody does."""
-    if reply.claimed_at is None or reply.last_heartbeat_at is None or reply.expires_at is None:
-        return None
-    return JobOwner(
-        reply.name,
-        reply.owner,
-        reply.fencing_token,
-        time_of(reply.claimed_at),
-        time_of(reply.last_heartbeat_at),
-        time_of(reply.expires_at),
-        (reply.expires_in_ms or 0) / 1_000,
-        unpacked(reply.metadata),
-        reply.note,
-        reply.session,
-        reply.waiting,
-        reply.attempts,
-        previous(reply.previous),
-        labels_of(reply.labels),
-        shown(reply),
-    )
-
-
-def status_of(reply: LockReply) -> JobStatus:
-    """Say all that is known of a name."""
-    done = reply.status == "done"
-    return JobStatus(
-        reply.name,
-        reply.status,
-        owner_of(reply),
-        reply.waiting,
-        reply.attempts,
-        previous(reply.previous),
-        time_of(reply.available_at) if isinstance(reply.available_at, str) else None,
-        reply.owner if done else None,
-        time_of(reply.completed_at) if isinstance(reply.completed_at, str) else None,
-        reply.result if isinstance(reply.result, str) else None,
-        None if reply.status == "free" else shown(reply),
-    )
-
-
-def happened(reply: HappenedReply) -> Happened:
-    """Say what happened."""
-    return Happened(
-        reply.seq,
-        time_of(reply.at),
-        reply.event,
-        reply.name,
-        reply.owner,
-        reply.fencing_token,
-        reply.by,
-        reply.reason,
-        labels_of(reply.labels),
-        reply.owner if reply.shown_as is UNSET else reply.shown_as,
-    )
-
-
-def session(reply: SessionReply) -> SessionInfo:
-    """Say what is known of a session."""
-    return SessionInfo(
-        reply.session_id, reply.name, time_of(reply.expires_at), reply.lock_count, unpacked(reply.metadata)
-    )
-
-
-def opened_session(reply: SessionOpenedReply, url: str) -> OpenedSession:
-    """Say what a session is that has just begun."""
-    return OpenedSession(
-        reply.session_id,
-        reply.name,
-        reply.session_secret,
-        time_of(reply.expires_at),
-        reply.expires_in_ms / 1_000,
-        unpacked(reply.metadata),
-        reply.public_url or url,
-    )
-
-
-def job_held(job: str, reply: HeldReply) -> JobHeld:
-    """Say who has the job."""
-    until = time_of(reply.expires_at)
-    since = _clock(reply.claimed_at)
-    whose = f"you hold {job} yourself, as {shown(reply)}," if reply.same_owner else f"{job} is held by {shown(reply)}"
-    text = f"{whose} since {since}"
-    text += f", last heard of at {_clock(reply.last_heartbeat_at)}, until {_clock(reply.expires_at)} at least"
-    if reply.note:
-        text += f"; its note: {reply.note}"
-    if reply.same_owner:
-        text += "; resume=True gives it back. If another worker has it under your name, give each an owner of its own"
-    return JobHeld(
-        text,
-        job_id=job,
-        owner=reply.owner,
-        metadata=unpacked(reply.metadata),
-        labels=labels_of(reply.labels),
-        note=reply.note,
-        claimed_at=time_of(reply.claimed_at),
-        last_heartbeat_at=time_of(reply.last_heartbeat_at),
-        expires_at=until,
-        same_owner=reply.same_owner,
-        waiting=reply.waiting,
-        retry_after=reply.retry_after_ms / 1_000,
-        shown_as=shown(reply),
-    )
-
-
-def job_closed(job: str, reply: DelayedReply) -> JobHeld:
-    """Say when a name opens that is closed after its last end."""
-    text = f"{job} is closed until {_clock(reply.available_at)} by the lock delay of its last owner"
-    return JobHeld(text, job_id=job, expires_at=time_of(reply.available_at), retry_after=reply.retry_after_ms / 1_000)
-
-
-def name_held(reply: HeldName) -> JobHeld:
-    """Say who has one of several jobs."""
-    text = f"{reply.name} is held by {shown(reply)}"
-    if reply.holder_id is None:
-        text = f"{reply.name} is closed by the lock delay of its last owner"
-    return JobHeld(
-        text,
-        job_id=reply.name,
-        owner=reply.owner,
-        metadata=unpacked(reply.metadata),
-        labels=labels_of(reply.labels),
-        note=reply.note,
-        claimed_at=_time_or_none(reply.claimed_at),
-        last_heartbeat_at=_time_or_none(reply.last_heartbeat_at),
-        expires_at=_time_or_none(reply.expires_at),
-        retry_after=reply.retry_after_ms / 1_000,
-        shown_as=None if reply.holder_id is None else shown(reply),
-    )
-
-
-def _time_or_none(text: str | None) -> datetime | None:
-    return None if text is None else time_of(text)
-
-
-def job_done(reply: DoneReply) -> JobDone:
-    """Say that the work is finished."""
-    text = f"{reply.name} is done: by {shown(reply)} at {_clock(reply.completed_at)}"
-    if reply.result:
-        text += f"; result: {reply.result}"
-    return JobDone(
-        text,
-        job_id=reply.name,
-        owner=reply.owner,
-        token=reply.fencing_token,
-        completed_at=time_of(reply.completed_at),
-        result=reply.result,
-        shown_as=shown(reply),
-    )
-
-
-def _clock(text: str) -> str:
-    """Write a time for people: to the second, in UTC."""
-    return time_of(text).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-
-
-class JobThen(msgspec.Struct, frozen=True):
-    """Who had a job at a moment: the claim as it was made. Heartbeats are not kept, nor what they changed."""
-
-    job_id: str
-    owner: str | None
-    token: int
-    claimed_at: datetime
-    ttl: float
-    """Seconds, as claimed. Until when it was renewed at that moment is not known."""
-    session: str | None
-    record: int
-    """The number of the record that granted it; 0 if it is older than all numbers."""
-    labels: dict[str, str] = {}
-    shown_as: str = ""
-    """The owner for people: its name, or the access token's in brackets if no owner was given."""
-
-
-class JobsThen(msgspec.Struct, frozen=True):
-    """Who had what at a moment, ordered by name."""
-
-    at: datetime | None
-    """The moment that was asked for."""
-    record: int
-    """The last record by then: it is exact to this one."""
-    jobs: list[JobThen]
-
-
-def job_then(reply: LockThen) -> JobThen:
-    """Say who had a job."""
-    return JobThen(
-        reply.name,
-        reply.owner,
-        reply.fencing_token,
-        time_of(reply.claimed_at),
-        reply.ttl_ms / 1_000,
-        reply.session,
-        reply.record,
-        labels_of(reply.labels),
-        reply.owner or (shown_as(None) if reply.shown_as is UNSET else reply.shown_as),
-    )
-
-
 def moment_text(at: datetime | str) -> str:
     """Return a moment as it is sent. One without a zone is local time, as everywhere in Python; text is RFC 3339."""
     if isinstance(at, str):
@@ -487,3 +260,138 @@ def moment_text(at: datetime | str) -> str:
     if not isinstance(at, datetime):
         raise TypeError(f"at is {at!r:.50}; give a datetime, or a text in RFC 3339")
     return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+# --- What a reply says, as a record ----------------------------------------------------------------------------------
+
+
+def shown(reply: PreviousReply | HeldReply | HeldName | LockReply | DoneReply) -> str:
+    """Return the owner for people. An older server says nothing of one that has no name."""
+    if reply.owner is not None:
+        return reply.owner
+    return reply.shown_as if isinstance(reply.shown_as, str) else shown_as(None, getattr(reply, "metadata", None))
+
+
+def record(kind: type[R], reply: object, **given: Any) -> R:  # noqa: ANN401 - of any field
+    """Make a record of a reply. `given` are the fields that the reply does not have in this form."""
+    return kind(**_fields(reply, kind.__struct_fields__, given))
+
+
+def _fields(reply: Any, names: tuple[str, ...], given: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ANN401 - any
+    """Return those fields that a reply has, by their names in records, with times as `datetime`; and those given."""
+    found = dict(given)
+    for name, on_the_wire, read in _plan(names):
+        if name not in given:
+            value = shown(reply) if name == "shown_as" else getattr(reply, on_the_wire, UNSET)
+            if value is not UNSET:
+                found[name] = value if read is None or value is None else read(value)
+    return found
+
+
+@cache
+def _plan(names: tuple[str, ...]) -> list[tuple[str, str, Callable[[Any], object] | None]]:
+    """Return for each field its name on the wire, and what reads it."""
+    return [(name, _ON_THE_WIRE.get(name, name), _READ.get(name)) for name in names]
+
+
+def _previous(reply: PreviousReply) -> Previous:
+    return record(Previous, reply)
+
+
+_ON_THE_WIRE = {"job_id": "name", "token": "fencing_token"}
+_READ: Mapping[str, Callable[[Any], object]] = {
+    "metadata": unpacked,
+    "previous": _previous,
+    **dict.fromkeys(("at", "available_at", "claimed_at", "completed_at", "expires_at", "last_heartbeat_at"), time_of),
+}
+
+
+def claimed(job: str, reply: AcquiredReply) -> JobClaim:
+    return record(JobClaim, reply, job_id=job)
+
+
+def claimed_one(reply: ClaimReply, owner: str | None, metadata: Metadata, labels: dict[str, str] | None) -> JobClaim:
+    """Make a claim of one of several; what it carries is what was asked for."""
+    claimed_at = time_of(reply.expires_at) - timedelta(milliseconds=reply.expires_in_ms)
+    return record(JobClaim, reply, owner=owner, metadata=metadata, labels=labels or {}, claimed_at=claimed_at)
+
+
+def owner_of(reply: LockReply) -> JobOwner | None:
+    """Return who owns a name; None if nobody does."""
+    if reply.claimed_at is None or reply.last_heartbeat_at is None or reply.expires_at is None:
+        return None
+    return record(JobOwner, reply, expires_in=(reply.expires_in_ms or 0) / 1_000)
+
+
+def status_of(reply: LockReply) -> JobStatus:
+    done_by = reply.owner if reply.status == "done" else None
+    who = None if reply.status == "free" else shown(reply)
+    return record(JobStatus, reply, owner=owner_of(reply), done_by=done_by, shown_as=who)
+
+
+def happened(reply: HappenedReply) -> Happened:
+    return record(Happened, reply, shown_as=reply.owner if reply.shown_as is UNSET else reply.shown_as)
+
+
+def session(reply: SessionReply) -> SessionInfo:
+    return record(SessionInfo, reply, claims=reply.lock_count)
+
+
+def opened_session(reply: SessionOpenedReply, url: str) -> OpenedSession:
+    seconds = reply.expires_in_ms / 1_000
+    return record(OpenedSession, reply, secret=reply.session_secret, expires_in=seconds, url=reply.public_url or url)
+
+
+def job_then(reply: LockThen) -> JobThen:
+    who = reply.owner or (shown_as(None) if reply.shown_as is UNSET else reply.shown_as)
+    return record(JobThen, reply, ttl=reply.ttl_ms / 1_000, shown_as=who)
+
+
+# --- Refusals as exceptions ------------------------------------------------------------------------------------------
+
+_OF_HOLDER = (
+    *("owner", "metadata", "labels", "note", "claimed_at", "last_heartbeat_at", "expires_at"),
+    *("same_owner", "waiting", "shown_as"),
+)
+
+
+def _held(text: str, job: str, reply: HeldReply | HeldName) -> JobHeld:
+    given = {"job_id": job, "retry_after": reply.retry_after_ms / 1_000}
+    return JobHeld(text, **_fields(reply, _OF_HOLDER, given))
+
+
+def job_held(job: str, reply: HeldReply) -> JobHeld:
+    whose = f"you hold {job} yourself, as {shown(reply)}," if reply.same_owner else f"{job} is held by {shown(reply)}"
+    text = f"{whose} since {_clock(reply.claimed_at)}"
+    text += f", last heard of at {_clock(reply.last_heartbeat_at)}, until {_clock(reply.expires_at)} at least"
+    if reply.note:
+        text += f"; its note: {reply.note}"
+    if reply.same_owner:
+        text += "; resume=True gives it back. If another worker has it under your name, give each an owner of its own"
+    return _held(text, job, reply)
+
+
+def job_closed(job: str, reply: DelayedReply) -> JobHeld:
+    text = f"{job} is closed until {_clock(reply.available_at)} by the lock delay of its last owner"
+    return JobHeld(text, job_id=job, expires_at=time_of(reply.available_at), retry_after=reply.retry_after_ms / 1_000)
+
+
+def name_held(reply: HeldName) -> JobHeld:
+    """Say who has one of several jobs."""
+    if reply.holder_id is not None:
+        return _held(f"{reply.name} is held by {shown(reply)}", reply.name, reply)
+    held = _held(f"{reply.name} is closed by the lock delay of its last owner", reply.name, reply)
+    held.shown_as = None
+    return held
+
+
+def job_done(reply: DoneReply) -> JobDone:
+    text = f"{reply.name} is done: by {shown(reply)} at {_clock(reply.completed_at)}"
+    if reply.result:
+        text += f"; result: {reply.result}"
+    return JobDone(text, **_fields(reply, ("job_id", "owner", "token", "completed_at", "result", "shown_as"), {}))
+
+
+def _clock(text: str) -> str:
+    """Write a time for people: to the second, in UTC."""
+    return time_of(text).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")

@@ -17,12 +17,12 @@ the keeper's alone. Other threads hand over in one step, and ring only if the ke
 from __future__ import annotations
 
 import _thread
+import atexit
 import contextlib
 import math
 import os
 import threading
 import time
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -33,20 +33,11 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 from weakref import ref
 
-from holdfast.client import base, clock, owners
+from holdfast.client import base, clock
 from holdfast.client.background import SLICE_MS, Background, BackgroundFlow, Kept, Resting, Schedule, log
 from holdfast.client.base import ClaimingSession, Client
 from holdfast.client.deadline import Term
-from holdfast.client.lease import (
-    REMEMBER_SECONDS,
-    ClaimGroup,
-    HeldClaim,
-    HeldSession,
-    HeldUntilExit,
-    mention,
-    no_release_at_exit,
-    release_at_exit,
-)
+from holdfast.client.lease import ClaimGroup, Held, HeldClaim, HeldSession, mention
 from holdfast.client.operations.claims import Got
 from holdfast.client.operations.effects import (
     IMMEDIATE,
@@ -62,13 +53,16 @@ from holdfast.client.operations.effects import (
     Trail,
 )
 from holdfast.client.operations.events import Follower, OnAway
-from holdfast.client.operations.leases import Renewal, renewal_of_lease, renewal_of_session
+from holdfast.client.operations.leases import Renewal
 from holdfast.client.operations.loss_stream import Ends
 from holdfast.client.records import Happened, plain_labels
 from holdfast.client.transports.base import Transport
 from holdfast.client.transports.sync import transport_to
 from holdfast.errors import HoldfastError, Unreachable
 from holdfast.wire.replies import SessionOpenedReply
+
+EXIT_SECONDS = 2.0
+"""How long releases may go on at exit; one that is begun then may take `lease.LAST_TRY_SECONDS` more."""
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -366,7 +360,79 @@ def _report_loss(terms: Sequence[Term], held: object, on_lost: Callable[[Any], o
 # --- What is held ----------------------------------------------------------------------------------------------------
 
 
-class Claim(HeldClaim, HeldUntilExit, Blocking):
+class Entered(Blocking):
+    """Something held that a `with` statement gives back at its end."""
+
+    lost: Lost
+    """An event that is set at the loss."""
+    raise_if_lost: Any
+    _title: Any
+    _give_back: Any
+    _stop: Any
+
+    def _begin(self, link: Link, terms: Sequence[Term], on_lost: Callable[[Any], object] | None) -> None:
+        self._link = link
+        self.lost = Lost(terms)
+        _report_loss(self.lost._terms, self, on_lost)  # noqa: SLF001 - its own
+
+    def __enter__(self) -> Self:
+        self.raise_if_lost()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._give_back(outcome=None if error is None else "failed")
+        except HoldfastError as problem:
+            if error is None:
+                raise
+            # What happened in the block matters more.
+            mention(problem, f"{self._title} was not released")
+        finally:
+            self._stop()
+
+
+class HeldUntilExit(Entered, Held):
+    """Something that is given back at exit, if it is still held then: nothing would renew it any more."""
+
+    _how_to_end = "use `with`, or call release()"
+    _leaving: Any
+
+    def _keep(self) -> Kept:
+        _held_until_exit[ref(self, _forget)] = None
+        return super()._keep()
+
+    def _stop(self) -> None:
+        if not self._kept.stopped and not self._is_foreign:
+            _held_until_exit.pop(ref(self), None)
+            super()._stop()
+
+    def _leave_at_exit(self) -> None:
+        if self._is_dropped:
+            self._warn("was held to the end of the program, and is given back now")
+            self._link.run(self._leaving())
+
+
+_held_until_exit: dict[ref[HeldUntilExit], None] = {}
+"""In the order in which they were obtained."""
+
+
+def _forget(whose: ref[HeldUntilExit]) -> None:
+    _held_until_exit.pop(whose, None)
+
+
+@atexit.register
+def _give_back_at_exit() -> None:
+    """Give back all that is left, in the order in which it was obtained: a session takes its claims with it."""
+    until_ms = clock.monotonic_ms() + EXIT_SECONDS * 1_000
+    for each in tuple(_held_until_exit):
+        held = each()
+        if held is not None and clock.monotonic_ms() < until_ms:
+            held._leave_at_exit()  # noqa: SLF001 - one of ours
+
+
+class Claim(HeldUntilExit, HeldClaim):
     """A job that is ours, renewed in the background until it is released or lost.
 
     Use it in a `with` statement: leaving the block releases it, as failed if by an exception. Leaving it after a loss
@@ -374,113 +440,23 @@ class Claim(HeldClaim, HeldUntilExit, Blocking):
     """
 
     def __init__(self, link: Link, got: Got, on_lost: Callable[[Claim], object] | None) -> None:
-        """Begin to keep it. Made by the client's `claim`."""
         super().__init__(got, link.policy)
-        self._link = link
-        self.lost = Lost([self._term])
-        """An event that is set when the claim is lost."""
-        _report_loss(self.lost._terms, self, on_lost)  # noqa: SLF001 - its own
+        self._begin(link, [self._term], on_lost)
         self._kept = self._keep()
 
-    def __enter__(self) -> Self:
-        self.raise_if_lost()
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self.release(outcome=None if error is None else "failed")
-        except HoldfastError as problem:
-            if error is None:
-                raise
-            # What happened in the block matters more.
-            mention(problem, f"{self._term.name} was not released")
-        finally:
-            self._stop()
-
-    def release(self, *, outcome: str | None = None, result: str | None = None, remember: float | None = None) -> None:
-        """Give the job back; a second time is harmless.
-
-        `outcome` is `done` (then `remember` says for how many seconds the job stays done) or `failed` (then it counts
-        as an attempt). Raises `LeaseLost` if it was not ours any more.
-        """
-        how = (outcome, result, remember)
-        try:
-            self._link.give_back(self._releasing(*how), partial(self._leaving, *how))
-        finally:
-            self._settle()
-
-    def done(self, result: str | None = None, *, remember: float = REMEMBER_SECONDS) -> None:
-        """Give the job back as finished: whoever claims it within `remember` seconds gets `JobDone`."""
-        self.release(outcome="done", result=result, remember=remember)
-
-    def _keep(self) -> Kept:
-        release_at_exit(self)
-        kept: Kept = self._link.keep(self._term, renewal_of_lease(self._claim))
-        return kept
-
-    def _stop(self) -> None:
-        if not self._kept.stopped and not self._is_foreign:
-            no_release_at_exit(self)
-            self._kept.stop()
-
-    def _leave_at_exit(self) -> None:
-        if self._is_dropped:
-            self._warn("was held to the end of the program, and is given back now")
-            self._link.run(self._leaving("failed", None, None))
-
-    def __del__(self) -> None:
-        """Warn if it was never given back; it is not renewed any more and ends by itself."""
-        if self._is_dropped:
-            self._stop()
-            owners.retire(self.owner)
-            self._warn("was dropped while held")
-
-    def _warn(self, what: str) -> None:
-        text = f"{self._term.name} {what}; use `with`, or call release()"
-        warnings.warn(text, ResourceWarning, stacklevel=3, source=self)
-
-
-class Claims(ClaimGroup[Claim], Blocking):
+class Claims(Entered, ClaimGroup[Claim]):
     """Several jobs that are ours, every one of them. A context manager, as `Claim`."""
 
     def __init__(self, link: Link, gots: Sequence[Got], on_lost: Callable[[Claims], object] | None) -> None:
-        """Begin to keep them. Made by the client's `claim_all`."""
         super().__init__([Claim(link, got, None) for got in gots])
-        self._link = link
-        self.lost = Lost(self._terms)
-        """An event that is set when the first of them is lost."""
-        _report_loss(self._terms, self, on_lost)
-
-    def __enter__(self) -> Self:
-        self.raise_if_lost()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self.release(outcome=None if error is None else "failed")
-        except HoldfastError as problem:
-            if error is None:
-                raise
-            # What happened in the block matters more.
-            mention(problem, f"the claims on {', '.join(self.tokens)} were not all released")
-        finally:
-            self._stop()
-
-    def release(self, *, outcome: str | None = None, result: str | None = None, remember: float | None = None) -> None:
-        """Give all of them back; raises the first error, after all were tried."""
-        how = (outcome, result, remember)
-        try:
-            self._link.give_back(self._releasing(*how), partial(self._leaving, *how))
-        finally:
-            self._settle()
+        self._begin(link, self._terms, on_lost)
 
 
-class Session(HeldSession[Claim], HeldUntilExit, ClaimingSession[Claim, Claims, Claim, Claims], Blocking):
+class Session(HeldUntilExit, HeldSession[Claim], ClaimingSession[Claim, Claims, Claim, Claims]):
     """A session that is ours, kept alive in the background. Use it in a `with` statement: leaving the block ends it."""
+
+    _how_to_end = "use `with`, or call end()"
 
     def __init__(
         self,
@@ -489,54 +465,10 @@ class Session(HeldSession[Claim], HeldUntilExit, ClaimingSession[Claim, Claims, 
         opened: tuple[SessionOpenedReply, Term],
         on_lost: Callable[[Session], object] | None,
     ) -> None:
-        """Begin to keep it. Made by the client's `session`."""
-        reply, term = opened
-        super().__init__(link.policy, reply, term)
-        self._link = link
+        super().__init__(link.policy, *opened)
         self._claimer = claimer
-        self.lost = Lost([term])
-        """An event that is set when the session is lost."""
-        _report_loss([term], self, on_lost)
-        release_at_exit(self)
-        self._kept = link.keep(term, renewal_of_session(reply.session_id, reply.session_secret))
-
-    def __enter__(self) -> Self:
-        self.raise_if_lost()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self.end()
-        except HoldfastError as problem:
-            if error is None:
-                raise
-            # What happened in the block matters more.
-            mention(problem, f"the session {self.session_id} was not ended")
-
-    def end(self) -> None:
-        """End the session, and with it every claim of it, in one step; a second time is harmless."""
-        try:
-            self._link.give_back(self._ending(), self._leaving)
-        finally:
-            no_release_at_exit(self)
-            self._stop_all()
-
-    def _leave_at_exit(self) -> None:
-        if self._is_dropped:
-            self._warn("lived to the end of the program, and is ended now")
-            self._link.run(self._leaving())
-
-    def __del__(self) -> None:
-        """Warn if it was never ended; it is not kept alive any more and ends by itself."""
-        if self._is_dropped:
-            self._kept.stop()
-            self._warn("was dropped while it lived")
-
-    def _warn(self, what: str) -> None:
-        text = f"{self._term.name} {what}; use `with`, or call end()"
-        warnings.warn(text, ResourceWarning, stacklevel=3, source=self)
+        self._begin(link, [self._term], on_lost)
+        self._kept = self._keep()
 
 
 # --- The client ------------------------------------------------------------------------------------------------------
@@ -575,10 +507,7 @@ class Holdfast(Client[Claim, Claims, Session, Claim, Claims, Session], Blocking)
         made = Claim if kind == "claim" else Claims
         return link.hold(flow, lambda got: made(link, got, on_lost))
 
-    def _decorator(
-        self, job_id: str, claim: Callable[[str], Claim], *, remember: float | None, skip: bool
-    ) -> Callable[[F], F]:
-        return base.for_function(job_id, claim, remember=remember, skip=skip)
+    _decorator = staticmethod(base.for_function)
 
     def events(
         self,

@@ -151,8 +151,7 @@ class Blocking:
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        if Blocking in cls.__bases__:
-            _implement_operations(cls)
+        _implement_operations(cls)
 
     def _run(self, flow: Flow[T]) -> T:
         result: T = self._link.run(flow)
@@ -167,8 +166,7 @@ class Awaiting:
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        if Awaiting in cls.__bases__:
-            _implement_operations(cls)
+        _implement_operations(cls)
 
     async def _run(self, flow: Flow[T]) -> T:
         result: T = await self._link.run(flow)
@@ -200,7 +198,6 @@ class operation(Generic[P, T]):  # noqa: N801 - a decorator, like `property`
         def __get__(self, owner: object, kind: object) -> Any: ...
 
     def blocking(self) -> Callable[..., Any]:
-        """Return the method for threads."""
         flow = self.flow
 
         def method(self: Blocking, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - what the flow takes and returns
@@ -209,7 +206,6 @@ class operation(Generic[P, T]):  # noqa: N801 - a decorator, like `property`
         return method
 
     def awaiting(self) -> Callable[..., Any]:
-        """Return the method for coroutines."""
         flow = self.flow
 
         async def method(self: Awaiting, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the same
@@ -225,7 +221,6 @@ class acquisition(operation[P, T]):  # noqa: N801 - a decorator
         super().__init__(flow)  # type: ignore[arg-type]
 
     def blocking(self) -> Callable[..., Any]:
-        """Return the method for threads."""
         flow = self.flow
 
         def method(self: Blocking, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the same
@@ -234,20 +229,49 @@ class acquisition(operation[P, T]):  # noqa: N801 - a decorator
         return method
 
     def awaiting(self) -> Callable[..., Any]:
-        """Return the method for coroutines. A cancelled flow gives back what it got by itself."""
         flow = self.flow
 
         async def method(self: Awaiting, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the same
+            # A cancelled flow gives back what it got by itself.
             return await self._link.run(flow(self, Trail(), *args, **kwargs))
 
         return method
 
 
+class giving_back(operation[P, None]):  # noqa: N801 - a decorator
+    """An operation that gives back what its object is, and then calls `_settle`, whatever came of it.
+
+    If a thread is interrupted, the flow `_leaving` gives it back in haste.
+    """
+
+    def blocking(self) -> Callable[..., Any]:
+        flow = self.flow
+
+        def method(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - the same
+            try:
+                self._link.give_back(flow(self, *args, **kwargs), self._leaving)
+            finally:
+                self._settle()
+
+        return method
+
+    def awaiting(self) -> Callable[..., Any]:
+        flow = self.flow
+
+        async def method(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - the same
+            try:
+                await self._link.run(flow(self, *args, **kwargs))
+            finally:
+                self._settle()
+
+        return method
+
+
 def _implement_operations(kind: type) -> None:
-    """Give a class the methods for the operations that its bases declare."""
+    """Give a class the methods for the operations that its bases declare and none of them implements."""
     for base in kind.__mro__:
         for name, declared in vars(base).items():
-            if isinstance(declared, operation):
+            if isinstance(declared, operation) and inspect.getattr_static(kind, name) is declared:
                 method = declared.blocking() if issubclass(kind, Blocking) else declared.awaiting()
                 signature = inspect.signature(declared.flow)
                 parameters = [each for each in signature.parameters.values() if each.name != "trail"]

@@ -220,16 +220,6 @@ class Renewal(NamedTuple):
         return Send("GET", session_path(self.id), answer_seconds=answer_seconds, bearer=self.secret)
 
 
-def renewal_of_lease(claim: JobClaim) -> Renewal:
-    """Return what renews a lease."""
-    return Renewal(claim.lease_id, claim.job_id)
-
-
-def renewal_of_session(session_id: str, secret: str | None = None) -> Renewal:
-    """Return what renews a session."""
-    return Renewal(session_id, None, secret)
-
-
 def watch_deadline(term: Term) -> Flow[None]:
     """Lose the term when its time is over. Nothing here waits for anything but time."""
     while not term.ended:

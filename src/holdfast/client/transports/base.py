@@ -123,9 +123,9 @@ def _address_of(proxy: str, name: str) -> SplitResult:
     """Take the address of a proxy apart. It is not shown, for it may hold a password."""
     with suppress(ValueError):
         hop = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
-        if hop.scheme in {"http", "https"} and hop.hostname and hop.port != 0 and proxy.isascii():
+        if hop.scheme == "http" and hop.hostname and hop.port != 0 and proxy.isascii():
             return hop
-    raise SettingsError("proxy", name, "its address cannot be used", "http://host:port or https://host:port")
+    raise SettingsError("proxy", name, "its address cannot be used", "http://host:port")
 
 
 def _is_listed(host: str, without: str) -> bool:
