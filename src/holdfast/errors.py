@@ -44,12 +44,19 @@ __all__ = [
 class HoldfastError(Exception):
     """Anything that Holdfast itself raises. Its text is one line that says what to do next."""
 
+    def __init__(self, text: str = "", **details: Any) -> None:  # noqa: ANN401 - values of the class's own attributes
+        super().__init__(text)
+        for name, value in details.items():
+            if not hasattr(type(self), name):
+                raise TypeError(f"{type(self).__name__} has no {name!r}")
+            setattr(self, name, value)
+
 
 class SettingsError(HoldfastError):
     """A setting cannot be used: its name, where the value came from, what is wrong with it, what is allowed."""
 
     def __init__(self, setting: str, origin: str, problem: str, allowed: str = "") -> None:
-        """Take the parts; the text is made of them. None of them may hold a secret."""
+        # None of these may hold a secret.
         self.setting = setting
         self.origin = origin
         self.problem = problem
@@ -57,48 +64,36 @@ class SettingsError(HoldfastError):
         super().__init__(f"{setting} ({origin}): {problem}" + (f"; allowed: {allowed}" if allowed else ""))
 
     def __reduce__(self) -> tuple[type[SettingsError], tuple[str, str, str, str]]:
-        """Let it travel between processes: an exception is otherwise made anew from its text alone."""
+        # For pickle: an exception is otherwise made anew from its text alone.
         return type(self), (self.setting, self.origin, self.problem, self.allowed)
 
 
 class JobHeld(HoldfastError):
     """Somebody else owns the job. For several jobs, `others` has one of these for each that is in the way."""
 
-    def __init__(
-        self,
-        text: str,
-        *,
-        job_id: str = "",
-        owner: str | None = None,
-        metadata: Any = None,  # noqa: ANN401 - whatever the owner attached
-        labels: Mapping[str, str] | None = None,
-        note: str | None = None,
-        claimed_at: datetime | None = None,
-        last_heartbeat_at: datetime | None = None,
-        expires_at: datetime | None = None,
-        same_owner: bool = False,
-        waiting: int = 0,
-        retry_after: float | None = None,
-        others: Sequence[JobHeld] = (),
-        shown_as: str | None = None,
-    ) -> None:
-        """Take all that the server said of the owner. Times are None where a closed name has no owner."""
-        super().__init__(text)
-        self.job_id = job_id
-        self.owner = owner
-        self.metadata = metadata
-        self.labels = dict(labels or {})
-        self.note = note
-        self.claimed_at = claimed_at
-        self.last_heartbeat_at = last_heartbeat_at
-        self.expires_at = expires_at
-        self.same_owner = same_owner
-        self.waiting = waiting
-        self.retry_after = retry_after
-        """Seconds after which it may be free."""
-        self.others = tuple(others)
-        self.shown_as = shown_as or owner
-        """The owner for people: its name, or the access token's in brackets if none was given. None: nobody has it."""
+    job_id: str = ""
+    owner: str | None = None
+    metadata: Any = None
+    """Whatever the owner attached."""
+    labels: dict[str, str] = {}  # noqa: RUF012 - each has its own
+    note: str | None = None
+    claimed_at: datetime | None = None
+    """None, like the other times, where a closed name has no owner."""
+    last_heartbeat_at: datetime | None = None
+    expires_at: datetime | None = None
+    same_owner: bool = False
+    waiting: int = 0
+    retry_after: float | None = None
+    """Seconds after which it may be free."""
+    others: Sequence[JobHeld] = ()
+    shown_as: str | None = None
+    """The owner for people: its name, or the access token's in brackets if none was given. None: nobody has it."""
+
+    def __init__(self, text: str, **details: Any) -> None:  # noqa: ANN401 - the same
+        super().__init__(text, **details)
+        self.labels = dict(self.labels or {})
+        self.others = tuple(self.others)
+        self.shown_as = self.shown_as or self.owner
 
 
 class NotInTime(JobHeld):
@@ -108,26 +103,17 @@ class NotInTime(JobHeld):
 class JobDone(HoldfastError):
     """The job is finished: by whom, when, and what came of it."""
 
-    def __init__(
-        self,
-        text: str,
-        *,
-        job_id: str = "",
-        owner: str | None = None,
-        token: int = 0,
-        completed_at: datetime | None = None,
-        result: str | None = None,
-        shown_as: str | None = None,
-    ) -> None:
-        """Take all that is remembered."""
-        super().__init__(text)
-        self.job_id = job_id
-        self.owner = owner
-        self.token = token
-        self.completed_at = completed_at
-        self.result = result
-        self.shown_as = shown_as or owner
-        """Who did it, for people: as in `JobHeld`."""
+    job_id: str = ""
+    owner: str | None = None
+    token: int = 0
+    completed_at: datetime | None = None
+    result: str | None = None
+    shown_as: str | None = None
+    """Who did it, for people: as in `JobHeld`."""
+
+    def __init__(self, text: str, **details: Any) -> None:  # noqa: ANN401 - the same
+        super().__init__(text, **details)
+        self.shown_as = self.shown_as or self.owner
 
 
 class LeaseLost(HoldfastError):
@@ -139,23 +125,11 @@ class LeaseLost(HoldfastError):
     or by an operator).
     """
 
-    def __init__(
-        self,
-        text: str,
-        *,
-        job_id: str = "",
-        token: int | None = None,
-        reason: str = "expired",
-        by: str | None = None,
-        why: str | None = None,
-    ) -> None:
-        """Say how it ended."""
-        super().__init__(text)
-        self.job_id = job_id
-        self.token = token
-        self.reason = reason
-        self.by = by
-        self.why = why
+    job_id: str = ""
+    token: int | None = None
+    reason: str = "expired"
+    by: str | None = None
+    why: str | None = None
 
 
 class LeaseReleased(HoldfastError):
@@ -165,12 +139,9 @@ class LeaseReleased(HoldfastError):
 class StaleToken(HoldfastError):
     """A newer owner has been here: `current` is the greatest token that was seen."""
 
-    def __init__(self, text: str, *, resource: str = "", token: int = 0, current: int | None = None) -> None:
-        """Say which token was refused."""
-        super().__init__(text)
-        self.resource = resource
-        self.token = token
-        self.current = current
+    resource: str = ""
+    token: int = 0
+    current: int | None = None
 
 
 class CannotFence(HoldfastError):
@@ -185,7 +156,7 @@ class Unreachable(ServerError):
     """No answer came from `url`. `was_sent` is False if there was no connection, so that nothing can have happened."""
 
     def __init__(self, url: str, problem: str, hint: str = "", *, was_sent: bool = True) -> None:
-        """Say whom we asked, what happened instead of an answer, and what to do, where the problem tells it."""
+        """Take whom we asked, what happened instead of an answer, and what to do, where the problem tells it."""
         self.url = url
         self.problem = problem
         self.hint = hint
@@ -193,12 +164,14 @@ class Unreachable(ServerError):
         super().__init__(f"no answer from {url}: {problem}" + (f"; {hint}" if hint else ""))
 
     def __reduce__(self) -> tuple[type[Unreachable], tuple[str, str, str], dict[str, Any]]:
-        """Let it travel between processes."""
         return type(self), (self.url, self.problem, self.hint), vars(self)
 
 
 class Refused(ServerError):
     """The server answered no. `code` is for programs, `details` for people, `request_id` for whoever reads its logs."""
+
+    retry_after: float | None = None
+    """Seconds; only where a retry can help."""
 
     def __init__(
         self,
@@ -207,20 +180,16 @@ class Refused(ServerError):
         error: str,
         details: str | None = None,
         request_id: str | None = None,
-        *,
-        retry_after: float | None = None,
+        **more: Any,  # noqa: ANN401 - values of the class's own attributes
     ) -> None:
-        """Take the parts of the server's error envelope; `retry_after`, in seconds, only where a retry can help."""
         self.status = status
         self.code = code
         self.error = error
         self.details = details
         self.request_id = request_id
-        self.retry_after = retry_after
-        super().__init__(f"{error}: {details}" if details else error)
+        super().__init__(f"{error}: {details}" if details else error, **more)
 
     def __reduce__(self) -> tuple[type[Refused], tuple[int, str, str, str | None, str | None], dict[str, Any]]:
-        """Let it travel between processes."""
         return type(self), (self.status, self.code, self.error, self.details, self.request_id), vars(self)
 
 
@@ -236,26 +205,11 @@ class NotAllowed(Refused):
     def __str__(self) -> str:
         """Name the file as well: it may be another than was thought, or its new token may not be there yet."""
         text = super().__str__()
-        return (
-            text
-            if self.token_file is None
-            else f"{text.rstrip('.')}. The access token was read from {self.token_file}."
-        )
+        where = f"{text.rstrip('.')}. The access token was read from {self.token_file}."
+        return text if self.token_file is None else where
 
 
 class Deadlock(Refused):
     """Waiting would close a circle: `cycle` is who waits, for what, held by whom, and so on around."""
 
-    def __init__(
-        self,
-        status: int,
-        code: str,
-        error: str,
-        details: str | None = None,
-        request_id: str | None = None,
-        *,
-        cycle: Sequence[str] = (),
-    ) -> None:
-        """Take the parts of the server's error envelope, and the circle."""
-        super().__init__(status, code, error, details, request_id)
-        self.cycle = list(cycle)
+    cycle: Sequence[str] = ()

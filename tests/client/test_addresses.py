@@ -26,7 +26,7 @@ from holdfast.client.operations.exchange import ask, get
 from holdfast.client.operations.leases import Renewal, keep_renewed, renew_once
 from holdfast.client.options import Wanted
 from holdfast.client.records import Place
-from holdfast.client.transports.failover import Addresses
+from holdfast.client.transports.failover import Failover
 from holdfast.errors import Refused, Unreachable
 from holdfast.server.streams.stream import KEEPALIVE_SECONDS
 from holdfast.wire.replies import StatusReply
@@ -246,22 +246,24 @@ def test_the_error_names_all_of_them(open_way: Callable[..., Way]) -> None:
 
 def test_two_that_find_out_at_once_move_on_once() -> None:
     """Those who fail at the same address at the same time do not pass over the one behind it."""
-    addresses = Addresses(("a", "b", "c"))
+    addresses = Failover(Target("http://a,http://b,http://c", "test", None, "test"), lambda _, **__: None)
     for _ in range(2):
         addresses.failed(0)
-    assert list(addresses.tries(may_repeat=True)) == [1, 2, 0]
+    assert addresses.order() == [1, 2, 0]
     addresses.failed(2)
-    assert list(addresses.tries(may_repeat=True)) == [1, 2, 0], "only the one that is asked first is left by that"
+    assert addresses.order() == [1, 2, 0], "only the one that is asked first is left by that"
     for at in (1, 2, 0):
         addresses.failed(at)
-    assert list(addresses.tries(may_repeat=True)) == [1, 2, 0]
+    assert addresses.order() == [1, 2, 0]
 
 
 @pytest.mark.parametrize("count", [2, 3, 16])
 def test_to_connect_leaves_half_of_the_time(count: int) -> None:
     """Addresses where no connection comes about cost less than half of what there is for an answer, all together."""
-    addresses = Addresses(tuple(map(str, range(count))))
-    assert addresses.connect_share * (count - 1) < 0.5
+    shares: list[float] = []
+    urls = ",".join(f"http://host-{number}" for number in range(count))
+    Failover(Target(urls, "test", None, "test"), lambda _, connect_share, **__: shares.append(connect_share))
+    assert sum(shares[1:]) < 0.5
 
 
 # Clients of both kinds.

@@ -380,7 +380,7 @@ def test_a_dropped_client_closes_its_connections(peer: Peer, nowhere: dict[str, 
         client = Holdfast(peer.url, token=callers.ALICE, environment=nowhere)
         with pytest.raises(ServerError):
             client.server_status()
-        (kept,) = client._transport._kept  # type: ignore[attr-defined]
+        (kept,) = client._transport._kept  # type: ignore[union-attr]
         watched = weakref.ref(kept)
         del client, kept
         assert watched() is None

@@ -43,7 +43,7 @@ from holdfast.errors import HoldfastError
 from holdfast.wire.replies import SessionOpenedReply
 
 if TYPE_CHECKING:
-    from holdfast.client.transports.base import AsyncTransport
+    from holdfast.client.transports.aio import AsyncTransport
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -436,7 +436,7 @@ class AsyncHoldfast(
         self._background = BackgroundLoop()
         self._link = AsyncLink(self._transport, self._policy, self._background)
 
-    def _make_transport(self) -> AsyncTransport:
+    def _make_transport(self) -> Any:  # noqa: ANN401 - whatever sends as an `AsyncTransport` does
         # Imported here, because it needs aiohttp: `help(holdfast)` works without.
         from holdfast.client.transports.aio import transport_to  # noqa: PLC0415
 

@@ -56,8 +56,7 @@ from holdfast.client.operations.events import Follower, OnAway
 from holdfast.client.operations.leases import Renewal
 from holdfast.client.operations.loss_stream import Ends
 from holdfast.client.records import Happened, plain_labels
-from holdfast.client.transports.base import Transport
-from holdfast.client.transports.sync import transport_to
+from holdfast.client.transports.sync import Transport, transport_to
 from holdfast.errors import HoldfastError, Unreachable
 from holdfast.wire.replies import SessionOpenedReply
 

@@ -11,7 +11,7 @@ from base64 import b64encode
 from collections.abc import Awaitable, Callable, Mapping
 from errno import ECONNRESET
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from holdfast import sandbox, tlswords
 from holdfast.client.answers import Answer
@@ -21,8 +21,6 @@ from holdfast.client.transports.base import (
     ANSWER_BYTES_MAX,
     CONNECT_SECONDS,
     STREAM_BYTES,
-    AsyncStream,
-    AsyncTransport,
     Bearer,
     headers_for,
     payload_of,
@@ -63,13 +61,18 @@ class AsyncHttpTransport:
         self._bearer = bearer or Bearer(target)
         self._connect_share = connect_share
         self._begin_seconds = begin_seconds
-        self._proxy = proxy_for(target.url, environment)
+        proxy = proxy_for(target.url, environment)
+        self._proxy_url = None if proxy is None else proxy.url
+        self._proxy_headers = None
+        if proxy is not None and proxy.user is not None:
+            # Meant for the proxy; aiohttp makes Proxy-Authorization of it, on the request or on the tunnel.
+            pair = f"{proxy.user}:{proxy.password}".encode()
+            self._proxy_headers = {"Authorization": f"Basic {b64encode(pair).decode()}"}
         self._session: aiohttp.ClientSession | None = None
         self.finishing: set[asyncio.Task[Any]] = set()
         """What goes on although its caller was cancelled: giving back."""
 
-    def __repr__(self) -> str:
-        """Show where it leads, never the token."""
+    def __repr__(self) -> str:  # Never the token.
         return f"AsyncHttpTransport({self.target!r})"
 
     async def close(self) -> None:
@@ -81,7 +84,6 @@ class AsyncHttpTransport:
             await session.close()
 
     async def send(self, request: Send) -> Answer:
-        """Send one request and return its answer, whatever its status. Raises `Unreachable`."""
         token = request.bearer or self._bearer.token
         answer = await self._send(request, token)
         if request.bearer is None and self._bearer.is_another_after(answer.status, token):
@@ -89,28 +91,17 @@ class AsyncHttpTransport:
         return answer
 
     async def _send(self, request: Send, token: str | None) -> Answer:
-        payload = payload_of(request)
         timeout = aiohttp.ClientTimeout(
             total=request.answer_seconds,
             sock_connect=min(CONNECT_SECONDS, request.answer_seconds * self._connect_share),
         )
         try:
-            async with self._opened().request(
-                request.method,
-                self._url(request.path),
-                data=payload,
-                headers=headers_for(token, request),
-                allow_redirects=False,
-                timeout=timeout,
-                proxy=self._proxy_url,
-                proxy_headers=self._proxy_headers,
-            ) as response:
+            async with await self._request(request, token, timeout=timeout) as response:
                 return Answer(response.status, response.headers, await self._whole(response))
         except _BROKEN as error:
             raise _unreachable(self.target.url, error) from None
 
     async def stream(self, opening: Open) -> AsyncHttpStream:
-        """Open a response that goes on and on. Raises `Unreachable`."""
         token = self._bearer.token
         stream = await self._stream(opening, token)
         if self._bearer.is_another_after(stream.status, token):
@@ -124,16 +115,7 @@ class AsyncHttpTransport:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_seconds, sock_read=opening.read_seconds)
         try:
             async with asyncio.timeout(self._begin_seconds):
-                response = await self._opened().request(
-                    opening.method,
-                    self._url(opening.path),
-                    data=payload_of(opening),
-                    headers=headers_for(token, opening),
-                    allow_redirects=False,
-                    timeout=timeout,
-                    proxy=self._proxy_url,
-                    proxy_headers=self._proxy_headers,
-                )
+                response = await self._request(opening, token, timeout=timeout)
         except _BROKEN as error:
             raise _unreachable(self.target.url, error) from None
         return AsyncHttpStream(self.target.url, response)
@@ -148,20 +130,17 @@ class AsyncHttpTransport:
             )
         return self._session
 
-    def _url(self, path: str) -> URL:
-        return URL(self.target.url + path, encoded=True)
-
-    @property
-    def _proxy_url(self) -> str | None:
-        return None if self._proxy is None else self._proxy.url
-
-    @property
-    def _proxy_headers(self) -> dict[str, str] | None:
-        if self._proxy is None or self._proxy.user is None:
-            return None
-        # Meant for the proxy; aiohttp makes Proxy-Authorization of it, on the request or on the tunnel.
-        pair = f"{self._proxy.user}:{self._proxy.password}".encode()
-        return {"Authorization": f"Basic {b64encode(pair).decode()}"}
+    async def _request(self, request: Send | Open, token: str | None, **more: Any) -> aiohttp.ClientResponse:  # noqa: ANN401
+        return await self._opened().request(
+            request.method,
+            URL(self.target.url + request.path, encoded=True),
+            data=payload_of(request),
+            headers=headers_for(token, request),
+            allow_redirects=False,
+            proxy=self._proxy_url,
+            proxy_headers=self._proxy_headers,
+            **more,
+        )
 
     async def _whole(self, response: aiohttp.ClientResponse) -> bytes:
         if response.content_length is not None and response.content_length <= ANSWER_BYTES_MAX:
@@ -196,7 +175,6 @@ class AsyncHttpStream:
             raise _unreachable(self._url, error) from None
 
     def close(self) -> None:
-        """Hang up."""
         self._response.close()
 
 
@@ -243,29 +221,25 @@ def reason(error: BaseException) -> str:
 class AsyncFailoverTransport(Failover):
     """A transport, for one event loop, over whichever address of a server answers."""
 
-    _ways: list[AsyncTransport]
+    _ways: list[AsyncHttpTransport]
 
-    def __init__(self, target: Target, make: Callable[..., AsyncTransport]) -> None:
+    def __init__(self, target: Target, make: Callable[..., AsyncHttpTransport]) -> None:
         super().__init__(target, make)
         self.finishing: set[asyncio.Task[Any]] = set()
-        """What goes on although its caller was cancelled: giving back."""
 
     async def close(self) -> None:
-        """Close the connections, once nothing is given back any more."""
         if self.finishing:
             await asyncio.wait(self.finishing)
         for way in self._ways:
             await way.close()
 
     async def send(self, request: Send) -> Answer:
-        """Send one request to the first that answers. Raises `Unreachable`."""
         return await self._try(self.sending(request), lambda way: way.send(request))
 
-    async def stream(self, opening: Open) -> AsyncStream:
-        """Open a response that goes on and on, at the first that answers. Raises `Unreachable`."""
+    async def stream(self, opening: Open) -> AsyncHttpStream:
         return await self._try(self.opening(), lambda way: way.stream(opening))
 
-    async def _try(self, trying: Trying[T], ask: Callable[[AsyncTransport], Awaitable[T]]) -> T:
+    async def _try(self, trying: Trying[T], ask: Callable[[AsyncHttpTransport], Awaitable[T]]) -> T:
         try:
             at = next(trying)
             while True:
@@ -280,8 +254,10 @@ class AsyncFailoverTransport(Failover):
             return found
 
 
+AsyncTransport: TypeAlias = AsyncHttpTransport | AsyncFailoverTransport
+
+
 def transport_to(target: Target, *, environment: Mapping[str, str]) -> AsyncTransport:
-    """Return the transport to a server, which may have several addresses."""
     if len(target.addresses) == 1:
         return AsyncHttpTransport(target, environment=environment)
     return AsyncFailoverTransport(target, partial(AsyncHttpTransport, environment=environment))

@@ -16,20 +16,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import SplitResult, unquote, urlsplit
 
 import msgspec
 
 from holdfast import __version__, clientconfig
-from holdfast.client.answers import Answer
 from holdfast.client.config import Target, is_loopback
 from holdfast.client.operations.effects import Open, Send
 from holdfast.client.requests import as_json
 from holdfast.errors import SettingsError
-
-if TYPE_CHECKING:
-    import asyncio
 
 CONNECT_SECONDS = 5.0
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
@@ -132,56 +127,3 @@ def _is_listed(host: str, without: str) -> bool:
     """Does `no_proxy` name this host, or a domain it belongs to?"""
     entries = [entry.strip().lower().lstrip(".") for entry in without.split(",")]
     return any(entry in {"*", host} or host.endswith(f".{entry}") for entry in entries if entry)
-
-
-class Stream(Protocol):
-    """A response that is read bit by bit."""
-
-    status: int
-
-    def read(self) -> bytes:
-        """Wait for the next bytes; empty at the end. Raises `Unreachable`."""
-
-    def close(self) -> None:
-        """Hang up."""
-
-
-class Transport(Protocol):
-    """A way to one server."""
-
-    def send(self, request: Send) -> Answer:
-        """Send one request and return its answer, whatever its status. Raises `Unreachable`."""
-
-    def stream(self, opening: Open) -> Stream:
-        """Open a response that goes on and on. Raises `Unreachable`."""
-
-    def close(self) -> None:
-        """Close the connections; the next request opens one again."""
-
-
-class AsyncStream(Protocol):
-    """A response that is read bit by bit."""
-
-    status: int
-
-    async def read(self) -> bytes:
-        """Wait for the next bytes; empty at the end. Raises `Unreachable`."""
-
-    def close(self) -> None:
-        """Hang up."""
-
-
-class AsyncTransport(Protocol):
-    """A way to one authority, for one event loop."""
-
-    finishing: set[asyncio.Task[Any]]
-    """What goes on although its caller was cancelled: giving back."""
-
-    async def send(self, request: Send) -> Answer:
-        """Send one request and return its answer, whatever its status. Raises `Unreachable`."""
-
-    async def stream(self, opening: Open) -> AsyncStream:
-        """Open a response that goes on and on. Raises `Unreachable`."""
-
-    async def close(self) -> None:
-        """Close the connections, once nobody gives anything back any more."""

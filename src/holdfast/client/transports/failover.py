@@ -22,9 +22,9 @@ share of the time for an answer that all of the addresses together leave half of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
@@ -45,109 +45,41 @@ Trying: TypeAlias = Generator[int, T, T]
 """Yields the address to ask next, is sent the answer or thrown `Unreachable`, and returns what all of it comes to."""
 
 
-class Addresses:
-    """The addresses of one client, and which of them is asked first."""
+class Tries:
+    """What came of the tries of one request."""
 
     def __init__(self, urls: tuple[str, ...]) -> None:
-        self.urls = urls
-        self._first = 0
-
-    @property
-    def connect_share(self) -> float:
-        """How much of the time for an answer it may take to connect."""
-        return 1 / (2 * len(self.urls))
-
-    def failed(self, at: int) -> None:
-        """Ask the next one first, unless somebody else has found that out already."""
-        if self._first == at:
-            self._first = (at + 1) % len(self.urls)
-
-    def tries(self, *, may_repeat: bool) -> Tries:
-        """Return the tries of a request: one at each address. `may_repeat` says whether it may be sent twice."""
-        return Tries(self, self._first, may_repeat=may_repeat)
-
-
-class _Failure(NamedTuple):
-    """What an `Unreachable` says."""
-
-    url: str
-    problem: str
-    hint: str
-    was_sent: bool
-
-
-class Tries:
-    """One try at each address, the first one first. Iterate over it; it ends where there is no other to be asked."""
-
-    def __init__(self, addresses: Addresses, first: int, *, may_repeat: bool) -> None:
-        self._addresses = addresses
-        self._first = first
-        self._may_repeat = may_repeat
-        self._errors: list[_Failure] = []
-        self._refused: Answer | None = None
+        self._urls = ",".join(urls)
+        self.errors: list[Unreachable] = []
+        self.refused: Answer | None = None
         """A refusal after which nothing has happened."""
-        self._doubtful: Answer | None = None
-        """The answer of somebody in between, who does not know what has happened."""
-        self.left = len(addresses.urls)
-        """How many are still to be asked after the one that is asked now."""
+        self.doubtful: Answer | None = None
+        """The answer of a proxy in between, which does not know what has happened."""
 
-    def __iter__(self) -> Iterator[int]:
-        count = len(self._addresses.urls)
-        for number in range(count):
-            self.left = count - 1 - number
-            yield (self._first + number) % count
-
-    def go_on_after(self, at: int, error: Unreachable) -> bool:
-        """Take note that no answer came. Tells whether another may be asked; else the error is to be raised."""
-        self._addresses.failed(at)
-        if error.was_sent and not self._may_repeat:
-            return False
+    def fail(self, error: Unreachable) -> None:
         # Not the error itself: what it came of has the frames of our callers, and they have us.
-        self._errors.append(_Failure(error.url, error.problem, error.hint, error.was_sent))
-        return True
-
-    def settles(self, at: int, answer: Answer) -> bool:
-        """Tell whether this answer is the last word. If not, the next one is to be asked."""
-        if answer.status not in NOT_NOW:
-            return True
-        found = envelope(answer)
-        if found is not None and found.code not in _NOTHING_HAPPENED:
-            return True  # Who leads has said so, and would say the same through another.
-        self._addresses.failed(at)
-        if found is not None:
-            self._refused = answer
-            return False
-        self._doubtful = answer
-        return not self._may_repeat
+        self.errors.append(Unreachable(error.url, error.problem, error.hint, was_sent=error.was_sent))
 
     def result(self) -> Answer:
         """Return what all of it comes to. Raises `Unreachable`.
 
         Only if no copy of the request can have taken effect, the answer is the one that says so.
         """
-        if any(error.was_sent for error in self._errors):
-            raise self.error()
-        found = self._doubtful or self._refused
-        if found is None:
+        found = self.doubtful or self.refused
+        if found is None or any(error.was_sent for error in self.errors):
             raise self.error()
         return found
 
-    def named(self, at: int, answer: Answer) -> Answer:
-        """Let a refusal say whose it is: of several addresses, one may be that of another program."""
-        return answer if answer.status < _REFUSED else msgspec.structs.replace(answer, url=self._addresses.urls[at])
-
     def error(self) -> Unreachable:
         """Return what went wrong, of all of them."""
-        errors = self._errors
-        problems = dict.fromkeys(error.problem for error in errors)
+        problems = dict.fromkeys(error.problem for error in self.errors)
         text = ", ".join(problems)
         if len(problems) > 1:
-            text = ", ".join(f"{error.problem} ({error.url})" for error in errors)
-        hint = next((error.hint for error in errors if error.hint), "")
-        if self._refused is not None and lacks_leader(self._refused):
+            text = ", ".join(f"{error.problem} ({error.url})" for error in self.errors)
+        hint = next((error.hint for error in self.errors if error.hint), "")
+        if self.refused is not None and lacks_leader(self.refused):
             hint = NOBODY_LEADS
-        urls = ",".join(self._addresses.urls)
-        return Unreachable(urls, text, hint, was_sent=any(error.was_sent for error in errors))
+        return Unreachable(self._urls, text, hint, was_sent=any(error.was_sent for error in self.errors))
 
 
 class Failover:
@@ -156,43 +88,68 @@ class Failover:
     def __init__(self, target: Target, make: Callable[..., Any]) -> None:
         """`make` makes the transport to one address."""
         self.target = target
-        self._addresses = Addresses(target.addresses)
-        share = self._addresses.connect_share
+        self._urls = target.addresses
+        self._first = 0
+        """The address that is asked first."""
+        share = 1 / (2 * len(self._urls))
         more = {"bearer": Bearer(target), "connect_share": share, "begin_seconds": BEGIN_SECONDS}
-        self._ways = [make(target.at(each), **more) for each in target.addresses]
+        self._ways = [make(target.at(each), **more) for each in self._urls]
 
-    def __repr__(self) -> str:
-        """Show where it leads, never the token."""
+    def __repr__(self) -> str:  # Never the token.
         return f"{type(self).__name__}({self.target!r})"
+
+    def order(self) -> list[int]:
+        """Return in which order the addresses are asked."""
+        count = len(self._urls)
+        return [(self._first + number) % count for number in range(count)]
+
+    def failed(self, at: int) -> None:
+        """Ask the next one first, unless another request has found that out already."""
+        if self._first == at:
+            self._first = (at + 1) % len(self._urls)
 
     def sending(self, request: Send) -> Trying[Answer]:
         """Send one request to the first address that answers. Raises `Unreachable`."""
-        tries = self._addresses.tries(may_repeat=may_repeat(request))
-        for at in tries:
+        tries, repeats = Tries(self._urls), may_repeat(request)
+        for at in self.order():
             try:
-                answer = tries.named(at, (yield at))
+                answer = yield at
             except Unreachable as error:
-                if not tries.go_on_after(at, error):
+                self.failed(at)
+                if error.was_sent and not repeats:
                     raise
+                tries.fail(error)
+                continue
+            if answer.status >= _REFUSED:
+                # One of several addresses may be that of another program.
+                answer = msgspec.structs.replace(answer, url=self._urls[at])
+            found = envelope(answer) if answer.status in NOT_NOW else None
+            if answer.status not in NOT_NOW or (found is not None and found.code not in _NOTHING_HAPPENED):
+                return answer  # The leader has said so, and would say the same through another node.
+            self.failed(at)
+            if found is not None:
+                tries.refused = answer
+            elif repeats:
+                tries.doubtful = answer
             else:
-                if tries.settles(at, answer):
-                    return answer
+                return answer
         return tries.result()
 
     def opening(self) -> Trying[Any]:
         """Open a response that goes on and on, at the first address that answers. Raises `Unreachable`."""
-        tries = self._addresses.tries(may_repeat=True)
-        for at in tries:
+        tries, order = Tries(self._urls), self.order()
+        for at in order:
             try:
                 stream = yield at
             except Unreachable as error:
-                tries.go_on_after(at, error)
+                self.failed(at)
+                tries.fail(error)
                 continue
             if stream.status not in NOT_NOW:
-                stream.on_broken = partial(self._addresses.failed, at)
+                stream.on_broken = partial(self.failed, at)
                 return stream
-            self._addresses.failed(at)
-            if not tries.left:
+            self.failed(at)
+            if at == order[-1]:
                 return stream
             stream.close()
         raise tries.error()

@@ -22,7 +22,7 @@ from contextlib import suppress
 from functools import partial
 from http.client import BadStatusLine, HTTPException, HTTPResponse
 from types import TracebackType
-from typing import Self, TypeVar, cast
+from typing import Self, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -37,8 +37,6 @@ from holdfast.client.transports.base import (
     KEY_HEADER,
     STREAM_BYTES,
     Bearer,
-    Stream,
-    Transport,
     headers_for,
     payload_of,
     proxy_for,
@@ -271,23 +269,20 @@ def _reason(error: BaseException, *, is_connecting: bool) -> str:
 class FailoverTransport(Failover):
     """A transport, for threads, over whichever address of a server answers."""
 
-    _ways: list[Transport]
+    _ways: list[HttpTransport]
 
     def close(self) -> None:
-        """Close the connections of all threads."""
         for way in self._ways:
             way.close()
 
     def send(self, request: Send) -> Answer:
-        """Send one request to the first that answers. Raises `Unreachable`."""
         return self._try(self.sending(request), lambda way: way.send(request))
 
-    def stream(self, opening: Open) -> Stream:
-        """Open a response that goes on and on, at the first that answers. Raises `Unreachable`."""
-        stream: Stream = self._try(self.opening(), lambda way: way.stream(opening))
+    def stream(self, opening: Open) -> HttpStream:
+        stream: HttpStream = self._try(self.opening(), lambda way: way.stream(opening))
         return stream
 
-    def _try(self, trying: Trying[T], ask: Callable[[Transport], T]) -> T:
+    def _try(self, trying: Trying[T], ask: Callable[[HttpTransport], T]) -> T:
         try:
             at = next(trying)
             while True:
@@ -302,8 +297,10 @@ class FailoverTransport(Failover):
             return found
 
 
+Transport: TypeAlias = HttpTransport | FailoverTransport
+
+
 def transport_to(target: Target, *, environment: Mapping[str, str]) -> Transport:
-    """Return the transport to a server, which may have several addresses."""
     if len(target.addresses) == 1:
         return HttpTransport(target, environment=environment)
     return FailoverTransport(target, partial(HttpTransport, environment=environment))
