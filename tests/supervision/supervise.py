@@ -12,8 +12,7 @@ import threading
 import time
 from pathlib import Path
 
-from holdfast.supervision import child, guardian_link
-from holdfast.supervision.supervisor import run_child
+from holdfast.supervision import child, supervisor
 
 
 class FileClaim:
@@ -46,12 +45,12 @@ class FileClaim:
 def main(control: str, outcome: str, grace: str, *command: str) -> None:
     """Run it, and leave the outcome in a file: who started us may be gone."""
     if script := os.environ.pop("GUARDIAN", None):
-        guardian_link.SCRIPT = Path(script)
+        supervisor.SCRIPT = Path(script)
     if os.environ.pop("PLAIN", None):  # As on a system without waitid and without /proc.
         child.CAN_PEEK = False
         child._alive = lambda group: None
     environment = json.loads(os.environ.pop("ENVIRONMENT", "null"))
-    found = run_child(
+    found = supervisor.run_child(
         command,
         environment=os.environ if environment is None else environment,
         held=FileClaim(Path(control)),

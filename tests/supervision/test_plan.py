@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from holdfast.supervision.plan import Plan, plan
+from holdfast.supervision.supervisor import Plan, plan
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,6 @@ class Child:
         self.group = self._process.pid
 
     def begin(self) -> None:
-        """Open the gate."""
         with contextlib.suppress(BrokenPipeError):
             os.write(self._go, b"g")
 

@@ -46,7 +46,7 @@ class BothClocks(NamedTuple):
 
 
 class Order(NamedTuple):
-    """A line of input."""
+    """A line of input: what the sender asks for."""
 
     group: int
     monotonic_ms: int
@@ -58,13 +58,10 @@ class Order(NamedTuple):
     grace_ms: int
 
     def age_ms(self, monotonic_ms: int, boot_ms: int) -> int:
-        """Tell how old it is, by whichever clock saw more time pass."""
         return elapsed_ms(BothClocks(self.monotonic_ms, self.boot_ms), BothClocks(monotonic_ms, boot_ms))
 
 
 class GuardedGroup:
-    """The group that is guarded."""
-
     def __init__(self, number: int) -> None:
         self.number = number
         self._leader: int | None = None
@@ -106,8 +103,6 @@ class GuardedGroup:
 
 
 class Guardian:
-    """What is known, and what was done."""
-
     def __init__(self) -> None:
         self._order: Order | None = None
         self._group: GuardedGroup | None = None
@@ -116,7 +111,6 @@ class Guardian:
         self._is_alone = False
 
     def take(self, line: str) -> None:
-        """Take a line of input."""
         order = Order(*map(int, line.split()))
         self._order = order
         self._told = self._told or order.term_ms < 0
@@ -161,7 +155,6 @@ class Guardian:
 
 
 def clocks() -> BothClocks:
-    """Read both clocks."""
     monotonic_ms = time.monotonic_ns() // 1_000_000
     return BothClocks(monotonic_ms, monotonic_ms if _BOOT is None else time.clock_gettime_ns(_BOOT) // 1_000_000)
 

@@ -5,7 +5,7 @@
        ├─ child.py ──────────► gate.py ── becomes ──► the command, and all that it starts:
        │                                              one process group, signalled as one
        │                                                        ▲
-       └─ guardian_link.py ──► guardian.py ── if we do not ─────┘
+       └─ GuardianLink ──────► guardian.py ── if we do not ─────┘
 
 **The gate.** A command must not run before it is guarded, and there is nothing to guard before it runs. So a small
 script is started in its place, at the head of the new group. It waits. When guardian and gate have both reported, we
@@ -18,7 +18,7 @@ passes and nothing new came: SIGTERM a little later than we would have sent it, 
 its input ends without `bye`; then it stops the command at once, because nobody renews the claim any more. If the
 guardian dies, we start another.
 
-**The plan** (plan.py) counts back from the moment at which the claim may be lost. Each renewal moves all of it on:
+**The plan** counts back from the moment at which the claim may be lost. Each renewal moves all of it on:
 
     now                        SIGTERM                  SIGKILL       may be lost
      ├── the command works ───────┼──────── grace ─────────┼── margin ────┤
@@ -47,15 +47,17 @@ import os
 import select
 import signal
 import stat
+import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, NamedTuple, Protocol, Self
 
+from holdfast.supervision import guardian
 from holdfast.supervision.child import Child
 from holdfast.supervision.gate import CANNOT_RUN
-from holdfast.supervision.guardian import BothClocks, clocks, elapsed_ms
-from holdfast.supervision.guardian_link import FIRST_WORD, GuardianLink
-from holdfast.supervision.plan import Plan, plan
+from holdfast.supervision.guardian import BothClocks, Order, clocks, elapsed_ms
 
 
 class Terminal:
@@ -75,7 +77,6 @@ class Terminal:
             self._file = None
 
     def owner(self) -> int | None:
-        """Tell which process group reads from it."""
         if self._file is None:
             return None
         try:
@@ -84,7 +85,6 @@ class Terminal:
             return None
 
     def is_ours(self) -> bool:
-        """Is our own process group the one that reads from it?"""
         return self.owner() == os.getpgrp()
 
     def lend(self, group: int) -> None:
@@ -199,6 +199,154 @@ def _note(number: int, frame: FrameType | None) -> None:
     """Python has written it to the file descriptor already."""
 
 
+# --- When to stop ----------------------------------------------------------------------------------------------------
+
+GRACE_SHARE_MAX = 1 / 3
+"""Renewal begins when a third of the lease is over. The second third is for trying again, the last one for stopping."""
+MARGIN_SECONDS_MAX = 0.5
+MARGIN_SHARE_MAX = 1 / 20
+"""A signal needs time to arrive on a busy machine; a short lease cannot spare half a second for it."""
+SECONDS_MAX = 2**32
+
+
+class Plan(NamedTuple):
+    """How long until SIGTERM, and until SIGKILL. Zero is now."""
+
+    term_ms: int
+    kill_ms: int
+    grace_ms: int
+    """What lies between the two when there is time enough."""
+
+
+def plan(
+    remaining_seconds: float,
+    *,
+    longest_seconds: float,
+    grace_seconds: float,
+    must_stop: bool = False,
+    stopping_ms: int | None = None,
+) -> Plan:
+    """Count back from what remains of the lease.
+
+    `longest_seconds` is the most that has ever remained: as good as the length of the lease. `must_stop` says that the
+    command has no more time of its own. `stopping_ms` is how long ago it was told to stop, and None if it was not.
+    """
+    longest = min(longest_seconds, SECONDS_MAX)
+    grace_ms = int(1_000 * min(grace_seconds, longest * GRACE_SHARE_MAX))
+    margin_ms = int(1_000 * min(MARGIN_SECONDS_MAX, longest * MARGIN_SHARE_MAX))
+    kill_ms = max(0, int(1_000 * min(remaining_seconds, SECONDS_MAX)) - margin_ms)
+    if stopping_ms is not None:
+        return Plan(0, min(kill_ms, max(0, grace_ms - stopping_ms)), grace_ms)
+    if must_stop:
+        return Plan(0, min(kill_ms, grace_ms), grace_ms)
+    return Plan(max(0, kill_ms - grace_ms), kill_ms, grace_ms)
+
+
+# --- Our end of the line to the guardian -----------------------------------------------------------------------------
+
+SCRIPT = Path(guardian.__file__).absolute()
+MOVED_MS_MIN = 20
+"""A deadline that moved by less is the same, read a little later."""
+TERM_LATE_MS = 300
+"""Ours to send; the guardian only when we did not. Some programs take a second SIGTERM for impatience."""
+END_SECONDS_MAX = 2
+FIRST_WORD = "watching"
+
+
+class GuardianLink:
+    """A guardian for one group: it always knows the newest times, and when it dies another is started."""
+
+    def __init__(self, group: int) -> None:
+        """Start one. Raises `OSError` if that cannot be done."""
+        self._group = group
+        self._last: Order | None = None
+        self._unread = b""
+        self._process = _start()
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def fileno(self) -> int:
+        """It is readable when the guardian has said something, or has died."""
+        return _file(self._process.stdout)
+
+    def tell(self, now: BothClocks, plan: Plan, *, is_told: bool) -> None:
+        """Say how long the group has, counted from `now`, unless that is known. `is_told`: it has had its SIGTERM."""
+        if self._last is not None:
+            was_told = self._last.term_ms < 0
+            moved_ms = plan.kill_ms + self._last.age_ms(*now) - self._last.kill_ms
+            if was_told == is_told and abs(moved_ms) < MOVED_MS_MIN:
+                return
+        term_ms = -1 if is_told else min(plan.term_ms + TERM_LATE_MS, plan.kill_ms)
+        self._last = Order(self._group, *now, term_ms, plan.kill_ms, plan.grace_ms)
+        self._repeat()
+
+    def replace(self) -> None:
+        """Start another in place of one that died. Raises `OSError` if that cannot be done."""
+        self._forget()
+        self._process = _start()
+        self._unread = b""
+        self._repeat()
+
+    def reports(self) -> list[str]:
+        try:
+            *lines, self._unread = (self._unread + os.read(self.fileno(), 4_096)).split(b"\n")
+        except BlockingIOError:
+            return []
+        return [line.decode() for line in lines]
+
+    def end(self) -> list[str]:
+        """Say goodbye, and see it gone: from here on it can signal nobody. Returns its last words."""
+        with contextlib.suppress(OSError):
+            os.write(_file(self._process.stdin), b"bye\n")
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(END_SECONDS_MAX)
+        if self._process.returncode is None:
+            self._process.kill()
+            self._process.wait()
+        last_words = self.reports()
+        self._forget()
+        return last_words
+
+    def _repeat(self) -> None:
+        if self._last is None:
+            return
+        try:
+            os.write(_file(self._process.stdin), (" ".join(map(str, self._last)) + "\n").encode())
+        except BlockingIOError:
+            # It has not listened for a thousand lines. The next one will.
+            self._process.kill()
+        except BrokenPipeError:
+            pass
+
+    def _forget(self) -> None:
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+def _start() -> subprocess.Popen[bytes]:
+    process = subprocess.Popen(  # noqa: S603 - our own script
+        [sys.executable, "-I", "-S", str(SCRIPT)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        bufsize=0,
+        cwd="/",
+        start_new_session=True,
+    )
+    for pipe in (process.stdin, process.stdout):
+        os.set_blocking(_file(pipe), False)
+    return process
+
+
+def _file(pipe: object) -> int:
+    return pipe.fileno()  # type: ignore[attr-defined,no-any-return]
+
+
+# --- The supervisor --------------------------------------------------------------------------------------------------
+
 TICK_SECONDS = 0.2
 """How late we may notice that the claim was lost, or that the guardian died."""
 START_SECONDS_MAX = 20
@@ -213,12 +361,6 @@ WANTS_TERMINAL = frozenset({signal.SIGTTIN, signal.SIGTTOU})
 Say = Callable[[str], None]
 
 
-class Flag(Protocol):
-    """Something like `threading.Event`."""
-
-    def is_set(self) -> bool: ...
-
-
 class Ownership(Protocol):
     """What a command runs for: a claim, several, or a session."""
 
@@ -227,8 +369,8 @@ class Ownership(Protocol):
         """Seconds for which it is surely ours; 0.0 once it is lost."""
 
     @property
-    def lost(self) -> Flag:
-        """Set as soon as it is lost."""
+    def lost(self) -> Any:  # noqa: ANN401 - its `is_set`
+        """An event that is set as soon as it is lost."""
 
     @property
     def refused(self) -> str | None:
@@ -236,8 +378,6 @@ class Ownership(Protocol):
 
 
 class Outcome(NamedTuple):
-    """How it ended."""
-
     returncode: int
     """As a shell would see it: 128 + n for signal n."""
     lost: bool
@@ -326,14 +466,13 @@ class _Supervisor:
                 if file == self._guardian.fileno():
                     words = self._guardian.reports()
                     if FIRST_WORD not in words:
-                        return f"the guardian, process {self._guardian.pid}, has ended"
+                        return "the guardian has ended"
                     self._note_reports(words)
                 del missing[file]
             now = clocks()
         return f"no word from the {' and the '.join(missing.values())} for {START_SECONDS_MAX} s" if missing else None
 
     def run(self) -> Outcome:
-        """Let it begin, and see it to its end."""
         self._signals.ignore_terminal_output()
         try:
             if self._shares_terminal:
@@ -379,7 +518,6 @@ class _Supervisor:
         )
 
     def _follow_plan(self) -> None:
-        """Do what the plan demands now."""
         if self._child.ended_with() is not None and not self._has_leftovers:
             return
         now = clocks()
