@@ -13,23 +13,10 @@ from holdfast.engine.replies import NotLeader, Unavailable, Unknown
 from holdfast.server.times import rfc3339
 from holdfast.wire.holders import shown_as
 from holdfast.wire.problems import Problem
-from holdfast.wire.replies import (
-    AcquiredReply,
-    ClaimReply,
-    ClaimsReply,
-    DelayedReply,
-    DoneReply,
-    HeldManyReply,
-    HeldName,
-    HeldReply,
-    LockReply,
-    Previous,
-    RenewedReply,
-    WaitingReply,
-)
+from holdfast.wire.replies import AcquiredReply, HeldName, HeldReply, LockReply, Previous
 
 if TYPE_CHECKING:
-    from holdfast.core.answers import Acquired, AcquiredMany, Extended, Waiting
+    from holdfast.core.answers import Acquired
     from holdfast.core.state import State
     from holdfast.core.values import EndedLease, LastEnd, Lease, Moment, Slot
     from holdfast.server.access.secrets import AuthorityKey
@@ -39,8 +26,6 @@ _NOT_CURRENT_LIVE = 400
 RETRY_LATER_MS = 1_000
 NEXT_LEADER_MS = 200
 """How soon it is worth asking again when another node may lead, or soon will."""
-_HELD_BYTES_MAX = 256 * 1024
-"""How much is said of those who are in the way of a claim of several names, as JSON: metadata may make it megabytes."""
 HIDDEN = "(hidden)"
 """Stands for a name, or for an owner, outside of the caller's prefix. No name has brackets like these."""
 
@@ -75,104 +60,12 @@ def acquired(answer: Acquired, now: Moment, waited_ms: int = 0) -> AcquiredReply
     return reply
 
 
-def held(answer: refusals.Held, now: Moment, key: AuthorityKey) -> HeldReply:
-    """Say who owns the name; never the lease id (C2)."""
-    lease = answer.lease
-    left_ms = answer.until_ms - now.ms
-    reply = HeldReply(
-        holder_id(lease, key),
-        rfc3339(now.wall_ms + left_ms),
-        left_ms,
-        lease.metadata,
-        lease.owner,
-        answer.same_owner,
-        rfc3339(lease.granted_wall_ms),
-        rfc3339(lease.beat_wall_ms),
-        left_ms,
-        lease.note,
-        answer.waiting,
-    )
-    return _with_carried(reply, lease)
-
-
-def _with_carried(reply: R, lease: Lease) -> R:
+def with_carried(reply: R, lease: Lease) -> R:
     if lease.labels is not None:
         reply.labels = lease.labels
     if lease.owner is None:
         reply.shown_as = shown_as(lease.principal, lease.metadata)
     return reply
-
-
-def delayed(answer: refusals.Delayed, now: Moment) -> DelayedReply:
-    left_ms = answer.until_ms - now.ms
-    seconds = 0 if answer.end is None else answer.end.delay_ms // 1000
-    return DelayedReply(rfc3339(now.wall_ms + left_ms), seconds, left_ms)
-
-
-def renewed(answer: Extended, now: Moment) -> RenewedReply:
-    left_ms = answer.until_ms - now.ms
-    return RenewedReply(answer.lease.lease_id, rfc3339(now.wall_ms + left_ms), left_ms // 2, left_ms)
-
-
-def waiting(answer: Waiting, waited_ms: int) -> WaitingReply:
-    return WaitingReply(answer.ticket_id, answer.position, waited_ms)
-
-
-def done(answer: refusals.Finished, now: Moment) -> DoneReply:
-    known = answer.done
-    at = rfc3339(known.wall_ms)
-    reply = DoneReply(answer.name, known.owner, known.token, at, known.result, known.until_ms - now.ms)
-    if known.owner is None:
-        reply.shown_as = shown_as(known.whose)
-    return reply
-
-
-def claims(answer: AcquiredMany, now: Moment, waited_ms: int) -> ClaimsReply:
-    claimed: list[ClaimReply] = []
-    for name, claim in answer.claims:
-        left_ms = claim.until_ms - now.ms
-        claimed.append(
-            ClaimReply(
-                name,
-                claim.lease.lease_id,
-                claim.lease.token,
-                rfc3339(now.wall_ms + left_ms),
-                left_ms // 2,
-                left_ms,
-                None if claim.previous is None else previous(claim.previous),
-                claim.attempts,
-            )
-        )
-    return ClaimsReply(claimed, answer.claims[0][1].lease.owner, waited_ms)
-
-
-def held_many(answer: refusals.AllHeld, now: Moment, key: AuthorityKey) -> HeldManyReply:
-    """Say who is in the way: the first of them, as many as there is room for, and at least one."""
-    held: list[HeldName] = []
-    room = _HELD_BYTES_MAX
-    for name, obstacle in answer.names:
-        left_ms = obstacle.until_ms - now.ms
-        if isinstance(obstacle, refusals.Held):
-            lease = obstacle.lease
-            reply = HeldName(
-                name,
-                lease.owner,
-                holder_id(lease, key),
-                left_ms,
-                lease.metadata,
-                lease.note,
-                rfc3339(lease.granted_wall_ms),
-                rfc3339(lease.beat_wall_ms),
-                rfc3339(now.wall_ms + left_ms),
-            )
-            reply = _with_carried(reply, lease)
-        else:
-            reply = HeldName(name, None, None, left_ms, None, None, None, None, None)
-        room -= len(encode(reply))
-        if room < 0 and held:
-            return HeldManyReply(held, answer.retry_after_ms, len(answer.names) - len(held))
-        held.append(reply)
-    return HeldManyReply(held, answer.retry_after_ms)
 
 
 def previous(end: LastEnd) -> Previous:
@@ -221,27 +114,12 @@ def lock(name: str, state: State, now: Moment, key: AuthorityKey) -> LockReply:
         slot.attempts,
         before,
     )
-    return _with_carried(reply, lease)
+    return with_carried(reply, lease)
 
 
 def _free(name: str, slot: Slot, state: State, now: Moment, *, before: Previous | None, waits: int) -> LockReply:
-    free = LockReply(
-        name,
-        "free",
-        None,
-        state.last_token + 1,
-        None,
-        None,
-        None,
-        None,
-        None,
-        None,
-        None,
-        None,
-        waits,
-        slot.attempts,
-        before,
-    )
+    nothing = (None,) * 8
+    free = LockReply(name, "free", None, state.last_token + 1, *nothing, waits, slot.attempts, before)
     if slot.done is not None and slot.done.until_ms > now.ms:
         free.status, free.owner, free.fencing_token = "done", slot.done.owner, slot.done.token
         free.completed_at, free.result = rfc3339(slot.done.wall_ms), slot.done.result
@@ -290,19 +168,6 @@ _PLAIN: dict[type[object], tuple[str, str]] = {
 """Refusals that always say the same: code and details."""
 
 
-_TOO_MANY: dict[type, tuple[str, str]] = {
-    refusals.TooManySessions: (
-        "quota_exceeded",
-        "This access token has {limit} sessions, the most it may: end some (sessions_per_principal_max).",
-    ),
-    refusals.TooManyTokens: (
-        "quota_exceeded",
-        "There are {limit} access tokens, the most there may be: revoke some (tokens_max).",
-    ),
-}
-"""Refusals by a limit: code and details, with the setting that somebody who runs the server can change."""
-
-
 def problem(outcome: object, prefix: str | None = None, *, knows_revoked: bool = True) -> Problem:
     """Put a refusal into the words of the wire, for a caller that is confined to a prefix or not.
 
@@ -310,9 +175,6 @@ def problem(outcome: object, prefix: str | None = None, *, knows_revoked: bool =
     """
     if type(outcome) in _PLAIN:
         return Problem(*_PLAIN[type(outcome)])
-    if type(outcome) in _TOO_MANY:
-        code, details = _TOO_MANY[type(outcome)]
-        return Problem(code, details.format(limit=getattr(outcome, "limit", 0)))
     match outcome:
         case refusals.NotCurrent():
             return _not_current(outcome, knows_revoked=knows_revoked)
@@ -343,6 +205,12 @@ def problem(outcome: object, prefix: str | None = None, *, knows_revoked: bool =
         case refusals.TooManyTickets(limit=limit, of_session=of_session):
             whose = may(f"have {limit} places in lines", of_session=of_session)
             return Problem("quota_exceeded", f"{whose} (tickets_per_principal_max): leave some.")
+        case refusals.TooManySessions(limit=limit):
+            text = f"This access token has {limit} sessions, the most it may: end some (sessions_per_principal_max)."
+            return Problem("quota_exceeded", text)
+        case refusals.TooManyTokens(limit=limit):
+            text = f"There are {limit} access tokens, the most there may be: revoke some (tokens_max)."
+            return Problem("quota_exceeded", text)
         case refusals.QuotaExceeded(text=text):
             return Problem("quota_exceeded", f"{text}.")
         case refusals.LineFull(limit=limit):

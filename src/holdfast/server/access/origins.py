@@ -112,10 +112,7 @@ def is_form(request: Request) -> bool:
 def fields_of(request: Request) -> list[tuple[str, str]]:
     try:
         return parse_qsl(
-            request.body.decode("ascii"),
-            keep_blank_values=True,
-            errors="strict",
-            max_num_fields=FORM_FIELDS_MAX,
+            request.body.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=FORM_FIELDS_MAX
         )
     except ValueError:
         raise Problem("invalid_input", "The body is not that of a form.") from None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from holdfast.core.answers import Acquired, AcquiredMany, Waiting, Withdrawn
 from holdfast.core.commands import Acquire, ClaimAll, ClaimAny, Leave
@@ -20,8 +20,20 @@ from holdfast.server import render
 from holdfast.server.access.claimsecrets import ClaimId, claim_secret, grant_of
 from holdfast.server.operations.decoding import read_uuid
 from holdfast.server.render import encode, no_content
+from holdfast.server.times import rfc3339
+from holdfast.wire.holders import shown_as
 from holdfast.wire.problems import Problem
-from holdfast.wire.replies import ClaimSecretReply
+from holdfast.wire.replies import (
+    ClaimReply,
+    ClaimSecretReply,
+    ClaimsReply,
+    DelayedReply,
+    DoneReply,
+    HeldManyReply,
+    HeldName,
+    HeldReply,
+    WaitingReply,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,6 +48,8 @@ if TYPE_CHECKING:
 SECONDS_MAX = 1e9
 """More than any limit, and still a number after it is multiplied."""
 _OK, _CONFLICT = 200, 409
+_HELD_BYTES_MAX = 256 * 1024
+"""How much is said of those who are in the way of a claim of several names, as JSON: metadata may make it megabytes."""
 COMES_BACK = b"holdfast-comes-back"
 """The header of one who asks again at once if its wait is over (W2)."""
 
@@ -90,11 +104,7 @@ def acquire(api: Api, call: Call) -> None:
     if body.wait_seconds or body.ticket is not None:
         # Most claims do not wait, and do not pay for it.
         command = msgspec.structs.replace(
-            command,
-            wait_ms=_wait_ms(call),
-            ticket=body.ticket,
-            new_ticket=new_uuid(),
-            comes_back=_comes_back(call),
+            command, wait_ms=_wait_ms(call), ticket=body.ticket, new_ticket=new_uuid(), comes_back=_comes_back(call)
         )
     api.submit(call, command, SHOWS_ONE)
 
@@ -160,49 +170,107 @@ def _comes_back(call: Call) -> bool:
 # How their outcomes are shown. `call.query` is the status that the caller wants for a name it cannot have.
 
 
-def _acquired(_api: Api, call: Call, outcome: Acquired, now: Moment) -> Answered:
-    return _OK, encode(render.acquired(outcome, now, call.waited_ms)), ()
-
-
 def _held(api: Api, call: Call, outcome: Held, now: Moment) -> Answered:
-    body = render.held(outcome, now, api.auth.key)
-    return call.query, encode(body), _retry_after(call.query, body.retry_after_ms)
+    """Say who owns the name; never the lease id (C2)."""
+    lease, left_ms = outcome.lease, outcome.until_ms - now.ms
+    reply = HeldReply(
+        render.holder_id(lease, api.auth.key),
+        rfc3339(now.wall_ms + left_ms),
+        left_ms,
+        lease.metadata,
+        lease.owner,
+        outcome.same_owner,
+        rfc3339(lease.granted_wall_ms),
+        rfc3339(lease.beat_wall_ms),
+        left_ms,
+        lease.note,
+        outcome.waiting,
+    )
+    return _refused(call, render.with_carried(reply, lease), left_ms)
 
 
 def _delayed(_api: Api, call: Call, outcome: Delayed, now: Moment) -> Answered:
-    body = render.delayed(outcome, now)
-    return _CONFLICT, encode(body), _retry_after(call.query, body.retry_after_ms)
+    left_ms = outcome.until_ms - now.ms
+    seconds = 0 if outcome.end is None else outcome.end.delay_ms // 1000
+    reply = DelayedReply(rfc3339(now.wall_ms + left_ms), seconds, left_ms)
+    return _CONFLICT, *_refused(call, reply, left_ms)[1:]
 
 
 def _waiting(_api: Api, call: Call, outcome: Waiting, _now: Moment) -> Answered:
-    return call.query, encode(render.waiting(outcome, call.waited_ms)), ()
+    return call.query, encode(WaitingReply(outcome.ticket_id, outcome.position, call.waited_ms)), ()
 
 
 def _done(_api: Api, call: Call, outcome: Finished, now: Moment) -> Answered:
-    return call.query, encode(render.done(outcome, now)), ()
+    done = outcome.done
+    left_ms = done.until_ms - now.ms
+    reply = DoneReply(outcome.name, done.owner, done.token, rfc3339(done.wall_ms), done.result, left_ms)
+    if done.owner is None:
+        reply.shown_as = shown_as(done.whose)
+    return call.query, encode(reply), ()
 
 
-def _claimed(_api: Api, call: Call, outcome: AcquiredMany, now: Moment) -> Answered:
-    claims = outcome.claims
-    if len(claims) > 1:
-        # A place in the line has the order of the request that joined. The answer has the order of this one.
-        by_name = dict(claims)
-        outcome = AcquiredMany(tuple((name, by_name[name]) for name in call.body.all))
-    return _OK, encode(render.claims(outcome, now, call.waited_ms)), ()
-
-
-def _claimed_one(api: Api, call: Call, outcome: Acquired, now: Moment) -> Answered:
-    """Show a claim of all of one name that had to wait."""
-    return _claimed(api, call, AcquiredMany(((call.body.all[0], outcome),)), now)
+def _claimed(_api: Api, call: Call, outcome: AcquiredMany | Acquired, now: Moment) -> Answered:
+    # A place in the line has the order of the request that joined. The answer has the order of this one. One name of
+    # `all` that had to wait comes as a claim of one.
+    claims = dict(outcome.claims) if isinstance(outcome, AcquiredMany) else {call.body.all[0]: outcome}
+    claimed: list[ClaimReply] = []
+    for name in call.body.all or claims:
+        claim = claims[name]
+        left_ms = claim.until_ms - now.ms
+        claimed.append(
+            ClaimReply(
+                name,
+                claim.lease.lease_id,
+                claim.lease.token,
+                rfc3339(now.wall_ms + left_ms),
+                left_ms // 2,
+                left_ms,
+                None if claim.previous is None else render.previous(claim.previous),
+                claim.attempts,
+            )
+        )
+    owner = next(iter(claims.values())).lease.owner
+    return _OK, encode(ClaimsReply(claimed, owner, call.waited_ms)), ()
 
 
 def _all_held(api: Api, call: Call, outcome: AllHeld, now: Moment) -> Answered:
-    body = render.held_many(outcome, now, api.auth.key)
-    return call.query, encode(body), _retry_after(call.query, body.retry_after_ms)
+    """Say who is in the way: the first of them, as many as there is room for, and at least one."""
+    held: list[HeldName] = []
+    left_out: int | UnsetType = UNSET
+    room = _HELD_BYTES_MAX
+    for name, obstacle in outcome.names:
+        left_ms = obstacle.until_ms - now.ms
+        if isinstance(obstacle, Held):
+            lease = obstacle.lease
+            reply = HeldName(
+                name,
+                lease.owner,
+                render.holder_id(lease, api.auth.key),
+                left_ms,
+                lease.metadata,
+                lease.note,
+                rfc3339(lease.granted_wall_ms),
+                rfc3339(lease.beat_wall_ms),
+                rfc3339(now.wall_ms + left_ms),
+            )
+            reply = render.with_carried(reply, lease)
+        else:
+            reply = HeldName(name, None, None, left_ms, None, None, None, None, None)
+        room -= len(encode(reply))
+        if room < 0 and held:
+            left_out = len(outcome.names) - len(held)
+            break
+        held.append(reply)
+    return _refused(call, HeldManyReply(held, outcome.retry_after_ms, left_out), outcome.retry_after_ms)
+
+
+def _refused(call: Call, reply: object, retry_after_ms: int) -> Answered:
+    headers = () if call.query == _OK else ((b"retry-after", str(max(1, -(-retry_after_ms // 1000))).encode()),)
+    return call.query, encode(reply), headers
 
 
 SHOWS_ONE: Mapping[type, Show] = {
-    Acquired: _acquired,
+    Acquired: lambda _api, call, outcome, now: (_OK, encode(render.acquired(outcome, now, call.waited_ms)), ()),
     Held: _held,
     Waiting: _waiting,
     Finished: _done,
@@ -211,17 +279,11 @@ SHOWS_ONE: Mapping[type, Show] = {
 
 SHOWS_SEVERAL: Mapping[type, Show] = {
     AcquiredMany: _claimed,
-    Acquired: _claimed_one,
+    Acquired: _claimed,
     AllHeld: _all_held,
     Waiting: _waiting,
     Finished: _done,
 }
-
-
-def _retry_after(status: int, retry_after_ms: int) -> tuple[tuple[bytes, bytes], ...]:
-    if status == _OK:
-        return ()
-    return ((b"retry-after", str(max(1, -(-retry_after_ms // 1000))).encode()),)
 
 
 # Letting somebody work on a claim.

@@ -29,14 +29,7 @@ from holdfast.server.access.secrets import SESSION_PREFIX
 from holdfast.server.handlers import paging
 from holdfast.server.http.messages import too_large
 from holdfast.server.operations.call import Call
-from holdfast.server.operations.decoding import (
-    TARGET_BYTES_MAX,
-    body_bytes_max,
-    fingerprint,
-    loads,
-    read_key,
-    too_long,
-)
+from holdfast.server.operations.decoding import TARGET_BYTES_MAX, body_bytes_max, fingerprint, loads, read_key, too_long
 from holdfast.server.operations.operation import Key, Operation
 from holdfast.server.render import encode
 from holdfast.wire import gateway
@@ -226,41 +219,29 @@ def acquire(api: Api, call: Call) -> None:
     api.submit(call, command, _SHOWS_ACQUIRED)
 
 
-def _acquired(_api: Api, call: Call, _outcome: Acquired, _now: Moment) -> Answered:
-    return _OK, encode(GatewayAcquiredReply(True, call.item)), ()
-
-
-def _held(_api: Api, _call: Call, outcome: Held, _now: Moment) -> Answered:
-    refused = GatewayRefusedReply(holder=_holder(outcome), held_since=outcome.lease.granted_wall_ms)
-    return _CONFLICT, encode(refused), ()
-
-
 def _deadlock(api: Api, call: Call, outcome: Deadlock, _now: Moment) -> Answered:
     api.note_circle(call, outcome)
     path = render.masked(outcome.path, call.caller.prefix)
     around = " → ".join([*path, path[0]])
-    refused = GatewayRefusedReply(reason=f"possible deadlock: {around}", deadlock=True, cycle=list(path))
-    return _CONFLICT, encode(refused), ()
-
-
-def _done(_api: Api, _call: Call, outcome: Finished, _now: Moment) -> Answered:
-    return _refused(f"done by {outcome.done.owner or shown_as(outcome.done.whose)}")
-
-
-def _delayed(_api: Api, _call: Call, outcome: Delayed, now: Moment) -> Answered:
-    return _refused(f"closed for another {outcome.until_ms - now.ms} ms after its last end")
+    return _refused(reason=f"possible deadlock: {around}", deadlock=True, cycle=list(path))
 
 
 def _exhausted(_api: Api, _call: Call, outcome: object, _now: Moment) -> Answered:
-    return _refused(render.problem(outcome).details)
+    return _refused(reason=render.problem(outcome).details)
 
 
 _SHOWS_ACQUIRED: dict[type, Show] = {
-    Acquired: _acquired,
-    Held: _held,
+    Acquired: lambda _api, call, _outcome, _now: (_OK, encode(GatewayAcquiredReply(True, call.item)), ()),
+    Held: lambda _api, _call, outcome, _now: _refused(
+        holder=_holder(outcome), held_since=outcome.lease.granted_wall_ms
+    ),
     Deadlock: _deadlock,
-    Finished: _done,
-    Delayed: _delayed,
+    Finished: lambda _api, _call, outcome, _now: _refused(
+        reason=f"done by {outcome.done.owner or shown_as(outcome.done.whose)}"
+    ),
+    Delayed: lambda _api, _call, outcome, now: _refused(
+        reason=f"closed for another {outcome.until_ms - now.ms} ms after its last end"
+    ),
     TooManyLeases: _exhausted,
     TokensExhausted: _exhausted,
 }
@@ -287,37 +268,28 @@ def heartbeat(api: Api, call: Call) -> None:
     """POST /locks/heartbeat: keep a resource until now + ttl."""
     run: Run = call.body
     command = Renew(
-        name=call.item,
-        principal=call.caller.principal,
-        run=run.owner,
-        ttl_ms=run.ttl_ms,
-        as_session=run.session,
+        name=call.item, principal=call.caller.principal, run=run.owner, ttl_ms=run.ttl_ms, as_session=run.session
     )
     api.submit(call, command, _SHOWS_KEPT)
-
-
-def _released(_api: Api, _call: Call, _outcome: Released, _now: Moment) -> Answered:
-    return _OK, encode(GatewayReleasedReply(True)), ()
 
 
 def _kept(_api: Api, _call: Call, outcome: Extended, now: Moment) -> Answered:
     return _OK, encode(GatewayKeptReply(True, now.wall_ms + outcome.until_ms - now.ms)), ()
 
 
-def _not_held(_api: Api, _call: Call, _outcome: NotHeld, _now: Moment) -> Answered:
-    return _NOT_FOUND, encode(GatewayRefusedReply(reason="lock not found")), ()
+_NOT_RUNS: dict[type, Show] = {
+    NotHeld: lambda _api, _call, _outcome, _now: (_NOT_FOUND, encode(GatewayRefusedReply(reason="lock not found")), ()),
+    Held: lambda _api, _call, outcome, _now: _refused(reason=f"held by {_holder(outcome)}"),
+}
+_SHOWS_RELEASED: dict[type, Show] = {
+    Released: lambda _api, _call, _outcome, _now: (_OK, encode(GatewayReleasedReply(True)), ()),
+    **_NOT_RUNS,
+}
+_SHOWS_KEPT: dict[type, Show] = {Extended: _kept, **_NOT_RUNS}
 
 
-def _held_by_another(_api: Api, _call: Call, outcome: Held, _now: Moment) -> Answered:
-    return _refused(f"held by {_holder(outcome)}")
-
-
-_SHOWS_RELEASED: dict[type, Show] = {Released: _released, NotHeld: _not_held, Held: _held_by_another}
-_SHOWS_KEPT: dict[type, Show] = {Extended: _kept, NotHeld: _not_held, Held: _held_by_another}
-
-
-def _refused(reason: str) -> Answered:
-    return _CONFLICT, encode(GatewayRefusedReply(reason=reason)), ()
+def _refused(**fields: Any) -> Answered:  # noqa: ANN401 - the fields of the reply
+    return _CONFLICT, encode(GatewayRefusedReply(**fields)), ()
 
 
 def _holder(outcome: Held) -> str:

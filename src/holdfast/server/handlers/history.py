@@ -21,7 +21,7 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from holdfast.engine.build import HeldQuery, HistoryQuery
-from holdfast.server.handlers.paging import PAGE_BYTES, SLICE_ITEMS
+from holdfast.server.handlers.paging import PAGE_BYTES, SLICE_ITEMS, read_limit
 from holdfast.server.operations.decoding import LABEL
 from holdfast.server.render import encode, holder_id
 from holdfast.server.streams.happenings import changes
@@ -47,14 +47,12 @@ _NUMBER = re.compile(r"[0-9]{1,16}")
 
 def check_limit(query: dict[str, str]) -> dict[str, str]:
     """Check how many records are wanted; the rest of the query is looked at after the caller is known."""
-    if (_number(query.setdefault("limit", str(LIMIT)), "limit") or 0) > LIMIT_MAX:
-        raise Problem("invalid_input", f"limit is 1 to {LIMIT_MAX}.")
-    return query
+    return read_limit(query, LIMIT, LIMIT_MAX)
 
 
 def history(api: Api, call: Call) -> None:
     query: dict[str, str] = call.query
-    before, offset = _number(query.get("before"), "before"), _number(query.get("offset"), "offset") or 0
+    before, offset = _number(query, "before"), _number(query, "offset") or 0
     if offset and before is None:
         raise Problem("invalid_input", "offset goes with before: both are of the page before.")
     wanted = HistoryQuery(
@@ -98,9 +96,11 @@ def history_reply(page: HistoryPage, query: HistoryQuery, offset: int) -> Histor
     return HistoryReply(found, page.next_before)
 
 
-def _number(text: str | None, field: str) -> int | None:
-    if text is None:
-        return None
+def _number(query: dict[str, str], field: str) -> int | None:
+    return number_of(query[field], field) if field in query else None
+
+
+def number_of(text: str, field: str = "record") -> int:
     if not _NUMBER.fullmatch(text) or int(text) == 0:
         raise Problem("invalid_input", f"{field} is a whole number from 1.")
     return int(text)
@@ -138,14 +138,8 @@ def read_asked(query: dict[str, Any]) -> None:
     """Put the moment that is asked for into the query, in place of its words. None of them: nothing is put there."""
     if "at" not in query and "record" not in query:
         return
-    text = query.pop("record", None)
-    query[THEN] = Asked(time_of(query.pop("at", None), "at"), None if text is None else number_of(text))
-
-
-def number_of(text: str, field: str = "record") -> int:
-    if not _NUMBER.fullmatch(text) or int(text) == 0:
-        raise Problem("invalid_input", f"{field} is a whole number from 1: that of a record.")
-    return int(text)
+    query[THEN] = Asked(time_of(query.pop("at", None), "at"), _number(query, "record"))
+    query.pop("record", None)
 
 
 def list_then(api: Api, call: Call, prefix: str | None) -> None:

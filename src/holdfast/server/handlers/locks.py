@@ -17,7 +17,7 @@ from holdfast.server.render import encode, no_content
 from holdfast.server.times import rfc3339
 from holdfast.wire.holders import shown_as
 from holdfast.wire.problems import Problem
-from holdfast.wire.replies import CheckReply, WhyLink, WhyReply, WhyWaiter
+from holdfast.wire.replies import CheckReply, RenewedReply, WhyLink, WhyReply, WhyWaiter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,19 +28,11 @@ if TYPE_CHECKING:
     from holdfast.server.api import Api, Show
     from holdfast.server.operations.call import Call
     from holdfast.server.render import Answered
-    from holdfast.wire.requests import (
-        CheckBody,
-        ClaimSecretBody,
-        ReleaseBody,
-        RenewBody,
-        ReopenBody,
-        RevokeBody,
-        TransferBody,
-    )
+    from holdfast.wire.requests import ClaimSecretBody, ReleaseBody, RenewBody, TransferBody
 
-NULL = b"null"
 RENEW_TTL_SECONDS = 60
 """What a renewal without a ttl means, as OctoStore has it (L3)."""
+WAITERS_SHOWN = 100
 _OK = 200
 
 
@@ -79,7 +71,9 @@ def renew(api: Api, call: Call) -> None:
 
 
 def _renewed(_api: Api, _call: Call, outcome: Extended, now: Moment) -> Answered:
-    return _OK, encode(render.renewed(outcome, now)), ()
+    left_ms = outcome.until_ms - now.ms
+    expires_at = rfc3339(now.wall_ms + left_ms)
+    return _OK, encode(RenewedReply(outcome.lease.lease_id, expires_at, left_ms // 2, left_ms)), ()
 
 
 def release(api: Api, call: Call) -> None:
@@ -97,10 +91,6 @@ def release(api: Api, call: Call) -> None:
         fingerprint=call.fingerprint,
     )
     api.submit(call, command, _SHOWS_RELEASED)
-
-
-def _released(_api: Api, _call: Call, _outcome: Released, _now: Moment) -> Answered:
-    return _OK, NULL, ()
 
 
 def transfer(api: Api, call: Call) -> None:
@@ -122,33 +112,26 @@ def transfer(api: Api, call: Call) -> None:
     api.submit(call, command, _SHOWS_TRANSFERRED)
 
 
-def _transferred(_api: Api, _call: Call, outcome: Acquired, now: Moment) -> Answered:
-    return _OK, encode(render.acquired(outcome, now)), ()
-
-
 _SHOWS_RENEWED: Mapping[type, Show] = {Extended: _renewed}
-_SHOWS_RELEASED: Mapping[type, Show] = {Released: _released}
-_SHOWS_TRANSFERRED: Mapping[type, Show] = {Acquired: _transferred, HandedOver: no_content}
+_SHOWS_RELEASED: Mapping[type, Show] = {Released: lambda _api, _call, _outcome, _now: (_OK, b"null", ())}
+_SHOWS_TRANSFERRED: Mapping[type, Show] = {
+    Acquired: lambda _api, _call, outcome, now: (_OK, encode(render.acquired(outcome, now)), ()),
+    HandedOver: no_content,
+}
 
 
 # As an operator.
 
 
 def revoke(api: Api, call: Call) -> None:
-    body: RevokeBody = call.body
-    principal = call.caller.principal
-    command = Revoke(
-        name=call.item, principal=principal, reason=body.reason, key=call.key, fingerprint=call.fingerprint
-    )
+    principal, reason = call.caller.principal, call.body.reason
+    command = Revoke(name=call.item, principal=principal, reason=reason, key=call.key, fingerprint=call.fingerprint)
     api.submit(call, command, {Released: no_content})
 
 
 def reopen(api: Api, call: Call) -> None:
-    body: ReopenBody = call.body
-    principal = call.caller.principal
-    command = Reopen(
-        name=call.item, principal=principal, reason=body.reason, key=call.key, fingerprint=call.fingerprint
-    )
+    principal, reason = call.caller.principal, call.body.reason
+    command = Reopen(name=call.item, principal=principal, reason=reason, key=call.key, fingerprint=call.fingerprint)
     api.submit(call, command, {OpenAgain: no_content})
 
 
@@ -157,12 +140,11 @@ def reopen(api: Api, call: Call) -> None:
 
 def check(api: Api, call: Call) -> None:
     """POST /locks/{name}/check: what a guarded resource asks before it accepts a write."""
-    body: CheckBody = call.body
 
     def view(state: State, _: Moment) -> Answered:
         lease = state.lease_of(call.item)
         token = None if lease is None else lease.token
-        return _OK, encode(CheckReply(token == body.fencing_token, token)), ()
+        return _OK, encode(CheckReply(token == call.body.fencing_token, token)), ()
 
     api.read(call, view)
 
@@ -172,10 +154,6 @@ def status(api: Api, call: Call) -> None:
         return _OK, encode(render.lock(call.item, state, now, api.auth.key)), ()
 
     api.read(call, view)
-
-
-WAITERS_SHOWN = 100
-_OK = 200
 
 
 def why(api: Api, call: Call) -> None:

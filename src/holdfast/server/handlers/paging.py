@@ -35,11 +35,11 @@ SLICE_NAMES = 1_000
 _NUMBER = re.compile(r"[0-9]{1,9}")
 
 
-def read_limit(query: dict[str, Any]) -> dict[str, Any]:
-    """Check how many items are wanted; without a word about it, `LIMIT`."""
-    limit = query.setdefault("limit", str(LIMIT))
-    if not _NUMBER.fullmatch(limit) or not 0 < int(limit) <= LIMIT_MAX:
-        raise Problem("invalid_input", f"limit is 1 to {LIMIT_MAX}.")
+def read_limit(query: dict[str, Any], default: int = LIMIT, most: int = LIMIT_MAX) -> dict[str, Any]:
+    """Check how many items are wanted."""
+    limit = query.setdefault("limit", str(default))
+    if not _NUMBER.fullmatch(limit) or not 0 < int(limit) <= most:
+        raise Problem("invalid_input", f"limit is 1 to {most}.")
     return query
 
 

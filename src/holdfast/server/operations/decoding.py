@@ -169,11 +169,7 @@ def loads(body: bytes, number: Callable[[str], Any] | None = None) -> Any:  # no
     """Parse JSON in which no field is there twice; `number` makes a value of a number. Raises `ValueError`."""
     try:
         return json.loads(
-            body.decode(),
-            object_pairs_hook=_pairs,
-            parse_constant=_no_constant,
-            parse_int=number,
-            parse_float=number,
+            body.decode(), object_pairs_hook=_pairs, parse_constant=_no_constant, parse_int=number, parse_float=number
         )
     except RecursionError as error:
         raise ValueError(str(error)) from None
