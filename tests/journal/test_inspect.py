@@ -176,7 +176,7 @@ PROBLEMS: dict[str, tuple[Callable[[Path], None], str]] = {
         spoil("INSERT INTO name (segment, name, seq, until, began) VALUES (0, 'job/9', 2, NULL, NULL)"),
         "listed under 5 names, and it should be 4",
     ),
-    "segment": (spoil("DELETE FROM segment"), "record 2 of job/2 stands where nobody looks for it"),
+    "segment": (spoil("DELETE FROM segment"), "record 2 of job/2 is where no search finds it"),
     "end": (spoil("UPDATE name SET until = 4 WHERE seq = 2"), "record 4 does not know that it ended the grant 2"),
     "began": (
         spoil("UPDATE name SET began = 3 WHERE seq = 4"),

@@ -1,10 +1,10 @@
 """Inspection of a data directory that no server has open. It changes nothing: not a byte, not a file.
 
-SQLite writes files next to a database even if it only reads. It therefore gets a read-only file system (a VFS). The
-lock is the shared one, which a running server refuses, and which keeps a server from starting meanwhile. What a process
-that died left in the WAL is read from there.
+SQLite writes files next to a database even if it only reads, and `immutable=1` ignores the WAL. So the files are opened
+through a VFS that only reads. The lock is the shared one, which a running server refuses, and which keeps a server from
+starting meanwhile. Records that a killed process left in the WAL are read from there.
 
-An inspection checks the integrity of both files, the journal and the archive, replays their records, and compares the
+An inspection checks the integrity of both files, the journal and the archive, decodes their records, and compares the
 two. It goes on after a problem, so that all are found:
 
     journal   every batch decodes, and its records follow each other
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import os
 import time
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,7 @@ from holdfast.core.events import Record, Restored, ends_of, grants_of, names_of,
 from holdfast.core.values import Slot
 from holdfast.journal import mark
 from holdfast.journal.archive.file import FILE as ARCHIVE
-from holdfast.journal.archive.file import LOCK, OPEN, look_at, segment_of, stretch_of
+from holdfast.journal.archive.file import LOCK, look_at, segment_of
 from holdfast.journal.archive.reader import Reader
 from holdfast.journal.archive.shares import weight_of
 from holdfast.journal.base import RESTORE, JournalDamagedError, JournalError, JournalLockedError
@@ -48,15 +49,14 @@ from holdfast.journal.store import Store
 from holdfast.privatefiles import NotOursError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from holdfast.core.values import Lease
     from holdfast.journal.base import Values
 
 PROBLEMS_MAX = 100
 LOCK_TRIES, LOCK_SECONDS = 100, 0.05
-"""How often, and how long each time, to wait for the archivist of a server that died: it is about to end."""
+"""How often, and how long each time, to wait for the archivist of a killed server: it is about to end."""
 
 _VFS = "holdfast-read-only"
 _slot_of = msgspec.msgpack.Decoder(Slot).decode
@@ -72,7 +72,7 @@ class Inspection(msgspec.Struct, kw_only=True):
     """How many records there are: those that will be replayed, and the history."""
     last_seq: int = 0
     restored: Record | None = None
-    """The record of the last time that the directory was made from a backup: its event is a `Restored`."""
+    """The record of the last restore from a backup: its event is a `Restored`."""
     problems: list[str] = []
     """At most 100. A server can start on a directory without any."""
     ways: tuple[str, ...] = ()
@@ -82,7 +82,7 @@ class Inspection(msgspec.Struct, kw_only=True):
 def inspect(directory: Path, witnesses: Sequence[str] = ()) -> Inspection:
     """Read everything and check it. Raises `JournalLockedError` while a server runs, `JournalError` for no journal.
 
-    `witnesses` are names of files in the directory that are only there after a journal.
+    `witnesses` are names of files in the directory that only exist after a journal.
     """
     if not (directory / FILE).exists():
         mark.check(directory / FILE, None, witnesses)
@@ -124,7 +124,7 @@ def as_json(record: Record) -> dict[str, Any]:
 
 
 def _by_name(struct: msgspec.Struct) -> dict[str, Any]:
-    """Return the fields of a struct, and of those in it, by name: the journal keeps them by place."""
+    """Return the fields of a struct, and of those in it, by name: the journal keeps them by position."""
     return {field: _plain(getattr(struct, field)) for field in struct.__struct_fields__}
 
 
@@ -146,19 +146,16 @@ class Files:
         self.journal = Store(_open(self.path, closing), self.path)
         _hold(directory / LOCK, closing)
         self._closing = closing
-        self._opened: Reader | None = None
 
-    @property
+    @functools.cached_property
     def archive(self) -> Reader | None:
-        """The archive, opened at the first time; None if the journal does not count on one: before its first start."""
+        """The archive; None if the journal does not count on one: before its first start."""
         if not self.journal.meta("epoch"):
             return None
         path = self.path.with_name(ARCHIVE)
         if not path.exists():
             raise lost_archive(self.journal, path)
-        if self._opened is None:
-            self._opened = Reader(look_at(path, lambda _: _open(path, self._closing)))
-        return self._opened
+        return Reader(look_at(path, lambda _: _open(path, self._closing)))
 
     @property
     def upto(self) -> int:
@@ -167,12 +164,11 @@ class Files:
 
     @property
     def pruned(self) -> int:
-        """Up to which number the history is not whole."""
+        """Up to which number the history is incomplete."""
         return 0 if self.archive is None else self.archive.position().pruned
 
     @property
     def last_seq(self) -> int:
-        """The number of the last record."""
         return last_seq_of(self.journal)
 
     def check(self) -> None:
@@ -196,11 +192,22 @@ class Files:
         return iter(()) if self.archive is None else self.archive.records()
 
 
-# Checks.
+# Rows of the archive that contradict each other: the statement that finds them, and what to say of each.
+_MISFITS = (
+    ("check_walls", "history record {} is not found by its time"),
+    ("check_places", "record {} of {} is where no search finds it"),
+    ("check_untils", "record {} does not know that it ended the grant {} of {}"),
+    ("check_begans", "the grant {} of {} does not know that record {} ended it"),
+    ("check_living", "{} is said to be held by record {}, which does not say so"),
+)
 
 
 class _Inspector:
-    """One inspection."""
+    """One inspection.
+
+    Of the archive, each record of the history is compared with its rows, then the rows with each other. Each row is
+    looked up where it must be, and all rows are counted: so nothing is missing, and nothing is left over.
+    """
 
     def __init__(self, files: Files, witnesses: Sequence[str]) -> None:
         self.found = Inspection()
@@ -209,7 +216,6 @@ class _Inspector:
         self._witnesses = witnesses
 
     def inspect(self) -> None:
-        """Check everything."""
         with self._noting(usual=()):
             self._check_integrity(self._store)
             if self._is_ours():
@@ -245,7 +251,14 @@ class _Inspector:
                 held = None
                 with self._noting():
                     held = _held_in(archive.values())
-                _ArchiveCheck(archive.store, self._problem, self._saw).run(held)
+                with self._noting("the history: "):
+                    self._check_history(archive.store)
+                with self._noting("the names: "):
+                    for statement, text in _MISFITS:
+                        for row in archive.store.run(statement):
+                            self._problem(text.format(*row))
+                with self._noting("who holds what: "):
+                    self._check_holders(archive.store, held)
         self._check_tail()
 
     def _check_tail(self) -> None:
@@ -266,6 +279,61 @@ class _Inspector:
                 wanted = last + 1
             self.found.last_seq = last
 
+    def _check_history(self, store: Store) -> None:
+        who = {number: name for number, name, _, _ in store.run("read_who")}
+        said = {number: (records, size_bytes) for number, _, records, size_bytes in store.run("read_who")}
+        sums: dict[int, tuple[int, int]] = {}
+        listed = 0
+        for seq, wall_ms, by, body in store.run("read_all_history"):
+            with self._noting(f"history record {seq}: "):
+                (record,) = decode_batch(body)
+                if (record.seq, record.wall_ms) != (seq, wall_ms):
+                    self._problem(f"history record {seq} says that it is record {record.seq}")
+                if who.get(by) not in {principal_of(record.event), ""}:
+                    self._problem(f"history record {seq} is not counted against whoever left it")
+                records, size_bytes = sums.get(by, (0, 0))
+                sums[by] = (records + 1, size_bytes + weight_of(record, body))
+                listed += self._listed(store, record)
+                self._saw(record)
+        if said != sums:
+            counted, there = (sum(records for records, _ in each.values()) for each in (said, sums))
+            self._problem(f"the history has {there} records, and {counted} are counted against those who left them")
+        ((rows, kept, needed),) = store.run("count_names")
+        if (rows, kept) != (listed + needed, needed):
+            self._problem(f"records are listed under {rows} names, and it should be {listed + needed}")
+
+    def _listed(self, store: Store, record: Record) -> int:
+        """Check that a record is listed under each of its names as what it did to it. Return how many these are."""
+        names = dict.fromkeys(names_of(record.event))
+        granted = {name for name, _ in grants_of(record.event)}
+        ends = granted.union(ends_of(record.event))
+        for name in names:
+            row = store.one("read_name", (segment_of(record.seq), name, record.seq))
+            if row is None:
+                self._problem(f"history record {record.seq} is not listed under its names")
+                break
+            until, began = row
+            if (until is not None) is not (name in granted) or (began is not None and name not in ends):
+                self._problem(f"history record {record.seq} is listed under {name} as what it is not")
+        return len(names)
+
+    def _check_holders(self, store: Store, held: Mapping[str, int] | None) -> None:
+        """The names that are held are those of the state, by the same grants."""
+        names: set[str] = set()
+        for name, seq, body in store.run("read_living_grants"):
+            names.add(name)
+            records = () if body is None else decode_batch(body)
+            token = next((lease.token for each in records for at, lease in grants_of(each.event) if at == name), None)
+            if token is None:
+                self._problem(f"{name} is said to be held by record {seq}, which does not say so")
+            elif held is not None and held.get(name) != token:
+                self._problem(f"{name} is said to be held with token {token}, and the state says {held.get(name)}")
+        ((living,),) = store.run("count_living")
+        if len(names) != living:
+            self._problem(f"{len(names)} names are said to be held, and {living} grants to live")
+        if held is not None and (unknown := held.keys() - names):
+            self._problem(f"{min(unknown)} is held, and its grant is not known")
+
     def _saw(self, record: Record) -> None:
         self.found.records += 1
         if isinstance(record.event, Restored):
@@ -276,7 +344,7 @@ class _Inspector:
         try:
             yield
         except JournalError as error:
-            # A file that is only not ours is whole, and the error's own words say what to do.
+            # A file that is only not ours is undamaged, and the error's own words say what to do.
             ways = () if isinstance(error.__cause__, NotOursError) else usual
             self._problem(f"{where}{error.problem}", error.ways or ways)
         except (ValueError, apsw.Error) as error:
@@ -299,128 +367,6 @@ def _held_in(values: Iterable[Values]) -> dict[str, int]:
         for key, value in each.rows
         if (lease := _slot_of(value).lease) is not None
     }
-
-
-class _ArchiveCheck:
-    """One walk through an archive, in the order of the file.
-
-    Each row is looked up where it must be, and all rows are counted. If each is in its place and there are no more,
-    nothing is missing and nothing is left over.
-    """
-
-    def __init__(self, store: Store, problem: Callable[[str], None], saw: Callable[[Record], None]) -> None:
-        self._store = store
-        self._problem = problem
-        self._saw = saw
-        self._listed = 0
-        """How many rows of names the history needs."""
-        self._living = 0
-        """How many grants are still held."""
-
-    def run(self, held: Mapping[str, int] | None) -> None:
-        """Check everything. `held` has the fencing token of each name that the archived state says is held."""
-        with self._noting("the history: "):
-            self._history()
-        with self._noting("the names: "):
-            self._names()
-        with self._noting("who holds what: "):
-            self._holders(held)
-
-    def _history(self) -> None:
-        stretches = dict(self._store.run("read_all_stretches"))
-        who = {number: name for number, name, _, _ in self._store.run("read_who")}
-        sums: dict[int, tuple[int, int]] = {}
-        for seq, wall_ms, by, body in self._store.run("read_all_history"):
-            with self._noting(f"history record {seq}: "):
-                (record,) = decode_batch(body)
-                if (record.seq, record.wall_ms) != (seq, wall_ms):
-                    self._problem(f"history record {seq} says that it is record {record.seq}")
-                if who.get(by) not in {principal_of(record.event), ""}:
-                    self._problem(f"history record {seq} is not counted against whoever left it")
-                if stretches.get(stretch_of(seq), OPEN) > wall_ms:
-                    self._problem(f"history record {seq} is not found by its time")
-                records, size_bytes = sums.get(by, (0, 0))
-                sums[by] = (records + 1, size_bytes + weight_of(record, body))
-                self._listing(record)
-                self._saw(record)
-        said = {number: (records, size_bytes) for number, _, records, size_bytes in self._store.run("read_who")}
-        if said != sums:
-            counted, there = (sum(records for records, _ in each.values()) for each in (said, sums))
-            self._problem(f"the history has {there} records, and {counted} are counted against those who left them")
-
-    def _listing(self, record: Record) -> None:
-        """A record stands under its names, and there it says what it did to each."""
-        names = dict.fromkeys(names_of(record.event))
-        granted = {name for name, _ in grants_of(record.event)}
-        ends = granted.union(ends_of(record.event))
-        self._listed += len(names)
-        for name in names:
-            row = self._row(record.seq, name)
-            if row is None:
-                self._problem(f"history record {record.seq} is not listed under its names")
-                return
-            until, began = row
-            if (until is not None) is not (name in granted) or (began is not None and name not in ends):
-                self._problem(f"history record {record.seq} is listed under {name} as what it is not")
-
-    def _names(self) -> None:
-        """Every end knows its grant, and every grant its end if history has that; and no row is left over."""
-        segments = dict(self._store.run("read_all_segments"))
-        kept = {seq: names for seq, names, _ in self._store.run("read_all_grants_kept")}
-        wanted = self._listed + sum(kept.values())
-        rows = 0
-        for segment, name, seq, until, began in self._store.run("read_all_names"):
-            rows += 1
-            if seq in kept:
-                kept[seq] -= 1
-            self._living += until == OPEN
-            if segment != segment_of(seq) or segment not in segments:
-                self._problem(f"record {seq} of {name} stands where nobody looks for it")
-            elif until not in {None, OPEN} and (segments[segment] < until or not self._ended(seq, name, until)):
-                self._problem(f"record {until} does not know that it ended the grant {seq} of {name}")
-            if began is not None and ((grant := self._row(began, name)) is None or grant[0] != seq):
-                self._problem(f"the grant {began} of {name} does not know that record {seq} ended it")
-        if rows != wanted or any(kept.values()):
-            self._problem(f"records are listed under {rows} names, and it should be {wanted}")
-
-    def _ended(self, seq: int, name: str, end: int) -> bool:
-        """Tell whether a record says that it ended a grant. One that history no longer has says nothing."""
-        row = self._row(end, name)
-        return self._store.one("has_history", (end,)) is None if row is None else row[1] == seq
-
-    def _row(self, seq: int, name: str) -> tuple[int | None, int | None] | None:
-        """Return what a record did to a name: until when what it granted was held, and which grant it ended."""
-        row: tuple[int | None, int | None] | None = self._store.one("read_name", (segment_of(seq), name, seq))
-        return row
-
-    def _holders(self, held: Mapping[str, int] | None) -> None:
-        """The names that are held are those of the state, by the same grants."""
-        names: set[str] = set()
-        for name, seq in self._store.run("read_all_living"):
-            names.add(name)
-            row = self._row(seq, name)
-            token = next((lease.token for each, lease in self._grants(seq) if each == name), None)
-            if row is None or row[0] != OPEN or token is None:
-                self._problem(f"{name} is said to be held by record {seq}, which does not say so")
-            elif held is not None and held.get(name) != token:
-                self._problem(f"{name} is said to be held with token {token}, and the state says {held.get(name)}")
-        if len(names) != self._living:
-            self._problem(f"{len(names)} names are said to be held, and {self._living} grants to live")
-        if held is not None and (unknown := held.keys() - names):
-            self._problem(f"{min(unknown)} is held, and its grant is not known")
-
-    def _grants(self, seq: int) -> Sequence[tuple[str, Lease]]:
-        found = self._store.one("read_body", (seq,))
-        return () if found is None else [each for record in decode_batch(found[0]) for each in grants_of(record.event)]
-
-    @contextlib.contextmanager
-    def _noting(self, where: str) -> Iterator[None]:
-        try:
-            yield
-        except JournalDamagedError as error:
-            self._problem(f"{where}{error.problem}")
-        except ValueError as error:
-            self._problem(f"{where}{error}")
 
 
 # Read-only files.

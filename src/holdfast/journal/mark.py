@@ -33,7 +33,7 @@ RESTORING = ".restoring"
 MOVED = "journal.moved"
 """A file that a move leaves: from then on the store counts, and this directory does not."""
 ARCHIVE = "archive.sqlite3"
-"""What goes with the journal. It tells of one by itself only if it stands for records (`tail/opening.py`)."""
+"""What goes with the journal. It tells of one by itself only if it stands for records (`sqlite.py`)."""
 SIZE_BYTES_MAX = 4_096
 
 T = TypeVar("T")

@@ -33,7 +33,7 @@ Hold: TypeAlias = tuple[str, int, Lease | None]
 """A name, the number of its grant, and its lease if the grant is in the tail. The archive finds it by the number."""
 
 AT_ONCE = 256
-"""How many records are decoded before other tasks have their turn: about a millisecond."""
+"""How many records are decoded before other tasks have their turn: about half a millisecond."""
 NAMES_AT_ONCE = 2_000
 """How many names are sorted before other tasks have their turn."""
 LEASES_AT_ONCE = 256

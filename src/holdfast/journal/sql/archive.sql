@@ -215,10 +215,6 @@ SELECT until, began FROM name WHERE segment = ? AND name = ? AND seq = ?
 -- Forget that a record concerns a name.
 DELETE FROM name WHERE segment = ? AND name = ? AND seq = ?
 
--- name: read_all_names
--- Everything that is known of names.
-SELECT segment, name, seq, until, began FROM name
-
 -- name: read_segments
 -- The segments there are, the eldest first.
 SELECT id FROM segment ORDER BY id
@@ -239,12 +235,8 @@ DELETE FROM segment WHERE id = ?
 -- The grant of a name that is held.
 SELECT seq FROM living WHERE name = ?
 
--- name: read_all_living
--- Every name that is held, and its grant.
-SELECT name, seq FROM living ORDER BY name
-
 -- name: read_some_living
--- Some of them.
+-- Some names that are held, and their grants.
 SELECT name, seq FROM living WHERE name > ? ORDER BY name LIMIT ?
 
 -- name: write_living
@@ -284,17 +276,47 @@ UPDATE grant_kept SET names = ? WHERE seq = ?
 -- A grant is not needed any more.
 DELETE FROM grant_kept WHERE seq = ?
 
--- name: read_all_grants_kept
--- All of them.
-SELECT seq, names, body FROM grant_kept ORDER BY seq
+-- name: read_living_grants
+-- Every name that is held, its grant, and the record of that.
+SELECT l.name, l.seq, coalesce(h.body, k.body)
+FROM living AS l LEFT JOIN history AS h ON h.seq = l.seq LEFT JOIN grant_kept AS k ON k.seq = l.seq ORDER BY l.name
 
--- name: read_all_stretches
--- Every stretch, and its earliest wall time.
-SELECT number, wall_ms FROM stretch
+-- name: count_living
+-- How many grants live.
+SELECT count(*) FROM name WHERE until = 4611686018427387904
 
--- name: read_all_segments
--- Every segment, and its last end.
-SELECT id, until FROM segment
+-- name: count_names
+-- How many rows of names there are, how many of those belong to grants beside the history, and how many should.
+SELECT count(*), count(*) FILTER (WHERE seq IN (SELECT seq FROM grant_kept)), (SELECT coalesce(sum(names), 0) FROM grant_kept)
+FROM name
+
+-- name: check_walls
+-- Records that are earlier than their stretch says.
+SELECT h.seq FROM history AS h JOIN stretch AS s ON s.number = h.seq >> 10 WHERE s.wall_ms > h.wall_ms
+UNION ALL SELECT seq FROM history WHERE seq >> 10 NOT IN (SELECT number FROM stretch)
+
+-- name: check_places
+-- Rows of names in the wrong segment, or in one that is not listed.
+SELECT seq, name FROM name WHERE segment != seq >> 17 OR segment NOT IN (SELECT id FROM segment)
+
+-- name: check_untils
+-- Grants that ended after the last end of their segment, or whose end, as far as it is kept, does not say so.
+SELECT g.until, g.seq, g.name FROM name AS g
+LEFT JOIN segment AS s ON s.id = g.segment
+LEFT JOIN name AS e ON e.segment = g.until >> 17 AND e.name = g.name AND e.seq = g.until
+WHERE g.until < 4611686018427387904 AND (s.until < g.until OR (e.seq IS NULL AND g.until IN (SELECT seq FROM history))
+OR (e.seq IS NOT NULL AND e.began IS NOT g.seq))
+
+-- name: check_begans
+-- Ends whose grant does not say that they ended it.
+SELECT e.began, e.name, e.seq FROM name AS e WHERE e.began IS NOT NULL AND NOT EXISTS (
+    SELECT 1 FROM name AS g WHERE g.segment = e.began >> 17 AND g.name = e.name AND g.seq = e.began AND g.until = e.seq)
+
+-- name: check_living
+-- Names that are held by a grant that has ended.
+SELECT l.name, l.seq FROM living AS l
+LEFT JOIN name AS g ON g.segment = l.seq >> 17 AND g.name = l.name AND g.seq = l.seq
+WHERE g.until IS NOT 4611686018427387904
 
 -- name: check_integrity
 -- Ask SQLite whether the file is sound.
