@@ -1,7 +1,7 @@
 """`holdfast doctor`: verdicts on a server, on a data directory that no server uses, on a backup, or on a shared store.
 
 It changes nothing: the write that it tries on a store is rolled back. Each verdict is a line: ok, warn or FAIL, and
-what to do next where there is something to do.
+what to do about it.
 
     a server        every address: reachable, ready; then by one that is ready: store, disk, token, clock, version
     --data DIR      directory, access, disk, journal (both files are read, replayed and compared), key
@@ -17,7 +17,6 @@ import shutil
 import sys
 from collections.abc import Iterator
 from datetime import datetime
-from email.utils import parsedate_to_datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -29,12 +28,12 @@ from holdfast.cli.shared import output, times
 from holdfast.cli.shared.options import as_json, asks_server, reach, wants_json
 from holdfast.errors import ServerError, Unreachable
 from holdfast.harmless import in_json
-from holdfast.privatefiles import ROOT, how_to_be, user_named
+from holdfast.journal.base import DeposedError, JournalError, JournalLockedError, JournalTooNewError
+from holdfast.privatefiles import FOR_OTHERS, ROOT, NotOursError, check_file, how_to_be, user_named
 
 if TYPE_CHECKING:
     from holdfast.cli.operators.probe import Answer, Probe
     from holdfast.engine.stores import Facts, Place
-    from holdfast.journal.base import JournalError
 
 OK = 200
 ANSWER_SECONDS = 6.0
@@ -52,8 +51,6 @@ COLOURS = {"ok": "green", "warn": "yellow", "FAIL": "red"}
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """How one thing is."""
-
     name: str
     status: Literal["ok", "warn", "FAIL"]
     text: str
@@ -102,18 +99,15 @@ def doctor(*, data: Path | None, store: str | None, dump: bool) -> int:
 
         with Probe.find(reach()) as server:
             checks = list(_server_checks(server))
+    failed = [check for check in checks if check.status == "FAIL"]
     if wants_json():
-        output.say_json({"ok": not _failed(checks), "checks": checks})
+        output.say_json({"ok": not failed, "checks": checks})
     else:
         for check in checks:
             _show(check)
-    if any(check.name == "reachable" for check in _failed(checks)):
+    if any(check.name == "reachable" for check in failed):
         return output.UNREACHABLE
-    return output.FAILED if _failed(checks) else output.OK
-
-
-def _failed(checks: list[Verdict]) -> list[Verdict]:
-    return [check for check in checks if check.status == "FAIL"]
+    return output.FAILED if failed else output.OK
 
 
 def _show(check: Verdict) -> None:
@@ -126,13 +120,13 @@ def _show(check: Verdict) -> None:
 
 
 def _server_checks(server: Probe) -> Iterator[Verdict]:
-    """Look at each address, then at the server behind them, by one that is ready."""
+    """Check each address, then the server behind them, through one that is ready."""
     with server.each() as nodes:
         met = [(node, *_meet(node)) for node in nodes]
         there = [(node, ready) for node, _, ready in met if ready is not None]
         well = [node for node, ready in there if ready.status == OK]
         for node, reachable, ready in met:
-            # What one of several lacks is a warning while another serves.
+            # A failure of one of several is a warning while another serves.
             yield reachable if ready is not None or not there else _milder(reachable)
             if ready is not None:
                 found = _ready(ready, f"{node.url}: " if len(nodes) > 1 else "")
@@ -146,7 +140,7 @@ def _milder(finding: Verdict) -> Verdict:
 
 
 def _meet(node: Probe) -> tuple[Verdict, Answer | None]:
-    """Ask an address whether it is ready. None: nobody is there, or no Holdfast server."""
+    """Ask an address whether it is ready. None: there is no answer, or not from a Holdfast server."""
     began_ms = times.monotonic_ms()
     try:
         ready = node.ask("/readyz", ANSWER_SECONDS)
@@ -165,22 +159,22 @@ def _unreachable(node: Probe, error: Unreachable) -> Verdict:
 
 
 def _checks_by(server: Probe) -> Iterator[Verdict]:
-    """Look at the store, the token, the clock and the version, by one node that is there."""
+    """Check the store, the token, the clock and the version, through one node that answers."""
     try:
         health = server.ask("/health", ANSWER_SECONDS)
         yield _store(server, health)
-        if isinstance(free := _field(health, "disk_free_bytes"), int):  # An older server does not say it.
+        if isinstance(free := _field(health, "disk_free_bytes"), int):
             yield _disk(free)
         asked_ms = times.wall_ms(times.now())
         status = server.ask("/status", ANSWER_SECONDS)
         answered_ms = times.wall_ms(times.now())
         if server.lacks_leader(status):
-            # Only the leader knows tokens and the time. What it would say is not known, and is not guessed.
+            # Only the leader knows tokens and the time.
             hint = "`holdfast nodes` shows what each node says; `holdfast doctor --store URL` looks at the store"
             yield fail("leader", "no node leads right now", hint)
             return
         if status.status == NOT_ITS_NAME:
-            # Health is told to everybody. All else is refused, so nothing more can be seen from here.
+            # Only health is answered under a wrong name.
             yield fail("name", server.refusal(status), "add the name, or use one that it has, or its IP address")
             return
         yield _token(server)
@@ -190,7 +184,7 @@ def _checks_by(server: Probe) -> Iterator[Verdict]:
 
 
 def _is_ready_of_ours(answer: Answer) -> bool:
-    """Tell whether a Holdfast server says how it is. Others say it like this too, but without its request id."""
+    """Tell whether a Holdfast server answers. Others have a similar `status`, but not its request id."""
     is_ours = answer.headers.get("X-Request-Id", "").startswith("req_")
     return is_ours and isinstance(_field(answer, "status"), str)
 
@@ -218,10 +212,12 @@ def _store(server: Probe, answer: Answer) -> Verdict:
     if answer.status == OK and _field(answer, "status") == "ok":
         if server.follows(details):
             return ok("store", f"{_field(answer, 'storage')}; {details}")
-        text = f"{_field(answer, 'storage')}, {_size(_field(answer, 'db_size_bytes'))}"
+        size_bytes = _field(answer, "db_size_bytes")
+        size = output.size(size_bytes) if isinstance(size_bytes, int) else "of unknown size"
+        text = f"{_field(answer, 'storage')}, {size}"
         if details == "ok":
             return ok("store", text)
-        # It serves, and something is not as it should be: its archivist fails.
+        # It serves, but its archivist fails.
         where = "the database, and at the server's log" if is_shared else "the server's disk and log"
         return warn("store", f"{text}; {details}", f"look at {where}")
     text = f"it answered {answer.status}: {details}"
@@ -288,26 +284,16 @@ def _apart_ms(there_ms: int, asked_ms: int, answered_ms: int) -> int:
 
 
 def _wall_of(answer: Answer) -> int | None:
-    """Read the server's wall clock off its answer: `time` to the millisecond, else the Date header to the second."""
+    """Return the server's wall clock, as its answer says."""
     try:
         return round(datetime.fromisoformat(str(_field(answer, "time"))).timestamp() * 1_000)
     except ValueError:
-        pass
-    try:
-        return round(parsedate_to_datetime(answer.headers["Date"]).timestamp() * 1_000) + 500
-    except (KeyError, ValueError):
         return None
 
 
 def _field(answer: Answer, name: str) -> Any:  # noqa: ANN401 - JSON is whatever the server sent
     body = answer.json()
     return body.get(name) if isinstance(body, dict) else None
-
-
-def _size(size_bytes: object) -> str:
-    if not isinstance(size_bytes, int):
-        return "of unknown size"
-    return output.size(size_bytes)
 
 
 # A data directory.
@@ -336,8 +322,6 @@ def _directory_checks(data: Path) -> list[Verdict]:
 def _backup_checks(file: Path) -> list[Verdict]:
     from holdfast.engine.restore import look_into
     from holdfast.journal.backup import MAGIC
-    from holdfast.journal.base import JournalError, JournalTooNewError
-    from holdfast.privatefiles import FOR_OTHERS
 
     with file.open("rb") as opened:
         if opened.read(len(MAGIC)) != MAGIC:
@@ -363,7 +347,6 @@ def _backup_checks(file: Path) -> list[Verdict]:
 
 def _permissions(data: Path) -> Verdict:
     from holdfast.journal.sqlite import check_files
-    from holdfast.privatefiles import FOR_OTHERS, NotOursError, check_file
     from holdfast.server.access.secrets import KEY_FILE
 
     paths = [data, *(path for path in sorted(data.iterdir()) if path.is_file())]
@@ -372,7 +355,7 @@ def _permissions(data: Path) -> Verdict:
         if data.stat().st_uid == os.geteuid() != closed[0].stat().st_uid:
             hint = f"it is not yours, and the directory is: let root run: chown {os.geteuid()} '{closed[0]}'"
         return fail("access", f"you may not read and write {closed[0]}", hint)
-    # What a server would say to it. Whoever looks is its user; or the directory is root's.
+    # In the words of a server: this process runs as its user, or the directory is root's.
     try:
         check_files(data)
         with contextlib.suppress(FileNotFoundError):
@@ -387,7 +370,7 @@ def _permissions(data: Path) -> Verdict:
 
 
 def _disk(free: int) -> Verdict:
-    text = f"{_size(free)} free"
+    text = f"{output.size(free)} free"
     if free < DISK_FREE_BYTES_MIN:
         return fail("disk", text, "free some space: a full disk stops new claims")
     if free < DISK_FREE_BYTES_LOW:
@@ -397,7 +380,6 @@ def _disk(free: int) -> Verdict:
 
 def _journal(data: Path) -> Verdict:
     from holdfast.core.events import Restored
-    from holdfast.journal.base import JournalError, JournalLockedError
     from holdfast.journal.inspect import inspect
     from holdfast.server.access.secrets import KEY_FILE
 
@@ -426,7 +408,6 @@ def _counted(records: int, last_seq: int, archived_upto: int) -> str:
 
 
 def _refused(name: str, error: JournalError) -> Verdict:
-    """Return the verdict on a journal that cannot be read."""
     return fail(name, error.problem, ". ".join(error.ways) or None)
 
 
@@ -443,12 +424,11 @@ def _key(data: Path) -> Verdict:
 
 
 def _dump(data: Path) -> int:
-    from holdfast.journal.base import JournalError
     from holdfast.journal.inspect import dump
 
     try:
         for record in dump(data):
-            # Not by `say_json_line`, which hands each line over at once: there may be millions.
+            # Not by `say_json_line`, which flushes each line: there may be millions.
             sys.stdout.buffer.write(in_json(msgspec.json.encode(record).decode()).encode() + b"\n")
     except JournalError as error:
         output.complain(str(error))
@@ -460,9 +440,8 @@ def _dump(data: Path) -> int:
 
 
 def store_checks(place: Place) -> list[Verdict]:
-    """Look at a store. One that cannot be asked is one finding."""
+    """Check a store. One that cannot be asked is a single verdict."""
     from holdfast.engine import stores
-    from holdfast.journal.base import JournalError
 
     try:
         facts, round_trip_ms = stores.facts(place)
@@ -473,7 +452,6 @@ def store_checks(place: Place) -> list[Verdict]:
 
 def _store_journal(place: Place) -> Verdict:
     from holdfast.engine import stores
-    from holdfast.journal.base import DeposedError, JournalError
 
     def tell(records: int) -> None:
         output.progress(f"{records} records read …")
@@ -494,23 +472,26 @@ def _store_journal(place: Place) -> Verdict:
 def _store_verdicts(facts: Facts, round_trip_ms: float, place: Place) -> Iterator[Verdict]:
     version = f"PostgreSQL {facts.server.version // 10_000}.{facts.server.version % 10_000}"
     yield ok("store", f"{place.shown}, {version}, schema {place.schema}")
-    yield _round_trip(round_trip_ms)
+    round_trip = f"{round_trip_ms:.1f} ms there and back"
+    if round_trip_ms > ROUND_TRIP_MS_HIGH:
+        yield warn("round trip", round_trip, "every answer waits for it: run nodes near to the database")
+    else:
+        yield ok("round trip", round_trip)
     yield _leader(facts)
     yield from _nodes(facts)
-    yield _store_settings(facts)
-    yield _pooler(facts)
+    # What is not enough was refused when we connected.
+    wanted = ("synchronous_commit", "fsync", "full_page_writes")
+    yield ok("settings", ", ".join(f"{name} {facts.server.settings[name]}" for name in wanted))
+    if facts.server.is_pooled:
+        hint = "connect directly: a pooler drops what our sessions set, and nothing is promised behind it"
+        yield warn("pooler", "something between us and the server moves statements between sessions", hint)
+    else:
+        yield ok("pooler", "none")
     yield _replicas(facts)
     yield _marks(facts)
     yield _writes(facts)
     yield _space(facts)
     yield ok("format", f"records of format {facts.seat.format}, tables of version {facts.schema_version}")
-
-
-def _round_trip(ms: float) -> Verdict:
-    text = f"{ms:.1f} ms there and back"
-    if ms > ROUND_TRIP_MS_HIGH:
-        return warn("round trip", text, "every answer waits for it: run nodes near to the database")
-    return ok("round trip", text)
 
 
 def _leader(facts: Facts) -> Verdict:
@@ -555,19 +536,6 @@ def _nodes(facts: Facts) -> Iterator[Verdict]:
         yield warn("version", f"the nodes have {' and '.join(versions)}", "upgrade all: the leader last")
 
 
-def _store_settings(facts: Facts) -> Verdict:
-    # What is not enough was refused when we connected.
-    wanted = ("synchronous_commit", "fsync", "full_page_writes")
-    return ok("settings", ", ".join(f"{name} {facts.server.settings[name]}" for name in wanted))
-
-
-def _pooler(facts: Facts) -> Verdict:
-    if facts.server.is_pooled:
-        hint = "connect directly: a pooler drops what our sessions set, and nothing is promised behind it"
-        return warn("pooler", "something between us and the server moves statements between sessions", hint)
-    return ok("pooler", "none")
-
-
 def _replicas(facts: Facts) -> Verdict:
     hidden = sum(not each.state for each in facts.replicas)
     told = [f"{each.name} ({each.state}, {each.sync_state})" for each in facts.replicas if each.state]
@@ -593,17 +561,12 @@ def _marks(facts: Facts) -> Verdict:
     changed = f"{text}: this is another server, timeline or copy than the last record was written on"
     if facts.seat.is_held and facts.is_beating:
         return warn("timeline", changed, "the leader has not met it yet")
-    if _is_promoted(facts):
+    as_before = msgspec.structs.replace(facts.marks, timeline=facts.server.marks.timeline)
+    if facts.has_standby and as_before == facts.server.marks:
         text = f"{text}: it was promoted since the last record, and that one waited for a synchronous standby"
         return ok("timeline", text, "the next leader goes on, and lets fencing tokens jump")
     hint = "if it was restored from a backup: holdfast store restored; else the next leader decides, by after_loss"
     return warn("timeline", changed, hint)
-
-
-def _is_promoted(facts: Facts) -> bool:
-    """Tell whether all but the timeline is as it was, and the last record was on a synchronous standby too."""
-    as_before = msgspec.structs.replace(facts.marks, timeline=facts.server.marks.timeline)
-    return facts.has_standby and as_before == facts.server.marks
 
 
 def _writes(facts: Facts) -> Verdict:
