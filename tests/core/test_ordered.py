@@ -71,15 +71,6 @@ def test_counting_a_prefix_looks_at_few_names(many: OrderedNames) -> None:
     assert Compared.times < 200
 
 
-def test_a_crowd_that_went_leaves_few_blocks(many: OrderedNames) -> None:
-    """What came and went makes later listings no dearer."""
-    for number in range(NAMES):
-        if number % 500:
-            many.remove(f"job/{number:06}")
-    assert list(many.walk()) == [f"job/{number:06}" for number in range(0, NAMES, 500)]
-    assert len(many._blocks) == 1
-
-
 LETTERS = st.text(alphabet="ab/ä\ud7ff\U0010ffff", min_size=1, max_size=4)
 
 

@@ -86,19 +86,6 @@ class UsesNoted(msgspec.Struct, frozen=True, gc=False):
     """It is known when the tokens were last used."""
 
 
-Answer = (
-    Acquired
-    | AcquiredMany
-    | MustWait
-    | Waiting
-    | Withdrawn
-    | OpenAgain
-    | Extended
-    | Released
-    | HandedOver
-    | SessionOpen
-    | SessionOver
-    | TokenMade
-    | TokenGone
-    | UsesNoted
-)
+Claimed = Acquired | AcquiredMany | MustWait | Waiting
+Changed = Withdrawn | OpenAgain | Extended | Released | HandedOver
+Answer = Claimed | Changed | SessionOpen | SessionOver | TokenMade | TokenGone | UsesNoted

@@ -223,25 +223,11 @@ class NoteUses(msgspec.Struct, frozen=True, kw_only=True):
     uses: tuple[tuple[str, int], ...]
 
 
-Command = (
-    Acquire
-    | ClaimAny
-    | ClaimAll
-    | Leave
-    | Renew
-    | Release
-    | Transfer
-    | Revoke
-    | Reopen
-    | OpenSession
-    | KeepSession
-    | RenewSession
-    | EndSession
-    | CreateToken
-    | RevokeToken
-    | NoteUses
-    | RotateToken
-)
+LeaseCommand = Acquire | ClaimAny | ClaimAll | Leave | Renew | Release | Transfer | Revoke | Reopen
+SessionCommand = OpenSession | KeepSession | RenewSession | EndSession
+TokenCommand = CreateToken | RevokeToken | RotateToken | NoteUses
+Command = LeaseCommand | SessionCommand | TokenCommand
+WithKey = Release | Transfer | Revoke | Reopen | OpenSession | EndSession | CreateToken | RevokeToken | RotateToken
 
 NEEDS_ROOM = (Acquire, ClaimAny, ClaimAll, OpenSession, CreateToken, NoteUses)
 """What is refused when the disk is full; all else ends or keeps what is there."""

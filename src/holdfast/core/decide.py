@@ -19,41 +19,21 @@ from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from holdfast.core import leases, queue, sessions, tokens
-from holdfast.core.commands import (
-    Acquire,
-    ClaimAll,
-    ClaimAny,
-    Command,
-    CreateToken,
-    EndSession,
-    KeepSession,
-    Leave,
-    NoteUses,
-    OpenSession,
-    Release,
-    Renew,
-    RenewSession,
-    Reopen,
-    Revoke,
-    RevokeToken,
-    RotateToken,
-    Transfer,
-)
+from holdfast.core import commands, leases, queue, sessions, tokens
 from holdfast.core.decision import Due, end_of, left
 from holdfast.core.events import DoneFaded, Forgotten, SessionEnded, SharesForgotten, TimePassed
 from holdfast.core.evolve import may_go
 from holdfast.core.queue import circle_at_handover, next_turn
 from holdfast.core.refusals import SessionLapsed, TicketGone
 from holdfast.core.sessions import ends_with, places_in
-from holdfast.core.shares import givers, weight_of_name, weight_of_remembered
+from holdfast.core.shares import givers
 from holdfast.core.timers import EDGES_MAX
 from holdfast.core.values import ABSENT_MS_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
+    from holdfast.core.commands import Command
     from holdfast.core.decision import Decision
+    from holdfast.core.shares import Shares
     from holdfast.core.state import State
     from holdfast.core.values import Limits, Moment
 
@@ -157,10 +137,10 @@ def _what_is_kept(state: State, now_ms: int, limits: Limits) -> Due | None:
         return overdue
     if agenda.done_alarms and now_ms >= agenda.fade_at_ms and (faded := _faded_work(state, now_ms)) is not None:
         return faded
-    if memory.number > limits.retry_keys_max or memory.weight > limits.retry_bytes_max:
-        eldest = _too_much_memory(state, now_ms, limits)
-        if eldest is not None:
-            return eldest
+    if (memory.number > limits.retry_keys_max or memory.weight > limits.retry_bytes_max) and (
+        (cut := _too_much_memory(state, now_ms, limits)) is not None
+    ):
+        return cut
     if free.number > limits.ended_names_max or free.weight > limits.ended_bytes_max:
         return _too_many_names(state, now_ms, limits)
     return None
@@ -194,89 +174,75 @@ def _overdue_memory(state: State, now_ms: int, limits: Limits) -> Due | None:
 
 def _too_much_memory(state: State, now_ms: int, limits: Limits) -> Due | None:
     """Drop the oldest of the largest accounts of the retry memory, if it is over a limit (C5)."""
-    memory = state.index.memory
-    too_many = memory.number > limits.retry_keys_max
     if now_ms < state.agenda.cut_memory_at_ms:
         return None
-    limit = limits.retry_keys_max if too_many else limits.retry_bytes_max
-    dropped: list[tuple[str, str | None, int]] = []
-    room = FORGET_MAX
-    for principal, session, part in givers(memory, limit, FORGET_MAX, in_bytes=not too_many):
-        eldest = islice(memory.account(principal, session).items, room)
-        costs = (1 if too_many else weight_of_remembered(place, state.remembered[place]) for place in eldest)
-        entries, _ = _how_many(costs, part)
-        dropped.append((principal, session, entries))
-        room -= entries
-        if not room:
-            break
+    cuts, room, _ = _oldest(state.index.memory, limits.retry_keys_max, limits.retry_bytes_max, lambda _: True)
     # If there may be more, the next turn goes on: the cost of one turn is bounded.
     state.agenda.cut_memory_at_ms = 0 if room else now_ms + 1
-    return Due(SharesForgotten(remembered=tuple(dropped)))
+    return Due(SharesForgotten(remembered=cuts))
 
 
 def _too_many_names(state: State, now_ms: int, limits: Limits) -> Due | None:
     """Drop the oldest free names of the largest accounts, if they are over a limit. Some may have to stay."""
-    free = state.index.free
-    too_many = free.number > limits.ended_names_max
     if now_ms < state.agenda.cut_names_at_ms:
         return None
-    limit = limits.ended_names_max if too_many else limits.ended_bytes_max
-    looked_at: list[tuple[str, str | None, int]] = []
-    room, gone = FORGET_MAX, 0
-    for principal, session, part in givers(free, limit, FORGET_MAX, in_bytes=not too_many):
-        eldest = islice(free.account(principal, session).items, room)
-        costs = (_cost_of_name(state, name, now_ms, in_bytes=not too_many) for name in eldest)
-        looks, found = _how_many(costs, part)
-        looked_at.append((principal, session, looks))
+    cuts, room, found = _oldest(
+        state.index.free,
+        limits.ended_names_max,
+        limits.ended_bytes_max,
+        lambda name: may_go(state, name, state.slots[name], now_ms),
+    )
+    # Names that must stay now may go later: looking again before that wins nothing.
+    state.agenda.cut_names_at_ms = now_ms + FORGET_EVERY_MS if not found else 0 if room else now_ms + 1
+    # If there are others behind those that must stay, the record puts them in front.
+    return Due(SharesForgotten(names=cuts)) if found or not room else None
+
+
+def _oldest(
+    shares: Shares, number_max: int, bytes_max: int, may_go: Callable[[str], bool]
+) -> tuple[tuple[tuple[str, str | None, int], ...], int, int]:
+    """Return how many of the oldest of each large account to look at, how many more could be, and what is gained."""
+    in_bytes = shares.number <= number_max
+    cuts: list[tuple[str, str | None, int]] = []
+    room, gained = FORGET_MAX, 0
+    for principal, session, wanted in givers(
+        shares, bytes_max if in_bytes else number_max, FORGET_MAX, in_bytes=in_bytes
+    ):
+        looks = found = 0
+        for item, weight in islice(shares.account(principal, session).items.items(), room):
+            looks += 1
+            if may_go(item):
+                found += weight if in_bytes else 1
+            if found >= wanted:
+                break
+        cuts.append((principal, session, looks))
         room -= looks
-        gone += found
+        gained += found
         if not room:
             break
-    # What must stay now may go later: until then nothing is won by looking again and again.
-    state.agenda.cut_names_at_ms = now_ms + FORGET_EVERY_MS if not gone else 0 if room else now_ms + 1
-    # If there are others behind those that must stay, the record puts them in front.
-    return Due(SharesForgotten(names=tuple(looked_at))) if gone or not room else None
-
-
-def _cost_of_name(state: State, name: str, now_ms: int, *, in_bytes: bool) -> int:
-    """Return what is won by forgetting a name, nothing if it must stay."""
-    slot = state.slots[name]
-    if not may_go(state, name, slot, now_ms):
-        return 0
-    return weight_of_name(name, slot) if in_bytes else 1
-
-
-def _how_many(costs: Iterator[int], wanted: int) -> tuple[int, int]:
-    """Return how many of the oldest are needed until their costs reach `wanted`, and the sum of those costs."""
-    looks = found = 0
-    for cost in costs:
-        looks += 1
-        found += cost
-        if found >= wanted:
-            break
-    return looks, found
+    return tuple(cuts), room, gained
 
 
 Decide = Callable[["State", Any, "Moment", "Limits"], "Decision"]
 
 DECISIONS: dict[type, Decide] = {
-    Acquire: leases.acquire,
-    Renew: leases.renew,
-    Release: leases.release,
-    ClaimAny: leases.claim_any,
-    ClaimAll: leases.claim_all,
-    Leave: lambda state, command, _now, _limits: queue.leave(state, command),
-    Transfer: leases.transfer,
-    Revoke: lambda state, command, now, _limits: leases.revoke(state, command, now),
-    Reopen: lambda state, command, now, _limits: leases.reopen(state, command, now),
-    KeepSession: lambda state, command, now, _limits: sessions.keep(state, command, now),
-    RenewSession: lambda state, command, now, _limits: sessions.renew_all(state, command, now),
-    OpenSession: sessions.open_,
-    EndSession: lambda state, command, now, _limits: sessions.end(state, command, now),
-    CreateToken: tokens.create,
-    RevokeToken: lambda state, command, now, _limits: tokens.revoke(state, command, now),
-    RotateToken: lambda state, command, now, _limits: tokens.rotate(state, command, now),
-    NoteUses: lambda state, command, _now, _limits: tokens.note_uses(state, command),
+    commands.Acquire: leases.acquire,
+    commands.Renew: leases.renew,
+    commands.Release: leases.release,
+    commands.ClaimAny: leases.claim_any,
+    commands.ClaimAll: leases.claim_all,
+    commands.Leave: lambda state, command, _now, _limits: queue.leave(state, command),
+    commands.Transfer: leases.transfer,
+    commands.Revoke: lambda state, command, now, _limits: leases.revoke(state, command, now),
+    commands.Reopen: lambda state, command, now, _limits: leases.reopen(state, command, now),
+    commands.KeepSession: lambda state, command, now, _limits: sessions.keep(state, command, now),
+    commands.RenewSession: lambda state, command, now, _limits: sessions.renew_all(state, command, now),
+    commands.OpenSession: sessions.open_,
+    commands.EndSession: lambda state, command, now, _limits: sessions.end(state, command, now),
+    commands.CreateToken: tokens.create,
+    commands.RevokeToken: lambda state, command, now, _limits: tokens.revoke(state, command, now),
+    commands.RotateToken: lambda state, command, now, _limits: tokens.rotate(state, command, now),
+    commands.NoteUses: lambda state, command, _now, _limits: tokens.note_uses(state, command),
 }
 """The function that decides a command, by its type. A table and no `match`: the last is found as fast as the first."""
 

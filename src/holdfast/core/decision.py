@@ -20,34 +20,10 @@ from holdfast.core.values import LABELS_OF_LINE_BYTES_MAX, Holder, LastEnd
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from holdfast.core.commands import (
-        CreateToken,
-        EndSession,
-        OpenSession,
-        Release,
-        Reopen,
-        Revoke,
-        RevokeToken,
-        RotateToken,
-        Transfer,
-    )
+    from holdfast.core.commands import Release, Revoke, WithKey
     from holdfast.core.events import Transferred
     from holdfast.core.state import State
-    from holdfast.core.values import Lease, Memo, Moment, Terms, Ticket
-
-    Keyed = (
-        Terms
-        | CreateToken
-        | EndSession
-        | OpenSession
-        | Release
-        | Reopen
-        | Revoke
-        | RevokeToken
-        | RotateToken
-        | Transfer
-    )
-    from holdfast.core.values import Limits, Terms
+    from holdfast.core.values import Lease, Limits, Memo, Moment, Terms, Ticket
 
 Notice = tuple[str, Answer | Refusal]
 Interest = tuple[Holder, str, str, int, int]
@@ -82,7 +58,7 @@ def accept(answer: Answer) -> Decision:
     return Decision((), answer)
 
 
-def recall(state: State, asked: Keyed, kind: str) -> Memo | refusals.KeyConflict | None:
+def recall(state: State, asked: Terms | WithKey, kind: str) -> Memo | refusals.KeyConflict | None:
     """Return what this very request made before, None if it is new, or `KeyConflict` (C5)."""
     if asked.key is None:
         return None

@@ -6,9 +6,14 @@ version replays an older journal unchanged; `tests/journal/kept` has a journal o
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
 from holdfast.core.values import AccessToken, Done, Labels, Lease, Session, Terms, Ticket
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class Opened(msgspec.Struct, frozen=True, array_like=True, tag="opened", gc=False):
@@ -262,30 +267,16 @@ class Restored(msgspec.Struct, frozen=True, array_like=True, tag="restored", gc=
     version: str
 
 
+LeaseEvent = Granted | GrantedMany | Transferred | Reopened | Renewed | Ended
+QueueEvent = Joined | TakenOver | Left
+SessionEvent = SessionOpened | SessionKept | SessionRenewed | SessionEnded
+TokenEvent = TokenCreated | TokenRevoked | TokenEnded | TokensUsed
 Event = (
-    Opened
-    | Granted
-    | GrantedMany
-    | Transferred
-    | Reopened
-    | Joined
-    | TakenOver
-    | Left
-    | Renewed
-    | Ended
-    | SessionOpened
-    | SessionKept
-    | SessionRenewed
-    | SessionEnded
-    | TokenCreated
-    | TokenRevoked
-    | TokenEnded
-    | TokensUsed
-    | Forgotten
-    | SharesForgotten
-    | DoneFaded
-    | TimePassed
-    | Restored
+    LeaseEvent
+    | QueueEvent
+    | SessionEvent
+    | TokenEvent
+    | (Forgotten | SharesForgotten | DoneFaded | TimePassed | Opened | Restored)
 )
 
 
@@ -298,61 +289,59 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
     event: Event
 
 
-def names_of(event: Event) -> tuple[str, ...]:
-    """Return the names whose history this event belongs to; none for what has no history value."""
+_GRANTING = (Granted, Transferred)
+_ENDING = (Ended, Transferred)
+
+
+def parts_of(event: Event) -> Iterator[Event]:
+    """Yield the simple events that an event consists of: itself, or its parts in their order."""
     match event:
-        case Granted() | Transferred() | Reopened():
-            return (event.name,)
         case Ended():
-            return _names((event.name,), event.left)
+            yield event
+            yield from event.left
         case GrantedMany():
-            return tuple(grant.name for grant in event.grants)
+            yield from event.grants
+        case SessionEnded():
+            yield from event.leases
+            yield from event.left
+        case TokenEnded():
+            for session in event.sessions:
+                yield from parts_of(session)
+            yield from event.left
+        case _:
+            yield event
+
+
+def names_of(event: Event) -> tuple[str, ...]:
+    """Return the names whose history this event belongs to; none for an event without history value."""
+    match event:
+        case Granted() | Transferred() | Reopened() | Ended(left=()):
+            return (event.name,)
         case Joined():
             return event.ticket.names
         case Left():
             return event.names
-        case SessionEnded():
-            return _names(tuple(ended.name for ended in event.leases), event.left)
-        case TokenEnded():
-            return _names(tuple(name for each in event.sessions for name in names_of(each)), event.left)
+        case Ended() | GrantedMany() | SessionEnded() | TokenEnded():
+            parts = [part.names if isinstance(part, Left) else (part.name,) for part in parts_of(event)]  # type: ignore[union-attr]
+            return tuple(dict.fromkeys(name for names in parts for name in names))
         case _:
             return ()
-
-
-def _names(own: tuple[str, ...], left: tuple[Left, ...]) -> tuple[str, ...]:
-    if not left:
-        return own
-    return tuple(dict.fromkeys((*own, *(name for each in left for name in each.names))))
 
 
 def grants_of(event: Event) -> tuple[tuple[str, Lease], ...]:
-    """Return the names that this event gave away, each with its new lease."""
-    match event:
-        case Granted() | Transferred():
-            return ((event.name, event.lease),)
-        case GrantedMany():
-            return tuple((grant.name, grant.lease) for grant in event.grants)
-        case _:
-            return ()
+    """Return the names that this event granted, each with its new lease."""
+    return tuple((part.name, part.lease) for part in parts_of(event) if isinstance(part, _GRANTING))
 
 
 def ends_of(event: Event) -> tuple[str, ...]:
-    """Return the names whose leases this event ended. A name that it gave away too was free in between (L8)."""
-    match event:
-        case Ended() | Transferred():
-            return (event.name,)
-        case SessionEnded():
-            return tuple(ended.name for ended in event.leases)
-        case TokenEnded():
-            return tuple(ended.name for each in event.sessions for ended in each.leases)
-        case _:
-            return ()
+    """Return the names whose leases this event ended. A transferred one was free in between (L8)."""
+    return tuple(part.name for part in parts_of(event) if isinstance(part, _ENDING))
 
 
 def ended_badly(event: Event) -> bool:
-    """Tell whether this event ended a lease otherwise than its holder would have it: by time, by force, or as failed.
+    """Return whether this event ended a lease by expiry, by force, or as failed.
 
-    Each that did so has one of `BAD_WORDS` in it.
+    The encoding of each such event contains one of `BAD_WORDS`.
     """
     match event:
         case Ended():
@@ -369,26 +358,19 @@ BAD_WORDS = ("expired", "revoked", "failed")
 
 
 def owners_of(event: Event) -> set[str | None]:
-    """Return the owners that this event speaks of."""
-    match event:
-        case Granted():
-            return {event.lease.owner}
-        case GrantedMany():
-            return {grant.lease.owner for grant in event.grants}
-        case Transferred():
-            return {event.lease.owner}
-        case Left():
-            return {event.owner}
-        case Ended():
-            return {event.owner, *(each.owner for each in event.left)}
-        case SessionEnded():
-            return {each.owner for each in event.leases} | {each.owner for each in event.left}
-        case TokenEnded():
-            return {each.owner for each in event.left}.union(*map(owners_of, event.sessions))
-        case Joined():
-            return {event.ticket.terms.owner}
-        case _:
-            return set()
+    """Return the owners that this event names."""
+    owners: set[str | None] = set()
+    for part in parts_of(event):
+        match part:
+            case Granted() | Transferred():
+                owners.add(part.lease.owner)
+            case Left() | Ended():
+                owners.add(part.owner)
+            case Joined():
+                owners.add(part.ticket.terms.owner)
+            case _:
+                pass
+    return owners
 
 
 def principal_of(event: Event) -> str:
@@ -416,25 +398,10 @@ def principal_of(event: Event) -> str:
 
 
 def is_history(event: Event) -> bool:
-    """Tell whether the event is kept once it is archived. Renewals and ticks are most of the traffic and are not."""
-    return type(event) not in _WITHOUT_HISTORY
+    """Return whether the event is kept once it is archived. Renewals and ticks are most of the traffic and are not."""
+    return type(event) not in WITHOUT_HISTORY
 
 
-def is_without_history(kind: type[Event]) -> bool:
-    """Tell whether events of a kind are dropped once they are archived."""
-    return kind in _WITHOUT_HISTORY
-
-
-_WITHOUT_HISTORY = frozenset(
-    {
-        Renewed,
-        TakenOver,
-        SessionKept,
-        SessionRenewed,
-        TokensUsed,
-        Forgotten,
-        SharesForgotten,
-        DoneFaded,
-        TimePassed,
-    }
+WITHOUT_HISTORY = frozenset(
+    {Renewed, TakenOver, SessionKept, SessionRenewed, TokensUsed, Forgotten, SharesForgotten, DoneFaded, TimePassed}
 )

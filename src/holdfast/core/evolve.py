@@ -13,34 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from holdfast.core import events
 from holdfast.core.decision import end_by_transfer
-from holdfast.core.events import (
-    DoneFaded,
-    Ended,
-    Event,
-    Forgotten,
-    Granted,
-    GrantedMany,
-    Joined,
-    Left,
-    Opened,
-    Record,
-    Renewed,
-    Reopened,
-    Restored,
-    SessionEnded,
-    SessionKept,
-    SessionOpened,
-    SessionRenewed,
-    SharesForgotten,
-    TakenOver,
-    TimePassed,
-    TokenCreated,
-    TokenEnded,
-    TokenRevoked,
-    TokensUsed,
-    Transferred,
-)
 from holdfast.core.state import EMPTY, State
 from holdfast.core.values import EndedLease, EndedSession, LastEnd, Lease, Memo, Moment, Slot, SpentKey, holder_of_lease
 
@@ -79,20 +53,12 @@ def fade(state: State, name: str) -> None:
         state.index.fade(name, faded)
 
 
-def forget_by(state: State, event: Forgotten | SharesForgotten | DoneFaded) -> None:
-    """Drop what a record says is no longer remembered."""
-    match event:
-        case Forgotten():
-            for place in list(islice(state.remembered, event.remembered)):
-                _forget(state, place)
-        case SharesForgotten():
-            _shares_forgotten(state, event)
-        case DoneFaded():
-            for name in event.names:
-                fade(state, name)
+def _forgotten(state: State, event: events.Forgotten, _record: events.Record) -> None:
+    for place in list(islice(state.remembered, event.remembered)):
+        _forget(state, place)
 
 
-def _shares_forgotten(state: State, event: SharesForgotten) -> None:
+def _shares_forgotten(state: State, event: events.SharesForgotten, _record: events.Record) -> None:
     for principal, session, number in event.remembered:
         for place in list(islice(state.index.memory.account(principal, session).items, number)):
             _forget(state, place)
@@ -101,9 +67,14 @@ def _shares_forgotten(state: State, event: SharesForgotten) -> None:
             slot = state.slots.pop(name)
             state.index.drop_free(name, slot)
             if not may_go(state, name, slot, state.now_ms):
-                # Put behind, here and there, so that it is not looked at again before all others.
+                # Moved to the end in both, so that all others are looked at before it.
                 state.slots.put(name, slot)
                 state.index.add_free(name, slot)
+
+
+def _done_faded(state: State, event: events.DoneFaded, _record: events.Record) -> None:
+    for name in event.names:
+        fade(state, name)
 
 
 def may_go(state: State, name: str, slot: Slot, now_ms: int) -> bool:
@@ -145,7 +116,7 @@ def _forget_memos(state: State, principal: str, *keys: str | None) -> None:
             state.memos.pop((principal, key), None)
 
 
-def _granted(state: State, event: Granted, _record: Record) -> None:
+def _granted(state: State, event: events.Granted, _record: events.Record) -> None:
     name, lease = event.name, event.lease
     before = state.slots.get(name, EMPTY)
     if before is not EMPTY:
@@ -160,7 +131,7 @@ def _granted(state: State, event: Granted, _record: Record) -> None:
         _leave(state, event.ticket_id)
 
 
-def _granted_many(state: State, event: GrantedMany, record: Record) -> None:
+def _granted_many(state: State, event: events.GrantedMany, record: events.Record) -> None:
     for grant in event.grants:
         _granted(state, grant, record)
     first = event.grants[0]
@@ -204,7 +175,7 @@ def _change_holder(state: State, name: str, before: Lease, lease: Lease) -> None
         state.presence.lose_interest(holder_of_lease(lease), name)
 
 
-def _joined(state: State, event: Joined, _record: Record) -> None:
+def _joined(state: State, event: events.Joined, _record: events.Record) -> None:
     """Add a ticket to the queue of its names."""
     ticket = event.ticket
     state.tickets.put(ticket.ticket_id, ticket)
@@ -221,7 +192,7 @@ def _lead_to_place(state: State, ticket: Ticket) -> None:
         state.memos.put((terms.principal, terms.key), Memo("acquire", ticket.lease_ids[0], terms.fingerprint))
 
 
-def _taken_over(state: State, event: TakenOver, record: Record) -> None:
+def _taken_over(state: State, event: events.TakenOver, record: events.Record) -> None:
     """Let another request of its holder have a place. The key before it is remembered (C5)."""
     known = state.tickets[event.ticket_id]
     ticket = replace(known, terms=event.terms)
@@ -233,14 +204,14 @@ def _taken_over(state: State, event: TakenOver, record: Record) -> None:
     _lead_to_place(state, ticket)
 
 
-def _left(state: State, event: Left, record: Record) -> None:
+def _left(state: State, event: events.Left, record: events.Record) -> None:
     ticket = state.tickets[event.ticket_id]
     _leave(state, event.ticket_id)
     if event.is_remembered:
         _spend_place(state, ticket, record)
 
 
-def _spend_place(state: State, ticket: Ticket, record: Record) -> None:
+def _spend_place(state: State, ticket: Ticket, record: events.Record) -> None:
     """Remember the key that made a place and no longer has it (C5)."""
     terms = ticket.terms
     if terms.key is not None:
@@ -265,7 +236,7 @@ def _leave(state: State, ticket_id: str) -> None:
             state.memos.pop((terms.principal, terms.key), None)
 
 
-def _renewed(state: State, event: Renewed, record: Record) -> None:
+def _renewed(state: State, event: events.Renewed, record: events.Record) -> None:
     slot = state.slots[event.name]
     before = slot.lease
     if before is None:
@@ -294,7 +265,7 @@ def _renewed(state: State, event: Renewed, record: Record) -> None:
         spend_key(state, lease.principal, event.claim_key, memo, record.at_ms, session=session)
 
 
-def _ended(state: State, event: Ended, record: Record) -> None:
+def _ended(state: State, event: events.Ended, record: events.Record) -> None:
     slot = state.slots.pop(event.name)
     lease = slot.lease
     if lease is None:
@@ -341,7 +312,7 @@ def _ended(state: State, event: Ended, record: Record) -> None:
     state.agenda.tidy_lease_alarms(state.slots, len(state.index.held))
 
 
-def _transferred(state: State, event: Transferred, record: Record) -> None:
+def _transferred(state: State, event: events.Transferred, record: events.Record) -> None:
     slot = state.slots[event.name]
     old, new = slot.lease, event.lease
     if old is None:
@@ -362,13 +333,13 @@ def _transferred(state: State, event: Transferred, record: Record) -> None:
     state.agenda.tidy_lease_alarms(state.slots, len(state.index.held))
 
 
-def _reopened(state: State, event: Reopened, record: Record) -> None:
+def _reopened(state: State, event: events.Reopened, record: events.Record) -> None:
     fade(state, event.name)
     if event.key is not None:
         spend_key(state, event.by, event.key, Memo("reopen", event.name, event.fingerprint), record.at_ms)
 
 
-def _session_opened(state: State, event: SessionOpened, _record: Record) -> None:
+def _session_opened(state: State, event: events.SessionOpened, _record: events.Record) -> None:
     session = event.session
     state.sessions.put(session.session_id, session)
     state.index.add_session(session)
@@ -377,15 +348,15 @@ def _session_opened(state: State, event: SessionOpened, _record: Record) -> None
         state.memos.put((session.principal, session.key), Memo("session", session.session_id, event.fingerprint))
 
 
-def _session_kept(state: State, event: SessionKept | SessionRenewed, record: Record) -> None:
+def _session_kept(state: State, event: events.SessionKept | events.SessionRenewed, record: events.Record) -> None:
     session = state.sessions[event.session_id]
     state.sessions.put(event.session_id, replace(session, until_ms=event.until_ms))
-    if isinstance(event, SessionRenewed):
+    if isinstance(event, events.SessionRenewed):
         for renewed in event.leases:
             _renewed(state, renewed, record)
 
 
-def _session_ended(state: State, event: SessionEnded, record: Record) -> None:
+def _session_ended(state: State, event: events.SessionEnded, record: events.Record) -> None:
     for ended in event.leases:
         _ended(state, ended, record)
     for each in event.left:
@@ -399,44 +370,43 @@ def _session_ended(state: State, event: SessionEnded, record: Record) -> None:
     state.agenda.tidy_session_alarms(state.sessions)
 
 
-def _let_in(state: State, token: AccessToken) -> None:
+def _add_token(state: State, token: AccessToken) -> None:
     state.tokens.put(token.name, token)
     state.index.add_token(token)
 
 
-def _shut_out(state: State, name: str) -> None:
-    token = state.tokens.pop(name)
-    state.index.drop_token(token)
+def _drop_token(state: State, name: str) -> None:
+    state.index.drop_token(state.tokens.pop(name))
     state.last_used.pop(name, None)
 
 
-def _token_created(state: State, event: TokenCreated, record: Record) -> None:
+def _token_created(state: State, event: events.TokenCreated, record: events.Record) -> None:
     token = event.token
-    _let_in(state, token)
+    _add_token(state, token)
     if event.key is not None:
         spend_key(state, token.made_by, event.key, Memo("token", token.name, event.fingerprint), record.at_ms)
 
 
-def _token_revoked(state: State, event: TokenRevoked, record: Record) -> None:
-    _shut_out(state, event.name)
+def _token_revoked(state: State, event: events.TokenRevoked, record: events.Record) -> None:
+    _drop_token(state, event.name)
     if event.key is not None:
         spend_key(state, event.by, event.key, Memo("revoke_token", event.name, event.fingerprint), record.at_ms)
 
 
-def _token_ended(state: State, event: TokenEnded, record: Record) -> None:
-    _shut_out(state, event.name)
+def _token_ended(state: State, event: events.TokenEnded, record: events.Record) -> None:
+    _drop_token(state, event.name)
     for each in event.sessions:
         _session_ended(state, each, record)
     for place in event.left:
         _left(state, place, record)
     if event.successor is not None:
-        _let_in(state, event.successor)
+        _add_token(state, event.successor)
     if event.key is not None:
         kind = "revoke_token" if event.successor is None else "rotate_token"
         spend_key(state, event.by, event.key, Memo(kind, event.name, event.fingerprint), record.at_ms)
 
 
-def _tokens_used(state: State, event: TokensUsed, _record: Record) -> None:
+def _tokens_used(state: State, event: events.TokensUsed, _record: events.Record) -> None:
     for name, wall_ms in event.uses:
         if wall_ms:
             state.last_used.put(name, wall_ms)
@@ -444,15 +414,11 @@ def _tokens_used(state: State, event: TokensUsed, _record: Record) -> None:
             state.last_used.pop(name, None)
 
 
-def _forgotten(state: State, event: Forgotten | SharesForgotten | DoneFaded, _record: Record) -> None:
-    forget_by(state, event)
-
-
-def _opened(state: State, event: Opened, _record: Record) -> None:
+def _opened(state: State, event: events.Opened, _record: events.Record) -> None:
     state.epoch = event.epoch
 
 
-def _restored(state: State, event: Restored, record: Record) -> None:
+def _restored(state: State, event: events.Restored, record: events.Record) -> None:
     state.last_token = event.last_token
     if event.backup_seq == record.seq - 1:
         # The numbers did not jump: those from here on may have been given to records that are lost.
@@ -460,39 +426,35 @@ def _restored(state: State, event: Restored, record: Record) -> None:
         state.restored_seq = record.seq
 
 
-def _time_passed(_state: State, _event: TimePassed, _record: Record) -> None:
-    """Change nothing else: the time of every record is kept."""
-
-
-CHANGES: dict[type, Callable[[State, Any, Record], None]] = {
-    Granted: _granted,
-    Renewed: _renewed,
-    Ended: _ended,
-    GrantedMany: _granted_many,
-    Joined: _joined,
-    TakenOver: _taken_over,
-    Left: _left,
-    Transferred: _transferred,
-    Reopened: _reopened,
-    SessionOpened: _session_opened,
-    SessionKept: _session_kept,
-    SessionRenewed: _session_kept,
-    SessionEnded: _session_ended,
-    TokenCreated: _token_created,
-    TokenRevoked: _token_revoked,
-    TokenEnded: _token_ended,
-    TokensUsed: _tokens_used,
-    Forgotten: _forgotten,
-    SharesForgotten: _forgotten,
-    DoneFaded: _forgotten,
-    TimePassed: _time_passed,
-    Opened: _opened,
-    Restored: _restored,
+CHANGES: dict[type, Callable[[State, Any, events.Record], None]] = {
+    events.Granted: _granted,
+    events.Renewed: _renewed,
+    events.Ended: _ended,
+    events.GrantedMany: _granted_many,
+    events.Joined: _joined,
+    events.TakenOver: _taken_over,
+    events.Left: _left,
+    events.Transferred: _transferred,
+    events.Reopened: _reopened,
+    events.SessionOpened: _session_opened,
+    events.SessionKept: _session_kept,
+    events.SessionRenewed: _session_kept,
+    events.SessionEnded: _session_ended,
+    events.TokenCreated: _token_created,
+    events.TokenRevoked: _token_revoked,
+    events.TokenEnded: _token_ended,
+    events.TokensUsed: _tokens_used,
+    events.Forgotten: _forgotten,
+    events.SharesForgotten: _shares_forgotten,
+    events.DoneFaded: _done_faded,
+    events.TimePassed: lambda _state, _event, _record: None,
+    events.Opened: _opened,
+    events.Restored: _restored,
 }
 """What each event changes, by its type: as in `decide`, the last costs no more than the first."""
 
 
-def evolve(state: State, record: Record) -> None:
+def evolve(state: State, record: events.Record) -> None:
     """Let a record take effect. It never refuses: what is in the journal has happened."""
     event = record.event
     state.seq = record.seq
@@ -500,52 +462,52 @@ def evolve(state: State, record: Record) -> None:
     CHANGES[type(event)](state, event, record)
 
 
-def event_fits(state: State, event: Event) -> bool:
+def event_fits(state: State, event: events.Event) -> bool:
     """Tell whether the event speaks of what is there: a journal that does not fit its own past is damaged."""
     match event:
-        case Granted():
+        case events.Granted():
             free = state.lease_of(event.name) is None and event.lease.token > state.last_token
             return free and (event.ticket_id is None or event.ticket_id in state.tickets)
-        case GrantedMany():
+        case events.GrantedMany():
             tokens = [state.last_token, *(grant.lease.token for grant in event.grants)]
             free = all(state.lease_of(grant.name) is None for grant in event.grants)
             rising = all(one < other for one, other in pairwise(tokens))
             return free and rising and (event.ticket_id is None or event.ticket_id in state.tickets)
-        case Joined():
+        case events.Joined():
             return event.ticket.ticket_id not in state.tickets
-        case Transferred():
+        case events.Transferred():
             old = state.lease_of(event.name)
             return old is not None and old.lease_id == event.old_lease_id and event.lease.token > state.last_token
-        case Left() | TakenOver():
+        case events.Left() | events.TakenOver():
             return event.ticket_id in state.tickets
-        case Reopened():
+        case events.Reopened():
             return event.name in state.slots
-        case Renewed() | Ended():
+        case events.Renewed() | events.Ended():
             lease = state.lease_of(event.name)
             if lease is None or lease.lease_id != event.lease_id:
                 return False
-            if isinstance(event, Renewed):
+            if isinstance(event, events.Renewed):
                 return event.session is None or event.session in state.sessions
             return _places_fit(state, event.left)
-        case SessionKept():
+        case events.SessionKept():
             return event.session_id in state.sessions
-        case SessionRenewed():
+        case events.SessionRenewed():
             return event.session_id in state.sessions and all(event_fits(state, renewed) for renewed in event.leases)
-        case SessionEnded():
+        case events.SessionEnded():
             fits = event.session_id in state.sessions and all(event_fits(state, ended) for ended in event.leases)
             return fits and _places_fit(state, event.left)
-        case TokenRevoked():
+        case events.TokenRevoked():
             return event.name in state.tokens
-        case Restored():
+        case events.Restored():
             return event.last_token > state.last_token
-        case DoneFaded():
+        case events.DoneFaded():
             return all(name in state.slots for name in event.names)
-        case TokenEnded():
+        case events.TokenEnded():
             fits = event.name in state.tokens and all(event_fits(state, each) for each in event.sessions)
             return fits and _places_fit(state, event.left)
         case _:
             return True
 
 
-def _places_fit(state: State, left: tuple[Left, ...]) -> bool:
+def _places_fit(state: State, left: tuple[events.Left, ...]) -> bool:
     return all(each.ticket_id in state.tickets for each in left)

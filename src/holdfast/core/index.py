@@ -9,7 +9,6 @@ sorts the noted names in first, some at a time, and yields between. This takes t
 listing, not for all names: the order is a list of short sorted lists, so that one change moves a few hundred names.
 
     _blocks   [[a, b, d], [f, g], [m, …]]      each sorted, and all of one before all of the next
-    _lasts    [d, g, …]                        the last name of each block, to find the block of a name
 
 Python compares strings by code point, which is the byte order of UTF-8.
 """
@@ -21,6 +20,7 @@ from collections import defaultdict
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
+from holdfast.core.names import NAME_BYTES_MAX
 from holdfast.core.shares import (
     Shares,
     account_of_name,
@@ -42,8 +42,12 @@ if TYPE_CHECKING:
     V = TypeVar("V")
 
 BLOCK_NAMES = 512
-"""About how many names a block has: larger ones are split at twice that, small neighbours are joined."""
-LAST_CODE_POINT = 0x10FFFF
+"""How many names a new block has. It is split at twice that, and small ones are left alone."""
+_AFTER_ALL = chr(0x10FFFF) * (NAME_BYTES_MAX // 4 + 1)
+"""Behind a prefix it is greater than all names with that prefix, since no name is as long."""
+
+
+_last = itemgetter(-1)
 
 
 class OrderedNames:
@@ -51,27 +55,27 @@ class OrderedNames:
 
     def __init__(self) -> None:
         self._blocks: list[list[str]] = []
-        self._lasts: list[str] = []
+        """None is empty."""
         self._in_blocks = 0
-        self._fresh: set[str] = set()
+        self._added: set[str] = set()
         """Names that are in the set and in no block yet."""
         self._removed: set[str] = set()
         """Names that are in a block and no longer in the set."""
 
     def __len__(self) -> int:
-        return self._in_blocks - len(self._removed) + len(self._fresh)
+        return self._in_blocks - len(self._removed) + len(self._added)
 
     def add(self, name: str) -> None:
         """Add a name that is not there."""
         if name in self._removed:
             self._removed.discard(name)
         else:
-            self._fresh.add(name)
+            self._added.add(name)
 
     def remove(self, name: str) -> None:
         """Remove a name that is there."""
-        if name in self._fresh:
-            self._fresh.discard(name)
+        if name in self._added:
+            self._added.discard(name)
         else:
             self._removed.add(name)
 
@@ -79,108 +83,74 @@ class OrderedNames:
         """Fill an empty set, with names in any order."""
         order.sort()
         self._blocks = [order[place : place + BLOCK_NAMES] for place in range(0, len(order), BLOCK_NAMES)]
-        self._lasts = [block[-1] for block in self._blocks]
         self._in_blocks = len(order)
-
-    # The order.
 
     @property
     def unordered(self) -> int:
-        """How many names came and went since the order was last made."""
-        return len(self._fresh) + len(self._removed)
+        """How many names were added or removed since the order was last updated."""
+        return len(self._added) + len(self._removed)
 
     def put_in_order(self, names_max: int) -> None:
-        """Sort in at most so many of the names that came and went."""
+        """Update the order for at most so many of those names."""
         for _ in range(min(names_max, len(self._removed))):
-            self._take_out(self._removed.pop())
+            self._delete(self._removed.pop())
             names_max -= 1
-        for _ in range(min(names_max, len(self._fresh))):
-            self._put_in(self._fresh.pop())
-        # A set that was emptied keeps its room, and looking for the next to pop would take longer and longer.
+        for _ in range(min(names_max, len(self._added))):
+            self._insert(self._added.pop())
+        # An emptied set keeps its capacity, and finding the next name to pop would take longer and longer.
         if not self._removed:
             self._removed = set()
-        if not self._fresh:
-            self._fresh = set()
+        if not self._added:
+            self._added = set()
 
     def walk(self, prefix: str = "", after: str = "") -> Iterator[str]:
-        """Yield the names that start with `prefix` and come after `after`, in order. Not to be kept across changes.
+        """Yield the names that start with `prefix` and come after `after`, in order. Invalid once the set changes.
 
-        It sorts in what is left first: a caller that must not take long has called `put_in_order` before.
+        Updates the order first. A caller that must not take long calls `put_in_order` before.
         """
         self.put_in_order(self.unordered)
-        # The first place of the prefix, or the first after `after`, whichever is later.
-        if after >= prefix and after:
-            start, find = after, bisect_right
-        else:
-            start, find = prefix, bisect_left
-        first = find(self._lasts, start)
+        # The first name with the prefix, or the first after `after`, whichever is later.
+        start, find = (after, bisect_right) if after >= prefix and after else (prefix, bisect_left)
+        first = find(self._blocks, start, key=_last)
         for number in range(first, len(self._blocks)):
             block = self._blocks[number]
             for place in range(find(block, start) if number == first else 0, len(block)):
-                name = block[place]
-                if not name.startswith(prefix):
+                if not block[place].startswith(prefix):
                     return
-                yield name
+                yield block[place]
 
     def count(self, prefix: str) -> int:
         """Return how many names start with `prefix`, by position, without looking at them."""
         if not prefix:
             return len(self)
         self.put_in_order(self.unordered)
-        end = _behind(prefix)
-        return (self._in_blocks if end is None else self._place_of(end)) - self._place_of(prefix)
+        return self._count_before(prefix + _AFTER_ALL) - self._count_before(prefix)
 
-    def _place_of(self, name: str) -> int:
-        """Return how many names in the blocks come before this one."""
-        number = bisect_left(self._lasts, name)
+    def _count_before(self, name: str) -> int:
+        number = bisect_left(self._blocks, name, key=_last)
         if number == len(self._blocks):
             return self._in_blocks
         return sum(map(len, self._blocks[:number])) + bisect_left(self._blocks[number], name)
 
-    def _put_in(self, name: str) -> None:
+    def _insert(self, name: str) -> None:
         self._in_blocks += 1
         if not self._blocks:
             self._blocks.append([name])
-            self._lasts.append(name)
             return
-        number = min(bisect_left(self._lasts, name), len(self._blocks) - 1)
+        number = min(bisect_left(self._blocks, name, key=_last), len(self._blocks) - 1)
         block = self._blocks[number]
         insort(block, name)
-        self._lasts[number] = block[-1]
         if len(block) >= 2 * BLOCK_NAMES:
             self._blocks.insert(number + 1, block[BLOCK_NAMES:])
             del block[BLOCK_NAMES:]
-            self._lasts.insert(number, block[-1])
 
-    def _take_out(self, name: str) -> None:
+    def _delete(self, name: str) -> None:
         self._in_blocks -= 1
-        number = bisect_left(self._lasts, name)
+        number = bisect_left(self._blocks, name, key=_last)
         block = self._blocks[number]
         del block[bisect_left(block, name)]
-        if block:
-            self._lasts[number] = block[-1]
-        else:
-            del self._blocks[number], self._lasts[number]
-        if len(block) < BLOCK_NAMES // 4:
-            # Else a crowd that came and went would leave a crowd of small blocks.
-            self._join(number - 1)
-            self._join(number)
-
-    def _join(self, number: int) -> None:
-        """Join a block and the next if the two are small."""
-        if 0 <= number < len(self._blocks) - 1:
-            block, behind = self._blocks[number], self._blocks[number + 1]
-            if len(block) + len(behind) <= BLOCK_NAMES:
-                block.extend(behind)
-                del self._blocks[number + 1], self._lasts[number]
-
-
-def _behind(prefix: str) -> str | None:
-    """Return the first string after all names with a prefix; None if there is none."""
-    for place in range(len(prefix) - 1, -1, -1):
-        if ord(prefix[place]) < LAST_CODE_POINT:
-            return prefix[:place] + chr(ord(prefix[place]) + 1)
-    return None
+        if not block:
+            del self._blocks[number]
 
 
 class Index:

@@ -158,31 +158,9 @@ class TokensExhausted(msgspec.Struct, frozen=True, gc=False):
     """The fencing counter is at its end: 2^53−1 grants were made."""
 
 
-Refusal = (
-    Held
-    | AllHeld
-    | Finished
-    | Deadlock
-    | TooTangled
-    | TicketGone
-    | TooManyTickets
-    | LineFull
-    | NotHeld
-    | NotDone
-    | NotAllowedAnyMore
-    | Delayed
-    | NotCurrent
-    | SessionUnknown
-    | SessionLapsed
-    | TooManyLeases
-    | TooManySessions
-    | QuotaExceeded
-    | TooManyTokens
-    | BadTtl
-    | BadField
-    | BadName
-    | KeyConflict
-    | TokenExists
-    | TokenUnknown
-    | TokensExhausted
-)
+Taken = Held | AllHeld | Finished | Delayed
+NotOwned = NotHeld | NotDone | NotCurrent | SessionUnknown | SessionLapsed
+CannotWait = Deadlock | TooTangled | TicketGone | TooManyTickets | LineFull | NotAllowedAnyMore
+OverLimit = TooManyLeases | TooManySessions | TooManyTokens | QuotaExceeded | TokensExhausted
+Malformed = BadTtl | BadField | BadName | KeyConflict
+Refusal = Taken | NotOwned | CannotWait | OverLimit | Malformed | TokenExists | TokenUnknown
