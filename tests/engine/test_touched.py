@@ -31,7 +31,8 @@ def test_each_name_is_noted_once() -> None:
     async def test(clock: ManualClock) -> None:
         async with serving(MemoryJournal(), clock) as engine:
             await engine.ask(acquire("before"))
-            touched = engine.feed.look()
+            touched = Touched()
+            engine.feed.observe(touched.note)
             for _ in range(3):
                 await engine.ask(renew("before"))
             for command in (acquire("new"), renew("new"), acquire("short"), release("short")):
@@ -69,7 +70,8 @@ def test_a_session_that_is_kept_is_noted_as_one() -> None:
             await engine.ask(OpenSession(principal="ana", session_id="s", ttl_ms=60_000))
             for name in ("a", "b"):
                 await engine.ask(acquire(name, session="s", bound=True))
-            touched = engine.feed.look()
+            touched = Touched()
+            engine.feed.observe(touched.note)
             clock.advance(20_000)
             await engine.ask(KeepSession(principal="ana", session_id="s"))
             assert (touched.take(10), list(touched.take_sessions())) == ({}, ["s"])
@@ -95,7 +97,8 @@ def test_nothing_is_noted_before_it_is_durable() -> None:
     async def test(clock: ManualClock) -> None:
         journal = GateJournal()
         async with serving(journal, clock) as engine:
-            touched = engine.feed.look()
+            touched = Touched()
+            engine.feed.observe(touched.note)
             waiting = asyncio.create_task(touched.wait())
             journal.is_shut = True
             asking = asyncio.create_task(engine.ask(acquire("job")))
@@ -112,14 +115,16 @@ def test_nothing_is_noted_before_it_is_durable() -> None:
 def test_nobody_who_looked_away_is_told() -> None:
     """Who looks away is noted nothing more for, and while nobody looks the feed has nobody to note it for."""
     feed = Feed()
-    one, other = feed.look(), feed.look()
-    feed.look_away(one)
+    one, other = Touched(), Touched()
+    feed.observe(one.note)
+    feed.observe(other.note)
+    feed.ignore(one.note)
     feed.publish([_renewal("a")])
     assert (one.names, other.names) == ({}, {"a": False})
-    feed.look_away(other)
-    feed.look_away(other)
+    feed.ignore(other.note)
+    feed.ignore(other.note)
     feed.publish([_renewal("b")])
-    assert other.names == {"a": False} and feed._looks == ()
+    assert other.names == {"a": False} and feed.observers == ()
 
 
 def test_what_is_noted_is_bounded() -> None:

@@ -54,7 +54,7 @@ class _Arguments(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     session: Session | UnsetType = UNSET
 
 
-class ClaimJob(_Arguments):  # noqa: D101 - The tools below describe them.
+class ClaimJob(_Arguments):
     job: Job | UnsetType = UNSET
     any_of: (
         Annotated[list[Job], Meta(min_length=1, max_length=CLAIM_ANY_MAX, description="the first free one")] | UnsetType
@@ -64,33 +64,33 @@ class ClaimJob(_Arguments):  # noqa: D101 - The tools below describe them.
     ttl_seconds: Ttl | UnsetType = UNSET
 
 
-class WaitForJob(_Arguments):  # noqa: D101
+class WaitForJob(_Arguments):
     job: Job
     seconds: Annotated[int, Meta(ge=1, le=WAIT_SECONDS_MAX)] = WAIT_SECONDS_MAX
     owner: Owner | UnsetType = UNSET
 
 
-class HeartbeatJob(_Arguments):  # noqa: D101
+class HeartbeatJob(_Arguments):
     job: Job
     note: Note | UnsetType = UNSET
 
 
-class ReleaseJob(_Arguments):  # noqa: D101
+class ReleaseJob(_Arguments):
     job: Job
     outcome: Literal["done", "failed"] | UnsetType = UNSET
     result: Annotated[str, Meta(max_length=1024, description="what came of it, with done")] | UnsetType = UNSET
 
 
-class GetJobOwner(_Arguments):  # noqa: D101
+class GetJobOwner(_Arguments):
     job: Job
 
 
-class ListClaimedJobs(_Arguments):  # noqa: D101
+class ListClaimedJobs(_Arguments):
     prefix: Annotated[str, Meta(max_length=256)] | UnsetType = UNSET
     limit: Annotated[int, Meta(ge=1, le=LIST_MAX)] = 50
 
 
-class MyJobs(_Arguments):  # noqa: D101
+class MyJobs(_Arguments):
     pass
 
 

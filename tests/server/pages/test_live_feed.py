@@ -377,8 +377,10 @@ def test_too_many_changes_let_everybody_look_anew() -> None:
 
     async def test(clock: ManualClock) -> None:
         async with serving(MemoryJournal(), clock) as engine:
-            place = LiveFeed(engine).subscribe(None)
-            whole = engine.feed._looks[0]
+            feed = LiveFeed(engine)
+            place = feed.subscribe(None)
+            whole = feed._touched
+            assert whole is not None
             whole.names |= {f"job-{number}": True for number in range(TOUCHED_MAX)}
             await engine.ask(acquire("one-more"))
             await _rounds()
@@ -434,4 +436,4 @@ def test_nothing_runs_while_nobody_looks() -> None:
 
 
 def _is_idle(whole: LiveFeed, engine: Engine) -> bool:
-    return engine.feed._looks == () and whole._task is None and not whole._channels and not whole._lengths
+    return engine.feed.observers == () and whole._task is None and not whole._channels and not whole._lengths

@@ -44,7 +44,7 @@ class EventLog:
         self._records: deque[Record] = deque()
         self._waiting = self._dropped = 0
         self._is_due = False
-        self._feed.attach(self)
+        self._feed.observe(self.note)
 
     def note(self, records: Iterable[Record]) -> None:
         """Queue durable records."""
@@ -63,7 +63,7 @@ class EventLog:
 
     def end(self) -> None:
         """Log what is left, and detach from the engine."""
-        self._feed.detach(self)
+        self._feed.ignore(self.note)
         while self._waiting:
             self._write(self._waiting)
         self._report_dropped()

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 
 from holdfast.engine.build import JournalError
+from holdfast.engine.feed import Touched
 from holdfast.server.pages.rows import Totals, beat_of, gone_of, row_of, totals_of
 from holdfast.server.render import encode
 
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from holdfast.core.state import State
     from holdfast.core.values import Moment
     from holdfast.engine.engine import Engine
-    from holdfast.engine.feed import Touched
 
     Shown: TypeAlias = dict[str, list[bytes]]
     """What one look found for one channel, as bytes: `rows`, `beats`, `gone`, `kept`."""
@@ -168,7 +168,8 @@ class LiveFeed:
         if self._touched is None:
             now = self._engine.turn()
             self._stood_ms = 0 if now is None else now.wall_ms - now.ms
-            self._touched = self._engine.feed.look()
+            self._touched = Touched()
+            self._engine.feed.observe(self._touched.note)
             self._task = asyncio.get_running_loop().create_task(self._run(self._touched))
         return subscription
 
@@ -180,7 +181,7 @@ class LiveFeed:
             del self._channels[channel.prefix]
             self._measure()
         if not self._channels and self._touched is not None and self._task is not None:
-            self._engine.feed.look_away(self._touched)
+            self._engine.feed.ignore(self._touched.note)
             self._task.cancel()
             self._touched = self._task = None
 
