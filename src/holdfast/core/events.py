@@ -399,9 +399,9 @@ def principal_of(event: Event) -> str:
 
 def is_history(event: Event) -> bool:
     """Return whether the event is kept once it is archived. Renewals and ticks are most of the traffic and are not."""
-    return type(event) not in WITHOUT_HISTORY
+    return type(event) not in _WITHOUT_HISTORY
 
 
-WITHOUT_HISTORY = frozenset(
+_WITHOUT_HISTORY = frozenset(
     {Renewed, TakenOver, SessionKept, SessionRenewed, TokensUsed, Forgotten, SharesForgotten, DoneFaded, TimePassed}
 )

@@ -3,69 +3,103 @@
 Everything runs on one event loop: commands are decided one after another, and there are no locks.
 
     submit, read, tick             each in a turn: one time, and what is due has ended first
-        ▼  decide, evolve          in memory, at once
+        ▼  decide, evolve          in memory, immediately
     _batch, _answers               records and outcomes gather until the writer is free
         ▼  the writer takes both
-    append ──► publish ──► answer  while a slow append is on its way, the next batch gathers
+    append ──► publish ──► answer  during a slow append, the next batch gathers
 
-**A turn** begins with the first thing that is asked, and has one time for all that is decided in it. It ends with the
-millisecond in which it began (`clock` says why), and at the latest when the writer takes the batch; if the writer is
-busy, with this round of the event loop.
+**A turn** begins with the first request, and has one time for all that is decided in it. It ends with the millisecond
+in which it began (`clock` says why), and at the latest when the writer takes the batch; if the writer is busy, with
+this round of the event loop.
 
-**A batch** is every record since the writer last came by. One batch is one append and one sync: alone, an answer waits
-for one sync; under load one sync serves hundreds.
+**A batch** is every record since the writer took the last one. One batch is one append and one sync: alone, an answer
+waits for one sync; under load one sync serves hundreds.
 
-**The writer** is called by the loop when the round in which something was asked is over. It takes records and answers
-together. So an answer is given after the records that it made, and after those of everybody who asked before. An append
-that waits has a task, one that is done at once (`AtOnce`) needs none. Both end in `Writer._conclude`: there the rules
-stand.
+**The writer** is called by the loop at the end of the round in which the first request came. It takes records and
+answers together. So an answer is given after the records that it made, and after those of all earlier requests. An
+append that waits has a task; one that is done in the call (`AtOnce`) needs none. Both end in `_conclude`.
 
-**Why nothing is answered early.** A refusal or a read may rest on a record that is not durable yet: "held by ana" would
-be untrue if the power failed before ana's grant was on the disk. So they wait in `_answers` like all others.
+**Nothing is answered early.** A refusal or a read may rest on a record that is not durable yet: "held by ana" would be
+untrue if the power failed before ana's grant was on the disk. So all answers wait in `_answers`.
 
-**When the journal fails**, it says whether the batch may have happened: `writer` has what follows from it.
+**When the journal fails**, it says whether the batch may have happened:
 
-**When the core has a bug**: if `decide` raises, nothing was changed, and only the one who asked is hurt. If anything
-behind it raises (`evolve`, `settle`), memory cannot be trusted. Nothing of it is written, and the process ends as if
-nobody knew.
+- It did not (`JournalUnavailableError`): the batch, and all that was decided on top of it, is answered `Unavailable`.
+  The state is read again from the journal, and the engine goes on. Waiters whose places are in it are told so.
+- It did not, and another node leads (`DeposedError`): all requests are answered `NotLeader`, waiters too, and the
+  engine is over.
+- Nobody knows (`OutcomeUnknownError`, and anything else): all are answered `Unknown`, and the engine is over.
+
+An engine that is over sets `ended`. On a journal in a directory the process ends then, and the next start reads what is
+durable. On one that nodes share it was one term: the node drops the engine, and follows.
+
+**A journal that nodes share** may have another leader without our knowing, and then a read shows an old state. So
+answers without a record need a proof too: `confirm` takes the place of the append, after the last of the answers was
+decided (N-15). When a write is unanswered for a second, the engine refuses new requests and ends its streams, so that
+clients go to another node (N-19). Decided requests keep waiting, since only the answer tells what became of them.
+Safety does not depend on this: the fence keeps an old leader from answering.
+
+**A bug in the core**: if `decide` raises, nothing was changed, and only that request fails. If anything after it raises
+(`evolve`, `settle`), memory cannot be trusted. Nothing of it is written, and the process ends as if nobody knew.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, TypeVar
+import logging
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from holdfast.core.answers import MustWait
 from holdfast.core.commands import NEEDS_ROOM, Command, claimant_of
 from holdfast.core.decide import DECISIONS, settle, settle_line
-from holdfast.core.events import Event, Record, TimePassed
+from holdfast.core.events import Ended, Event, Granted, GrantedMany, Record, TimePassed, ends_of
 from holdfast.core.evolve import evolve
 from holdfast.core.state import State
 from holdfast.core.values import Limits, Moment
 from holdfast.engine.archiving import Archiver, Archiving
 from holdfast.engine.clock import SILENCE_MS_MAX, TICK_MS, TURN_MS_MAX, Clock, Turns
+from holdfast.engine.feed import Feed
 from holdfast.engine.measures import ENDING, Measures
 from holdfast.engine.recovery import recover
-from holdfast.engine.replies import NotLeader, Unavailable, outcome_or_raise, settle_future
-from holdfast.engine.waiters import Waiter
+from holdfast.engine.replies import NotLeader, Unavailable, Unknown, answer_all, outcome_or_raise, settle_future
+from holdfast.engine.waiters import Waited, Waiter, Waiters, places_after
 from holdfast.engine.watchdog import Watchdog
-from holdfast.engine.writer import Writer
-from holdfast.journal.base import Journal
+from holdfast.journal.base import AtOnce, DeposedError, Journal, JournalError, JournalUnavailableError
+from holdfast.journal.failpoints import failpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from holdfast.core.decision import Due, Notice
-    from holdfast.engine.replies import Reply
-    from holdfast.journal.base import HistoryPage, HistoryQuery
+    from holdfast.engine.replies import OwedAnswer, Reply
+    from holdfast.journal.base import HistoryPage, HistoryQuery, SharedJournal
 
 LAST_ANSWERS_SECONDS = 3.0
 """How long the engine waits at its end for the last answers of a shared store."""
+UNANSWERED_MS_MAX = 1_000
+REASONS_LOGGED_MAX = 16
+"""How many different reasons of failing writes are logged, until writes work again."""
 
 T = TypeVar("T")
 
+log = logging.getLogger("holdfast.engine")
 
-class Engine(Writer):
+
+class Batch(NamedTuple):
+    """What one append makes durable and answers, with measurements as of when the writer took it."""
+
+    records: list[Record]
+    answers: list[OwedAnswer]
+    owing_since_seconds: float
+    """When the first round began whose answers are in it; 0 if none is."""
+    taken_seconds: float
+    holds_ms: list[int]
+    """How long the leases were held that it ends."""
+    waits_ms: list[int]
+    """How long the places waited that it grants something to."""
+
+
+class Engine:
     """One authority over one journal."""
 
     def __init__(
@@ -79,19 +113,44 @@ class Engine(Writer):
         watchdog: Watchdog | None = None,
         measures: Measures | None = None,
     ) -> None:
-        """Prepare; `start` takes the seat. `measures` outlive the engine, if they are given."""
-        measures = measures or Measures()
-        turns = Turns(clock, self._tick, measures)
-        archiver = Archiver(journal, archiving or Archiving(), clock, self._wake_writer, self._fail)
-        super().__init__(journal, archiver, turns, clock, measures)
+        """Prepare; `start` opens the journal. `measures` outlive the engine, if they are given."""
+        self.journal = journal
         self.limits = limits
         self.clock = clock
-        self._version = version
-        self._watchdog = watchdog
-        self._may_wait = True
-        """Whether a command may wait in the queue: not while the server stops."""
+        self.measures = measures or Measures()
+        self.feed = Feed(self.measures.tally)
+        self.state = State()
+        self.turns = Turns(clock, self._tick, self.measures)
         self.key: bytes | None = None
         """The authority's key, if the journal keeps it."""
+        self.failed: str | None = None
+        """Why the engine can never answer again, once it cannot."""
+        self.ended = asyncio.Event()
+        """Set when the engine is over: the process must end, or on a shared journal the term."""
+        self._shared = cast("SharedJournal", journal) if journal.is_shared else None
+        self._version = version
+        self._archiver = Archiver(journal, archiving or Archiving(), clock, self._wake_writer, self._fail)
+        self._watchdog = watchdog
+        self._waiters = Waiters()
+        self._may_wait = True
+        """Whether a command may wait in the queue: not while the server stops."""
+        self._batch: list[Record] = []
+        self._answers: list[OwedAnswer] = []
+        self._holds_ms: list[int] = []
+        self._waits_ms: list[int] = []
+        self._serving = self._stopping = False
+        self._writer: asyncio.Handle | asyncio.Future[None] | None = None
+        """The call at the end of this round, or the append under way. None: nothing to do."""
+        self._refused_writes = 0
+        """How many writes failed since the last that did not."""
+        self._reasons_logged: set[str] = set()
+        """Why they failed. A full disk may be reported for either file, again and again."""
+        # A shared store answers one question at a time.
+        self._asked_ms = 0
+        self._proven_ms: int | None = None
+        """When the last successful question was asked."""
+        self._answer_is_late: asyncio.TimerHandle | None = None
+        self._is_silent = False
 
     # Start and stop.
 
@@ -151,7 +210,7 @@ class Engine(Writer):
 
     def why_not_serving(self) -> str:
         """Explain why nothing can be asked. Anybody may read it: it has no error and no address of a shared store."""
-        if self.failed is None and self._silence.is_on:
+        if self.failed is None and self._is_silent:
             return "the store does not answer"
         if self.failed is not None and self._shared is not None:
             return "this node does not lead any more: its log says why"
@@ -165,7 +224,7 @@ class Engine(Writer):
     @property
     def is_refused(self) -> bool:
         """Whether a shared store refused the last records."""
-        return self._shared is not None and self._trouble.is_on
+        return self._shared is not None and self._refused_writes > 0
 
     def beat(self) -> None:
         """Ask for nothing, by the one write path: for a shared store it becomes a proof of the seat (N-14).
@@ -180,7 +239,9 @@ class Engine(Writer):
 
     def proven_ms_ago(self) -> int | None:
         """Return how long ago the seat of a shared journal was surely ours; None if that is not known."""
-        return self._silence.proven_ms_ago() if self._serving else None
+        if not self._serving or self._proven_ms is None:
+            return None
+        return self.clock.monotonic_ms() - self._proven_ms
 
     def submit(self, command: Command, reply: Reply) -> Waiter | None:
         """Decide a command now; `reply(outcome, moment)` is called once everything the outcome rests on is durable.
@@ -294,15 +355,23 @@ class Engine(Writer):
     def _settle(self, next_due: Callable[[State, Moment, Limits], Due | None], now: Moment) -> None:
         """Apply everything that is due, one thing after another, before anything else is decided (T3, W1)."""
         while (due := next_due(self.state, now, self.limits)) is not None:
-            self._spans.grant(due.event, self.state, now.wall_ms)
-            self._apply(due.event, now)
+            event = due.event
+            if type(event) is Granted or type(event) is GrantedMany:
+                ticket = self.state.tickets.get(event.ticket_id or "")
+                if ticket is not None and ticket.joined_wall_ms:
+                    self._waits_ms.append(now.wall_ms - ticket.joined_wall_ms)
+            self._apply(event, now)
             self._notify(due.notices)
 
     def _apply(self, event: Event, now: Moment) -> None:
         """Apply an event in memory, and put its record into the batch."""
         record = Record(self.state.seq + 1, now.ms, now.wall_ms, event)
         if type(event) in ENDING:
-            self._spans.end(event, self.state, now.wall_ms)
+            # By the wall clock, which is all that a lease keeps of its beginning.
+            for name in (event.name,) if type(event) is Ended else ends_of(event):
+                lease = self.state.lease_of(name)
+                if lease is not None:
+                    self._holds_ms.append(now.wall_ms - lease.granted_wall_ms)
         try:
             evolve(self.state, record)
         except Exception as error:
@@ -337,7 +406,7 @@ class Engine(Writer):
             self.journal, clock=self.clock, version=self._version, append=self._append, reached_ms=reached_ms
         )
         self.state, self.key = found.state, found.key
-        self._spans.forget()
+        self._holds_ms, self._waits_ms = [], []
         self._archiver.begin_anew(found.state.seq, found.replayed)
         self.turns.resume(found.now_ms)
         self._serving = not self._stopping
@@ -367,3 +436,228 @@ class Engine(Writer):
             self._apply(TimePassed(), now)
             if not self.journal.takes_claims:
                 self.journal.health()
+
+    # Batch after batch.
+
+    def _wake_writer(self) -> None:
+        """Run the writer at the end of this round, unless it will run or is busy. Its batch has all of the round."""
+        if self._writer is None:
+            self._writer = asyncio.get_running_loop().call_soon(self._write)
+
+    def _write(self) -> None:
+        """Take what gathered and append it: in this call, or in a task while the next batch gathers."""
+        self._writer = None
+        try:
+            if (wanted := self._archiver.wanted) is not None:
+                self._answers.append(self._archiver.take(wanted, self.state, self.turns.now_ms))
+            self._end_round()
+            appending = self._append(self._batch) if self._batch else None
+        except BaseException as error:
+            self._fail(error)
+            if not isinstance(error, Exception):
+                raise
+            return
+        batch = Batch(
+            self._batch,
+            self._answers,
+            self.turns.take_owing(),
+            self.turns.read_seconds(),
+            self._holds_ms,
+            self._waits_ms,
+        )
+        self._batch, self._answers = [], []
+        if self._holds_ms or self._waits_ms:
+            self._holds_ms, self._waits_ms = [], []
+        if appending is None:
+            if self._shared is None or not batch.answers:
+                self._answer(batch)
+                return
+            appending = self._shared.confirm(self.turns.now_ms)
+        if isinstance(appending, AtOnce):
+            self._conclude(appending.now, batch)
+            return
+        self._writer = asyncio.ensure_future(appending)
+        self._ask_store()
+        self._writer.add_done_callback(lambda appended: self._go_on(appended, batch))
+
+    def _append(self, batch: list[Record]) -> Awaitable[None]:
+        failpoint("before_append")
+        return self.journal.append(batch)
+
+    def _go_on(self, appended: asyncio.Future[None], batch: Batch) -> None:
+        """Conclude an append that took its time, and write what gathered meanwhile."""
+        self._writer = None
+        is_well = not appended.cancelled() and appended.exception() is None
+        self._hear_store(is_answer=is_well, is_proof=is_well)
+        self._conclude(appended.result, batch)
+        self._wake_writer()
+
+    def _conclude(self, append: Callable[[], None], batch: Batch) -> None:
+        """Append, publish, answer. In this order. `append` returns when the batch is durable, or raises why not."""
+        measures, records = self.measures, batch.records
+        try:
+            append()
+            failpoint("after_append_before_publish")
+            measures.commits.note(self.turns.read_seconds() - batch.taken_seconds)
+            if records:
+                measures.batches.note(len(records))
+            self.feed.publish(records)
+            if batch.holds_ms:
+                measures.holds.note_all_ms(batch.holds_ms)
+            if batch.waits_ms:
+                measures.waits.note_all_ms(batch.waits_ms)
+            failpoint("after_publish_before_answer")
+        except JournalUnavailableError as error:
+            self._writer = asyncio.create_task(self._take_back(batch.answers, Unavailable(str(error))))
+        except DeposedError as error:
+            self._step_down(error, batch.answers)
+        except BaseException as error:
+            self._fail(error, batch.answers)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            self._answer(batch)
+            if records and self._refused_writes:
+                # Only a record counts: a full disk may take a proof of leadership, which changes a row in place.
+                self._note_accepted(len(records))
+            if self.failed is None:
+                self._archiver.count(len(records))
+
+    def _answer(self, batch: Batch) -> None:
+        """Give the answers of a batch, and note how long the first took: the others took no longer."""
+        answer_all(batch.answers)
+        if batch.owing_since_seconds and batch.answers:
+            seconds = self.turns.read_seconds() - batch.owing_since_seconds
+            self.measures.answers.note(seconds, len(batch.answers))
+
+    # When the journal fails.
+
+    async def _take_back(self, answers: list[OwedAnswer], refused: Unavailable) -> None:
+        """Nothing of the batch happened, nor of what was decided on top of it: answer that and read the state again.
+
+        A waiter may have its place from an earlier batch. Only the state read again shows that, so it is answered
+        afterwards: `waiting` with its ticket, as after a restart (W2), or that nothing happened. All this is one task:
+        if reading does not block, the clients are served when they retry.
+        """
+        is_read = False
+        try:
+            self._ask_store()
+            self._note_refused(refused.text)
+            self._serving = False
+            owed = self._take_all_owed(answers)
+            self._answers = [answer for answer in owed if isinstance(answer[1], Waited)]
+            answer_all((reply, refused, now) for reply, outcome, now in owed if not isinstance(outcome, Waited))
+            # What is being archived is durable; but a journal is not asked to read and to archive at once.
+            await self._archiver.end()
+            if self._stopping or self.failed is not None:
+                self._answer_everybody((), Unknown(refused.text))
+            else:
+                await self._load()
+                is_read = True
+                answer_all(places_after(self._take_all_owed(()), self.state, refused))
+        except DeposedError as error:
+            self._step_down(error)
+        except BaseException as error:
+            # Cancelled from outside, or the state cannot be read. Without it nobody could be answered again.
+            self._fail(error)
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            self._hear_store(is_answer=is_read, is_proof=False)
+        self._writer = None
+        self._wake_writer()
+
+    def _note_refused(self, why: str) -> None:
+        """Log each reason once: every request may be a write that fails."""
+        self._refused_writes += 1
+        if why not in self._reasons_logged and len(self._reasons_logged) < REASONS_LOGGED_MAX:
+            self._reasons_logged.add(why)
+            log.error("%s; nothing of it happened, and the state is read anew", why)
+
+    def _note_accepted(self, records: int) -> None:
+        log.warning(
+            "writes work again: %d records are on the disk; %d writes had failed", records, self._refused_writes
+        )
+        self._reasons_logged.clear()
+        self._refused_writes = 0
+
+    def _fail(self, error: BaseException, answers: Iterable[OwedAnswer] = ()) -> None:
+        """The durable state cannot be known here, or memory cannot be trusted: answer nothing more and end.
+
+        Decisions on top of an unknown batch are unknown too: one may be the retry of a request in that batch.
+        """
+        if self.failed is None:
+            is_bug = not isinstance(error, JournalError)
+            self.failed = f"internal error: {type(error).__name__}: {error}" if is_bug else str(error)
+            if self._shared is None:
+                log.critical("%s; the server ends: start it again", self.failed, exc_info=error)
+            else:
+                log.error("%s; this tenure is over", self.failed, exc_info=error if is_bug else None)
+        self._be_over(answers, Unknown(self.failed))
+
+    def _step_down(self, error: DeposedError, answers: Iterable[OwedAnswer] = ()) -> None:
+        """Another node has the seat. Nothing of the batch happened, nor of what was decided on top of it (N-12)."""
+        if self.failed is None:
+            self.failed = str(error)
+            log.warning("%s; this tenure is over", self.failed)
+        self._be_over(answers, NotLeader(self.failed))
+
+    def _be_over(self, answers: Iterable[OwedAnswer], outcome: Unknown | NotLeader) -> None:
+        self._serving = False
+        self.turns.cancel_timer()
+        self._archiver.cancel()
+        self._answer_everybody(answers, outcome)
+        self.feed.close()
+        self.ended.set()
+
+    @property
+    def unarchived(self) -> tuple[int, bool]:
+        """How many durable records are not archived, and whether the last attempt failed."""
+        return self._archiver.owed_records, self._archiver.is_refused
+
+    def _answer_everybody(self, answers: Iterable[OwedAnswer], outcome: Unknown | NotLeader | Unavailable) -> None:
+        """Give the same outcome to a failed batch, to all that was decided on top of it, and to all waiters."""
+        answer_all((reply, outcome, now) for reply, _, now in self._take_all_owed(answers))
+
+    def _take_all_owed(self, answers: Iterable[OwedAnswer]) -> list[OwedAnswer]:
+        waiting = (waiter.answered(None, self.turns) for waiter in self._waiters.take_all())
+        owed = [*answers, *self._answers, *waiting]
+        self._batch, self._answers = [], []
+        self.turns.drop()
+        return owed
+
+    # When a journal that nodes share is silent (N-19).
+
+    def _ask_store(self) -> None:
+        """Note that a question to a shared store is under way."""
+        if self._shared is not None:
+            self._asked_ms = self.clock.monotonic_ms()
+            loop = asyncio.get_running_loop()
+            self._answer_is_late = loop.call_later(UNANSWERED_MS_MAX / 1000, self._fall_silent)
+
+    def _hear_store(self, *, is_answer: bool, is_proof: bool) -> None:
+        """Note that the question was answered or given up. `is_proof`: this node led when it was asked."""
+        if self._shared is None:
+            return
+        if self._answer_is_late is not None:
+            self._answer_is_late.cancel()
+            self._answer_is_late = None
+        if is_proof:
+            self._proven_ms = self._asked_ms
+        if self._is_silent:
+            self._is_silent = False
+            if self.failed is None and not self._stopping:
+                # A question that was given up tells nothing about the store, so another one follows.
+                if is_answer:
+                    log.warning("the store answers again")
+                self._serving = True
+                self._set_timer()
+
+    def _fall_silent(self) -> None:
+        """Refuse new requests and end the streams: clients may reach another node."""
+        self._answer_is_late = None
+        self._is_silent = True
+        log.warning("the store has not answered for a second: nobody is let in until it does")
+        self._serving = False
+        self.turns.cancel_timer()
+        self.feed.close()

@@ -42,41 +42,12 @@ if TYPE_CHECKING:
 STEP_RECORDS = 1_000
 REPORT_EVERY = 10 * STEP_RECORDS
 """After how many records a long recovery says that it goes on."""
-SAID_MAX = 16
-"""How many different reasons of one trouble are told, at most."""
 BEAT_MS = 400
 """How often whoever reads from a shared store says that it lives, about: others take a silent one's seat."""
 
 T = TypeVar("T")
 
 log = logging.getLogger("holdfast.engine")
-
-
-class Trouble:
-    """Says once that writes fail, and once that they work again: each request may be a write that fails."""
-
-    def __init__(self) -> None:
-        self._said: set[str] = set()
-        """Why they fail. A full disk may be told of with the one file and with the other, again and again."""
-        self._refused = 0
-
-    @property
-    def is_on(self) -> bool:
-        """Whether the last write failed."""
-        return self._refused > 0
-
-    def began(self, why: str) -> None:
-        """Know that a batch was not written, and that the state is read anew. Another reason is said too, once."""
-        self._refused += 1
-        if why not in self._said and len(self._said) < SAID_MAX:
-            self._said.add(why)
-            log.error("%s; nothing of it happened, and the state is read anew", why)
-
-    def ended(self, records: int) -> None:
-        """Know that a batch was written."""
-        log.warning("writes work again: %d records are on the disk; %d writes had failed", records, self._refused)
-        self._said.clear()
-        self._refused = 0
 
 
 class Found(msgspec.Struct, frozen=True):

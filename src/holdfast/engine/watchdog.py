@@ -1,19 +1,12 @@
-"""Stores that do not answer: a thread that watches the disk, and the silence of a store that nodes share.
+"""A thread that reports slow calls to the disk, and ends the process when one hangs.
 
-**The disk.** A call that hangs blocks the event loop, so a thread reports it and ends the process. The journal
-announces each call before and after: a commit, a slice of a snapshot, a row of the history, the watermark file. Several
-may be under way, nested or in other threads; the thread looks at the oldest. Ending is safe: no answer of the hanging
-batch was given, and recovery finds out what became of it.
-
-**A shared store (N-19).** Other nodes may reach it while this one does not. When a write is unanswered for a second,
-the engine refuses new requests and cuts its streams, so that clients go to another node. What was decided before keeps
-waiting, since only the answer tells what became of it. Safety does not depend on this: the fence keeps an old leader
-from answering.
+A call that hangs blocks the event loop. The journal announces each call before and after: a commit, a slice of a
+snapshot, a row of the history, the watermark file. Several may be under way, nested or in other threads; the thread
+checks the oldest. Ending is safe: no answer of the hanging batch was given, and recovery finds out what became of it.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import threading
@@ -21,8 +14,6 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from holdfast.engine.clock import Clock
 
 EXIT_DISK_HANGS = 75
@@ -96,46 +87,3 @@ class Watchdog:
         for handler in logging.getLogger().handlers:
             handler.flush()
         os._exit(EXIT_DISK_HANGS)
-
-
-UNANSWERED_MS_MAX = 1_000
-
-
-class Silence:
-    """Follows the questions to one store, one at a time."""
-
-    def __init__(self, clock: Clock, begin: Callable[[], None], end: Callable[[bool], None]) -> None:
-        """Call `begin` when a question is late, and `end` when that is over, with whether it was answered."""
-        self.is_on = False
-        self._clock = clock
-        self._begin = begin
-        self._end = end
-        self._asked_ms = 0
-        self._proven_ms: int | None = None
-        """When the last successful question was asked."""
-        self._timer: asyncio.TimerHandle | None = None
-
-    def ask(self) -> None:
-        """Note that a question is under way."""
-        self._asked_ms = self._clock.monotonic_ms()
-        self._timer = asyncio.get_running_loop().call_later(UNANSWERED_MS_MAX / 1000, self._be_late)
-
-    def hear(self, *, is_proof: bool, is_answer: bool) -> None:
-        """Note that it was answered or given up. `is_proof`: the seat was ours when it was asked."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if is_proof:
-            self._proven_ms = self._asked_ms
-        if self.is_on:
-            self.is_on = False
-            self._end(is_answer)
-
-    def proven_ms_ago(self) -> int | None:
-        """Return how long ago the seat was surely ours; None if it was never asked."""
-        return None if self._proven_ms is None else self._clock.monotonic_ms() - self._proven_ms
-
-    def _be_late(self) -> None:
-        self._timer = None
-        self.is_on = True
-        self._begin()
