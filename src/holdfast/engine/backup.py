@@ -8,19 +8,20 @@ however much is held. It needs no room on the server's disk, and no archivist.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from holdfast.engine.copying import parts
+from holdfast.engine.snapshot import parts
 from holdfast.journal import inspect
 from holdfast.journal.backup import About, BackupWriter
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
     from pathlib import Path
 
-    from holdfast.core.events import Record
     from holdfast.engine.engine import Engine
-    from holdfast.journal.base import Snapshot, Values
+    from holdfast.journal.base import Snapshot
+
+T = TypeVar("T")
 
 __all__ = ["BackupWriter", "backup", "backup_of_directory"]
 
@@ -65,17 +66,12 @@ class _Directory:
     """The files of a directory that no server has open, as a snapshot."""
 
     def __init__(self, files: inspect.Files) -> None:
-        self._files = files
         self.last_seq, self.upto, self.pruned = files.last_seq, files.upto, files.pruned
+        self.tail = lambda: _each(files.tail())
+        self.values = lambda: _each(files.values())
+        self.history = lambda: _each(files.history())
 
-    async def tail(self) -> AsyncIterator[Sequence[Record]]:
-        for records in self._files.tail():
-            yield records
 
-    async def values(self) -> AsyncIterator[Values]:
-        for values in self._files.values():
-            yield values
-
-    async def history(self) -> AsyncIterator[Sequence[Record]]:
-        for records in self._files.history():
-            yield records
+async def _each(items: Iterable[T]) -> AsyncIterator[T]:
+    for item in items:
+        yield item

@@ -20,8 +20,7 @@ from __future__ import annotations
 
 import gc
 import logging
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
@@ -33,19 +32,17 @@ from holdfast.engine.snapshot import all_steps
 from holdfast.journal.base import RESTORE, HistoryQuery, JournalDamagedError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
+    from collections.abc import Awaitable, Callable, Generator, Iterable
 
     from holdfast.core.state import State
     from holdfast.engine.clock import Clock
-    from holdfast.journal.base import Journal, SharedJournal
+    from holdfast.journal.base import Journal, Recovered, SharedJournal
 
 STEP_RECORDS = 1_000
 REPORT_EVERY = 10 * STEP_RECORDS
 """After how many records a long recovery says that it goes on."""
 BEAT_MS = 400
 """How often whoever reads from a shared store says that it lives, about: others take a silent one's seat."""
-
-T = TypeVar("T")
 
 log = logging.getLogger("holdfast.engine")
 
@@ -69,36 +66,55 @@ async def recover(
     append: Callable[[list[Record]], Awaitable[None]],
     reached_ms: int = 0,
 ) -> Found:
-    """Take the seat, or read anew if it is ours already. Return the state, and where it goes on.
+    """Open the journal, or read it again if it is open. Return the state, and where it goes on.
 
-    `reached_ms` is a time that this very tenure may have answered with.
+    `reached_ms` is a time that this very term may have answered with.
     """
-    with _collector_off():
+    was_on = gc.isenabled()
+    # All that is made stays, and none of it is in a cycle: the collector would look at it again and again.
+    gc.disable()
+    try:
         recovered = await journal.open()
-        reading = _beating(cast("SharedJournal", journal), clock) if journal.is_shared else _at_once
-        state = await reading(snapshot.loading(recovered.values))
-    replayed = await reading(replaying(state, recovered.records))
+        state, replayed = await _read(recovered, journal, clock)
+    finally:
+        if was_on:
+            gc.enable()
     now_ms = max(state.now_ms, recovered.now_ms, reached_ms)
     events: list[Event] = []
     if recovered.must_jump:
         events.append(await _restored(state, replayed, journal, clock, version=version, why=recovered.why_jump))
     if recovered.epoch != state.epoch:
         if not recovered.was_closed and not journal.is_shared:
-            _tell_of_crash(state, replayed, clock)
+            _report_crash(state, replayed, clock)
         events.append(Opened(recovered.epoch, version))
     if events:
-        await append(_written(state, events, now_ms, clock.wall_ms()))
-    # Whoever stood in line has its full minute to come back from now on, however long ago it joined (W2).
+        wall_ms = clock.wall_ms()
+        records = [Record(seq, now_ms, wall_ms, event) for seq, event in enumerate(events, state.seq + 1)]
+        for record in records:
+            evolve(state, record)
+        await append(records)
+    # Every waiter has its full minute to come back from now on, however long ago it joined (W2).
     state.send_everybody_away(now_ms)
     return Found(state, replayed.count, now_ms, recovered.key)
 
 
-def _written(state: State, events: list[Event], now_ms: int, wall_ms: int) -> list[Record]:
-    """Let events take effect in the state, and return their records."""
-    records = [Record(state.seq + number, now_ms, wall_ms, event) for number, event in enumerate(events, 1)]
-    for record in records:
-        evolve(state, record)
-    return records
+async def _read(recovered: Recovered, journal: Journal, clock: Clock) -> tuple[State, Replayed]:
+    """Load and replay in steps. On a shared store, heartbeat now and then: others take over from a silent leader."""
+    beaten_ms = clock.monotonic_ms()
+    steps = _reading(recovered)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            return cast("tuple[State, Replayed]", done.value)
+        if journal.is_shared and clock.monotonic_ms() - beaten_ms >= BEAT_MS:
+            await cast("SharedJournal", journal).confirm(0)
+            beaten_ms = clock.monotonic_ms()
+
+
+def _reading(recovered: Recovered) -> Generator[None, None, tuple[State, Replayed]]:
+    state = yield from snapshot.loading(recovered.values)
+    return state, (yield from replaying(state, recovered.records))
 
 
 async def _restored(
@@ -120,22 +136,7 @@ async def _restored(
     return Restored(last_token, state.seq, last_wall_ms or 0, version)
 
 
-@contextmanager
-def _collector_off() -> Iterator[None]:
-    """Keep the garbage collector off while a state is read: all that is made stays, and none of it is part of a cycle.
-
-    With many leases it would look at what was read so far again and again.
-    """
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
-
-
-def _tell_of_crash(state: State, replayed: Replayed, clock: Clock) -> None:
+def _report_crash(state: State, replayed: Replayed, clock: Clock) -> None:
     """Say once what a start found that follows no stop: how much, how old it is, and that nothing ended by it (T2)."""
     away = "nobody knows how long ago"
     if replayed.last_wall_ms is not None:
@@ -186,25 +187,3 @@ def replaying(state: State, records: Iterable[Record]) -> Generator[None, None, 
             if count % REPORT_EVERY == 0:
                 log.info("recovering: %d records replayed", count)
     return Replayed(count, last_wall_ms)
-
-
-async def _at_once(steps: Generator[None, None, T]) -> T:
-    return all_steps(steps)
-
-
-def _beating(journal: SharedJournal, clock: Clock) -> Callable[[Generator[None, None, T]], Awaitable[T]]:
-    """Return what takes steps, and says now and then that we live. To the others, one who reads much is silent."""
-    beaten_ms = clock.monotonic_ms()
-
-    async def take(steps: Generator[None, None, T]) -> T:
-        nonlocal beaten_ms
-        while True:
-            try:
-                next(steps)
-            except StopIteration as done:
-                return cast("T", done.value)
-            if clock.monotonic_ms() - beaten_ms >= BEAT_MS:
-                await journal.confirm(0)
-                beaten_ms = clock.monotonic_ms()
-
-    return take

@@ -28,7 +28,6 @@ from holdfast.core.events import Record, Restored, is_history
 from holdfast.core.state import Frozen, State
 from holdfast.core.values import TOKEN_MAX
 from holdfast.engine import snapshot
-from holdfast.engine.copying import copy
 from holdfast.engine.ids import new_identity
 from holdfast.engine.jump import jump_since
 from holdfast.engine.recovery import replay
@@ -205,7 +204,7 @@ async def _write(staging: Path, source: _Restored) -> None:
     writer = SqliteWriter(staging, identity=new_identity(), epoch=source.epoch)
     try:
         await writer.begin()
-        await copy(source, writer, source.saw)
+        await snapshot.copy(source, writer, source.saw)
     finally:
         await writer.close()
 

@@ -13,14 +13,15 @@ import msgspec
 
 from holdfast.core.state import TABLES, Frozen, Head, State
 from holdfast.core.values import AccessToken, Memo, Remembered, Session, Slot
-from holdfast.journal.base import HEAD, RESTORE, Changes, JournalDamagedError, Values
+from holdfast.journal.base import HEAD, RESTORE, Changes, History, JournalDamagedError, Tail, Values
 from holdfast.journal.codec import PAIRS, TicketRow, ticket_of, ticket_row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator
+    from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
 
     from holdfast.core.state import Notes, Taken
     from holdfast.core.values import Ticket
+    from holdfast.journal.base import Part, Snapshot, StoreWriter
 
 T = TypeVar("T")
 
@@ -159,3 +160,28 @@ def _read(archived: Iterable[Values]) -> Iterator[tuple[str, dict[Any, Any]]]:
         except (msgspec.MsgspecError, UnicodeDecodeError, KeyError) as error:
             problem = f"a value of the table {each.table!r} in the archived state cannot be read: {error}"
             raise JournalDamagedError(problem, RESTORE) from error
+
+
+# All that a journal holds, for backups, restores and moves:
+#
+#     backup     a journal                               ──►  a file
+#     restore    a file, behind a gap in the tokens      ──►  an empty data directory
+#     move       a data directory, sealed before the end ──►  an empty store in PostgreSQL
+
+
+async def parts(source: Snapshot) -> AsyncIterator[Part]:
+    """Yield all that a snapshot holds: the tail, then the archived state, then the archived history."""
+    async for records in source.tail():
+        yield Tail(records)
+    async for values in source.values():
+        yield values
+    async for records in source.history():
+        yield History(records)
+
+
+async def copy(source: Snapshot, target: StoreWriter, saw: Callable[[Part], None]) -> None:
+    """Write all that a snapshot holds into an empty store, which takes effect at the end. `saw` gets each part."""
+    async for part in parts(source):
+        await target.put(part)
+        saw(part)
+    await target.end(source)
