@@ -1,4 +1,4 @@
-"""What the core answers when it agrees. Each holds what the reply needs, as of the instant of the decision."""
+"""Answers of the core that grant a request, as of the decision."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from holdfast.core.values import AccessToken, LastEnd, Lease, Session
 
 
 class Acquired(msgspec.Struct, frozen=True, gc=False):
-    """The caller owns the name. `until_ms` is the earlier of the lease's and its session's deadline (S2)."""
+    """`until_ms` is the earlier of the lease's and its session's deadline (S2)."""
 
     lease: Lease
     until_ms: int
@@ -18,27 +18,25 @@ class Acquired(msgspec.Struct, frozen=True, gc=False):
 
 
 class AcquiredMany(msgspec.Struct, frozen=True, gc=False):
-    """The caller owns every name asked for, or the one of several that was free."""
-
     claims: tuple[tuple[str, Acquired], ...]
 
 
 class MustWait(msgspec.Struct, frozen=True, gc=False):
-    """The caller stands in line: the answer comes when it is its turn, or when it has waited for so long."""
+    """The answer comes at the waiter's turn, or when it has waited for so long."""
 
     ticket_id: str
     wait_ms: int
 
 
 class Waiting(msgspec.Struct, frozen=True, gc=False):
-    """The caller stands in line and may come back with its ticket."""
+    """The caller may come back with its ticket."""
 
     ticket_id: str
     position: int
 
 
 class Withdrawn(msgspec.Struct, frozen=True, gc=False):
-    """The place in the line is given up."""
+    """The ticket is given up."""
 
 
 class OpenAgain(msgspec.Struct, frozen=True, gc=False):
@@ -46,8 +44,6 @@ class OpenAgain(msgspec.Struct, frozen=True, gc=False):
 
 
 class Extended(msgspec.Struct, frozen=True, gc=False):
-    """The lease lives until `until_ms`."""
-
     lease: Lease
     """As it was before it was renewed."""
     until_ms: int
@@ -62,7 +58,7 @@ class HandedOver(msgspec.Struct, frozen=True, gc=False):
 
 
 class SessionOpen(msgspec.Struct, frozen=True, gc=False):
-    """The session lives. `renewed`: how many leases were kept alive with it (S4)."""
+    """`renewed`: how many leases were renewed with it (S4)."""
 
     session: Session
     renewed: int = 0
@@ -73,17 +69,15 @@ class SessionOver(msgspec.Struct, frozen=True, gc=False):
 
 
 class TokenMade(msgspec.Struct, frozen=True, gc=False):
-    """The token is let in."""
-
     token: AccessToken
 
 
 class TokenGone(msgspec.Struct, frozen=True, gc=False):
-    """The token is shut out."""
+    """The token has ended."""
 
 
 class UsesNoted(msgspec.Struct, frozen=True, gc=False):
-    """It is known when the tokens were last used."""
+    """The last uses of tokens are recorded."""
 
 
 Claimed = Acquired | AcquiredMany | MustWait | Waiting

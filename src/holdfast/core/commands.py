@@ -1,8 +1,8 @@
-"""What can be asked of the core. Imperatives; each carries who asks and every id it may need.
+"""Commands to the core. Each carries its caller and every id it may need.
 
-Ids that must be unguessable are made by the engine and travel inside: `decide` knows neither chance nor clock.
-`principal` is the name of the token that asked. `as_session` is the session whose secret was used, if one was.
-A run says no lease id: `run` is its name, and the live lease that is its own is meant (`rights.is_of_run`).
+The engine makes unguessable ids, since `decide` has neither randomness nor a clock. `principal` is the name of the
+caller's token, `as_session` the session whose secret was used. A run has no lease id: `run` is its name, and its own
+live lease is meant (`is_of_run`).
 """
 
 from __future__ import annotations
@@ -13,37 +13,29 @@ from holdfast.core.values import Terms
 
 
 class Acquire(msgspec.Struct, frozen=True, gc=False):
-    """Claim a name (C1–C7)."""
-
     name: str
     lease_id: str
     terms: Terms
     resume: bool = False
     wait_ms: int = 0
     ticket: str | None = None
-    """Come back to this place in the line."""
     new_ticket: str = ""
-    """The ticket to get if it has to wait."""
     as_session: str | None = None
     interest: bool = False
-    """A refusal leaves an interest, and a circle of those is told (D3)."""
+    """A refusal leaves an interest, and a cycle of those is reported (D3)."""
     comes_back: bool = False
-    """If its wait is over it asks again at once, with the same key: it is there meanwhile (W2)."""
+    """When its wait is over it asks again with the same key: it stays present meanwhile (W2)."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What it wants, as a claim of several says it."""
         return (self.name,)
 
     @property
     def lease_ids(self) -> tuple[str, ...]:
-        """The ids to get, as a claim of several says it."""
         return (self.lease_id,)
 
 
 class ClaimAny(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Claim the first free name of a list (M1)."""
-
     names: tuple[str, ...]
     lease_id: str
     terms: Terms
@@ -64,15 +56,13 @@ class ClaimAll(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Leave(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Give a place in the line up (W2)."""
-
     ticket_id: str
     principal: str
     as_session: str | None = None
 
 
 class Transfer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Hand a claim to another owner of the same principal, without a gap (L8). `ttl_ms` None: see there."""
+    """Hand a claim to another owner of the same principal, without a gap (L8)."""
 
     name: str
     principal: str
@@ -88,8 +78,6 @@ class Transfer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Revoke(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """End somebody's lease, as an operator (L7)."""
-
     name: str
     principal: str
     reason: str
@@ -98,8 +86,6 @@ class Revoke(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Reopen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Let finished work be claimed again, as an operator (L5)."""
-
     name: str
     principal: str
     reason: str | None = None
@@ -108,7 +94,7 @@ class Reopen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Renew(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Heartbeat: move the deadline, maybe leave a note (L3, L4). `ttl_ms` None keeps the lease's own ttl."""
+    """Move the deadline (L3, L4). `ttl_ms` None keeps the lease's own ttl."""
 
     name: str
     principal: str
@@ -122,7 +108,7 @@ class Renew(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Release(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Give a name back (L3). `failed` leaves the attempts counting (C7); `remember_ms` keeps it as done (L5)."""
+    """`failed` leaves the attempts counting (C7); `remember_ms` keeps it as done (L5)."""
 
     name: str
     principal: str
@@ -138,8 +124,6 @@ class Release(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class OpenSession(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Begin a group of claims (S1)."""
-
     principal: str
     session_id: str
     ttl_ms: int
@@ -152,8 +136,6 @@ class OpenSession(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class KeepSession(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Keep a session alive for another ttl (S1)."""
-
     principal: str
     session_id: str
 
@@ -166,8 +148,6 @@ class RenewSession(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class EndSession(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """End a session and everything bound to it, in one record (S2)."""
-
     principal: str
     session_id: str
     key: str | None = None
@@ -175,8 +155,6 @@ class EndSession(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class CreateToken(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Let a new bearer token in. Only its digest gets here."""
-
     principal: str
     name: str
     digest: str
@@ -187,11 +165,11 @@ class CreateToken(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     key: str | None = None
     fingerprint: str = ""
     within: str | None = None
-    """The prefix that its maker is confined to: such a maker can use half of the places for tokens."""
+    """Its maker is confined to this prefix, and may use half of `tokens_max`."""
 
 
 class RevokeToken(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Shut a bearer token out, with its sessions and places in line. `keep_sessions` leaves the sessions (S5)."""
+    """End a token, its sessions and its tickets. `keep_sessions` leaves the sessions (S5)."""
 
     principal: str
     name: str
@@ -199,11 +177,11 @@ class RevokeToken(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     key: str | None = None
     fingerprint: str = ""
     alone: bool = False
-    """The principal has another token, of the settings: this one ends, and nothing of the principal does."""
+    """The principal has another token, of the settings: only this one ends."""
 
 
 class RotateToken(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Shut a bearer token out and let another of the same name and rights in, in one step."""
+    """Replace a token by another of the same name and rights, in one step."""
 
     principal: str
     name: str
@@ -212,7 +190,7 @@ class RotateToken(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     salt: str = ""
     keep_sessions: bool = False
     keep_lifetime: bool = False
-    """Let the new one live as long as the old one was to live, from now on; `expires_wall_ms` is not looked at."""
+    """The new one lives as long as the old one was to live; `expires_wall_ms` is ignored."""
     key: str | None = None
     fingerprint: str = ""
 
@@ -230,11 +208,11 @@ Command = LeaseCommand | SessionCommand | TokenCommand
 WithKey = Release | Transfer | Revoke | Reopen | OpenSession | EndSession | CreateToken | RevokeToken | RotateToken
 
 NEEDS_ROOM = (Acquire, ClaimAny, ClaimAll, OpenSession, CreateToken, NoteUses)
-"""What is refused when the disk is full; all else ends or keeps what is there."""
+"""Refused when the disk is full; all others end or keep what exists."""
 
 
 def claimant_of(command: Command) -> str:
-    """Return who asks for what needs room; what the server notes by itself is nobody's."""
+    """Return who asks for a command that needs room; the empty name for the server itself."""
     match command:
         case Acquire() | ClaimAny() | ClaimAll():
             return command.terms.principal

@@ -1,19 +1,15 @@
-"""Who waits for whom, and whether a wait would never end (D1–D3).
+"""The wait-for graph, and whether a wait would never end (D1–D3).
 
-The wait-for graph is not kept: it is read from the state when needed. Its nodes are holders (`Holder`): a session and
-an owner in it, a principal and an owner of it, or, for a claim without an owner, one lease alone. An edge leads from a
-holder that waits and is present to the holder of the live lease it wants. So:
+The graph is not stored: it is read from the state. Its nodes are holders (`Holder`): a session and an owner in it, a
+principal and an owner of it, or, for a claim without an owner, one lease alone. An edge leads from a present waiter to
+the holder of the live lease it wants. So:
 
 - No false alarm: ended leases, dead sessions and absent tickets have no edges (D2).
-
-- No miss: a holder may be in several queues, and a claim of all of several names has an edge for each of them.
-
-- Bounded search: it looks at `EDGES_MAX` edges at most. A wait in a larger graph is refused (`TooTangled`), since a
-wait that may never end is worse than one that is not begun. Up to there it is exact.
-
-- No timer: a cycle can only close when an edge appears. A new wait or one that comes back is checked before it begins
-(`find_circle`). A grant or a transfer turns the edges of a name to its new holder, and `queue.circle_at_handover`
-checks that. Ends and departures only remove edges.
+- No miss: a holder may be in several queues, and a claim of all has an edge for each of its names.
+- Bounded search: a wait in a graph of more than `EDGES_MAX` edges is refused (`TooTangled`), since a wait that may
+  never end is worse than one that is not begun. Up to there it is exact.
+- No timer: a cycle can only close when an edge appears. A wait is checked before it begins or resumes (`find_circle`).
+  A grant or a transfer turns the edges of a name to its new holder, and `queue.circle_at_handover` checks that.
 
 The search is breadth first in the order of arriving: the cycle it reports is a shortest one and always the same. If the
 requester itself holds what it wants, that is a cycle of one (D1a).
@@ -44,13 +40,12 @@ if TYPE_CHECKING:
 
 LINKS_MAX = 100
 WAITS_SHOWN = 100
-"""How many waits of one holder are shown."""
 WAITS_LOOKED_AT = 1_000
-"""More, since some may be outside a caller's prefix."""
+"""More than are shown, since some may be outside a caller's prefix."""
 
 
 class Link(msgspec.Struct, frozen=True):
-    """One link of the chain: a name, what is known of it, and the first of what its owner waits for."""
+    """A name, what is known of it, and the first of what its holder waits for."""
 
     name: str
     slot: Slot
@@ -58,7 +53,7 @@ class Link(msgspec.Struct, frozen=True):
 
 
 class Chain(msgspec.Struct, frozen=True):
-    """The chain of waits from a name to the owner everybody waits for. `circle`: it comes back to where it was."""
+    """The chain of waits from a name to the holder all wait for. `circle`: it is a cycle."""
 
     links: tuple[Link, ...]
     circle: bool
@@ -67,7 +62,7 @@ class Chain(msgspec.Struct, frozen=True):
 def why(state: State, name: str, prefix: str = "") -> Chain:
     """Follow the waits: who holds the name, what that holder waits for, who holds that, and so on.
 
-    Names that do not start with `prefix` are not shown: the chain ends before them.
+    The chain ends before names that do not start with `prefix`.
     """
     links: list[Link] = []
     seen: set[Holder] = set()
@@ -90,7 +85,6 @@ def why(state: State, name: str, prefix: str = "") -> Chain:
 
 
 def waits_of(state: State, holder: Holder) -> Iterator[str]:
-    """Yield what a holder waits for, where it is present."""
     for ticket_id in state.presence.tickets_by_holder.get(holder, ()):
         yield from state.tickets[ticket_id].names
 
@@ -108,11 +102,7 @@ def find_circle(
     interests: bool = False,
     budget: Budget | None = None,
 ) -> Deadlock | TooTangled | None:
-    """Return the cycle that `requester` waiting for `names` would close, None, or that it cannot be told.
-
-    Its path is requester, what it wants, who holds that, what that holder wants, and so on; its last name is one that
-    the requester holds.
-    """
+    """Return the cycle that `requester` waiting for `names` would close, None, or that it cannot be told."""
     budget = budget or Budget()
     came_from: dict[Holder, tuple[Holder, str]] = {}
     ahead: deque[tuple[Holder, Iterable[str]]] = deque([(requester, names)])
@@ -135,9 +125,9 @@ def find_circle(
 
 
 def closing_waits(state: State, holder: Holder, budget: Budget) -> dict[str, Place] | TooTangled:
-    """Return who waits for what `holder` has, among those for whom it waits itself, directly or through others.
+    """Return the waits for what `holder` has, of those for whom it waits itself, directly or through others.
 
-    For each such name it is the one that joined first: its wait closes a cycle.
+    For each such name it is the ticket that joined first: its wait closes a cycle.
     """
     closing: dict[str, Place] = {}
     found = {holder}
@@ -181,7 +171,7 @@ def _path(
 
 
 def name_of_holder(state: State, lease: Lease) -> str | None:
-    """Return what people call the holder of a lease; None for a claim that names nobody."""
+    """Return what people call the holder of a lease; None for an anonymous claim."""
     holder = holder_of_lease(lease)
     return None if holder[0] == "alone" else label(state, holder)
 

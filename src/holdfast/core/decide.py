@@ -1,10 +1,7 @@
 """The entry points of the core: `decide` for commands, `settle` for what falls due by itself.
 
-Both are plain functions of state and time. They change nothing durable: a decision is a list of events, and `evolve`
-applies them.
-
-`settle` finds sessions that missed their keepalive, leases past their end, turns in a queue, and what is no longer
-remembered. There is no other expiry check (T3): what is due is ended by a record before anything else is decided.
+Both are functions of state and time. They change nothing durable: a decision is a list of events, and `evolve` applies
+them. What is due is ended by a record before anything else is decided; there is no other expiry check (T3).
 
 What is over by time alone has a record too (T3a). A restart goes on at the time of the last record: if that was before
 the end of a delay, a name that was reported free would be closed again. Finished work that is forgotten has its own
@@ -39,7 +36,7 @@ if TYPE_CHECKING:
 
 FORGET_EVERY_MS = 1_000
 FORGET_MAX = 2_000
-"""How many remembered things one turn may look at, of each kind: it bounds its time."""
+"""How many entries of each kind one turn may look at: it bounds its time."""
 FADE_MAX = 1_000
 LAPSE_MAX = 500
 
@@ -58,7 +55,7 @@ def settle(state: State, now: Moment, limits: Limits) -> Due | None:
 
 
 def settle_line(state: State, now: Moment, limits: Limits) -> Due | None:
-    """Return the next thing that is due in the queues since the last decision: a cycle to break, a turn to give."""
+    """Return the next thing that is due in the queues since the last decision: a cycle to break, a waiter to grant."""
     _open_names(state, now.ms)
     agenda = state.agenda
     due = None
@@ -88,10 +85,10 @@ def _lapsed_session(state: State, now_ms: int) -> Due | None:
 
 
 def _lapsed_ticket(state: State, now_ms: int) -> Due | None:
-    """Return the end of a place whose holder has been away for too long (W2).
+    """Return the end of a ticket whose holder has been away for too long (W2).
 
-    After a restart everybody has been away since then, so only some places end in one turn: ending a deserted place
-    later hurts nobody.
+    After a restart all waiters have been away since then, so the ends are spread over turns. Ending one late hurts
+    nobody.
     """
     agenda, absent_since = state.agenda, state.presence.absent_since
     if not absent_since:
@@ -107,7 +104,7 @@ def _lapsed_ticket(state: State, now_ms: int) -> Due | None:
 
 
 def _open_names(state: State, now_ms: int) -> None:
-    """Look at the queues of names whose delay is over, so that the first waiter gets its turn (L6)."""
+    """Update the queues of names whose delay is over (L6)."""
     agenda = state.agenda
     agenda.opened_until_ms = now_ms
     while agenda.opening_alarms and agenda.opening_alarms[0][0] <= now_ms:
@@ -131,7 +128,6 @@ def _expired_lease(state: State, now_ms: int) -> Due | None:
 
 
 def _what_is_kept(state: State, now_ms: int, limits: Limits) -> Due | None:
-    """Return what need not, or must not, be kept any longer."""
     agenda, memory, free = state.agenda, state.index.memory, state.index.free
     if now_ms >= agenda.forget_at_ms and (overdue := _overdue_memory(state, now_ms, limits)) is not None:
         return overdue
@@ -147,7 +143,7 @@ def _what_is_kept(state: State, now_ms: int, limits: Limits) -> Due | None:
 
 
 def _faded_work(state: State, now_ms: int) -> Due | None:
-    """Return the names whose finished work is no longer remembered, so that it counts against nobody (L5)."""
+    """Return the names whose finished work is no longer remembered (L5)."""
     agenda = state.agenda
     faded: dict[str, None] = {}
     while (alarms := agenda.done_alarms.earlier()) and alarms[0][0] <= now_ms and len(faded) < FADE_MAX:
@@ -161,7 +157,7 @@ def _faded_work(state: State, now_ms: int) -> Due | None:
 
 
 def _overdue_memory(state: State, now_ms: int, limits: Limits) -> Due | None:
-    """Drop the oldest of the retry memory that have been there for long enough. Runs once a second."""
+    """Drop entries of the retry memory that are old enough. Runs once a second."""
     due = 0
     for thing in islice(state.remembered.values(), FORGET_MAX):
         if thing.at_ms > now_ms - limits.retry_memory_ms:
@@ -244,7 +240,7 @@ DECISIONS: dict[type, Decide] = {
     commands.RotateToken: lambda state, command, now, _limits: tokens.rotate(state, command, now),
     commands.NoteUses: lambda state, command, _now, _limits: tokens.note_uses(state, command),
 }
-"""The function that decides a command, by its type. A table and no `match`: the last is found as fast as the first."""
+"""A table and no `match`: the last is found as fast as the first."""
 
 
 def decide(state: State, command: Command, now: Moment, limits: Limits) -> Decision:

@@ -1,7 +1,6 @@
-"""What every decision is made of: the result, the ends of leases, the memory of idempotency keys, and the quotas.
+"""What decisions share: their result, the ends of leases and tickets, idempotency keys, quotas.
 
-A principal may have so much of something at the same time, and each of its sessions half of that. Refusals name the
-setting.
+A principal may have so much of something at the same time, and each of its sessions half of that.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ Interest = tuple[Holder, str, str, int, int]
 
 
 class Decision(msgspec.Struct, frozen=True, gc=False):
-    """The result of a command: the events to make durable, and the answer to give once they are.
+    """The events to make durable, and the answer to give once they are.
 
     `notices` are answers to waiters, by ticket. `interest` is soft: the engine keeps it (`Presence.take_interest`).
     """
@@ -43,8 +42,6 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
 
 
 class Due(msgspec.Struct, frozen=True, gc=False):
-    """Something that fell due: the event, and the answers to waiters."""
-
     event: Event
     notices: tuple[Notice, ...] = ()
 
@@ -72,16 +69,16 @@ def recall(state: State, asked: Terms | WithKey, kind: str) -> Memo | refusals.K
 
 
 def left(ticket: Ticket, how: str) -> Left:
-    """Make the end of a place in a queue. Its key is remembered, unless its request was refused (C5)."""
+    """Return the end of a ticket. Its key is remembered, unless its request was refused (C5)."""
     terms = ticket.terms
     is_remembered = terms.key is not None and how not in {"refused", "deadlock"}
     return Left(ticket.ticket_id, how, ticket.names, terms.owner, terms.labels, is_remembered, terms.principal)
 
 
 def answered_by_done(tickets: Iterable[Ticket]) -> Iterator[Left]:
-    """Make the ends of the places that finished work answers, for its record (L5).
+    """Yield the ends of the tickets that finished work answers, for its record (L5).
 
-    There may be thousands. So a place for that one name has no names of its own, since the record has it; and once the
+    There may be thousands. So a ticket for that one name has no names of its own, since the record has it; and once the
     labels come to a megabyte, the rest have none.
     """
     room_bytes = LABELS_OF_LINE_BYTES_MAX
@@ -105,9 +102,9 @@ def end_of(
     reason: str | None = None,
     well: bool = False,
 ) -> Ended:
-    """Make the end of a lease; a lock delay closes the name from now on, whatever the end (L6).
+    """Return the end of a lease; a lock delay closes the name from now on, whatever the end (L6).
 
-    `asked` is the command that asked for it: its idempotency key leads to this end.
+    `asked` is the command whose idempotency key leads to this end.
     """
     return Ended(
         name,
@@ -142,7 +139,7 @@ def end_by_transfer(event: Transferred, old: Lease, now: Moment) -> LastEnd:
 def too_many_leases(
     state: State, terms: Terms, wanted: int, limits: Limits, *, already: int = 0
 ) -> refusals.TooManyLeases | None:
-    """Return the refusal if so many more leases are too many. The principal has `already` so many of them."""
+    """Return the refusal if so many more leases are too many. `already` of those held are not counted."""
     held = state.index.lease_count.get(terms.principal, 0) - already
     bound = len(state.index.names_by_session.get(terms.session or "", ())) if terms.bound else None
     whole = limits.leases_per_principal_max
@@ -151,7 +148,7 @@ def too_many_leases(
 
 
 def no_place(state: State, ticket: Ticket, limits: Limits) -> Refusal | None:
-    """Return why the caller may not join these queues: its places, the names it waits for, or the queue itself."""
+    """Return why the caller may not join these queues."""
     index, who = state.index, ticket.terms.principal
     session = ticket.terms.session if ticket.terms.bound else None
     places = len(index.tickets_by_principal.get(who, ()))

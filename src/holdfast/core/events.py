@@ -1,4 +1,4 @@
-"""What was decided: the records of the journal. Past participles; each holds the decision, never the question.
+"""Events, the records of the journal: each holds what was decided.
 
 A field may be added at the end with a default; none is ever removed, moved or given another meaning. So a newer
 version replays an older journal unchanged; `tests/journal/kept` has a journal of every release to prove it.
@@ -17,31 +17,28 @@ if TYPE_CHECKING:
 
 
 class Opened(msgspec.Struct, frozen=True, array_like=True, tag="opened", gc=False):
-    """An authority took the writer's seat. It is the proof that the journal takes writes."""
+    """An authority opened the journal, which proves that it takes writes."""
 
     epoch: int
     version: str
 
 
 class Granted(msgspec.Struct, frozen=True, array_like=True, tag="granted", gc=False):
-    """A name has a new live lease."""
-
     name: str
     lease: Lease
     fingerprint: str = ""
     ticket_id: str | None = None
-    """The place in the line that it was granted to."""
 
 
 class GrantedMany(msgspec.Struct, frozen=True, array_like=True, tag="granted_many"):
-    """Several names have a new live lease, all in this one record (M2)."""
+    """Several names granted in one record (M2)."""
 
     grants: tuple[Granted, ...]
     ticket_id: str | None = None
 
 
 class Transferred(msgspec.Struct, frozen=True, array_like=True, tag="transferred", gc=False):
-    """A lease went over to another owner: the old one is over, the new one begins (L8)."""
+    """The old lease is over, the new one begins (L8)."""
 
     name: str
     old_lease_id: str
@@ -50,12 +47,9 @@ class Transferred(msgspec.Struct, frozen=True, array_like=True, tag="transferred
     key: str | None = None
     fingerprint: str = ""
     reason: str | None = None
-    """The old owner is told, and the history keeps it."""
 
 
 class Reopened(msgspec.Struct, frozen=True, array_like=True, tag="reopened", gc=False):
-    """Finished work may be claimed again (L5)."""
-
     name: str
     by: str
     reason: str | None = None
@@ -64,15 +58,13 @@ class Reopened(msgspec.Struct, frozen=True, array_like=True, tag="reopened", gc=
 
 
 class Joined(msgspec.Struct, frozen=True, array_like=True, tag="joined", gc=False):
-    """A claim waits in the queue of its names."""
-
     ticket: Ticket
 
 
 class TakenOver(msgspec.Struct, frozen=True, array_like=True, tag="taken_over", gc=False):
-    """Another request of the same holder has the place now, with its own terms. The names stay as they are (W3).
+    """Another request of the same holder has the ticket, with its own terms but the same names (W3).
 
-    It is not another `Joined`: a place may have a thousand names, and anybody may come back often.
+    Not another `Joined`: a ticket may have a thousand names, and its holder may come back often.
     """
 
     ticket_id: str
@@ -80,27 +72,23 @@ class TakenOver(msgspec.Struct, frozen=True, array_like=True, tag="taken_over", 
 
 
 class Left(msgspec.Struct, frozen=True, array_like=True, tag="left", gc=False):
-    """Somebody stands in line no more.
-
-    `how` is `gone`, `withdrawn`, `deadlock`, `refused`, `done`, `session_ended` or `token_ended`.
-    """
+    """`how` is `gone`, `withdrawn`, `deadlock`, `refused`, `done`, `session_ended` or `token_ended`."""
 
     ticket_id: str
     how: str
     names: tuple[str, ...] = ()
-    """What it stood in line for. None, inside the end of a lease: the one name of that lease."""
+    """Empty inside the end of a lease: then it is the one name of that lease."""
     owner: str | None = None
     labels: Labels | None = None
     is_remembered: bool = False
-    """Whether its key is remembered like that of a lease that ended (C5)."""
     principal: str | None = None
-    """Whose place it was: the history is counted against whoever left it."""
+    """The principal that the history is counted against."""
 
 
 class Renewed(msgspec.Struct, frozen=True, array_like=True, tag="renewed", gc=False):
-    """A lease has a new deadline. `note` and `metadata` None leave what was there.
+    """`note` and `metadata` None leave what was there.
 
-    `claim_key` is the idempotency key of the claim that was given its own lease back (C4, C5).
+    `claim_key` is the idempotency key of the claim that got its own lease back (C4, C5).
     """
 
     name: str
@@ -117,7 +105,7 @@ class Renewed(msgspec.Struct, frozen=True, array_like=True, tag="renewed", gc=Fa
 
 
 class Ended(msgspec.Struct, frozen=True, array_like=True, tag="ended", gc=False):
-    """A lease is over. `well` resets the attempts (C7); `closed_until_ms` keeps the name closed (L6)."""
+    """`well` resets the attempts (C7); `closed_until_ms` keeps the name closed (L6)."""
 
     name: str
     lease_id: str
@@ -130,34 +118,29 @@ class Ended(msgspec.Struct, frozen=True, array_like=True, tag="ended", gc=False)
     key: str | None = None
     fingerprint: str = ""
     done: Done | None = None
-    """Finished: every ticket in line without `redo` has its answer by this record (L5)."""
+    """Finished work answers every waiter without `redo` by this record (L5)."""
     owner: str | None = None
     note: str | None = None
     left: tuple[Left, ...] = ()
-    """Those in line whom finished work answers, in this very record (L5)."""
+    """Those waiters."""
     labels: Labels | None = None
     principal: str | None = None
-    """Whose lease it was: what is remembered of it is counted against that one."""
     whose: str | None = None
-    """What `LastEnd` keeps of a lease that named no owner."""
+    """See `LastEnd`."""
 
 
 class SessionOpened(msgspec.Struct, frozen=True, array_like=True, tag="session_opened", gc=False):
-    """A session began."""
-
     session: Session
     fingerprint: str = ""
 
 
 class SessionKept(msgspec.Struct, frozen=True, array_like=True, tag="session_kept", gc=False):
-    """A session has a new deadline."""
-
     session_id: str
     until_ms: int
 
 
 class SessionRenewed(msgspec.Struct, frozen=True, array_like=True, tag="session_renewed"):
-    """A session has a new deadline, and so has each lease bound to it (S4)."""
+    """Each lease bound to the session has a new deadline too (S4)."""
 
     session_id: str
     until_ms: int
@@ -165,7 +148,7 @@ class SessionRenewed(msgspec.Struct, frozen=True, array_like=True, tag="session_
 
 
 class SessionEnded(msgspec.Struct, frozen=True, array_like=True, tag="session_ended"):
-    """A session is over, with all that was bound to it (I10). `how` is `expired`, `deleted` or `revoked`."""
+    """All that was bound to it ended too (I10). `how` is `expired`, `deleted` or `revoked`."""
 
     session_id: str
     how: str
@@ -174,13 +157,11 @@ class SessionEnded(msgspec.Struct, frozen=True, array_like=True, tag="session_en
     key: str | None = None
     fingerprint: str = ""
     left: tuple[Left, ...] = ()
-    """The places in line that end with it."""
     principal: str | None = None
-    """Whose session it was."""
 
 
 class TokenCreated(msgspec.Struct, frozen=True, array_like=True, tag="token_created", gc=False):
-    """A bearer token was let in. Holds its digest, never the token."""
+    """Holds the digest, never the token."""
 
     token: AccessToken
     key: str | None = None
@@ -188,7 +169,7 @@ class TokenCreated(msgspec.Struct, frozen=True, array_like=True, tag="token_crea
 
 
 class TokenRevoked(msgspec.Struct, frozen=True, array_like=True, tag="token_revoked", gc=False):
-    """A bearer token was shut out, and nothing of its principal ended: it has a token of the settings too."""
+    """Nothing of the principal ended: it has a token of the settings too."""
 
     name: str
     by: str
@@ -197,17 +178,16 @@ class TokenRevoked(msgspec.Struct, frozen=True, array_like=True, tag="token_revo
 
 
 class TokenEnded(msgspec.Struct, frozen=True, array_like=True, tag="token_ended"):
-    """A bearer token was shut out, with its sessions and places in line, all in this one record (S5).
+    """A bearer token ended, with its sessions and its unbound tickets, all in one record (S5).
 
     With `keeps_sessions` its sessions live on, with all that is bound to them, for the next token of that name.
-    `successor` is that next token, if there is one at once.
+    `successor` is that next token, if the token was rotated.
     """
 
     name: str
     by: str
     sessions: tuple[SessionEnded, ...] = ()
     left: tuple[Left, ...] = ()
-    """The places in line that are not bound to a session."""
     keeps_sessions: bool = False
     successor: AccessToken | None = None
     key: str | None = None
@@ -215,7 +195,7 @@ class TokenEnded(msgspec.Struct, frozen=True, array_like=True, tag="token_ended"
 
 
 class TokensUsed(msgspec.Struct, frozen=True, array_like=True, tag="tokens_used"):
-    """Tokens were used: each name with the minute of its last use, as wall time. 0: nothing is known of it any more."""
+    """Each name with the minute of its last use, as wall time; 0 forgets it."""
 
     uses: tuple[tuple[str, int], ...]
 
@@ -227,10 +207,10 @@ class Forgotten(msgspec.Struct, frozen=True, array_like=True, tag="forgotten", g
 
 
 class SharesForgotten(msgspec.Struct, frozen=True, array_like=True, tag="shares_forgotten", gc=False):
-    """A limit was passed, and the eldest of whoever had most went: each part names a principal and a session, or None.
+    """A limit was passed: the oldest of the largest accounts (principal, and session or None) were dropped.
 
-    `remembered` says how many entries of the retry memory were dropped. `names` says how many free names were looked
-    at: those that may go were dropped, the others were put behind the rest.
+    `remembered` counts the entries of the retry memory that were dropped. `names` counts the free names that were
+    looked at: those that may go were dropped, the others moved behind the rest.
     """
 
     remembered: tuple[tuple[str, str | None, int], ...] = ()
@@ -238,13 +218,13 @@ class SharesForgotten(msgspec.Struct, frozen=True, array_like=True, tag="shares_
 
 
 class DoneFaded(msgspec.Struct, frozen=True, array_like=True, tag="done_faded", gc=False):
-    """Finished work is no longer remembered: its time is over (L5)."""
+    """The time of remembered finished work is over (L5)."""
 
     names: tuple[str, ...]
 
 
 class TimePassed(msgspec.Struct, frozen=True, array_like=True, tag="time_passed", gc=False):
-    """Authority time is kept: nothing else was written for a while (T2), or a delay is over (T3a).
+    """Keeps authority time: nothing else was written for a while (T2), or a delay is over (T3a).
 
     A crash gives back no more than what has passed since the last record.
     """
@@ -253,17 +233,15 @@ class TimePassed(msgspec.Struct, frozen=True, array_like=True, tag="time_passed"
 class Restored(msgspec.Struct, frozen=True, array_like=True, tag="restored", gc=False):
     """The journal was made from a backup, or its store lost records: the fencing tokens jumped (C6).
 
-    Nobody knows what was given out after the backup was made. So the next fencing token is greater than any of those.
-    In a directory the numbers of records jumped too. In a store that went back by itself they did not: there this is
-    the record after `backup_seq`.
+    The next fencing token is greater than any that was given out since. In a directory the numbers of records jumped
+    too. In a store that went back by itself they did not: there this is the record after `backup_seq`, the last one it
+    has.
     """
 
     last_token: int
     """Fencing tokens go on after this one."""
     backup_seq: int
-    """The last record that the backup has."""
     backup_wall_ms: int
-    """When the backup was made."""
     version: str
 
 
@@ -281,8 +259,6 @@ Event = (
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One place in the journal: its number, authority time, wall time for people, and what was decided."""
-
     seq: int
     at_ms: int
     wall_ms: int
@@ -294,7 +270,7 @@ _ENDING = (Ended, Transferred)
 
 
 def parts_of(event: Event) -> Iterator[Event]:
-    """Yield the simple events that an event consists of: itself, or its parts in their order."""
+    """Yield the simple events that an event consists of, in order; most consist of themselves."""
     match event:
         case Ended():
             yield event
@@ -374,7 +350,7 @@ def owners_of(event: Event) -> set[str | None]:
 
 
 def principal_of(event: Event) -> str:
-    """Return whom the history of this event is counted against; nobody is the empty name."""
+    """Return the principal that the history of this event is counted against; the empty name for none."""
     match event:
         case Granted() | Transferred():
             return event.lease.principal

@@ -1,7 +1,6 @@
 """How a record changes the state, and whether it fits the state it is applied to.
 
-Nothing else changes what is durable. `evolve` takes decisions for granted; recovery checks each record with
-`event_fits` first. The functions on top keep the retry memory and the names that nobody holds.
+Nothing else changes what is durable. `evolve` trusts decisions; recovery checks each record with `event_fits` first.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ if TYPE_CHECKING:
 
 
 def spend_key(state: State, principal: str, key: str, memo: Memo, at_ms: int, *, session: str | None = None) -> None:
-    """Remember what a key made that nothing else remembers; it counts for a session if it was spent in one."""
+    """Remember what a key made that nothing else remembers; charged to a session if it was spent in one."""
     state.memos.put((principal, key), memo)
     remember(state, f"{principal} {key}", SpentKey(principal, key, at_ms, session))
 
 
 def take_back_key(state: State, principal: str, key: str) -> None:
-    """Let a spent key lead to something again: its request has its place back."""
+    """Forget that a key was spent: its request has its ticket back."""
     place = f"{principal} {key}"
     spent = state.remembered.pop(place, None)
     if spent is not None:
@@ -37,7 +36,7 @@ def take_back_key(state: State, principal: str, key: str) -> None:
 
 
 def remember(state: State, place: str, thing: Remembered) -> None:
-    """Keep what is over in the retry memory, as the newest of its account."""
+    """Add to the retry memory, as the newest of its account."""
     if place in state.remembered:
         state.index.forget(place, state.remembered.pop(place))
     state.remembered.put(place, thing)
@@ -45,7 +44,7 @@ def remember(state: State, place: str, thing: Remembered) -> None:
 
 
 def fade(state: State, name: str) -> None:
-    """Let finished work be claimed again; the name keeps its position among the free ones."""
+    """Forget that a name is done; it keeps its position among the free ones."""
     slot = state.slots[name]
     if slot.done is not None:
         faded = replace(slot, done=None)
@@ -78,7 +77,7 @@ def _done_faded(state: State, event: events.DoneFaded, _record: events.Record) -
 
 
 def may_go(state: State, name: str, slot: Slot, now_ms: int) -> bool:
-    """Tell whether a free name may be forgotten: it has no queue, is open (I14) and not known as done (L5)."""
+    """Return whether a free name may be forgotten: no queue, open (I14) and not known as done (L5)."""
     is_open = slot.closed_until_ms <= now_ms and (slot.done is None or slot.done.until_ms <= now_ms)
     return is_open and name not in state.index.lines
 
@@ -144,7 +143,7 @@ def _granted_many(state: State, event: events.GrantedMany, record: events.Record
 
 
 def _begin(state: State, name: str, lease: Lease) -> None:
-    """Note a new live lease in the other parts of the state."""
+    """Update the other parts of the state for a new live lease."""
     agenda, presence = state.agenda, state.presence
     state.index.add_lease(name, lease, state.sessions)
     heappush(agenda.lease_alarms.heap, (lease.until_ms, lease.token, name))
@@ -156,7 +155,7 @@ def _begin(state: State, name: str, lease: Lease) -> None:
 
 
 def _finish(state: State, name: str, lease: Lease) -> None:
-    """Note the end of a lease in the other parts of the state."""
+    """Update the other parts of the state for the end of a lease."""
     state.index.drop_lease(name, lease)
     if name in state.presence.lines:
         state.look_again_at(name)
@@ -166,7 +165,7 @@ def _finish(state: State, name: str, lease: Lease) -> None:
 
 
 def _change_holder(state: State, name: str, before: Lease, lease: Lease) -> None:
-    """Note in the other parts of the state that a session took a live lease up."""
+    """Update the other parts of the state for a session that took a live lease up."""
     state.index.drop_lease(name, before)
     state.index.add_lease(name, lease, state.sessions)
     if name in state.presence.lines:
@@ -176,7 +175,6 @@ def _change_holder(state: State, name: str, before: Lease, lease: Lease) -> None
 
 
 def _joined(state: State, event: events.Joined, _record: events.Record) -> None:
-    """Add a ticket to the queue of its names."""
     ticket = event.ticket
     state.tickets.put(ticket.ticket_id, ticket)
     state.index.add_ticket(ticket)
@@ -185,7 +183,6 @@ def _joined(state: State, event: events.Joined, _record: events.Record) -> None:
 
 
 def _lead_to_place(state: State, ticket: Ticket) -> None:
-    """Let the key of the request that has a place lead to it."""
     terms = ticket.terms
     if terms.key is not None:
         take_back_key(state, terms.principal, terms.key)
@@ -193,7 +190,7 @@ def _lead_to_place(state: State, ticket: Ticket) -> None:
 
 
 def _taken_over(state: State, event: events.TakenOver, record: events.Record) -> None:
-    """Let another request of its holder have a place. The key before it is remembered (C5)."""
+    """Give the ticket to another request of its holder. The key before it is remembered (C5)."""
     known = state.tickets[event.ticket_id]
     ticket = replace(known, terms=event.terms)
     state.tickets.put(ticket.ticket_id, ticket)
@@ -212,7 +209,7 @@ def _left(state: State, event: events.Left, record: events.Record) -> None:
 
 
 def _spend_place(state: State, ticket: Ticket, record: events.Record) -> None:
-    """Remember the key that made a place and no longer has it (C5)."""
+    """Remember the key of a ticket that is gone (C5)."""
     terms = ticket.terms
     if terms.key is not None:
         session = terms.session if terms.bound else None
@@ -451,11 +448,9 @@ CHANGES: dict[type, Callable[[State, Any, events.Record], None]] = {
     events.Opened: _opened,
     events.Restored: _restored,
 }
-"""What each event changes, by its type: as in `decide`, the last costs no more than the first."""
 
 
 def evolve(state: State, record: events.Record) -> None:
-    """Let a record take effect. It never refuses: what is in the journal has happened."""
     event = record.event
     state.seq = record.seq
     state.now_ms = record.at_ms
@@ -463,7 +458,7 @@ def evolve(state: State, record: events.Record) -> None:
 
 
 def event_fits(state: State, event: events.Event) -> bool:
-    """Tell whether the event speaks of what is there: a journal that does not fit its own past is damaged."""
+    """Return whether the event fits the state: a journal that does not fit its own past is damaged."""
     match event:
         case events.Granted():
             free = state.lease_of(event.name) is None and event.lease.token > state.last_token

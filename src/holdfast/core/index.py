@@ -1,15 +1,11 @@
 """Look-ups over what is durable, and the held names in order.
 
-The index holds nothing that the slots, sessions, tickets, tokens and memory do not say, and is in no archive. `build`
-makes it; `evolve` keeps it with the other methods, and a test compares the two after every step. Empty collections are
-dropped.
+The index holds nothing that is not in the tables of the state, and is in no archive. `build` makes it, `evolve`
+maintains it with the other methods, and a test compares the two after every step. Empty collections are dropped.
 
 **`OrderedNames`** serves listings by prefix. Claims outnumber listings by far, so a change is only noted. A listing
-sorts the noted names in first, some at a time, and yields between. This takes time for what changed since the last
+sorts the noted names in first, some at a time, and yields between. That takes time for what changed since the last
 listing, not for all names: the order is a list of short sorted lists, so that one change moves a few hundred names.
-
-    _blocks   [[a, b, d], [f, g], [m, …]]      each sorted, and all of one before all of the next
-
 Python compares strings by code point, which is the byte order of UTF-8.
 """
 
@@ -44,7 +40,7 @@ if TYPE_CHECKING:
 BLOCK_NAMES = 512
 """How many names a new block has. It is split at twice that, and small ones are left alone."""
 _AFTER_ALL = chr(0x10FFFF) * (NAME_BYTES_MAX // 4 + 1)
-"""Behind a prefix it is greater than all names with that prefix, since no name is as long."""
+"""After a prefix, it is greater than all names with that prefix, since no name is as long."""
 
 
 _last = itemgetter(-1)
@@ -55,25 +51,22 @@ class OrderedNames:
 
     def __init__(self) -> None:
         self._blocks: list[list[str]] = []
-        """None is empty."""
         self._in_blocks = 0
         self._added: set[str] = set()
-        """Names that are in the set and in no block yet."""
+        """In the set and in no block yet."""
         self._removed: set[str] = set()
-        """Names that are in a block and no longer in the set."""
+        """In a block and no longer in the set."""
 
     def __len__(self) -> int:
         return self._in_blocks - len(self._removed) + len(self._added)
 
     def add(self, name: str) -> None:
-        """Add a name that is not there."""
         if name in self._removed:
             self._removed.discard(name)
         else:
             self._added.add(name)
 
     def remove(self, name: str) -> None:
-        """Remove a name that is there."""
         if name in self._added:
             self._added.discard(name)
         else:
@@ -87,11 +80,10 @@ class OrderedNames:
 
     @property
     def unordered(self) -> int:
-        """How many names were added or removed since the order was last updated."""
+        """How many names `put_in_order` has to sort in or remove."""
         return len(self._added) + len(self._removed)
 
     def put_in_order(self, names_max: int) -> None:
-        """Update the order for at most so many of those names."""
         for _ in range(min(names_max, len(self._removed))):
             self._delete(self._removed.pop())
             names_max -= 1
@@ -120,7 +112,7 @@ class OrderedNames:
                 yield block[place]
 
     def count(self, prefix: str) -> int:
-        """Return how many names start with `prefix`, by position, without looking at them."""
+        """Return how many names start with `prefix`, by position."""
         if not prefix:
             return len(self)
         self.put_in_order(self.unordered)
@@ -154,48 +146,39 @@ class OrderedNames:
 
 
 class Index:
-    """Counts, lines, and who has what."""
-
     def __init__(self) -> None:
         self.held = OrderedNames()
-        """The names that somebody holds."""
         self.lease_count: dict[str, int] = {}
-        """By principal."""
         self.sessions_by_principal: dict[str, dict[str, None]] = {}
         """In the order of opening."""
         self.tickets_by_principal: dict[str, dict[str, None]] = {}
         """In the order of joining."""
         self.names_by_session: dict[str, dict[str, bool]] = {}
-        """The held names of a session, with whether they are bound to it."""
+        """The held names of a session, and whether they are bound to it."""
         self.lines: dict[str, dict[str, None]] = {}
         """Tickets by name, in the order of joining."""
         self.join_number: dict[str, int] = {}
-        """A number for each ticket that rises with the order of joining, across all queues (I12)."""
+        """Rises with the order of joining, across all queues (I12)."""
         self.last_join_number = 0
         self.tickets_by_wish: dict[tuple[Holder, frozenset[str]], dict[str, None]] = {}
-        """The place of a holder for just these names, in any order (W3). A claim without an owner has none already.
-
-        It is one, but for journals of versions that took another order for another wish.
-        """
+        """The ticket of a holder for just these names, in any order (W3). One, except in journals of old versions."""
         self.tickets_by_session: dict[str, dict[str, None]] = {}
-        """Tickets that end with a session."""
         self.ticket_by_lease_id: dict[str, str] = {}
-        """Which ticket will get this lease id."""
         self.token_by_digest: dict[str, AccessToken] = {}
         self.token_prefixes: list[str] = []
-        """Of each token that is confined to one, sorted."""
+        """Of the confined tokens, sorted."""
         self.closed_until_ms = 0
         """When the last of the closed names opens (L6)."""
         self.waiting_names: dict[tuple[str, str | None], int] = {}
-        """How many names a principal waits for, with each of its places; and one of its sessions."""
+        """How many names a principal waits for, with each of its tickets; and one of its sessions."""
         self.places: dict[tuple[str, str, str | None], int] = {}
-        """How many places in the queue for a name a principal has, and one of its sessions."""
+        """How many tickets in the queue for a name a principal has, and one of its sessions."""
         self.memory = Shares()
         """The retry memory, by owner."""
         self.free = Shares()
-        """The names that nobody holds, by who left them. Done names are among them with weight 0."""
+        """Free names, by who left them. Done names are among them with weight 0."""
         self.done = Shares()
-        """The names that are remembered as done, by who finished them (L5)."""
+        """Names remembered as done, by who finished them (L5)."""
 
     def build(
         self,
@@ -205,7 +188,6 @@ class Index:
         tokens: dict[str, AccessToken],
         remembered: dict[str, Remembered],
     ) -> None:
-        """Make everything from what is durable."""
         held: list[str] = []
         counts: defaultdict[str, int] = defaultdict(int)
         for name, slot in slots.items():
@@ -232,7 +214,7 @@ class Index:
             self.remember(place, thing)
 
     def add_lease(self, name: str, lease: Lease, sessions: dict[str, Session]) -> None:
-        """Enter a live lease; `held` is kept by the caller, since a transfer leaves the name held.
+        """Add a live lease. The caller updates `held`, since a transfer leaves the name held.
 
         `sessions` are those that live: a plain claim may outlive the session it counts in.
         """
@@ -249,7 +231,6 @@ class Index:
         self.sessions_by_principal.setdefault(session.principal, {})[session.session_id] = None
 
     def drop_session(self, session: Session) -> None:
-        """Remove an ended session, with the names that were counted in it."""
         _take_out(self.sessions_by_principal, session.principal, session.session_id)
         self.names_by_session.pop(session.session_id, None)
 
@@ -264,7 +245,7 @@ class Index:
             del self.token_prefixes[bisect_left(self.token_prefixes, token.prefix)]
 
     def crowded_prefix(self, within: str, most: int) -> str | None:
-        """Return the shortest token prefix that `within` lies in, with `most` tokens or more; None if none has.
+        """Return the shortest token prefix that `within` lies in, with `most` tokens or more, or None.
 
         A confined maker is checked for all of them: what it makes counts for its own maker too.
         """
@@ -279,7 +260,6 @@ class Index:
         return None
 
     def add_free(self, name: str, slot: Slot) -> None:
-        """Enter a name that nobody holds any more, as the newest of its account."""
         principal, session = account_of_name(slot)
         if slot.done is None:
             self.free.put(principal, session, name, weight_of_name(name, slot))
@@ -288,20 +268,17 @@ class Index:
             self.done.put(principal, session, name, weight_of_done(name, slot.done))
 
     def drop_free(self, name: str, slot: Slot) -> None:
-        """Remove a name that is held again, or forgotten."""
         principal, session = account_of_name(slot)
         self.free.take(principal, session, name)
         if slot.done is not None:
             self.done.take(principal, session, name)
 
     def fade(self, name: str, faded: Slot) -> None:
-        """Move a name that is no longer done to the free ones; it keeps its position."""
         principal, session = account_of_name(faded)
         self.done.take(principal, session, name)
         self.free.weigh(principal, session, name, weight_of_name(name, faded))
 
     def remember(self, place: str, thing: Remembered) -> None:
-        """Enter what the retry memory keeps, as the newest of its account."""
         principal, session = account_of_remembered(thing)
         self.memory.put(principal, session, place, weight_of_remembered(place, thing))
 
@@ -317,7 +294,6 @@ class Index:
                 _count(self.places, (name, who, session), by)
 
     def add_ticket(self, ticket: Ticket) -> None:
-        """Enter a ticket into its queues, behind all others."""
         self._count_waiting(ticket, 1)
         ticket_id, terms = ticket.ticket_id, ticket.terms
         self.last_join_number += 1
@@ -348,7 +324,6 @@ class Index:
 
 
 def _count(counts: dict[K, int], who: K, by: int) -> None:
-    """Change a count; zeros are not kept."""
     left = counts.get(who, 0) + by
     if left:
         counts[who] = left
@@ -357,7 +332,6 @@ def _count(counts: dict[K, int], who: K, by: int) -> None:
 
 
 def _take_out(groups: dict[K, dict[str, V]], key: K, item: str) -> None:
-    """Remove an item from a group, and an empty group too."""
     group = groups.get(key)
     if group is not None:
         group.pop(item, None)

@@ -59,7 +59,7 @@ RELEASED = Released()
 
 
 def acquire(state: State, command: Acquire, now: Moment, limits: Limits) -> Decision:
-    """Grant the name, give the caller its own lease back, or refuse with all it needs to know."""
+    """Grant the name, give the caller its own lease back, or refuse."""
     terms = command.terms
     refusal = bad_terms(terms, command.wait_ms, limits)
     if refusal is not None:
@@ -110,7 +110,7 @@ def acquire(state: State, command: Acquire, now: Moment, limits: Limits) -> Deci
 
 
 def held_by(state: State, name: str, lease: Lease, owner: str | None, *, named: bool = False) -> refusals.Held:
-    """Say who holds a name and how many wait for it, to a caller named `owner`. A run is told the `holder`."""
+    """Return who holds a name and how many wait for it, for a caller named `owner`. `named`: add the `holder`."""
     same_owner = owner is not None and owner == lease.owner
     holder = name_of_holder(state, lease) if named else None
     return refusals.Held(lease, state.until_of(lease), same_owner, state.waiting_at(name), holder)
@@ -150,7 +150,7 @@ def bad_terms(terms: Terms, wait_ms: int, limits: Limits) -> Refusal | None:
 
 
 def _acquired_before(state: State, command: Acquire, memo: Memo, now: Moment) -> Decision:
-    """Answer a retry: the same lease, the same place in the queue, or that it has ended. Never a new grant (C5)."""
+    """Answer a retry: the same lease, the same ticket, or that it has ended. Never a new grant (C5)."""
     if memo.kind == "left":
         return queue.return_to(state, command, memo.made, now)
     slot = state.slots.get(command.name, EMPTY)
@@ -165,7 +165,7 @@ def _acquired_before(state: State, command: Acquire, memo: Memo, now: Moment) ->
 
 
 def _is_own(lease: Lease, command: Acquire, limits: Limits) -> bool:
-    """Tell whether the caller may have this live lease back (C4)."""
+    """Return whether the caller may have this live lease back (C4)."""
     terms = command.terms
     if _takes_up(lease, command):
         return lease.principal == terms.principal and lease.owner == terms.owner
@@ -181,7 +181,7 @@ def _is_own(lease: Lease, command: Acquire, limits: Limits) -> bool:
 
 
 def _takes_up(lease: Lease, command: Acquire) -> bool:
-    """Tell whether a session asks for a transferred lease that its new owner has not taken up yet (L8a)."""
+    """Return whether a session asks for a transferred lease that its new owner has not taken up yet (L8a)."""
     return lease.offered and command.resume and command.terms.bound
 
 
@@ -208,7 +208,6 @@ def _reacquire(state: State, command: Acquire, slot: Slot, lease: Lease, now: Mo
 
 
 def renew(state: State, command: Renew, now: Moment, limits: Limits) -> Decision:
-    """Move the deadline to now + ttl, which may be earlier, and leave a note."""
     if command.ttl_ms is not None and not 0 < command.ttl_ms <= limits.ttl_ms_max:
         return refuse(refusals.BadTtl(limits.ttl_ms_max))
     chars_max = limits.metadata_chars_max
@@ -232,7 +231,7 @@ def renew(state: State, command: Renew, now: Moment, limits: Limits) -> Decision
 
 
 def release(state: State, command: Release, now: Moment, limits: Limits) -> Decision:
-    """End the lease by its holder's wish; finished work may be remembered, and answers all waiters (L5)."""
+    """End the lease; finished work may be remembered, and answers all waiters (L5)."""
     if command.result is not None and len(command.result) > limits.metadata_chars_max:
         return refuse(
             refusals.BadField(f"result has at most {limits.metadata_chars_max} characters (metadata_chars_max)")
@@ -257,7 +256,7 @@ def release(state: State, command: Release, now: Moment, limits: Limits) -> Deci
 
 
 def _finish(state: State, end: Ended, lease: Lease, done: Done, limits: Limits) -> Decision:
-    """Let the end of a lease be remembered as finished work, which answers all waiters (L5)."""
+    """Remember the end of a lease as finished work, which answers all waiters (L5)."""
     name = end.name
     too_much = _too_much_done(state, name, lease, done, limits)
     if too_much is not None:
@@ -270,7 +269,6 @@ def _finish(state: State, end: Ended, lease: Lease, done: Done, limits: Limits) 
 
 
 def _too_much_done(state: State, name: str, lease: Lease, done: Done, limits: Limits) -> refusals.QuotaExceeded | None:
-    """Return why no more finished work is remembered for the holder of the lease (L5)."""
     purse = state.index.done.purse(lease.principal)
     account = state.index.done.account(lease.principal, lease.session) if lease.bound else None
     number, weight = (None, None) if account is None else (account.number, account.weight)
@@ -317,7 +315,7 @@ def transfer(state: State, command: Transfer, now: Moment, limits: Limits) -> De
 
 
 def _to_hand_over(state: State, command: Transfer) -> Lease | Refusal:
-    """Return the live lease if the caller has proved that it is its own, or is an operator; else why not."""
+    """Return the live lease if it is the caller's own, or the caller is an operator; else why not."""
     if command.lease_id is not None:
         return _held_by_caller(state, command)
     return state.lease_of(command.name) or refusals.NotHeld()
@@ -358,7 +356,6 @@ def _transferred_before(state: State, command: Transfer, memo: Memo) -> Decision
 
 
 def revoke(state: State, command: Revoke, now: Moment) -> Decision:
-    """End somebody's lease, as an operator, with a reason that its holder is told (L7)."""
     if not 0 < len(command.reason) <= REASON_CHARS_MAX:
         return refuse(refusals.BadField(f"reason has 1 to {REASON_CHARS_MAX} characters"))
     memo = recall(state, command, "revoke")
@@ -372,7 +369,6 @@ def revoke(state: State, command: Revoke, now: Moment) -> Decision:
 
 
 def reopen(state: State, command: Reopen, now: Moment) -> Decision:
-    """Let finished work be claimed again, as an operator (L5)."""
     if command.reason is not None and len(command.reason) > REASON_CHARS_MAX:
         return refuse(refusals.BadField(f"reason has at most {REASON_CHARS_MAX} characters"))
     memo = recall(state, command, "reopen")
@@ -415,7 +411,7 @@ def _held_by_caller(state: State, command: Renew | Release | Transfer) -> Lease 
 
 
 def _why_not_held(state: State, command: Renew | Release | Transfer) -> Refusal:
-    """Say what became of the caller's lease of a name that nobody holds, and that it was the session if it was."""
+    """Return what became of the caller's lease, and that its session lapsed if it did."""
     refusal = not_current(state, command.name, command.lease_id, command.principal)
     ended = refusal.ended
     if ended is not None and ended.end.how == "session_ended" and ended.session is not None:
@@ -426,7 +422,7 @@ def _why_not_held(state: State, command: Renew | Release | Transfer) -> Refusal:
 
 
 def not_current(state: State, name: str, lease_id: str | None, principal: str) -> refusals.NotCurrent:
-    """Say that the lease id does not own the name, and what is remembered of it to its owner."""
+    """Refuse a lease id that does not own the name, with what is remembered of it for its owner."""
     ended = None if lease_id is None else state.remembered.get(lease_id)
     if not isinstance(ended, EndedLease) or ended.name != name or ended.principal != principal:
         ended = None
@@ -437,7 +433,7 @@ RETRY_MS_MIN = 250
 
 
 def claim_any(state: State, command: ClaimAny, now: Moment, limits: Limits) -> Decision:
-    """Grant the first free name, in the caller's order. It does not wait: the refusal says when to ask again."""
+    """Grant the first free name, in the caller's order. It does not wait."""
     refusal = _bad(command.names, command.terms, 0, limits)
     if refusal is not None:
         return refuse(refusal)
@@ -551,7 +547,7 @@ def _grant_all(state: State, ticket: Ticket, now: Moment) -> Decision:
 
 
 def _any_before(state: State, command: ClaimAny, memo: Memo) -> Decision:
-    """Answer a retry of a claim of any: the lease it made, or that it has ended."""
+    """Answer a retry: the lease it made, or that it has ended."""
     for name in command.names:
         slot = state.slots.get(name, EMPTY)
         if slot.lease is not None and slot.lease.lease_id == memo.made:
@@ -564,7 +560,7 @@ def _any_before(state: State, command: ClaimAny, memo: Memo) -> Decision:
 
 
 def _all_before(state: State, command: ClaimAll, memo: Memo, now: Moment) -> Decision:
-    """Answer a retry of a claim of all: every lease it made, its place in line, or the one that has ended."""
+    """Answer a retry: every lease it made, its ticket, or the one that has ended."""
     if memo.kind == "left":
         return queue.return_to(state, command, memo.made, now)
     if memo.made in state.index.ticket_by_lease_id:
@@ -581,7 +577,7 @@ def _all_before(state: State, command: ClaimAll, memo: Memo, now: Moment) -> Dec
 
 
 def _ended_before(state: State, name: str, memo: Memo) -> EndedLease | None:
-    """Return the end of the lease that a claim of all made for a name. Its place may have had another order."""
+    """Return the end of the lease that a claim of all made for a name. Its ticket may have another order."""
     for lease_id in memo.lease_ids or (memo.made,):
         ended = state.remembered.get(lease_id)
         if isinstance(ended, EndedLease) and ended.name == name:

@@ -1,7 +1,7 @@
-"""The rules for names: what is one (N1), which none may be claimed anew (N3), which lead a reader of paths astray (N4).
+"""The rules for names: syntax (N1), unreadable characters (N3), path traversal (N4).
 
-A name that was a name stays one: what is held under it can always be renewed, released and revoked. So `parse_name`,
-which every route asks, never becomes stricter; a new rule is asked where a lease or a place in a line would begin.
+A valid name stays valid: what is held under it can always be renewed, released and revoked. So `parse_name` never
+becomes stricter; a new rule is checked where a lease or a wait would begin.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from urllib.parse import unquote_to_bytes
 NAME_BYTES_MAX = 256
 COMPONENT_BYTES_MAX = 64
 _ESCAPED_DEEP_MAX = 4
-"""How often an escape may be escaped in a name of a confined token."""
+"""How many levels of escapes are decoded in a name of a confined token."""
 RESERVED_NAMES = frozenset({"list", "status"})
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}(?:/[A-Za-z0-9._-]{1,64})*")
 _PLAIN_BYTES = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-"
 _AS_LETTERS = bytes(ord("x") if byte in _PLAIN_BYTES else 0 for byte in range(256))
-"""Makes letters of what may stand in a plain part of a name, and of nothing else."""
+"""Maps the bytes of plain names to letters, and all others to none."""
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
 
 _LOOKS_BLANK = re.compile(
@@ -44,7 +44,7 @@ class BadNameError(ValueError):
 
 
 def parse_name(text: str) -> str:
-    """Return the name if it keeps N1, else raise `BadNameError` with the reason and the offending character."""
+    """Return the name if it is valid (N1), else raise `BadNameError` with the reason and the offending character."""
     if len(text) <= COMPONENT_BYTES_MAX and "/" not in text and text.isascii():
         # Most names have one part, and a regular expression takes three times as long for it.
         is_plain = text.encode().translate(_AS_LETTERS).isalpha()
@@ -106,23 +106,23 @@ def _shown(char: str) -> str:
 
 
 def looks_blank(name: str) -> str | None:
-    """Return why nobody may claim this name anew: a character of it looks like nothing or like a blank (N3)."""
+    """Return why nobody may claim this name any more: a character of it looks like nothing or like a blank (N3)."""
     found = _LOOKS_BLANK.search(name)
     return None if found is None else f"U+{ord(found[0]):04X} looks like nothing: take a name that people can read"
 
 
 @lru_cache(maxsize=4_096)
 def _as_usual(char: str) -> str:
-    """Return the usual form of a character: `.` for a full-width dot. Some stand for 18 others: that takes long."""
+    """Return the NFKC form of a character: `.` for a full-width dot. Cached, since some stand for 18 others."""
     return unicodedata.normalize("NFKC", char)
 
 
 def has_dot_segment(name: str) -> bool:
-    """Tell whether a reader of paths could find a segment `.` or `..` in a name, however it is written (N4).
+    """Return whether a reader of paths could find a segment `.` or `..` in a name, however it is written (N4).
 
-    Escapes are taken off until there is none, since nobody knows how often a reader will do it. One that is not UTF-8
-    counts as such a segment, for nobody knows what it stands for; so does one in which escapes are escaped again and
-    again, for a thousand such names would take long. Dots and slashes of other scripts count as ours.
+    Escapes are decoded until there is none, since nobody knows how often a reader will do it. An escape that is not
+    UTF-8 counts as such a segment; so does one that is escaped again and again, for a thousand such names would take
+    long. Dots and slashes of other scripts count as ours.
     """
     if name.isascii() and "." not in name and "%" not in name:
         return False

@@ -1,16 +1,15 @@
-"""Connected waiters, and who asked without waiting. Soft: no record says it, and a restart forgets it.
+"""Connected waiters, and interests. Soft: no record says it, and a restart forgets it.
 
-A place in a queue outlives the request that waits at it (W2). While one does, and for a moment between two requests if
-the first said that a second follows, the place is *present*: it has turns and counts in the wait-for graph. Otherwise
-it is absent: it keeps its order, blocks nobody, and is given up after a minute. No record may depend on presence, or a
-replay would give another state.
+A ticket outlives the request that waits with it (W2). While one waits, and for a moment between two requests if the
+first announced the second, the ticket is *present*: it can be granted and counts in the wait-for graph. Otherwise it is
+absent: it keeps its order, blocks nobody, and is dropped after a minute. No record may depend on presence, or a replay
+would give another state.
 
 Each name with a present waiter has a `PresentLine`, which knows whether the name is open. A ticket of several names has
 a count of those that are not (`lacking`). Opening or closing a name changes the counts in its queue by one, so that
 nothing ever has to look at all the names of all tickets.
 
-An *interest* is what a refused `rlock` leaves: its holder is thought to want the name for a minute (D3). Their number
-is limited, and each principal has its share.
+An *interest* is what a refused `rlock` leaves: its holder is thought to want the name for a minute (D3).
 """
 
 from __future__ import annotations
@@ -30,23 +29,20 @@ if TYPE_CHECKING:
     from holdfast.core.values import Holder, Ticket
 
 INTERESTS_LOST_MAX = 2_000
-"""How many go when there are too many: it bounds the time of a request."""
 
 Place = tuple[int, str]
 """A join number and its ticket: sorts in the order of joining (I12)."""
 
 
 class PresentLine:
-    """The present waiters for one name, in the order of joining, and whether the name is open."""
-
     __slots__ = ("is_open", "severals", "singles")
 
     def __init__(self, *, is_open: bool) -> None:
         self.is_open = is_open
         self.singles: list[Place] = []
-        """Tickets that want this name alone: only the first can have a turn."""
+        """Tickets for this name alone: only the first can be granted."""
         self.severals: list[Place] = []
-        """Tickets that want other names too, and may have to be passed over."""
+        """Tickets for other names too, which may have to be passed over."""
 
     def __len__(self) -> int:
         return len(self.singles) + len(self.severals)
@@ -59,13 +55,10 @@ class PresentLine:
 
 
 class Presence:
-    """Who is present, who is absent since when, and who asked."""
-
     def __init__(self) -> None:
         self.present: set[str] = set()
         """Tickets at which a request waits."""
         self.lines: dict[str, PresentLine] = {}
-        """The same by name."""
         self.tickets_by_holder: dict[Holder, dict[str, None]] = {}
         """The same by holder, in the order of arriving."""
         self.lacking: dict[str, int] = {}
@@ -73,14 +66,14 @@ class Presence:
         self.absent_since: OrderedDict[str, int] = OrderedDict()
         """Tickets at which no request waits, since when, oldest first."""
         self.interests: dict[Holder, dict[str, int]] = {}
-        """Until when a holder is thought to wait for a name, though it only asked (D3)."""
+        """Until when a holder is thought to wait for a name (D3)."""
         self.interests_by_age: OrderedDict[tuple[Holder, str], tuple[int, str]] = OrderedDict()
         """The same, oldest first, with the principal."""
         self.interest_shares = Shares()
-        """The same, by owner: nobody can flush another's."""
+        """The same, by principal and session."""
 
     def enter(self, ticket: Ticket, join_number: int, is_open: Callable[[str], bool]) -> bool:
-        """Mark a place as present. Return whether it finds all that it wants open."""
+        """Mark a ticket as present. Return whether all that it wants is open."""
         ticket_id = ticket.ticket_id
         self.absent_since.pop(ticket_id, None)
         if ticket_id in self.present:
@@ -100,7 +93,6 @@ class Presence:
         return not lacking
 
     def leave(self, ticket: Ticket, join_number: int) -> None:
-        """Mark a place as absent."""
         ticket_id = ticket.ticket_id
         if ticket_id not in self.present:
             return
@@ -120,9 +112,9 @@ class Presence:
                 del self.lines[name]
 
     def can_be_met(self, ticket: Ticket) -> bool:
-        """Tell whether a ticket is present and finds all that it wants open.
+        """Return whether a ticket is present and all that it wants is open.
 
-        Finished work needs no look: its record answered every ticket without `redo`, and none can join after it (L5).
+        Finished work needs no check: its record answered every ticket without `redo`, and none can join after it (L5).
         """
         if ticket.ticket_id not in self.present:
             return False
@@ -131,7 +123,6 @@ class Presence:
         return self.lines[ticket.names[0]].is_open
 
     def take_interest(self, holder: Holder, name: str, principal: str, now_ms: int, until_ms: int) -> None:
-        """Note that a holder wants a name. Drop what was not refreshed in time, and what is too much."""
         self.lose_interest(holder, name)
         wanted = self.interests.setdefault(holder, {})
         wanted[name] = until_ms
@@ -147,7 +138,6 @@ class Presence:
             self._lose_what_is_too_much()
 
     def _lose_what_is_too_much(self) -> None:
-        """Drop the oldest of the largest accounts, a few more than necessary."""
         shares = self.interest_shares
         for principal, session, number in list(givers(shares, INTERESTS_MAX, INTERESTS_LOST_MAX, in_bytes=False)):
             for item in list(islice(shares.account(principal, session).items, number)):
@@ -156,7 +146,6 @@ class Presence:
                 self.lose_interest((kind, who, owner or None), name)
 
     def lose_interest(self, holder: Holder, name: str | None = None) -> None:
-        """Note that a holder no longer wants a name, or anything."""
         wanted = self.interests.get(holder)
         if wanted is None:
             return

@@ -78,7 +78,7 @@ def ticket_for(command: Acquire | ClaimAll, state: State, now: Moment) -> Ticket
 
 
 def join(state: State, ticket: Ticket, wait_ms: int, now: Moment, limits: Limits) -> Decision:
-    """Join the queue, at the place the holder has already if it has one (W3)."""
+    """Join the queue, or come back to the ticket that the holder has already (W3)."""
     place = own_place(state, ticket)
     if place is not None:
         return come_back(state, replace(place, terms=ticket.terms), wait_ms, now)
@@ -92,24 +92,23 @@ def join(state: State, ticket: Ticket, wait_ms: int, now: Moment, limits: Limits
 
 
 def own_place(state: State, ticket: Ticket) -> Ticket | None:
-    """Return the place that this holder has already for just these names, in any order (W3)."""
+    """Return the ticket that this holder has already for just these names, in any order (W3)."""
     those = state.index.tickets_by_wish.get((holder_of_ticket(ticket), frozenset(ticket.names)))
     return None if those is None else state.tickets[next(iter(those))]
 
 
 def no_more_need(state: State, ticket: Ticket) -> tuple[Left, ...]:
-    """Return the end of the place that a holder has for what it gets without it; its key is remembered (C5)."""
+    """Return the end of the ticket that a holder has for what it gets without it; its key is remembered (C5)."""
     place = own_place(state, ticket)
     return () if place is None else (left(place, "withdrawn"),)
 
 
 def come_back(state: State, asked: Ticket, wait_ms: int, now: Moment) -> Decision:
-    """Wait at a place one has; a circle that closed while one was away is told, and ends the wait (D1).
+    """Wait with a ticket one has; a cycle that closed meanwhile is reported, and ends the wait (D1).
 
-    The place keeps its names, in the order in which it was joined; whoever is answered is told them in its own order.
-    Terms that differ from those of the place are made durable, and nothing else. A key leads to the place only for the
-    request that has it, so that of two requests of one holder never both are told that they own what comes of it (C3).
-    The key before it is remembered: it made that place, and makes nothing else (C5).
+    The ticket keeps its names in their order. Other terms than its own are made durable, and nothing else. A key leads
+    to the ticket only for the request that has it, so two requests of one holder are never both told that they own the
+    result (C3). The key before it is remembered: it made that ticket, and makes nothing else (C5).
     """
     ticket_id = asked.ticket_id
     endless = find_circle(state, holder_of_ticket(asked), asked.names, now.ms)
@@ -123,7 +122,7 @@ def come_back(state: State, asked: Ticket, wait_ms: int, now: Moment) -> Decisio
 
 
 def return_to(state: State, command: Acquire | ClaimAll, ticket_id: str, now: Moment) -> Decision:
-    """Come back with a ticket, or with a key that leads to it: it must be this caller's, for just these names (W3)."""
+    """Come back with a ticket, or with a key that leads to it: the caller's own, for just these names (W3)."""
     ticket = state.tickets.get(ticket_id)
     if ticket is None:
         # Finished work answered all in line, also those who were absent and did not hear it (L5).
@@ -151,7 +150,7 @@ def _finished(state: State, names: tuple[str, ...], now_ms: int) -> refusals.Fin
 
 
 def leave(state: State, command: Leave) -> Decision:
-    """Give a place up; a request that waits at it is answered that it is gone."""
+    """Give a ticket up, and answer the request that waits with it."""
     ticket = state.tickets.get(command.ticket_id)
     if ticket is None or not may_touch(ticket.terms, command.principal, command.as_session):
         return refuse(refusals.TicketGone())
@@ -160,7 +159,7 @@ def leave(state: State, command: Leave) -> Decision:
 
 
 def next_turn(state: State, now: Moment, limits: Limits) -> Due | None:
-    """Return the grant to the next waiter: of all who can be served, the one that joined first."""
+    """Return the grant to the first waiter that can be served."""
     candidates = state.agenda.candidates
     while candidates:
         ticket = state.tickets.get(heappop(candidates)[1])
@@ -170,7 +169,6 @@ def next_turn(state: State, now: Moment, limits: Limits) -> Due | None:
 
 
 def _grant(state: State, ticket: Ticket, now: Moment, limits: Limits) -> Due:
-    """Check the waiter again and grant (W5)."""
     refusal = _lacking(state, ticket, now, limits)
     if refusal is not None:
         return Due(left(ticket, "refused"), ((ticket.ticket_id, refusal),))
@@ -185,7 +183,7 @@ def _grant(state: State, ticket: Ticket, now: Moment, limits: Limits) -> Due:
 
 
 def _lacking(state: State, ticket: Ticket, now: Moment, limits: Limits) -> Refusal | None:
-    """Return why a waiter may not have what it waited for: its name, its session, its quota, its rights."""
+    """Return why a waiter may not have what it waited for (W5)."""
     unreadable = unreadable_name(ticket.names)
     if unreadable is not None:
         return unreadable
@@ -205,7 +203,7 @@ def _lacking(state: State, ticket: Ticket, now: Moment, limits: Limits) -> Refus
 
 
 def unreadable_name(names: tuple[str, ...]) -> refusals.BadName | None:
-    """Return why no lease and no place may begin under one of these names (N3). What began before goes on."""
+    """Return why no lease and no wait may begin under one of these names (N3). Existing ones go on."""
     for name in names:
         why = None if name.isascii() else looks_blank(name)
         if why is not None:
@@ -241,7 +239,7 @@ def grant_each(
 
 
 def circle_at_handover(state: State, now_ms: int) -> Due | None:
-    """Return the end of the wait that a grant or a transfer closed a cycle with, if there is one (D1)."""
+    """Return the end of the wait with which a grant or a transfer closed a cycle, if any (D1)."""
     handed_over, budget = state.agenda.names_with_new_holder, state.agenda.handover_budget
     searched: Holder | None = None
     closing: dict[str, Place] | refusals.TooTangled = {}

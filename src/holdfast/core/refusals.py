@@ -1,4 +1,4 @@
-"""What the core answers when it refuses. A refusal is a value with everything the caller needs to decide what next."""
+"""Refusals of the core, with all that a caller needs to decide what next."""
 
 from __future__ import annotations
 
@@ -8,60 +8,53 @@ from holdfast.core.values import Done, EndedLease, LastEnd, Lease
 
 
 class Held(msgspec.Struct, frozen=True, gc=False):
-    """Somebody owns the name (C2). `same_owner`: it calls itself what the caller calls itself (C4)."""
+    """`same_owner`: the lease has the caller's owner name (C4)."""
 
     lease: Lease
     until_ms: int
     same_owner: bool
     waiting: int = 0
-    """How many waited for it when this was decided."""
     holder: str | None = None
-    """What people called the holder then; None if it had no name, or if the caller is not a run."""
+    """What people call the holder; None if it has no name, or if the caller is not a run."""
 
 
 class AllHeld(msgspec.Struct, frozen=True, gc=False):
-    """None of the names, or not all of them, can be had (M1, M2). `retry_after_ms`: when the first may open."""
+    """None, or not all, of the names are free (M1, M2). `retry_after_ms`: when the first may open."""
 
     names: tuple[tuple[str, Held | Delayed], ...]
     retry_after_ms: int
 
 
 class Finished(msgspec.Struct, frozen=True, gc=False):
-    """The work is done and remembered (L5)."""
-
     name: str
     done: Done
 
 
 class Deadlock(msgspec.Struct, frozen=True, gc=False):
-    """The wait would close a circle (D1). `path`: requester, what it wants, who holds that, what that one wants …."""
+    """The wait would close a cycle (D1). `path`: requester, what it wants, who holds that, what that holder wants."""
 
     path: tuple[str, ...]
-    """Of a long one the middle is left out: `…` stands for a holder there, and the next place says how many."""
+    """The middle of a long one is left out: `…` stands for a holder there, and the next entry says how many."""
     own: Lease | None = None
-    """In a circle of one, the requester's own lease that it would wait for (D1a)."""
+    """In a cycle of one, the requester's own lease (D1a)."""
 
 
 class TooTangled(msgspec.Struct, frozen=True, gc=False):
-    """Too many waits hang together to rule out a circle among them (D1). `limit`: how many may be looked at."""
+    """Too many waits are connected to rule out a cycle among them (D1); `limit` is how many are searched."""
 
     limit: int
 
 
 class TicketGone(msgspec.Struct, frozen=True, gc=False):
-    """No such place in the line of this caller: it lapsed, was used or never was (W2)."""
+    """The caller has no such ticket: it lapsed, was used or never was (W2)."""
 
 
 class TooManyTickets(msgspec.Struct, frozen=True, gc=False):
-    """The principal, or one of its sessions, has as many places in lines as it may."""
-
     limit: int
     of_session: bool = False
 
 
 class LineFull(msgspec.Struct, frozen=True, gc=False):
-    """The line for a name is as long as it may be."""
-
     limit: int
 
 
@@ -70,29 +63,27 @@ class NotHeld(msgspec.Struct, frozen=True, gc=False):
 
 
 class NotDone(msgspec.Struct, frozen=True, gc=False):
-    """The name is not done, or no longer remembered as done: there is nothing to reopen."""
+    """The name is not done, or no longer remembered as done."""
 
 
 class NotAllowedAnyMore(msgspec.Struct, frozen=True, gc=False):
-    """The token that stood in line was revoked."""
+    """The waiter's token was revoked."""
 
 
 class Delayed(msgspec.Struct, frozen=True, gc=False):
-    """The name is closed after its last end (L6)."""
-
     until_ms: int
     end: LastEnd | None
 
 
 class NotCurrent(msgspec.Struct, frozen=True, gc=False):
-    """The lease id does not own the name. `succeeded`: somebody else does by now. `ended`: what is remembered of it."""
+    """The lease id does not own the name. `succeeded`: another lease does. `ended`: what is remembered of it."""
 
     succeeded: bool
     ended: EndedLease | None = None
 
 
 class SessionUnknown(msgspec.Struct, frozen=True, gc=False):
-    """No such session, or somebody else's: the two cannot be told apart."""
+    """No such session, or somebody else's, which looks the same."""
 
 
 class SessionLapsed(msgspec.Struct, frozen=True, gc=False):
@@ -100,44 +91,34 @@ class SessionLapsed(msgspec.Struct, frozen=True, gc=False):
 
 
 class TooManyLeases(msgspec.Struct, frozen=True, gc=False):
-    """The principal, or one of its sessions, holds as many as it may."""
-
     limit: int
     of_session: bool = False
 
 
 class TooManySessions(msgspec.Struct, frozen=True, gc=False):
-    """The principal has as many sessions as it may."""
-
     limit: int
 
 
 class QuotaExceeded(msgspec.Struct, frozen=True, gc=False):
-    """A principal, or one of its sessions, has as much of something as it may; the text names the setting."""
+    """The text names the setting."""
 
     text: str
 
 
 class TooManyTokens(msgspec.Struct, frozen=True, gc=False):
-    """There are as many tokens as there may be."""
-
     limit: int
 
 
 class BadTtl(msgspec.Struct, frozen=True, gc=False):
-    """The ttl is not in 1 ms … `max_ms`."""
-
     max_ms: int
 
 
 class BadField(msgspec.Struct, frozen=True, gc=False):
-    """A field has a value that no request may have; the text says which and what to do."""
-
     text: str
 
 
 class BadName(msgspec.Struct, frozen=True, gc=False):
-    """The name may not be claimed anew (N3); the text says which character is in the way and what to do."""
+    """The name may not be claimed any more (N3)."""
 
     text: str
 
@@ -155,7 +136,7 @@ class TokenUnknown(msgspec.Struct, frozen=True, gc=False):
 
 
 class TokensExhausted(msgspec.Struct, frozen=True, gc=False):
-    """The fencing counter is at its end: 2^53−1 grants were made."""
+    """The fencing counter is at its end, 2^53−1."""
 
 
 Taken = Held | AllHeld | Finished | Delayed

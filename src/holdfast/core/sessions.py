@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def why_unusable(state: State, session_id: str, principal: str) -> Refusal | None:
-    """Return why a session cannot be used, or None. Foreign and unknown are the same to the caller."""
+    """Return why a session cannot be used, or None. Foreign and unknown look the same."""
     session = state.sessions.get(session_id)
     if session is not None:
         return None if session.principal == principal else refusals.SessionUnknown()
@@ -31,7 +31,7 @@ def why_unusable(state: State, session_id: str, principal: str) -> Refusal | Non
 
 
 def open_(state: State, command: OpenSession, now: Moment, limits: Limits) -> Decision:
-    """Begin a session; its ttl is clamped, never refused (S1)."""
+    """Open a session; its ttl is clamped, never refused (S1)."""
     for field, text, chars_max, setting in (
         ("name", command.name, SESSION_NAME_CHARS_MAX, ""),
         ("metadata", command.metadata, limits.metadata_chars_max, " (metadata_chars_max)"),
@@ -64,7 +64,6 @@ def _opened_before(state: State, command: OpenSession, memo: Memo) -> Decision:
 
 
 def keep(state: State, command: KeepSession, now: Moment) -> Decision:
-    """Let the session live for another ttl from now."""
     lacking = why_unusable(state, command.session_id, command.principal)
     if lacking is not None:
         return refuse(lacking)
@@ -75,7 +74,7 @@ def keep(state: State, command: KeepSession, now: Moment) -> Decision:
 
 
 def renew_all(state: State, command: RenewSession, now: Moment) -> Decision:
-    """Let the session live for another ttl, and each lease bound to it for another of its own; none is shortened."""
+    """Renew the session, and each lease bound to it by its own ttl; none is shortened."""
     lacking = why_unusable(state, command.session_id, command.principal)
     if lacking is not None:
         return refuse(lacking)
@@ -92,7 +91,7 @@ def renew_all(state: State, command: RenewSession, now: Moment) -> Decision:
 
 
 def end(state: State, command: EndSession, now: Moment) -> Decision:
-    """End the session and all that is bound to it. One that has lapsed is over already, which is what was asked for."""
+    """End the session and all that is bound to it. One that has lapsed is over already, which is no refusal."""
     memo = recall(state, command, "end_session")
     if memo is not None:
         return accept(SessionOver()) if isinstance(memo, Memo) else refuse(memo)
@@ -117,14 +116,14 @@ def end(state: State, command: EndSession, now: Moment) -> Decision:
 
 
 def places_in(state: State, session_id: str) -> tuple[Left, ...]:
-    """Return the ends of the places in line that end with a session (I10)."""
+    """Return the ends of the tickets that end with a session (I10)."""
     return tuple(
         left(state.tickets[each], "session_ended") for each in state.index.tickets_by_session.get(session_id, ())
     )
 
 
 def ends_with(state: State, session_id: str, now_ms: int, by: str | None) -> tuple[Ended, ...]:
-    """Return the ends of all that is bound to a session. Sorted, so that the record does not depend on chance."""
+    """Return the ends of all that is bound to a session, sorted, so that the record is deterministic."""
     ends: list[Ended] = []
     for name in sorted(state.index.names_by_session.get(session_id, ())):
         lease = state.lease_of(name)

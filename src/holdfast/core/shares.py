@@ -1,14 +1,12 @@
-"""Fair-share eviction of retained state: everything kept after its use is counted against whoever left it (C5).
+"""Fair-share eviction of retained state: everything kept after its use is charged to whoever left it (C5).
 
-The retry memory and the names that nobody holds have limits for all together. So that one user cannot flush what is
-kept for another, each thing is in an *account*: of a principal, and of a session if it was bound to one.
+The retry memory and the free names have limits for all together. So that one user cannot evict the entries of another,
+each is in an *account*: of a principal, and of a session if it was bound to one.
 
 Over a limit, the largest accounts are cut down to one level (`spread`, a water-fill), first between the principals,
-then between the accounts of each, and the oldest of an account go first. Whoever has no more than its part of the limit
-loses nothing.
-
-The largest are found when needed, by a look at every principal. That is rare, since many entries go each time; so
-adding and removing costs a few sums.
+then between the accounts of each, and the oldest entries of an account go first. A principal within its part of the
+limit loses nothing. The largest accounts are found by a look at every principal. That is rare, since many entries go
+each time; so adding and removing costs a few sums.
 """
 
 from __future__ import annotations
@@ -28,13 +26,13 @@ if TYPE_CHECKING:
 K = TypeVar("K", str, str | None)
 
 ENTRY_BYTES = 256
-"""What each thing counts beside its texts: about what its objects take."""
+"""What each entry weighs beside its texts: about what its objects take."""
 
 
 class Account(msgspec.Struct):
-    """The things of one principal, or of one of its sessions, oldest first, with their weights.
+    """The entries of one principal, or of one of its sessions, oldest first, with their weights.
 
-    A thing of weight 0 only keeps its position.
+    An entry of weight 0 does not count, and only keeps its position.
     """
 
     items: dict[str, int] = msgspec.field(default_factory=dict)
@@ -55,14 +53,11 @@ EMPTY_PURSE = Purse()
 
 
 class Shares(msgspec.Struct):
-    """Everything of one kind that is kept, by owner."""
-
     purses: dict[str, Purse] = msgspec.field(default_factory=dict)
     number: int = 0
     weight: int = 0
 
     def put(self, principal: str, session: str | None, item: str, weight: int) -> None:
-        """Add a thing as the newest of its account."""
         purse = self.purses.get(principal)
         if purse is None:
             purse = self.purses[principal] = Purse()
@@ -74,7 +69,6 @@ class Shares(msgspec.Struct):
             self._count(purse, account, 1, weight)
 
     def take(self, principal: str, session: str | None, item: str) -> None:
-        """Remove a thing, and an empty account."""
         purse = self.purses[principal]
         account = purse.accounts[session]
         weight = account.items.pop(item)
@@ -86,7 +80,7 @@ class Shares(msgspec.Struct):
                 del self.purses[principal]
 
     def weigh(self, principal: str, session: str | None, item: str, weight: int) -> None:
-        """Let a thing that only stood there count. It keeps its place."""
+        """Count an entry of weight 0. It keeps its position."""
         purse = self.purses[principal]
         account = purse.accounts[session]
         account.items[item] = weight
@@ -109,7 +103,7 @@ class Shares(msgspec.Struct):
 
 
 def _by_level(members: Mapping[K, Account | Purse], *, in_bytes: bool) -> dict[int, list[K]]:
-    """Return who has how much, in things or in bytes."""
+    """Group members by how much they have, in entries or in bytes."""
     levels: dict[int, list[K]] = {}
     for who, member in members.items():
         if member.number:
@@ -143,7 +137,7 @@ def spread(levels: Mapping[int, list[K]], wanted: int, floor: int) -> Iterator[t
 def givers(shares: Shares, limit: int, most: int, *, in_bytes: bool) -> Iterator[tuple[str, str | None, int]]:
     """Yield whose oldest go when there are more than `limit`: principal, session, how many or how many bytes.
 
-    A little more than necessary goes, since taking the first of a long dictionary one by one is slow; at most `most`.
+    A little more than necessary goes, since removing the first of a long dictionary one by one is slow; at most `most`.
     """
     over = (shares.weight if in_bytes else shares.number) - limit
     wanted = over + limit // 100 if in_bytes else min(over + min(limit // 100, most // 2), most)
@@ -157,14 +151,14 @@ def givers(shares: Shares, limit: int, most: int, *, in_bytes: bool) -> Iterator
 
 
 def half_of(limit: int) -> int:
-    """Return what one session may use of its principal's limit, so that no run can spend its siblings'."""
+    """Return what one session may use of its principal's limit."""
     return (limit + 1) // 2
 
 
 def exceeded(limit: int, wanted: int, of_principal: int, of_session: int | None) -> int | None:
     """Return the limit that so many more would exceed, or None.
 
-    A principal may have `limit`, and each of its sessions half of that. `of_session` is None for what is bound to none.
+    Each session may have half of the principal's `limit`. `of_session` is None for what is not bound to one.
     """
     if of_principal + wanted > limit:
         return limit
@@ -174,7 +168,6 @@ def exceeded(limit: int, wanted: int, of_principal: int, of_session: int | None)
 
 
 def may(what: str, *, of_session: bool) -> str:
-    """Say whose share is full: a token's, or that of a session, which is half of it."""
     return f"This session may {what}, half of what its token may" if of_session else f"This access token may {what}"
 
 
@@ -206,7 +199,7 @@ def weight_of_done(name: str, done: Done) -> int:
 
 
 def weight_of_remembered(place: str, thing: Remembered) -> int:
-    """Return the weight of an entry of the retry memory. Places and keys are ASCII."""
+    """Return the weight of an entry of the retry memory. Ids and keys are ASCII."""
     weight = ENTRY_BYTES + len(place)
     if thing.key is not None:
         weight += len(thing.key)

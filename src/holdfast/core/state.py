@@ -50,8 +50,6 @@ _pop = dict.pop
 
 
 class Notes(Generic[K, V]):
-    """The changes of a table within some time."""
-
     __slots__ = ("changed", "gone", "new")
 
     def __init__(self, gone: dict[K, None], changed: dict[K, V], new: dict[K, V]) -> None:
@@ -99,11 +97,10 @@ class Kept(dict[K, V]):
         self.new: dict[K, V] = {}
 
     def load(self, rows: Mapping[K, V]) -> None:
-        """Put in rows that are archived."""
         super().update(rows)
 
     def take(self) -> Notes[K, V]:
-        """Return the changes since the last time, and start again. Takes the same time for any number."""
+        """Return the changes since the last time, and start again. Constant time."""
         notes = Notes(self.gone, self.changed, self.new)
         self.gone, self.changed, self.new = {}, {}, {}
         return notes
@@ -153,7 +150,7 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Frozen(msgspec.Struct, frozen=True):
-    """A consistent picture of the durable part. What it holds is never changed again."""
+    """A consistent snapshot of the durable part. Its values never change."""
 
     head: Head
     slots: dict[str, Slot]
@@ -166,34 +163,32 @@ class Frozen(msgspec.Struct, frozen=True):
 
 
 TABLES = Frozen.__struct_fields__[1:]
-"""The names of the tables, in the order in which they are written."""
+"""In the order in which they are written."""
 
 
 class Taken(msgspec.Struct):
-    """The changes of the durable part since the last `take_changes`, as of the last record."""
+    """The changes of the durable part since the last `take_changes`."""
 
     head: Head
     tables: dict[str, Notes[Any, Any]]
 
 
 class State:
-    """Who owns what, as of the last record."""
-
     def __init__(self) -> None:
         self.seq = self.now_ms = self.last_token = self.epoch = 0
         self.restores = self.restored_seq = 0
-        """How often the journal itself went back to an earlier record, and the record that said so last."""
+        """How often the journal itself went back to an earlier record, and the record that reported it last."""
         self.slots: Kept[str, Slot] = Kept()
         self.sessions: Kept[str, Session] = Kept()
         self.remembered: Kept[str, Remembered] = Kept()
-        """The one retry memory (C5): ended leases and sessions by id and spent keys, oldest first."""
+        """The retry memory (C5): ended leases and sessions by id, and spent keys, oldest first."""
         self.memos: Kept[tuple[str, str], Memo] = Kept()
         """What each (principal, idempotency key) made, while that lives or is remembered."""
         self.tokens: Kept[str, AccessToken] = Kept()
         self.tickets: Kept[str, Ticket] = Kept()
         """In the order of joining (W2)."""
         self.last_used: Kept[str, int] = Kept()
-        """By the name of a token, made or static: the minute of its last use, as wall time."""
+        """By token name, made or static: the minute of its last use, as wall time."""
         self.index = Index()
         self.agenda = Agenda()
         self.presence = Presence()
@@ -213,7 +208,7 @@ class State:
         return lease.until_ms
 
     def has_deadlines(self) -> bool:
-        """Tell whether time matters: something is held, lives or waits for a name to open (T1)."""
+        """Return whether time matters: something is held, lives or waits for a name to open (T1)."""
         return bool(self.index.held or self.sessions or self.tickets) or self.index.closed_until_ms > self.now_ms
 
     def next_alarm_ms(self) -> int | None:
@@ -224,17 +219,16 @@ class State:
         return min(dues, default=None)
 
     def waiting_at(self, name: str) -> int:
-        """Return how many wait for a name and are present."""
         return len(self.presence.lines.get(name, ()))
 
     def position_of(self, ticket_id: str) -> int:
-        """Return the position of a ticket in the longest of its queues, counting those who are present."""
+        """Return the position of a ticket in the longest of its queues, counting present waiters."""
         place = (self.index.join_number[ticket_id], ticket_id)
         lines = (self.presence.lines.get(name) for name in self.tickets[ticket_id].names)
         return 1 + max(0 if line is None else line.count_before(place) for line in lines)
 
     def is_open(self, name: str) -> bool:
-        """Tell whether a name can be granted: nobody holds it, and settling has seen the end of its delay (L6)."""
+        """Return whether a name can be granted: free, and settling has seen the end of its delay (L6)."""
         slot = self.slots.get(name)
         return slot is None or (slot.lease is None and slot.closed_until_ms <= self.agenda.opened_until_ms)
 
@@ -258,7 +252,7 @@ class State:
         self.offer(name)
 
     def offer(self, name: str) -> None:
-        """Make the first who wants an open name alone a candidate for it."""
+        """Make the first waiter that wants only this open name a candidate."""
         line = self.presence.lines.get(name)
         if line is not None and line.is_open and line.singles:
             heappush(self.agenda.candidates, line.singles[0])
@@ -266,23 +260,20 @@ class State:
     # Who is present: said by the engine, kept by no record (W2).
 
     def arrive(self, ticket_id: str) -> None:
-        """A request waits at this place: it counts in the queue and in the wait-for graph."""
+        """Mark a ticket as present: it counts in the queue and in the wait-for graph."""
         ticket = self.tickets[ticket_id]
         number = self.index.join_number[ticket_id]
         if self.presence.enter(ticket, number, self.is_open):
             heappush(self.agenda.candidates, (number, ticket_id))
 
     def depart(self, ticket_id: str, now_ms: int) -> None:
-        """No request waits at this place for now: it keeps its order and blocks nobody."""
+        """Mark a ticket as absent: it keeps its order and blocks nobody."""
         if ticket_id in self.presence.present:
             self.presence.leave(self.tickets[ticket_id], self.index.join_number[ticket_id])
             self.presence.absent_since[ticket_id] = now_ms
 
     def send_everybody_away(self, now_ms: int | None = None) -> None:
-        """After a restart nobody is present, and every waiter has its full minute to come back (W2).
-
-        `now_ms` is for a caller that knows a later time than that of the last record.
-        """
+        """Mark all waiters as absent after a restart; each has a full minute to come back (W2)."""
         self.presence = Presence()
         self.presence.absent_since = OrderedDict.fromkeys(self.tickets, self.now_ms if now_ms is None else now_ms)
 
@@ -293,16 +284,15 @@ class State:
         return Head(self.seq, self.now_ms, self.last_token, self.epoch, self.restores, self.restored_seq)
 
     def table(self, name: str) -> Kept[Any, Any]:
-        """Return one of `TABLES`."""
         found: Kept[Any, Any] = getattr(self, name)
         return found
 
     def take_changes(self) -> Taken:
-        """Take the changes since the last call. Nothing is copied."""
+        """Return the changes since the last call, without copying."""
         return Taken(self.head, {name: self.table(name).take() for name in TABLES})
 
     def begin_with(self, head: Head) -> None:
-        """Build the other parts, once the tables are loaded. Nothing of it is a change."""
+        """Build the other parts, once the tables are loaded."""
         self.seq, self.now_ms, self.last_token, self.epoch = head.seq, head.now_ms, head.last_token, head.epoch
         self.restores, self.restored_seq = head.restores, head.restored_seq
         self.index.build(self.slots, self.sessions, self.tickets, self.tokens, self.remembered)
@@ -312,7 +302,7 @@ class State:
     # Pictures, for tests and for what is done offline: they walk over everything.
 
     def freeze(self) -> Frozen:
-        """Take a consistent picture: shallow copies of all tables."""
+        """Return shallow copies of all tables. For tests and offline work."""
         return Frozen(
             self.head,
             self.slots.copy(),
@@ -326,7 +316,6 @@ class State:
 
     @classmethod
     def thaw(cls, frozen: Frozen) -> State:
-        """Make a state from a picture."""
         state = cls()
         for name in TABLES:
             state.table(name).load(getattr(frozen, name))

@@ -1,16 +1,14 @@
-"""Timers: deadlines of everything that may fall due, and the waiters who may have a turn.
+"""Timers: deadlines of everything that may fall due, and the waiters that may be granted.
 
-They never say what is so. A deadline that has moved, or a candidate that has no turn, costs one look; only a missing
-entry would be a bug, and the properties look for that. `evolve` and `arrive` add entries, `settle` takes them.
-
-Every live lease has an entry at its deadline or before. A renewal that moves the deadline later leaves the entry where
-it is, and it is set again when it is reached. Only a deadline that moves earlier needs a new entry.
+They are hints. A deadline that has moved, or a candidate that cannot be granted, costs one check; only a missing entry
+would be a bug. `evolve` and `arrive` add entries, `settle` takes them. Every live lease has an entry at its deadline or
+before. A renewal that moves the deadline later leaves the entry, which is set again when it is reached. Only an earlier
+deadline needs a new entry.
 
 `Alarms` is a heap with lazy deletion. A lease of a day that was released immediately must not keep its entry for a day,
 so stale entries are removed when they outnumber the live ones. Doing so in one turn would take as long as all users'
 leases take. So the heap is set aside, and each later call moves a few of its entries, from the end, into the new heap
-if they are still needed. A heap stays a heap when its last item is removed, so both heaps know their first entry all
-the while.
+if they are still needed. A heap stays a heap when its last item is removed, so both heaps know their first entry.
 """
 
 from __future__ import annotations
@@ -28,11 +26,11 @@ Alarm = TypeVar("Alarm", bound=tuple[Any, ...])
 ALARMS_SPARE = 1_000
 """How many stale entries are tolerated beyond the number of live ones."""
 SIFTED_AT_ONCE = 10
-"""How many entries one call looks at: more than one call can add, so that it comes to an end."""
+"""More than one call can add, so that it comes to an end."""
 
 
 class Alarms(Generic[Alarm]):
-    """Tuples that begin with a time in milliseconds and with what the alarm is for."""
+    """Tuples of a time in milliseconds, what it is for, and maybe more."""
 
     __slots__ = ("_kept", "aside", "heap")
 
@@ -40,7 +38,7 @@ class Alarms(Generic[Alarm]):
         self.heap: list[Alarm] = []
         self.aside: list[Alarm] = []
         self._kept: set[Hashable] = set()
-        """What has an entry already in the new heap: one is enough."""
+        """What has an entry in the new heap already: one is enough."""
 
     def __len__(self) -> int:
         return len(self.heap) + len(self.aside)
@@ -50,18 +48,17 @@ class Alarms(Generic[Alarm]):
         yield from self.aside
 
     def fill(self, alarms: list[Alarm]) -> None:
-        """Set all entries of a state that has none yet."""
         heapq.heapify(alarms)
         self.heap = alarms
 
     def earlier(self) -> list[Alarm]:
-        """Return the heap that has the first entry on top; it is empty if there is none."""
+        """Return the heap with the first entry; it is empty if there is none."""
         if self.aside and (not self.heap or self.aside[0] < self.heap[0]):
             return self.aside
         return self.heap
 
     def sift(self, needed: int, renew: Callable[[Alarm], Alarm | None]) -> None:
-        """Look at a few entries if too many are stale. `renew` returns what is needed in the place of one."""
+        """Check a few entries if too many are stale. `renew` returns the entry needed in the place of one, or None."""
         if not self.aside:
             if len(self.heap) <= 2 * needed + ALARMS_SPARE:
                 return
@@ -76,28 +73,23 @@ class Alarms(Generic[Alarm]):
 
 
 EDGES_MAX = 10_000
-"""How many edges a cycle search may look at; so may all searches of one settling together (D1)."""
+"""How many edges one cycle search, or all of one settling together, may visit (D1)."""
 EDGES_FOR_A_NAME = 20
-"""How many each handed-over name adds to that, so that small cycles are found however much is settled."""
+"""How many each handed-over name adds, so that small cycles are found however much is settled."""
 
 
 class Budget:
-    """How many edges of the wait-for graph may still be looked at."""
-
     __slots__ = ("edges",)
 
     def __init__(self, edges: int = EDGES_MAX) -> None:
         self.edges = edges
 
     def spend(self) -> bool:
-        """Count one edge; tell whether it may be looked at."""
         self.edges -= 1
         return self.edges >= 0
 
 
 class Agenda:
-    """What to look at next."""
-
     def __init__(self) -> None:
         self.lease_alarms: Alarms[tuple[int, int, str]] = Alarms()
         """Deadline, fencing token, name."""
@@ -109,25 +101,23 @@ class Agenda:
         self.rang_at_ms = 0
         """The last end of a delay that was handled: a record must be as late (T3a)."""
         self.candidates: list[tuple[int, str]] = []
-        """A heap of (join number, ticket): who may have a turn. Empty when all is settled."""
+        """A heap of (join number, ticket): who may be granted. Empty when all is settled."""
         self.names_with_new_holder: deque[str] = deque()
         """Names with present waiters: a wait-for cycle may be closed (D1)."""
         self.handover_budget = Budget()
         """What is left for those cycles until all is settled."""
         self.forget_at_ms = 0
-        """When to look again for overdue entries of the retry memory."""
         self.cut_memory_at_ms = 0
-        """When the next slice over a limit may go, of the retry memory and of the free names."""
+        """When more may be evicted from the retry memory, and from the free names."""
         self.cut_names_at_ms = 0
         self.done_alarms: Alarms[tuple[int, str]] = Alarms()
         """When finished work is no longer remembered (L5)."""
         self.fade_at_ms = 0
         self.lapsed = 0
-        """How many places have ended because their holder stayed away; and when the next may."""
+        """How many tickets have ended because their holder stayed away, and when the next may."""
         self.lapse_at_ms = 0
 
     def build(self, slots: dict[str, Slot], sessions: dict[str, Session]) -> None:
-        """Set an entry for everything that has a deadline."""
         leases: list[tuple[int, int, str]] = []
         dones: list[tuple[int, str]] = []
         for name, slot in slots.items():
@@ -148,17 +138,14 @@ class Agenda:
         return [alarms[0][0] for alarms in heaps if alarms]
 
     def tidy_lease_alarms(self, slots: dict[str, Slot], live: int) -> None:
-        """Drop some stale entries of leases, if there are too many."""
         alarms = self.lease_alarms
         if alarms.aside or len(alarms.heap) > 2 * live + ALARMS_SPARE:
             alarms.sift(live, lambda alarm: _alarm_of_lease(slots, alarm))
 
     def tidy_done_alarms(self, slots: dict[str, Slot], done: int) -> None:
-        """Drop some stale entries of finished work, if there are too many."""
         self.done_alarms.sift(done, lambda alarm: _alarm_of_done(slots, alarm))
 
     def tidy_session_alarms(self, sessions: dict[str, Session]) -> None:
-        """Drop some stale entries of sessions, if there are too many."""
         self.session_alarms.sift(len(sessions), lambda alarm: alarm if alarm[1] in sessions else None)
 
 

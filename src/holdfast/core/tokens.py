@@ -1,4 +1,4 @@
-"""Bearer tokens: let in and shut out by records like everything else, known only by their digests.
+"""Bearer tokens, known only by their digests.
 
 A principal is the name of a token, and outlives it. What becomes of what it has when the token ends (S5):
 
@@ -6,8 +6,8 @@ A principal is the name of a token, and outlives it. What becomes of what it has
     ------------------------------   ----------------   -------------------------------------------
     plain leases                     live on            live on
     sessions, and what is bound      end                live on, for the next token of that name
-    places in line, not bound        end                end
-    its waiters                      answered           answered; bound places stay, and are absent
+    unbound tickets                  end                end
+    its waiters                      answered           answered; bound tickets stay, and are absent
 
 Either way the secrets of its sessions are dead: they are derived from the digest of the token, among others.
 """
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 
 def create(state: State, command: CreateToken, now: Moment, limits: Limits) -> Decision:
-    """Let a token in."""
     memo = recall(state, command, "token")
     if memo is not None:
         return _made_before(state, memo) if isinstance(memo, Memo) else refuse(memo)
@@ -61,7 +60,6 @@ def create(state: State, command: CreateToken, now: Moment, limits: Limits) -> D
 
 
 def _too_many_within(prefix: str, limits: Limits) -> refusals.QuotaExceeded:
-    """Say that makers with a prefix have used their part, so that the others can still make tokens."""
     return refusals.QuotaExceeded(
         f"There are {half_of(limits.tokens_max)} tokens within {prefix!r}, half of tokens_max, and an operator with a"
         " prefix makes no more: revoke some, or let an operator without a prefix make it"
@@ -69,13 +67,12 @@ def _too_many_within(prefix: str, limits: Limits) -> refusals.QuotaExceeded:
 
 
 def _made_before(state: State, memo: Memo) -> Decision:
-    """Repeat what a key made. Whether the token of that name is still that one can be told by its digest alone."""
+    """Repeat what a key made. The caller tells by the digest whether the token is still that one."""
     token = state.tokens.get(memo.made)
     return refuse(refusals.TokenUnknown()) if token is None else accept(TokenMade(token))
 
 
 def revoke(state: State, command: RevokeToken, now: Moment) -> Decision:
-    """Shut a token out."""
     memo = recall(state, command, "revoke_token")
     if memo is not None:
         return accept(TokenGone()) if isinstance(memo, Memo) else refuse(memo)
@@ -88,7 +85,6 @@ def revoke(state: State, command: RevokeToken, now: Moment) -> Decision:
 
 
 def rotate(state: State, command: RotateToken, now: Moment) -> Decision:
-    """Let another token take the place of one, with the same rights."""
     memo = recall(state, command, "rotate_token")
     if memo is not None:
         return _made_before(state, memo) if isinstance(memo, Memo) else refuse(memo)
@@ -109,14 +105,14 @@ def rotate(state: State, command: RotateToken, now: Moment) -> Decision:
 
 
 def _lifetime_from(now: Moment, before: AccessToken) -> int | None:
-    """Return when a token ends that lives as long as the one before was to live."""
+    """Return the expiry of a token that lives as long as the one before was to live."""
     return None if before.expires_wall_ms is None else now.wall_ms + before.expires_wall_ms - before.made_wall_ms
 
 
 def _end(
     state: State, command: RevokeToken | RotateToken, now: Moment, successor: AccessToken | None, answer: Answer
 ) -> Decision:
-    """End a token with what is its own, in one record. Everybody who waits with it is answered."""
+    """End a token with what is its own, in one record, and answer all who wait with it."""
     name, keeps = command.name, command.keep_sessions
     waiting = tuple(state.index.tickets_by_principal.get(name, ()))
     event = TokenEnded(
@@ -146,6 +142,5 @@ def _ends_of_plain_places(state: State, tickets: tuple[str, ...]) -> Iterator[Le
 
 
 def note_uses(state: State, command: NoteUses) -> Decision:
-    """Remember when tokens were last used, where that is news."""
     news = tuple((name, wall_ms) for name, wall_ms in command.uses if state.last_used.get(name, 0) != wall_ms)
     return Decision((TokensUsed(news),) if news else (), UsesNoted())

@@ -1,21 +1,11 @@
-"""What the core speaks of: leases, sessions, tokens, limits.
+"""Values of the core: leases, sessions, tokens, limits; and who may act on a lease.
 
-Every struct here is frozen: a change makes a new one. That is why what changed can be given to the archive as it is,
-between two turns of the loop, however long its encoding takes afterwards.
-They are kept out of the garbage collector (`gc=False`): none of them can be part of a cycle.
+All are frozen, so a changed value can be encoded later, between two turns of the loop. They are kept out of the garbage
+collector (`gc=False`), since none can be part of a cycle.
 
-
-Who may touch a lease, or a place in the line: `may_touch`, asked by every decision (L3, S3).
-
-A caller is a principal, the name of its token, and the session whose secret it used, if it used one.
-
-- A token touches all that its principal claimed, bound to a session or not.
-- A session's secret touches what is bound to that session, and nothing else: no run can release another's claim.
-
-Which scope a request needs, and which names a confined token may speak of, is the server's to say: a principal is all
-that the core knows of a token.
-
-A run says no lease id when it comes back. `is_of_run` tells whether the live lease is its own.
+A caller is a principal, the name of its token, and the session whose secret it used, if it used one. A token may act on
+all that its principal claimed. A session's secret may act on what is bound to that session and on nothing else, so no
+run can release another's claim (L3, S3). Scopes and prefixes are checked by the server.
 """
 
 from __future__ import annotations
@@ -35,33 +25,31 @@ ABSENT_MS_MAX = 60_000
 """How long a ticket waits for its holder to come back (W2)."""
 INTEREST_MS = 60_000
 INTERESTS_MAX = 100_000
-"""Of all together; beyond it whoever has most gives first (D3)."""
+"""Of all holders together; beyond it fair-share eviction begins (D3)."""
 INTERESTS_OF_HOLDER_MAX = 1_000
-"""Of one holder: all of them are dropped when it gives anything back."""
+"""All of them are dropped when the holder gives anything back."""
 REMEMBER_MS_MAX = 30 * 86_400_000
 REASON_CHARS_MAX = 1_024
 LABELS_MAX = 16
 LABEL_KEY = re.compile(r"[A-Za-z0-9._/-]{1,63}")
 LABEL_VALUE_CHARS_MAX = 128
 LABELS_OF_ALL_BYTES_MAX = 2**20
-"""Of the labels of a claim of all, as JSON, times its names: they stand in the lease of each."""
+"""Labels of a claim of all, as JSON, times its names: they are stored in each lease."""
 LABELS_OF_LINE_BYTES_MAX = 2**20
-"""Of the labels, as JSON, of those in a line whom finished work answers: they stand in one record."""
+"""Labels, as JSON, of the waiters that finished work answers: they are stored in one record."""
 
 Labels = dict[str, str]
-"""What a claim is marked with, to be found by. Never changed once it is made."""
+"""Never changed once made."""
 
 
 class Moment(msgspec.Struct, frozen=True, gc=False):
-    """An instant: authority time to decide by (T1), wall time to show people (T4)."""
+    """Authority time to decide by (T1), wall time to show people (T4)."""
 
     ms: int
     wall_ms: int
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """The bounds a decision is made under. Every collection of the state has one here."""
-
     ttl_ms_max: int = 86_400_000
     session_ttl_ms_max: int = 86_400_000
     metadata_chars_max: int = 1_024
@@ -84,10 +72,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Terms(msgspec.Struct, frozen=True, gc=False):
-    """What a claim asks for, whoever asks and however: the one value from the request to the lease.
-
-    A command carries it, a place in the line keeps it, and `lease_from` makes the lease of it.
-    """
+    """What a claim asks for, from the request to the lease."""
 
     principal: str
     ttl_ms: int
@@ -106,10 +91,9 @@ class Terms(msgspec.Struct, frozen=True, gc=False):
 
 
 class LastEnd(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """How the last lease of a name ended: what its successor is told (C7)."""
+    """How the last lease of a name ended, for its successor (C7)."""
 
     how: str
-    """`released`, `expired`, `revoked`, `session_ended` or `transferred`."""
     token: int
     owner: str | None
     note: str | None
@@ -119,19 +103,16 @@ class LastEnd(msgspec.Struct, frozen=True, array_like=True, gc=False):
     reason: str | None = None
     delay_ms: int = 0
     whose: str | None = None
-    """The principal of a lease that named no owner, so that people are shown somebody."""
+    """The principal of a lease that named no owner, for people to see."""
 
 
 class Lease(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One live ownership of one name."""
-
     lease_id: str
     token: int
     principal: str
     owner: str | None
     session: str | None
     bound: bool
-    """Ends with its session (S2). A plain `session` only counts."""
     ttl_ms: int
     until_ms: int
     """Its own deadline; `until_of` in the state also looks at the session."""
@@ -148,8 +129,6 @@ class Lease(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Done(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Work that is finished and remembered, so that nobody does it again (L5)."""
-
     owner: str | None
     token: int
     result: str | None
@@ -160,8 +139,6 @@ class Done(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Slot(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Everything known of one name."""
-
     lease: Lease | None = None
     closed_until_ms: int = 0
     last_end: LastEnd | None = None
@@ -169,13 +146,11 @@ class Slot(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Claims since the job last ended well (C7)."""
     done: Done | None = None
     left_by: str | None = None
-    """The principal that a name which nobody holds is counted against, and its session if the lease was bound to it."""
+    """The principal that a free name is counted against, and its session if the lease was bound to one."""
     left_in: str | None = None
 
 
 class Session(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A group of claims that ends together."""
-
     session_id: str
     principal: str
     name: str | None
@@ -185,11 +160,11 @@ class Session(msgspec.Struct, frozen=True, array_like=True, gc=False):
     opened_wall_ms: int
     key: str | None = None
     salt: str = ""
-    """Makes its secret another than that of any other time (S5)."""
+    """Makes its secret unique (S5)."""
 
 
 class Ticket(msgspec.Struct, frozen=True, gc=False):
-    """A place in the line for a name, or for several at once (W2, M2). Carries the lease ids it will get.
+    """A position in the queue of a name, or of several (W2, M2), with the lease ids it will get.
 
     On the disk it is one flat row (`TicketRow` in the journal's codec).
     """
@@ -199,12 +174,11 @@ class Ticket(msgspec.Struct, frozen=True, gc=False):
     lease_ids: tuple[str, ...]
     terms: Terms
     token_in_journal: bool = False
-    """The principal's token was one of the journal's when it joined, so its revocation can be seen at the grant."""
+    """Its token was one of the journal's when it joined, so its revocation is visible at the grant."""
     joined_wall_ms: int = 0
 
     @property
     def leases(self) -> dict[str, str]:
-        """The lease id that it will get for each name. The order of the names is that of whoever joined."""
         return dict(zip(self.names, self.lease_ids, strict=True))
 
 
@@ -213,7 +187,7 @@ Holder = tuple[str, str, str | None]
 
 
 class EndedLease(msgspec.Struct, frozen=True, array_like=True, tag="lease", gc=False):
-    """A lease that is no more, remembered so that a retry or a late holder gets a true answer (C5)."""
+    """An ended lease, remembered so that a retry or a late holder gets a true answer (C5)."""
 
     name: str
     principal: str
@@ -222,16 +196,15 @@ class EndedLease(msgspec.Struct, frozen=True, array_like=True, tag="lease", gc=F
     key: str | None = None
     end_key: str | None = None
     bound: bool = False
-    """Ended with its session, or could have: then it counts against that session."""
+    """Then it counts against that session."""
 
     @property
     def at_ms(self) -> int:
-        """When it ended."""
         return self.end.at_ms
 
 
 class EndedSession(msgspec.Struct, frozen=True, array_like=True, tag="session", gc=False):
-    """A session that is no more. `how` is `expired`, `deleted` or `revoked`, which is the end of its token."""
+    """`how` is `expired`, `deleted` or `revoked`, which is the end of its token."""
 
     principal: str
     how: str
@@ -248,31 +221,31 @@ class SpentKey(msgspec.Struct, frozen=True, array_like=True, tag="key", gc=False
     key: str
     at_ms: int
     session: str | None = None
-    """The session it counts against, if what it was spent for was bound to one."""
+    """The session it counts against, if it was spent for something bound to one."""
 
 
 Remembered = EndedLease | EndedSession | SpentKey
-"""What the one retry memory keeps for a while after its end, oldest first."""
+"""Entries of the retry memory."""
 
 
 class Memo(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What an idempotency key made: `kind` is the operation, `made` the lease, session or token it made or ended.
 
-    The kind `left` is a claim that has its place in the line no more, and `made` is that place: it was given up, or a
-    later request of the same holder has it.
+    The kind `left` is a claim that lost its ticket, `made`: it was given up, or a later request of the same holder has
+    it.
     """
 
     kind: str
     made: str
     fingerprint: str
     leases: int = 1
-    """How many leases it made that live or are remembered: a claim of all makes several (M2)."""
+    """How many leases it made that live or are remembered: several for a claim of all (M2)."""
     lease_ids: tuple[str, ...] = ()
-    """The leases that a claim of all made, in the order of its names; empty for a claim of one."""
+    """In the order of the names of a claim of all; empty for a claim of one."""
 
 
 class AccessToken(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A bearer token as the journal knows it: never the token, only its digest."""
+    """A bearer token as the journal knows it, by its digest."""
 
     name: str
     digest: str
@@ -282,16 +255,15 @@ class AccessToken(msgspec.Struct, frozen=True, array_like=True, gc=False):
     made_wall_ms: int
     made_by: str
     salt: str = ""
-    """What a token made with an idempotency key is derived from, beside the key. Empty without one."""
+    """A token made with an idempotency key is derived from it and the key. Empty without one."""
 
 
 def holder_of_lease(lease: Lease) -> Holder:
-    """Return who holds a lease, as a knot of the graph."""
+    """Return the node of the wait-for graph that holds a lease."""
     return _holder(lease, lease.lease_id)
 
 
 def holder_of_ticket(ticket: Ticket) -> Holder:
-    """Return who stands in line: the one that its leases will belong to, or that place alone."""
     return _holder(ticket.terms, ticket.ticket_id)
 
 
@@ -304,7 +276,7 @@ def _holder(whose: Lease | Terms, itself: str) -> Holder:
 
 
 def lease_from(terms: Terms, lease_id: str, token: int, now: Moment) -> Lease:
-    """Make the lease that a claim with these terms gets at `now`. The only place where a lease begins from nothing."""
+    """Return the lease that a claim with these terms gets at `now`."""
     return Lease(
         lease_id,
         token,
@@ -338,22 +310,21 @@ def bad_labels(labels: Labels) -> str | None:
 
 
 def has_labels(labels: Labels | None, wanted: frozenset[tuple[str, str]]) -> bool:
-    """Tell whether every pair of key and value that is wanted is there."""
+    """Return whether every wanted pair of key and value is there."""
     return wanted <= ({} if labels is None else labels).items()
 
 
 def may_touch(whose: Lease | Terms, principal: str, as_session: str | None) -> bool:
-    """Tell whether a caller may act on what was, or is about to be, claimed with these terms."""
+    """Return whether a caller may act on what was, or is about to be, claimed with these terms."""
     if whose.principal != principal:
         return False
     return as_session is None or (whose.bound and whose.session == as_session)
 
 
 def is_of_run(lease: Lease, session: str | None, name: str | None, limits: Limits) -> bool:
-    """Tell whether a live lease is a run's own: bound to its session, and held under the run's own name.
+    """Return whether a live lease is a run's own: bound to its session, and held under the run's own name.
 
-    What a subagent claimed under another name in the same session is not the run's. By `reentrant = "holder"` all that
-    its session holds is.
+    With `reentrant = "holder"`, all that its session holds is. Otherwise a subagent's claims in the session are not.
     """
     if session is None or not lease.bound or lease.session != session:
         return False
