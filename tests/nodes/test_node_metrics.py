@@ -19,7 +19,7 @@ KNOWN_HERE = "monitor:monitor-has-this-token:read,claimer:claimer-has-this-token
 def let_it_measure(node: OneNode, tokens: str = "") -> Meter:
     """Give a follower the numbers that a whole node has."""
     meter = Meter(node.settings, SystemClock())
-    meter.sources.stand(lambda: NodeRole(leads=False, epoch=1, is_linked=node.node.is_linked))
+    meter.sources.role = lambda: NodeRole(leads=False, epoch=1, is_linked=node.node.is_linked)
     follower = FollowersMetrics(meter, StaticTokens.parse(tokens))
     node.forwarding._local[b"/metrics"] = follower.answer
     node.forwarding._counters = meter.sources.counters

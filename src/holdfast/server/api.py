@@ -28,8 +28,8 @@ from holdfast.server.access.refusals import RefusalLog, WrongTokens
 from holdfast.server.observability.metrics import Meter
 from holdfast.server.pages.recent import Recent
 from holdfast.server.streams.frames import Frames
-from holdfast.server.streams.limit import OpenStreams
 from holdfast.server.streams.live_feed import LiveFeed
+from holdfast.server.streams.stream import OpenStreams
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class Api:
         self.token_uses = TokenUses(engine, auth.static)
         self._seen = self.token_uses.seen
         streams = {"watches": self.streams, "followers": self.followers, "pages": self.pages}
-        self.meter.sources.serve(engine, streams, len(auth.static.callers))
+        self.meter.sources.serve(engine, streams)
         self.started_ms = engine.clock.monotonic_ms()
         self._tasks: set[asyncio.Task[None]] = set()
 

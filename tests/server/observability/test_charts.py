@@ -117,7 +117,7 @@ def test_every_chart_is_about_fields_that_samples_have() -> None:
 
 def test_of_no_sample_nothing_is_drawn() -> None:
     """In the first ten seconds there is nothing to see, and it says so."""
-    assert draw([], "1h") == charts.Drawn("1h", None, (), ())
+    assert draw([], "1h") == charts.Drawn("1h", None, [], [])
 
 
 def test_a_chart_is_made_once_for_all() -> None:
@@ -126,12 +126,12 @@ def test_a_chart_is_made_once_for_all() -> None:
     meter = Meter(Settings(data=Path("unused")), clock)
     clock.advance(STEP_MS)
     meter.tick()
-    first = meter.charts.of("1h")
-    assert meter.charts.of("1h") is first and meter.charts.of("no such span") is first
+    first = meter.series.drawn("1h")
+    assert meter.series.drawn("1h") is first and meter.series.drawn("no such span") is first
     for span in (*SPANS, "7y", "", "1h ", "<b>"):
-        meter.charts.of(span)
-    assert set(meter.charts._made) == set(SPANS)
+        meter.series.drawn(span)
+    assert set(meter.series._drawn) == set(SPANS)
     clock.advance(STEP_MS)
     meter.tick()
-    assert meter.charts.of("1h") is not first
+    assert meter.series.drawn("1h") is not first
     assert not math.isnan(first.since_wall_ms or 0)

@@ -36,8 +36,6 @@ def test_prometheus_can_read_it(alice: Api) -> None:
     known = {sample for row in ROWS for sample in row.samples}
     assert {name for name, _ in samples_in(answer.body)} <= known
     for row in ROWS:
-        if row.name == "holdfast_store_proven_seconds":
-            continue  # Only where nodes share a store.
         assert f"# HELP {row.name} {row.help}\n# TYPE {row.name} {row.kind}\n" in text
 
 

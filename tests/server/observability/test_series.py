@@ -45,7 +45,7 @@ def test_a_sample_tells_what_happened_since_the_last() -> None:
     async def test(clock: ManualClock) -> None:
         async with serving(MemoryJournal(), clock) as engine:
             meter = Meter(Settings(data=Path("unused")), clock, engine.measures)
-            meter.sources.serve(engine, {}, 0)
+            meter.sources.serve(engine, {})
             for number in range(30):
                 await engine.ask(acquire(f"job/{number}", ttl_ms=3_600_000))
             await engine.ask(release("job/0"))

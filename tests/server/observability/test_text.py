@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def meter_of(engine: Engine, clock: ManualClock) -> Meter:
     meter = Meter(Settings(data=Path("unused")), clock, engine.measures)
-    meter.sources.serve(engine, {}, 0)
+    meter.sources.serve(engine, {})
     return meter
 
 
@@ -86,7 +86,7 @@ def test_a_node_that_follows_tells_what_it_knows() -> None:
     async def test(clock: ManualClock) -> None:
         async with serving(MemoryJournal(), clock) as engine:
             meter = meter_of(engine, clock)
-            meter.sources.stand(lambda: NodeRole(leads=False, epoch=7, is_linked=True))
+            meter.sources.role = lambda: NodeRole(leads=False, epoch=7, is_linked=True)
             meter.sources.serve_no_more(engine)
             text = meter.text.now()
             assert (value(text, "holdfast_leader"), value(text, "holdfast_epoch")) == (0, 7)
@@ -106,7 +106,7 @@ def test_what_was_counted_outlives_a_tenure() -> None:
         for number in (1, 2, 3):
             engine = Engine(MemoryJournal(), Limits(), clock=clock, version="test", measures=meter.sources.measures)
             await engine.start()
-            meter.sources.serve(engine, {}, 0)
+            meter.sources.serve(engine, {})
             await engine.ask(acquire("job"))
             clock.advance(1_000)
             text = meter.text.now()

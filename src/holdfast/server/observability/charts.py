@@ -1,23 +1,23 @@
-"""The last hours as charts: plain geometry, which the page of numbers writes as SVG. Made once for each sample.
+"""The last hours as charts: geometry that the metrics page writes as SVG. Drawn once per sample.
 
     samples, one every ten seconds ──► at most `POINTS_MAX` points a line ──► the path of a line, and a round scale
 
-All who may read see the same, for there is no name in it. So a chart is made once, whoever asks and however often.
-Where nothing was measured a line has a gap: no commit is not a commit of no time.
+There is no name in it, so all readers get the same charts. Where nothing was measured a line has a gap.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from statistics import fmean
 
 import msgspec
 
 STEP_MS = 10_000
-"""A sample is taken so often."""
+"""The time between samples."""
 WIDTH, HEIGHT = 420, 150
 LEFT, RIGHT, TOP, BOTTOM = 52, 414, 8, 124
-"""Where the lines stand in it; beside and below them are the scale and the times."""
+"""The area of the lines; beside and below it are the scale and the times."""
 POINTS_MAX = 180
 TICKS = 4
 SPANS: dict[str, tuple[str, int]] = {
@@ -25,14 +25,14 @@ SPANS: dict[str, tuple[str, int]] = {
     "1h": ("1 hour", 3_600_000),
     "6h": ("6 hours", 21_600_000),
 }
-"""What can be looked at: by name, in words, in milliseconds."""
+"""The spans: by name, in words, in milliseconds."""
 USUAL_SPAN = "1h"
 _NAN = float("nan")
-_UNITS = ((1.0, "s", 1), (1e-3, "ms", 1_000), (0.0, "µs", 1_000_000))
+_UNITS = ((3_600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"), (0.0, "µs"))
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """What happened in one step, and what was so at its end. Rates are for one second."""
+    """The rates of one step, per second, and the state at its end."""
 
     wall_ms: float
     grants: float
@@ -55,62 +55,57 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 class Line(msgspec.Struct, frozen=True):
-    """One line of a chart."""
+    """One line of a chart, with its last and highest value in words."""
 
     style: str
     """Its class: `first`, `second`, `third` or `bad`."""
     label: str
     path: str
     last: str
-    """Its last value, in words."""
     highest: str
 
 
 class Tick(msgspec.Struct, frozen=True):
-    """A mark of a scale: where it stands, and what is written beside it."""
+    """A mark of the scale: its place, and its text."""
 
     at: float
     text: str
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """A mark of the axis of time."""
+    """A mark of the time axis."""
 
     at: float
     wall_ms: int
 
 
 class Chart(msgspec.Struct, frozen=True):
-    """One chart."""
-
     key: str
     title: str
     about: str
-    lines: tuple[Line, ...]
-    scale: tuple[Tick, ...]
-    marks: tuple[Mark, ...]
+    lines: list[Line]
+    scale: list[Tick]
+    marks: list[Mark]
 
 
 class Stat(msgspec.Struct, frozen=True):
-    """One number, and what it is."""
-
     key: str
     value: str
     label: str
 
 
 class Drawn(msgspec.Struct, frozen=True):
-    """All that the page shows of one span."""
+    """Everything that the page shows of one span."""
 
     span: str
     since_wall_ms: int | None
-    """The first sample there is of the span; None: there is none yet."""
-    stats: tuple[Stat, ...]
-    charts: tuple[Chart, ...]
+    """The first sample of the span; None: there is none yet."""
+    stats: list[Stat]
+    charts: list[Chart]
 
 
 class _Plan(msgspec.Struct, frozen=True):
-    """What a chart shows: its lines by style, word and field, and how a value is written."""
+    """What a chart shows: its lines by style, label and field, and how a value is written."""
 
     key: str
     title: str
@@ -120,12 +115,11 @@ class _Plan(msgspec.Struct, frozen=True):
 
 
 def rate_text(value: float) -> str:
-    """Return how often in a second."""
     return f"{count_text(value)}/s"
 
 
 def count_text(value: float) -> str:
-    """Return a number with three digits that count."""
+    """Return a number with three significant digits."""
     if math.isnan(value):
         return "–"
     if value == 0 or value >= 100 or value == int(value):  # noqa: PLR2004 - three digits
@@ -137,15 +131,13 @@ def seconds_text(value: float) -> str:
     """Return a time in the unit that fits: 350 µs, 1.2 ms, 3 s, 4 min."""
     if math.isnan(value):
         return "–"
-    for limit, unit, size in ((3_600.0, "h", 3_600), (60.0, "min", 60)):
-        if value >= limit:
-            return f"{value / size:.3g} {unit}"
-    limit, unit, times = next(each for each in _UNITS if value >= each[0])
-    return "0 s" if value == 0 else f"{value * times:.3g} {unit}"
+    if value == 0:
+        return "0 s"
+    limit, unit = next(each for each in _UNITS if value >= each[0])
+    return f"{value / (limit or 1e-6):.3g} {unit}"
 
 
 def share_text(value: float) -> str:
-    """Return a part of one in percent."""
     return "–" if math.isnan(value) else f"{100 * value:.3g} %"
 
 
@@ -214,79 +206,54 @@ _WORST = frozenset({"wait_p99", "commit_p99", "answer_p99", "lag_max"})
 def draw(samples: Sequence[Sample], span: str) -> Drawn:
     """Draw the samples of a span, oldest first."""
     if not samples:
-        return Drawn(span, None, (), ())
+        return Drawn(span, None, [], [])
     times = _points([sample.wall_ms for sample in samples], max)
-    columns = {
-        field: _points([getattr(sample, field) for sample in samples], max if field in _WORST else _mean)
-        for plan in PLANS
+    since, length_ms = times[0], max(times[-1] - times[0], 1)
+    x = [round(LEFT + min(1.0, max(0.0, (moment - since) / length_ms)) * (RIGHT - LEFT), 1) for moment in times]
+    parts = [number / TICKS for number in range(TICKS + 1)]
+    marks = [Mark(round(LEFT + part * (RIGHT - LEFT), 1), int(since + part * length_ms)) for part in parts]
+    return Drawn(span, int(since), _stats(samples), [_chart(plan, samples, x, marks) for plan in PLANS])
+
+
+def _chart(plan: _Plan, samples: Sequence[Sample], x: list[float], marks: list[Mark]) -> Chart:
+    columns = [
+        _points([getattr(sample, field) for sample in samples], max if field in _WORST else fmean)
         for _, _, field in plan.lines
-    }
-    since_wall_ms, until_wall_ms = times[0], max(times[-1], times[0] + 1)
-    place = _Place(since_wall_ms, until_wall_ms)
-    charts = tuple(_chart(plan, columns, times, place) for plan in PLANS)
-    return Drawn(span, int(since_wall_ms), _stats(samples), charts)
-
-
-class _Place(msgspec.Struct, frozen=True):
-    """Where a moment stands."""
-
-    since: float
-    until: float
-
-    def x(self, wall_ms: float) -> float:
-        part = min(1.0, max(0.0, (wall_ms - self.since) / (self.until - self.since)))
-        return round(LEFT + part * (RIGHT - LEFT), 1)
-
-    def marks(self) -> tuple[Mark, ...]:
-        step = (self.until - self.since) / TICKS
-        moments = [self.since + number * step for number in range(TICKS + 1)]
-        return tuple(Mark(self.x(moment), int(moment)) for moment in moments)
-
-
-def _chart(plan: _Plan, columns: dict[str, list[float]], times: list[float], place: _Place) -> Chart:
-    top = round_up(_most([value for _, _, field in plan.lines for value in columns[field]]))
+    ]
+    top = round_up(_most([value for values in columns for value in values]))
 
     def y(value: float) -> float:
         return round(BOTTOM - min(1.0, value / top) * (BOTTOM - TOP), 1)
 
-    lines = tuple(
-        Line(style, label, _path(values, times, place, y), plan.write(values[-1]), plan.write(_most(values)))
-        for style, label, values in ((style, label, columns[field]) for style, label, field in plan.lines)
-    )
-    scale = tuple(Tick(y(top * part), plan.write(top * part)) for part in (0.0, 0.5, 1.0))
-    return Chart(plan.key, plan.title, plan.about, lines, scale, place.marks())
+    lines = [
+        Line(style, label, _path(values, x, y), plan.write(values[-1]), plan.write(_most(values)))
+        for (style, label, _), values in zip(plan.lines, columns, strict=True)
+    ]
+    scale = [Tick(y(top * part), plan.write(top * part)) for part in (0.0, 0.5, 1.0)]
+    return Chart(plan.key, plan.title, plan.about, lines, scale, marks)
 
 
 def _most(values: list[float]) -> float:
     return max((value for value in values if not math.isnan(value)), default=_NAN)
 
 
-def _path(values: list[float], times: list[float], place: _Place, y: Callable[[float], float]) -> str:
-    """Return a line through all values; where there is none it begins anew. A value alone is a short dash."""
+def _path(values: list[float], x: list[float], y: Callable[[float], float]) -> str:
+    """Return a line through all values, with gaps where there is none. A value alone is a short dash."""
     parts: list[str] = []
     is_drawn = False
-    for value, moment in zip(values, times, strict=True):
-        if math.isnan(value):
-            is_drawn = False
-            continue
-        x = place.x(moment)
-        parts.append(f"L{x:g} {y(value):g}" if is_drawn else f"M{x:g} {y(value):g}h1")
-        is_drawn = True
+    for at, value in zip(x, values, strict=True):
+        if not math.isnan(value):
+            parts.append(f"L{at:g} {y(value):g}" if is_drawn else f"M{at:g} {y(value):g}h1")
+        is_drawn = not math.isnan(value)
     return "".join(parts)
 
 
 def _points(values: Sequence[float], together: Callable[[list[float]], float]) -> list[float]:
-    """Return at most `POINTS_MAX` points: of several values that fall together, what is made of them."""
+    """Return at most `POINTS_MAX` points; `together` makes one of several values."""
     size = -(-len(values) // POINTS_MAX)
-    if size == 1:
-        return list(values)
     pieces = (values[at : at + size] for at in range(0, len(values), size))
     groups = ([value for value in piece if not math.isnan(value)] for piece in pieces)
     return [together(group) if group else _NAN for group in groups]
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)
 
 
 def round_up(value: float) -> float:
@@ -297,16 +264,14 @@ def round_up(value: float) -> float:
     return next(times * size for times in (1.0, 2.0, 5.0, 10.0) if times * size >= value * (1 - 1e-9))
 
 
-def _stats(samples: Sequence[Sample]) -> tuple[Stat, ...]:
+def _stats(samples: Sequence[Sample]) -> list[Stat]:
     last = samples[-1]
-    worst = max(sample.lag_max for sample in samples)
-    commits = [sample.commit_p99 for sample in samples if not math.isnan(sample.commit_p99)]
     lost = round(sum(sample.losses for sample in samples) * STEP_MS / 1000)
-    return (
+    return [
         Stat("grants", rate_text(last.grants), "claims now"),
         Stat("held", count_text(last.held), "jobs held"),
         Stat("waiting", count_text(last.waiting), "places in line"),
         Stat("lost", count_text(lost), "claims lost in this time"),
-        Stat("commit", seconds_text(max(commits, default=_NAN)), "slowest commits, 99 in 100"),
-        Stat("stall", seconds_text(worst), "longest stall"),
-    )
+        Stat("commit", seconds_text(_most([sample.commit_p99 for sample in samples])), "slowest commits, 99 in 100"),
+        Stat("stall", seconds_text(max(sample.lag_max for sample in samples)), "longest stall"),
+    ]

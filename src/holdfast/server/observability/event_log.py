@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from holdfast.core.events import Ended, Granted, GrantedMany, SessionEnded, TokenEnded, Transferred, ends_of, grants_of
@@ -23,7 +24,7 @@ from holdfast.server.streams.happenings import concerned
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from holdfast.core.events import Event, Record
+    from holdfast.core.events import Record
     from holdfast.engine.engine import Engine
 
 LINES_PER_TURN = 100
@@ -40,74 +41,61 @@ class EventLog:
     def __init__(self, engine: Engine) -> None:
         self._feed = engine.feed
         self._loop = asyncio.get_running_loop()
-        self._lines: Iterator[None] = iter(())
         self._records: deque[Record] = deque()
+        self._lines: Iterator[None] | None = None
+        """Logs one line per step; None while no record is queued."""
         self._waiting = self._dropped = 0
-        self._is_due = False
         self._feed.observe(self.note)
 
     def note(self, records: Iterable[Record]) -> None:
         """Queue durable records."""
         for record in records:
-            if type(record.event) not in _LOGGED:
+            event = record.event
+            if type(event) not in _LOGGED:
                 continue
-            count = _count_of(record.event)
+            count = 1 if isinstance(event, Transferred) else len(grants_of(event)) + len(ends_of(event))
             if self._waiting + count > LINES_MAX:
                 self._dropped += count
             elif count:
                 self._waiting += count
                 self._records.append(record)
-        if self._records and not self._is_due:
-            self._is_due = True
-            self._loop.call_soon(self._work)
+        if self._records and self._lines is None:
+            self._lines = _logged(self._records)
+            self._loop.call_soon(self._work, LINES_PER_TURN)
 
     def end(self) -> None:
         """Log what is left, and detach from the engine."""
         self._feed.ignore(self.note)
-        while self._waiting:
-            self._write(self._waiting)
-        self._report_dropped()
+        self._work(self._waiting)
 
-    def _work(self) -> None:
-        self._is_due = False
-        self._write(LINES_PER_TURN)
-        if self._waiting:
-            self._is_due = True
-            self._loop.call_soon(self._work)
-        else:
-            self._report_dropped()
-
-    def _write(self, lines_max: int) -> None:
-        for _ in range(min(lines_max, self._waiting)):
-            while next(self._lines, self) is self:
-                self._lines = _written(self._records.popleft())
+    def _work(self, lines_max: int) -> None:
+        for _ in islice(self._lines or (), lines_max):
             self._waiting -= 1
-
-    def _report_dropped(self) -> None:
+        if self._waiting:
+            self._loop.call_soon(self._work, LINES_PER_TURN)
+            return
+        self._lines = None
         if self._dropped:
             log.warning("event log overflow: dropped %d lines", self._dropped)
             self._dropped = 0
 
 
-def _count_of(event: Event) -> int:
-    """Return the number of lines of an event."""
-    return 1 if isinstance(event, Transferred) else len(grants_of(event)) + len(ends_of(event))
-
-
-def _written(record: Record) -> Iterator[None]:
-    """Log one line of a record per step."""
-    for name, told in concerned(record.event):
-        match told:
-            case Granted(lease=lease):
-                _log(record, "granted", name, lease.owner, lease.principal, lease.token)
-            case Transferred(lease=lease):
-                _log(record, "transferred", name, lease.owner, lease.principal, lease.token)
-            case Ended():
-                how = "done" if told.done is not None else told.how
-                _log(record, how, name, told.owner, told.principal, told.token)
-            case _:
-                continue
-        yield
+def _logged(records: deque[Record]) -> Iterator[None]:
+    """Log one line per step, until no record is left."""
+    while records:
+        record = records.popleft()
+        for name, told in concerned(record.event):
+            match told:
+                case Granted(lease=lease):
+                    _log(record, "granted", name, lease.owner, lease.principal, lease.token)
+                case Transferred(lease=lease):
+                    _log(record, "transferred", name, lease.owner, lease.principal, lease.token)
+                case Ended():
+                    how = "done" if told.done is not None else told.how
+                    _log(record, how, name, told.owner, told.principal, told.token)
+                case _:
+                    continue
+            yield
 
 
 def _log(  # noqa: PLR0917 - the parts of a line

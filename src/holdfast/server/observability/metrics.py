@@ -3,7 +3,7 @@
 `Sources` knows where each number is; each metric is one row of `ROWS`, from which the text, the docs page and the tests
 of the dashboard and the alerts are made. Every number is counted already, or is the length of something: reading them
 costs the same for ten leases as for a million. The text is made at most once a second, so where `metrics_open` lets
-anybody ask, asking often costs nothing more. Labels have only the values listed here, never what a user wrote.
+anybody ask, asking often costs nothing more. Labels have only the values listed here, never user input.
 
 `Series` keeps a sample every ten seconds for six hours, in memory, for the charts of the operators' page.
 
@@ -15,11 +15,10 @@ from __future__ import annotations
 import asyncio
 import resource
 import sys
-from array import array
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import msgspec
 from prometheus_client.exposition import generate_latest
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from holdfast.engine.clock import Clock
     from holdfast.engine.engine import Engine
     from holdfast.engine.measures import Tally
+    from holdfast.server.streams.stream import OpenStreams
     from holdfast.settings import Settings
 
 LAG_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
@@ -51,7 +51,7 @@ KEPT_MS = 1_000
 STATM = "/proc/self/statm"
 
 Value: TypeAlias = "float | Mapping[str, float] | Spread | None"
-"""A number, one for each value of the row's label, or a histogram; None: there is nothing to tell."""
+"""A number, one for each value of the row's label, or a histogram; None: not known."""
 
 _Kind: TypeAlias = Literal["counter", "gauge", "histogram"]
 
@@ -68,12 +68,6 @@ REASONS_SHOWN: dict[type, str] = {
 }
 """Refusals that are not problems but replies of their own."""
 REASONS = (*dict.fromkeys(REASONS_SHOWN.values()), *KINDS)
-
-
-class Streams(Protocol):
-    """Counts open streams."""
-
-    count: int
 
 
 class NodeRole(msgspec.Struct, frozen=True):
@@ -103,18 +97,16 @@ class Sources:
         """How often this process began to lead."""
         self.engine: Engine | None = None
         """None on a node that does not lead."""
-        self.streams: Mapping[str, Streams] = {}
+        self.streams: Mapping[str, OpenStreams] = {}
         """By kind."""
-        self.tokens = 0
-        """Static access tokens."""
-        self.connections: Callable[[], int] | None = None
+        self.connections: Callable[[], int] = int
         self.lines_left_out: Callable[[], int] = int
         """Dropped log lines."""
-        self._role: Callable[[], NodeRole] | None = None
+        self.role: Callable[[], NodeRole] = self._role_alone
 
-    def serve(self, engine: Engine, streams: Mapping[str, Streams], tokens: int) -> None:
+    def serve(self, engine: Engine, streams: Mapping[str, OpenStreams]) -> None:
         """Read from this engine from now on."""
-        self.engine, self.streams, self.tokens = engine, streams, tokens
+        self.engine, self.streams = engine, streams
         self.takeovers += 1
 
     def serve_no_more(self, engine: Engine) -> None:
@@ -122,20 +114,8 @@ class Sources:
         if self.engine is engine:
             self.engine, self.streams = None, {}
 
-    @staticmethod
-    def processor_seconds() -> float:
-        """Return the processor time of this process."""
-        used = resource.getrusage(resource.RUSAGE_SELF)
-        return used.ru_utime + used.ru_stime
-
-    def stand(self, role: Callable[[], NodeRole]) -> None:
-        """Read the role among several nodes with this function."""
-        self._role = role
-
-    def role(self) -> NodeRole:
-        """Return the role. A server with a data directory leads, and is alone."""
-        if self._role is not None:
-            return self._role()
+    def _role_alone(self) -> NodeRole:
+        """Return the role of a server with a data directory: it leads."""
         engine = self.engine
         return NodeRole(leads=engine is not None, epoch=None if engine is None else engine.state.epoch)
 
@@ -153,7 +133,6 @@ class Look(msgspec.Struct):
 
 
 def look_at(sources: Sources) -> Look:
-    """Read once."""
     engine, measures = sources.engine, sources.measures
     state, health = (None, None) if engine is None else (engine.state, engine.journal.health())
     return Look(sources, measures, measures.tally, sources.role(), engine, state, health)
@@ -194,10 +173,8 @@ def _all_of(values: tuple[str, ...], counts: Mapping[str, int]) -> Mapping[str, 
 
 
 def _streams(look: Look) -> Value:
-    if look.engine is None:
-        return None
     open_now = look.sources.streams
-    return {kind: open_now[kind].count if kind in open_now else 0 for kind in STREAMS}
+    return None if look.engine is None else {kind: open_now[kind].count if kind in open_now else 0 for kind in STREAMS}
 
 
 def _of_state(count: Callable[[State], int]) -> Callable[[Look], Value]:
@@ -208,21 +185,10 @@ def _of_engine(count: Callable[[Engine], float]) -> Callable[[Look], Value]:
     return lambda look: None if look.engine is None else count(look.engine)
 
 
-def _tokens(look: Look) -> Value:
-    return None if look.state is None else len(look.state.tokens) + look.sources.tokens
-
-
-def _connections(look: Look) -> Value:
-    count = look.sources.connections
-    return None if count is None else count()
-
-
-def _proven_seconds(look: Look) -> Value:
-    engine = look.engine
-    if engine is None or not engine.journal.is_shared:
-        return None
-    ago_ms = engine.proven_ms_ago()
-    return None if ago_ms is None else ago_ms / 1000
+def processor_seconds() -> float:
+    """Return the processor time of this process."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
 
 
 def _memory_bytes(_look: Look) -> Value:
@@ -261,16 +227,10 @@ _counter, _gauge, _histogram = partial(_row, "counter"), partial(_row, "gauge"),
 
 ROWS: tuple[Row, ...] = (
     _gauge("holdfast_info", "Always 1; says the version.", lambda _: {__version__: 1}, "version", (__version__,)),
-    # What has a record, counted once it is durable.
-    _counter("holdfast_grants_total", "Leases that were given out.", "tally.grants"),
-    _counter(
-        "holdfast_reacquires_total",
-        "Claims that were had already, and given to their holder once more.",
-        "sources.counters.reacquires",
-    ),
-    _counter(
-        "holdfast_renewals_total", "Leases that got a new deadline, each lease of a session too.", "tally.renewals"
-    ),
+    # Durable records.
+    _counter("holdfast_grants_total", "Leases granted.", "tally.grants"),
+    _counter("holdfast_reacquires_total", "Claims answered with a lease held already.", "sources.counters.reacquires"),
+    _counter("holdfast_renewals_total", "Leases renewed, each lease of a session too.", "tally.renewals"),
     _counter(
         "holdfast_ends_total",
         "Leases that ended, by how. All but released and transferred were lost by their holders.",
@@ -278,15 +238,15 @@ ROWS: tuple[Row, ...] = (
         "how",
         ENDS,
     ),
-    _counter("holdfast_joins_total", "Places in line that were taken.", "tally.joins"),
+    _counter("holdfast_joins_total", "Waiters that joined a queue.", "tally.joins"),
     _counter(
         "holdfast_leaves_total",
-        "Places in line that ended without a grant, by how.",
+        "Waiters that left a queue without a grant, by how.",
         lambda look: _all_of(LEAVES, look.tally.leaves),
         "how",
         LEAVES,
     ),
-    _counter("holdfast_sessions_opened_total", "Sessions that were opened.", "tally.sessions"),
+    _counter("holdfast_sessions_opened_total", "Sessions opened.", "tally.sessions"),
     _counter(
         "holdfast_sessions_ended_total",
         "Sessions that ended, by how.",
@@ -294,107 +254,71 @@ ROWS: tuple[Row, ...] = (
         "how",
         SESSION_ENDS,
     ),
-    # What leaves no record, counted where it is answered.
+    # Without a record.
     _counter(
         "holdfast_refusals_total",
-        "Requests that were refused, by reason: held, not_held, done or delayed, else the code of the problem.",
+        "Requests refused, by reason: held, not_held, done or delayed, else the code of the problem.",
         _refusals,
         "reason",
         REASONS,
     ),
-    # How long and how many.
+    # Durations and sizes.
     _histogram(
         "holdfast_answer_seconds",
-        "From the first request of a batch to all its answers, once for each answer. Waits in line are not in it.",
+        "From the first request of a batch to all its answers, once per answer, without waits in queues.",
         "measures.answers",
     ),
     _histogram(
-        "holdfast_commit_seconds",
-        "How long it took until a batch of records was durable, or the seat proven.",
-        "measures.commits",
+        "holdfast_commit_seconds", "Until a batch of records was durable, or leadership proven.", "measures.commits"
     ),
-    _histogram("holdfast_commit_records", "How many records one commit made durable.", "measures.batches"),
-    _histogram(
-        "holdfast_turn_seconds",
-        "How long a turn took to decide all that it was asked. Nobody else is served meanwhile.",
-        "measures.turns",
-    ),
-    _histogram(
-        "holdfast_loop_lag_seconds",
-        "By how much the event loop was late, looked at ten times a second.",
-        "sources.lags",
-    ),
-    _histogram(
-        "holdfast_wait_seconds", "How long those stood in line who were granted what they waited for.", "measures.waits"
-    ),
+    _histogram("holdfast_commit_records", "Records per commit.", "measures.batches"),
+    _histogram("holdfast_turn_seconds", "Until a turn had decided all its requests.", "measures.turns"),
+    _histogram("holdfast_loop_lag_seconds", "How late the event loop was, ten times a second.", "sources.lags"),
+    _histogram("holdfast_wait_seconds", "Waits in queues that ended with a grant.", "measures.waits"),
     _histogram("holdfast_hold_seconds", "How long leases were held, once they ended.", "measures.holds"),
-    # What is so now. A node that follows does not know it.
-    _gauge("holdfast_leases_held", "Names that somebody owns now.", _of_state(lambda state: len(state.index.held))),
-    _gauge("holdfast_places_in_line", "Places in lines.", _of_state(lambda state: len(state.tickets))),
-    _gauge(
-        "holdfast_requests_waiting",
-        "Places in lines at which a request waits right now.",
-        _of_state(lambda state: len(state.presence.present)),
-    ),
+    # The state. A follower does not know it.
+    _gauge("holdfast_leases_held", "Held names.", _of_state(lambda state: len(state.index.held))),
+    _gauge("holdfast_places_in_line", "Waiters in queues.", _of_state(lambda state: len(state.tickets))),
+    _gauge("holdfast_requests_waiting", "Connected waiters.", _of_state(lambda state: len(state.presence.present))),
     _gauge("holdfast_sessions_open", "Open sessions.", _of_state(lambda state: len(state.sessions))),
-    _gauge("holdfast_access_tokens", "Access tokens that are let in.", _tokens),
-    _gauge(
-        "holdfast_names_known",
-        "Names that are held, or whose last owner is remembered.",
-        _of_state(lambda state: len(state.slots)),
-    ),
-    _gauge(
-        "holdfast_retries_remembered", "What the retry memory keeps.", _of_state(lambda state: len(state.remembered))
-    ),
-    _gauge("holdfast_streams_open", "Open streams, by what they are for.", _streams, "kind", STREAMS),
+    _gauge("holdfast_names_known", "Held names and known last owners.", _of_state(lambda state: len(state.slots))),
+    _gauge("holdfast_retries_remembered", "Idempotency records.", _of_state(lambda state: len(state.remembered))),
+    _gauge("holdfast_streams_open", "Open streams, by kind.", _streams, "kind", STREAMS),
     # The store.
-    _gauge(
-        "holdfast_tail_records",
-        "Durable records that are not archived yet.",
-        _of_engine(lambda engine: engine.unarchived[0]),
-    ),
-    _gauge("holdfast_tail_bytes", "What they take.", "engine.journal.tail_bytes"),
+    _gauge("holdfast_tail_records", "Records not archived yet.", _of_engine(lambda engine: engine.unarchived[0])),
+    _gauge("holdfast_tail_bytes", "Their size.", "engine.journal.tail_bytes"),
     _gauge(
         "holdfast_tail_bytes_max",
-        "What they may take; beyond it new claims are refused (tail_mib_max).",
+        "Their size above which new claims are refused (tail_mib_max).",
         lambda look: look.sources.settings.tail_mib_max * 2**20,
     ),
     _gauge(
         "holdfast_archive_failing",
-        "1 if the last try to archive failed.",
+        "1 if the last attempt to archive failed.",
         _of_engine(lambda engine: engine.unarchived[1]),
     ),
     _gauge("holdfast_store_takes_claims", "1 if the store takes new claims.", "health.takes_claims"),
     _gauge("holdfast_store_bytes", "The size of the store.", "health.size_bytes"),
-    _gauge("holdfast_store_free_bytes", "What is left on its disk.", "health.free_bytes"),
-    _gauge(
-        "holdfast_store_proven_seconds",
-        "On a store that nodes share: how long ago it last proved that this node leads.",
-        _proven_seconds,
-    ),
+    _gauge("holdfast_store_free_bytes", "Free space on its disk.", "health.free_bytes"),
     # Nodes.
     _gauge("holdfast_leader", "1 if this node leads.", "role.leads"),
     _gauge("holdfast_epoch", "The epoch of the leader that this node knows.", "role.epoch"),
-    _counter("holdfast_takeovers_total", "How often this process has begun to lead.", "sources.takeovers"),
+    _counter("holdfast_takeovers_total", "How often this process began to lead.", "sources.takeovers"),
     _gauge("holdfast_linked", "1 if this node follows and has a link to the leader.", "role.is_linked"),
     _gauge("holdfast_links", "Links of followers to this node.", "role.links"),
     # The process.
-    _gauge("holdfast_connections", "Open connections.", _connections),
-    _gauge("holdfast_connections_max", "How many there may be (connections_max).", "sources.settings.connections_max"),
+    _gauge("holdfast_connections", "Open connections.", lambda look: look.sources.connections()),
+    _gauge("holdfast_connections_max", "Their limit (connections_max).", "sources.settings.connections_max"),
     _counter(
         "holdfast_log_lines_left_out_total",
-        "Lines of the log that were left out because nobody took them fast enough.",
+        "Log lines dropped because standard error did not accept them in time.",
         lambda look: look.sources.lines_left_out(),
     ),
-    _counter(
-        "process_cpu_seconds_total",
-        "Processor time of the server's own process.",
-        lambda look: look.sources.processor_seconds(),
-    ),
-    _gauge("process_resident_memory_bytes", "Memory of the server's own process.", _memory_bytes),
+    _counter("process_cpu_seconds_total", "Processor time of the server's process.", lambda _: processor_seconds()),
+    _gauge("process_resident_memory_bytes", "Memory of the server's process.", _memory_bytes),
     _gauge(
         "process_start_time_seconds",
-        "When the process started, in seconds since 1970.",
+        "Start of the process, in seconds since 1970.",
         lambda look: look.sources.started_wall_ms / 1000,
     ),
 )
@@ -416,20 +340,16 @@ class Text:
         return self._text
 
     def collect(self) -> Iterable[Metric]:
-        """Return every metric that has something to tell: what `generate_latest` asks for."""
+        """Return every metric with a value: what `generate_latest` calls."""
         look = look_at(self._sources)
         return [_family(row, value) for row in ROWS if (value := row.read(look)) is not None]
 
 
 def _family(row: Row, value: Value) -> Metric:
-    labels = [row.label] if row.label else []
     if isinstance(value, Spread):
         return HistogramMetricFamily(row.name, row.help, list(_buckets(value)), value.total)
-    family: CounterMetricFamily | GaugeMetricFamily = (
-        CounterMetricFamily(row.name, row.help, labels=labels)
-        if row.kind == "counter"
-        else GaugeMetricFamily(row.name, row.help, labels=labels)
-    )
+    kind = CounterMetricFamily if row.kind == "counter" else GaugeMetricFamily
+    family: CounterMetricFamily | GaugeMetricFamily = kind(row.name, row.help, labels=[row.label] if row.label else [])
     if isinstance(value, int | float):
         family.add_metric([], value)
     elif value is not None:
@@ -439,7 +359,7 @@ def _family(row: Row, value: Value) -> Metric:
 
 
 def _buckets(spread: Spread) -> Iterator[tuple[str, float]]:
-    """Yield each bound with how many were at or below it."""
+    """Yield each bound with the number of values at or below it."""
     count = 0
     for bound, here in zip((*spread.bounds, float("inf")), spread.counts, strict=True):
         count += here
@@ -465,12 +385,10 @@ class Stalls:
         self._longest_seconds = 0.0
 
     def start(self) -> None:
-        """Start the timer on the running loop."""
         self._due_seconds = self._read_seconds() + LOOK_SECONDS
         self._timer = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._ring)
 
     def stop(self) -> None:
-        """Cancel the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -487,68 +405,65 @@ class Stalls:
         self.start()
 
 
-class _Counts(msgspec.Struct, frozen=True):
-    """The counters, as of a sample."""
-
-    read_ms: int
-    totals: tuple[float, ...]
-    spreads: tuple[tuple[int, ...], ...]
-
-
 class Series:
-    """The samples of one process."""
+    """The samples of one process, and the charts drawn from them."""
 
     def __init__(self, sources: Sources, stalls: Stalls) -> None:
         self._sources = sources
         self._stalls = stalls
-        self._samples: deque[array[float]] = deque(maxlen=SAMPLES_MAX)
+        self._samples: deque[Sample] = deque(maxlen=SAMPLES_MAX)
         measures = sources.measures
         self._spreads = (measures.waits, measures.commits, measures.answers)
+        self._last_ms = sources.clock.monotonic_ms()
         self._last = self._count()
-        self.taken = 0
-        """How many samples were ever taken: charts are cached by it."""
+        self._drawn: dict[str, Drawn] = {}
+        """The charts of each span since the last sample."""
 
     def __len__(self) -> int:
         return len(self._samples)
 
     def tick(self) -> None:
         """Take a sample if it is time for one. Called every second or so."""
-        if self._sources.clock.monotonic_ms() - self._last.read_ms >= STEP_MS:
-            self.sample()
+        now_ms = self._sources.clock.monotonic_ms()
+        if now_ms - self._last_ms >= STEP_MS:
+            self._sample((now_ms - self._last_ms) / 1000)
+            self._last_ms = now_ms
 
-    def sample(self) -> None:
-        """Take a sample of all since the last one."""
-        before, now = self._last, self._count()
-        self._last = now
-        seconds = max(0.001, (now.read_ms - before.read_ms) / 1000)
-        rates = [(new - old) / seconds for old, new in zip(before.totals, now.totals, strict=True)]
+    def _sample(self, seconds: float) -> None:
+        (totals_before, counts_before), (totals, counts) = self._last, self._count()
+        self._last = totals, counts
+        rates = [(new - old) / seconds for old, new in zip(totals_before, totals, strict=True)]
         quantiles = [
             quantile(spread.bounds, [new - old for old, new in zip(was, is_, strict=True)], part)
-            for spread, was, is_ in zip(self._spreads, before.spreads, now.spreads, strict=True)
+            for spread, was, is_ in zip(self._spreads, counts_before, counts, strict=True)
             for part in (0.5, 0.99)
         ]
         state = None if self._sources.engine is None else self._sources.engine.state
         gauges = (0, 0, 0) if state is None else (len(state.index.held), len(state.tickets), len(state.sessions))
-        wall_ms = self._sources.clock.wall_ms()
-        row = (wall_ms, *rates[:5], *gauges, *quantiles, self._stalls.take_longest(), rates[5])
-        self._samples.append(array("d", row))
-        self.taken += 1
+        wall_ms, longest = self._sources.clock.wall_ms(), self._stalls.take_longest()
+        row: list[float] = [wall_ms, *rates[:5], *gauges, *quantiles, longest, rates[5]]
+        self._samples.append(Sample(*row))
+        self._drawn.clear()
 
     def last(self, span_ms: int) -> list[Sample]:
         """Return the samples of the last so many milliseconds, oldest first."""
         number = min(len(self._samples), -(-span_ms // STEP_MS))
-        chosen = list(self._samples)[len(self._samples) - number :]
-        return [Sample(*row) for row in chosen]
+        return list(self._samples)[len(self._samples) - number :]
 
-    def _count(self) -> _Counts:
+    def drawn(self, span: str) -> Drawn:
+        """Return the charts of a span: one of `SPANS`, else the usual one. They are drawn once per sample."""
+        span = span if span in SPANS else USUAL_SPAN
+        if span not in self._drawn:
+            self._drawn[span] = draw(self.last(SPANS[span][1]), span)
+        return self._drawn[span]
+
+    def _count(self) -> tuple[tuple[float, ...], list[list[int]]]:
+        """Return the counters and the counts of the histograms."""
         tally, counters = self._sources.measures.tally, self._sources.counters
-        kept = tally.releases + tally.ends.get("transferred", 0)
         refusals = sum(counters.reasons.values()) + sum(counters.shown.values())
-        losses = sum(tally.ends.values()) - kept
-        used = self._sources.processor_seconds()
-        totals = (tally.grants, tally.renewals, tally.releases, losses, refusals, used)
-        spreads = tuple(tuple(spread.counts) for spread in self._spreads)
-        return _Counts(self._sources.clock.monotonic_ms(), totals, spreads)
+        losses = sum(tally.ends.values()) - tally.releases - tally.ends.get("transferred", 0)
+        totals = (tally.grants, tally.renewals, tally.releases, losses, refusals, processor_seconds())
+        return totals, [list(spread.counts) for spread in self._spreads]
 
 
 def quantile(bounds: Sequence[float], counts: Sequence[int], part: float) -> float:
@@ -564,47 +479,26 @@ def quantile(bounds: Sequence[float], counts: Sequence[int], part: float) -> flo
     return below
 
 
-class Charts:
-    """The charts of one process, each kept until there is another sample."""
-
-    def __init__(self, series: Series) -> None:
-        self._series = series
-        self._made: dict[str, tuple[int, Drawn]] = {}
-
-    def of(self, span: str) -> Drawn:
-        """Return the charts of a span: one of `SPANS`, else the usual one."""
-        span = span if span in SPANS else USUAL_SPAN
-        number = self._series.taken
-        made = self._made.get(span)
-        if made is None or made[0] != number:
-            made = number, draw(self._series.last(SPANS[span][1]), span)
-            self._made[span] = made
-        return made[1]
-
-
 class Meter:
     """All that is measured of one process. `start` begins to measure its event loop."""
 
     def __init__(self, settings: Settings, clock: Clock, measures: Measures | None = None) -> None:
         """`measures` are those of the engine that exists already, if one does."""
         self.sources = Sources(settings, clock, measures)
-        self._stalls = Stalls(clock, self.sources.lags)
-        self.series = Series(self.sources, self._stalls)
-        self.charts = Charts(self.series)
+        stalls = Stalls(clock, self.sources.lags)
+        self.series = Series(self.sources, stalls)
         self.text = Text(self.sources)
-        self.start, self.stop = self._stalls.start, self._stalls.stop
-        self.tick = self.series.tick
+        self.start, self.stop, self.tick = stalls.start, stalls.stop, self.series.tick
 
 
 def as_markdown() -> str:
     """Return the table of the guide."""
-    return "\n".join(["| name | kind | tells |", "|---|---|---|", *map(_line, ROWS)]) + "\n"
-
-
-def _line(row: Row) -> str:
-    # One span of code: two that touch are shown with their backticks.
-    label = f"{{{row.label}}}" if row.label else ""
-    return f"| `{row.name}{label}` | {row.kind} | {row.help} |"
+    lines = ["| name | kind | tells |", "|---|---|---|"]
+    for row in ROWS:
+        # One span of code: two that touch are shown with their backticks.
+        label = f"{{{row.label}}}" if row.label else ""
+        lines.append(f"| `{row.name}{label}` | {row.kind} | {row.help} |")
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

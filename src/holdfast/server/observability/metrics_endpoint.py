@@ -1,7 +1,7 @@
-"""GET /metrics: who may read it, and who answers on a node that follows.
+"""GET /metrics: who may read it, and who answers on a follower.
 
-Every node answers for itself: numbers of one process are of no use under the name of another. Whoever may read is known
-in one of three ways, and the first two need neither the store nor a leader, so monitoring goes on while those are away:
+Every node answers for itself. A reader is known in one of three ways. The first two need neither the store nor a
+leader, so monitoring goes on without them:
 
     metrics_open = true      anybody
     a token of the settings  by its digest, if it may `read`
@@ -10,7 +10,6 @@ in one of three ways, and the first two need neither the store nor a leader, so 
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.server.access.secrets import digest
@@ -47,7 +46,7 @@ def metrics(api: Api, call: Call) -> None:
 
 
 def reader(api: Api, operation: Operation) -> Reader:
-    """Read a request for the numbers: who asks is looked up in the state only where nothing else tells."""
+    """Read a request for the metrics. The state is asked for the caller only if nothing else tells."""
     for_anybody, for_known = nothing(api, operation), by_token(api, operation)
     is_open, static = api.settings.metrics_open, api.auth.static
 
@@ -59,7 +58,7 @@ def reader(api: Api, operation: Operation) -> Reader:
 
 
 def is_static_reader(request: Request, static: StaticTokens) -> bool:
-    """Tell whether a request has a token of the settings that may read."""
+    """Return whether a request has a token of the settings that may read."""
     sent = request.authorization
     if sent is None or not sent.startswith(_BEARER) or len(sent) > len(_BEARER) + static.chars_max:
         return False
@@ -68,24 +67,20 @@ def is_static_reader(request: Request, static: StaticTokens) -> bool:
 
 
 class FollowersMetrics:
-    """Answers for a node that follows."""
+    """Answers on a follower."""
 
     def __init__(self, meter: Meter, static: StaticTokens) -> None:
         self._meter = meter
         self._static = static
-        self._is_open = meter.sources.settings.metrics_open
 
     def answer(self, request: Request, reply: Reply) -> Reply | None:
-        """Answer, or return what answers in our place once the leader has let the caller in."""
-        if self._is_open or is_static_reader(request, self._static):
+        """Answer, or return the reply to call once the leader has authenticated the caller."""
+        if self._meter.sources.settings.metrics_open or is_static_reader(request, self._static):
             reply(request, _OK, self._meter.text.now(), _HEADERS)
             return None
-        return partial(self._reply, reply)
 
-    def _reply(
-        self, reply: Reply, request: Request, status: int, body: bytes, headers: tuple[tuple[bytes, bytes], ...]
-    ) -> None:
-        """Answer with our own numbers whoever the leader has told its own."""
-        if status == _OK:
-            body, headers = self._meter.text.now(), _HEADERS
-        reply(request, status, body, headers)
+        def relay(request: Request, status: int, body: bytes, headers: tuple[tuple[bytes, bytes], ...]) -> None:
+            is_let_in = status == _OK
+            reply(request, status, self._meter.text.now() if is_let_in else body, _HEADERS if is_let_in else headers)
+
+        return relay

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from holdfast.wire.problems import Problem
 
 Ended: TypeAlias = Callable[[int | None, str | None], None]
-"""Is told how a request ended: its status, or None if the client left before; and the principal, if it is known."""
+"""Called when a request ends: its status, or None if the client disconnected before; the principal, if known."""
 _METHOD_CHARS_MAX = 16
 
 log = logging.getLogger("holdfast.requests")
@@ -42,10 +42,10 @@ class Observer(Protocol):
     """Sees requests."""
 
     def begin(self, request: Request, route: str) -> Ended:
-        """See a request come. `route` is the path of its row in the table; empty if there is none."""
+        """Called when a request arrives. `route` is the path of its row in the table; empty if there is none."""
 
     def close(self) -> None:
-        """Know that there are no more."""
+        """Called after the last request."""
 
 
 class RequestLog:
@@ -59,7 +59,7 @@ class RequestLog:
         return partial(self._end, request, route, self._read_ms())
 
     def close(self) -> None:
-        """Do nothing: every line is queued already."""
+        """Every line is queued already."""
 
     def _end(self, request: Request, route: str, began_ms: int, status: int | None, principal: str | None) -> None:
         method = request.method[:_METHOD_CHARS_MAX].decode("latin-1")
@@ -93,11 +93,10 @@ class _Observed:
         self.is_over = False
 
     def answer(self, status: int) -> None:
-        """Know the status. Who asked is found out now: later its token may have ended."""
+        """Note the status, and the principal: later its token may have ended."""
         self.status, self.principal = status, self._principal_of(self._request)
 
     def end(self) -> None:
-        """Know that it is over."""
         if not self.is_over:
             self.is_over = True
             for tell in self._ended:
@@ -122,12 +121,11 @@ class Observing:
         def handle(request: Request, reply: Reply) -> None:
             observed = begin(request)
             handler.handle(request, partial(_answered, observed, reply))
-            if observed.is_over:
-                return
-            # One of the two is called if the client leaves. A request that waits in line has the first.
-            if request.on_disconnect is not None:
-                request.on_disconnect = partial(_left, observed, request.on_disconnect)
-            request.on_lost = partial(_left, observed, request.on_lost)
+            if not observed.is_over:
+                # One of the two is called if the client disconnects. A request that waits in a queue has the first.
+                if request.on_disconnect is not None:
+                    request.on_disconnect = partial(_left, observed, request.on_disconnect)
+                request.on_lost = partial(_left, observed, request.on_lost)
 
         def refuse(problem: Problem, request: Request, reply: Reply) -> None:
             handler.refuse(problem, request, partial(_answered, begin(request), reply))
@@ -143,7 +141,6 @@ class Observing:
         return msgspec.structs.replace(handler, handle=handle, refuse=refuse, stream=stream)
 
     def close(self) -> None:
-        """Called when there are no more requests."""
         for observer in self._observers:
             observer.close()
 

@@ -1,11 +1,11 @@
-"""Traces: every request is a span of OpenTelemetry. It is imported only where the setting `traces` asks for it.
+"""Traces: every request is a span of OpenTelemetry. Imported only if the setting `traces` asks for it.
 
 A span has the route, the method, the status and the request id. It has no names of jobs, owners or access tokens, and
-no addresses of clients: those have no bound, and whoever keeps spans is somebody else. A request that comes with
-`traceparent` belongs to the trace of its client.
+no addresses of clients: those are unbounded, and spans leave the operator's hands. A request with `traceparent` belongs
+to the trace of its client.
 
-Spans stand in the bounded queue of OpenTelemetry, and a thread of it sends them; what finds no room is dropped there.
-Where to, how many and how often is said by its own variables (`OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_TRACES_SAMPLER`).
+OpenTelemetry queues spans, drops those that do not fit and sends the rest in a thread. Its own environment variables
+configure it (`OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_TRACES_SAMPLER`).
 """
 
 from __future__ import annotations
@@ -31,20 +31,18 @@ if TYPE_CHECKING:
     from holdfast.server.observability.request_log import Ended
 
 LAST_SPANS_SECONDS = 2.0
-"""How long the end of the process waits for whoever takes spans."""
+"""How long a stopping process waits for the collector."""
 _METHODS = frozenset({b"DELETE", b"GET", b"HEAD", b"OPTIONS", b"PATCH", b"POST", b"PUT"})
 _CARRIED = ("traceparent", "tracestate")
 _SERVER_ERROR = 500
 
 
 class Traces:
-    """Makes the spans."""
-
     def __init__(self, node: str = "") -> None:
         own = {"service.name": "holdfast", "service.version": __version__}
         if node:
             own["service.instance.id"] = node
-        # What the variables say counts more than what we say.
+        # The environment variables take precedence.
         resource = Resource.create(own).merge(OTELResourceDetector().detect())
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
@@ -52,7 +50,6 @@ class Traces:
         self._propagator = TraceContextTextMapPropagator()
 
     def begin(self, request: Request, route: str) -> Ended:
-        """Begin the span of a request."""
         method = request.method.decode("ascii") if request.method in _METHODS else "_OTHER"
         attributes = {"http.request.method": method, "holdfast.request_id": request.request_id}
         if route:
@@ -66,7 +63,7 @@ class Traces:
         return partial(_end, span)
 
     def _trace_of(self, request: Request) -> Context | None:
-        """Return the trace that the client's own span belongs to."""
+        """Return the trace of the client's own span."""
         headers = request.headers
         if b"traceparent" not in headers:
             return None
@@ -74,7 +71,7 @@ class Traces:
         return self._propagator.extract(carried)
 
     def close(self) -> None:
-        """Send what is left, if somebody takes it soon."""
+        """Send what is left, if the collector accepts it soon."""
         sending = threading.Thread(target=self._provider.shutdown, name="holdfast-last-spans", daemon=True)
         sending.start()
         sending.join(LAST_SPANS_SECONDS)

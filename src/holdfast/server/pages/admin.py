@@ -59,7 +59,7 @@ def numbers(api: Api, call: Call) -> None:
 
     async def look() -> Answered:
         now: Moment = await api.engine.look(lambda _state, now: now)
-        drawn = api.meter.charts.of(call.query.get("span", ""))
+        drawn = api.meter.series.drawn(call.query.get("span", ""))
         return await site.page(api, call, now, "numbers.html", "numbers", drawn=drawn, frame=charts)
 
     api.answer_later(call, look)
@@ -69,7 +69,7 @@ def drawn(api: Api, call: Call) -> None:
     """GET /ui/numbers/drawn."""
 
     def view(_state: State, now: Moment) -> Answered:
-        body = {"now": now.wall_ms, "drawn": api.meter.charts.of(call.query.get("span", ""))}
+        body = {"now": now.wall_ms, "drawn": api.meter.series.drawn(call.query.get("span", ""))}
         return _OK, encode(body), ()
 
     api.read(call, view)

@@ -124,7 +124,7 @@ class Clustered:
             self, self._manager, tls, lambda manager, handshake: Doorkeeper(manager, self._links, handshake)
         )
         sources = self._meter.sources
-        sources.stand(self._place)
+        sources.role = self._place
         sources.connections = lambda: len(self._manager.connections)
         sources.lines_left_out = dropped_lines
         security = Security(settings.link_ca_file, insecure=settings.link_insecure)

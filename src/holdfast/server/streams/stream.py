@@ -1,4 +1,4 @@
-"""What every stream has: a count for its caller, the caller's rights, and comments that keep the connection alive."""
+"""Shared by all streams: a limit per caller, the caller's rights, and comments that keep the connection alive."""
 
 from __future__ import annotations
 
@@ -6,24 +6,59 @@ import asyncio
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, TypeVar
 
+from holdfast.core.shares import exceeded
+from holdfast.wire.problems import Problem
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from holdfast.server.api import Api
     from holdfast.server.operations.call import Call
-    from holdfast.server.streams.limit import OpenStreams
 
 T = TypeVar("T")
 
 WRITE_BYTES = 65_536
-"""How much is gathered for one write, about."""
+"""About how much is gathered for one write."""
 KEEPALIVE_SECONDS = 15
 KEEPALIVE = b": keepalive\n\n"
 """Sent by every stream that has nothing else to send."""
 
 
+class OpenStreams:
+    """Counts the open streams of each principal, and of each session or claim: that one may have half as many."""
+
+    def __init__(self, per_principal_max: int, kind: str = "watches") -> None:
+        """`kind` is what the streams are called, in the name of the setting too."""
+        self._per_principal_max = per_principal_max
+        self._kind = kind
+        self._open: dict[tuple[str, str | None], int] = {}
+        self.count = 0
+        """How many are open, of all principals."""
+
+    def count_in(self, principal: str, share: str | None) -> None:
+        """Count a stream, or raise if its principal, or its session or claim, has too many."""
+        in_share = None if share is None else self._open.get((principal, share), 0)
+        limit = exceeded(self._per_principal_max, 1, self._open.get((principal, None), 0), in_share)
+        if limit is not None:
+            full, of_all = f"may have {limit} {self._kind} open", limit == self._per_principal_max
+            whose = (
+                f"This access token {full}" if of_all else f"This claim or session {full}, half of what its token may"
+            )
+            raise Problem("quota_exceeded", f"{whose} ({self._kind}_per_principal_max): close some.")
+        self.count += 1
+        for who in {(principal, None), (principal, share)}:
+            self._open[who] = self._open.get(who, 0) + 1
+
+    def count_out(self, principal: str, share: str | None) -> None:
+        self.count -= 1
+        for who in {(principal, None), (principal, share)}:
+            self._open[who] -= 1
+            if not self._open[who]:
+                del self._open[who]
+
+
 class Stream(ABC):
-    """One open stream of one caller. To make it raises if the caller has too many."""
+    """One open stream of one caller. The constructor raises if the caller has too many."""
 
     def __init__(self, api: Api, call: Call, among: OpenStreams) -> None:
         self._api = api
@@ -34,14 +69,14 @@ class Stream(ABC):
 
     @abstractmethod
     def frames(self) -> AsyncIterator[bytes]:
-        """Yield what the stream says, until it is over."""
+        """Yield frames until the stream is over."""
 
     def close(self) -> None:
         """Stop. Called once, however the stream ends."""
         self._among.count_out(self._caller.principal, self._caller.share)
 
     def _is_let_in(self) -> bool:
-        """Tell whether the caller's token is still good: an expired one is found out here, a revoked one at once."""
+        """Return whether the caller's token is still good: expiry is noticed here, a revocation by the feed."""
         return self._api.is_still_let_in(self._authorization)
 
     async def _heard(self, following: Callable[[], Awaitable[T | None]]) -> T | bytes | None:
