@@ -172,7 +172,7 @@ def test_help_of_serve_lists_every_setting() -> None:
         (["--jsn", "jobs"], "No such option '--jsn'"),
         (["--json", "completion"], "No such option '--json'"),
         (["--json"], "No such option '--json'"),
-        (["check", "x", "abc"], "'abc' is no fencing token"),
+        (["check", "x", "hold_abc"], "a fencing token is a number, as `holdfast claim`"),
         (["history", "x", "--limit", "0"], "'0' is not a whole number of at least 1"),
         (["run", "x", "-E", "256", "--", "true"], "'256' is not a whole number from 0 to 255"),
     ],

@@ -1,4 +1,4 @@
-"""The `holdfast` command: its subcommands, and the one place that makes a line and an exit code of what went wrong."""
+"""The `holdfast` command: its subcommands, and how errors become a line and an exit code."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SECTIONS: dict[str, tuple[click.Command, ...]] = {
     "Agents": (mcp, skill, guard),
     "Shell": (completion,),
 }
-"""Every command, in the order in which the help shows them."""
+"""Every command, in the order of the help."""
 
 HELP_CHARS_MAX = 80
 
@@ -87,7 +87,6 @@ takes_text(cli)
 
 
 def main() -> None:
-    """Run the command line and leave with its exit code."""
     _fill_standard_files()
     if VARIABLE in os.environ:  # The shell asks what could follow; click answers and ends.
         register()
@@ -96,16 +95,13 @@ def main() -> None:
 
 
 def _fill_standard_files() -> None:
-    """Let nothing else become standard input, output or error where one was closed before we came.
-
-    The next file that is opened would: a connection to the server, or a pipe of ours.
-    """
+    """Open /dev/null for standard files that are closed: else the next connection or pipe would take their place."""
     for file in range(3):
         try:
             os.fstat(file)
         except OSError:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
-    # Python had seen that they were closed.
+    # Python saw that they were closed.
     sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115 - it lives as long as we do
     sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115 - it lives as long as we do
 
@@ -137,7 +133,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _invoke(context: click.Context) -> object:
-    """Run the command; a refusal is an object on standard output where JSON is wanted, and a line in any case."""
+    """Run the command. An error is one line, and with --json an object on standard output too."""
     try:
         return cli.invoke(context)
     except HoldfastError as error:
@@ -153,7 +149,7 @@ def _usage(error: click.ClickException, arguments: list[str]) -> str:
 
 
 def _too_early(error: click.ClickException, arguments: list[str]) -> str | None:
-    """Say where to write an option that stands before the command which has it; None if it is not that."""
+    """Say where to write an option that was given before its command; None if it is another mistake."""
     if not isinstance(error, click.NoSuchOption) or error.ctx is None or not isinstance(error.ctx.command, click.Group):
         return None
     group = error.ctx.command
@@ -182,7 +178,7 @@ def _bug(error: Exception) -> int:
 
 def _system_error(error: OSError) -> int:
     if isinstance(error, BrokenPipeError):
-        # Whoever read our output has enough. Python would complain once more when it flushes at exit.
+        # The reader of our output is gone. Without this, Python would complain when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return output.PIPE_CLOSED
     place = f"{error.filename}: " if error.filename else ""

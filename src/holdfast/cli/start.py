@@ -1,7 +1,4 @@
-"""Where the `holdfast` command begins: Ctrl-C ends it quietly from here on, also while the rest is imported.
-
-It imports next to nothing before that is so. An interrupt in the middle of an import would end in a traceback.
-"""
+"""Entry point of the `holdfast` command: before anything heavy is imported, Ctrl-C ends it without a traceback."""
 
 import os
 import signal
@@ -11,9 +8,8 @@ INTERRUPTED = 130
 
 
 def main() -> None:
-    """Import the command line, run it, and leave with its exit code."""
     before = signal.getsignal(signal.SIGINT)
-    # One that was started with interrupts ignored, as by `nohup`, goes on ignoring them.
+    # Ignored interrupts stay ignored.
     if before is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end)
     if sys.argv[1:2] == ["guard"] and _is_check(sys.argv[2:]):
@@ -30,7 +26,7 @@ def main() -> None:
 def _is_check(arguments: list[str]) -> bool:
     """Run a check of the guard, which ends the process; return False for everything else, help too.
 
-    It comes before every call of a tool, so it imports next to nothing.
+    Hosts run it before every call of a tool, so it imports next to nothing.
     """
     if "-h" in arguments or "--help" in arguments:
         return False
@@ -45,5 +41,5 @@ def _is_check(arguments: list[str]) -> bool:
 
 
 def _end(*_: object) -> None:
-    # Nothing was begun: there is nothing to tidy up.
+    # There is nothing to clean up yet.
     os._exit(INTERRUPTED)

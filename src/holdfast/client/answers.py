@@ -9,7 +9,7 @@ import msgspec
 from msgspec.json import Decoder
 
 from holdfast.errors import Deadlock, NotAllowed, Refused, ServerError
-from holdfast.wire.replies import FOLLOWS, LEADS, SHARED
+from holdfast.wire.replies import FOLLOWS, SHARED
 
 T = TypeVar("T")
 
@@ -79,11 +79,6 @@ def may_have_happened(answer: Answer) -> bool:
 def follows(details: object) -> bool:
     """Tell whether a node that says this of itself is well and does not lead."""
     return details == FOLLOWS
-
-
-def leads(details: str) -> bool:
-    """Tell whether a node that says this of itself has the seat; also if it cannot serve now."""
-    return details.startswith(LEADS)
 
 
 def is_shared(storage: object) -> bool:

@@ -48,7 +48,7 @@ def test_backup_and_restore_in_two_commands(server: ServerProcess, holdfast: Run
     assert done.returncode == 0, done.stderr
     assert "1 live on, the longest for " in done.stdout and ": their time stood still" in done.stdout
     assert job in done.stdout and "fencing tokens  go on after 4" in done.stdout
-    assert "learn that when they reach the server again" in " ".join(done.stderr.split())
+    assert "learn that with their next request" in " ".join(done.stderr.split())
     looked = holdfast("doctor", "--data", "data")
     assert looked.returncode == 0 and re.search(r"restored \d+ s ago from a backup of", looked.stdout), looked.stdout
     with ServerProcess.start(tmp_path / "data", tokens=callers.TOKENS) as again:

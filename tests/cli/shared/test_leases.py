@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.cli.shared.leases import FORMER_MAX, KEPT_AFTER_END_MS, KeptLease, Leases, own, state_dir
+from holdfast.cli.shared.leases import KEPT_AFTER_END_MS, OWNERS_MAX, KeptLease, Leases, own, state_dir
 
 URL = "http://127.0.0.1:7420"
 
@@ -25,12 +25,12 @@ def kept(job: str = "job", *, url: str = URL, until_ms: int = 1_000, lease_id: s
 def test_kept_and_forgotten(leases: Leases) -> None:
     """What is kept is found under its server and job alone, and gone once it is forgotten."""
     leases.keep(kept(), 0)
-    assert leases.find(URL, "job") == kept()
-    assert leases.find(URL, "job2") is None
-    assert leases.find("http://127.0.0.1:7421", "job") is None
+    assert leases.find(URL, "job") == [kept()]
+    assert leases.find(URL, "job2") == []
+    assert leases.find("http://127.0.0.1:7421", "job") == []
     leases.forget(URL, "job")
     leases.forget(URL, "job")
-    assert leases.find(URL, "job") is None
+    assert leases.find(URL, "job") == []
 
 
 def test_found_by_every_address(leases: Leases) -> None:
@@ -39,11 +39,11 @@ def test_found_by_every_address(leases: Leases) -> None:
     both = kept(url=f"{one},{other}")
     leases.keep(both, 0)
     for url in (one, other, f"{other},{one}", f"{third},{one}"):
-        assert leases.find(url, "job") == both
-    assert leases.find(third, "job") is None
+        assert leases.find(url, "job") == [both]
+    assert leases.find(third, "job") == []
     assert leases.jobs() == ["job"]
     leases.forget(other, "job")
-    assert leases.find(one, "job") is None and leases.jobs() == []
+    assert leases.find(one, "job") == [] and leases.jobs() == []
 
 
 def test_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,7 +62,7 @@ def test_newer_lease_replaces_older(leases: Leases) -> None:
     leases.keep(kept(), 0)
     leases.keep(kept(lease_id="another"), 0)
     found = leases.find(URL, "job")
-    assert found is not None and found.lease_id == "another"
+    assert [each.lease_id for each in found] == ["another"]
 
 
 def test_other_owners_are_kept_beside_the_last(leases: Leases) -> None:
@@ -74,16 +74,14 @@ def test_other_owners_are_kept_beside_the_last(leases: Leases) -> None:
     for owner, lease_id in (("ci-7", "a"), ("ci-8", "b"), ("ci-7", "c"), ("ci-8", "d")):
         leases.keep(claimed(owner, lease_id), 0)
     found = leases.find(URL, "job")
-    assert found is not None and (found.owner, found.lease_id) == ("ci-8", "d")
-    assert [found.lease_id_of(owner) for owner in ("ci-7", "ci-8", "ci-9")] == ["c", "d", None]
-    assert "'c'" not in repr(found.former) and "'d'" not in repr(found)
-    for number in range(FORMER_MAX + 3):
+    assert [(each.owner, each.lease_id) for each in found] == [("ci-8", "d"), ("ci-7", "c")]
+    assert "'c'" not in repr(found) and "'d'" not in repr(found)
+    for number in range(OWNERS_MAX + 3):
         leases.keep(claimed(f"agent-{number}", f"lease-{number}", 10**9), 0)
     found = leases.find(URL, "job")
-    assert found is not None and len(found.former) == FORMER_MAX and found.former[0].owner == f"agent-{FORMER_MAX + 1}"
+    assert [each.owner for each in found] == [f"agent-{number}" for number in range(OWNERS_MAX + 2, 2, -1)]
     leases.keep(claimed("late", "z", 10**10), 10**9 + KEPT_AFTER_END_MS + 1)
-    found = leases.find(URL, "job")
-    assert found is not None and found.former == ()
+    assert [each.owner for each in leases.find(URL, "job")] == ["late"]
 
 
 def test_only_the_user_can_read(leases: Leases, tmp_path: Path) -> None:
@@ -107,10 +105,10 @@ def test_damaged_file_counts_as_none(leases: Leases, tmp_path: Path) -> None:
     leases.keep(kept(), 0)
     (file,) = (tmp_path / "holdfast" / "leases").iterdir()
     file.write_text("{")
-    assert leases.find(URL, "job") is None
+    assert leases.find(URL, "job") == []
     assert leases.jobs() == []
     leases.keep(kept(), 0)
-    assert leases.find(URL, "job") == kept()
+    assert leases.find(URL, "job") == [kept()]
 
 
 def test_secret_does_not_show() -> None:

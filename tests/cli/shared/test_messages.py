@@ -78,9 +78,9 @@ COMMANDS: list[tuple[list[str], int, list[str]]] = [
     (["claim", "j", "-w", "9000w"], 64, ["'9000w' is too long; 7000w is the most"]),
     (["claim", "j", "--ttl", "30d"], 64, ["--ttl is 1 to 86400 seconds"]),
     (["claim", "j", "--ttl", "soon"], 64, ["'soon' is not a time; write 120, 90s, 15m, 1h30m, 30d or 2w"]),
-    (["check", "j", "abc"], 64, ["'abc' is no fencing token", "a whole number, as `holdfast claim`"]),
-    (["check", "j", callers.ALICE], 64, ["is no fencing token"]),
-    (["check", "j", "hold_x"], 64, ["this is an access token or a secret; a fencing token is a number"]),
+    (["check", "j", "abc"], 64, ["a fencing token is a number, as `holdfast claim`"]),
+    (["check", "j", callers.ALICE], 64, ["a fencing token is a number"]),
+    (["check", "j", "hold_x"], 64, ["a fencing token is a number"]),
     (["token", "list"], 77, ["This needs an access token with the scope 'admin'; this one has read+claim."]),
 ]
 

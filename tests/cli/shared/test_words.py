@@ -85,7 +85,7 @@ def test_local_time(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_moments(text: str, meant: str) -> None:
     """A point in time can be written as people do: how long ago, the time of day, a date, RFC 3339."""
-    assert options.PointInTime().convert(text, None, None) == meant
+    assert options.PastMoment().convert(text, None, None) == meant
 
 
 def test_ordinals() -> None:
@@ -278,7 +278,8 @@ def test_a_table_too_narrow_to_read_is_fields(
     assert capsys.readouterr().out == "name\n  owner  somebody\n"
 
 
-@pytest.mark.parametrize(("width", "start"), [(1, "日"), (3, "日"), (4, "日本"), (9, "日本x")])
-def test_the_beginning_of_a_text_fits(width: int, start: str) -> None:
-    """A wide character is not cut in half; one is there in any case."""
-    assert output.beginning("日本x", width) == start
+@pytest.mark.parametrize(("width", "shown"), [(4, "日…"), (5, "日…"), (6, "日本x")])
+def test_progress_fits_the_terminal(monkeypatch: pytest.MonkeyPatch, width: int, shown: str) -> None:
+    """A wide character is not cut in half."""
+    monkeypatch.setattr("os.get_terminal_size", lambda _: os.terminal_size((width, 24)))
+    assert waiting._cut("日本x") == shown

@@ -1,7 +1,6 @@
 """`holdfast backup`: all that a server knows, in one file, while it runs.
 
-The file is checked as it comes. Only a whole one gets its name, after it was synced. Until then it has another name,
-and is removed if anything goes wrong.
+The stream is checked as it arrives. The file gets its name only when it is complete and synced.
 """
 
 from __future__ import annotations
@@ -20,8 +19,7 @@ from holdfast.privatefiles import replacing, sync_folder
 if TYPE_CHECKING:
     from holdfast.journal.backup import BackupReader
 
-TOLD_BYTES = 1024**2
-"""After how many bytes a terminal is told how far it has come."""
+PROGRESS_BYTES = 1024**2
 
 EXAMPLES = """\
 \b
@@ -52,12 +50,15 @@ def backup(*, file: Path, force: bool, data: Path | None) -> int:
 
     reader = BackupReader("what the server sent" if data is None else str(data))
     try:
-        _refuse_to_replace(file, force=force)
+        if file.is_dir():
+            raise click.UsageError(f"{file} is a directory; name a file in it")
+        if file.exists() and not force:
+            raise click.UsageError(f"{file} is there already; choose another name, or replace it with --force")
         pieces = _from_server() if data is None else _from_directory(data)
         _save(pieces, reader, file)
     except JournalError as error:
         output.progress("")
-        output.complain(f"{error.problem}. There is no backup{_ways(error.ways)}")
+        output.complain(f"{error.problem}. There is no backup" + "".join(f". {way}" for way in error.ways))
         return output.FAILED
     except HoldfastError:
         output.progress("")
@@ -70,18 +71,6 @@ def backup(*, file: Path, force: bool, data: Path | None) -> int:
         return output.FAILED
     _tell(reader, file)
     return output.OK
-
-
-def _refuse_to_replace(file: Path, *, force: bool) -> None:
-    """Raise unless the file may be put there. Raises `OSError` if that cannot be found out."""
-    if file.is_dir():
-        raise click.UsageError(f"{file} is a directory; name a file in it")
-    if file.exists() and not force:
-        raise click.UsageError(f"{file} is there already; choose another name, or replace it with --force")
-
-
-def _ways(ways: tuple[str, ...]) -> str:
-    return "".join(f". {way}" for way in ways)
 
 
 def _from_server() -> Iterator[bytes]:
@@ -114,7 +103,7 @@ def _save(pieces: Iterator[bytes], reader: BackupReader, file: Path) -> None:
             saved.write(piece)
             for _ in reader.feed(piece):
                 pass
-            if reader.size_bytes >= told + TOLD_BYTES:
+            if reader.size_bytes >= told + PROGRESS_BYTES:
                 told = reader.size_bytes
                 output.progress(f"{output.size(told)} …")
         reader.close()

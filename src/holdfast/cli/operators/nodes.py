@@ -1,9 +1,8 @@
-"""`holdfast nodes`: who leads, since when, and who follows; asked of any node, or of the store itself."""
+"""`holdfast nodes`: the leader and the followers, as any node or the store itself knows them."""
 
 from __future__ import annotations
 
 import os
-import time
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +16,11 @@ from holdfast.errors import ServerError, Unreachable
 if TYPE_CHECKING:
     from holdfast.cli.operators.probe import Probe
 
-SUCCESS, NOT_READY = 200, 503
+SUCCESS, UNAVAILABLE = 200, 503
 NODE_SECONDS = 2.0
-"""How long a node is waited for that only tells of itself."""
-TAKEOVER_MS, AGAIN_SECONDS = 3_000, 0.25
-"""For how long nodes that know of no leader are asked again, and how often: a takeover takes less."""
+"""The timeout for what a node says of itself."""
 NOW_MS = 5_000
-"""Nodes tell of themselves every three seconds."""
+"""Nodes report to the store every three seconds."""
 
 EXAMPLES = """\
 \b
@@ -31,16 +28,6 @@ holdfast nodes
 holdfast nodes --json | jq -r .leader
 holdfast nodes --store postgresql://holdfast@db/holdfast
 """
-
-
-class _Said(msgspec.Struct, frozen=True):
-    """What a node says of itself."""
-
-    name: str
-    details: str
-    is_there: bool
-    can_tell: bool
-    """Whether it may know who leads: it does itself, or it has a link to the one who does."""
 
 
 @click.command(short_help="Say which node leads, and which follow.", epilog=EXAMPLES)
@@ -65,69 +52,38 @@ def nodes(*, store: str | None) -> int:
 
 
 def _from_server() -> dict[str, Any]:
-    """Ask until a node tells who leads, for longer than a takeover takes. Else return what each says of itself."""
+    """Return what the nodes know together; if none of them knows a leader, what each says of itself."""
     from holdfast.cli.operators.probe import Probe
 
-    began_ms = times.monotonic_ms()
-    with Probe.find(reach()) as server, server.each() as nodes:
-        while True:
-            said = [_how_it_is(node) for node in nodes]
-            for node, each in zip(nodes, said, strict=True):
-                if each.can_tell and (told := _told_by(node)) is not None:
-                    return told
-            if not any(each.is_there for each in said):
-                server.ask("/nodes")  # It raises that nobody is there, in the words of all commands.
-            if times.monotonic_ms() - began_ms >= TAKEOVER_MS:
-                break
-            time.sleep(AGAIN_SECONDS)
-    rows = [
-        {
-            "name": each.name,
-            "role": "follower" if each.is_there else "silent",
-            "url": node.url,
-            "version": None,
-            "seen_ms_ago": 0 if each.is_there else None,
-            "details": each.details,
-        }
-        for node, each in zip(nodes, said, strict=True)
-    ]
-    return {"leader": None, "epoch": None, "since": None, "authority": None, "nodes": rows}
+    with Probe.find(reach()) as server:
+        answer = server.ask("/nodes")
+        if answer.status == UNAVAILABLE:
+            with server.each() as nodes:
+                rows = [_row_of(node) for node in nodes]
+            return {"leader": None, "epoch": None, "since": None, "authority": None, "nodes": rows}
+        if answer.status != SUCCESS:
+            server.refuse(answer)
+        told = answer.json()
+        if not isinstance(told, dict) or "nodes" not in told:
+            raise ServerError(f"{server.url} says nothing of nodes: is it a Holdfast server?")
+        return told
 
 
-def _told_by(node: Probe) -> dict[str, Any] | None:
-    """Ask one node for all of them. None if it cannot tell now: it finds no leader, or that one asks its store in vain.
-
-    Raises what any other refusal means.
-    """
-    try:
-        answer = node.ask("/nodes", NODE_SECONDS)
-    except Unreachable:
-        return None
-    if answer.status == NOT_READY:
-        return None
-    if answer.status != SUCCESS:
-        node.refuse(answer)
-    told = answer.json()
-    if not isinstance(told, dict) or "nodes" not in told:
-        raise ServerError(f"{node.url} says nothing of nodes: is it a Holdfast server?")
-    return told
-
-
-def _how_it_is(node: Probe) -> _Said:
-    """Ask a node how it is. One that knows of no leader would let a question about all nodes wait."""
+def _row_of(node: Probe) -> dict[str, Any]:
+    row: dict[str, Any] = {"name": "-", "role": "silent", "url": node.url, "version": None, "seen_ms_ago": None}
     try:
         answer = node.ask("/readyz", NODE_SECONDS)
-        if answer.status == NOT_READY:
-            answer = node.ask("/health/leader", NODE_SECONDS)
     except Unreachable as error:
-        return _Said("-", f"no answer: {error.problem}", is_there=False, can_tell=False)
+        return row | {"details": f"no answer: {error.problem}"}
     told = answer.json()
     details = told.get("details") if isinstance(told, dict) else None
     name = answer.headers.get("Holdfast-Node") or "-"
-    if not isinstance(details, str):
-        return _Said(name, f"it answers {answer.status}", is_there=True, can_tell=True)
-    can_tell = answer.status != NOT_READY or node.leads(details)
-    return _Said(name, details, is_there=True, can_tell=can_tell)
+    return row | {
+        "name": name,
+        "role": "follower",
+        "seen_ms_ago": 0,
+        "details": details or f"it answers {answer.status}",
+    }
 
 
 def _from_store(store: str) -> dict[str, Any] | None:
@@ -147,7 +103,10 @@ def _from_store(store: str) -> dict[str, Any] | None:
 def _say(told: dict[str, Any]) -> None:
     now = times.now()
     if told["epoch"] is None:
-        _say_nobody_is_known(told["nodes"])
+        output.say("no node that was asked knows of a leader", "yellow")
+        rows = [[each["name"], each["url"], each["details"]] for each in told["nodes"]]
+        output.say_table(["NODE", "URL", "SAYS"], rows, folded=("SAYS",))
+        output.hint("the store itself can be asked: holdfast nodes --store URL, and holdfast doctor --store URL")
         return
     if told["leader"] is None:
         output.say(f"nobody leads; the last epoch was {told['epoch']}", "yellow")
@@ -160,14 +119,6 @@ def _say(told: dict[str, Any]) -> None:
     ]
     if rows:
         output.say_table(["NODE", "ROLE", "URL", "VERSION", "SEEN"], rows, folded=("URL",))
-
-
-def _say_nobody_is_known(nodes: list[dict[str, Any]]) -> None:
-    """Say what each node said that was asked, and who knows more."""
-    output.say("no node that was asked knows of a leader", "yellow")
-    rows = [[output.plain(each["name"]), each["url"], output.plain(each["details"])] for each in nodes]
-    output.say_table(["NODE", "URL", "SAYS"], rows, folded=("SAYS",))
-    output.hint("the store itself can be asked: holdfast nodes --store URL, and holdfast doctor --store URL")
 
 
 def _seen(ms: int) -> str:

@@ -1,4 +1,4 @@
-"""`holdfast restore`: a data directory made of a backup, for a server whose own is lost."""
+"""`holdfast restore`: a data directory created from a backup."""
 
 from __future__ import annotations
 
@@ -65,22 +65,16 @@ def restore(*, file: Path, data: Path | None, beyond: int) -> int:
             version=__version__,
             tell=lambda told: output.progress(f"{told} of {contents.totals.records} records …"),
         )
-    except JournalError as error:
-        return _failed(f"{error.problem}. {' Or: '.join(f'{way}.' for way in error.ways)}".strip())
-    except NotOursError as error:
-        return _failed(str(error))
+    except (JournalError, NotOursError) as error:
+        return output.fail(error)
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
-        return _failed(f"{place}{error.strerror or error}. Nothing was restored: nothing is left of it")
+        output.progress("")
+        output.complain(f"{place}{error.strerror or error}. Nothing was restored: nothing is left of it")
+        return output.FAILED
     output.progress("")
     _tell(file, contents, start, directory)
     return output.OK
-
-
-def _failed(text: str) -> int:
-    output.progress("")
-    output.complain(text)
-    return output.FAILED
 
 
 def _tell(file: Path, contents: Contents, start: Start, directory: Path) -> None:
@@ -122,11 +116,8 @@ def _tell(file: Path, contents: Contents, start: Start, directory: Path) -> None
     if len(leases) > LEASES_SHOWN_MAX:
         output.hint(f"and {len(leases) - LEASES_SHOWN_MAX} more; see them with `holdfast jobs`")
     output.hint(
-        "What was claimed after the backup is not known, and others can claim it at once. Its holders learn that"
+        "What was claimed after the backup is not known, and others can claim it immediately. Its holders learn"
     )
-    output.hint(
-        "when they reach the server again, or at the latest when they renew. Now start it. Readers of /events are"
-    )
-    output.hint("told to look anew.")
+    output.hint("that with their next request. Now start the server. Readers of /events are told to look anew.")
     if file.stat().st_mode & FOR_OTHERS:
         output.hint(output.plain(f"Other users may read {file}, and it holds the server's key: chmod 600 '{file}'"))

@@ -1,18 +1,14 @@
-"""`holdfast revoke`, `holdfast reopen` and `holdfast check`: what operators do to a job, and what guards ask of it."""
+"""`holdfast revoke`, `holdfast reopen` and `holdfast check`: end a claim, reopen a job, check a fencing token."""
 
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
 
 import click
 
 from holdfast.cli.shared import output, times
-from holdfast.cli.shared.options import FencingToken, as_json, asks_server, client, names_job, wants_json
+from holdfast.cli.shared.options import as_json, asks_server, client, names_job, report, wants_json
 from holdfast.errors import Refused
-
-if TYPE_CHECKING:
-    from holdfast import Holdfast, JobOwner
 
 
 @click.command(short_help="End somebody's claim.")
@@ -26,31 +22,20 @@ def revoke(*, job: str, reason: str) -> None:
     Its owner is told who did it and why, and the fencing token is worth nothing from then on. A command that runs for
     the claim under `holdfast run` is killed within about a second. Your own access token needs the scope admin.
     """
+    owner = None
     with client() as server:
-        owner = _owner(server, job)
+        with contextlib.suppress(Refused):  # Our access token may not read it.
+            owner = server.get_job_owner(job)
         server.revoke(job, reason)
-    if wants_json():
-        output.say_json({"status": "revoked", "job_id": job, "reason": reason})
-        return
-    output.say(output.plain(f"{job} is revoked"))
-    if owner is not None:
-        output.hint(output.plain(_what_happens(owner)))
-
-
-def _owner(server: Holdfast, job: str) -> JobOwner | None:
-    """Return who has the job, if we may know."""
-    with contextlib.suppress(Refused):
-        return server.get_job_owner(job)
-    return None
-
-
-def _what_happens(owner: JobOwner) -> str:
-    """Say what becomes of the holder, and when."""
-    return (
-        f"{owner.shown_as} is told now. Within about a second its command under `holdfast run` is killed, and its claim"
-        " in Python is lost. If it cannot be reached, or asks over HTTP itself, it learns of it at its next renewal,"
-        f" within {times.span(owner.expires_in)} if it keeps to its lease. The job can be claimed from now on."
-    )
+    report({"status": "revoked", "job_id": job, "reason": reason}, f"{job} is revoked")
+    if owner is not None and not wants_json():
+        text = (
+            f"{owner.shown_as} is told now. Within about a second its command under `holdfast run` is killed, and its"
+            " claim in Python is lost. If it cannot be reached, or asks over HTTP itself, it learns of it at its next"
+            f" renewal, within {times.span(owner.expires_in)} if it keeps to its lease. The job can be claimed from now"
+            " on."
+        )
+        output.hint(output.plain(text))
 
 
 @click.command(short_help="Let a finished job be claimed again.")
@@ -65,26 +50,24 @@ def reopen(*, job: str, reason: str | None) -> None:
     """
     with client() as server:
         server.reopen(job, reason)
-    if wants_json():
-        output.say_json({"status": "reopened", "job_id": job, "reason": reason})
-        return
-    output.say(output.plain(f"{job} can be claimed again"))
+    report({"status": "reopened", "job_id": job, "reason": reason}, f"{job} can be claimed again")
 
 
 @click.command(short_help="Ask whether a fencing token is current.")
 @names_job
-@click.argument("token", metavar="FENCING_TOKEN", type=FencingToken())
+@click.argument("token", metavar="FENCING_TOKEN")
 @as_json
 @asks_server
-def check(*, job: str, token: int) -> int:
+def check(*, job: str, token: str) -> int:
     """Say whether FENCING_TOKEN is that of the live claim on JOB.
 
     It ends with 0 when it is, and with 1 when it is not.
     """
+    if not token.isdecimal():
+        # It is not repeated: it may be an access token or a secret.
+        raise click.UsageError("a fencing token is a number, as `holdfast claim` and `holdfast owner` show it")
     with client() as server:
-        current = server.check(job, token)
-    if wants_json():
-        output.say_json({"job_id": job, "token": token, "current": current})
-    else:
-        output.say(output.plain(f"fencing token {token} of {job} is {'current' if current else 'not current'}"))
+        current = server.check(job, int(token))
+    text = f"fencing token {token} of {job} is {'current' if current else 'not current'}"
+    report({"job_id": job, "token": int(token), "current": current}, text)
     return output.OK if current else output.FAILED

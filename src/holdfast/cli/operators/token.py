@@ -1,17 +1,18 @@
-"""`holdfast token`: make, list, revoke and rotate the tokens that callers show. Over HTTP, as an operator."""
+"""`holdfast token`: make, list, revoke and rotate access tokens."""
 
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 import click
 
 from holdfast.cli.shared import output, times
-from holdfast.cli.shared.options import Duration, InOrder, as_json, asks_server, client, wants_json
+from holdfast.cli.shared.options import Duration, InOrder, as_json, asks_server, client, report, wants_json
 
 SCOPES = ("read", "claim", "admin")
 NEVER = 0
-"""What `--expires never` is read as: no time is that short."""
+"""The value of `--expires never`."""
 
 
 @click.group(cls=InOrder)
@@ -50,28 +51,26 @@ def create(*, name: str, each: tuple[str, ...], joined: str | None, prefix: str 
     """
     with client() as server:
         made = server.create_token(name, scopes=_scopes(each, joined), prefix=prefix, expires_in_seconds=expires)
-    if wants_json():
-        output.say_json(made)
-        return
-    _show(made.token, made.name, made.scopes, made.prefix, made.expires_at)
+    _show(made)
 
 
 class _OwnExpiry(Duration):
     """A time, or never."""
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Read it; NEVER stands for never."""
         return NEVER if value == "never" else super().convert(value, param, ctx)
 
 
-def _show(token: str, name: str, scopes: list[str], prefix: str | None, expires_at: str | None) -> None:
-    """Print the token, and nothing else, to standard output."""
-    output.say(output.plain(token))
-    names = f"names that start with {prefix}" if prefix else "all names"
-    until = f", until {_clock(expires_at)}" if expires_at else " and never expires"
+def _show(made: Any) -> None:  # noqa: ANN401 - a reply of the server
+    """Print the token, and nothing else to standard output."""
+    report(made, made.token)
+    if wants_json():
+        return
+    names = f"names that start with {made.prefix}" if made.prefix else "all names"
+    until = f", until {_clock(made.expires_at)}" if made.expires_at else " and never expires"
     output.hint(
         output.plain(
-            f"{name} may {'+'.join(scopes)} {names}{until}. This is the only time the access token is shown:"
+            f"{made.name} may {'+'.join(made.scopes)} {names}{until}. This is the only time the access token is shown:"
             " keep it in a file of mode 600 and name that file in HOLDFAST_TOKEN_FILE."
         )
     )
@@ -97,7 +96,7 @@ def list_tokens() -> None:
             each.prefix or "-",
             _clock(each.expires_at) or "never",
             _clock(each.created_at) or "-",
-            _minute(each.last_used) or "never",
+            _clock(each.last_used) or "never",
             each.source,
         ]
         for each in known
@@ -126,16 +125,10 @@ def revoke(*, name: str, keep_sessions: bool) -> None:
     """
     with client() as server:
         server.revoke_token(name, keep_sessions=keep_sessions)
-    if wants_json():
-        output.say_json({"status": "revoked", "name": name})
-        return
-    output.say(output.plain(f"{name} is revoked"))
-    if keep_sessions:
-        output.hint(
-            "Its places in lines have ended. Its sessions live on for the next access token of that name, and so"
-        )
-        output.hint("do its claims, until their time is over.")
-    else:
+    report({"status": "revoked", "name": name}, f"{name} is revoked")
+    if keep_sessions and not wants_json():
+        output.hint("Its places in lines have ended. Its sessions live on, and its claims until their time is over.")
+    elif not wants_json():
         output.hint("Its sessions have ended, with all that was bound to them, and its places in lines. Its other")
         output.hint("claims live on until their time is over; to end one: holdfast revoke JOB")
 
@@ -161,23 +154,14 @@ def rotate(*, name: str, keep_sessions: bool, expires: int | None) -> None:
         made = server.rotate_token(
             name, keep_sessions=keep_sessions, expires_in_seconds=expires or None, never_expires=expires == NEVER
         )
-    if wants_json():
-        output.say_json(made)
-        return
-    _show(made.token, made.name, made.scopes, made.prefix, made.expires_at)
+    _show(made)
 
 
 def _clock(at: str | None) -> str | None:
-    """Write a time of the server's as every command writes times."""
     return None if at is None else times.clock(datetime.fromisoformat(at), times.now())
 
 
-def _minute(at: str | None) -> str | None:
-    return None if at is None else times.minute(datetime.fromisoformat(at), times.now())
-
-
 def _scopes(each: tuple[str, ...], joined: str | None) -> list[str] | None:
-    """Join both ways to name scopes; None where neither was used."""
     named = {*each, *(joined.split("+") if joined is not None else ())}
     if not named <= set(SCOPES):
         raise click.UsageError(

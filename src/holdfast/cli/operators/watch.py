@@ -1,4 +1,4 @@
-"""`holdfast watch` and `holdfast history`: what happens, as it happens, and what has happened to one job."""
+"""`holdfast watch` and `holdfast history`: events as they happen, and those of one job."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 
 from holdfast.cli.shared import completion, output, times
 from holdfast.cli.shared.options import (
-    PointInTime,
+    PastMoment,
     Whole,
     as_json,
     asks_server,
@@ -61,9 +61,9 @@ def watch(*, prefix: str | None, after: int | None, labels: tuple[str, ...]) -> 
 @click.option("--limit", metavar="N", type=Whole(1), default=LIMIT, help="At most so many [100].")
 @click.option("--owner", metavar="NAME", help="Only what concerns NAME.")
 @click.option(
-    "--since", metavar="WHEN", type=PointInTime(), help="Not before: 02:14, 2026-11-15T02:14:00Z, or 2h (ago)."
+    "--since", metavar="WHEN", type=PastMoment(), help="Not before: 02:14, 2026-11-15T02:14:00Z, or 2h (ago)."
 )
-@click.option("--until", metavar="WHEN", type=PointInTime(), help="Not after.")
+@click.option("--until", metavar="WHEN", type=PastMoment(), help="Not after.")
 @as_json
 @asks_server
 def history(*, job: str, limit: int, owner: str | None, since: str | None, until: str | None) -> None:
@@ -86,7 +86,6 @@ def history(*, job: str, limit: int, owner: str | None, since: str | None, until
 
 
 def _say_away(why: str | None) -> None:
-    """Say beside the events that the server is away, or back."""
     output.complain("the server is back" if why is None else f"the server is away ({why}); trying until it is back")
 
 

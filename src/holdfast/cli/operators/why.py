@@ -1,4 +1,4 @@
-"""`holdfast why`: why a job cannot be had, drawn as a chain that ends at whoever everybody waits for."""
+"""`holdfast why`: the chain of owners and waits that keeps a job unavailable."""
 
 from __future__ import annotations
 
@@ -61,7 +61,6 @@ def _say_link(link: dict[str, Any], depth: int, now: datetime) -> None:
 
 
 def _who(told: dict[str, Any]) -> str:
-    """Name an owner, or say what the server shows of one that gave no name. An older server says nothing."""
     return told["owner"] or told.get("shown_as") or "(no owner given)"
 
 

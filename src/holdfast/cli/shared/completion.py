@@ -1,13 +1,13 @@
-"""`holdfast completion`: lets a shell complete commands, options and the names of jobs.
+"""`holdfast completion`: shell completion of commands, options and the names of jobs.
 
-Names are suggested soon or not at all, and errors never reach the terminal. bash splits a word at colons and equal
-signs, and names of jobs are often addresses (`github://…`). So its script passes the line as it was typed, and removes
-what bash has already.
+Errors never reach the terminal. bash splits words at colons and equal signs, which names of jobs often have
+(`github://…`), so our script passes the line as it was typed, and removes what bash has already.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import ClassVar
 
 import click
@@ -27,23 +27,27 @@ SHELLS = ("bash", "zsh", "fish")
 COMMAND = "holdfast.command"
 """The context's key for what follows `--`."""
 REACH = "holdfast.reach"
-"""The context's key for the options that say how to reach the server."""
+"""The context's key for the options of `asks_server`."""
 ANSWER_SECONDS = 1.0
 NAMES_MAX = 100
 
 
 def claimed_jobs(context: click.Context, _: click.Parameter, incomplete: str) -> list[str] | list[CompletionItem]:
-    """Return the claimed jobs that begin so, if the server answers soon; files for a command after `--`."""
+    """Return the claimed jobs with a prefix, if the server answers soon; files for a command after `--`."""
     if context.meta.get(COMMAND) is not None:
         return [CompletionItem(incomplete, type="file")]
     try:
-        return _printable(_ask(context, incomplete))
+        from holdfast import Holdfast
+
+        # No retries: a person who pressed a key does not wait for them.
+        with Holdfast(answer_seconds=ANSWER_SECONDS, retry_seconds=0, **context.meta.get(REACH, {})) as server:
+            return _printable(each.job_id for each in server.list_claimed_jobs(incomplete or None, limit=NAMES_MAX))
     except Exception:  # noqa: BLE001 - whatever it is, the shell must not show it
         return []
 
 
 def own_jobs(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
-    """Return the jobs that were claimed from here and begin so."""
+    """Return the jobs with a prefix that were claimed from here."""
     from holdfast.cli.shared import leases
 
     try:
@@ -52,16 +56,7 @@ def own_jobs(_: click.Context, __: click.Parameter, incomplete: str) -> list[str
         return []
 
 
-def _ask(context: click.Context, prefix: str) -> list[str]:
-    from holdfast import Holdfast
-
-    # Asked once: a person who pressed a key does not wait for a second try.
-    reach = context.meta.get(REACH, {})
-    with Holdfast(answer_seconds=ANSWER_SECONDS, retry_seconds=0, **reach) as server:
-        return [each.job_id for each in server.list_claimed_jobs(prefix or None, limit=NAMES_MAX)]
-
-
-def _printable(names: list[str]) -> list[str]:
+def _printable(names: Iterable[str]) -> list[str]:
     # A line break would end a name, and anything else could act on the terminal.
     return [name for name in names if name.isprintable()]
 
@@ -89,16 +84,13 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
 
 
 class Bash(BashComplete):
-    """bash, and names with colons."""
-
     source_template: ClassVar[str] = _BASH
 
     @staticmethod
     def _check_version() -> None:
-        """Leave it: the script needs bash 4.4 or later, and the reference says so."""
+        """Skip click's check, which starts a bash."""
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        """Take the line apart as a shell would."""
         line = os.environ.get("HOLDFAST_LINE", "")
         words = split_arg_string(line)[1:]
         if not words or line[-1:].isspace():
@@ -107,7 +99,6 @@ class Bash(BashComplete):
 
 
 def register() -> None:
-    """Let click know our bash."""
     add_completion_class(Bash)
 
 
@@ -125,7 +116,5 @@ fish:  holdfast completion fish > ~/.config/fish/completions/holdfast.fish
 def completion(context: click.Context, /, *, shell: str) -> None:
     """Print the script that completes commands, options and names of jobs in a shell."""
     register()
-    kind = get_completion_class(shell)
-    if kind is None:
-        raise click.UsageError(f"{shell} is not known")
-    output.say(kind(context.find_root().command, {}, "holdfast", VARIABLE).source().rstrip("\n"))
+    if kind := get_completion_class(shell):
+        output.say(kind(context.find_root().command, {}, "holdfast", VARIABLE).source().rstrip("\n"))

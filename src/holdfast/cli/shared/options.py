@@ -1,4 +1,4 @@
-"""Options that several commands share, and the types of what stands on a command line."""
+"""Options that several commands share, and the types of their values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 import click
 
 from holdfast import durations
-from holdfast.cli.shared import completion
+from holdfast.cli.shared import completion, output
 from holdfast.cli.shared.completion import REACH
 from holdfast.errors import SettingsError
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from holdfast import Holdfast, Metadata
 
 RETRY_SECONDS = 1.0
-"""Somebody sits in front of it: a server that is not there is said soon."""
+"""Short, because a person waits."""
 ANSWER_SECONDS = 6.0
-"""And so is one that hangs. It is asked twice before that. A node that knows of no leader says so after 5 s."""
+"""A node without a leader says so after 5 s."""
 SECONDS_MAX, SECONDS_MAX_WORDS = 7_000 * 7 * 86_400, "7000w"
 REMEMBER_SECONDS_MAX = 30 * 86_400
-"""Finished work is remembered for so long at most, on every server."""
+"""The limit of every server."""
 OWNER_CHARS_MAX = 128
 JSON = "holdfast.json"
-"""Where the context says that `--json` was given."""
+"""The context's key for `--json`."""
 
 URL_HELP = "The server, or its nodes with commas in between; else HOLDFAST_URL, else your client.toml."
 
@@ -37,15 +37,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Duration(click.ParamType[int]):
-    """A time: 120 (seconds), 90s, 15m, 1h30m, 30d, 2w. In whole seconds afterwards."""
+    """A time: 120 (seconds), 90s, 15m, 1h30m, 30d, 2w. Converted to whole seconds."""
 
     name = "time"
 
     def __init__(self, most: int = SECONDS_MAX, most_words: str = SECONDS_MAX_WORDS, *, least: int = 1) -> None:
-        """Take the longest that is allowed, in seconds and as it is written, and the shortest."""
-        self._most = most
-        self._most_words = most_words
-        self._least = least
+        self._most, self._most_words, self._least = most, most_words, least
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
@@ -56,14 +53,14 @@ class Duration(click.ParamType[int]):
         if seconds is None:
             self.fail(f"{value!r:.100} is not a time; write {durations.EXAMPLES}", param, ctx)
         if not self._least <= seconds <= self._most:
-            # Only what was passed: the server may allow less at the other end, and says so itself.
+            # The message names only the bound that was passed: the server may allow less than the other one.
             short, long = f"short; {self._least}s is the least", f"long; {self._most_words} is the most"
             self.fail(f"{value!r:.100} is too {short if seconds < self._least else long}", param, ctx)
         return seconds
 
 
 class Text(click.types.StringParamType):
-    """A text. What is not UTF-8 cannot be sent to a server, and is no usual text either."""
+    """A text in UTF-8: nothing else can be sent to a server."""
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
         text = str(value)
@@ -75,7 +72,7 @@ class Text(click.types.StringParamType):
 
 
 class Job(Text):
-    """The name of a job. An empty one is a variable that was not set."""
+    """The name of a job."""
 
     name = "job"
 
@@ -87,13 +84,12 @@ class Job(Text):
 
 
 class Whole(click.ParamType[int]):
-    """A whole number within bounds."""
+    """An integer within bounds."""
 
     name = "number"
 
     def __init__(self, least: int, most: int | None = None) -> None:
-        self._least = least
-        self._most = most
+        self._least, self._most = least, most
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
         try:
@@ -106,76 +102,41 @@ class Whole(click.ParamType[int]):
         return number
 
 
-class FencingToken(Whole):
-    """A fencing token."""
-
-    name = "fencing token"
-
-    def __init__(self) -> None:
-        super().__init__(0)
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if str(value).startswith("hold"):
-            self.fail("this is an access token or a secret; a fencing token is a number", param, ctx)
-        if not str(value).isdecimal():
-            hint = "it is a whole number, as `holdfast claim` and `holdfast owner` show it"
-            self.fail(f"{value!r:.100} is no fencing token; {hint}", param, ctx)
-        return super().convert(value, param, ctx)
-
-
-class PointInTime(click.ParamType[str]):
-    """A point in time: RFC 3339, local time without a zone, or how long ago. RFC 3339 afterwards."""
+class PastMoment(click.ParamType[str]):
+    """A moment in the past, converted to RFC 3339: a time of day (the last one past), a date and time, or an age."""
 
     name = "when"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
         from holdfast.cli.shared import times
 
-        text = str(value)
-        # A number alone could be a year as well.
-        if not text.isdecimal() and (ago_ms := durations.milliseconds(text)) is not None:
-            return _written(times.now() - timedelta(milliseconds=min(ago_ms, SECONDS_MAX * 1_000)))
-        if re.fullmatch(r"[0-9]{2}:[0-9]{2}(:[0-9]{2})?", text):
-            text = f"{times.now().astimezone().date()}T{text}"
+        text, now = str(value).strip(), times.now()
+        if re.fullmatch(r"([0-9.]+ *[a-z]+ *)+ago", text):
+            text = re.sub(r"min(utes?)?\b", "m", text.removesuffix("ago")).replace(" ", "")
         try:
-            return _written(datetime.fromisoformat(text).astimezone())
+            # A number alone could be a year as well.
+            if not text.isdecimal() and (ago_ms := durations.milliseconds(text)) is not None:
+                at = now - timedelta(milliseconds=min(ago_ms, SECONDS_MAX * 1_000))
+            elif re.fullmatch(r"[0-9]?[0-9](:[0-9]{2}){1,2}", text):
+                at = times.last_past(time.fromisoformat("0" * (text[1] == ":") + text), now)
+            else:
+                at = datetime.fromisoformat(text)
+            return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         except (ValueError, OverflowError):
             self.fail(
                 f"{value!r:.100} is not a time; write 02:14, 2026-11-15T02:14:00Z, or 2h for two hours ago", param, ctx
             )
 
 
-class PastMoment(PointInTime):
-    """A moment that is over: as a point in time, but a time of day alone is the last one past."""
-
-    name = "moment"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        from holdfast.cli.shared import times
-
-        text = str(value).strip()
-        if re.fullmatch(r"([01]?[0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9])?", text):
-            clock = text if text[2] == ":" else f"0{text}"
-            return _written(times.last_past(time.fromisoformat(clock), times.now()))
-        ago = re.fullmatch(r"([0-9.]+ *[a-z]+ *)+ago", text)
-        if ago:
-            text = re.sub(r"min(utes?)?\b", "m", text.removesuffix("ago")).replace(" ", "")
-        return super().convert(text, param, ctx)
-
-
 class InOrder(click.Group):
-    """A group whose help shows its commands in the order in which they were added, as the reference does."""
+    """A group whose help lists its commands in the order in which they were added."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's form
         return list(self.commands)
 
 
-def _written(at: datetime) -> str:
-    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
 def takes_text(command: click.Command) -> None:
-    """Let a command, and all below it, take no text but UTF-8 where it takes any. Paths are bytes, and stay so."""
+    """Restrict the texts of a command and its subcommands to UTF-8. Paths stay bytes."""
     for parameter in command.params:
         if parameter.type is click.STRING:
             parameter.type = Text()
@@ -185,8 +146,6 @@ def takes_text(command: click.Command) -> None:
 
 
 class Reach(TypedDict):
-    """How a server is reached, as a client takes it."""
-
     url: str | None
     token_file: Path | None
     ca_file: Path | None
@@ -194,7 +153,7 @@ class Reach(TypedDict):
 
 
 def asks_server(command: F) -> F:
-    """Add the options that say which server, with which token, and how to trust it; `reach()` returns them."""
+    """Add the options that say which server, with which token and trust; `reach()` returns them."""
     file = click.Path(path_type=Path, dir_okay=False)
     noted = partial(click.option, expose_value=False, callback=_note_reach)
     url = noted("--url", metavar="URL", help=URL_HELP)
@@ -223,18 +182,14 @@ def _note_reach(context: click.Context, parameter: click.Parameter, value: objec
 
 
 def reach(context: click.Context | None = None) -> Reach:
-    """Return what the options say of how to reach the server."""
-    noted: dict[str, Any] = (context or click.get_current_context()).meta.get(REACH, {})
-    return {
-        "url": noted.get("url"),
-        "token_file": noted.get("token_file"),
-        "ca_file": noted.get("ca_file"),
-        "allow_insecure_http": noted.get("allow_insecure_http"),
-    }
+    """Return the values of the options of `asks_server`."""
+    nothing = Reach(url=None, token_file=None, ca_file=None, allow_insecure_http=None)
+    found: Reach = {**nothing, **(context or click.get_current_context()).meta.get(REACH, {})}
+    return found
 
 
 def as_json(command: F) -> F:
-    """Add `--json`; `wants_json()` tells whether it was given. `main` prints refusals as JSON too then."""
+    """Add `--json`, which `main` obeys for refusals too; `wants_json()` tells whether it was given."""
     return click.option(
         "--json",
         is_flag=True,
@@ -250,8 +205,15 @@ def _note_json(context: click.Context, _: click.Parameter, value: bool) -> None:
 
 
 def wants_json() -> bool:
-    """Tell whether `--json` was given."""
     return bool(click.get_current_context().meta.get(JSON))
+
+
+def report(value: object, text: str) -> None:
+    """Print the JSON value if that is wanted, else the line."""
+    if wants_json():
+        output.say_json(value)
+    else:
+        output.say(output.plain(text))
 
 
 def names_job(command: F) -> F:
@@ -272,7 +234,6 @@ def names_own_job(command: F) -> F:
 
 
 def attaches(command: F) -> F:
-    """Add the options for metadata."""
     text = click.option("--metadata", metavar="TEXT", help="Attach TEXT, or a JSON object, for everybody to see.")
     pairs = click.option(
         "-m", "--meta", "pairs", metavar="KEY=VALUE", multiple=True, help="Attach a field. Can be repeated."
@@ -281,12 +242,11 @@ def attaches(command: F) -> F:
 
 
 def labels(help_text: str) -> Callable[[F], F]:
-    """Add the option for labels."""
     return click.option("--label", "labels", metavar="KEY=VALUE", multiple=True, help=help_text)
 
 
 def labels_of(pairs: tuple[str, ...]) -> dict[str, str] | None:
-    """Put labels together. A key with two values is refused, as the server does: neither is passed over in silence."""
+    """Return labels as a mapping. A key with two values is refused, as the server does."""
     if not pairs:
         return None
     fields = _fields(pairs, "--label")
@@ -296,7 +256,6 @@ def labels_of(pairs: tuple[str, ...]) -> dict[str, str] | None:
 
 
 def metadata_of(text: str | None, pairs: tuple[str, ...]) -> Metadata:
-    """Put metadata together."""
     if text is not None and pairs:
         raise click.UsageError("--metadata and -m exclude each other; put all of it into one of them")
     return _fields(pairs, "-m") if pairs else text
@@ -310,7 +269,7 @@ def _fields(pairs: tuple[str, ...], option: str) -> dict[str, str]:
 
 
 def from_environment(name: str) -> str | None:
-    """Return what the environment says. Raises `SettingsError` for what is not UTF-8; it may be a secret."""
+    """Return a variable. Raises `SettingsError` if it is not UTF-8, without its value: it may be a secret."""
     text = os.environ.get(name)
     try:
         (text or "").encode()
@@ -320,10 +279,9 @@ def from_environment(name: str) -> str | None:
 
 
 def default_owner() -> str:
-    """Return in whose name to claim where nobody is named: HOLDFAST_OWNER, else user@host:pid, of the shell.
+    """Return HOLDFAST_OWNER, else user@host:pid with the shell's pid.
 
-    The shell's number keeps two shells of one user apart: of one name they would be one holder, and one that waits for
-    what the other has would be refused as waiting for itself.
+    Two shells of one user are two owners: under one name, a wait for a job of the other would be refused as a deadlock.
     """
     if found := from_environment("HOLDFAST_OWNER"):
         return found
@@ -335,23 +293,24 @@ def default_owner() -> str:
     except (ImportError, KeyError, OSError):  # A container may run as a number without a name.
         user = f"uid-{os.getuid()}"
     shell = f":{os.getppid()}"
-    # Both come from the system, which may have named them in other bytes than UTF-8.
+    # The names of the system may not be UTF-8.
     place = f"{user}@{socket.gethostname()}".encode(errors="replace").decode()
     return place[: OWNER_CHARS_MAX - len(shell)] + shell
 
 
 def find_lease_id(url: str, job: str, named_lease: str | None, named_owner: str | None) -> str:
-    """Return the lease id to show: as named, else as `holdfast run` told it, else what `holdfast claim` kept here."""
+    """Return the lease id as named, else of the `holdfast run` around us, else as `holdfast claim` kept it here."""
     from holdfast.cli.shared import leases, with_command
 
-    # In the environment of `holdfast run` it is that of HOLDFAST_JOB, and of no other job.
+    # In the environment of `holdfast run`, HOLDFAST_LEASE belongs to HOLDFAST_JOB alone.
     is_meant = os.environ.get("HOLDFAST_JOB", job) == job
     if given := named_lease or (from_environment("HOLDFAST_LEASE") if is_meant else None):
         return given
-    if given := with_command.lease_ids(os.environ).get(job):
-        return given
+    for each in with_command.outer_jobs(os.environ):
+        if each["job"] == job:
+            return each["lease_id"]
     kept = leases.own().find(url, job)
-    if kept is None:
+    if not kept:
         locked = " what `rlock` has locked takes no note, and `rlock-heartbeat` renews it;" * (
             "GATEWAY_URL" in os.environ
         )
@@ -360,28 +319,24 @@ def find_lease_id(url: str, job: str, named_lease: str | None, named_owner: str 
             " claim it with `holdfast claim`, or put its lease id into HOLDFAST_LEASE"
         )
     wanted = named_owner or from_environment("HOLDFAST_OWNER")
-    if not wanted and kept.former:
-        # Several owners of one user: what this shell claimed is its own, and of the others none may be guessed.
-        wanted = default_owner()
-        if kept.lease_id_of(wanted) is None:
-            known = ", ".join(f"{name!r:.200}" for name in (kept.owner, *(each.owner for each in kept.former)))
-            raise click.UsageError(
-                f"several have claimed {job!r:.200} from here, the last one first: {known};"
-                " say which of them you are with --owner NAME, or in HOLDFAST_OWNER"
-            )
+    # Of several owners of one user, an unnamed one is the shell that claimed; no other may be guessed.
+    who = wanted or (default_owner() if len(kept) > 1 else kept[0].owner)
+    if lease_id := next((each.lease_id for each in kept if each.owner == who), None):
+        return lease_id
     if not wanted:
-        return kept.lease_id
-    lease_id = kept.lease_id_of(wanted)
-    if lease_id is None:
+        known = ", ".join(f"{each.owner!r:.200}" for each in kept)
         raise click.UsageError(
-            f"{job!r:.200} was claimed from here by {kept.owner!r:.200} and not by {wanted!r:.200}:"
-            " leave it to that one. Only if both are you, name the owner who claimed it with --owner"
+            f"several have claimed {job!r:.200} from here, the last one first: {known};"
+            " say which of them you are with --owner NAME, or in HOLDFAST_OWNER"
         )
-    return lease_id
+    raise click.UsageError(
+        f"{job!r:.200} was claimed from here by {kept[0].owner!r:.200} and not by {wanted!r:.200}:"
+        " leave it to that one. Only if both are you, name the owner who claimed it with --owner"
+    )
 
 
 def client() -> Holdfast:
-    """Make a client of the server that the options and the environment name. Raises `SettingsError`."""
+    """Return a client of the server that the options and the environment name. Raises `SettingsError`."""
     from holdfast import Holdfast
 
     return Holdfast(answer_seconds=ANSWER_SECONDS, retry_seconds=RETRY_SECONDS, **reach())

@@ -1,4 +1,4 @@
-"""How commands speak: results on standard output, errors as one line on standard error, nothing acts on a terminal."""
+"""Output of the commands: results on standard output, one line per error on standard error, and the exit codes."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.harmless import in_json
-from holdfast.harmless import plain as plain  # noqa: PLC0414 - whoever speaks here has it at hand
+from holdfast.harmless import plain as plain  # noqa: PLC0414 - commands use it from here
 
 if TYPE_CHECKING:
     from holdfast import JobOwner, Metadata, Previous
 
 FOLDED_CELLS_MIN = 10
-"""A column in which a text is folded is no use if it is narrower."""
+"""Folded columns are not narrower."""
 
 OK = 0
 FAILED = 1
@@ -41,19 +41,26 @@ def say(text: str, colour: str | None = None) -> None:
 
 
 def hint(text: str) -> None:
-    """Write a line for people beside the result, so that a pipe carries the result alone."""
+    """Write a line for people to standard error, so that a pipe has the result alone."""
     click.echo(text, err=True)
 
 
 def progress(text: str) -> None:
-    """Write how far a long command has come, over what it said before, where a person looks; empty at its end."""
+    """On a terminal, replace the progress line of a long command; with an empty text, remove it."""
     if sys.stderr.isatty():
         click.echo(f"\r{text}\x1b[K", err=True, nl=False)
 
 
 def complain(text: str) -> None:
-    """Write an error: one line that says what to do next."""
+    """Write an error as one line."""
     click.echo(f"holdfast: {plain(text)}", err=True)
+
+
+def fail(error: Exception) -> int:
+    """Write the error of a long command, with its remedies if it knows any; return the exit code."""
+    progress("")
+    complain(getattr(error, "in_one_line", str(error)))
+    return FAILED
 
 
 def say_json(value: object) -> None:
@@ -63,25 +70,24 @@ def say_json(value: object) -> None:
     click.echo(in_json(msgspec.json.format(msgspec.json.encode(value), indent=2).decode()))
 
 
-def is_terminal() -> bool:
-    """Does a person read standard output?"""
-    return sys.stdout.isatty()
-
-
-def wants_colour() -> bool | None:
-    """False where NO_COLOR or a dumb terminal forbids it; None leaves it to whether this is a terminal."""
-    return False if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" else None
-
-
 def say_json_line(value: object) -> None:
-    """Write one of many results for programs, on a line of its own."""
+    """Write one of many results for programs."""
     import msgspec
 
     click.echo(in_json(msgspec.json.encode(value).decode()))
 
 
+def is_terminal() -> bool:
+    return sys.stdout.isatty()
+
+
+def wants_colour() -> bool | None:
+    """Return False if NO_COLOR or a dumb terminal forbids it; None leaves it to click."""
+    return False if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" else None
+
+
 def say_fields(rows: list[tuple[str, str]]) -> None:
-    """Write what there is to say of one thing: a name and a value in each line."""
+    """Write a name and a value in each line."""
     width = max((len(name) for name, _ in rows), default=0)
     for name, value in rows:
         say(f"  {click.style(f'{name:{width}}', dim=True)}  {plain(value)}")
@@ -90,34 +96,23 @@ def say_fields(rows: list[tuple[str, str]]) -> None:
 def say_table(heads: list[str], rows: list[list[str]], *, folded: tuple[str, ...] = ()) -> None:
     """Write a table. On a terminal the `folded` columns are wrapped to the width that the others leave.
 
-    If that is next to nothing, each row is written as fields instead. Elsewhere nothing is wrapped.
+    Rows become fields if that is too narrow to read. In a pipe nothing is wrapped.
     """
     table = [heads, *([plain(cell) for cell in row] for row in rows)]
     widths = [max(map(cells, column)) for column in zip(*table, strict=True)]
     if is_terminal():
         import shutil
 
-        fitting = _fold_widths(widths, [head in folded for head in heads], shutil.get_terminal_size().columns)
-        if fitting is None:
-            return _say_blocks(heads, table[1:])
-        widths = fitting
+        too_wide = sum(widths) + 2 * (len(widths) - 1) - shutil.get_terminal_size().columns
+        for _ in range(too_wide):
+            width, widest = max((width if heads[at] in folded else 0, -at) for at, width in enumerate(widths))
+            if width <= FOLDED_CELLS_MIN:
+                return _say_blocks(heads, table[1:])
+            widths[-widest] -= 1
     lines = [line for row in table for line in _row_lines(row, widths)]
     if is_terminal():
         lines[0] = click.style(lines[0], bold=True)
     return say("\n".join(lines))
-
-
-def _fold_widths(widths: list[int], is_folded: list[bool], width: int) -> list[int] | None:
-    """Return the widths of columns such that the table fits; None if a folded column would be too narrow to read."""
-    found = list(widths)
-    left = width - 2 * (len(widths) - 1) - sum(each for each, folds in zip(widths, is_folded, strict=True) if not folds)
-    narrowest_first = sorted((each, column) for column, each in enumerate(widths) if is_folded[column])
-    for done, (natural, column) in enumerate(narrowest_first):
-        found[column] = min(natural, left // (len(narrowest_first) - done))
-        if found[column] < min(natural, FOLDED_CELLS_MIN):
-            return None
-        left -= found[column]
-    return found if left >= 0 else None
 
 
 def _row_lines(row: list[str], widths: list[int]) -> list[str]:
@@ -130,22 +125,11 @@ def _row_lines(row: list[str], widths: list[int]) -> list[str]:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """Break a text into lines of at most this width: between words, or within a word that is longer."""
     if cells(text) <= width:
         return [text]
-    lines, line = [], ""
-    for word in text.split(" "):
-        if line and cells(f"{line} {word}") <= width:
-            line = f"{line} {word}"
-            continue
-        if line:
-            lines.append(line)
-        line = word
-        while cells(line) > width:
-            start = beginning(line, width)
-            lines.append(start)
-            line = line[len(start) :]
-    return [*lines, line]
+    from wcwidth import wrap
+
+    return wrap(text, width, break_on_hyphens=False)
 
 
 def cells(text: str) -> int:
@@ -157,14 +141,6 @@ def cells(text: str) -> int:
     return max(0, wcswidth(text))
 
 
-def beginning(text: str, width: int) -> str:
-    """Return as much of a text as fits this many cells, but at least one character."""
-    end = 1
-    while end < len(text) and cells(text[: end + 1]) <= width:
-        end += 1
-    return text[:end]
-
-
 def _say_blocks(heads: list[str], rows: list[list[str]]) -> None:
     """Write each row as lines of its own: its first cell, then what else is known."""
     for first, *others in rows:
@@ -173,21 +149,14 @@ def _say_blocks(heads: list[str], rows: list[list[str]]) -> None:
         say_fields([(head.lower(), cell) for head, cell in fields if cell not in {"", "-"}])
 
 
-# Words that several commands use.
-
-
 def size(size_bytes: int) -> str:
-    """Write how large something is."""
     if size_bytes < 64 * 1024:
         return f"{size_bytes / 1024:.1f} KiB"
     return f"{size_bytes / 1024**2:.1f} MiB" if size_bytes < 1024**3 else f"{size_bytes / 1024**3:.1f} GiB"
 
 
 def previous_words(previous: Previous, now: datetime, attempts: int = 0) -> str:
-    """Say who had a job before, how that ended, and what that one said last.
-
-    `attempts` is how many claims there were since the job last ended well. If there was any, the last one failed.
-    """
+    """Describe the previous owner. With `attempts` since the job last ended well, its release was a failure."""
     from holdfast.cli.shared import times
 
     is_failed = attempts > 0 and previous.ended == "released"
@@ -197,19 +166,17 @@ def previous_words(previous: Previous, now: datetime, attempts: int = 0) -> str:
 
 
 def answered_at(owner: JobOwner) -> datetime:
-    """Return when the server said this, by its own clock, so that no age depends on ours."""
+    """Return when the server answered, by its own clock, so that no age depends on ours."""
     return owner.expires_at - timedelta(seconds=owner.expires_in)
 
 
 def metadata_words(metadata: Metadata) -> str:
-    """Write what was attached: text as it is, fields as key=value."""
-    if metadata is None or isinstance(metadata, str):
-        return metadata or ""
-    return ", ".join(f"{key}={_in_words(value)}" for key, value in metadata.items())
-
-
-def _in_words(value: object) -> str:
-    """Write a value of metadata: text as it is, all else as the JSON that was sent."""
+    """Return text as it is, and fields as key=value."""
     import msgspec
 
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    if metadata is None or isinstance(metadata, str):
+        return metadata or ""
+    fields = {
+        key: value if isinstance(value, str) else msgspec.json.encode(value).decode() for key, value in metadata.items()
+    }
+    return ", ".join(f"{key}={value}" for key, value in fields.items())

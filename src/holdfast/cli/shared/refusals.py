@@ -1,4 +1,4 @@
-"""What becomes of an error: a line that says what to do next, an object for programs, an exit code."""
+"""Errors as one line that says what to do next, as an object for programs, and as an exit code."""
 
 from __future__ import annotations
 
@@ -25,45 +25,64 @@ OPTIONS = {
     "remember_seconds": "--remember",
     "expires_in_seconds": "--expires",
 }
-"""What a server calls a field is called so on the command line."""
+"""The options for the fields that a server names."""
 AROUND = "the `holdfast run` around this command"
-"""Who stands in the circle of a run that waits for the job of the run that started it."""
+"""The outer run in the cycle of a run that waits for a job of the one that started it."""
 LIMIT_CODES = ("quota_exceeded", "lock_limit_exceeded", "capacity_exceeded")
-"""The request is fine and the server is there: somebody has as much as the settings allow."""
-
 SECRET_PREFIXES = ("holdc_", "holds_")
-"""How the secrets of claims and sessions begin."""
+"""The secrets of claims and sessions."""
 
 
 def exit_code(error: HoldfastError) -> int:
-    """Tell the exit code of an error."""
+    return _outcome(error)[1]
+
+
+def as_object(error: HoldfastError) -> dict[str, Any]:
+    """Return an error for programs: its `status`, and everything that it knows."""
+    status, code = _outcome(error)
+    return {**_fields(error), "status": status, "text": str(error), "exit_code": code}
+
+
+def _outcome(error: HoldfastError) -> tuple[str, int]:
+    """Return the status and the exit code of an error."""
     match error:
         case SettingsError():
-            return output.USAGE
+            return "usage", output.USAGE
         case NotInTime():
-            return output.NOT_IN_TIME
+            return "not_in_time", output.NOT_IN_TIME
         case JobHeld():
-            return output.HELD
+            return "held", output.HELD
         case JobDone():
-            return output.DONE
+            return "done", output.DONE
         case Deadlock():
-            return output.DEADLOCK
-        case LeaseLost() | Refused(code="outcome_unknown" | "session_expired"):
-            return output.LOST
+            return "deadlock", output.DEADLOCK
+        case LeaseLost() | Refused(code="session_expired"):
+            return "lost", output.LOST
+        case Refused(code="outcome_unknown"):
+            return "uncertain", output.LOST
         case Refused(code=code) if code in LIMIT_CODES:
-            return output.LIMIT
+            return "refused", output.LIMIT
         case NotAllowed():
-            return output.NOT_ALLOWED
-        case Unreachable() | Refused(status=408 | 429 | 502 | 503 | 504):
-            return output.UNREACHABLE
-        case Refused(status=status) if 400 <= status < 500:  # noqa: PLR2004 - the range in which the request is wrong
-            return output.USAGE
+            return "not_allowed", output.NOT_ALLOWED
+        case Unreachable():
+            return "unreachable", output.UNREACHABLE
+        case Refused(status=408 | 429 | 502 | 503 | 504):
+            return "refused", output.UNREACHABLE
+        case Refused(status=status):
+            return "refused", output.USAGE if status // 100 == 4 else output.UNEXPECTED  # noqa: PLR2004 - 4xx
         case _:
-            return output.UNEXPECTED
+            return "error", output.UNEXPECTED
+
+
+def _fields(error: HoldfastError) -> dict[str, Any]:
+    fields = {name: value for name, value in vars(error).items() if not name.startswith("_")}
+    if others := fields.pop("others", ()):
+        fields["others"] = [_fields(each) for each in others]
+    return fields
 
 
 def sentence(error: HoldfastError) -> str:
-    """Say what went wrong and what to do next, in one line."""
+    """Return what went wrong and what to do next, in one line."""
     match error:
         case JobHeld():
             return f"{_held(error)}; {_what_now(error)}"
@@ -93,13 +112,16 @@ def sentence(error: HoldfastError) -> str:
         case Refused(error="Session not found" | "Session expired"):
             return f"{error} Begin one with `holdfast session start`, or leave it out: unset HOLDFAST_SESSION"
         case Refused(request_id=str(request_id)):
-            return f"{_with_options(str(error))} (request {request_id})"
+            text = str(error)
+            for field, option in OPTIONS.items():
+                text = text.replace(field, option)
+            return f"{text} (request {request_id})"
         case _:
             return str(error)
 
 
 def _token_advice(error: NotAllowed) -> str:
-    """Say where another access token goes. The command of a run has a secret, and nobody gives it another."""
+    """Say where to put another access token; nothing to the command of a run, which has a secret."""
     if error.token_file is not None:
         return " Put the access token there that is valid now."
     if os.environ.get("HOLDFAST_TOKEN", "").startswith(SECRET_PREFIXES):
@@ -107,95 +129,11 @@ def _token_advice(error: NotAllowed) -> str:
     return " Put one of this server into HOLDFAST_TOKEN, or its file into HOLDFAST_TOKEN_FILE."
 
 
-def _with_options(text: str) -> str:
-    for field, option in OPTIONS.items():
-        text = text.replace(field, option)
-    return text
-
-
-def as_object(error: HoldfastError) -> dict[str, Any]:
-    """Say the same to a program. `status` is what to look at."""
-    return {"status": _status(error), **_fields(error), "text": str(error), "exit_code": exit_code(error)}
-
-
 def quoted(word: str) -> str:
-    """Write a word so that a shell takes it as one."""
+    """Quote a word for a shell."""
     import shlex
 
     return shlex.quote(word)
-
-
-def _status(error: HoldfastError) -> str:
-    match error:
-        case NotInTime():
-            return "not_in_time"
-        case JobHeld():
-            return "held"
-        case JobDone():
-            return "done"
-        case Deadlock():
-            return "deadlock"
-        case LeaseLost() | Refused(code="session_expired"):
-            return "lost"
-        case Refused(code="outcome_unknown"):
-            return "uncertain"
-        case NotAllowed(code=code) if code not in LIMIT_CODES:
-            return "not_allowed"
-        case Refused():
-            return "refused"
-        case Unreachable():
-            return "unreachable"
-        case SettingsError():
-            return "usage"
-        case _:
-            return "error"
-
-
-def _fields(error: HoldfastError) -> dict[str, Any]:
-    match error:
-        case JobHeld():
-            return _held_fields(error)
-        case JobDone():
-            return {
-                "job_id": error.job_id,
-                "owner": error.owner,
-                "token": error.token,
-                "completed_at": error.completed_at,
-                "result": error.result,
-                "shown_as": error.shown_as,
-            }
-        case LeaseLost():
-            return {"job_id": error.job_id, "reason": error.reason, "by": error.by, "why": error.why}
-        case Refused():
-            told = {"code": error.code, "error": error.error, "details": error.details, "request_id": error.request_id}
-            more = {"cycle": error.cycle} if isinstance(error, Deadlock) else {"retry_after": error.retry_after}
-            return told | more
-        case Unreachable():
-            return {"url": error.url, "problem": error.problem}
-        case SettingsError():
-            return {"setting": error.setting, "origin": error.origin, "problem": error.problem}
-        case _:
-            return {}
-
-
-def _held_fields(error: JobHeld) -> dict[str, Any]:
-    fields: dict[str, Any] = {
-        "job_id": error.job_id,
-        "owner": error.owner,
-        "metadata": error.metadata,
-        "labels": error.labels,
-        "note": error.note,
-        "claimed_at": error.claimed_at,
-        "last_heartbeat_at": error.last_heartbeat_at,
-        "expires_at": error.expires_at,
-        "same_owner": error.same_owner,
-        "waiting": error.waiting,
-        "retry_after": error.retry_after,
-        "shown_as": error.shown_as,
-    }
-    if error.others:
-        fields["others"] = [_held_fields(each) for each in error.others]
-    return fields
 
 
 def _held(error: JobHeld) -> str:

@@ -1,9 +1,7 @@
-"""Waiting in line: what a command says meanwhile, and how signals end it.
+"""Progress of a wait on standard error, and the signals that end it.
 
-Progress goes to standard error, and only news.
-
-On a terminal it is one line that is written over. Elsewhere it is a line whenever the place or the owner changes. That
-the server is away, that it is back, and that the place was gone by then, is a line that stays, everywhere.
+On a terminal the progress is one line that is replaced. Elsewhere it is a line whenever the position or the owner
+changes. Lines about a server that is away, or a lost position, stay in both.
 """
 
 from __future__ import annotations
@@ -28,8 +26,6 @@ if TYPE_CHECKING:
 
 _CLEAR = "\r\x1b[K"
 _WIDTH = 80
-
-
 _STOPS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -43,12 +39,12 @@ class Stopped(BaseException):
 
 @contextlib.contextmanager
 def orderly_end() -> Iterator[None]:
-    """Let TERM, HUP and QUIT act like Ctrl-C: a wait leaves the line, and a claim is released."""
+    """Let TERM, HUP and QUIT act like Ctrl-C: a wait leaves the queue, and a claim is released."""
 
     def stop(number: int, _frame: FrameType | None) -> None:
         raise Stopped(number)
 
-    # What is ignored stays ignored: that is how nohup works.
+    # Ignored signals stay ignored: that is how nohup works.
     numbers = [number for number in _STOPS if signal.getsignal(number) is not signal.SIG_IGN]
     before = {number: signal.signal(number, stop) for number in numbers}
     try:
@@ -62,7 +58,7 @@ def orderly_end() -> Iterator[None]:
 
 @contextlib.contextmanager
 def waiting(wait: float | None, *, quiet: bool = False) -> Iterator[Callable[[Place], None] | None]:
-    """Give what this yields to a claim as `on_wait`. `wait` is how long it waits."""
+    """Yield the `on_wait` for a claim that waits so long."""
     if quiet:
         yield None
         return
@@ -75,8 +71,6 @@ def waiting(wait: float | None, *, quiet: bool = False) -> Iterator[Callable[[Pl
 
 
 class _Line:
-    """The line that is written over, or the lines where there is no terminal."""
-
     def __init__(self, wait: float) -> None:
         self._wait = wait
         self._is_away = False
@@ -86,7 +80,6 @@ class _Line:
         self._last: tuple[int, str | None] | None = None
 
     def __call__(self, place: Place) -> None:
-        """Show where one stands."""
         if place.away is not None:
             return self._note_absence(place, place.away)
         self.note_presence()
@@ -96,7 +89,6 @@ class _Line:
         return self._show(place)
 
     def note_presence(self) -> None:
-        """Say that the server is back, if it was away."""
         if self._is_away:
             self._is_away, self._last = False, None
             self._note("the server is back")
@@ -112,24 +104,22 @@ class _Line:
         self._note(f"the server is away ({why}); trying {until}")
 
     def _note(self, text: str) -> None:
-        """Say something that stays."""
         self.end()
         output.complain(text)
 
     def _show(self, place: Place) -> None:
         text = words(place)
+        key = (place.position, place.owner.owner if place.owner else None)
         if self._live:
             sys.stderr.write(_CLEAR + _cut(text))
             sys.stderr.flush()
             self._is_dirty = True
-            return
-        key = (place.position, place.owner.owner if place.owner else None)
-        if key != self._last:
+        elif key != self._last:
             self._last = key
             output.hint(text)
 
     def end(self) -> None:
-        """Take the line away."""
+        """Remove the progress line."""
         if self._is_dirty:
             self._is_dirty = False
             sys.stderr.write(_CLEAR)
@@ -137,28 +127,30 @@ class _Line:
 
 
 def words(place: Place) -> str:
-    """Say where one stands: `3rd in line, held by agent-2 for 4 min`."""
+    """Describe a position: `3rd in line, held by agent-2 for 4 min`."""
     if not place.position:
         return "none of the jobs is free yet"
     text = f"{ordinal(place.position)} in line"
-    owner = place.owner
-    if owner is not None:
-        moment = output.answered_at(owner)
-        held = times.span((moment - owner.claimed_at).total_seconds())
+    if (owner := place.owner) is not None:
+        held = times.span((output.answered_at(owner) - owner.claimed_at).total_seconds())
         text += f", held by {owner.shown_as} for {held}"
     return output.plain(text)
 
 
 def ordinal(number: int) -> str:
-    """Write a place: 1st, 2nd, 3rd, 4th, 11th."""
+    """Return 1st, 2nd, 3rd, 4th, 11th."""
     teens = 10 < number % 100 < 20  # noqa: PLR2004 - eleventh to nineteenth
     return f"{number}{'th' if teens else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
 
 
 def _cut(text: str) -> str:
-    """Leave what fits a line of the terminal: a longer one could not be written over."""
+    """Truncate a text to one line of the terminal: a longer one could not be replaced."""
     try:
         width = os.get_terminal_size(sys.stderr.fileno()).columns or _WIDTH
     except OSError:
         width = _WIDTH
-    return text if output.cells(text) < width else output.beginning(text, max(1, width - 2)).rstrip() + "…"
+    if output.cells(text) < width:
+        return text
+    from wcwidth import clip
+
+    return clip(text, 0, max(1, width - 2)).rstrip() + "…"

@@ -1,12 +1,9 @@
-"""What commands have in common that run another one: where it stands on the line, their usual times, what it is told.
-
-A command inside reads here what the `holdfast run` around it told.
-"""
+"""What `run` and `session exec` share: the command after `--`, its environment, and reading that inside it."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, NotRequired, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 import click
 from click.shell_completion import CompletionItem
@@ -19,7 +16,6 @@ if TYPE_CHECKING:
     from holdfast import Claim
 
 OWN_TOKENS = ("HOLDFAST_TOKEN", "HOLDFAST_TOKEN_FILE")
-"""The variables by which a command would find the token of whoever runs it."""
 OF_ONE_JOB = (
     "HOLDFAST_JOB",
     "HOLDFAST_FENCING_TOKEN",
@@ -29,12 +25,11 @@ OF_ONE_JOB = (
     "HOLDFAST_PREVIOUS_ENDED",
     "HOLDFAST_PREVIOUS_NOTE",
 )
-"""The variables that speak of one job. A run inside another does not pass on those of the outer one."""
+"""The variables about one job. A run inside another does not pass on those of the outer one."""
 GRACE_SECONDS = 10
 TTL_SECONDS = 60
 RETRY_SECONDS = 10.0
-"""Nobody sits in front of it: a server that restarts is waited for."""
-
+"""Long enough for a server to restart."""
 
 keeps_token = click.option(
     "--keep-token", is_flag=True, help="Leave your own access token to the command, instead of a secret for this alone."
@@ -42,10 +37,9 @@ keeps_token = click.option(
 
 
 def environment_with(secret: str | None, reached: Mapping[str, str]) -> dict[str, str]:
-    """Return our environment for a command that shall have this secret in place of our token.
+    """Return our environment with a secret in place of our token, and the variables by which the server is found.
 
-    `reached` has the variables by which it finds the server. Without a secret our token and our address stay as they
-    are, and only how to trust the server is added.
+    Without a secret, our token and address stay, and only how to trust the server is added.
     """
     if secret is None:
         return {**os.environ, **{name: reached[name] for name in reached.keys() - {"HOLDFAST_URL"}}}
@@ -54,10 +48,9 @@ def environment_with(secret: str | None, reached: Mapping[str, str]) -> dict[str
 
 
 class WithCommand(click.Command):
-    """A command that takes everything behind `--` as another command to run."""
+    """A command that takes everything after `--` as another command to run."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Cut it off before anything else is read."""
         cut = args.index("--") if "--" in args else len(args)
         ctx.meta[COMMAND] = args[cut + 1 :] if "--" in args else None
         rest = super().parse_args(ctx, args[:cut])
@@ -69,7 +62,7 @@ class WithCommand(click.Command):
         return rest
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Complete the command with files: which program it is, and what it takes, is nothing that we know."""
+        """Complete the command with files."""
         if ctx.meta.get(COMMAND) is not None:
             return [CompletionItem(incomplete, type="file")]
         return super().shell_complete(ctx, incomplete)
@@ -78,20 +71,16 @@ class WithCommand(click.Command):
         return [*super().collect_usage_pieces(ctx), "-- COMMAND..."]
 
 
-# What a command is told of the jobs.
-
-
 class JobEntry(TypedDict):
     """An entry of HOLDFAST_JOBS."""
 
     job: str
     fencing_token: int
-    lease_id: NotRequired[str]
-    """An older `holdfast run` does not tell it."""
+    lease_id: str
 
 
 def environment_for(base: Mapping[str, str], claims: Sequence[Claim]) -> dict[str, str]:
-    """Add what the command is told of its claims. The lease ids are in the environment, never on a command line."""
+    """Add the variables about the claims. Lease ids are in the environment, never on a command line."""
     import msgspec
 
     environment = {name: value for name, value in base.items() if name not in OF_ONE_JOB}
@@ -118,17 +107,8 @@ def environment_for(base: Mapping[str, str], claims: Sequence[Claim]) -> dict[st
     return environment
 
 
-def fencing_tokens(environment: Mapping[str, str]) -> dict[str, int]:
-    """Return the jobs of the `holdfast run` around us, with their fencing tokens."""
-    return {each["job"]: each["fencing_token"] for each in _entries(environment)}
-
-
-def lease_ids(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the jobs of the `holdfast run` around us, with their lease ids."""
-    return {each["job"]: each["lease_id"] for each in _entries(environment) if "lease_id" in each}
-
-
-def _entries(environment: Mapping[str, str]) -> list[JobEntry]:
+def outer_jobs(environment: Mapping[str, str]) -> list[JobEntry]:
+    """Return the jobs of the `holdfast run` around us."""
     import msgspec
 
     try:

@@ -1,4 +1,4 @@
-"""`holdfast move`: all that a data directory holds, into a store that nodes share."""
+"""`holdfast move`: a data directory into a store that nodes share."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from holdfast.cli.shared import output, times
 from holdfast.cli.shared.options import as_json, wants_json
-from holdfast.cli.stores.store import failed
 
 if TYPE_CHECKING:
     from holdfast.engine.moving import Moved
@@ -66,9 +66,9 @@ def move(*, directory: Path, to: str | None) -> int:
             )
         )
     except (JournalError, NotOursError) as error:
-        return failed(error)
+        return output.fail(error)
     except OSError as error:
-        return failed(JournalError(f"{directory}: {reason_of(error)}"))
+        return output.fail(JournalError(f"{directory}: {reason_of(error)}"))
     output.progress("")
     _tell(moved, directory, place.shown)
     return output.OK
@@ -89,7 +89,7 @@ def _key_of(file: Path, size_bytes: int) -> bytes:
 
 def _tell(moved: Moved, directory: Path, to: str) -> None:
     if wants_json():
-        output.say_json({"status": "moved", "from": str(directory), "to": to, **_as_dict(moved)})
+        output.say_json({"status": "moved", "from": str(directory), "to": to, **msgspec.structs.asdict(moved)})
         return
     if moved.was_done:
         output.say(output.plain(f"{directory} was moved to {to} already; now the directory knows it too"))
@@ -108,7 +108,3 @@ def _tell(moved: Moved, directory: Path, to: str) -> None:
         )
     output.hint(output.plain(f"No server starts on {directory} any more."))
     output.hint(output.plain(f"Now start the nodes: holdfast serve --store '{to}'"))
-
-
-def _as_dict(moved: Moved) -> dict[str, object]:
-    return {field: getattr(moved, field) for field in moved.__struct_fields__}

@@ -1,4 +1,4 @@
-"""`holdfast store`: make a store that nodes share, or say that it was restored from a backup."""
+"""`holdfast store`: set up a store that nodes share, or declare it restored from a backup."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def init(*, store: str | None) -> int:
     try:
         authority, is_new = stores.init(place)
     except JournalError as error:
-        return failed(error)
+        return output.fail(error)
     if wants_json():
         output.say_json({"status": "made" if is_new else "there", "authority": authority, "store": place.shown})
     elif is_new:
@@ -75,7 +75,7 @@ def restored(*, store: str | None, yes: bool) -> int:
     try:
         epoch = stores.restored(place)
     except JournalError as error:
-        return failed(error)
+        return output.fail(error)
     if wants_json():
         output.say_json({"status": "restored", "store": place.shown, "epoch": epoch})
         return output.OK
@@ -85,17 +85,7 @@ def restored(*, store: str | None, yes: bool) -> int:
 
 
 def _agrees(shown: str) -> bool:
-    """Ask whether it is meant. Where nobody can be asked, it is not."""
     if not sys.stdin.isatty():
         raise click.UsageError("nobody can be asked here; say --yes if the store was restored from a backup")
     text = f"{shown} was restored from a backup, and no node runs? Fencing tokens jump, which cannot be taken back"
     return click.confirm(output.plain(text), err=True)
-
-
-def failed(error: Exception) -> int:
-    """Say why not, and what can be done, in one line."""
-    from holdfast.journal.base import JournalError
-
-    output.progress("")
-    output.complain(error.in_one_line if isinstance(error, JournalError) else str(error))
-    return output.FAILED

@@ -1,4 +1,4 @@
-"""`holdfast claim`: claim jobs once, keep their lease ids for the commands that follow, and say how it stands."""
+"""`holdfast claim`: claim jobs once, and keep their lease ids for the commands that follow."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from holdfast.cli.shared.options import (
     wants_json,
 )
 from holdfast.cli.shared.refusals import quoted
-from holdfast.cli.shared.waiting import orderly_end
+from holdfast.cli.shared.waiting import orderly_end, waiting
 from holdfast.errors import Refused
 
 if TYPE_CHECKING:
-    from holdfast import ClaimAnyOptions, Holdfast, JobClaim, Previous
+    from holdfast import ClaimAnyOptions, JobClaim
 
 TTL_SECONDS = 120
 
@@ -90,9 +90,24 @@ def claim(
         "redo": redo,
     }
     session = session or from_environment("HOLDFAST_SESSION") or None
+
+    def ask() -> list[JobClaim]:
+        with waiting(wait) as options["on_wait"]:
+            if any_of:
+                return [server.claim_any_job(jobs, session=session, **options)]
+            if len(jobs) > 1:
+                return server.claim_all_jobs(jobs, session=session, **options)
+            return [server.claim_job(jobs[0], session=session, resume=resume, **options)]
+
     with orderly_end(), client() as server:
         try:
-            claims = _ask(server, jobs, any_of=any_of, resume=resume, session=session, options=options, ttl=ttl)
+            try:
+                claims = ask()
+            except Refused as error:
+                if ttl is not None or error.code != "invalid_ttl":
+                    raise
+                options["ttl"] = None  # Our default is too long for this server.
+                claims = ask()
         except KeyboardInterrupt:
             output.complain(f"interrupted; nothing was claimed and you are no longer in line for {', '.join(jobs)}")
             return output.INTERRUPTED
@@ -105,7 +120,7 @@ def claim(
 
 
 def keep(url: str, claims: list[JobClaim]) -> bool:
-    """Keep the lease ids for the commands that follow; False where that cannot be done."""
+    """Keep the lease ids for the commands that follow; return whether that was possible."""
     now = times.now()
     try:
         for each in claims:
@@ -120,60 +135,21 @@ def keep(url: str, claims: list[JobClaim]) -> bool:
 
 
 def describe(claim: JobClaim) -> str:
-    """Say what was got: `github-issue-1842, fencing token 1, until 02:14:05 (2 min)`."""
+    """Describe a claim: `github-issue-1842, fencing token 1, until 02:14:05 (2 min)`."""
     now = times.now()
     began = now if claim.reacquired else claim.claimed_at
     left = times.span((claim.expires_at - began).total_seconds())
     return f"{claim.job_id}, fencing token {claim.token}, until {times.clock(claim.expires_at, now)} ({left})"
 
 
-def before_words(claim: JobClaim, previous: Previous) -> str:
-    """Say who had the job before: `agent-2, released as failed 4 min ago; its note: no disk space`."""
-    return output.previous_words(previous, times.now(), claim.attempts - 1)
-
-
-def attempt_words(claim: JobClaim) -> str:
-    """Say how often the job was tried, if that was more than once."""
-    return f"attempt {claim.attempts}: it has not ended well so far"
-
-
-def _ask(
-    server: Holdfast,
-    jobs: tuple[str, ...],
-    *,
-    any_of: bool,
-    resume: bool,
-    session: str | None,
-    options: ClaimAnyOptions,
-    ttl: int | None,
-) -> list[JobClaim]:
-    """Claim, and show the wait. If nobody asked for a ttl, and ours is too long for the server, its own is taken."""
-    try:
-        return _ask_once(server, jobs, any_of=any_of, resume=resume, session=session, options=options)
-    except Refused as error:
-        if ttl is not None or error.code != "invalid_ttl":
-            raise
-    options["ttl"] = None
-    return _ask_once(server, jobs, any_of=any_of, resume=resume, session=session, options=options)
-
-
-def _ask_once(
-    server: Holdfast,
-    jobs: tuple[str, ...],
-    *,
-    any_of: bool,
-    resume: bool,
-    session: str | None,
-    options: ClaimAnyOptions,
-) -> list[JobClaim]:
-    from holdfast.cli.shared.waiting import waiting
-
-    with waiting(options["wait"]) as options["on_wait"]:
-        if any_of:
-            return [server.claim_any_job(jobs, session=session, **options)]
-        if len(jobs) > 1:
-            return server.claim_all_jobs(jobs, session=session, **options)
-        return [server.claim_job(jobs[0], session=session, resume=resume, **options)]
+def history_lines(claim: JobClaim) -> list[str]:
+    """Describe the previous owner and the attempts: `before: agent-2, released as failed 4 min ago; its note: …`."""
+    lines = []
+    if claim.previous is not None:
+        lines.append(f"before: {output.previous_words(claim.previous, times.now(), claim.attempts - 1)}")
+    if claim.attempts > 1:
+        lines.append(f"attempt {claim.attempts}: it has not ended well so far")
+    return lines
 
 
 def _say(claims: list[JobClaim], *, as_list: bool, shows_lease: bool) -> None:
@@ -184,10 +160,8 @@ def _say(claims: list[JobClaim], *, as_list: bool, shows_lease: bool) -> None:
     for each in claims:
         word = "acquired again:" if each.reacquired else "acquired"
         output.say(f"{click.style(word, fg='green')} {output.plain(describe(each))}")
-        if each.previous is not None:
-            output.say(output.plain(f"before: {before_words(each, each.previous)}"))
-        if each.attempts > 1:
-            output.say(attempt_words(each))
+        for line in history_lines(each):
+            output.say(output.plain(line))
         if shows_lease:
             output.say(f"lease {output.plain(each.lease_id)}")
     if output.is_terminal() and not shows_lease:

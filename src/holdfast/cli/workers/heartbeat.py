@@ -1,4 +1,4 @@
-"""`holdfast heartbeat` and `holdfast note`: renew a claim that was made from here, and say how far the work is."""
+"""`holdfast heartbeat` and `holdfast note`: renew a claim and report progress."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from datetime import timedelta
 import click
 import msgspec
 
-from holdfast.cli.shared import leases, output, times
-from holdfast.cli.shared.options import Duration, as_json, asks_server, client, find_lease_id, names_own_job, wants_json
+from holdfast.cli.shared import leases, times
+from holdfast.cli.shared.options import Duration, as_json, asks_server, client, find_lease_id, names_own_job, report
 
 
 @click.command(short_help="Renew a claim.")
@@ -46,11 +46,9 @@ def _renew(word: str, job: str, *, note: str | None, ttl: int | None, lease: str
         kept = leases.own().find(server.url, job)
     now = times.now()
     until = now + timedelta(seconds=seconds)
-    if kept is not None and kept.lease_id == lease_id:
-        renewed = msgspec.structs.replace(kept, until_ms=times.wall_ms(until))
+    if kept and kept[0].lease_id == lease_id:
+        renewed = msgspec.structs.replace(kept[0], until_ms=times.wall_ms(until))
         with contextlib.suppress(OSError):  # It was renewed all the same.
             leases.own().keep(renewed, times.wall_ms(now))
-    if wants_json():
-        output.say_json({"status": "renewed", "job_id": job, "expires_in": seconds, "expires_at": until})
-        return
-    output.say(output.plain(f"{word} {job}, until {times.clock(until, now)} ({times.span(seconds)})"))
+    value = {"status": "renewed", "job_id": job, "expires_in": seconds, "expires_at": until}
+    report(value, f"{word} {job}, until {times.clock(until, now)} ({times.span(seconds)})")

@@ -1,4 +1,4 @@
-"""`holdfast owner` and `holdfast jobs`: who owns a job, who owns what, and how alive each of them looks."""
+"""`holdfast owner` and `holdfast jobs`: who owns a job, who owns what, and how alive each owner looks."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def jobs(
 
 
 def _say_jobs(heads: list[str], found: Sequence[JobOwner | JobThen], rows: list[list[str]]) -> None:
-    """Write the table, with labels if there are any: an empty column would cost all others room."""
+    """Write the table, with a column for labels if there are any."""
     if any(each.labels for each in found):
         heads = [*heads, "LABELS"]
         rows = [[*row, output.metadata_words(each.labels)] for row, each in zip(rows, found, strict=True)]
@@ -90,26 +90,29 @@ def _say_jobs(heads: list[str], found: Sequence[JobOwner | JobThen], rows: list[
 
 
 def _say_then(then: JobsThen, kind: str) -> None:
-    """Say who had what at a moment."""
     if wants_json():
         output.say_json(then)
         return
     now = times.now()
     at = then.at or now
     if then.jobs:
-        rows = [_row_then(each, at, now) for each in then.jobs]
+        rows = [
+            [
+                each.job_id,
+                each.shown_as,
+                times.clock(each.claimed_at, now),
+                times.span((at - each.claimed_at).total_seconds()),
+                times.span(each.ttl),
+                str(each.token),
+            ]
+            for each in then.jobs
+        ]
         _say_jobs(["JOB", "OWNER", "SINCE", "AGE", "TTL", "FENCING TOKEN"], then.jobs, rows)
         output.hint(
             f"as of {times.clock(at, now)} ({times.ago(at, now)}), record {then.record}; times to live as claimed"
         )
     else:
         output.hint(f"no job{kind} was claimed at {times.clock(at, now)} ({times.ago(at, now)}), record {then.record}")
-
-
-def _row_then(job: JobThen, at: datetime, now: datetime) -> list[str]:
-    age = times.span((at - job.claimed_at).total_seconds())
-    since = times.clock(job.claimed_at, now)
-    return [job.job_id, job.shown_as, since, age, times.span(job.ttl), str(job.token)]
 
 
 def _row(job: JobOwner) -> list[str]:
@@ -158,7 +161,7 @@ def _say_not_held(status: JobStatus) -> None:
     if status.available_at is not None:
         left = times.span((status.available_at - now).total_seconds())
         rows.append(("closed until", f"{times.clock(status.available_at, now)} ({left} left)"))
-    if status.status != "done":  # Who was there before is who has done it.
+    if status.status != "done":  # The previous owner is the one that has done it.
         rows += _rows_of_any_status(status, now)
     output.say_fields(rows)
     if status.status == "done":
@@ -166,7 +169,6 @@ def _say_not_held(status: JobStatus) -> None:
 
 
 def _rows_of_any_status(status: JobStatus, now: datetime) -> list[tuple[str, str]]:
-    """Say what is true whether it is held or not."""
     rows: list[tuple[str, str]] = []
     if status.waiting:
         rows.append(("waiting", f"{status.waiting} (who: holdfast why {quoted(status.job_id)})"))

@@ -1,4 +1,4 @@
-"""`holdfast release` and `holdfast transfer`: give a claim back, or hand it to somebody else without a gap."""
+"""`holdfast release` and `holdfast transfer`: release a claim, or hand it to another owner without a gap."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from holdfast.cli.shared.options import (
     client,
     find_lease_id,
     names_own_job,
+    report,
     wants_json,
 )
 from holdfast.cli.workers import claim
@@ -55,11 +56,7 @@ def release(
         lease_id = find_lease_id(server.url, job, lease, owner)
         try:
             server.release_job(
-                job,
-                lease_id,
-                outcome=outcome,
-                result=result,
-                remember=(remember or REMEMBER_SECONDS) if done else None,
+                job, lease_id, outcome=outcome, result=result, remember=(remember or REMEMBER_SECONDS) if done else None
             )
         except LeaseLost:
             _forget(server.url, job, lease_id)
@@ -69,12 +66,13 @@ def release(
                 raise
             server.release_job(job, lease_id)
             _forget(server.url, job, lease_id)
-            raise _not_remembered(job, error) from None
+            told = f"{job} was released, but it is NOT remembered as done"
+            raise Refused(
+                error.status, error.code, told, error.details, error.request_id, retry_after=error.retry_after
+            ) from None
         _forget(server.url, job, lease_id)
-    if wants_json():
-        output.say_json({"status": "released", "job_id": job, "outcome": outcome})
-        return
-    output.say(output.plain(f"released {job}" + (f" as {outcome}" if outcome else "")))
+    text = f"released {job}" + (f" as {outcome}" if outcome else "")
+    report({"status": "released", "job_id": job, "outcome": outcome}, text)
 
 
 @click.command(short_help="Hand a claim to another owner.")
@@ -98,20 +96,13 @@ def transfer(
         lease_id = find_lease_id(server.url, job, lease, owner)
         given = server.transfer_job(job, lease_id, to_owner, ttl=ttl, reason=reason)
         claim.keep(server.url, [given])
-    if wants_json():
-        output.say_json({"status": "transferred", **msgspec.structs.asdict(given)})
-        return
-    output.say(output.plain(f"handed to {to_owner}: {claim.describe(given)}"))
-    output.say(f"lease {output.plain(given.lease_id)}")
-
-
-def _not_remembered(job: str, error: Refused) -> Refused:
-    """Say what was done in place of what was refused."""
-    told = f"{job} was released, but it is NOT remembered as done"
-    return Refused(error.status, error.code, told, error.details, error.request_id, retry_after=error.retry_after)
+    value = {"status": "transferred", **msgspec.structs.asdict(given)}
+    report(value, f"handed to {to_owner}: {claim.describe(given)}")
+    if not wants_json():
+        output.say(f"lease {output.plain(given.lease_id)}")
 
 
 def _forget(url: str, job: str, lease_id: str) -> None:
     kept = leases.own().find(url, job)
-    if kept is not None and kept.lease_id == lease_id:
+    if kept and kept[0].lease_id == lease_id:
         leases.own().forget(url, job)

@@ -1,13 +1,12 @@
-"""`holdfast run`: claim, run a command while the claim is renewed, release. The whole loop in one command.
+"""`holdfast run`: claim, run a command while the claim is renewed, release.
 
-The command runs only while the claim is ours, and is stopped before it could be lost. Whatever happens, the claim is
-given back when it is over.
+The command runs only while the claim is ours, and is stopped before it could be lost. In any case it is released.
 """
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import click
 
@@ -26,23 +25,23 @@ from holdfast.cli.shared.options import (
     reach,
 )
 from holdfast.cli.shared.refusals import AROUND, exit_code, sentence
-from holdfast.cli.shared.waiting import orderly_end
+from holdfast.cli.shared.waiting import orderly_end, waiting
 from holdfast.cli.shared.with_command import (
     GRACE_SECONDS,
     RETRY_SECONDS,
     WithCommand,
     environment_for,
     environment_with,
-    fencing_tokens,
     keeps_token,
+    outer_jobs,
 )
-from holdfast.cli.workers.claim import attempt_words, before_words, describe
+from holdfast.cli.workers.claim import describe, history_lines
 from holdfast.errors import Deadlock, HoldfastError, JobHeld, LeaseLost, Refused, ServerError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast import Claim, ClaimAnyOptions, Claims, Holdfast, Metadata
+    from holdfast import Claim, ClaimAnyOptions, Claims, Holdfast
 
 EPILOG = """\
 \b
@@ -61,22 +60,6 @@ It ends with the command's own exit code, 128 + n for signal n. Otherwise: 1 hel
 time (-w), both replaced by -E; 12 already done, 13 deadlock, 20 lost, 75 a limit is reached (with --remember also:
 the command succeeded, and that is not remembered), 126 and 127 as a shell has them.
 """
-
-
-class RunOptions(NamedTuple):
-    """What the options ask for, beside the jobs and the command."""
-
-    wait: float
-    ttl: int | None
-    any_one: bool
-    grace: int
-    remember: int | None
-    redo: bool
-    owner: str | None
-    metadata: Metadata
-    labels: dict[str, str] | None
-    quiet: bool
-    keep_token: bool
 
 
 @click.command(cls=WithCommand, epilog=EPILOG, short_help="Run a command while a job is yours.")
@@ -137,25 +120,27 @@ def run(
 
     if no_wait and wait is not None:
         raise click.UsageError("-n does not wait and -w does; use one of them")
-    options = RunOptions(
-        wait=0.0 if no_wait else float("inf") if wait is None else float(wait),
-        ttl=ttl,
-        any_one=any_one,
-        grace=grace,
-        remember=remember,
-        redo=redo,
-        owner=owner or from_environment("HOLDFAST_OWNER"),
-        metadata=metadata_of(metadata, pairs),
-        labels=labels_of(labels),
-        quiet=quiet,
-        keep_token=keep_token,
-    )
+    seconds = 0.0 if no_wait else float("inf" if wait is None else wait)
+    options: ClaimAnyOptions = {
+        "wait": seconds,
+        "ttl": ttl,
+        "redo": redo,
+        "owner": owner or from_environment("HOLDFAST_OWNER"),
+        "metadata": metadata_of(metadata, pairs),
+        "labels": labels_of(labels),
+    }
+    command = context.meta[completion.COMMAND]
+    # A signal may come while the wait is still shown: what is claimed by then has to be known here.
     got: list[Claim | Claims] = []
     with orderly_end(), Holdfast(retry_seconds=RETRY_SECONDS, **reach()) as server:
         try:
-            if options.wait and not any_one:
+            if seconds and not any_one:
                 refuse_jobs_of_outer_run(server, jobs)
-            claim(server, jobs, options, got)
+            with waiting(seconds, quiet=quiet) as options["on_wait"]:
+                if any_one or len(jobs) > 1:
+                    got.append((server.claim_any if any_one else server.claim_all)(jobs, **options))
+                else:
+                    got.append(server.claim(jobs[0], **options))
         except JobHeld as error:
             if conflict is None:
                 raise
@@ -163,86 +148,62 @@ def run(
             return conflict
         except BaseException:
             for held in got:
-                give_back(held, None)
+                release(held, None)
             raise
-        return run_held(server, got[0], context.meta[completion.COMMAND], options)
+        return run_held(server, got[0], command, grace=grace, remember=remember, quiet=quiet, keep_token=keep_token)
 
 
 def refuse_jobs_of_outer_run(server: Holdfast, jobs: Sequence[str]) -> None:
     """Raise `Deadlock` if the `holdfast run` around us has one of the jobs: it waits for us.
 
-    The server cannot know, because each has an owner of its own. An environment that outlived its run says nothing.
+    The server cannot know, because each has an owner of its own. An environment that outlived its run is ignored.
     """
-    for job, token in fencing_tokens(os.environ).items():
-        if job in jobs and server.check(job, token):
-            circle = ("this command", job, AROUND)
+    for each in outer_jobs(os.environ):
+        if each["job"] in jobs and server.check(each["job"], each["fencing_token"]):
+            circle = ("this command", each["job"], AROUND)
             raise Deadlock(409, "deadlock", "Deadlock", cycle=circle)
 
 
-def claim(server: Holdfast, jobs: Sequence[str], options: RunOptions, got: list[Claim | Claims]) -> None:
-    """Claim what is asked for, and show the wait. What is claimed is put into `got` at once.
-
-    A signal may come before the wait is no longer shown: what is held by then must be known to whoever gives it back.
-    """
-    from holdfast.cli.shared.waiting import waiting
-
-    terms: ClaimAnyOptions = {
-        "wait": options.wait,
-        "ttl": options.ttl,
-        "redo": options.redo,
-        "owner": options.owner,
-        "metadata": options.metadata,
-        "labels": options.labels,
-    }
-    with waiting(options.wait, quiet=options.quiet) as terms["on_wait"]:
-        if options.any_one:
-            got.append(server.claim_any(jobs, **terms))
-        elif len(jobs) > 1:
-            got.append(server.claim_all(jobs, **terms))
-        else:
-            got.append(server.claim(jobs[0], **terms))
-
-
-def run_held(server: Holdfast, held: Claim | Claims, command: Sequence[str], options: RunOptions) -> int:
-    """Run the command, and give back what is held, whatever happens. So nothing may be done before the first `try`."""
+def run_held(
+    server: Holdfast,
+    held: Claim | Claims,
+    command: Sequence[str],
+    *,
+    grace: int,
+    remember: int | None,
+    quiet: bool,
+    keep_token: bool,
+) -> int:
+    """Run the command, and release what is held in any case. So nothing may be done before the first `try`."""
     try:
+        from holdfast import Claims
         from holdfast.supervision.supervisor import run_child
 
-        claims = _each(held)
-        secret = None if options.keep_token else _secret_of(server, claims[0])
+        claims = tuple(held) if isinstance(held, Claims) else (held,)
+        secret = None if keep_token else _secret_of(server, claims[0])
         base = environment_with(secret, server.environment)
     except BaseException:
         # Nothing of it ran: the job did not fail.
-        give_back(held, None)
+        release(held, None)
         raise
     try:
-        if not options.quiet:
+        if not quiet:
             _announce(claims)
         ended = run_child(
-            command,
-            environment=environment_for(base, claims),
-            held=held,
-            grace_seconds=options.grace,
-            say=output.complain,
+            command, environment=environment_for(base, claims), held=held, grace_seconds=grace, say=output.complain
         )
     except BaseException:
-        give_back(held, "failed")
+        release(held, "failed")
         raise
-    if ended.returncode == 0 and options.remember is not None:
-        code = give_back_as_done(held, claims, options.remember)
+    if ended.returncode == 0 and remember is not None:
+        code = release_as_done(held, claims, remember)
         return output.LOST if ended.lost else code
-    lost = give_back(held, "failed" if ended.returncode else None, is_stopped=ended.lost)
+    lost = release(held, "failed" if ended.returncode else None, is_stopped=ended.lost)
     return output.LOST if lost or ended.lost else ended.returncode
 
 
-def _each(held: Claim | Claims) -> tuple[Claim, ...]:
-    from holdfast import Claims
-
-    return tuple(held) if isinstance(held, Claims) else (held,)
-
-
 def _secret_of(server: Holdfast, claim: Claim) -> str:
-    """Return the secret for what we hold, in place of the token. All of one claim have the same."""
+    """Return the secret that replaces the token. All jobs of one claim have the same."""
     try:
         return server.claim_secret(claim.job_id, claim.lease_id)
     except Refused as error:
@@ -255,7 +216,6 @@ def _secret_of(server: Holdfast, claim: Claim) -> str:
 
 
 def _announce(claims: Sequence[Claim]) -> None:
-    """Say what was got and who was there before, beside the command's own output."""
     for each in claims:
         word = "acquired again:" if each.reacquired else "acquired"
         output.hint(f"holdfast: {word} {output.plain(describe(each.record))}")
@@ -263,14 +223,12 @@ def _announce(claims: Sequence[Claim]) -> None:
             output.hint(
                 'holdfast: this access token had the job already (reentrant = "holder"): another command may work on it'
             )
-        if each.previous is not None:
-            output.hint(f"holdfast: before: {output.plain(before_words(each.record, each.previous))}")
-        if each.attempts > 1:
-            output.hint(f"holdfast: {attempt_words(each.record)}")
+        for line in history_lines(each.record):
+            output.hint(f"holdfast: {output.plain(line)}")
 
 
-def give_back(held: Claim | Claims, outcome: str | None, *, is_stopped: bool = False) -> bool:
-    """Release; True if it was lost. Of a command that was stopped for it nobody need be told to stop."""
+def release(held: Claim | Claims, outcome: str | None, *, is_stopped: bool = False) -> bool:
+    """Release; return whether it was lost. The advice to stop is left out if the command was stopped for that."""
     try:
         held.release(outcome=outcome)
     except LeaseLost as error:
@@ -281,19 +239,19 @@ def give_back(held: Claim | Claims, outcome: str | None, *, is_stopped: bool = F
     return False
 
 
-def give_back_as_done(held: Claim | Claims, claims: Sequence[Claim], remember: float) -> int:
-    """Release as done; return the exit code. What the server does not want to remember is given back all the same."""
+def release_as_done(held: Claim | Claims, claims: Sequence[Claim], remember: float) -> int:
+    """Release as done; return the exit code. If the server refuses to remember that, the claim is released anyway."""
     try:
         held.release(outcome="done", remember=remember)
     except LeaseLost as error:
         output.complain(str(error))
         return output.LOST
     except Refused as error:
-        # What was refused is still ours. What was remembered is given back already.
+        # Refused jobs are still ours. Those that are remembered are released already.
         jobs = ", ".join(each.job_id for each in claims if not each.released)
         is_known = "is not known to be" if error.code == "outcome_unknown" else "is NOT"
         output.complain(f"the command succeeded, but {jobs} {is_known} remembered as done: {error}")
-        return output.LOST if give_back(held, None) else exit_code(error)
+        return output.LOST if release(held, None) else exit_code(error)
     except HoldfastError as error:
         output.complain(f"whether the job is remembered as done is not known; the claim ends by itself: {error}")
         return exit_code(error)
