@@ -12,8 +12,7 @@ import pytest
 
 from holdfast.errors import Unreachable
 from holdfast.mcp import mounted, tools
-from holdfast.mcp.asgi import Application, Receive, Scope, Send
-from holdfast.mcp.backend import Backend
+from holdfast.mcp.mounted import Application, Receive, Scope, Send
 from holdfast.mcp.named_session import NamedSession
 from tests.mcp.hosts import Home, run
 from tests.support import callers
@@ -179,7 +178,7 @@ def test_claim_that_could_not_be_told_leaves_no_session() -> None:
         client.end_session.side_effect = end
         asked = tools.read_arguments("claim_job", {"job": "job", "owner": "ana"}, "http")
         with pytest.raises(Unreachable):
-            await Backend(NamedSession(client, None)).call(asked)
+            await NamedSession(client, None).call(asked)
         assert ended == ["new"]
 
     run(test())

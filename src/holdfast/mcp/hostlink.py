@@ -1,6 +1,6 @@
-"""An MCP process below its host: which agent makes a call, and the session that it shares with the guard's hooks.
+"""The link of an MCP process with the guard's hooks: which agent makes a call, and the session that both share.
 
-`holdfast.guard.link` explains how both sides find each other.
+`holdfast.guard.link` explains how they find each other.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ _HIDDEN = (
 
 
 class HostLink:
-    """An MCP process and its host, in the state folder of the guard."""
-
     def __init__(self, owner: str | None, environment: Mapping[str, str], url: str | None) -> None:
         """`owner` is a name that was given. Raises `StateError` and the guard's `RefusedError`."""
         self._base = state.base_of(environment)
@@ -63,7 +61,7 @@ class HostLink:
         return found if found is not None and found.agent and is_only_session else None
 
     def shared_session(self, folder: str = "") -> Session | None:
-        """Return the session that the guard keeps for an agent, the main one unless its folder is given."""
+        """Return the session that the guard keeps for an agent: the main one, or that of a folder."""
         folder = folder or (link.main_folder(self._base, self._mark) if self._mark else "")
         found = state.read_session(folder) if folder else None
         if found is None or not found.is_proven:
@@ -83,25 +81,24 @@ class HostLink:
         return link.is_of_another_host(self._base, session_id, self._mark)
 
     def publish(self, session_id: str, secret: str, owner: str, ttl_seconds: float) -> None:
-        """Show the guard which session this process uses; it is no error if that is not possible."""
-        if self._registration is None:
-            return
+        """Show the guard which session this process uses."""
         from_url, from_config = self._found_by
-        session = Session(
-            {
-                "id": session_id,
-                "secret": secret,
-                "owner": owner,
-                "urls": self._urls,
-                "ca_file": self._ca_file,
-                "from_url": from_url,
-                "from_config": from_config,
-                "ttl_seconds": ttl_seconds,
-                "host": self._mark,
-                "is_proven": True,
-            }
+        self._write(
+            Session(
+                {
+                    "id": session_id,
+                    "secret": secret,
+                    "owner": owner,
+                    "urls": self._urls,
+                    "ca_file": self._ca_file,
+                    "from_url": from_url,
+                    "from_config": from_config,
+                    "ttl_seconds": ttl_seconds,
+                    "host": self._mark,
+                    "is_proven": True,
+                }
+            )
         )
-        self._write(session)
 
     def withdraw(self) -> None:
         """Show the guard that this process uses no session."""
@@ -120,7 +117,7 @@ class HostLink:
 
 
 def open_link(owner: str | None, environment: Mapping[str, str], url: str | None) -> tuple[HostLink | None, str | None]:
-    """Return the link to the guard, if there can be one, and a warning for the agent."""
+    """Return the link, if there can be one, and a warning for the agent."""
     try:
         found = HostLink(owner, environment, url)
     except BadServerError:

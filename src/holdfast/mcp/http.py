@@ -1,7 +1,7 @@
-"""The tools over streamable HTTP, as an ASGI application: one request, one JSON response, and no state in between.
+"""The tools over streamable HTTP, as an ASGI application: one request, one JSON response, no state in between.
 
-Only authenticated requests arrive here (`mounted`). If the client disconnects, its call is cancelled, so that it leaves
-the queue in which it waits.
+Only authenticated requests arrive here (`mounted`). If the client disconnects, its call is cancelled and leaves the
+queue in which it waits.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from holdfast.client.operations.effects import Open
 from holdfast.client.operations.effects import Send as SendRequest
 from holdfast.client.transports.base import headers_for, payload_of
 from holdfast.errors import Unreachable
-from holdfast.mcp.agent import AgentClient
-from holdfast.mcp.asgi import Ask, Receive, Scope, Send, headers_of
+from holdfast.mcp.mounted import Ask, Receive, Scope, Send, headers_of
 from holdfast.mcp.named_session import SECRET_PREFIX, NamedSession
 from holdfast.mcp.sdk_server import Context, server_of
+from holdfast.mcp.session import AgentClient
 
 SESSION_HEADER = "holdfast-session"
 BODY_BYTES_MAX = 65_536
@@ -42,7 +42,6 @@ class InProcessTransport:
         self.finishing: set[asyncio.Task[Any]] = set()
 
     async def send(self, request: SendRequest) -> Answer:
-        """Return the response, whatever its status. Raises `Unreachable` if it does not come in time."""
         body = payload_of(request) or b""
         headers = headers_for(request.bearer or self._token, request)
         try:
@@ -52,11 +51,10 @@ class InProcessTransport:
             raise Unreachable("this server", "the answer did not come in time") from None
 
     async def stream(self, _opening: Open) -> NoReturn:
-        """Refuse: no tool opens a stream."""
         raise Unreachable("this server", "there are no streams inside of it", was_sent=False)
 
     async def close(self) -> None:
-        """Wait for releases under way."""
+        """Wait for releases that are under way."""
         if self.finishing:
             await asyncio.wait(self.finishing)
 
@@ -79,8 +77,6 @@ class InProcessClient(AgentClient):
 
 
 class Tools:
-    """The application."""
-
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
         self._manager = StreamableHTTPSessionManager(
@@ -94,7 +90,6 @@ class Tools:
         self._is_ready = asyncio.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
         if self._running is None:  # The manager has to end in the task that began it.
             self._running = asyncio.create_task(self._run())
         await self._is_ready.wait()
@@ -117,7 +112,7 @@ class Tools:
 
 
 async def _cancel_on_disconnect(application: Any, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ANN401
-    """Run an application with the whole body of a request, and cancel it when the client disconnects."""
+    """Run an application with the whole body of a request; cancel it when the client disconnects."""
     body = bytearray()
     more = True
     while more:

@@ -1,12 +1,17 @@
-"""The session behind stdio: kept by one process for one owner, whatever the model forgets.
+"""The session behind stdio, kept by one process for one owner.
 
     claim_job ──► a claim of the session, renewed in the background until it is released, lost, or this process ends
-    wait_for_job ──► a place in a queue (`waits`), kept between two calls
+    wait_for_job ──► a position in a queue, kept between two calls (`Waits`)
 
 Lease ids, tickets and the session's secret stay in here. The model knows jobs by their names alone.
 
-**Losses.** The client reports each loss immediately (L9). It is recorded, also for the next process, and returned with
-the next result, whichever tool that is of. It is returned once.
+**Losses.** The client reports each loss immediately (L9). It is recorded, also for the next process, and returned once,
+with the next result of any tool.
+
+**Waits.** Hosts cancel a call after a minute, and a queue may take longer. A call waits for a while and returns the
+position, and the task behind it goes on waiting, so that nobody is served before the model while it thinks. If the
+model does not come back within `PLACE_SECONDS`, the position is given up, and so is the job if it was granted
+meanwhile: the model does not know that it has it, and others wait.
 
 **Sharing.** If the guard's hooks know the agent, its session is the guard's (`hostlink`): before each call, the claims
 that the guard made are adopted, and at the end the session is left to the guard.
@@ -24,43 +29,46 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from msgspec import UNSET
 
-from holdfast import AsyncClaim, AsyncSession, JobDone, JobHeld, JobStatus, LeaseLost, Refused
+from holdfast import AsyncClaim, AsyncSession, JobDone, JobHeld, JobStatus, LeaseLost, Place, Refused
 from holdfast.client.options import OnWait
 from holdfast.errors import HoldfastError, Unreachable
 from holdfast.mcp import results, tools
-from holdfast.mcp.agent import AgentClient, detach, detach_claim
-from holdfast.mcp.backend import GONE_STATUSES, Acquired, AgentSession, Tool, Waiting
 from holdfast.mcp.memory import TOLD_MAX, BadMemoryError, Left, Memory
 from holdfast.mcp.results import RefusedError, Result
-from holdfast.mcp.waits import Waits
+from holdfast.mcp.session import GONE_STATUSES, Acquired, AgentClient, AgentSession, Waiting
+from holdfast.mcp.tools import PLACE_SECONDS
 
 if TYPE_CHECKING:
     from holdfast.guard.state import Session
     from holdfast.mcp.hostlink import HostLink
 
 LEAVE_SECONDS = 2.0
-"""How long background tasks may take at the end."""
+"""The timeout for background tasks at the end."""
 RETRY_SECONDS = 1.0
 CLAIMS_MAX = 1_000
 """Each is renewed, and listed for the next process."""
+WAITS_MAX = 20
+"""Each is an open request."""
 
 T = TypeVar("T")
+Claim: TypeAlias = Callable[[str, OnWait], Coroutine[Any, Any, AsyncClaim]]
+"""Claims a job, for as long as it takes, and reports the position meanwhile."""
 
 log = logging.getLogger("holdfast.mcp")
 
 
 class BackgroundTasks:
-    """What goes on when the call that began it is cancelled or over."""
+    """Tasks that go on when the call that started them is cancelled or over."""
 
     def __init__(self) -> None:
         self.unfinished: set[asyncio.Task[Any]] = set()
 
     def start(self, work: Coroutine[object, object, T]) -> asyncio.Task[T]:
-        """Start a task. A caller that waits for it shields it."""
+        """Start a task. A caller that waits for it has to shield it."""
         task = asyncio.get_running_loop().create_task(work)
         self.unfinished.add(task)
         task.add_done_callback(self._finish)
@@ -86,6 +94,115 @@ class BackgroundTasks:
             task.exception()  # Its caller may have been cancelled; retrieving it keeps asyncio from reporting it.
 
 
+class _Wait:
+    """The wait for one job, and how many calls wait for it: a model may call several times."""
+
+    def __init__(self) -> None:
+        self.task: asyncio.Task[AsyncClaim]
+        self.place: Place | None = None
+        self._calls = 0
+        self._give_up_timer: asyncio.TimerHandle | None = None
+
+    def set_place(self, place: Place) -> None:
+        self.place = place
+
+    def enter(self) -> None:
+        self._calls += 1
+        self.stop_timer()
+
+    def leave(self, give_up: Callable[[], None]) -> None:
+        """Give up, unless another call waits or comes back in time."""
+        self._calls -= 1
+        self.stop_timer()
+        if not self._calls:
+            self._give_up_timer = asyncio.get_running_loop().call_later(PLACE_SECONDS, give_up)
+
+    def stop_timer(self) -> None:
+        if self._give_up_timer is not None:
+            self._give_up_timer.cancel()
+
+    @property
+    def has_claim(self) -> bool:
+        return self.task.done() and not self.task.cancelled() and self.task.exception() is None
+
+
+class Waits:
+    """All waits of one session. `release` is called for a granted job to which no call came back."""
+
+    def __init__(self, claim: Claim, release: Callable[[str], None]) -> None:
+        self._claim = claim
+        self._release = release
+        self._waits: dict[str, _Wait] = {}
+
+    async def visit(self, job: str, seconds: float) -> AsyncClaim | Place | None:
+        """Wait for a job; return the place if it is not granted in time, or if the wait was ended; None if unknown.
+
+        Raises what the wait raised, and `RefusedError` if there are too many waits.
+        """
+        wait = self._waits.get(job) or self._begin(job)
+        wait.enter()
+        try:
+            await asyncio.wait({wait.task}, timeout=seconds)
+        finally:
+            wait.leave(lambda: self._give_up(job, wait))
+        # The result of a cancelled task would cancel its reader, and with it the whole server.
+        if not wait.task.done() or wait.task.cancelled():
+            return wait.place
+        wait.stop_timer()
+        if self._waits.get(job) is wait:
+            del self._waits[job]
+        return wait.task.result()
+
+    def is_granted(self, job: str) -> bool:
+        """Return whether a job was granted between two calls, and the model does not know it yet."""
+        wait = self._waits.get(job)
+        return wait is not None and wait.has_claim
+
+    def take_granted(self) -> list[str]:
+        """Return the jobs that were granted between two calls, once."""
+        jobs = [job for job, wait in self._waits.items() if wait.has_claim]
+        for job in jobs:
+            self._waits.pop(job).stop_timer()
+        return jobs
+
+    def end(self, job: str) -> None:
+        wait = self._waits.pop(job, None)
+        if wait is not None:
+            wait.stop_timer()
+            wait.task.cancel()
+
+    def places(self) -> dict[str, int | None]:
+        """Return the positions by job; None where it is not known yet."""
+        return {
+            job: None if wait.place is None else wait.place.position
+            for job, wait in sorted(self._waits.items())
+            if not wait.task.done()
+        }
+
+    def end_all(self) -> set[asyncio.Task[Any]]:
+        """End all waits; return their tasks, which take a moment."""
+        tasks = {wait.task for wait in self._waits.values()}
+        for job in tuple(self._waits):
+            self.end(job)
+        return tasks
+
+    def _begin(self, job: str) -> _Wait:
+        if len(self._waits) >= WAITS_MAX:
+            raise RefusedError(f"you stand in {WAITS_MAX} lines already: wait for one of those jobs first")
+        wait = self._waits[job] = _Wait()
+        wait.task = asyncio.create_task(self._claim(job, wait.set_place), name=f"waits for {job}")
+        return wait
+
+    def _give_up(self, job: str, wait: _Wait) -> None:
+        if self._waits.get(job) is not wait:
+            return
+        del self._waits[job]
+        if wait.has_claim:
+            self._release(job)
+        elif not wait.task.cancel() and not wait.task.cancelled():
+            wait.task.exception()  # Retrieving it keeps asyncio from reporting it.
+
+
 class KeptSession(AgentSession[AsyncClaim]):
     """The session of one owner in one process, with its claims and waits."""
 
@@ -103,8 +220,8 @@ class KeptSession(AgentSession[AsyncClaim]):
     ) -> None:
         """`ttl` is how long jobs outlive this process if it is killed. `on_change` is called when a job is lost.
 
-        Without a memory nothing is left for another process. `warning` is returned with the first result. `host` links
-        the session with the guard; `folder` is that of a subagent, which has no session but the one there.
+        `warning` is returned with the first result. `host` links the session with the guard; `folder` is that of a
+        subagent, which has no session but the one there.
         """
         self.client = client
         self._owner = self._own_name = owner
@@ -126,8 +243,6 @@ class KeptSession(AgentSession[AsyncClaim]):
         """What else the next result tells."""
         self._background = BackgroundTasks()
 
-    # From the start of the process to its end.
-
     async def begin(self) -> None:
         """Adopt what the previous process left. Raises `HoldfastError` if that is not possible now."""
         async with self._opening:
@@ -148,14 +263,13 @@ class KeptSession(AgentSession[AsyncClaim]):
         if unfinished:
             await asyncio.wait(unfinished, timeout=LEAVE_SECONDS)
         if self._session is not None and self._host and self._host.is_kept_by_others(self._session.session_id):
-            detach(self._session)
+            _detach(self._session)
             had, self._claims = [], {}
             self._clear_session()
         try:
             if self._session is not None:
                 await self._session.end()
         except HoldfastError as error:
-            # The next process finds the session as it is, and adopts it or reports what became of it.
             log.warning("what was claimed ends by itself, within %d s: %s", self._ttl, error)
         else:
             self._session, self._claims = None, {}
@@ -166,7 +280,7 @@ class KeptSession(AgentSession[AsyncClaim]):
             self._memory.close()
 
     async def _take_over(self, left: Left) -> None:
-        """Adopt what lives of what was left. If the server goes away in the middle, the next call continues."""
+        """Adopt what lives of what was left. If the server goes away meanwhile, the next call continues."""
         if left.session is not None and not (self._host and self._host.is_of_another_host(left.session)):
             try:
                 if self._session is None:
@@ -205,23 +319,21 @@ class KeptSession(AgentSession[AsyncClaim]):
         reason = before.ended if before is not None and before.owner == self._owner else "unknown"
         return LeaseLost("", reason=reason, why="it ended while no process of yours ran")
 
-    # The session that the guard keeps.
-
     async def _follow_guard(self) -> None:
         """Share the session that the guard keeps for this agent, if there is one, and adopt what is claimed in it."""
         if self._host is None:
             return
         shared = self._host.shared_session(self._folder)
-        mine = None if self._session is None else self._session.session_id
-        if self._is_joined and self._session is not None and (shared is None or shared.id != mine):
+        if self._is_joined and self._session is not None and (shared is None or shared.id != self._session.session_id):
             self._part(self._session)
-            mine = None
         if shared is None:
             return
-        if mine is not None and mine != shared.id:
+        if self._session is not None and self._session.session_id != shared.id:
             if self._claims or self._waits.places():
                 return  # Both have a session; a refused edit says what to do.
-            await self._leave_own_session()
+            session, self._session = self._session, None
+            with contextlib.suppress(HoldfastError):
+                await session.end()
         if self._session is None:
             await self._join(shared)
         if self._session is not None:
@@ -240,17 +352,11 @@ class KeptSession(AgentSession[AsyncClaim]):
         self._owner = shared.owner
         self._publish()
 
-    async def _leave_own_session(self) -> None:
-        session, self._session = self._session, None
-        if session is not None:
-            with contextlib.suppress(HoldfastError):
-                await session.end()
-
     def _part(self, session: AsyncSession) -> None:
         """Stop sharing the guard's session: it ended, or a second host session makes callers indistinguishable."""
         self._lose_claims("released", "these tools no longer share the guard's session")
         self._waits.end_all()
-        detach(session)
+        _detach(session)
         self._clear_session()
 
     def _publish(self) -> None:
@@ -262,14 +368,12 @@ class KeptSession(AgentSession[AsyncClaim]):
         else:
             self._host.publish(self._session.session_id, self._session.secret, self._owner, self._ttl)
 
-    # What the tools do in it.
-
-    async def run(self, tool: Tool, asked: tools.Arguments) -> Result:
+    async def call(self, asked: tools.Arguments) -> Result:
         await self.begin()
-        return await tool(asked)
+        return await self.run_tool(asked)
 
     def news(self) -> Result:
-        """Return jobs that were lost, resumed, or granted between two calls, and forget that there is news of them."""
+        """Return the jobs that were lost, resumed, or granted between two calls."""
         self._check_claims()
         news, self._news = self._news, {}
         granted = [job for job in self._waits.take_granted() if job in self._claims]
@@ -377,8 +481,7 @@ class KeptSession(AgentSession[AsyncClaim]):
 
     async def release(self, lease: AsyncClaim, outcome: str | None, result: str | None, remember: float | None) -> None:
         """Release a claim, also if the call is cancelled meanwhile."""
-        releasing = self._background.start(self._release(lease, outcome, result, remember))
-        await asyncio.shield(releasing)
+        await asyncio.shield(self._background.start(self._release(lease, outcome, result, remember)))
 
     async def _release(
         self, claim: AsyncClaim, outcome: str | None, result: str | None = None, remember: float | None = None
@@ -401,8 +504,6 @@ class KeptSession(AgentSession[AsyncClaim]):
         self._lost = [each for each in self._lost if each.get("job") != lease.job_id]
         self._drop(lease)
 
-    # The session and its claims.
-
     @property
     def _options(self) -> dict[str, Any]:
         return {"ttl": self._ttl, "owner": self._owner, "on_lost": self._on_claim_lost}
@@ -421,7 +522,7 @@ class KeptSession(AgentSession[AsyncClaim]):
             session = await self._opened()
             claim = await claim_in(session)
         if self._session is not session:
-            detach_claim(claim)
+            _detach_claim(claim)
             raise RefusedError(f"your session changed while {claim.job_id} was claimed: call again")
         self._claims[claim.job_id] = claim
         self._save()
@@ -454,16 +555,12 @@ class KeptSession(AgentSession[AsyncClaim]):
             self._on_claim_lost(claim)
 
     def _on_claim_lost(self, claim: AsyncClaim) -> None:
-        try:
-            claim.raise_if_lost()
-        except LeaseLost as error:
-            if self._claims.get(claim.job_id) is claim:
-                self._waits.end(claim.job_id)
-                self._record_loss(claim.job_id, error)
-                self._drop(claim)
-                self._on_change()
-        except HoldfastError:
-            pass  # This process has released it.
+        error = _loss_of(claim)
+        if error is not None and self._claims.get(claim.job_id) is claim:
+            self._waits.end(claim.job_id)
+            self._record_loss(claim.job_id, error)
+            self._drop(claim)
+            self._on_change()
 
     def _on_session_lost(self, session: AsyncSession) -> None:
         """Report everything that was claimed in the session as lost."""
@@ -486,14 +583,7 @@ class KeptSession(AgentSession[AsyncClaim]):
         claims, self._claims = self._claims, {}
         for job, claim in claims.items():
             self._waits.end(job)
-            error = LeaseLost("", reason=reason, why=why)
-            try:
-                claim.raise_if_lost()
-            except LeaseLost as known:
-                error = known
-            except HoldfastError:
-                pass  # This process has released it.
-            self._record_loss(job, error)
+            self._record_loss(job, _loss_of(claim) or LeaseLost("", reason=reason, why=why))
         return bool(claims)
 
     def _drop(self, claim: AsyncClaim) -> None:
@@ -515,3 +605,27 @@ class KeptSession(AgentSession[AsyncClaim]):
             self._memory.write(Left(session=session, jobs=jobs, lost=self._lost))
         except BadMemoryError as error:
             self._news["warning"] = f"a restart may resume nothing: {error}"
+
+
+def _loss_of(claim: AsyncClaim) -> LeaseLost | None:
+    try:
+        claim.raise_if_lost()
+    except LeaseLost as error:
+        return error
+    except HoldfastError:
+        pass  # This process has released it.
+    return None
+
+
+def _detach(session: AsyncSession) -> None:
+    """Stop renewing a session and its claims; another process goes on."""
+    session._term.end()  # noqa: SLF001 - one of ours
+    session._kept.stop()  # noqa: SLF001 - the same
+    for claim in tuple(session._members):  # noqa: SLF001 - the same
+        _detach_claim(claim)
+
+
+def _detach_claim(claim: AsyncClaim) -> None:
+    """Stop renewing a claim without releasing it."""
+    claim._term.end()  # noqa: SLF001 - one of ours
+    claim._stop()  # noqa: SLF001 - the same

@@ -3,8 +3,8 @@
 A host may end this program at any time and start it again. The next process of the same owner adopts the session if it
 still lives (C4), and reports every job that does not. The file holds no secret: adopting needs the access token.
 
-Two processes of one owner never share the file. It belongs to the process that has its lock, and the kernel drops the
-lock with the process. A second process has a session of its own, leaves nothing, and is refused the first one's jobs.
+A file belongs to the process that has its lock, which the kernel releases with the process. A second process of the
+same owner has a session of its own, leaves nothing, and is refused the first one's jobs.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.guard.state import base_of
 from holdfast.privatefiles import NotOursError, make_folder, open_ours, read_ours, reason_of, replace
 
 FILE_BYTES_MAX = 1_048_576
@@ -30,23 +31,19 @@ _LOCK = ".lock"
 
 
 class Left(msgspec.Struct, kw_only=True):
-    """What one process leaves."""
-
     session: str | None = None
     jobs: list[str] = []
     lost: list[dict[str, Any]] = []
-    """Losses that were not reported yet."""
 
 
 class BadMemoryError(Exception):
-    """The file cannot be used. The text says which, and why."""
+    """The file cannot be used. The text says why."""
 
 
 class Memory:
     """The file of one owner at one server, for as long as this process has its lock."""
 
     def __init__(self, path: Path, lock: int) -> None:
-        """Made by `open_memory`."""
         self._path = path
         self._lock = lock
 
@@ -76,8 +73,10 @@ class Memory:
 
 def open_memory(url: str, owner: str, environment: Mapping[str, str]) -> Memory | None:
     """Return the memory of an owner; None if another process that lives has it. Raises `BadMemoryError`."""
-    folder = _state_folder(environment) / "holdfast" / "mcp"
-    # Readable, and unique for each server and owner, whatever characters their names have.
+    folder = Path(base_of(environment)).parent / "mcp"
+    if not folder.is_absolute():
+        raise BadMemoryError("there is no home folder; set XDG_STATE_HOME to a folder of yours")
+    # Readable, and unique for each server and owner.
     readable = re.sub(r"[^A-Za-z0-9._-]", "-", owner)[:40]
     digest = hashlib.sha256(f"{url}\n{owner}".encode("utf-8", "replace")).hexdigest()[:16]
     path = folder / f"{readable}-{digest}.json"
@@ -99,7 +98,7 @@ def open_memory(url: str, owner: str, environment: Mapping[str, str]) -> Memory 
 
 
 def _locked(path: Path) -> int | None:
-    """Lock a memory and return the descriptor that holds the lock; None if another process has it."""
+    """Lock a memory; return the descriptor that holds the lock, or None if another process has it."""
     place = path.with_suffix(_LOCK)
     while True:
         lock = open_ours(place, os.O_RDWR | os.O_CREAT)
@@ -128,12 +127,3 @@ def _forget_oldest(folder: Path) -> None:
         if lock is not None:
             _remove(each.with_suffix(".json"))
             os.close(lock)
-
-
-def _state_folder(environment: Mapping[str, str]) -> Path:
-    state = environment.get("XDG_STATE_HOME", "")
-    if state.startswith("/"):
-        return Path(state)
-    with contextlib.suppress(RuntimeError):
-        return Path(environment.get("HOME") or Path.home()) / ".local" / "state"
-    raise BadMemoryError("there is no home folder; set XDG_STATE_HOME to a folder of yours")

@@ -1,4 +1,4 @@
-"""`/mcp` as a mounted application: authenticates each request, and loads the tools for the first valid one.
+"""`/mcp` as a mounted ASGI application: authenticates each request, and loads the tools for the first valid one.
 
 The SDK takes a second to load, and a server must not stop for that, so it is loaded in a thread. Nothing is loaded at
 the start, nor for unauthenticated requests. This module therefore imports nothing that comes with the extra.
@@ -10,13 +10,24 @@ before a byte of the body is read.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from typing import Any, TypeAlias
 
 import msgspec
 
-from holdfast.mcp.asgi import PATH, REQUEST_ID, Answer, Application, Ask, Receive, Scope, Send, headers_of
+PATH = "/mcp"
+REQUEST_ID = "holdfast.request_id"
+"""The extension of a scope with the id of its request, which every refusal names."""
+
+Scope: TypeAlias = dict[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[dict[str, Any]]]
+Send: TypeAlias = Callable[[dict[str, Any]], Awaitable[None]]
+Application: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+Answer: TypeAlias = tuple[int, Mapping[str, str], bytes]
+Ask: TypeAlias = Callable[[Scope, str, str, Mapping[str, str], bytes], Awaitable[Answer]]
+"""Sends the server a request on behalf of the request with this scope: method, path, headers, body."""
 
 _NEEDED = ("aiohttp", "mcp", "yarl")
 _MAJOR = "2"
@@ -25,8 +36,13 @@ _PROBE = "/sessions?limit=1"
 """A cheap request, which is refused without a valid access token."""
 
 
+def headers_of(scope: Scope) -> dict[str, str]:
+    """Return the headers of a request by their lower-case names."""
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+
+
 def is_installed() -> bool:
-    """Tell whether the packages of the extra are installed, in a version that the tools are written for."""
+    """Return whether the packages of the extra are installed, in the version that the tools need."""
     try:
         return all(find_spec(name) for name in _NEEDED) and version("mcp").partition(".")[0] == _MAJOR
     except PackageNotFoundError:
@@ -43,18 +59,14 @@ def mounted(ask: Ask) -> Application:
         if refusal is not None:
             await _respond(send, *refusal)
             return
-        if loading is None or _has_failed(loading):
+        # A load that failed is tried again: the server may have run out of memory or files for a moment.
+        if loading is None or (loading.done() and (loading.cancelled() or loading.exception() is not None)):
             loading = asyncio.create_task(asyncio.to_thread(_load, ask))
         # A client that disconnects meanwhile must not cancel that for the others.
         tools = await asyncio.shield(loading)
         await tools(scope, receive, send)
 
     return application
-
-
-def _has_failed(loading: asyncio.Task[Application]) -> bool:
-    """Tell whether to load again: the server may have run out of memory or files for a moment."""
-    return loading.done() and (loading.cancelled() or loading.exception() is not None)
 
 
 def _load(ask: Ask) -> Application:

@@ -1,15 +1,15 @@
 """The session behind `/mcp`: each call names it, and nothing is kept between two calls, so any node can answer.
 
-Whose a job is follows from two things that come with every call: the access token, and the session that the call names
-in an argument or in the header `Holdfast-Session`. The first claim opens a session and returns its handle. Everything
-that it claims is bound to it, and the owner's name is the session's name.
+Whose a job is follows from the access token, and from the session that the call names in an argument or in the header
+`Holdfast-Session`. The first claim opens a session and returns its handle. Everything that it claims is bound to it,
+and the owner's name is the session's name.
 
 A handle is the session's id with a digest of its secret:
 
     0d8f…-…-…8a41.5f0c2e…        id, which everybody who may read jobs sees . proof, which only the opener knows
 
-An id without the proof is rejected. A handle works only together with the access token, so a leaked transcript of a
-model holds no credential. The secret itself, as `holdfast session start` prints it, is accepted in place of a handle.
+A handle works only together with the access token, so a leaked transcript of a model holds no credential. The secret
+itself, as `holdfast session start` prints it, is accepted in place of a handle.
 
 Lease ids are looked up when they are needed: `resume` gives a session its own lease back (C4). The session asks only
 for a lease that the server has just reported as its own. If that lease ends between the two steps and the claim
@@ -31,9 +31,8 @@ from msgspec import UNSET, UnsetType
 from holdfast import JobClaim, JobDone, JobHeld, JobOwner, JobStatus, LeaseLost, Refused
 from holdfast.errors import HoldfastError
 from holdfast.mcp import results, tools
-from holdfast.mcp.agent import AgentClient
-from holdfast.mcp.backend import GONE_STATUSES, Acquired, AgentSession, Tool, Waiting
 from holdfast.mcp.results import RefusedError, Result
+from holdfast.mcp.session import GONE_STATUSES, Acquired, AgentClient, AgentSession, Waiting
 
 SECRET_PREFIX = "holds_"  # noqa: S105 - a shape, not a secret
 OVER = (
@@ -46,7 +45,6 @@ _PROOF_BYTES = 12
 
 
 def handle_of(session_id: str, secret: str) -> str:
-    """Return what names a session at `/mcp`. It cannot be computed from the id alone."""
     proof = hashlib.blake2b(secret.encode(), digest_size=_PROOF_BYTES, person=b"mcp session").hexdigest()
     return f"{session_id}.{proof}"
 
@@ -58,18 +56,10 @@ def _id_in(named: str) -> str:
     return str(UUID(named.partition(".")[0]))
 
 
-def _is_proof(named: str, session_id: str, secret: str) -> bool:
-    """Tell whether a caller knows the secret of the session that it names."""
-    if named.startswith(SECRET_PREFIX):
-        return hmac.compare_digest(named.encode(), secret.encode())
-    return hmac.compare_digest(named.lower().encode(), handle_of(session_id, secret).encode())
-
-
 class NamedSession(AgentSession[JobClaim]):
-    """The session of one call, under one access token."""
+    """The session of one call, under one access token. `named` is the one in the header of its request."""
 
     def __init__(self, client: AgentClient, named: str | None) -> None:
-        """`named` is the session in the header of the request, for calls that name none themselves."""
         self.client = client
         self._named = named
         self._id: str | None = None
@@ -80,7 +70,7 @@ class NamedSession(AgentSession[JobClaim]):
         self._lives_seconds = 0.0
         self._news: Result = {}
 
-    async def run(self, tool: Tool, asked: tools.Arguments) -> Result:
+    async def call(self, asked: tools.Arguments) -> Result:
         """Enter, open or renew the session as the tool needs it, and add to the result what it still has."""
         named = self._named if asked.session is UNSET else asked.session
         if named is not None and not await self._enter(named):
@@ -92,7 +82,7 @@ class NamedSession(AgentSession[JobClaim]):
             self._news["lost"] = [{"session": named, "reason": "session_ended", "why": OVER}]
         try:
             await self._prepare(asked)
-            result = await tool(asked)
+            result = await self.run_tool(asked)
             if result["status"] in {"held", "done"}:
                 await self._end_if_new()
             return result | await self._held_jobs("jobs" if isinstance(asked, tools.MyJobs) else "your_jobs")
@@ -105,10 +95,8 @@ class NamedSession(AgentSession[JobClaim]):
     def news(self) -> Result:
         return self._news
 
-    # The session.
-
     async def _enter(self, named: str) -> bool:
-        """Enter a session that the caller names and proves; False if it is over, or is not one of this token's."""
+        """Enter a session that the caller names and proves; return False if it is over or not one of this token."""
         try:
             session_id = _id_in(named)
             known = await self.client.live_session(session_id)
@@ -119,9 +107,10 @@ class NamedSession(AgentSession[JobClaim]):
             if error.status not in GONE_STATUSES:
                 raise
             return False
-        if not _is_proof(named, session_id, secret):
-            return False
         self._handle = handle_of(session_id, secret)
+        given, proof = (named, secret) if named.startswith(SECRET_PREFIX) else (named.lower(), self._handle)
+        if not hmac.compare_digest(given.encode(), proof.encode()):
+            return False
         self._id, self._owner = known.session_id, known.name or known.session_id
         ttl = known.metadata.get("ttl_seconds") if isinstance(known.metadata, dict) else None
         if isinstance(ttl, int):
@@ -152,7 +141,7 @@ class NamedSession(AgentSession[JobClaim]):
         self._lives_seconds = opened.expires_in
 
     async def _end_if_new(self) -> None:
-        """End the session if this call opened it: it holds nothing, or nobody knows its handle."""
+        """End the session if this call opened it: it holds nothing, or the caller does not learn its handle."""
         if self._is_new and self._id is not None:
             await self.client.end_session(self._id)
             self._id = None
@@ -177,13 +166,11 @@ class NamedSession(AgentSession[JobClaim]):
     def _is_mine(self, holder: JobOwner | None) -> bool:
         return holder is not None and (holder.session, holder.owner) == (self._required(), self._owner)
 
-    # What the tools do in it.
-
     def owns(self, status: JobStatus) -> bool:
         return self._id is not None and self._is_mine(status.owner)
 
     async def my_jobs(self) -> Result:
-        return {"status": "listed", "owner": self._owner or None, "jobs": []}  # `run` adds what it has.
+        return {"status": "listed", "owner": self._owner or None, "jobs": []}  # `call` adds what it has.
 
     async def claim(self, asked: tools.ClaimJob) -> Acquired[JobClaim]:
         if asked.any_of is not UNSET:

@@ -1,8 +1,8 @@
-"""What the client returns or raises, as results of the tools: plain objects that cannot act on their reader.
+"""Results of the tools, made of what the client returns or raises: plain objects that cannot act on their reader.
 
-Text of others is data from strangers, so every text is made `plain` on its way out: on one line, with everything
-escaped that is invisible, or turns or hides the text next to it. What the model has to know comes in fields of its own,
-never inside somebody's text.
+Text of others is data from strangers, so every text is made `plain`: on one line, with everything escaped that is
+invisible, or turns or hides the text next to it. What the model has to know has fields of its own, never a part of
+somebody's text.
 """
 
 from __future__ import annotations
@@ -75,12 +75,10 @@ def held(error: JobHeld) -> Result:
 
 
 def waiting(job: str, place: int | None, owner: JobOwner | None) -> Result:
-    """Report the place in the queue of a job, and its owner meanwhile."""
     return {**_holder(owner), "status": "waiting", "job": job, "still_held": False, "place": place}
 
 
 def done(error: JobDone) -> Result:
-    """Report that a job is finished."""
     return {
         "status": "done",
         "job": error.job_id,
@@ -92,28 +90,23 @@ def done(error: JobDone) -> Result:
 
 
 def not_yours(job: str, status: JobStatus) -> Result:
-    """Report that the caller does not hold a job that it wants to renew or release."""
     owner = None if status.owner is None else status.owner.shown_as
     return {"status": "not_yours", "job": job, "still_held": False, "owner": owner}
 
 
 def deadlock(job: str, error: Deadlock) -> Result:
-    """Report that a wait would never end."""
     return {"status": "deadlock", "job": job, "still_held": False, "cycle": error.cycle, "told": error.details}
 
 
 def ended(job: str, error: LeaseLost) -> Result:
-    """Report how a job was lost, in the list of losses."""
     return {"job": job, "reason": error.reason, "by": error.by, "why": error.why}
 
 
 def lost(job: str, error: LeaseLost) -> Result:
-    """Report that the job which the call names is lost."""
     return {"status": "lost", "still_held": False, **ended(job, error)}
 
 
 def found(status: JobStatus) -> Result:
-    """Report the state of a job."""
     return {
         **_holder(status.owner),
         "status": status.status,
@@ -145,23 +138,22 @@ def _holder(holder: JobOwner | JobHeld | None) -> Result:
 
 def listed(owners: Sequence[JobOwner], limit: int) -> Result:
     """List jobs and their owners; one more than `limit` was requested, to know whether there are more."""
-    return {"status": "listed", "jobs": [_row(each) for each in owners[:limit]], "more": len(owners) > limit or None}
-
-
-def _row(owner: JobOwner) -> Result:
-    note = owner.note
-    return {
-        "job": owner.job_id,
-        "owner": owner.shown_as,
-        "since": moment(owner.claimed_at),
-        "until": moment(owner.expires_at),
-        "note": note if note is None or len(note) <= NOTE_CHARS_IN_LISTS else f"{note[:NOTE_CHARS_IN_LISTS]}…",
-        "waiting": owner.waiting or None,
-    }
+    jobs = [
+        {
+            "job": each.job_id,
+            "owner": each.shown_as,
+            "since": moment(each.claimed_at),
+            "until": moment(each.expires_at),
+            "note": each.note and each.note[:NOTE_CHARS_IN_LISTS] + "…" * (len(each.note) > NOTE_CHARS_IN_LISTS),
+            "waiting": each.waiting or None,
+        }
+        for each in owners[:limit]
+    ]
+    return {"status": "listed", "jobs": jobs, "more": len(owners) > limit or None}
 
 
 def previous(before: Previous | None, attempts: int) -> Result | None:
-    """Report the owner before. If there are failed `attempts`, one that released the job released it as failed."""
+    """Report the previous owner. With failed `attempts`, its release was a failure."""
     if before is None:
         return None
     return {
@@ -174,5 +166,4 @@ def previous(before: Previous | None, attempts: int) -> Result | None:
 
 
 def moment(at: datetime | None) -> str | None:
-    """Format a time to the second."""
     return None if at is None else at.isoformat(timespec="seconds").replace("+00:00", "Z")

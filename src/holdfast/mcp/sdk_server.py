@@ -18,8 +18,8 @@ from holdfast import __version__
 from holdfast.errors import HoldfastError, NotAllowed, Unreachable
 from holdfast.harmless import plain
 from holdfast.mcp import tools
-from holdfast.mcp.backend import AnySession, Backend
 from holdfast.mcp.results import RefusedError, Result, clean
+from holdfast.mcp.session import AnySession
 from holdfast.mcp.tools import BadArgumentsError, Transport
 
 INSTRUCTIONS = {
@@ -30,11 +30,10 @@ ERROR_CHARS_MAX = 500
 
 Context: TypeAlias = ServerRequestContext[Any, Any]
 FindSession: TypeAlias = Callable[[Context, types.CallToolRequestParams], Awaitable[AnySession]]
-"""Returns the session for a call: that of the agent that makes it, or one for this request. Raises `RefusedError`."""
+"""Returns the session for a call: the agent's, or one for this request. Raises `RefusedError`."""
 
 
 def tool_list(transport: Transport) -> list[types.Tool]:
-    """Return all tools as hosts see them."""
     return [
         types.Tool(
             name=tool.name,
@@ -66,7 +65,7 @@ def server_of(find_session: FindSession, transport: Transport, **more: Any) -> S
         except RefusedError as error:
             return _error(str(error))
         try:
-            result = await Backend(session).call(tools.read_arguments(params.name, params.arguments or {}, transport))
+            result = await session.call(tools.read_arguments(params.name, params.arguments or {}, transport))
         except (HoldfastError, RefusedError, BadArgumentsError, TypeError, ValueError) as error:
             # TypeError and ValueError: the client refuses what cannot be encoded.
             return _error(_next_step(error), session.news())

@@ -3,9 +3,8 @@
 It ends when its input ends, or on SIGTERM, SIGINT or SIGHUP. Then it releases what it holds, and leaves word for the
 next process of its owner. A killed process releases nothing; its session expires.
 
-A thread reads the input straight from the descriptor: a thread that is stuck in `read` does not keep the process from
-ending, and holds no lock that its end needs. Threads write the output for the same reason: a host that is alive but
-does not read must not keep what was claimed.
+Threads read the input straight from its descriptor, and write the output: one that is stuck keeps neither the process
+from ending nor a lock that its end needs, so a host that does not read cannot keep what was claimed.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, Res
 from holdfast.client import owners
 from holdfast.errors import HoldfastError, SettingsError
 from holdfast.guard.link import TOOLS
-from holdfast.mcp.agent import AgentClient
 from holdfast.mcp.hostlink import HostLink, open_link
 from holdfast.mcp.kept_session import KeptSession
 from holdfast.mcp.memory import BadMemoryError, open_memory
 from holdfast.mcp.results import clean
 from holdfast.mcp.sdk_server import Context, server_of
+from holdfast.mcp.session import AgentClient
 
 if TYPE_CHECKING:
     from mcp.server.session import ServerSession
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
     from holdfast.guard.state import Owner
 
 JOBS = "holdfast://my-jobs"
-"""The resource that changes when a job is lost: hosts that subscribe to it are notified immediately."""
+"""The resource that changes when a job is lost: subscribed hosts are notified immediately."""
 OWNER_CHARS_MAX = 128
 LINE_BYTES_MAX = 4_194_304
 READ_BYTES = 65_536
@@ -50,7 +49,7 @@ SUBAGENTS_MAX = 50
 """Above this number, sessions of subagents that hold nothing are dropped."""
 END_SECONDS = 10.0
 OUTPUT_SECONDS = 3.0
-"""How long the last responses may take to be read when the input has ended."""
+"""The time for reading the last responses when the input has ended."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _SHARED = "another live process has your owner's name: you share nothing with it, and a restart resumes nothing"
 
@@ -69,7 +68,7 @@ def run(
 ) -> int:
     """Serve until the host is gone; return the exit code. Raises `SettingsError`.
 
-    Without an owner it makes up a name. The next process has another one, so this one leaves nothing for it.
+    Without an owner, the process makes a name up, and leaves nothing for the next one.
     """
     client = AgentClient(
         url, token_file=token_file, ca_file=ca_file, allow_insecure_http=allow_insecure_http, environment=environment
@@ -97,7 +96,7 @@ def run(
 
 
 class _Changes:
-    """Notifies subscribed hosts that the jobs changed, by the protocol's current way and its older one."""
+    """Notifies subscribed hosts that the jobs changed: by the current protocol and by the older one."""
 
     def __init__(self) -> None:
         self.bus = InMemorySubscriptionBus()
@@ -160,9 +159,9 @@ async def _serve(client: AgentClient, callers: Callers, changes: _Changes) -> No
     for each in _SIGNALS:
         loop.add_signal_handler(each, signalled.set)
     async with client:
-        lines = _InputLines()
+        lines = _InputLines(signalled)
         serving = asyncio.create_task(_serve_mcp(callers, changes, lines))
-        others = [asyncio.create_task(_resume(callers.main)), asyncio.create_task(_until_ended(signalled, lines))]
+        others = [asyncio.create_task(_resume(callers.main)), asyncio.create_task(signalled.wait())]
         try:
             await asyncio.wait({serving, others[1]}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -175,21 +174,8 @@ async def _serve(client: AgentClient, callers: Callers, changes: _Changes) -> No
             _raise_bugs(ended)
 
 
-async def _until_ended(signalled: asyncio.Event, lines: _InputLines) -> None:
-    """Wait for a signal, or until the input has ended and the last responses had time to be read."""
-    waiting = {asyncio.create_task(lines.ended.wait()), asyncio.create_task(signalled.wait())}
-    try:
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        if not signalled.is_set():
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(signalled.wait(), OUTPUT_SECONDS)
-    finally:
-        for each in waiting:
-            each.cancel()
-
-
 async def _resume(main: KeptSession) -> None:
-    """Adopt what the previous process left, before its time is over. If that fails, each call tries again."""
+    """Adopt what the previous process left, before it expires. If that fails, each call tries again."""
     try:
         await main.begin()
     except Exception as error:  # noqa: BLE001 - A call meets the same, and reports it where somebody reads it.
@@ -197,7 +183,6 @@ async def _resume(main: KeptSession) -> None:
 
 
 def _raise_bugs(ended: Iterable[object]) -> None:
-    """Raise errors other than those by which a host disconnects."""
     for each in ended:
         if isinstance(each, BaseExceptionGroup):
             _raise_bugs(each.exceptions)
@@ -249,10 +234,13 @@ async def _serve_mcp(callers: Callers, changes: _Changes, lines: _InputLines) ->
 
 
 class _InputLines:
-    """The lines of standard input: each is read after the one before was consumed."""
+    """The lines of standard input: each is read after the one before was consumed.
 
-    def __init__(self) -> None:
-        self.ended = asyncio.Event()
+    When the input has ended, the last responses have `OUTPUT_SECONDS` to be read before the process ends.
+    """
+
+    def __init__(self, end: asyncio.Event) -> None:
+        self._end = end
 
     async def __aiter__(self) -> AsyncIterator[str]:
         """Yield each line; one that is too long is cut, and is not a valid message then."""
@@ -270,7 +258,7 @@ class _InputLines:
         threading.Thread(target=read, name="standard input", daemon=True).start()
         while (line := await queue.get()) is not None:
             yield line.decode("utf-8", "replace")
-        self.ended.set()
+        loop.call_later(OUTPUT_SECONDS, self._end.set)
 
 
 def _lines_of(descriptor: int) -> Iterator[bytes]:
@@ -303,7 +291,7 @@ class _Output:
         self._pending += text.encode()
 
     async def flush(self) -> None:
-        """Write what is pending, in a thread: its caller can be cancelled, and it does not keep the process alive."""
+        """Write what is pending, in a thread: its caller can be cancelled."""
         data, self._pending = self._pending, b""
         loop = asyncio.get_running_loop()
         written: asyncio.Future[None] = loop.create_future()
