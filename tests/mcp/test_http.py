@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.errors import Unreachable
 from holdfast.mcp import mounted, tools
-from holdfast.mcp.mounted import Application, Receive, Scope, Send
+from holdfast.mcp.asgi import Application, Receive, Scope, Send
 from holdfast.mcp.named_session import NamedSession
 from tests.mcp.hosts import Home, run
 from tests.support import callers

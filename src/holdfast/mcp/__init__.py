@@ -5,5 +5,5 @@
 
 `tools` describes the tools and decodes calls, `session` carries them out, and `results` encodes what comes of them.
 `memory` is what a process leaves for the next one, `hostlink` its link with the guard's hooks, and `mounted` the part
-of `/mcp` that every server loads.
+of `/mcp` that every server loads (with the types in `asgi`).
 """

@@ -18,7 +18,7 @@ from holdfast.client.operations.effects import Open
 from holdfast.client.operations.effects import Send as SendRequest
 from holdfast.client.transports.base import headers_for, payload_of
 from holdfast.errors import Unreachable
-from holdfast.mcp.mounted import Ask, Receive, Scope, Send, headers_of
+from holdfast.mcp.asgi import DISCONNECTED, Ask, Receive, Scope, Send, headers_of
 from holdfast.mcp.named_session import SECRET_PREFIX, NamedSession
 from holdfast.mcp.sdk_server import Context, server_of
 from holdfast.mcp.session import AgentClient
@@ -93,7 +93,25 @@ class Tools:
         if self._running is None:  # The manager has to end in the task that began it.
             self._running = asyncio.create_task(self._run())
         await self._is_ready.wait()
-        await _cancel_on_disconnect(self._manager.handle_request, scope, receive, send)
+        body, more = b"", True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return
+            body, more = body + message["body"], message["more_body"]
+        messages = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def receive_again() -> dict[str, Any]:
+            return messages.pop() if messages else await receive()
+
+        call = asyncio.create_task(self._manager.handle_request(scope, receive_again, send))
+        try:
+            await asyncio.wait({call, scope["extensions"][DISCONNECTED]}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            call.cancel()
+        await asyncio.wait({call})
+        if not call.cancelled():
+            call.result()
 
     async def _run(self) -> None:
         try:
@@ -109,40 +127,3 @@ class Tools:
         token = headers.get("authorization", "").removeprefix(_BEARER)
         own = token if token.startswith(SECRET_PREFIX) else None
         return NamedSession(InProcessClient(self._ask, scope, token), headers.get(SESSION_HEADER, own))
-
-
-async def _cancel_on_disconnect(application: Any, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ANN401
-    """Run an application with the whole body of a request; cancel it when the client disconnects."""
-    body = bytearray()
-    more = True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            return
-        body += message.get("body", b"")
-        more = message.get("more_body", False)
-    disconnected = asyncio.create_task(_disconnected(receive))
-    messages = iter([{"type": "http.request", "body": bytes(body), "more_body": False}])
-
-    async def receive_again() -> dict[str, Any]:
-        message = next(messages, None)
-        if message is None:
-            await asyncio.shield(disconnected)
-            return {"type": "http.disconnect"}
-        return message
-
-    answering = asyncio.create_task(application(scope, receive_again, send))
-    try:
-        await asyncio.wait({answering, disconnected}, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        disconnected.cancel()
-        if not answering.done():
-            answering.cancel()
-    await asyncio.wait({answering})
-    if not answering.cancelled():
-        answering.result()
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

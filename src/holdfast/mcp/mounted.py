@@ -10,35 +10,19 @@ before a byte of the body is read.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
-from typing import Any, TypeAlias
 
 import msgspec
 
-PATH = "/mcp"
-REQUEST_ID = "holdfast.request_id"
-"""The extension of a scope with the id of its request, which every refusal names."""
-
-Scope: TypeAlias = dict[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[dict[str, Any]]]
-Send: TypeAlias = Callable[[dict[str, Any]], Awaitable[None]]
-Application: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
-Answer: TypeAlias = tuple[int, Mapping[str, str], bytes]
-Ask: TypeAlias = Callable[[Scope, str, str, Mapping[str, str], bytes], Awaitable[Answer]]
-"""Sends the server a request on behalf of the request with this scope: method, path, headers, body."""
+from holdfast.mcp.asgi import PATH, REQUEST_ID, Answer, Application, Ask, Receive, Scope, Send, headers_of
 
 _NEEDED = ("aiohttp", "mcp", "yarl")
 _MAJOR = "2"
 _REFUSED = frozenset({401, 403, 429, 503})
 _PROBE = "/sessions?limit=1"
 """A cheap request, which is refused without a valid access token."""
-
-
-def headers_of(scope: Scope) -> dict[str, str]:
-    """Return the headers of a request by their lower-case names."""
-    return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
 
 
 def is_installed() -> bool:

@@ -22,7 +22,7 @@ from urllib.parse import unquote
 import msgspec
 
 from holdfast.server.access.origins import OwnOrigin
-from holdfast.server.http.connection import HttpConnection, ResponseStream
+from holdfast.server.http.connection import ResponseStream
 from holdfast.server.http.header_cache import NEVER_REPEATED
 from holdfast.server.http.messages import SMALL_BODY_BYTES, ClientDisconnectedError, request_from
 from holdfast.server.render import envelope
@@ -44,6 +44,8 @@ REQUEST = "holdfast.request"
 """The extension of the scope that holds the request."""
 REQUEST_ID = "holdfast.request_id"
 """The extension of the scope that holds the id of the request, for an application that refuses in our format."""
+DISCONNECTED = "holdfast.disconnected"
+"""The extension of the scope with a future that is done when the client is gone, or has the response."""
 _FORWARDED = (b"x-forwarded-for", b"x-forwarded-proto")
 _OTHER_ORIGIN = "This was sent by a page of another origin, and programs alone are served here: send no Origin."
 
@@ -121,15 +123,16 @@ class Mounting:
         if not isinstance(response, ResponseStream):
             raise TypeError("an application is mounted at a node's own connections only")
         cycle = AsgiCycle(response)
-        await application(self._scope_of(request, response.connection), cycle.receive, cycle.send)
+        await application(self._scope_of(request, response), cycle.receive, cycle.send)
 
     def _check_origin(self, request: Request) -> None:
         is_own = self._origin.is_same(request)
         if is_own is False or (is_own is None and b"origin" in request.headers):
             raise Problem("forbidden", _OTHER_ORIGIN)
 
-    def _scope_of(self, request: Request, connection: HttpConnection) -> Scope:
+    def _scope_of(self, request: Request, response: ResponseStream) -> Scope:
         """Return the scope, with the client's own address and scheme where a trusted proxy tells them."""
+        connection = response.connection
         peer, address = connection.peer, self._proxies.client_of(request)
         client = peer[:2] if isinstance(peer, tuple) else None
         return {
@@ -146,7 +149,7 @@ class Mounting:
             "client": client if address is None or str(address) == request.peer else (str(address), 0),
             "server": None,
             "state": {},
-            "extensions": {REQUEST: request, REQUEST_ID: request.request_id},
+            "extensions": {REQUEST: request, REQUEST_ID: request.request_id, DISCONNECTED: response.disconnected},
         }
 
     async def ask(
