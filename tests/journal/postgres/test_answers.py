@@ -13,8 +13,8 @@ from holdfast.journal.base import (
     JournalUnavailableError,
     OutcomeUnknownError,
 )
-from holdfast.journal.postgres.archive import Ask
 from holdfast.journal.postgres.journal import PostgresJournal
+from holdfast.journal.postgres.writer import Ask
 from tests.journal.records import grants
 from tests.journal.sharing import InPostgres, in_postgres
 from tests.nodes.proxy import Fate

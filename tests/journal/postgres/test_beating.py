@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.journal.base import DeposedError
 from holdfast.journal.postgres import journal as postgres_journal
-from holdfast.journal.postgres.archive import Ask
+from holdfast.journal.postgres.writer import Ask
 from tests.contract.tools import archived, grant
 from tests.journal.postgres.stores import Place, play, until
 from tests.journal.records import grants

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.journal.base import JournalError, JournalUnavailableError, Peer
 from holdfast.journal.postgres import connection, journal_class
-from holdfast.journal.postgres.connection import KEEPALIVE, WANTED, Servers, addresses, refuse_if_weak, why_none
+from holdfast.journal.postgres.connection import KEEPALIVE, WANTED, Servers, addresses, refuse_if_weak
 from holdfast.journal.postgres.journal import PostgresJournal
 from tests.journal.records import grants
 from tests.journal.sharing import InPostgres, a_peer, in_postgres
@@ -326,61 +326,6 @@ def test_password_comes_from_a_file(own: Postgres, tmp_path: Path, monkeypatch: 
     asyncio.run(scene())
     rules.write_text(before)
     own.reload()
-
-
-@pytest.mark.filterwarnings("ignore:password file:UserWarning")
-@pytest.mark.parametrize("named", ["PGPASSFILE", "passfile", "home"])
-def test_a_password_file_that_was_not_read_is_named(
-    own: Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
-) -> None:
-    """The driver reads no password file that others may open: who is not let in is told of it, and what to do."""
-    passwords = tmp_path / ".pgpass"
-    passwords.write_text(f"127.0.0.1:*:*:forgetful:{PASSWORD}\n")
-    passwords.chmod(0o640)
-    rules = own.data / "pg_hba.conf"
-    before = rules.read_text()
-    rules.write_text(f"host all forgetful 127.0.0.1/32 scram-sha-256\n{before}")
-    own.sql(f"DROP ROLE IF EXISTS forgetful; CREATE ROLE forgetful LOGIN PASSWORD '{PASSWORD}'")
-    own.reload()
-    url = f"postgresql://forgetful@127.0.0.1:{own.port}/postgres"
-    monkeypatch.delenv("PGPASSFILE", raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path if named == "home" else tmp_path / "empty"))
-    if named == "PGPASSFILE":
-        monkeypatch.setenv("PGPASSFILE", str(passwords))
-    elif named == "passfile":
-        url += f"?passfile={passwords}"
-
-    async def scene() -> None:
-        with pytest.raises(JournalUnavailableError, match=f"mode 0640.: chmod 600 {passwords}"):
-            await Servers(url, "holdfast", "test").connect()
-        passwords.chmod(0o600)
-        line, _ = await Servers(url, "holdfast", "test").connect()
-        await line.close()
-
-    asyncio.run(scene())
-    rules.write_text(before)
-    own.reload()
-
-
-@pytest.mark.parametrize(
-    ("kind", "words"),
-    [("none", ""), ("folder", "no plain file"), ("private", ""), ("open", "chmod 600"), ("password", "")],
-)
-def test_a_password_file_is_only_named_where_it_was_not_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, words: str
-) -> None:
-    """A file that was read, is not there, or is not asked because there is a password already, is no reason."""
-    file = tmp_path / "passwords"
-    if kind == "folder":
-        file.mkdir()
-    elif kind != "none":
-        file.touch(mode=0o600)
-        file.chmod(0o600 if kind == "private" else 0o604)
-    monkeypatch.setenv("PGPASSFILE", str(file))
-    if kind == "password":
-        monkeypatch.setenv("PGPASSWORD", "one")
-    said = why_none("postgresql://ana@db.example.com/holdfast")
-    assert words in said and bool(said) == bool(words)
 
 
 # The driver.

@@ -1,14 +1,14 @@
-"""What operators ask of a store and do to it, without a node: facts, `init`, `restored`, and the writer of `move`.
+"""What operators do with a store, without a node: facts, `init`, `restored`, and the writer of `move`.
 
-**Restored.** An operator who put a backup in the place of the store says so (`restored`). It takes the seat and gives
-it back in one write, so no leader can go on over it, and the next term begins with the record `Restored` (N-22). A
-leader that lives is not deposed: a seat that is held is watched for as long as a follower would watch it.
+**Restored.** An operator who replaced the store by a backup says so (`restored`). It takes the seat and gives it back
+in one write, so no leader can go on over it, and the next term begins with the record `Restored` (N-22). A live leader
+is not deposed: a seat that is held is watched for as long as a follower would watch it.
 
-**Filling** an empty store is one transaction, from the tables to the last record. Nobody sees anything of it before its
-commit; interrupted, there is nothing. Another node that would make the tables waits for it, and so does another move
-(`lock_creation`). Values and history go the way of a step of the archive, staged in pieces and applied, some at a time.
-The history of a directory begins somewhere: for a live lease that is older than it, a grant is made up from the lease
-as it is, with a number below all others. A grant whose end is missing has ended by the time that the history begins.
+**Filling** an empty store is one transaction, from the tables to the last record. Nothing of it is visible before its
+commit; interrupted, there is nothing. A node that would make the tables waits for it, and so does another move
+(`lock_creation`). Values and history are staged in pieces and applied, as in a step of the archive. The history of a
+directory begins somewhere: for a live lease that is older, a grant is made up from the lease as it is, with a number
+below all others. A grant whose end is missing has ended by the time that the history begins.
 """
 
 from __future__ import annotations
@@ -37,17 +37,16 @@ from holdfast.journal.base import (
     Tail,
     Values,
 )
-from holdfast.journal.codec import FORMAT, decode_batch, encode_batch
+from holdfast.journal.codec import decode_batch, encode_batch
 from holdfast.journal.postgres.archive import RecordsPiece, checksum_of, values_in_pieces
 from holdfast.journal.postgres.connection import LostError, RefusedError, Servers, Side, addresses
 from holdfast.journal.postgres.history import PostgresSnapshot, snapshot
 from holdfast.journal.postgres.leadership import (
-    SCHEMA_VERSION,
     Fresh,
     create,
+    create_tables,
     is_missing,
     refuse_unless_readable,
-    seal,
     seat_of,
 )
 from holdfast.journal.postgres.writer import Mine
@@ -61,9 +60,9 @@ if TYPE_CHECKING:
 
 APPLICATION = "holdfast operator"
 LOOKS = 8
-"""How often a seat is looked at while it is watched."""
+"""How often a seat is read while it is watched."""
 TRIED_BYTES = 256 * 1024
-"""More than there is room for by chance, in what was deleted."""
+"""More than can be free by chance, in deleted rows."""
 NO_SEQ = -1
 """No record has this number."""
 MAY_NOT = "42501"
@@ -71,16 +70,13 @@ INIT = "Make one: holdfast store init --store URL, or start a node on it"
 
 
 class Replica(msgspec.Struct, frozen=True):
-    """A standby of the server. Its state is empty if this role may not see it."""
-
     name: str
     state: str
+    """Empty if this role may not see it."""
     sync_state: str
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a store shows to whoever may look."""
-
     where: str
     server: Server
     seat: Seat
@@ -92,27 +88,27 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     jumps: int
     schema_version: int
     is_beating: bool
-    """Whether somebody wrote under the seat while we looked."""
+    """Whether a leader wrote under the seat while we watched."""
     peers: Sequence[Peer]
     replicas: Sequence[Replica]
     size_bytes: int
     tail_records: int
     tail_bytes: int
     refusal: str | None = None
-    """Why the store takes no write, as one that was tried found out; None if it does."""
+    """Why a write that was tried failed."""
     may_write: bool = True
-    """Whether this role may write: else none was tried."""
+    """Whether this role may write: otherwise none was tried."""
 
 
 class Contents(msgspec.Struct, frozen=True):
-    """What all of a store came to, when it was read from one end to the other."""
+    """The result of reading all of a store."""
 
     records: int
     """In the history and in the tail."""
     last_seq: int
     archived_upto: int
     problem: str | None = None
-    """What is not as it was written; None if all is."""
+    """What is damaged."""
 
 
 class Operating:
@@ -127,23 +123,19 @@ class Operating:
         """The servers, for people."""
 
     async def close(self) -> None:
-        """Take leave."""
         await self._side.close()
 
     async def roster(self) -> tuple[Seat, Sequence[Peer]]:
-        """Return who has the seat, and who told of themselves. Raises `JournalError`."""
+        """Return who has the seat, and the nodes. Raises `JournalError`."""
         return seat_of(await self._seat()), await self._peers()
 
     async def ask_nothing(self, times: int) -> None:
-        """Ask the server so many times for nothing, one after another: whoever calls this knows how long it took."""
+        """Make so many round trips, for the caller to measure."""
         for _ in range(times):
             await self._rows("ask_nothing")
 
     async def facts(self, watch_seconds: float) -> Facts:
-        """Return all that can be seen. A seat that is held is watched until it beats, for so long at most.
-
-        Raises `JournalError`.
-        """
+        """Return all facts. A held seat is watched until it beats, at most for so long. Raises `JournalError`."""
         row = await self._seat()
         is_beating = row["held"] and await self._watched(row, watch_seconds) is None
         size = await self._rows("read_size", self.schema)
@@ -170,15 +162,15 @@ class Operating:
         )
 
     async def read(self, tell: Callable[[int], None]) -> Contents:
-        """Read all that there is at one instant, some at a time, and check it. `tell` hears how many records it was.
+        """Read and check all that there is at one instant. `tell` is called with the number of records so far.
 
-        Nobody is held up by it. Raises `JournalError`, also if the seat is taken in the moment of the look.
+        It blocks nothing. Raises `JournalError`, also if the seat is taken at that moment.
         """
         row = await self._seat()
         mine = Mine(row["tenure"])
         mine.epoch = row["epoch"]
         records = 0
-        async with snapshot(self._side, mine) as found:
+        async with snapshot(self._servers, mine) as found:
             try:
                 async for _ in found.values():
                     pass
@@ -192,8 +184,8 @@ class Operating:
         return Contents(records, found.last_seq, found.upto)
 
     async def _tried(self) -> dict[str, Any]:
-        """Try to write a batch that is no authority's, and take it back. A full disk answers, and takes none."""
-        side = self._side.another()
+        """Try to write a batch that is no authority's, and roll it back. A full disk answers reads, but no writes."""
+        side = Side(self._servers)
         try:
             await side.rows("begin")
             await side.rows("fill_tail", NO_SEQ, NO_SEQ, 0, bytes(TRIED_BYTES))
@@ -202,7 +194,7 @@ class Operating:
         except JournalUnavailableError as error:
             return {"refusal": error.problem}
         finally:
-            # Without a word: so nothing of it is ever committed.
+            # Closing the socket rolls it back.
             side.drop()
         return {}
 
@@ -218,7 +210,7 @@ class Operating:
         return None if made.authority == fresh.authority else made
 
     async def restored(self, tenure: str, watch_seconds: float) -> int:
-        """Let the next tenure begin with `Restored`; return its epoch. Raises `JournalLockedError` while one leads."""
+        """Let the next term begin with `Restored`; return its epoch. Raises `JournalLockedError` if a leader lives."""
         row = await self._seat()
         if row["held"]:
             still = await self._watched(row, watch_seconds)
@@ -231,7 +223,7 @@ class Operating:
         return int(done[0]["epoch"]) + 1
 
     async def _watched(self, row: Row, seconds: float) -> Row | None:
-        """Watch a seat that is held. Return it as it is if it stood still all the time, None as soon as it beats."""
+        """Watch a seat that is held. Return it if it stood still all the time, None as soon as it beats."""
         for _ in range(LOOKS):
             await asyncio.sleep(seconds / LOOKS)
             now = await self._seat()
@@ -268,12 +260,12 @@ class Operating:
 
 MOVE_APPLICATION = "holdfast move"
 SLOTS = "slots"
-"""The table of the state that has the leases."""
+"""The table of the leases."""
 PIECES = 64
 """How many pieces are staged before they are applied."""
 SOME = 1_024
 GRANTS = 64
-"""How many records are read at once that may each have granted a thousand names."""
+"""How many grants are read at once, each of up to a thousand names."""
 COMMIT_SECONDS = 60.0
 
 _head_of = msgspec.msgpack.Decoder(Head).decode
@@ -297,8 +289,6 @@ async def filling(
 
 
 class PostgresWriter:
-    """The transaction."""
-
     def __init__(
         self, line: Line, schema: str, secret: bytes | None, *, marks: Marks, tenure: str, wall_ms: int
     ) -> None:
@@ -314,13 +304,13 @@ class PostgresWriter:
         self._leases: dict[str, Lease] = {}
         self._now_ms = 0
         self.authority: str | None = None
-        """The authority that is there already."""
+        """The authority that was there already."""
 
     async def _ask(self, name: str, *values: object) -> Sequence[Any]:
         return await self._line.ask(name, *values, seconds=None)
 
     async def look(self) -> None:
-        """Begin, and find out what is there: after whoever else makes or fills it is done."""
+        """Begin, and read what is there, after all others that make or fill it are done."""
         await self._ask("begin")
         await self._ask("fill_in_peace")
         await self._ask("lock_creation")
@@ -330,18 +320,12 @@ class PostgresWriter:
 
     async def begin(self, authority: str, key: bytes, epoch: int) -> None:
         """Make the tables, the authority, and a seat that is ours while we fill."""
-        if not (await self._ask("has_schema", self._schema))[0][0]:
-            await self._ask("create_schema")
-        await self._line.script("create")
-        await self._line.script("create_archive")
-        await self._ask("write_authority", authority, seal(key, self._secret), self._wall_ms, SCHEMA_VERSION)
-        marks = (self._marks.system_id, self._marks.timeline, self._marks.database_oid)
-        await self._ask("write_seat", authority, FORMAT, *marks, f"{self._schema}.seat")
+        await create_tables(self._line, self._schema, Fresh(authority, key, self._wall_ms), self._secret, self._marks)
         self._epoch = epoch
         await self._ask("fill_take", epoch, self._tenure)
 
     async def put(self, part: Part) -> None:
-        """Put a part of the tail in place, or stage one of the archive."""
+        """Write a part of the tail, or stage one of the archive."""
         match part:
             case Tail(records) if records:
                 self._now_ms = max(self._now_ms, records[-1].at_ms)
@@ -381,14 +365,13 @@ class PostgresWriter:
             await self._apply()
 
     async def _apply(self) -> None:
-        """Put in place what is staged."""
         self._rows += (await self._ask("fill_values", self._tenure, self._step))[0]["grown"]
         await self._ask("fill_records", self._tenure, self._step)
         await self._ask("fill_drop_staged")
         self._step, self._pieces = self._step + 1, 0
 
     async def end(self, source: Snapshot) -> None:
-        """Let nobody have the seat, and let who held what be right."""
+        """Free the seat, and correct who held what."""
         await self._apply()
         if source.upto:
             head = (0, source.upto, self._head, checksum_of(HEAD, HEAD.encode(), self._head))
@@ -399,7 +382,7 @@ class PostgresWriter:
         await self._ask("fill_seat", self._epoch, self._tenure, source.last_seq, self._now_ms)
 
     async def _let_go(self, pruned: int) -> None:
-        """Compare who holds what by the history with who does by the state, and let the state be right."""
+        """Correct who holds what by the history where the state says otherwise."""
         held: dict[int, list[bytes]] = {}
         after = b""
         while rows := await self._ask("fill_read_living", after, SOME):
@@ -424,7 +407,7 @@ class PostgresWriter:
             raise JournalDamagedError(f"the grant that is record {min(held)} is missing in the history")
 
     def _is_known(self, name: str, granted: Lease) -> bool:
-        """Tell whether a lease is the one that the state has, and remember that it needs no other grant."""
+        """Tell whether a lease is the one in the state, and note that it needs no other grant."""
         lease = self._leases.get(name)
         if lease is None or lease.lease_id != granted.lease_id:
             return False
@@ -441,12 +424,10 @@ class PostgresWriter:
             await self._ask("fill_hold", *map(list, zip(*made_up[start : start + SOME], strict=True)))
 
     async def snapshot(self) -> PostgresSnapshot:
-        """Return all that was put, to be read back."""
         position = (await self._ask("read_position", self._epoch, self._tenure))[0]
         return PostgresSnapshot(self._ask, position)
 
     async def commit(self) -> None:
-        """Let it count."""
         try:
             await self._line.ask("commit", seconds=COMMIT_SECONDS)
         except LostError as error:

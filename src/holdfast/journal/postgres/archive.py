@@ -1,24 +1,25 @@
-"""The archive in PostgreSQL: what stands for the records that are gone from the tail, written by the one in the seat.
+"""The archive in PostgreSQL: it replaces the records that are dropped from the tail. Only the seat's owner writes it.
 
 A *step* brings the archive up to a record. It is sent in pieces that are *staged*, each by one statement, and one call
-of a function then lets all of it count, in one transaction on the server:
+of a function then applies all of it in one transaction on the server:
 
     stage ─► stage ─► stage ─►  apply: gone, changed, new values; history; names;  is the seat ours?  ─► commit
-    fenced by the seat each     takes seconds, and holds up nobody                 last, for a moment
+    fenced by the seat each     takes seconds, and blocks no append                last, for a moment
 
-- **The fence.** The function looks at the seat last, and locks it until its commit a moment later. If the seat was
-  taken meanwhile, all of it is undone. So whoever takes the seat waits for no more than a commit, and finds the archive
-  whole: as it was before the step, or after it. The seat's row is never changed by it, so an append never waits.
-- **A lost answer.** Whether a step counts cannot be seen by a look: the server may still hold the call, and do it
-  later. So it is *settled* (`settle_steps`): that waits for a call that runs, and removes what was staged, without
-  which a late call is refused. Then the number up to which the archive reaches tells. A step that was cancelled is
-  settled by whoever comes next.
-- **What is dropped** from the tail is named by the archive's own row, in the statement that drops it (N-5).
-- **History that is too old or too much** goes afterwards, some records at a time (`Pruning`). A step counts
-  without that: what could not be pruned is pruned by the next one.
+- **The fence.** The function checks the seat last, and locks it until its commit a moment later. If the seat was taken
+  meanwhile, all of it is rolled back. So a takeover waits for no more than a commit, and finds the archive as it was
+  before the step or after it. The seat's row is never changed by it, so an append never waits.
+- **A lost answer.** Whether a step was applied cannot be read: the server may still have the call, and run it later. So
+  it is *settled* (`settle_steps`): that waits for a running call, and removes what was staged, without which a late
+  call is refused. Then the number up to which the archive reaches tells. A cancelled step is settled by the next
+  caller.
+- **Dropped records** are named by the archive's own row, in the statement that drops them from the tail (N-5).
+- **History that is too old or too much** is pruned afterwards, some records at a time (`Pruning`). A step counts
+without
+  that: the next one prunes the rest.
 
-Nothing of this is open between two messages: no transaction, no lock. Every part of it takes a few milliseconds of the
-loop, and others have their turn in between.
+Nothing of this is open between two messages: no transaction, no lock. Every part takes a few milliseconds of the loop,
+and other tasks run in between.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import logging
 from collections import deque
 from itertools import groupby, islice
 from operator import itemgetter
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 import msgspec
@@ -39,7 +40,7 @@ from holdfast.journal.archive.writer import PRUNE_ROWS, STEP_MAX
 from holdfast.journal.base import HEAD, JournalDamagedError, JournalUnavailableError, OutcomeUnknownError, Values
 from holdfast.journal.codec import decode_batch, history_in
 from holdfast.journal.postgres.connection import LostError, RefusedError
-from holdfast.journal.postgres.writer import Ground
+from holdfast.journal.postgres.writer import Ground, deposed, position
 from holdfast.journal.tail import FEED_BYTES
 
 if TYPE_CHECKING:
@@ -48,24 +49,22 @@ if TYPE_CHECKING:
     from holdfast.core.events import Event, Record
     from holdfast.journal.base import Changes, Keeping
     from holdfast.journal.postgres.connection import Row, Side
-    from holdfast.journal.postgres.writer import Mine
+    from holdfast.journal.postgres.writer import Ask, Mine
     from holdfast.journal.tail import Room
 
 log = logging.getLogger("holdfast.journal")
 
 RECORDS_AT_ONCE = 128
-"""How many records of a batch are looked at before others have their turn: about two milliseconds."""
+"""How many records of a batch are handled before other tasks run: about two milliseconds."""
 PIECE_ROWS = 512
 """How many rows or names make a piece."""
 PIECE_BYTES = 128 * 1024
 ENDS, GRANTS = 1, 2
-"""What a record did to a name."""
 
 Frames = list[tuple[bytes, "Record"]]
 
 
 def checksum_of(table: str, key: bytes, value: bytes) -> int:
-    """Return the checksum of a row of the state."""
     return crc32(value, crc32(key, crc32(table.encode())))
 
 
@@ -80,19 +79,17 @@ class ValuesPiece(msgspec.Struct):
     size_bytes: int = 0
 
     def add(self, key: bytes, value: bytes) -> None:
-        """Add a row."""
         self.keys.append(key)
         self.values.append(value)
         self.checksums.append(checksum_of(self.table, key, value))
         self.size_bytes += len(key) + len(value)
 
     def staged(self) -> tuple[object, ...]:
-        """Return it as the store takes it."""
         return self.table, self.kind, self.keys, self.values, self.checksums
 
 
 def values_in_pieces(changes: Iterable[Changes]) -> Iterator[ValuesPiece | None]:
-    """Yield what changed in pieces, and None between two parts of the changes: then others may have their turn."""
+    """Yield changes in pieces, and None between two parts of the changes, where other tasks may run."""
     piece = ValuesPiece("", "")
     for each in changes:
         for kind, rows in (("gone", [(key, b"") for key in each.gone]), ("changed", each.changed), ("new", each.new)):
@@ -126,7 +123,6 @@ class RecordsPiece(msgspec.Struct):
 
     @property
     def is_full(self) -> bool:
-        """Whether it should be sent."""
         return _is_full(max(len(self.seqs), len(self.names)), self.size_bytes)
 
     def add(self, frames: Frames) -> None:
@@ -155,34 +151,25 @@ class RecordsPiece(msgspec.Struct):
         self.name_seqs.extend([seq] * len(marks))
 
     def staged(self) -> tuple[object, ...]:
-        """Return it as the store takes it."""
         rows = (self.seqs, self.walls_ms, self.principals, self.weights, self.bodies)
         return (*rows, self.names, self.name_seqs, self.marks)
 
 
 def history_in_slices(body: bytes) -> Iterator[Frames]:
-    """Read what has history value of a batch, some records at a time: a batch may have all that fell due at once."""
+    """Read the records with history value of a batch, some at a time: many leases may expire at once."""
     frames = history_in(body)
     while some := list(islice(frames, RECORDS_AT_ONCE)):
         yield some
 
 
-class Ask(Protocol):
-    """Runs a named statement."""
-
-    async def __call__(self, name: str, *values: object) -> Sequence[Row]:
-        """Return its rows."""
-        ...
-
-
 READ_ROWS = 1_024
 READ_BYTES = 256 * 1024
 READ_RECORDS = 256
-"""How many records are made before others have their turn."""
+"""How many records are decoded before other tasks run."""
 
 
 async def read_values(ask: Ask, wanted: int) -> AsyncIterator[Values]:
-    """Yield the state, some values at a time, the head first. Raises unless all are as written, and so many."""
+    """Yield the state, some values at a time, the head first. Raises for a wrong checksum or number."""
     count = 0
     for key, value, checksum in await ask("read_head"):
         _check(HEAD, key, value, checksum)
@@ -229,7 +216,7 @@ async def read_history(ask: Ask, upto: int) -> AsyncIterator[Sequence[Record]]:
 
 
 async def records_of(body: bytes, holding: Sequence[bytes] = ()) -> AsyncIterator[list[Record]]:
-    """Yield the records of a batch, some at a time: a batch may have all that fell due at once."""
+    """Yield the records of a batch, some at a time: many leases may expire at once."""
     records = decode_batch(body, holding)
     while some := list(islice(records, READ_RECORDS)):
         yield some
@@ -238,14 +225,14 @@ async def records_of(body: bytes, holding: Sequence[bytes] = ()) -> AsyncIterato
 
 
 STRETCHES = 4
-"""How many stretches of 1,024 numbers are looked through at once."""
+"""How many stretches of 1,024 numbers are searched at once."""
 ELDEST = 256
-"""How many of somebody's records are asked for at once."""
+"""How many records of a principal are read at once."""
 PRUNE_SECONDS = 120.0
 
 
 class Pruning:
-    """Drops what is not kept."""
+    """Deletes history beyond the limits."""
 
     def __init__(self, ground: Ground, keeping: Keeping) -> None:
         self._ground = ground
@@ -255,11 +242,11 @@ class Pruning:
         """The newest that was ever dropped."""
 
     async def prune(self, wall_ms: int) -> None:
-        """Drop what is too old or too much: at most so many records, and the next time more."""
+        """Delete history that is too old or too much: at most `STEP_MAX` records, and the next time more."""
         self._left = STEP_MAX
         newest = await self._ground.read("read_newest_wall")
         if newest:
-            # Never the newest: it says since when nothing happened, and who held what since then.
+            # Never the newest: it shows who held what since then.
             await self._drop_overdue(min(wall_ms - self._keeping.wall_ms, newest[0][0]))
         await self._drop_excess("records", self._keeping.records_max)
         await self._drop_excess("bytes", self._keeping.bytes_max)
@@ -283,7 +270,7 @@ class Pruning:
             await self._forget(seqs, [])
 
     async def _chosen(self, shares: Sequence[Row], unit: str, excess: int) -> list[int]:
-        """Return the eldest records of whoever has the largest share then, one after another."""
+        """Return the oldest records of the principal with the largest share, one after another."""
         eldest: dict[bytes, _Eldest] = {}
         choosing = choose([(row["principal"], row[unit]) for row in shares], excess, min(PRUNE_ROWS, self._left))
         try:
@@ -304,7 +291,7 @@ class Pruning:
 
 
 class _Eldest:
-    """What one has left, eldest first, asked for some at a time."""
+    """The records of a principal, oldest first, read some at a time."""
 
     def __init__(self, ground: Ground, who: bytes) -> None:
         self._ground = ground
@@ -314,7 +301,7 @@ class _Eldest:
         self._is_over = False
 
     async def next(self) -> tuple[int, int] | None:
-        """Return the number and the weight of the next; None if there is no more."""
+        """Return the number and the weight of the next one."""
         if not self._some and not self._is_over:
             rows = await self._ground.read("read_eldest_of", self._who, self._after, ELDEST)
             self._some.extend((seq, weight) for seq, weight in rows)
@@ -325,12 +312,11 @@ class _Eldest:
 
 FEED_ROWS = 1_024
 DROP_ROWS = 512
-"""How many batches one statement drops."""
 PIECE_SECONDS = 30.0
 APPLY_SECONDS = 600.0
-"""How long a step may take on the server: far longer than a sound one does. Appends go on meanwhile."""
+"""The time limit of a step on the server: far more than one takes. Appends go on meanwhile."""
 SETTLE_SECONDS = 120.0
-"""How long it is tried to find out what became of a step. It may have to wait for the step itself."""
+"""The time limit for settling a step. It may have to wait for the step itself."""
 RETRY_SECONDS = 0.2
 
 
@@ -338,46 +324,43 @@ class Archive:
     """Writes the archive, for one tenure."""
 
     def __init__(self, side: Side, mine: Mine, room: Room, keeping: Keeping) -> None:
-        """`side` is for steps alone: one may keep it busy for seconds. `room` counts what waits for the archive."""
+        """`side` is for steps alone: one may keep it busy for seconds. `room` counts the tail."""
         self._ground = Ground(side, mine)
         self._room = room
         self._pruning = Pruning(self._ground, keeping)
         self._steps = 0
+        """The number of the current step: no other has it in this term."""
+        self._pieces = 0
         self._is_settled = True
-        """Whether no step of ours can be on its way."""
         self._state_rows = 0
         self.upto = 0
-        """How far the archive reaches."""
+        """The last archived record."""
 
     @property
     def pruned(self) -> int:
-        """Up to which number history is no longer whole."""
         return self._pruning.pruned
 
     # Recovery.
 
     async def be_settled(self) -> None:
-        """Let no step of ours be on its way. That may take as long as the step itself."""
+        """Settle our last step. That may take as long as the step itself."""
         if not self._is_settled:
             await self.settle()
 
     async def begin(self, ask: Ask) -> None:
-        """Find out how far the archive reaches, on the connection that has the seat. No step is on its way."""
-        mine = self._ground.mine
-        rows = await ask("read_position", mine.epoch, mine.tenure)
-        if not rows:
-            raise self._ground.deposed("open")
-        self.upto, self._state_rows, self._pruning.pruned = rows[0]["upto"], rows[0]["state_rows"], rows[0]["pruned"]
+        """Read how far the archive reaches, on the connection that has the seat, after it was settled."""
+        row = await position(ask, self._ground.mine)
+        self.upto, self._state_rows, self._pruning.pruned = row["upto"], row["state_rows"], row["pruned"]
 
     async def values(self, ask: Ask) -> Iterator[Values]:
-        """Return all values, the head first. Raises for rows that are not those written."""
+        """Return the state, the head first. Each part is freed once it was taken."""
         found = deque([each async for each in read_values(ask, self._state_rows)])
         return (found.popleft() for _ in range(len(found)))
 
     # Steps.
 
     async def archive(self, upto: int, head: bytes, changes: Iterable[Changes], wall_ms: int) -> None:
-        """Let the archive stand for the records up to a number, drop them from the tail, and prune the history."""
+        """Archive the records up to a number, drop them from the tail, and prune the history."""
         is_step = upto > self.upto
         if is_step:
             await self._bring(upto, head, changes)
@@ -387,11 +370,11 @@ class Archive:
         except JournalUnavailableError as error:
             if not is_step:
                 raise
-            # The step counts all the same: whoever gave it must not give it again.
+            # The step was applied: the caller must not repeat it.
             log.warning("%s; the rest is dropped the next time", error)
 
     async def settle(self) -> int:
-        """Let no step of ours be on its way any more, and return how far the archive reaches."""
+        """Make sure that no step of ours is on its way, and return how far the archive reaches."""
         try:
             async with asyncio.timeout(SETTLE_SECONDS):
                 while True:
@@ -410,16 +393,22 @@ class Archive:
         found = await self._ground.read("read_batch_end", upto)
         if not found or found[0]["last_seq"] != upto:
             raise JournalUnavailableError(f"archive: no durable batch ends with record {upto}")
-        # What is left of a step that failed goes, and so does what is left of other tenures.
+        # This removes what is left of a failed step and of other terms.
         if await self.settle() != self.upto:
             raise JournalUnavailableError("archive: it has changed since the journal was opened; open it again")
         self._steps += 1
-        step = _Step(self._ground, self._steps)
-        size_bytes = await self._stage_records(step, upto)
-        await _stage_values(step, changes)
+        self._pieces = 0
+        size_bytes = await self._stage_records(upto)
+        for piece in values_in_pieces(changes):
+            if piece is None:
+                await asyncio.sleep(0)
+            else:
+                await self._stage("stage_values", piece)
         self._is_settled = False
         try:
-            await step.apply(upto, head)
+            checksum = checksum_of(HEAD, HEAD.encode(), head)
+            values = (self._steps, self._pieces, upto, head, checksum)
+            await self._ground.write("apply_step", *values, seconds=APPLY_SECONDS)
             self._is_settled = True
         except (LostError, RefusedError) as error:
             if await self.settle() != upto:
@@ -427,8 +416,15 @@ class Archive:
         self.upto = upto
         self._room.drop(upto, size_bytes)
 
-    async def _stage_records(self, step: _Step, upto: int) -> int:
-        """Stage what has history value of the batches up to a number; return how many bytes these have in the tail."""
+    async def _stage(self, statement: str, piece: ValuesPiece | RecordsPiece) -> None:
+        """Stage a piece of the current step. Raises `DeposedError` if the seat is not ours."""
+        rows = await self._ground.write(statement, self._steps, self._pieces, *piece.staged(), seconds=PIECE_SECONDS)
+        if not rows:
+            raise deposed("archive", self._ground.mine)
+        self._pieces += 1
+
+    async def _stage_records(self, upto: int) -> int:
+        """Stage the history of the batches up to a number; return their size in the tail."""
         piece, size_bytes, after = RecordsPiece(), 0, self.upto
         while after < upto:
             rows = await self._ground.read("read_batches", after, upto, FEED_ROWS, FEED_BYTES)
@@ -438,47 +434,17 @@ class Archive:
                 for frames in history_in_slices(body):
                     piece.add(frames)
                     if piece.is_full:
-                        await step.stage("stage_records", piece.staged())
+                        await self._stage("stage_records", piece)
                         piece = RecordsPiece()
                     await asyncio.sleep(0)
                 size_bytes += len(body)
                 after = last
         if piece.seqs:
-            await step.stage("stage_records", piece.staged())
+            await self._stage("stage_records", piece)
         return size_bytes
 
     async def _drop_archived(self) -> None:
-        """Drop what the archive stands for from the tail. Who reads an instant of before goes on seeing it."""
+        """Drop archived records from the tail. Snapshots of before still see them."""
         dropped = DROP_ROWS
         while dropped == DROP_ROWS:
             dropped = len(await self._ground.write("drop_batches", DROP_ROWS, seconds=PIECE_SECONDS))
-
-
-class _Step:
-    """One try of a step: no other has its number in this tenure."""
-
-    def __init__(self, ground: Ground, number: int) -> None:
-        self._ground = ground
-        self._number = number
-        self._pieces = 0
-
-    async def stage(self, statement: str, values: tuple[object, ...]) -> None:
-        """Stage a piece. Raises `DeposedError` if the seat is not ours."""
-        rows = await self._ground.write(statement, self._number, self._pieces, *values, seconds=PIECE_SECONDS)
-        if not rows:
-            raise self._ground.deposed("archive")
-        self._pieces += 1
-
-    async def apply(self, upto: int, head: bytes) -> None:
-        """Let all that was staged count."""
-        checksum = checksum_of(HEAD, HEAD.encode(), head)
-        values = (self._number, self._pieces, upto, head, checksum)
-        await self._ground.write("apply_step", *values, seconds=APPLY_SECONDS)
-
-
-async def _stage_values(step: _Step, changes: Iterable[Changes]) -> None:
-    for piece in values_in_pieces(changes):
-        if piece is None:
-            await asyncio.sleep(0)
-        else:
-            await step.stage("stage_values", piece.staged())

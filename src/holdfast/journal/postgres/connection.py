@@ -1,12 +1,13 @@
 """Connections to PostgreSQL: the only module that knows asyncpg. A statement is answered, refused, or lost.
 
 A statement that was sent is never cancelled. PostgreSQL would stop waiting for its replicas and commit all the same,
-and nobody could tell (N-10). So asyncpg's own time limits are not used, because they send a cancel request, and no task
-of asyncpg's is ever cancelled. A caller that no longer waits closes the socket, and finds out on another connection.
+and the outcome would be unknown (N-10). So asyncpg's own time limits are not used, because they send a cancel request,
+and no task of asyncpg's is ever cancelled. A caller that stops waiting closes the socket, and asks on another
+connection.
 
-Each server is asked what it promises after connecting, because what was set may have been ignored (N-24). One
-connection writes. All others are beside it (`Side`), always at the server of the first (N-2): an old primary that was
-not told of its successor still answers reads.
+Each server is asked for its guarantees after connecting, because a pooler may have ignored our settings (N-24). One
+connection writes. All others (`Side`) go to the same server (N-2), because an old primary that does not know of its
+successor still answers reads.
 """
 
 from __future__ import annotations
@@ -14,14 +15,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import re
 import socket
-import stat
-from contextlib import asynccontextmanager
-from pathlib import Path
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import parse_qs, quote, urlsplit, urlunsplit
+from urllib.parse import parse_qs, quote, urlunsplit
 
 import asyncpg
 import msgspec
@@ -31,44 +29,9 @@ from holdfast.journal.sql import load
 from holdfast.settings.addresses import ESCAPES, is_torn, split_url
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
 log = logging.getLogger("holdfast.journal")
-
-
-def why_none(url: str) -> str:
-    """Say why the password file was not read, and what to do; nothing if it was, or is not needed, or not there."""
-    file = _file_of(url)
-    if file is None:
-        return ""
-    try:
-        mode = file.stat().st_mode
-        if not stat.S_ISREG(mode):
-            return f"the password file {file} was not read, for it is no plain file"
-        if mode & (stat.S_IRWXG | stat.S_IRWXO):
-            shown = f"{stat.S_IMODE(mode):04o}"
-            return f"the password file {file} was not read, for others may open it (mode {shown}): chmod 600 {file}"
-        with file.open("rb"):
-            return ""
-    except (FileNotFoundError, NotADirectoryError):
-        return ""
-    except OSError as error:
-        return f"the password file {file} cannot be read: {error.strerror or error}"
-
-
-def _file_of(url: str) -> Path | None:
-    """Return the file that the driver looks into; None if it has a password before, or no place to look."""
-    parts = urlsplit(url)
-    fields = parse_qs(parts.query)
-    if parts.password or "password" in fields or "PGPASSWORD" in os.environ:
-        return None
-    named = fields["passfile"][-1] if "passfile" in fields else os.environ.get("PGPASSFILE")
-    if named is not None:
-        return Path(named)
-    try:
-        return Path.home() / ".pgpass"
-    except RuntimeError:
-        return None
 
 
 SCHEMES = ("postgresql", "postgres")
@@ -76,10 +39,8 @@ PORT = "5432"
 
 
 class Address(NamedTuple):
-    """One server."""
-
     url: str
-    """With all that is needed to connect. It may have a password: it is never shown."""
+    """It may contain a password, so it is never shown."""
     where: str
     """Host and port, for people."""
 
@@ -101,22 +62,19 @@ def addresses(url: str) -> list[Address]:
     query = [f"{name}={quote(value)}" for name, values in fields.items() for value in values]
     if hosts:
         return [
-            Address(urlunsplit((parts.scheme, f"{user}{at}{host}", parts.path, "&".join(query), "")), _shown(host))
+            Address(
+                urlunsplit((parts.scheme, f"{user}{at}{host}", parts.path, "&".join(query), "")),
+                host if ":" in host.rpartition("]")[2] else f"{host}:{PORT}",
+            )
             for host in hosts.split(",")
         ]
     found = []
     for number, host in enumerate(by_field or ["localhost"]):
         port = ports[min(number, len(ports) - 1)] if ports else PORT
         all_fields = "&".join([*query, f"host={quote(host, safe='')}", f"port={quote(port)}"])
-        found.append(
-            Address(urlunsplit((parts.scheme, f"{user}{at}", parts.path or "/", all_fields, "")), f"{host}:{port}")
-        )
+        url = urlunsplit((parts.scheme, f"{user}{at}", parts.path or "/", all_fields, ""))
+        found.append(Address(url, f"{host}:{port}"))
     return found
-
-
-def _shown(host: str) -> str:
-    has_port = ":" in host.rpartition("]")[2]
-    return host if has_port else f"{host}:{PORT}"
 
 
 Row = Any
@@ -125,36 +83,34 @@ Row = Any
 CLOSE_SECONDS = 1.0
 SESSION = {
     "synchronous_commit": "on",
-    # A statement that the server itself cancels while it waits for a replica is committed all the same (N-10).
+    # A statement that is cancelled while it waits for a replica is committed all the same (N-10).
     "statement_timeout": "0",
     "lock_timeout": "0",
-    # Only makers of the schema have a transaction open between two messages. One that was stopped there must not last.
+    # Only the creation of the schema has a transaction open between two messages, which must not last.
     "idle_in_transaction_session_timeout": "2000",
-    # An append behind a takeover must find no row. Under `repeatable read` it would find an error (N-8).
+    # An append after a takeover must find no row. Under `repeatable read` it would get an error (N-8).
     "default_transaction_isolation": "read committed",
-    # The server lets go of a leader that is gone without a word.
+    # The server closes the connection of a leader that is gone silently.
     "tcp_keepalives_idle": "5",
     "tcp_keepalives_interval": "2",
     "tcp_keepalives_count": "3",
 }
-"""What every session of ours sets. `demands` asks back what matters."""
+"""The settings of our sessions. Those that matter are asked back (`WANTED`)."""
 KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}
-"""On our side of the socket: asyncpg sets none of it (N-25)."""
+"""On our side of the socket, because asyncpg sets none (N-25)."""
 _LOST = (
     OSError,
     TimeoutError,
     EOFError,
     asyncpg.InterfaceError,
     asyncpg.InternalClientError,
-    # No answer of the server, though asyncpg tells it as one: the connection ended.
+    # Not an answer of the server, though asyncpg presents it as one.
     asyncpg.PostgresConnectionError,
 )
-_NOT_LET_IN = (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InterfaceError)
-"""A wrong password, or none. The second is what asyncpg says by itself where it was asked for one."""
 
 
 class LostError(JournalUnavailableError):
-    """A statement was sent, and its answer will never come here: whether it was done, this connection cannot tell."""
+    """A statement was sent, and its answer was lost: it may or may not have been applied."""
 
 
 class RefusedError(JournalUnavailableError):
@@ -167,15 +123,15 @@ class RefusedError(JournalUnavailableError):
 
 
 class CannotConnectError(JournalUnavailableError):
-    """There is no connection, so nothing was sent."""
+    """Nothing was sent."""
 
 
 class SilentError(CannotConnectError):
-    """There is none, and nobody said why within the time for it: the next try would take as long."""
+    """The server did not answer in time: the next try would take as long."""
 
 
 class Line:
-    """One connection. It does one statement at a time."""
+    """One connection, for one statement at a time."""
 
     def __init__(self, db: asyncpg.Connection, sql: Mapping[str, str], where: str) -> None:
         self._db = db
@@ -188,18 +144,16 @@ class Line:
 
     @property
     def is_open(self) -> bool:
-        """Whether it can be used, as far as is known here."""
         return not self._db.is_closed()
 
     @property
     def pid(self) -> int:
-        """The number of the server's process at the other end, as it was told when connecting."""
         return int(self._db.get_server_pid())
 
     async def ask(self, name: str, *values: object, seconds: float | None) -> Sequence[Row]:
         """Run a named statement and return its rows. Raises `LostError` or `RefusedError`.
 
-        `seconds` is how long an answer is waited for; then, or if whoever asks is cancelled, the socket is closed.
+        After `seconds`, or if the caller is cancelled, the socket is closed.
         """
         self._warning = ""
         task = asyncio.ensure_future(self._fetch(name, values))
@@ -211,15 +165,8 @@ class Line:
                 self.drop()
         if not task.done():
             raise LostError(f"{name}: {self.where} did not answer within {seconds:g} s")
-        try:
+        with self._errors_of(name):
             rows = task.result()
-        except _LOST as error:
-            self.drop()
-            raise LostError(f"{name}: the connection to {self.where} was lost: {_words(error)}") from error
-        except asyncpg.PostgresError as error:
-            # What was prepared may not fit the tables any more.
-            self._prepared.pop(name, None)
-            raise RefusedError(f"{name}: {self.where} refused it: {error}", error.sqlstate or "") from error
         if self._warning:
             # "canceling wait for synchronous replication": done here, and perhaps on no replica.
             self.drop()
@@ -228,12 +175,19 @@ class Line:
 
     async def script(self, name: str) -> None:
         """Run a named script: several statements, in one transaction."""
-        try:
+        with self._errors_of(name):
             await self._db.execute(self._sql[name])
+
+    @contextmanager
+    def _errors_of(self, name: str) -> Iterator[None]:
+        try:
+            yield
         except _LOST as error:
             self.drop()
             raise LostError(f"{name}: the connection to {self.where} was lost: {_words(error)}") from error
         except asyncpg.PostgresError as error:
+            # A prepared statement may not fit the tables any more.
+            self._prepared.pop(name, None)
             raise RefusedError(f"{name}: {self.where} refused it: {error}", error.sqlstate or "") from error
 
     async def _fetch(self, name: str, values: Sequence[object]) -> Sequence[Row]:
@@ -244,19 +198,19 @@ class Line:
         return rows
 
     def _hear(self, _: object, message: asyncpg.PostgresLogMessage) -> None:
-        # The other field is in the language of the server. The English one is there since PostgreSQL 9.6.
+        # `severity` is in the language of the server.
         if (message.severity_en or message.severity) == "WARNING":
             self._warning = str(message)
             log.warning("PostgreSQL at %s warns: %s", self.where, message)
 
     def drop(self) -> None:
-        """Close the socket, and send nothing."""
+        """Close the socket without sending anything."""
         self._prepared.clear()
         with contextlib.suppress(Exception):
             self._db.terminate()
 
     async def close(self) -> None:
-        """Take leave of the server, if it listens."""
+        """Close the connection in order, if the server answers."""
         self._prepared.clear()
         with contextlib.suppress(Exception):
             await self._db.close(timeout=CLOSE_SECONDS)
@@ -275,7 +229,7 @@ async def connect(url: str, where: str, sql: Mapping[str, str], *, application: 
     try:
         db = await asyncio.shield(connecting)
     except asyncio.CancelledError:
-        # asyncpg leaves an error behind that nobody hears if it is cancelled while it connects.
+        # asyncpg leaves an unretrieved error behind if it is cancelled while it connects.
         connecting.add_done_callback(_hang_up)
         raise
     except TimeoutError:
@@ -285,15 +239,13 @@ async def connect(url: str, where: str, sql: Mapping[str, str], *, application: 
     except asyncpg.TargetServerAttributeNotMatched:
         raise CannotConnectError(f"PostgreSQL at {where} is a standby: it takes no writes") from None
     except (asyncpg.PostgresError, *_LOST) as error:
-        why = why_none(url) if isinstance(error, _NOT_LET_IN) else ""
-        text = f"PostgreSQL at {where} cannot be asked: {_words(error)}"
-        raise CannotConnectError(f"{text}; {why}" if why else text) from error
+        raise CannotConnectError(f"PostgreSQL at {where} cannot be asked: {_words(error)}") from error
     _keep_alive(db)
     return Line(db, sql, where)
 
 
 def _words(error: Exception) -> str:
-    """Say what went wrong. What asyncpg says of its own insides helps nobody."""
+    """Describe an error, without asyncpg's internals."""
     if isinstance(error, asyncpg.InternalClientError):
         return "it ended while it was in use"
     if isinstance(error, ConnectionError) and "connection_lost" in str(error):
@@ -302,8 +254,8 @@ def _words(error: Exception) -> str:
 
 
 def _keep_alive(db: asyncpg.Connection) -> None:
-    """Let this machine find out that the server is gone, also while nothing is sent."""
-    found = db._transport.get_extra_info("socket")  # noqa: SLF001 - asyncpg offers no other way to it.
+    """Detect that the server is gone, also while nothing is sent."""
+    found = db._transport.get_extra_info("socket")  # noqa: SLF001 - asyncpg offers no other way
     if found is None or found.family == socket.AF_UNIX:
         return
     found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -341,15 +293,15 @@ DIRECTLY = "Connect to PostgreSQL directly, not through a pooler: it drops what 
 
 
 class Marks(msgspec.Struct, frozen=True):
-    """By what a store is known that was put in the place of another (N-22): each of these then differs."""
+    """These identify a store; one of them differs after it was replaced by another (N-22)."""
 
     system_id: int
-    """Of the cluster: another one was made by initdb."""
+    """Of the cluster, made by initdb."""
     timeline: int
     """Rises when a standby is promoted, and after a restore to a point in time."""
     database_oid: int
     table_oid: int
-    """Of the seat: a restore into the same cluster makes it anew. 0: there is none yet."""
+    """Of the seat: a restore into the same cluster changes it. 0: there is none yet."""
 
 
 class Server(msgspec.Struct, frozen=True, kw_only=True):
@@ -357,17 +309,15 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
 
     marks: Marks
     started: str
-    """When it was started, as it writes it: two sessions with the same marks and this are at one server."""
+    """Its start time: two sessions with the same marks and start time are at one server."""
     has_standby: bool
     """Whether a commit waits for a synchronous standby."""
     is_pooled: bool
-    """Whether something between us and it moves statements between sessions."""
+    """Whether a pooler moves statements between sessions."""
     version: int
     settings: dict[str, str]
-    """What was asked back."""
 
     def is_same(self, other: Server) -> bool:
-        """Tell whether two sessions are at one running server."""
         return (self.marks.system_id, self.marks.timeline, self.started) == (
             other.marks.system_id,
             other.marks.timeline,
@@ -376,7 +326,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def ask_server(line: Line, seat: str) -> Server:
-    """Ask a server what it is. Raises `JournalUnavailableError` for one that does not promise enough."""
+    """Identify a server. Raises `JournalUnavailableError` for one whose guarantees are too weak."""
     rows = await line.ask("ask_server", seat, seconds=ASK_SECONDS)
     pids = {line.pid, int(rows[0]["pid"])}
     row = dict((await line.ask("ask_server", seat, seconds=ASK_SECONDS))[0])
@@ -405,11 +355,11 @@ WANTED: dict[str, tuple[frozenset[str], str]] = {
     "lock_timeout": (frozenset({"0"}), DIRECTLY),
     "idle_in_transaction_session_timeout": (frozenset({"2s"}), DIRECTLY),
 }
-"""What each setting must be, and what to do if it is not."""
+"""The allowed values of each setting, and what to do otherwise."""
 
 
 def refuse_if_weak(where: str, settings: dict[str, str], *, version: int, is_standby: bool) -> None:
-    """Raise if an answer of this server could be one that it forgets."""
+    """Raise if the server could lose what it acknowledged."""
     if is_standby:
         raise JournalUnavailableError(f"PostgreSQL at {where} is a standby: it takes no writes")
     if version < SERVER_VERSION_MIN:
@@ -427,34 +377,36 @@ def refuse_if_weak(where: str, settings: dict[str, str], *, version: int, is_sta
 CONNECT_SECONDS = 2.0
 """For each server."""
 ANSWER_SECONDS = 5.0
-"""How long whoever reads waits for an answer."""
+"""The default time limit of a read."""
 
 
 class Servers:
-    """The servers of a URL. One of them takes writes: the one that did last is tried first.
+    """The servers of a URL, one of which takes writes. The one that was reached last is tried first.
 
-    One that said nothing at all is tried last from then on. So whoever gives up before all were tried, and tries again,
-    gets to each of them, however many say nothing.
+    A silent one is tried last from then on. So a caller that gives up before all were tried, and tries again, gets to
+    each of them.
     """
 
     def __init__(self, url: str, schema: str, application: str) -> None:
         self.schema = schema
+        self.must_be: Server | None = None
+        """The server of the leader term, to which every `Side` connects. None: any that takes writes."""
         self._sql = statements(schema)
         self._addresses = addresses(url)
         self._application = application
-
-    @property
-    def seat(self) -> str:
-        """The full name of the seat's table."""
-        return f"{self.schema}.seat"
 
     @property
     def where(self) -> str:
         """The server that is tried first, for people."""
         return self._addresses[0].where
 
+    def move(self, server: Server) -> None:
+        """Let every `Side` connect to the server of the leader term."""
+        if self.must_be is None or not self.must_be.is_same(server):
+            self.must_be = server
+
     async def connect(self) -> tuple[Line, Server]:
-        """Connect to the first server that takes writes and promises enough. Raises `JournalUnavailableError`."""
+        """Connect to the first server that takes writes and is durable. Raises `JournalUnavailableError`."""
         errors: list[JournalUnavailableError] = []
         for address in list(self._addresses):
             try:
@@ -467,7 +419,7 @@ class Servers:
                 errors.append(error)
                 continue
             try:
-                server = await ask_server(line, self.seat)
+                server = await ask_server(line, f"{self.schema}.seat")
             except JournalUnavailableError as error:
                 line.drop()
                 errors.append(error)
@@ -487,62 +439,62 @@ class Servers:
 
 
 class Side:
-    """A connection that does not write under the seat by itself: made when it is needed, and anew after it was lost."""
+    """A connection that does not write under the seat: made when it is needed, and again after it was lost."""
 
     def __init__(self, servers: Servers) -> None:
         self._servers = servers
         self._line: Line | None = None
         self._lock = asyncio.Lock()
-        self.must_be: Server | None = None
-        """The server that the tenure is at. None: any that takes writes."""
         self.server: Server | None = None
         """The one that it is connected to, or was last."""
 
     async def rows(self, name: str, *values: object, seconds: float | None = ANSWER_SECONDS) -> Sequence[Row]:
         """Return the rows of a named statement.
 
-        Raises `JournalUnavailableError`: as `RefusedError` if PostgreSQL said no, with why.
+        Raises `JournalUnavailableError`: as `RefusedError` if PostgreSQL refused it.
         """
         async with self._lock:
             line = await self._connected()
             return await line.ask(name, *values, seconds=seconds)
 
-    async def one(self, name: str, *values: object, seconds: float | None = ANSWER_SECONDS) -> Row | None:
+    async def one(self, name: str, *values: object) -> Row | None:
         """Return the first row of a named statement."""
-        rows = await self.rows(name, *values, seconds=seconds)
+        rows = await self.rows(name, *values)
         return rows[0] if rows else None
 
     @asynccontextmanager
-    async def instant(self) -> AsyncIterator[Side]:
-        """Let all that is read in the block, on this connection alone, be as of one instant. It locks nothing."""
-        await self.rows("begin_instant")
-        try:
-            yield self
-        finally:
-            self.drop()
+    async def instant(self) -> AsyncIterator[Line]:
+        """Give the connection in a transaction whose reads see one instant. It locks nothing.
 
-    def another(self) -> Side:
-        """Return one more connection to the server of this one: made when it is needed."""
-        side = Side(self._servers)
-        side.must_be = self.must_be
-        return side
+        The line is not replaced if it is lost: a read on another one would see another instant.
+        """
+        line = await self.alone()
+        await line.ask("begin_instant", seconds=ANSWER_SECONDS)
+        try:
+            yield line
+        except BaseException:
+            self.drop()
+            raise
+        await line.ask("commit", seconds=ANSWER_SECONDS)
 
     async def alone(self) -> Line:
-        """Return the connection itself, connected: for whoever makes the tables, while nobody else asks."""
+        """Return the connection itself, connected, while nothing else uses it."""
         async with self._lock:
             return await self._connected()
 
     async def _connected(self) -> Line:
-        line = self._line
-        if line is not None and line.is_open and (self.must_be is None or self.must_be is self.server):
+        line, must_be = self._line, self._servers.must_be
+        if line is not None and line.is_open and (must_be is None or must_be is self.server):
             return line
         self.drop()
         line, server = await self._servers.connect()
-        if self.must_be is not None:
-            if not server.is_same(self.must_be):
+        # It may have changed meanwhile.
+        must_be = self._servers.must_be
+        if must_be is not None:
+            if not server.is_same(must_be):
                 line.drop()
                 raise CannotConnectError(f"{line.where} is not the server that this tenure is at")
-            server = self.must_be
+            server = must_be
         self._line, self.server = line, server
         return line
 
@@ -553,7 +505,7 @@ class Side:
             self._line = None
 
     async def close(self) -> None:
-        """Take leave."""
+        """Close the connection in order."""
         line, self._line = self._line, None
         if line is not None:
             await line.close()

@@ -1,10 +1,11 @@
-"""Looks back, in PostgreSQL: the history, and who held what. The tail and the archive together.
+"""Reads the past, in PostgreSQL: the history, and who held what. The tail and the archive together.
 
 A record is in the tail or in the archive, and each statement sees one instant: the tail begins after `upto`, the
-archive ends there. Numbers lead from one statement to the next, so a step meanwhile loses nothing. Every statement
-shows that the seat is still ours, and none reads further than what this tenure knows to be durable (N-32).
+archive ends there. Each statement goes on from the number at which the last one ended, so a step of the archive
+meanwhile loses nothing. Every statement proves that the seat is still ours, and none reads further than what this term
+knows to be durable (N-32).
 
-A look has a budget in bytes, as the other journals have it (`Spent`): a page may end early and say where to go on.
+A read has a budget in bytes, as in the other journals (`Spent`): a page may end early and say where to go on.
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from holdfast.core.events import Record, is_history
 from holdfast.journal.base import HistoryPage, JournalDamagedError
 from holdfast.journal.codec import decode_batch
 from holdfast.journal.postgres.archive import READ_BYTES, READ_ROWS, read_batches, read_history, read_values, records_of
-from holdfast.journal.postgres.writer import LOOK_SECONDS, Ground
+from holdfast.journal.postgres.connection import Servers, Side
+from holdfast.journal.postgres.writer import LOOK_SECONDS, Ground, position
 from holdfast.journal.search import Grants, Names, PageOfHeld, TailHolds, Texts, all_held, follow, last_by_in, matches
 from holdfast.journal.tail import FEED_BYTES, FOREVER, SEARCH_BYTES, SEARCH_ROWS, SLICE_BYTES, Spent
 
@@ -27,33 +30,25 @@ if TYPE_CHECKING:
 
     from holdfast.core.events import Record
     from holdfast.journal.base import HeldPage, HeldQuery, HistoryQuery, Values
-    from holdfast.journal.postgres.archive import Ask
-    from holdfast.journal.postgres.connection import Row, Side
-    from holdfast.journal.postgres.writer import Mine
+    from holdfast.journal.postgres.connection import Row
+    from holdfast.journal.postgres.writer import Ask, Mine
     from holdfast.journal.search import Hold
 
 SKIMMED_ROWS = 4_096
-"""How many batches are asked for at once where only the front of each record is read; their bytes are bounded too."""
+"""How many batches are read at once where only the front of each record is decoded; their bytes are bounded too."""
 BEHIND_ALL = b"\xff"
-"""It stands behind every name: no byte of UTF-8 is this."""
+"""Greater than every name: no byte of UTF-8 is this."""
 
 
 class Looking:
-    """Looks at one journal."""
+    """Reads the past of one journal, on connections of its own: it may take seconds."""
 
-    def __init__(self, side: Side, mine: Mine) -> None:
-        """Look at the server of `side`, on connections of our own: a look may take seconds."""
-        self._side = side
+    def __init__(self, servers: Servers, mine: Mine) -> None:
         self._mine = mine
-        self._reading = Ground(side.another(), mine)
-        self._instant = side.another()
-        """The connection for looks that need one instant."""
+        self._ground = Ground(Side(servers), mine)
+        self._instant = Side(servers)
+        """The connection for reads that need one instant."""
         self._lock = asyncio.Lock()
-
-    @property
-    def _ground(self) -> Ground:
-        self._reading.side.must_be = self._side.must_be
-        return self._reading
 
     # History.
 
@@ -76,7 +71,7 @@ class Looking:
         return HistoryPage(found, None)
 
     async def _search_tail(self, query: HistoryQuery, before: int, spent: Spent) -> tuple[list[Record], int]:
-        """Search a slice as bytes, and decode only what may match; return the number it reached down to."""
+        """Search a slice as bytes, and decode only what may match. Return the lowest number that was searched."""
         found: list[Record] = []
         wanted = Texts(query)
         spent.begin_slice()
@@ -95,7 +90,7 @@ class Looking:
         return found, before
 
     async def _search_history(self, query: HistoryQuery, before: int, spent: Spent) -> tuple[list[Record], int]:
-        """Search a slice; return the number it reached down to."""
+        """Search a slice. Return the lowest number that was searched."""
         since = -FOREVER if query.since_wall_ms is None else query.since_wall_ms
         until = FOREVER if query.until_wall_ms is None else query.until_wall_ms
         found: list[Record] = []
@@ -147,46 +142,32 @@ class Looking:
     # Who held what.
 
     async def held(self, query: HeldQuery) -> HeldPage:
-        """Follow the tail on top of the archive, as of one instant."""
-        async with self._lock:
-            side = self._instant
-            side.must_be = self._side.must_be
-            try:
-                await side.rows("begin_instant")
-                page = await self._held(query, side)
-                await side.rows("commit")
-            except BaseException:
-                side.drop()
-                raise
-        return page
-
-    async def _held(self, query: HeldQuery, side: Side) -> HeldPage:
-        position = await Ground(side, self._mine).position()
-        ask = partial(side.rows, seconds=LOOK_SECONDS)
-        last_seq = min(query.seq, position["last_seq"], self._mine.last_seq)
-        tail = await _tail_holds(ask, position["upto"], last_seq)
-        page = PageOfHeld(query)
-        holds = _all_held(ask, query, position["upto"], tail)
-        is_all = False
-        while (room := page.room) and not is_all:
-            some = await _first_of(holds, room)
-            is_all = len(some) < room
-            page.add(some, await _grants_of(ask, some))
-        return page.ended(is_all=is_all or not await _first_of(holds, 1))
+        """Apply the tail to the archive, as of one instant."""
+        async with self._lock, self._instant.instant() as line:
+            ask = partial(line.ask, seconds=LOOK_SECONDS)
+            upto, last_seq = itemgetter("upto", "last_seq")(await position(ask, self._mine))
+            tail = await _tail_holds(ask, upto, min(query.seq, last_seq, self._mine.last_seq))
+            page = PageOfHeld(query)
+            holds = _all_held(ask, query, upto, tail)
+            is_all = False
+            while (room := page.room) and not is_all:
+                some = await _first_of(holds, room)
+                is_all = len(some) < room
+                page.add(some, await _grants_of(ask, some))
+            return page.ended(is_all=is_all or not await _first_of(holds, 1))
 
     async def close(self) -> None:
-        """Close the connections that only these looks have."""
-        await self._reading.close()
+        await self._ground.close()
         await self._instant.close()
 
 
 def _slice_bytes(*, is_searched: bool) -> int:
-    """Return how many bytes one slice is given: more if most of them are only searched through."""
+    """Return the size of a slice: more if most of it is only searched as bytes."""
     return SEARCH_BYTES if is_searched else SLICE_BYTES
 
 
 async def _tail_holds(ask: Ask, after: int, upto: int) -> TailHolds:
-    """Return who was given what by the records after a number and up to another, and what was taken."""
+    """Return the grants and ends of the records after a number and up to another."""
     holds = TailHolds()
     looked_at = 0
     async for body in read_batches(ask, after, upto):
@@ -199,7 +180,7 @@ async def _tail_holds(ask: Ask, after: int, upto: int) -> TailHolds:
 
 
 async def _all_held(ask: Ask, query: HeldQuery, upto: int, tail: TailHolds) -> AsyncIterator[Hold]:
-    """Yield who held what by the archive and by the tail, by name. The archive is asked for some names at a time."""
+    """Yield who held what by the archive and by the tail, by name. The archive is read some names at a time."""
     limit = min(query.limit + 1, READ_ROWS)
     first, behind = query.prefix.encode(), _behind(query.prefix.encode())
     if query.after is not None:
@@ -217,7 +198,7 @@ async def _all_held(ask: Ask, query: HeldQuery, upto: int, tail: TailHolds) -> A
 
 
 async def _names_in_order(query: HeldQuery, tail: TailHolds) -> Names:
-    """Put the names that the tail gave in order, some at a time: they may be many, and others have their turn."""
+    """Sort the names of the tail, some at a time: they may be many, and other tasks need to run."""
     runs = []
     for run in tail.runs(query):
         runs.append(run)
@@ -226,7 +207,6 @@ async def _names_in_order(query: HeldQuery, tail: TailHolds) -> Names:
 
 
 async def _first_of(holds: AsyncIterator[Hold], count: int) -> list[Hold]:
-    """Return the next so many, or as many as there are."""
     some: list[Hold] = []
     while len(some) < count and (hold := await anext(holds, None)) is not None:
         some.append(hold)
@@ -234,7 +214,7 @@ async def _first_of(holds: AsyncIterator[Hold], count: int) -> list[Hold]:
 
 
 async def _grants_of(ask: Ask, holds: list[Hold]) -> Grants:
-    """Return the leases of some holds. Raises if a record is missing, or did not grant what it should."""
+    """Return the leases of some holds. Raises if a grant is missing or another."""
     grants = Grants(holds)
     left = grants.missing
     while left:
@@ -251,40 +231,38 @@ async def _grants_of(ask: Ask, holds: list[Hold]) -> Grants:
 
 
 def _behind(prefix: bytes) -> bytes:
-    """Return what stands behind everything that begins so."""
+    """Return the least value greater than everything with this prefix."""
     kept = prefix.rstrip(BEHIND_ALL)
     return kept[:-1] + bytes([kept[-1] + 1]) if kept else BEHIND_ALL
 
 
 @asynccontextmanager
-async def snapshot(beside: Side, mine: Mine) -> AsyncIterator[PostgresSnapshot]:
-    """Give all that there is now, at the server of another connection."""
-    async with beside.another().instant() as side:
-        await side.rows("stay_at_instant")
-        position = await Ground(side, mine).position()
-        yield PostgresSnapshot(partial(side.rows, seconds=LOOK_SECONDS), position)
+async def snapshot(servers: Servers, mine: Mine) -> AsyncIterator[PostgresSnapshot]:
+    """Give all that there is now, on a connection of its own."""
+    side = Side(servers)
+    async with side.instant() as line:
+        ask = partial(line.ask, seconds=LOOK_SECONDS)
+        await ask("stay_at_instant")
+        yield PostgresSnapshot(ask, await position(ask, mine))
+    await side.close()
 
 
 class PostgresSnapshot:
-    """All there is at one instant."""
-
-    def __init__(self, ask: Ask, position: Row) -> None:
+    def __init__(self, ask: Ask, found: Row) -> None:
+        """`found` is the position of the archive and the journal."""
         self._ask = ask
-        self.upto: int = position["upto"]
-        self.pruned: int = position["pruned"]
-        self._state_rows: int = position["state_rows"]
-        self.last_seq: int = position["last_seq"]
+        self.upto: int = found["upto"]
+        self.pruned: int = found["pruned"]
+        self._state_rows: int = found["state_rows"]
+        self.last_seq: int = found["last_seq"]
 
     async def tail(self) -> AsyncIterator[Sequence[Record]]:
-        """Yield every record that is not archived, some at a time."""
         async for body in read_batches(self._ask, self.upto, self.last_seq):
             async for records in records_of(body):
                 yield records
 
     def values(self) -> AsyncIterator[Values]:
-        """Yield the archived state, the head first."""
         return read_values(self._ask, self._state_rows)
 
     def history(self) -> AsyncIterator[Sequence[Record]]:
-        """Yield the archived records with history value, oldest first."""
         return read_history(self._ask, self.upto)

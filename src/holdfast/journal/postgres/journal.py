@@ -1,9 +1,9 @@
-"""The journal in PostgreSQL: it keeps the seam of `journal/base.py`. One object has one tenure at most.
+"""The journal in PostgreSQL: it implements `journal/base.py`. One object has one leader term at most.
 
-Watching    looks at the seat, and takes it                     a connection beside the one that writes
-Tenancy     writes under the seat, and asks for lost answers    the connection that took it
-Archive     lets the archive stand for the tail                 a connection of its own
-Looking     history, and who held what                          two of its own: such a look may take seconds
+Watching    reads the seat, and takes it                        a connection of its own
+Tenancy     writes under the seat, and resolves lost answers    the connection that took it
+Archive     moves the tail into the archive                     a connection of its own
+Looking     history, and who held what                          two of its own: such a read may take seconds
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from holdfast.journal.postgres.archive import Archive
 from holdfast.journal.postgres.connection import Servers, Side
 from holdfast.journal.postgres.history import Looking, snapshot
 from holdfast.journal.postgres.leadership import Fresh, Knowledge, Taken, Watching, unseal
-from holdfast.journal.postgres.writer import NO_ANSWER, Batch, Beating, Mine, Tenancy
+from holdfast.journal.postgres.writer import NO_ANSWER, Ask, Batch, Beating, Mine, Tenancy
 from holdfast.journal.tail import LARGE_BYTES, Room, part_of
 
 if TYPE_CHECKING:
@@ -38,15 +38,12 @@ if TYPE_CHECKING:
 
     from holdfast.core.events import Record
     from holdfast.journal.base import Changes, HeldPage, HeldQuery, HistoryPage, HistoryQuery, Snapshot
-    from holdfast.journal.postgres.archive import Ask
-    from holdfast.journal.postgres.connection import Line, Server
+    from holdfast.journal.postgres.connection import Line
     from holdfast.journal.tail import Part
 
 MIB = 2**20
-TAIL_ROWS = 256
-"""How many batches are read at once, at most,"""
-TAIL_BYTES = 256 * 1024
-"""and how many bytes, about: over a slow way this still takes less than others wait for a sign of life."""
+TAIL_ROWS, TAIL_BYTES = 256, 256 * 1024
+"""How much of the tail is read at once: over a slow network this still takes less than the takeover time."""
 SEQ_MAX = 2**63 - 1
 VACATE_SECONDS = 2.0
 
@@ -75,12 +72,12 @@ class PostgresJournal:
         resolve_ms: int = 10_000,
         tail_bytes_max: int = 4096 * MIB,
     ) -> None:
-        """Prepare; nothing is asked before `look` or `open`.
+        """Nothing is sent before `look` or `open`.
 
-        `tenure` names the tenure that this journal may begin: 32 random hexadecimal digits, no two the same.
-        `knowledge` is what this process knows of the store, and outlives the journal. `fresh` is what an authority is
-        made of where there is none; without it none is made. `secret` seals the authority's key. `may_lose` lets it go
-        on after the store lost records, as `after_loss = "continue"` says.
+        `tenure` names the leader term that this journal may begin: 32 random hexadecimal digits. `knowledge` is what
+        this process knows of the store, and outlives the journal. `fresh` is for making an authority where there is
+        none; without it none is made. `secret` seals the authority's key. `may_lose` lets it go on after the store lost
+        records, as `after_loss = "continue"` says.
         """
         try:
             self._servers = Servers(url, schema, f"holdfast {peer.node}")
@@ -99,14 +96,13 @@ class PostgresJournal:
             self._servers, self._side, self._knowledge, may_lose=may_lose, fresh=fresh, secret=secret
         )
         self._archive = Archive(self._archiving, self._mine, self._room, keeping or Keeping())
-        self._looking = Looking(self._side, self._mine)
+        self._looking = Looking(self._servers, self._mine)
         self._tenancy = Tenancy(
             self._servers,
             self._mine,
             self._knowledge,
             append_seconds=append_ms / 1000,
             resolve_seconds=self._resolve_seconds,
-            moved=self._move,
         )
         self._seen: Seat | None = None
         self._may_have_seat = False
@@ -115,36 +111,30 @@ class PostgresJournal:
         self._size_bytes = 0
         self.takes_claims = True
 
-    # What any node may do.
+    # For any node.
 
     async def look(self) -> Seat:
-        """Tell who has the seat."""
         return await self._watching.look()
 
     async def key(self) -> bytes:
-        """Return the authority's key."""
         await self._watching.look()
         row = await self._side.one("read_key")
         return self._unsealed(row)
 
     async def report(self, peer: Peer) -> None:
-        """Tell the others of this node."""
         values = (peer.node, peer.process, peer.url, peer.version, peer.format_max, peer.tokens)
         await self._side.rows("report", *values)
         self._has_reported = True
 
     async def peers(self) -> Sequence[Peer]:
-        """Return the nodes that told of themselves."""
         return [Peer(**dict(row)) for row in await self._side.rows("read_peers")]
 
     def depose(self, seat: Seat) -> None:
-        """Let `open` take this seat."""
         self._seen = seat
 
-    # What the one does who has the seat.
+    # For the node that has the seat.
 
     async def open(self) -> Recovered:
-        """Take the seat if it is free, or as it was seen, and read what is there."""
         was_closed = True
         if not self._is_open:
             taken = await self._take()
@@ -154,12 +144,11 @@ class PostgresJournal:
         try:
             return await self._recover(line, was_closed=was_closed)
         except JournalDamagedError:
-            # What a deposed node reads may be half gone. Damage counts only under the seat (N-2).
+            # A deposed node may read half of what there was. Damage counts only under the seat (N-2).
             await self._tenancy.confirm(0)
             raise
 
     async def append(self, batch: Sequence[Record]) -> None:
-        """Make a batch durable, by one statement."""
         if not batch:
             return
         self._seated("append")
@@ -180,16 +169,13 @@ class PostgresJournal:
             self._judge()
 
     async def confirm(self, now_ms: int) -> None:
-        """Prove by a write that the seat is ours, and all is there."""
         self._seated("confirm")
         await self._tenancy.confirm(now_ms)
 
     def hurry(self, seconds: float) -> None:
-        """Ask about no write for longer than that."""
         self._tenancy.hurry(seconds)
 
     async def archive(self, upto: int, head: bytes, changes: Iterable[Changes], wall_ms: int) -> None:
-        """Let the archive stand for the records up to a number."""
         self._seated("archive")
         try:
             await self._archive.archive(upto, head, changes, wall_ms)
@@ -202,42 +188,34 @@ class PostgresJournal:
         await self._measure()
 
     def snapshot(self) -> AbstractAsyncContextManager[Snapshot]:
-        """Give all that there is at this instant."""
         self._seated("snapshot")
-        return snapshot(self._side, self._mine)
+        return snapshot(self._servers, self._mine)
 
     async def history(self, query: HistoryQuery) -> HistoryPage:
-        """Look in the tail first, then in the archive."""
         self._seated("history")
         return await self._looking.history(query)
 
     async def follow(self, after_seq: int, limit: int) -> Sequence[Record]:
-        """Look in the archive first, then in the tail."""
         self._seated("follow")
         return await self._looking.follow(after_seq, limit)
 
     async def last_by(self, wall_ms: int) -> int:
-        """Look in the tail first, then in the archive."""
         self._seated("last_by")
         return await self._looking.last_by(wall_ms)
 
     async def held(self, query: HeldQuery) -> HeldPage:
-        """Follow the tail on top of the archive."""
         self._seated("held")
         return await self._looking.held(query)
 
     @property
     def tail_bytes(self) -> int:
-        """What waits for the archive."""
         return self._room.size_bytes
 
     @property
     def history_begins_after(self) -> int:
-        """The newest that was pruned."""
         return self._archive.pruned
 
     def health(self) -> Health:
-        """Tell how the store is, as of the last time that it was measured."""
         return Health(
             takes_claims=self._room.is_open,
             size_bytes=self._size_bytes,
@@ -246,11 +224,11 @@ class PostgresJournal:
         )
 
     def why_no_claims(self, principal: str) -> str | None:
-        """Say why: nobody's are taken, or this principal has too much of what waits for the archive."""
+        """Return why: no claims are taken, or this principal has too much of the tail."""
         return self._room.why_not(principal) if self._room.is_open else self._room.words()
 
     async def close(self) -> None:
-        """Give the seat back, if it is or may be ours, and take leave."""
+        """Give the seat back, if it is or may be ours, and disconnect."""
         self._is_open = False
         if self._may_have_seat:
             self._may_have_seat = False
@@ -261,7 +239,7 @@ class PostgresJournal:
         await self._looking.close()
         await self._archiving.close()
         await self._side.close()
-        self._side.must_be = self._archiving.must_be = None
+        self._servers.must_be = None
 
     async def _leave(self) -> None:
         self._has_reported = False
@@ -277,7 +255,7 @@ class PostgresJournal:
 
     async def _take(self) -> Taken:
         mine = self._mine
-        # From here on the seat may be ours though no answer says so.
+        # From here on the seat may be ours, even without an answer.
         self._may_have_seat = True
         try:
             taken = await self._watching.take(self._seen, self._peer, mine.tenure, self._wall_ms, self._resolve_seconds)
@@ -292,7 +270,7 @@ class PostgresJournal:
         return taken
 
     async def _recover(self, line: Line, *, was_closed: bool) -> Recovered:
-        """Read all that is there, on the connection that has the seat."""
+        """Read everything, on the connection that has the seat."""
         with Beating(self._tenancy, line) as beating:
             await beating.beside(self._archive.be_settled())
             key = self._unsealed(next(iter(await beating.ask("read_key")), None))
@@ -335,7 +313,7 @@ class PostgresJournal:
         return bodies, parts
 
     async def _measure(self) -> None:
-        """Ask how large the store is. Who cannot know it serves all the same."""
+        """Read the size of the store. A failure does not matter."""
         try:
             row = await self._side.one("read_size", self._servers.schema)
         except JournalUnavailableError as error:
@@ -349,14 +327,7 @@ class PostgresJournal:
             raise JournalDamagedError("the store has no key of its authority")
         return unseal(row[0], self._secret)
 
-    def _move(self, server: Server) -> None:
-        """Let those beside the one that writes go where it goes."""
-        for side in (self._side, self._archiving):
-            if side.must_be is None or not side.must_be.is_same(server):
-                side.must_be = server
-
     def _judge(self) -> None:
-        """Let everybody's claims be taken, or not."""
         self.takes_claims = self._room.is_open_to_all
 
     def _seated(self, operation: str) -> None:
@@ -365,7 +336,7 @@ class PostgresJournal:
 
 
 def _records(bodies: list[bytes], upto: int) -> Iterator[Record]:
-    """Yield the records of batches, and let go of each: they are many."""
+    """Yield the records of batches, and free each batch: they are many."""
     wanted = upto + 1
     bodies.reverse()
     while bodies:

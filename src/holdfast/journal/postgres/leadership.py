@@ -1,17 +1,17 @@
 """Leadership of a store: reading the row that says who has it (the seat), and taking it. One write makes a leader.
 
-Any node may read the row. The write that takes it (N-2) names what was seen. Only after it has returned is anything
-read, on the connection that took it: from then on no other node can add a record. What is durable by then is there,
-because a takeover waits for whatever holds the row, and for replicas.
+The write that takes the seat (N-2) names what was seen. Only after it has returned is anything read, on the connection
+that took it: from then on no other node can add a record. Durable records are visible then, because a takeover waits
+for transactions that hold the row, and for replicas.
 
 **A store that went back in time** is recognised by what this process knows of it (`Knowledge`, N-21). A store can lose
-what it once had: a standby that lagged behind was promoted, a disk or a database was restored. Numbers that were seen
-once cannot become smaller in any other way. After such a loss a record `Restored` lets tokens go on beyond all that
-were given out, and the store counts these records (`jumps`): a node that meets a higher count learns anew.
+records: a standby that lagged behind was promoted, a disk or a database was restored. Numbers that were seen once
+cannot become smaller in any other way. After such a loss a record `Restored` raises tokens beyond all that were given
+out, and the store counts these records (`jumps`): a node that meets a higher count forgets what it knew.
 
-The tables are made once, in one transaction, by the node that first finds none (N-6). The authority's key is stored
-under a secret that only the nodes have: a tag, which is an HMAC of the key, and the key hidden by an HMAC of the tag.
-So the same key looks the same each time, and a wrong secret or a changed byte is found out.
+The tables are made once, in one transaction, by the first node that finds none (N-6). The authority's key is stored
+under a secret that only the nodes have: a tag, which is an HMAC of the key, and the key XORed with an HMAC of the tag.
+So the same key is stored the same way each time, and a wrong secret or a changed byte is detected.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ OTHER_STORE = "Check the setting `store`, or restart this node to serve what is 
 
 
 class Noted(NamedTuple):
-    """A seat, as far as a loss can be told from it."""
+    """The part of a seat that shows a loss."""
 
     jumps: int
     epoch: int
@@ -57,7 +57,7 @@ class Noted(NamedTuple):
 
 
 class Knowledge:
-    """The highest that was seen. One for a process: each journal of it is given the same."""
+    """The highest numbers that were seen, shared by all journals of a process."""
 
     def __init__(self) -> None:
         self.authority: str | None = None
@@ -66,17 +66,15 @@ class Knowledge:
         self.last_seq = 0
         """A record that was durable."""
         self.jumps = 0
-        """How often tokens jumped, as of the last look."""
 
     def noted(self) -> Noted:
-        """Return what is known by now: for whoever asks the store, and compares the answer with what was known then."""
         return Noted(self.jumps, self.epoch, self.tenure, self.last_seq)
 
     def learn(self, authority: str, seen: Noted, noted: Noted) -> str | None:
-        """Take note of a seat that was seen. Return what was lost since the last time, if anything; it is not noted.
+        """Note a seat that was read. Return what was lost since the last time, if anything; then it is not noted.
 
-        `noted` is what was known before the store was asked: it may have shown the seat before a write that was
-        answered first. Raises `JournalLostError` if it is another authority.
+        `noted` is what was known before the read: a write may have been answered meanwhile. Raises `JournalLostError`
+        if it is another authority.
         """
         if self.authority is None:
             self.authority = authority
@@ -88,10 +86,6 @@ class Knowledge:
         if loss is None and (seen.jumps, seen.epoch, seen.last_seq) >= (self.jumps, self.epoch, self.last_seq):
             self.jumps, self.epoch, self.tenure, self.last_seq = seen
         return loss
-
-    def none_is_there(self, where: str) -> JournalLostError:
-        """Make the error for a store that has nothing any more."""
-        return JournalLostError(f"{where} has no authority, and {self.authority} was there", OTHER_STORE)
 
 
 def _lost(seen: Noted, noted: Noted) -> str | None:
@@ -109,7 +103,6 @@ def _lost(seen: Noted, noted: Noted) -> str | None:
 
 
 def went_back(where: str, what: str) -> JournalLostError:
-    """Make the error of a store that lost what it had."""
     return JournalLostError(f"{where} went back in time: {what}. Nothing is served", RESTORED)
 
 
@@ -118,7 +111,7 @@ PLAIN, SEALED = b"\x00", b"\x01"
 
 
 def seal(key: bytes, secret: bytes | None) -> bytes:
-    """Return the key as it is stored. Without a secret it stands there as it is."""
+    """Return the key as it is stored: without a secret, as it is."""
     if len(key) != KEY_BYTES:
         raise ValueError(f"the authority's key has {len(key)} bytes instead of {KEY_BYTES}")
     if secret is None:
@@ -160,15 +153,14 @@ def _xor(one: bytes, other: bytes) -> bytes:
 
 
 SCHEMA_VERSION = 1
-"""Of the tables. Another number: they look otherwise."""
 NOT_THERE = frozenset({"42P01", "3F000"})
-"""What PostgreSQL says if the table, or its schema, is not there."""
+"""The errors of PostgreSQL if the table, or its schema, does not exist."""
 CREATE_SECONDS = 30.0
 UPGRADE = "Start that version"
 
 
 class Fresh(msgspec.Struct, frozen=True):
-    """What a new authority is made of. Both are drawn by whoever makes it."""
+    """What a new authority is made of."""
 
     authority: str
     key: bytes
@@ -176,41 +168,39 @@ class Fresh(msgspec.Struct, frozen=True):
 
 
 def is_missing(error: RefusedError) -> bool:
-    """Tell whether a statement was refused because there are no tables."""
     return error.sqlstate in NOT_THERE
 
 
 async def create(side: Side, schema: str, fresh: Fresh, secret: bytes | None, marks: Marks) -> None:
-    """Make schema, tables, seat, authority and key in one transaction; nothing if another was first."""
+    """Make schema, tables, seat, authority and key in one transaction; nothing if another node was first."""
     line = await side.alone()
     try:
         async with asyncio.timeout(CREATE_SECONDS):
-            await _create(line, schema, fresh, secret, marks)
+            await line.ask("begin", seconds=None)
+            await line.ask("lock_creation", seconds=None)
+            if not (await line.ask("has_seat", schema, seconds=None))[0][0]:
+                await create_tables(line, schema, fresh, secret, marks)
+            await line.ask("commit", seconds=None)
     except BaseException:
-        # It ends the transaction: nothing of it happened, or all of it.
+        # Closing the connection ends the transaction.
         side.drop()
         raise
 
 
-async def _create(line: Line, schema: str, fresh: Fresh, secret: bytes | None, marks: Marks) -> None:
-    async def ask(name: str, *values: object) -> list[Row]:
-        return list(await line.ask(name, *values, seconds=None))
-
-    await ask("begin")
-    await ask("lock_creation")
-    if not (await ask("has_seat", schema))[0][0]:
-        if not (await ask("has_schema", schema))[0][0]:
-            await ask("create_schema")
-        await line.script("create")
-        await line.script("create_archive")
-        await ask("write_authority", fresh.authority, seal(fresh.key, secret), fresh.wall_ms, SCHEMA_VERSION)
-        places = (marks.system_id, marks.timeline, marks.database_oid, f"{schema}.seat")
-        await ask("write_seat", fresh.authority, FORMAT, *places)
-    await ask("commit")
+async def create_tables(line: Line, schema: str, fresh: Fresh, secret: bytes | None, marks: Marks) -> None:
+    """Make schema, tables, seat, authority and key, in a transaction of the caller."""
+    if not (await line.ask("has_schema", schema, seconds=None))[0][0]:
+        await line.ask("create_schema", seconds=None)
+    await line.script("create")
+    await line.script("create_archive")
+    authority = (fresh.authority, seal(fresh.key, secret), fresh.wall_ms, SCHEMA_VERSION)
+    await line.ask("write_authority", *authority, seconds=None)
+    places = (marks.system_id, marks.timeline, marks.database_oid, f"{schema}.seat")
+    await line.ask("write_seat", fresh.authority, FORMAT, *places, seconds=None)
 
 
 def refuse_unless_readable(where: str, row: Row | None) -> Row:
-    """Return what `read_seat` found. Raises if it is not whole, or not for this version."""
+    """Return the row of `read_seat`. Raises if it is incomplete, or not for this version."""
     if row is None:
         raise JournalDamagedError(f"{where}: there are tables, and no seat or no authority in them")
     version = row["schema_version"]
@@ -228,7 +218,6 @@ def refuse_unless_readable(where: str, row: Row | None) -> Row:
 
 
 def seat_of(row: Row, *, is_behind: bool = False) -> Seat:
-    """Make the seat of what `read_seat` found."""
     return Seat(
         authority=row["authority"],
         epoch=row["epoch"],
@@ -250,13 +239,13 @@ def seat_of(row: Row, *, is_behind: bool = False) -> Seat:
 
 
 BLOCKED_SECONDS = 1.0
-"""After so long a takeover ends whoever keeps it waiting (N-3)."""
+"""After so long a takeover ends the sessions that block it (N-3)."""
 NOBODY = -1
-"""The beat of a seat that nobody may be deposed from."""
+"""A beat that no seat has: so a held seat is not taken."""
 
 
 class Taken(msgspec.Struct, frozen=True):
-    """The seat is ours, and this is what the write found there."""
+    """The seat is ours; what the write found there."""
 
     line: Line
     server: Server
@@ -269,7 +258,7 @@ class Taken(msgspec.Struct, frozen=True):
 
 
 class Watching:
-    """Looks at the seat, as one node of several, and takes it."""
+    """Reads the seat, as one node of several, and takes it."""
 
     def __init__(
         self,
@@ -281,9 +270,9 @@ class Watching:
         fresh: Fresh | None,
         secret: bytes | None,
     ) -> None:
-        """`may_lose`: after a loss of the store this node goes on, with a jump of the tokens (N-23).
+        """`may_lose`: after a data loss this node goes on, with a jump of the tokens (N-23).
 
-        `fresh` is what an authority is made of where there is none; None: none is made.
+        `fresh` is for making an authority where there is none; None: none is made.
         """
         self._servers = servers
         self._side = side
@@ -293,18 +282,19 @@ class Watching:
         self._secret = secret
 
     async def look(self) -> Seat:
-        """Return the seat. Raises as `SharedJournal.look` does."""
         row, loss = await self._look()
         return seat_of(row, is_behind=loss is not None)
 
     async def take(self, seen: Seat | None, me: Peer, tenure: str, wall_ms: int, seconds: float) -> Taken:
-        """Take the seat: from nobody, or as it was seen. Raises `JournalLockedError` if another has it."""
+        """Take the seat: if it is free, or as it was seen. Raises `JournalLockedError` if another node has it."""
         row, loss = await self._look()
         is_lost = loss is not None
         knowledge, may_lose = self._knowledge, self._may_lose or (is_lost and row["wants_jump"])
-        epoch, before, beat = (row["epoch"], row["tenure"], NOBODY) if seen is None else _as_seen(seen)
+        epoch, before, beat = (row["epoch"], row["tenure"], NOBODY)
+        if seen is not None:
+            epoch, before, beat = seen.epoch, seen.tenure, seen.beat
         line, server = await self._servers.connect()
-        self._side.must_be = server
+        self._servers.must_be = server
         values = (
             *(epoch, before, tenure, beat),
             *(me.node, me.process, me.url, me.version, wall_ms, FORMAT),
@@ -316,7 +306,7 @@ class Watching:
                 raise self._why_not(*await self._learned(), epoch, before, server.marks)
         except BaseException:
             line.drop()
-            self._side.must_be = None
+            self._servers.must_be = None
             raise
         found = rows[0]
         knowledge.epoch, knowledge.tenure, knowledge.last_seq = found["epoch"], tenure, found["last_seq"]
@@ -333,7 +323,7 @@ class Watching:
         )
 
     async def _write(self, line: Line, values: Sequence[object], seconds: float) -> Sequence[Row]:
-        """Send the one write. A leader that was stopped with half a statement sent keeps the row: it is ended."""
+        """Send the one write. A leader that was stopped after half a statement keeps the row: its session is ended."""
         task = asyncio.create_task(line.ask("take", *values, seconds=seconds))
         try:
             while not task.done():
@@ -343,7 +333,7 @@ class Watching:
             return task.result()
         finally:
             if not task.done():
-                # It closes the socket, and sends nothing.
+                # It closes the socket without sending anything.
                 task.cancel()
 
     async def _end_blockers(self, pid: int) -> None:
@@ -354,14 +344,14 @@ class Watching:
             log.warning("who keeps the seat cannot be ended: %s", error)
 
     async def _look(self) -> tuple[Row, str | None]:
-        """Return the seat's row, and what was lost if this node may go on all the same."""
+        """Return the seat's row, and what was lost if this node may go on nevertheless."""
         row, loss = await self._learned()
         if loss and not (self._may_lose or row["wants_jump"]):
             raise went_back(self._where, loss)
         return row, loss
 
     async def _learned(self) -> tuple[Row, str | None]:
-        """Return the seat's row, and what was lost. What becomes known while it is read is no reason to doubt it."""
+        """Return the seat's row, and what was lost. Anything learned after the read began is ignored."""
         noted = self._knowledge.noted()
         row = await self._read()
         seen = Noted(row["jumps"], row["epoch"], row["tenure"], row["last_seq"])
@@ -374,20 +364,19 @@ class Watching:
             if not is_missing(error):
                 raise
             if self._knowledge.authority is not None:
-                raise self._knowledge.none_is_there(self._where) from error
+                raise JournalLostError(
+                    f"{self._where} has no authority, and {self._knowledge.authority} was there", OTHER_STORE
+                ) from error
             if self._fresh is None:
                 raise JournalUnavailableError(
                     f"{self._where} has no store of Holdfast", "Run: holdfast store init, or start a node with it"
                 ) from error
             await self._create(self._fresh)
-            row = await self._side.one("read_seat")
-            self._say_who_made_it(self._fresh, refuse_unless_readable(self._where, row))
+            row = refuse_unless_readable(self._where, await self._side.one("read_seat"))
+            is_ours = row["authority"] == self._fresh.authority
+            whose = "it was made now" if is_ours else "another node made it at the same time"
+            log.warning("%s had no store of Holdfast: %s, as authority %s", self._where, whose, row["authority"])
         return refuse_unless_readable(self._where, row)
-
-    def _say_who_made_it(self, fresh: Fresh, row: Row) -> None:
-        """Say which authority the store has now: of several nodes that start at once, one makes it."""
-        whose = "it was made now" if row["authority"] == fresh.authority else "another node made it at the same time"
-        log.warning("%s had no store of Holdfast: %s, as authority %s", self._where, whose, row["authority"])
 
     async def _create(self, fresh: Fresh) -> None:
         await self._side.alone()
@@ -395,11 +384,11 @@ class Watching:
         if server is None:
             raise JournalUnavailableError("the connection to the store was lost again")
         await create(self._side, self._servers.schema, fresh, self._secret, server.marks)
-        # The marks of the seat's own table are known only from here on.
+        # The marks of the seat's own table are read on the next connection.
         self._side.drop()
 
     def _why_not(self, row: Row, loss: str | None, epoch: int, tenure: str, marks: Marks) -> JournalError:
-        """Say why the write that takes the seat found nothing."""
+        """Return why the write that takes the seat found no row."""
         now = seat_of(row)
         if (now.epoch, now.tenure) == (epoch, tenure):
             if loss is not None:
@@ -423,21 +412,14 @@ class Watching:
 
 
 def _why_jump(row: Row, marks: Marks) -> str:
-    """Say why tokens jump, if it is for something that need not have lost a record."""
+    """Return why tokens jump, if no record need be lost."""
     if row["wants_jump"]:
         return "an operator said that the store was restored from a backup"
     before = (row["system_id"], row["database_oid"], row["table_oid"])
-    if row["has_standby"] and row["timeline"] != marks.timeline and before == _but_for_timeline(marks):
+    is_same_store = before == (marks.system_id, marks.database_oid, marks.table_oid)
+    if row["has_standby"] and row["timeline"] != marks.timeline and is_same_store:
         return (
             f"the store was promoted (timeline {row['timeline']} to {marks.timeline}): tokens jump in case something"
             " was lost; if it was the synchronous standby that its last record waited for, nothing was"
         )
     return ""
-
-
-def _but_for_timeline(marks: Marks) -> tuple[int, int, int]:
-    return marks.system_id, marks.database_oid, marks.table_oid
-
-
-def _as_seen(seat: Seat) -> tuple[int, str, int]:
-    return seat.epoch, seat.tenure, seat.beat

@@ -1,43 +1,43 @@
-"""The writer's seat: every write under it, and what becomes of a write whose answer was lost.
+"""Every write under the seat, and how the outcome of a write is resolved whose answer was lost.
 
-**The fence.** The seat is one row. It has an epoch, which rises with every tenure, and a tenure: 128 random bits. Every
-write names both, in the very statement that locks the row and adds the batch. So of an append and a takeover one comes
-first, and the other waits for it and then looks again: a leader that was deposed, or stopped for an hour, changes
-nothing, whatever of its bytes arrives when. (The tenure is there because a store that goes back in time can repeat an
-epoch. It cannot repeat a tenure.)
+**The fence.** The seat is one row. It has an epoch, which rises with every leader term, and a tenure: 128 random bits.
+Every write names both, in the very statement that locks the row and adds the batch. So of an append and a takeover one
+comes first, and the other waits for it and then evaluates its condition again: a leader that was deposed, or stopped
+for an hour, changes nothing, whenever its bytes arrive. (The tenure is there because a store that goes back in time can
+repeat an epoch. It cannot repeat a tenure.)
 
 **A lost answer.** An append was sent, and then the connection broke, or nothing came for `append_seconds`. It may have
-been done, or not, or it may *yet be done*: its bytes can lie in a socket of a server process that has not read them. So
-a look at the store proves nothing: "not there" can be wrong half a second later, also under a lock. Instead:
+been applied, or not, or it may *yet be applied*: its bytes can lie in a socket of a server process that has not read
+them. So reading the store proves nothing: "not there" can be wrong half a second later, also under a lock. Instead:
 
     close the socket        never a cancel request: a cancelled commit is committed, and replicas may not have it
-    connect                 to a server with the same marks: else the tenure is over, and the outcome unknown
+    connect                 to a server with the same marks: otherwise the term is over, and the outcome unknown
     ask by a write          `confirm`: it waits for replicas, so what it shows is as durable as an append
-        last_seq = last     it was done
-        last_seq = first-1  send the *same* batch again. Of all copies one at most can be taken, for each moves
-                            `last_seq`; whichever comes later finds no row. So "no row" means: ask again
-        no row              the seat is another's
+        last_seq = last     it was applied
+        last_seq = first-1  send the *same* batch again. At most one of all copies can be applied, for each moves
+                            `last_seq`; a later one finds no row. So "no row" means: ask again
+        no row              another node has the seat
         anything else       the store went back in time
 
 An unanswered batch is either made to be there, or unknown; "it did not happen" is said only of a batch of which no copy
 is unanswered. There are three such cases: nothing was sent; PostgreSQL refused the only copy with an error after which
-nothing can have happened (`NOTHING_HAPPENED`); the only copy found no row, and then the question found that the seat
-is another's.
+nothing can have happened (`NOTHING_HAPPENED`); the only copy found no row, and then the question found that another
+node has the seat.
 
-What is known ends with the tenure: after `DeposedError`, `OutcomeUnknownError` or `JournalLostError` every further call
+What is known ends with the term: after `DeposedError`, `OutcomeUnknownError` or `JournalLostError` every further call
 gets the same, until the journal is thrown away.
 
-**Signs of life.** To the others, a leader whose seat stands still is gone (N-13). A node that took the seat and reads
-for longer than they wait would be deposed. So it proves its seat between two slices, on the same connection
-(`Beating`).
+**Heartbeats.** To the others, a leader whose seat stands still is gone (N-13). A node that took the seat and reads for
+longer than they wait would be deposed. So it proves its seat between two slices, on the same connection (`Beating`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import asynccontextmanager
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -52,7 +52,7 @@ from holdfast.journal.postgres.connection import CannotConnectError, LostError, 
 from holdfast.journal.postgres.leadership import went_back
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import AsyncIterator, Coroutine, Sequence
     from typing import Self
 
     from holdfast.journal.postgres.connection import Line, Row, Server, Servers, Side
@@ -61,18 +61,16 @@ if TYPE_CHECKING:
 log = logging.getLogger("holdfast.journal")
 
 NOTHING_HAPPENED = frozenset({"22", "25", "42", "53", "54"})
-"""Classes of errors that a statement meets before its commit: bad data, a read-only server, a missing right or table,
-no room on the disk, a limit. After any other the statement counts as lost."""
+"""Classes of errors that are raised before a commit: bad data, a read-only server, a missing right or table,
+a full disk, a limit. After any other the statement counts as lost."""
 NO_ANSWER = "PostgreSQL did not answer in time"
 LAST_TRY_SECONDS = 1.0
-"""What a last word has at least: to give the seat back, to take leave."""
+"""The least time for giving the seat back and for leaving."""
 AGAIN_SECONDS = 0.05
-"""Between two tries to connect."""
+"""Between two attempts to connect."""
 
 
 class Batch(NamedTuple):
-    """A batch on its way. Every copy of it is the same."""
-
     first: int
     last: int
     body: bytes
@@ -80,7 +78,7 @@ class Batch(NamedTuple):
 
 
 class Mine:
-    """One tenure: what every fenced statement names, and how far it is durable."""
+    """One leader term: what every fenced statement names, and how far it is durable."""
 
     def __init__(self, tenure: str) -> None:
         self.epoch = 0
@@ -94,7 +92,7 @@ class Mine:
         """Why, for people, where no record need be lost."""
 
     def end(self) -> None:
-        """Let the next tenure, if there is one, have another name: no two have the same."""
+        """Change the name, for the next term of this journal if there is one: no two have the same."""
         self.tenure = sha256(self.tenure.encode()).hexdigest()[: len(self.tenure)]
 
 
@@ -102,36 +100,27 @@ class Tenancy:
     """Writes under the seat, one statement at a time."""
 
     def __init__(
-        self,
-        servers: Servers,
-        mine: Mine,
-        knowledge: Knowledge,
-        *,
-        append_seconds: float,
-        resolve_seconds: float,
-        moved: Callable[[Server], None],
+        self, servers: Servers, mine: Mine, knowledge: Knowledge, *, append_seconds: float, resolve_seconds: float
     ) -> None:
-        """`moved` hears of every server that writes go to: at first, and after each new connection."""
         self._servers = servers
         self._mine = mine
         self._knowledge = knowledge
         self._append_seconds = append_seconds
         self._resolve_seconds = resolve_seconds
-        self._moved = moved
         self._line: Line | None = None
         self._server: Server | None = None
         self._end: JournalError | None = None
         self._is_unanswered = False
-        """Whether a copy of the batch that is being written was sent, and is not answered."""
+        """Whether a copy of the current batch was sent, and is not answered."""
         self._lock = asyncio.Lock()
         self._asking: asyncio.Timeout | None = None
-        """For how long the outcome of a write is asked for."""
+        """The time limit for resolving a write."""
         self._hurry: asyncio.TimerHandle | None = None
         self._is_late = False
-        """Whether nothing is asked for any more: the node is about to end."""
+        """Whether nothing is resolved any more: the node is about to end."""
 
     def hurry(self, seconds: float) -> None:
-        """Ask about no write for longer than so many seconds from now."""
+        """Resolve no write for longer than so many seconds from now."""
         if self._hurry is not None:
             self._hurry.cancel()
         self._hurry = asyncio.get_running_loop().call_later(seconds, self._be_late)
@@ -141,16 +130,23 @@ class Tenancy:
     def _be_late(self) -> None:
         self._is_late = True
         if self._asking is not None:
-            self._asking.reschedule(0)  # At once.
+            self._asking.reschedule(0)
 
     def seconds_left(self, seconds: float) -> float:
-        """Return how much of the time for a last word there is: less of it, if nothing was heard in a hurry."""
+        """Return the time limit of a last statement: a short one, if the node is about to end."""
         return min(seconds, LAST_TRY_SECONDS) if self._is_late else seconds
 
-    def _asking_time(self) -> asyncio.Timeout:
-        """Return the limit for asking about a write."""
-        self._asking = asyncio.timeout(0 if self._is_late else self._resolve_seconds)
-        return self._asking
+    @asynccontextmanager
+    async def _resolving(self) -> AsyncIterator[None]:
+        """Limit the time of the block. Raises `TimeoutError`."""
+        try:
+            async with asyncio.timeout(0 if self._is_late else self._resolve_seconds) as self._asking:
+                yield
+        except TimeoutError:
+            self._drop()
+            raise
+        finally:
+            self._asking = None
 
     def _could_not_ask(self) -> str:
         if self._is_late:
@@ -158,12 +154,12 @@ class Tenancy:
         return f"PostgreSQL could not be asked for {self._resolve_seconds:g} s"
 
     def begin(self, line: Line, server: Server) -> None:
-        """Go on with the connection that took the seat."""
+        """Continue on the connection that took the seat."""
         self._line, self._server, self._end, self._is_late = line, server, None, False
         if self._hurry is not None:
             self._hurry.cancel()
             self._hurry = None
-        self._moved(server)
+        self._servers.move(server)
 
     async def append(self, batch: Batch) -> None:
         """Make a batch durable. Raises as `Journal.append` does."""
@@ -173,7 +169,7 @@ class Tenancy:
             try:
                 await self._append(batch)
             except asyncio.CancelledError:
-                # Whether a copy is on its way, nobody asked. The socket is closed.
+                # A copy may be on its way. The socket is closed.
                 self._drop()
                 self._over(OutcomeUnknownError("append: it was given up before its answer came"))
                 raise
@@ -197,12 +193,16 @@ class Tenancy:
                     log.warning("%s; it is asked again", error.problem)
                     self._drop()
             if last_seq is None:
-                last_seq = await self._ask_again(now_ms)
+                try:
+                    async with self._resolving():
+                        last_seq = await self._ask_again(now_ms)
+                except TimeoutError as error:
+                    raise JournalUnavailableError(f"confirm: {self._could_not_ask()}") from error
             if last_seq != self._mine.last_seq:
                 raise self._over(self._went_back(last_seq))
 
     async def line(self) -> Line:
-        """Return the connection under the seat, proven by a write: for whoever reads what is there."""
+        """Return the connection under the seat, after proving the seat on it."""
         await self.confirm(0)
         if self._line is None:
             raise CannotConnectError("the connection to the store was lost again")
@@ -219,35 +219,25 @@ class Tenancy:
                 log.warning("%s; what became of it is asked", error.problem)
                 self._drop()
         try:
-            async with self._asking_time():
+            async with self._resolving():
                 await self._resolve(batch)
         except TimeoutError as error:
-            self._drop()
             limit = self._could_not_ask()
             if self._is_unanswered:
                 raise self._over(OutcomeUnknownError(f"append: its answer was lost, and {limit}")) from error
             raise JournalUnavailableError(f"append: {limit}; nothing of it was sent") from error
-        finally:
-            self._asking = None
 
     async def _resolve(self, batch: Batch) -> None:
-        """Find out what became of a batch, and send it again for as long as it is not there."""
+        """Find out whether a batch was applied, and send it again for as long as it was not."""
         while True:
-            try:
-                line = await self._connected()
-                last_seq = await self._ask(line, batch.at_ms)
-            except JournalUnavailableError as error:
-                if not self._is_unanswered:
-                    self._refuse_if_nothing_happened(error)
-                await self._pause()
-                continue
+            last_seq = await self._ask_again(batch.at_ms)
             if last_seq == batch.last and self._is_unanswered:
                 log.warning("append: records %d to %d are there", batch.first, batch.last)
                 return
             if last_seq != batch.first - 1:
                 raise self._over(self._went_back(last_seq))
             try:
-                if await self._send(line, batch):
+                if self._line is not None and await self._send(self._line, batch):
                     return
             except (LostError, RefusedError) as error:
                 if not self._is_unanswered:
@@ -255,13 +245,13 @@ class Tenancy:
                 await self._pause()
 
     async def _send(self, line: Line, batch: Batch) -> bool:
-        """Send one copy. Return whether it was taken: if not, only the question tells why."""
+        """Send one copy. Return whether it was applied: if not, only the question tells why."""
         mine, name = self._mine, "append"
         values: tuple[object, ...] = (mine.epoch, batch.first, batch.last, batch.body, mine.tenure, batch.at_ms)
         if mine.must_jump:
             marks = msgspec.structs.astuple(self._server.marks) if self._server is not None else ()
             name, values = "append_restored", (*values, *marks)
-        # From here on a copy is on its way, whatever ends the waiting: an error, a limit of time, a cancel.
+        # From here on a copy is on its way, whatever ends the waiting: an error, a time limit, a cancellation.
         was_unanswered, self._is_unanswered = self._is_unanswered, True
         try:
             rows = await line.ask(name, *values, seconds=self._append_seconds)
@@ -273,7 +263,7 @@ class Tenancy:
         return bool(rows)
 
     async def _ask(self, line: Line, now_ms: int) -> int:
-        """Ask by a write for the last number under our seat. Raises what the end of the tenure is, if it is over."""
+        """Ask by a write for the last number under our seat. Raises the end of the term, if it is over."""
         mine = self._mine
         values = (mine.epoch, mine.tenure, now_ms, mine.must_jump)
         rows = await line.ask("confirm", *values, seconds=self._append_seconds)
@@ -283,23 +273,17 @@ class Tenancy:
         return int(last_seq)
 
     async def _ask_again(self, now_ms: int) -> int:
-        """Connect anew, and ask until there is an answer."""
-        try:
-            async with self._asking_time():
-                while True:
-                    try:
-                        return await self._ask(await self._connected(), now_ms)
-                    except JournalUnavailableError as error:
-                        self._refuse_if_nothing_happened(error)
-                        await self._pause()
-        except TimeoutError as error:
-            self._drop()
-            raise JournalUnavailableError(f"confirm: {self._could_not_ask()}") from error
-        finally:
-            self._asking = None
+        """Ask until there is an answer, on new connections."""
+        while True:
+            try:
+                return await self._ask(await self._connected(), now_ms)
+            except JournalUnavailableError as error:
+                if not self._is_unanswered:
+                    self._refuse_if_nothing_happened(error)
+                await self._pause()
 
     async def _connected(self) -> Line:
-        """Return a connection to the server of this tenure. Raises the end of the tenure, if it is another one."""
+        """Return a connection to the server of this term. Raises the end of the term, if it is another one."""
         line = self._line
         if line is not None and line.is_open:
             return line
@@ -311,17 +295,16 @@ class Tenancy:
                 self._deposed(f"{line.where} is another server, or another copy of the store, than before")
             )
         self._line, self._server = line, server
-        self._moved(server)
+        self._servers.move(server)
         return line
 
     async def _pause(self) -> None:
         self._drop()
         await asyncio.sleep(AGAIN_SECONDS)
 
-    # The end of a tenure.
+    # The end of a term.
 
     def _refuse_if_nothing_happened(self, error: JournalError) -> None:
-        """Raise for an error that says so. Every other is one after which the outcome has to be asked."""
         if _did_nothing(error):
             raise JournalUnavailableError(error.problem) from error
 
@@ -334,7 +317,7 @@ class Tenancy:
         return went_back("the store", f"its last record is {last_seq}, and {self._mine.last_seq} was durable")
 
     def _over(self, error: JournalError) -> JournalError:
-        """Let the tenure be over, and return why."""
+        """End the term, and return why."""
         self._drop()
         self._end = error
         return error
@@ -349,7 +332,7 @@ class Tenancy:
             self._line = None
 
     async def vacate(self, seconds: float) -> None:
-        """Give the seat back, as far as that can be done in so many seconds."""
+        """Give the seat back, if that can be done in so many seconds."""
         async with self._lock:
             try:
                 async with asyncio.timeout(seconds):
@@ -368,18 +351,35 @@ class Tenancy:
 
 
 def _did_nothing(error: JournalError) -> bool:
-    """Tell whether it is an answer after which nothing of the statement can have happened."""
     return isinstance(error, RefusedError) and error.sqlstate[:2] in NOTHING_HAPPENED
 
 
 LOOK_SECONDS = 30.0
-"""How long a look may take on the server."""
+"""The time limit of a read on the server."""
 NOT_OURS = "HF001"
-"""What our functions say if the seat is not ours."""
+"""The error of our functions if the seat is not ours."""
+
+
+class Ask(Protocol):
+    """Runs a named statement and returns its rows."""
+
+    async def __call__(self, name: str, *values: object) -> Sequence[Row]: ...
+
+
+async def position(ask: Ask, mine: Mine) -> Row:
+    """Return how far the archive and the journal reach. Raises `DeposedError` if the seat is not ours."""
+    rows = await ask("read_position", mine.epoch, mine.tenure)
+    if not rows:
+        raise deposed("look", mine)
+    return rows[0]
+
+
+def deposed(operation: str, mine: Mine) -> DeposedError:
+    return DeposedError(f"{operation}: another node has the seat; tenure {mine.epoch} is over")
 
 
 class Ground:
-    """A connection, and our tenure."""
+    """A connection for statements that name our term."""
 
     def __init__(self, side: Side, mine: Mine) -> None:
         self.side = side
@@ -387,29 +387,29 @@ class Ground:
         self._turn = asyncio.Lock()
 
     async def write(self, name: str, *values: object, seconds: float) -> Sequence[Row]:
-        """Run a statement that changes the archive, under our tenure. Raises `DeposedError` if it is over."""
+        """Run a statement that changes the archive. Raises `DeposedError` if the term is over."""
         try:
             return await self.side.rows(name, self.mine.epoch, self.mine.tenure, *values, seconds=seconds)
         except RefusedError as error:
             if error.sqlstate == NOT_OURS:
-                raise self.deposed("archive") from error
+                raise deposed("archive", self.mine) from error
             raise
 
     async def read(self, name: str, *values: object) -> Sequence[Row]:
-        """Run a statement that proves nothing: what rests on it is proved by another."""
+        """Run a statement that does not name our term: what rests on it is proved by another."""
         return await self.side.rows(name, *values, seconds=LOOK_SECONDS)
 
     async def look(self, name: str, *values: object) -> Sequence[Row]:
-        """Run a statement that finds something only under our tenure. Raises `DeposedError` if it is over."""
-        rows = await self._in_peace(name, self.mine.epoch, self.mine.tenure, *values)
+        """Run a statement that finds something only in our term. Raises `DeposedError` if it is over."""
+        rows = await self._shielded(name, self.mine.epoch, self.mine.tenure, *values)
         if not rows:
-            await self.position()
+            await position(self._shielded, self.mine)
         return rows
 
-    async def _in_peace(self, name: str, *values: object) -> Sequence[Row]:
-        """Run a statement to its end, though whoever asks may be cancelled: else the connection would be closed.
+    async def _shielded(self, name: str, *values: object) -> Sequence[Row]:
+        """Run a statement to its end, though the caller may be cancelled: otherwise the connection would be closed.
 
-        The next one waits for that end. So however many are cancelled, one statement at most goes on for nobody.
+        The next one waits for that end. So at most one statement goes on for cancelled callers.
         """
         await self._turn.acquire()
         task = asyncio.ensure_future(self.side.rows(name, *values, seconds=LOOK_SECONDS))
@@ -419,22 +419,11 @@ class Ground:
     def _end_turn(self, task: asyncio.Future[Sequence[Row]]) -> None:
         self._turn.release()
         if not task.cancelled():
-            # Whoever was cancelled does not hear of its error.
+            # A cancelled caller does not retrieve its error.
             task.exception()
 
-    async def position(self) -> Row:
-        """Tell how far the archive and the journal reach. Raises `DeposedError` if the seat is not ours."""
-        rows = await self._in_peace("read_position", self.mine.epoch, self.mine.tenure)
-        if not rows:
-            raise self.deposed("look")
-        return rows[0]
-
-    def deposed(self, operation: str) -> DeposedError:
-        """Make the error of a tenure that is over."""
-        return DeposedError(f"{operation}: another node has the seat; tenure {self.mine.epoch} is over")
-
     async def close(self) -> None:
-        """Take leave; of a statement that goes on for nobody, without a word."""
+        """Close the connection, without waiting for a statement of a cancelled caller."""
         if self._turn.locked():
             self.side.drop()
         await self.side.close()
@@ -450,14 +439,14 @@ class Beating:
     """Reads on the connection under the seat, and proves the seat now and then, for as long as the block lasts."""
 
     def __init__(self, tenancy: Tenancy, line: Line) -> None:
-        """`line` has just taken the seat, or proven it."""
+        """`line` has just taken the seat, or proved it."""
         self._tenancy = tenancy
         self._line = line
         self._is_due = False
         self._timer: asyncio.TimerHandle | None = None
 
     def __enter__(self) -> Self:
-        self._wind_up()
+        self._restart()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -465,13 +454,13 @@ class Beating:
             self._timer.cancel()
 
     async def ask(self, name: str, *values: object) -> Sequence[Row]:
-        """Run a named statement, behind a proof of the seat if the last was too long ago. Raises as both do."""
+        """Run a named statement, after a proof of the seat if one is due."""
         if self._is_due:
             await self._beat()
         return await self._line.ask(name, *values, seconds=READ_SECONDS)
 
     async def beside(self, work: Coroutine[Any, Any, T]) -> T:
-        """Wait for what does not use this connection. It is given up if the seat is lost meanwhile."""
+        """Wait for work on another connection. It is cancelled if the seat is lost meanwhile."""
         task = asyncio.ensure_future(work)
         try:
             while not task.done():
@@ -486,9 +475,9 @@ class Beating:
 
     async def _beat(self) -> None:
         await self._tenancy.confirm(0)
-        self._wind_up()
+        self._restart()
 
-    def _wind_up(self) -> None:
+    def _restart(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._is_due = False
