@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 
 from holdfast.core.values import Limits
 from holdfast.engine.engine import Engine
-from holdfast.journal.base import Peer, Recovered, Seat
+from holdfast.journal.base import Peer, Recovered, Seat, SharedJournal
 from holdfast.server.access.auth import StaticTokens
 from holdfast.server.nodes.node import Node
 from holdfast.server.nodes.node_life import Life
-from holdfast.server.nodes.tenure import Tenures
-from holdfast.server.operations.table import OPERATIONS
+from holdfast.server.nodes.tenure import Tenure, begin_tenure
 from holdfast.settings import Settings
 from tests.support.shared_journal import SharedMemoryJournal, SharedShelf
 
@@ -97,17 +96,16 @@ class Living:
         self.node = Node(self.peer)
         self.node.links = 1  # As if another had a link to it: else a leader that nobody asks gives up (N-37).
         settings = Settings(data=Path("unused"))
-        tenures = Tenures(
-            settings,
-            StaticTokens.parse(f"ana:{TOKEN}:read+claim+admin"),
-            OPERATIONS,
-            engines=lambda journal: Engine(journal, Limits(), clock=clock, version="test"),
-            prepare=self._prepare,
-        )
+        static = StaticTokens.parse(f"ana:{TOKEN}:read+claim+admin")
+
+        async def begin(journal: SharedJournal, seat: Seat) -> Tenure:
+            engine = Engine(journal, Limits(), clock=clock, version="test")
+            return await begin_tenure(seat, engine, settings, static, self._prepare)
+
         self.life = Life(
             self.node,
             journals=lambda tenure: WiredJournal(shelf, self.peer, self.wires, tenure=tenure, wall_ms=clock.wall_ms()),
-            tenures=tenures.begin,
+            tenures=begin,
             clock=clock,
             takeover_ms=2_000,
             jitter_ms=lambda: 50,

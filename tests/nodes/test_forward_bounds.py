@@ -81,7 +81,7 @@ def test_places_for_large_bodies_are_freed_in_time() -> None:
 
 def test_bearers_are_few_and_forgotten() -> None:
     """N-30: so many bearer tokens are remembered, none that is long, and none that was refused since."""
-    known = Bearers(Proxies("10.0.0.1"))
+    known, proxies = Bearers(), Proxies("10.0.0.1")
 
     def request(bearer: bytes) -> Request:
         made = request_from(b"GET", b"/", b"", {b"authorization": bearer}, b"", "10.0.0.2")
@@ -90,21 +90,21 @@ def test_bearers_are_few_and_forgotten() -> None:
 
     for number in range(pending.BEARERS_MAX + 1):
         known.note(b"Bearer %d" % number, "ana")
-    assert not known.knows(request(b"Bearer 0")) and known.knows(request(b"Bearer 1"))
+    assert not known.knows(request(b"Bearer 0"), proxies) and known.knows(request(b"Bearer 1"), proxies)
     known.note(b"Bearer 1", None)
-    assert not known.knows(request(b"Bearer 1"))
+    assert not known.knows(request(b"Bearer 1"), proxies)
     known.note(b"x" * 1_000, "ana")
-    assert len(known._known) == pending.BEARERS_MAX - 1
+    assert len(known.known) == pending.BEARERS_MAX - 1
 
 
 @pytest.mark.parametrize(("peer", "is_believed"), [("10.0.0.2", True), ("10.0.0.1", False)])
 def test_a_proxys_connection_is_nobodys(peer: str, is_believed: bool) -> None:
     """N-30: whose connection it is counts where one client has it; on a trusted proxy's the token alone does."""
-    known = Bearers(Proxies("10.0.0.1"))
+    known, proxies = Bearers(), Proxies("10.0.0.1")
     known.note(b"Bearer right", "ana")
     for bearer, is_known in ((b"Bearer right", True), (b"Bearer wrong", is_believed)):
         request = request_from(b"GET", b"/", b"", {b"authorization": bearer}, b"", peer)
-        assert request.on_known is None and known.knows(request) == is_known
+        assert request.on_known is None and known.knows(request, proxies) == is_known
 
 
 def test_a_strangers_body_keeps_its_place_until_it_is_answered(tmp_path: Path) -> None:

@@ -51,7 +51,6 @@ PEERS = [
     for number in (1, 2)
 ]
 WELL = Facts(
-    where="db:5432",
     server=SERVER,
     seat=SEAT,
     marks=MARKS,

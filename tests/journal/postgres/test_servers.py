@@ -3,15 +3,14 @@
 import asyncio
 import logging
 import socket
-import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
 
-from holdfast.journal.base import JournalError, JournalUnavailableError, Peer
-from holdfast.journal.postgres import connection, journal_class
+from holdfast.journal.base import JournalError, JournalUnavailableError
+from holdfast.journal.postgres import connection
 from holdfast.journal.postgres.connection import KEEPALIVE, WANTED, Servers, addresses, refuse_if_weak
 from holdfast.journal.postgres.journal import PostgresJournal
 from tests.journal.records import grants
@@ -326,21 +325,3 @@ def test_password_comes_from_a_file(own: Postgres, tmp_path: Path, monkeypatch: 
     asyncio.run(scene())
     rules.write_text(before)
     own.reload()
-
-
-# The driver.
-
-
-def test_missing_driver_is_said_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who has not installed the extra is told which one, and what a directory needs works without it."""
-    for name in [name for name in sys.modules if name.startswith(("asyncpg", "holdfast.journal.postgres."))]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "asyncpg", None)
-    with pytest.raises(JournalError, match=r"needs asyncpg\. in a checkout .*\[server,postgres\]"):
-        journal_class()
-
-
-def test_driver_is_given() -> None:
-    """With the extra installed the class of the journal is given."""
-    peer = Peer(node="a", process="p", url="", version="", format_max=1, tokens="")
-    assert journal_class()(shared().url, peer, tenure="t").is_shared

@@ -45,8 +45,7 @@ from holdfast.journal.postgres.leadership import (
     Fresh,
     create,
     create_tables,
-    is_missing,
-    refuse_unless_readable,
+    read_seat,
     seat_of,
 )
 from holdfast.journal.postgres.writer import Mine
@@ -77,7 +76,6 @@ class Replica(msgspec.Struct, frozen=True):
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    where: str
     server: Server
     seat: Seat
     marks: Marks
@@ -132,19 +130,18 @@ class Operating:
     async def ask_nothing(self, times: int) -> None:
         """Make so many round trips, for the caller to measure."""
         for _ in range(times):
-            await self._rows("ask_nothing")
+            await self._side.rows("ask_nothing")
 
     async def facts(self, watch_seconds: float) -> Facts:
         """Return all facts. A held seat is watched until it beats, at most for so long. Raises `JournalError`."""
         row = await self._seat()
         is_beating = row["held"] and await self._watched(row, watch_seconds) is None
-        size = await self._rows("read_size", self.schema)
-        tail = await self._rows("read_tail_size")
+        size = await self._side.rows("read_size", self.schema)
+        tail = await self._side.rows("read_tail_size")
         server = self._side.server
         if server is None:
             raise JournalError("the connection to the store was lost", "Try again")
         return Facts(
-            where=self.where,
             server=server,
             seat=seat_of(await self._seat()),
             marks=type(server.marks)(row["system_id"], row["timeline"], row["database_oid"], row["table_oid"]),
@@ -154,7 +151,7 @@ class Operating:
             schema_version=row["schema_version"],
             is_beating=is_beating,
             peers=await self._peers(),
-            replicas=[Replica(*each) for each in await self._rows("read_replicas")],
+            replicas=[Replica(*each) for each in await self._side.rows("read_replicas")],
             size_bytes=size[0]["size_bytes"],
             tail_records=tail[0]["records"],
             tail_bytes=tail[0]["bytes"],
@@ -200,7 +197,7 @@ class Operating:
 
     async def init(self, fresh: Fresh, secret: bytes | None) -> Seat | None:
         """Make the tables and the authority. Return the seat if there was one already. Raises `JournalError`."""
-        before = await self._seat_or_none()
+        before = await read_seat(self._side, self.where)
         if before is not None:
             return seat_of(before)
         if self._side.server is None:
@@ -217,7 +214,7 @@ class Operating:
             if still is None:
                 raise self._led(row)
             row = still
-        done = await self._rows("mark_restored", row["epoch"], row["tenure"], row["beat"], tenure)
+        done = await self._side.rows("mark_restored", row["epoch"], row["tenure"], row["beat"], tenure)
         if not done:
             raise self._led(await self._seat())
         return int(done[0]["epoch"]) + 1
@@ -236,26 +233,13 @@ class Operating:
         return JournalLockedError(problem, "Stop all nodes of this store first, as with: systemctl stop holdfast")
 
     async def _seat(self) -> Row:
-        row = await self._seat_or_none()
+        row = await read_seat(self._side, self.where)
         if row is None:
             raise JournalLostError(f"{self.where} has no authority in the schema {self.schema}", INIT)
         return row
 
-    async def _seat_or_none(self) -> Row | None:
-        try:
-            row = await self._side.one("read_seat")
-        except RefusedError as error:
-            if is_missing(error):
-                return None
-            raise
-        return refuse_unless_readable(self.where, row)
-
     async def _peers(self) -> list[Peer]:
-        rows = await self._rows("read_peers")
-        return [Peer(**dict(row)) for row in rows]
-
-    async def _rows(self, name: str, *values: object) -> Sequence[Row]:
-        return await self._side.rows(name, *values)
+        return [Peer(**dict(row)) for row in await self._side.rows("read_peers")]
 
 
 MOVE_APPLICATION = "holdfast move"

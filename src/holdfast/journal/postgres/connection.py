@@ -17,7 +17,7 @@ import contextlib
 import logging
 import re
 import socket
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qs, quote, urlunsplit
 
@@ -29,7 +29,7 @@ from holdfast.journal.sql import load
 from holdfast.settings.addresses import ESCAPES, is_torn, split_url
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
 log = logging.getLogger("holdfast.journal")
 
@@ -107,6 +107,7 @@ _LOST = (
     # Not an answer of the server, though asyncpg presents it as one.
     asyncpg.PostgresConnectionError,
 )
+_ERRORS = (*_LOST, asyncpg.PostgresError)
 
 
 class LostError(JournalUnavailableError):
@@ -165,8 +166,10 @@ class Line:
                 self.drop()
         if not task.done():
             raise LostError(f"{name}: {self.where} did not answer within {seconds:g} s")
-        with self._errors_of(name):
+        try:
             rows = task.result()
+        except _ERRORS as error:
+            raise self._error_of(name, error) from error
         if self._warning:
             # "canceling wait for synchronous replication": done here, and perhaps on no replica.
             self.drop()
@@ -175,20 +178,18 @@ class Line:
 
     async def script(self, name: str) -> None:
         """Run a named script: several statements, in one transaction."""
-        with self._errors_of(name):
-            await self._db.execute(self._sql[name])
-
-    @contextmanager
-    def _errors_of(self, name: str) -> Iterator[None]:
         try:
-            yield
-        except _LOST as error:
+            await self._db.execute(self._sql[name])
+        except _ERRORS as error:
+            raise self._error_of(name, error) from error
+
+    def _error_of(self, name: str, error: Exception) -> JournalUnavailableError:
+        if isinstance(error, _LOST):
             self.drop()
-            raise LostError(f"{name}: the connection to {self.where} was lost: {_words(error)}") from error
-        except asyncpg.PostgresError as error:
-            # A prepared statement may not fit the tables any more.
-            self._prepared.pop(name, None)
-            raise RefusedError(f"{name}: {self.where} refused it: {error}", error.sqlstate or "") from error
+            return LostError(f"{name}: the connection to {self.where} was lost: {_words(error)}")
+        # A prepared statement may not fit the tables any more.
+        self._prepared.pop(name, None)
+        return RefusedError(f"{name}: {self.where} refused it: {error}", getattr(error, "sqlstate", None) or "")
 
     async def _fetch(self, name: str, values: Sequence[object]) -> Sequence[Row]:
         statement = self._prepared.get(name)
@@ -216,8 +217,9 @@ class Line:
             await self._db.close(timeout=CLOSE_SECONDS)
 
 
-async def connect(url: str, where: str, sql: Mapping[str, str], *, application: str, seconds: float) -> Line:
+async def connect(address: Address, sql: Mapping[str, str], *, application: str, seconds: float) -> Line:
     """Connect to one server that takes writes. Raises `CannotConnectError`, whose text never has what the URL has."""
+    url, where = address
     connecting = asyncio.ensure_future(
         asyncpg.connect(
             url,
@@ -238,7 +240,7 @@ async def connect(url: str, where: str, sql: Mapping[str, str], *, application: 
         raise CannotConnectError(f"PostgreSQL at {where} cannot be asked: its URL is not understood") from None
     except asyncpg.TargetServerAttributeNotMatched:
         raise CannotConnectError(f"PostgreSQL at {where} is a standby: it takes no writes") from None
-    except (asyncpg.PostgresError, *_LOST) as error:
+    except _ERRORS as error:
         raise CannotConnectError(f"PostgreSQL at {where} cannot be asked: {_words(error)}") from error
     _keep_alive(db)
     return Line(db, sql, where)
@@ -410,23 +412,17 @@ class Servers:
         errors: list[JournalUnavailableError] = []
         for address in list(self._addresses):
             try:
-                line = await connect(
-                    address.url, address.where, self._sql, application=self._application, seconds=CONNECT_SECONDS
-                )
-            except CannotConnectError as error:
+                line = await connect(address, self._sql, application=self._application, seconds=CONNECT_SECONDS)
+                try:
+                    server = await ask_server(line, f"{self.schema}.seat")
+                except BaseException:
+                    line.drop()
+                    raise
+            except JournalUnavailableError as error:
                 if isinstance(error, SilentError):
                     self._put(address, len(self._addresses))
                 errors.append(error)
                 continue
-            try:
-                server = await ask_server(line, f"{self.schema}.seat")
-            except JournalUnavailableError as error:
-                line.drop()
-                errors.append(error)
-                continue
-            except BaseException:
-                line.drop()
-                raise
             self._put(address, 0)
             return line, server
         if len(errors) == 1:

@@ -167,10 +167,6 @@ class Fresh(msgspec.Struct, frozen=True):
     wall_ms: int
 
 
-def is_missing(error: RefusedError) -> bool:
-    return error.sqlstate in NOT_THERE
-
-
 async def create(side: Side, schema: str, fresh: Fresh, secret: bytes | None, marks: Marks) -> None:
     """Make schema, tables, seat, authority and key in one transaction; nothing if another node was first."""
     line = await side.alone()
@@ -199,8 +195,14 @@ async def create_tables(line: Line, schema: str, fresh: Fresh, secret: bytes | N
     await line.ask("write_seat", fresh.authority, FORMAT, *places, seconds=None)
 
 
-def refuse_unless_readable(where: str, row: Row | None) -> Row:
-    """Return the row of `read_seat`. Raises if it is incomplete, or not for this version."""
+async def read_seat(side: Side, where: str) -> Row | None:
+    """Return the seat's row; None if there are no tables. Raises if it is incomplete, or not for this version."""
+    try:
+        row = await side.one("read_seat")
+    except RefusedError as error:
+        if error.sqlstate in NOT_THERE:
+            return None
+        raise
     if row is None:
         raise JournalDamagedError(f"{where}: there are tables, and no seat or no authority in them")
     version = row["schema_version"]
@@ -218,24 +220,8 @@ def refuse_unless_readable(where: str, row: Row | None) -> Row:
 
 
 def seat_of(row: Row, *, is_behind: bool = False) -> Seat:
-    return Seat(
-        authority=row["authority"],
-        epoch=row["epoch"],
-        tenure=row["tenure"],
-        beat=row["beat"],
-        is_held=row["held"],
-        node=row["node"],
-        process=row["process"],
-        url=row["url"],
-        last_seq=row["last_seq"],
-        now_ms=row["now_ms"],
-        since_wall_ms=row["since_wall_ms"],
-        format=row["format"],
-        version=row["version"],
-        jumps=row["jumps"],
-        wants_jump=row["wants_jump"],
-        is_behind=is_behind,
-    )
+    fields = {name: row[name] for name in Seat.__struct_fields__ if name not in {"is_held", "is_behind"}}
+    return Seat(**fields, is_held=row["held"], is_behind=is_behind)
 
 
 BLOCKED_SECONDS = 1.0
@@ -358,25 +344,24 @@ class Watching:
         return row, self._knowledge.learn(row["authority"], seen, noted)
 
     async def _read(self) -> Row:
-        try:
-            row = await self._side.one("read_seat")
-        except RefusedError as error:
-            if not is_missing(error):
-                raise
-            if self._knowledge.authority is not None:
-                raise JournalLostError(
-                    f"{self._where} has no authority, and {self._knowledge.authority} was there", OTHER_STORE
-                ) from error
-            if self._fresh is None:
-                raise JournalUnavailableError(
-                    f"{self._where} has no store of Holdfast", "Run: holdfast store init, or start a node with it"
-                ) from error
-            await self._create(self._fresh)
-            row = refuse_unless_readable(self._where, await self._side.one("read_seat"))
-            is_ours = row["authority"] == self._fresh.authority
-            whose = "it was made now" if is_ours else "another node made it at the same time"
-            log.warning("%s had no store of Holdfast: %s, as authority %s", self._where, whose, row["authority"])
-        return refuse_unless_readable(self._where, row)
+        row = await read_seat(self._side, self._where)
+        if row is not None:
+            return row
+        if self._knowledge.authority is not None:
+            problem = f"{self._where} has no authority, and {self._knowledge.authority} was there"
+            raise JournalLostError(problem, OTHER_STORE)
+        if self._fresh is None:
+            raise JournalUnavailableError(
+                f"{self._where} has no store of Holdfast", "Run: holdfast store init, or start a node with it"
+            )
+        await self._create(self._fresh)
+        row = await read_seat(self._side, self._where)
+        if row is None:
+            raise JournalUnavailableError(f"{self._where} has no store of Holdfast any more")
+        is_ours = row["authority"] == self._fresh.authority
+        whose = "it was made now" if is_ours else "another node made it at the same time"
+        log.warning("%s had no store of Holdfast: %s, as authority %s", self._where, whose, row["authority"])
+        return row
 
     async def _create(self, fresh: Fresh) -> None:
         await self._side.alone()

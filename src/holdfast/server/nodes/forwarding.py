@@ -101,7 +101,7 @@ class Forwarding(Finder):
         self._epoch: int | None = None
         self._held = Held(self._read_ms)
         self._handing_over = self._is_ticking = False
-        self._bearers = Bearers(proxies)
+        self._bearers = Bearers()
         self._bodies = LargeBodies(settings.body_timeout_seconds)
         self._answering: tuple[Request, str | None] | None = None
         """The request that is being answered right now, and its principal."""
@@ -170,7 +170,7 @@ class Forwarding(Finder):
         """Return the body size limit of a request, or raise if only a small body may be sent."""
         self.check_host(request)
         row, _ = self.find(request.method, request.path)
-        if row.body_bytes_max > SMALL_BODY_BYTES and not self._bearers.knows(request):
+        if row.body_bytes_max > SMALL_BODY_BYTES and not self._bearers.knows(request, self._proxies):
             announced = request.headers.get(b"content-length", b"")
             size = int(announced[-16:]) if announced.isdigit() else row.body_bytes_max
             size = min(size, row.body_bytes_max)
@@ -243,7 +243,7 @@ class Forwarding(Finder):
         answering = self._answering
         if answering is not None and answering[0] is request:
             return answering[1]
-        return self._bearers.principal_of(request.authorization)
+        return self._bearers.known.get(request.authorization)
 
     # On its way.
 
@@ -251,7 +251,7 @@ class Forwarding(Finder):
         request, link = pending.request, self._link
         if request.on_known is not None:
             # As it was last time. It grants nothing, and keeps a user's connection from being evicted.
-            who = self._bearers.principal_of(request.authorization)
+            who = self._bearers.known.get(request.authorization)
             if who is not None:
                 self._recognise(request, who)
         if link is not None and not self._held.waiting and link.has_room():
@@ -279,7 +279,9 @@ class Forwarding(Finder):
         """Hold a request until it can be answered, or give it up."""
         if pending.is_answered:
             return
-        pending.who = self._bearers.owner_of(pending.request)
+        # Empty for users whose token was forgotten.
+        who = self._bearers.known.get(pending.request.authorization)
+        pending.who = who or ("" if self._bearers.knows(pending.request, self._proxies) else None)
         if not self._held.put(pending, is_alone=not self._has_leader()):
             self._give_up(pending)
             return

@@ -105,14 +105,12 @@ class FollowersHealth:
         reply(request, *not_leader(self._words()))
 
     def _ready(self, request: Request, reply: Reply) -> None:
-        is_ready = self._is_ready
-        body = ReadyReply("ok" if is_ready else "not_ready", self._words())
-        reply(request, _OK if is_ready else _NOT_READY, encode(body), ())
+        body = ReadyReply("ok" if self._is_ready else "not_ready", self._words())
+        reply(request, _OK if self._is_ready else _NOT_READY, encode(body), ())
 
     def _health(self, request: Request, reply: Reply) -> None:
-        is_ready = self._is_ready
-        body = HealthReply("ok" if is_ready else "unwell", self._storage, 0, self._words())
-        reply(request, _OK if is_ready else _NOT_READY, encode(body), ())
+        body = HealthReply("ok" if self._is_ready else "unwell", self._storage, 0, self._words())
+        reply(request, _OK if self._is_ready else _NOT_READY, encode(body), ())
 
     @property
     def _is_ready(self) -> bool:

@@ -311,9 +311,9 @@ class NodeLog:
         """The epoch and the term that we follow."""
         self._namesake: str | None = None
         self._said: set[str] = set()
-        """What was logged of the current trouble. A store may fail in different ways, again and again."""
+        """What was logged of the current trouble: a store may fail in different ways, again and again."""
         self._could_not: set[str] = set()
-        """Why this node could not lead, since it last led: it tries every few seconds."""
+        """The same since this node last led."""
         self._lost: str | None = None
         self._since = ""
         self.trouble: str | None = None

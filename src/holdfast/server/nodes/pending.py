@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
     from holdfast.server.access.proxies import Proxies
 
+
 HELD_MS_MAX = 5_000
 HELD_MAX = 8_192
 HELD_BYTES_MAX = 32 * 2**20
@@ -189,35 +190,24 @@ def _size_of(pending: Pending) -> int:
 class Bearers:
     """The bearer tokens that were authenticated last."""
 
-    def __init__(self, proxies: Proxies) -> None:
-        self._proxies = proxies
-        self._known: dict[bytes, str] = {}
+    def __init__(self) -> None:
+        self.known: dict[bytes | None, str] = {}
         """Principal by header, oldest first."""
 
     def note(self, bearer: bytes | None, principal: str | None) -> None:
         """Remember the principal of a token; None: it was refused."""
-        if bearer is None:
-            return
         if principal is None:
-            self._known.pop(bearer, None)
-        elif self._known.get(bearer) != principal and len(bearer) <= BEARER_BYTES_MAX:
-            while len(self._known) >= BEARERS_MAX:
-                del self._known[next(iter(self._known))]
-            self._known[bearer] = principal
+            self.known.pop(bearer, None)
+        elif bearer is not None and self.known.get(bearer) != principal and len(bearer) <= BEARER_BYTES_MAX:
+            while len(self.known) >= BEARERS_MAX:
+                del self.known[next(iter(self.known))]
+            self.known[bearer] = principal
 
-    def principal_of(self, bearer: bytes | None) -> str | None:
-        return None if bearer is None else self._known.get(bearer)
-
-    def owner_of(self, request: Request) -> str | None:
-        """Return the principal of a request; None for a stranger. It is empty for users whose token was forgotten."""
-        return self.principal_of(request.authorization) or ("" if self.knows(request) else None)
-
-    def knows(self, request: Request) -> bool:
+    def knows(self, request: Request, proxies: Proxies) -> bool:
         """Tell whether the caller is known: by the token, or because the connection is a user's already."""
-        if request.authorization in self._known:
-            return True
         # A connection sets `on_known` until one of its requests is authenticated.
-        return request.on_known is None and not self._proxies.is_one(request.peer)
+        is_users = request.on_known is None and not proxies.is_one(request.peer)
+        return is_users or request.authorization in self.known
 
 
 class LargeBodies:

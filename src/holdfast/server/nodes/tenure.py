@@ -12,17 +12,17 @@ from holdfast.server.access.secrets import AuthorityKey
 from holdfast.server.api import Api
 from holdfast.server.observability.event_log import EventLog
 from holdfast.server.operations.router import Routes
+from holdfast.server.operations.table import OPERATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from holdfast.engine.build import Seat, SharedJournal
+    from holdfast.engine.build import Seat
     from holdfast.engine.engine import Engine
     from holdfast.server.access.auth import StaticTokens
     from holdfast.server.http.messages import Request
     from holdfast.server.observability.metrics import Meter
     from holdfast.server.operations.call import Reply
-    from holdfast.server.operations.operation import Operation
     from holdfast.settings import Settings
 
 
@@ -63,44 +63,29 @@ class Tenure:
             gc.unfreeze()
 
 
-class Tenures:
-    """Begins leader terms: all of one process are made the same way."""
+async def begin_tenure(  # noqa: PLR0917 - the parts of a term
+    seat: Seat,
+    engine: Engine,
+    settings: Settings,
+    static: StaticTokens,
+    prepare: Callable[[Api], Awaitable[None]],
+    meter: Meter | None = None,
+) -> Tenure:
+    """Take the seat and get ready to serve. Raises as `Journal.open` does; then nothing of it is left.
 
-    def __init__(
-        self,
-        settings: Settings,
-        static: StaticTokens,
-        operations: tuple[Operation, ...],
-        *,
-        engines: Callable[[SharedJournal], Engine],
-        prepare: Callable[[Api], Awaitable[None]],
-        meter: Meter | None = None,
-    ) -> None:
-        """`engines` makes the engine of a journal. `prepare` is done before requests are served.
-
-        `meter` has the metrics of the process; without it, each term has its own.
-        """
-        self._settings = settings
-        self._static = static
-        self._operations = operations
-        self._engines = engines
-        self._prepare = prepare
-        self._meter = meter
-
-    async def begin(self, journal: SharedJournal, seat: Seat) -> Tenure:
-        """Take the seat and get ready to serve. Raises as `Journal.open` does; then nothing of it is left."""
-        engine = self._engines(journal)
-        await engine.start()
-        try:
-            if engine.key is None:
-                raise RuntimeError("the store gave no key of its authority")
-            api = Api(engine, Auth(self._static, AuthorityKey(engine.key)), self._settings, self._meter)
-            await self._prepare(api)
-            routes = CountedRoutes(api, self._operations)
-        except BaseException:
-            await engine.stop()
-            raise
-        # What was loaded stays for the whole term: the garbage collector need not visit it.
-        gc.freeze()
-        events = EventLog(engine) if self._settings.log_events else None
-        return Tenure(msgspec.structs.replace(seat, epoch=engine.state.epoch), engine, api, routes, events)
+    `prepare` is done before requests are served. `meter` has the metrics of the process.
+    """
+    await engine.start()
+    try:
+        if engine.key is None:
+            raise RuntimeError("the store gave no key of its authority")
+        api = Api(engine, Auth(static, AuthorityKey(engine.key)), settings, meter)
+        await prepare(api)
+        routes = CountedRoutes(api, OPERATIONS)
+    except BaseException:
+        await engine.stop()
+        raise
+    # What was loaded stays for the whole term: the garbage collector need not visit it.
+    gc.freeze()
+    events = EventLog(engine) if settings.log_events else None
+    return Tenure(msgspec.structs.replace(seat, epoch=engine.state.epoch), engine, api, routes, events)

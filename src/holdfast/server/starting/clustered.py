@@ -34,7 +34,7 @@ from holdfast.server.nodes.link.follower import Linking, Security
 from holdfast.server.nodes.link.leader import Doorkeeper, LinkServer
 from holdfast.server.nodes.node import FollowersHealth, Node
 from holdfast.server.nodes.node_life import Life
-from holdfast.server.nodes.tenure import Tenures
+from holdfast.server.nodes.tenure import begin_tenure
 from holdfast.server.nodes.watcher import JITTER_MS
 from holdfast.server.observability.logs import dropped_lines
 from holdfast.server.observability.metrics import Meter, NodeRole
@@ -50,8 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
     from pathlib import Path
 
-    from holdfast.engine.build import SharedJournal
-    from holdfast.engine.engine import Engine
+    from holdfast.engine.build import Seat, SharedJournal
     from holdfast.server.access.auth import StaticTokens
     from holdfast.server.api import Api
     from holdfast.server.http.manager import Handler
@@ -93,7 +92,8 @@ class Clustered:
         self._static = static
         self._say = say
         self._url = url_of(listener, tls)
-        clock, proxies = SystemClock(), Proxies(settings.trusted_proxies)
+        self._clock = clock = SystemClock()
+        proxies = Proxies(settings.trusted_proxies)
         me = peer_of(settings, listener, tls)
         self.node = Node(me)
         self._meter = Meter(settings, clock)
@@ -104,7 +104,7 @@ class Clustered:
         self._life = Life(
             self.node,
             journals=_journals_of(settings, me, clock) if journals is None else journals(me),
-            tenures=self._tenures(clock).begin,
+            tenures=self._begin,
             clock=clock,
             takeover_ms=settings.takeover_seconds * 1000,
             jitter_ms=lambda: drawn(JITTER_MS + 1),
@@ -131,21 +131,18 @@ class Clustered:
         self._linking = Linking(self.node, self._forwarding, self._manager, new_secret, security)
         self._living: asyncio.Task[None] | None = None
 
-    def _tenures(self, clock: SystemClock) -> Tenures:
-        """Return what begins a leader term. Metrics go on from one to the next."""
-        settings, meter = self._settings, self._meter
-
-        def engine_on(journal: SharedJournal) -> Engine:
-            return build_shared(
-                journal,
-                limits_of(settings),
-                clock=clock,
-                version=__version__,
-                archiving=archiving_of(settings),
-                measures=meter.sources.measures,
-            )
-
-        return Tenures(settings, self._static, OPERATIONS, engines=engine_on, prepare=self._prepare, meter=meter)
+    async def _begin(self, journal: SharedJournal, seat: Seat) -> Tenure:
+        """Begin a leader term. Metrics go on from one to the next."""
+        settings = self._settings
+        engine = build_shared(
+            journal,
+            limits_of(settings),
+            clock=self._clock,
+            version=__version__,
+            archiving=archiving_of(settings),
+            measures=self._meter.sources.measures,
+        )
+        return await begin_tenure(seat, engine, settings, self._static, self._prepare, self._meter)
 
     async def run(self, listener: socket.socket, greet: Callable[[], None]) -> None:
         """Serve until told to stop."""

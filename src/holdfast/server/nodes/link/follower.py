@@ -22,31 +22,8 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
+from holdfast.server.nodes.link import frames
 from holdfast.server.nodes.link.framed import Framed
-from holdfast.server.nodes.link.frames import (
-    ANSWER_BYTES_MAX,
-    HELLO_BYTES_MAX,
-    NONCE_BYTES,
-    PREFIX,
-    Answered,
-    Asked,
-    BadFrameError,
-    Begun,
-    Bond,
-    Decoder,
-    Gone,
-    Greeting,
-    Handshake,
-    HandshakeError,
-    More,
-    Over,
-    Piece,
-    Ping,
-    Recognised,
-    ToFollower,
-    Welcome,
-    framed,
-)
 from holdfast.tlswords import trouble
 
 if TYPE_CHECKING:
@@ -55,7 +32,6 @@ if TYPE_CHECKING:
 
     from holdfast.engine.build import Seat
     from holdfast.server.http.manager import ConnectionManager
-    from holdfast.server.nodes.link.frames import ToLeader
     from holdfast.server.nodes.node import Node
     from holdfast.server.nodes.pending import Pending
 
@@ -66,20 +42,9 @@ LOCALHOST = "localhost"
 CONNECT_SECONDS = 2
 RETRY_SECONDS = 0.1
 """How soon an unreachable leader is tried again."""
-KEPT = (
-    b"authorization",
-    b"content-type",
-    b"idempotency-key",
-    b"host",
-    b"origin",
-    b"cookie",
-    b"accept",
-    b"last-event-id",
-    b"holdfast-comes-back",
-    b"sec-fetch-dest",
-    b"sec-fetch-mode",
-    b"sec-fetch-site",
-    b"x-holdfast-page",
+KEPT = tuple(
+    b"authorization content-type idempotency-key host origin cookie accept last-event-id holdfast-comes-back"
+    b" sec-fetch-dest sec-fetch-mode sec-fetch-site x-holdfast-page".split()
 )
 """The header fields that go over the link: all that are read at the leader."""
 
@@ -89,11 +54,11 @@ log = logging.getLogger("holdfast.server.nodes")
 class Forwarder(Protocol):
     """What a link reports to (`forwarding`)."""
 
-    def answered(self, link: Link, pending: Pending, answer: Answered) -> None: ...
+    def answered(self, link: Link, pending: Pending, answer: frames.Answered) -> None: ...
 
     def recognised(self, pending: Pending, principal: str) -> None: ...
 
-    def begun(self, pending: Pending, begun: Begun) -> None: ...
+    def begun(self, pending: Pending, begun: frames.Begun) -> None: ...
 
     def link_opened(self, link: Link, epoch: int) -> None: ...
 
@@ -107,9 +72,9 @@ class Forwarder(Protocol):
 class Link(Framed):
     """The follower's end of one link."""
 
-    def __init__(self, manager: ConnectionManager, handshake: Handshake, forwarder: Forwarder) -> None:
-        super().__init__(manager, Decoder(ToFollower, HELLO_BYTES_MAX))
-        self._handshake: Handshake | None = handshake
+    def __init__(self, manager: ConnectionManager, handshake: frames.Handshake, forwarder: Forwarder) -> None:
+        super().__init__(manager, frames.Decoder(frames.ToFollower, frames.HELLO_BYTES_MAX))
+        self._handshake: frames.Handshake | None = handshake
         self._forwarder = forwarder
         self.opened: asyncio.Future[None] = self.loop.create_future()
         """Done when the leader takes requests; fails if that never happens."""
@@ -126,7 +91,7 @@ class Link(Framed):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         if self._handshake is not None:
-            self.transport.write(PREFIX + framed(self._handshake.hello()))
+            self.transport.write(frames.PREFIX + frames.framed(self._handshake.hello()))
         self._timer = self.loop.call_later(TICK_SECONDS, self._ring)
 
     def _ring(self) -> None:
@@ -152,7 +117,7 @@ class Link(Framed):
         if bug is not None or self.opened.done():
             super().complain(why, bug)
         else:
-            self._fail_opening(HandshakeError(why))
+            self._fail_opening(frames.HandshakeError(why))
 
     def _fail_opening(self, error: Exception) -> None:
         if not self.opened.done():
@@ -180,8 +145,8 @@ class Link(Framed):
         request = pending.request
         headers = request.headers
         self._number = number = pending.number = self._number + 1
-        data = framed(
-            Asked(
+        data = frames.framed(
+            frames.Asked(
                 number,
                 request.method,
                 request.path,
@@ -205,45 +170,45 @@ class Link(Framed):
         """Notify the leader that the client of a request is gone."""
         if self._unanswered.get(pending.number) is pending:
             del self._unanswered[pending.number]
-            self.send(Gone(pending.number))
+            self.send(frames.Gone(pending.number))
 
     def took(self, pending: Pending, size: int) -> None:
         """Notify the leader that the client took so much of a stream."""
         if size and self._unanswered.get(pending.number) is pending:
-            self.send(More(pending.number, size))
+            self.send(frames.More(pending.number, size))
 
     # What comes in.
 
-    def take(self, frame: ToLeader | ToFollower) -> None:
-        if isinstance(frame, Answered):
+    def take(self, frame: frames.ToLeader | frames.ToFollower) -> None:
+        if isinstance(frame, frames.Answered):
             pending = self._unanswered.pop(frame.number, None)
             if pending is not None:
                 self._forwarder.answered(self, pending, frame)
-        elif isinstance(frame, Begun | Piece | Over):
+        elif isinstance(frame, frames.Begun | frames.Piece | frames.Over):
             self._take_in_pieces(frame)
-        elif isinstance(frame, Recognised):
+        elif isinstance(frame, frames.Recognised):
             waits = self._unanswered.get(frame.number)
             if waits is not None:
                 self._forwarder.recognised(waits, frame.principal)
-        elif isinstance(frame, Greeting) and self._handshake is not None:
+        elif isinstance(frame, frames.Greeting) and self._handshake is not None:
             self.send(self._handshake.answer(frame))
             self._handshake = None
-            self.decoder.bytes_max = ANSWER_BYTES_MAX
-        elif isinstance(frame, Welcome) and self._handshake is None and not self.opened.done():
+            self.decoder.bytes_max = frames.ANSWER_BYTES_MAX
+        elif isinstance(frame, frames.Welcome) and self._handshake is None and not self.opened.done():
             self._asked_bytes_max = frame.asked_bytes_max
             self.opened.set_result(None)
-        elif not isinstance(frame, Ping):
-            raise BadFrameError(f"unexpected frame in this state: {type(frame).__name__}")
+        elif not isinstance(frame, frames.Ping):
+            raise frames.BadFrameError(f"unexpected frame in this state: {type(frame).__name__}")
         elif frame.serves is not None:
             self._forwarder.link_serves(self, serves=frame.serves)
 
-    def _take_in_pieces(self, frame: Begun | Piece | Over) -> None:
+    def _take_in_pieces(self, frame: frames.Begun | frames.Piece | frames.Over) -> None:
         pending = self._unanswered.get(frame.number)
         if pending is None or pending.inbox is None:
             return
-        if isinstance(frame, Over):
+        if isinstance(frame, frames.Over):
             del self._unanswered[frame.number]
-        elif isinstance(frame, Begun):
+        elif isinstance(frame, frames.Begun):
             self._forwarder.begun(pending, frame)
         pending.inbox.put_nowait(frame)
 
@@ -264,7 +229,7 @@ class Security:
                 self._context = ssl.create_default_context(cafile=self._ca_file)
             return self._context
         if not (self._insecure or is_loopback(host)):
-            raise HandshakeError(
+            raise frames.HandshakeError(
                 f"http://{host} is another machine, and access tokens would go there in the clear: let the nodes"
                 " advertise https, or set link_insecure if the network is yours alone"
             )
@@ -334,8 +299,8 @@ class Linking:
 
     async def _follow(self, seat: Seat) -> None:
         """Have a link for one leader term, until that or the link is over."""
-        bond = Bond(seat.authority, seat.epoch, seat.tenure, self._node.key)
-        link = Link(self._manager, Handshake(bond, self._new_secret(NONCE_BYTES)), self._forwarder)
+        bond = frames.Bond(seat.authority, seat.epoch, seat.tenure, self._node.key)
+        link = Link(self._manager, frames.Handshake(bond, self._new_secret(frames.NONCE_BYTES)), self._forwarder)
         opening = asyncio.ensure_future(connect(seat.url, link, self._security))
         try:
             while not opening.done() and self._is_for(seat):
@@ -360,7 +325,7 @@ class Linking:
         error = opening.exception()
         if error is None:
             return True
-        if not isinstance(error, OSError | HandshakeError | ValueError):
+        if not isinstance(error, OSError | frames.HandshakeError | ValueError):
             raise error
         reason = str(error) or "it does not answer"
         if isinstance(error, ssl.SSLError):

@@ -38,31 +38,9 @@ from holdfast.server.access.cookies import shown_in
 from holdfast.server.http.connection import LATER_BYTES, NULL_TRANSPORT, HttpConnection
 from holdfast.server.http.manager import LONG_SECONDS
 from holdfast.server.http.messages import SMALL_BODY_BYTES, Request, ResponseWriter, StreamHandler
+from holdfast.server.nodes.link import frames
 from holdfast.server.nodes.link.framed import Framed
-from holdfast.server.nodes.link.frames import (
-    ANSWER_BYTES_MAX,
-    ASKED_SPARE_BYTES,
-    HELLO_BYTES_MAX,
-    NONCE_BYTES,
-    PREFIX,
-    Answered,
-    Asked,
-    BadFrameError,
-    Begun,
-    Bond,
-    Decoder,
-    Gone,
-    Handshake,
-    Hello,
-    More,
-    Over,
-    Piece,
-    Ping,
-    Proof,
-    Recognised,
-    ToLeader,
-    Welcome,
-)
+from holdfast.server.nodes.pending import Bearers
 from holdfast.server.render import envelope
 from holdfast.wire.problems import Problem
 
@@ -71,7 +49,6 @@ if TYPE_CHECKING:
 
     from holdfast.server.http.manager import ConnectionManager
     from holdfast.server.http.tls import TlsHandshake
-    from holdfast.server.nodes.link.frames import Fields, ToFollower
     from holdfast.server.nodes.node import Node
     from holdfast.server.nodes.tenure import Tenure
     from holdfast.settings import Settings
@@ -81,12 +58,12 @@ HANDSHAKE_TICKS_MAX = 3
 ASKED_MAX = 100_000
 """How many requests of one link may be unanswered: more than a node has connections."""
 LARGE_ANSWER_BYTES = 65_536
+ANSWER_BYTES_MAX = frames.ANSWER_BYTES_MAX - frames.ASKED_SPARE_BYTES
 ANSWERS_BYTES_MAX = 8 * 2**20
 """How much may wait in one link before large responses to reads are refused: those can be retried.
 
 Decisions are never refused: `overloaded` would say that they were not made.
 """
-BEARERS_MAX, BEARER_BYTES_MAX = 4_096, 512
 RETRY_MS = 200
 WINDOW_BYTES, PIECE_BYTES_MAX = 65_536, 16_384
 LINES_MAX, LINES_SECONDS, LINE_CHARS_MAX = 20, 60, 160
@@ -112,13 +89,15 @@ class LinkServer:
     ) -> None:
         """`insecure` accepts links from other machines without TLS. `new_secret` makes random bytes."""
         self.node = node
-        self.asked_bytes_max = settings.body_bytes_max + 2 * settings.header_bytes_max + ASKED_SPARE_BYTES
+        self.asked_bytes_max = settings.body_bytes_max + 2 * settings.header_bytes_max + frames.ASKED_SPARE_BYTES
         self.new_secret = new_secret
         self._insecure = insecure
         self._unproved: dict[LinkEnd, None] = {}
         """Oldest first."""
         self._open: set[LinkEnd] = set()
         self._lines = 0
+        self.bearers = Bearers()
+        """Only for whom to charge."""
 
     def begin(self, manager: ConnectionManager, transport: asyncio.Transport, early: bytes) -> None:
         """Accept a link; `early` is what followed the prefix."""
@@ -177,12 +156,12 @@ class LinkEnd(Framed):
     principal: str | None = None
 
     def __init__(self, server: LinkServer, manager: ConnectionManager) -> None:
-        super().__init__(manager, Decoder(ToLeader, HELLO_BYTES_MAX))
+        super().__init__(manager, frames.Decoder(frames.ToLeader, frames.HELLO_BYTES_MAX))
         self._server = server
         self.is_authenticated = False
         """Whether it has proved itself."""
         self._tenure: Tenure | None = None
-        self._handshake: Handshake | None = None
+        self._handshake: frames.Handshake | None = None
         self._is_stopping = False
         self._ticks = 0
         self._last_number = 0
@@ -190,8 +169,6 @@ class LinkEnd(Framed):
         """By number: the unanswered requests."""
         self._streams: dict[int, LinkedStream] = {}
         self._handling: Linked | None = None
-        self._principals: dict[bytes | None, str] = {}
-        """Whose each bearer token was last time. Only for whom to charge."""
 
     # What the manager asks of a connection.
 
@@ -227,9 +204,9 @@ class LinkEnd(Framed):
             self.shutdown()
         self.tick()
 
-    def ping(self) -> Ping:
+    def ping(self) -> frames.Ping:
         """Say whether we serve, too: a follower without requests learns it this way."""
-        return Ping(self._is_current() and self._server.node.serves)
+        return frames.Ping(self._is_current() and self._server.node.serves)
 
     @property
     def must_not_read(self) -> bool:
@@ -263,44 +240,44 @@ class LinkEnd(Framed):
 
     # What comes in.
 
-    def take(self, frame: ToLeader | ToFollower) -> None:
+    def take(self, frame: frames.ToLeader | frames.ToFollower) -> None:
         if not self.is_authenticated:
             self._take_unproved(frame)
-        elif type(frame) is Asked:
+        elif type(frame) is frames.Asked:
             self._ask(frame)
-        elif isinstance(frame, More):
+        elif isinstance(frame, frames.More):
             stream = self._streams.get(frame.number)
             if stream is not None:
                 stream.more(frame.size)
-        elif isinstance(frame, Gone):
+        elif isinstance(frame, frames.Gone):
             self._drop(frame.number)
-        elif not isinstance(frame, Ping):
-            raise BadFrameError(f"unexpected frame in this state: {type(frame).__name__}")
+        elif not isinstance(frame, frames.Ping):
+            raise frames.BadFrameError(f"unexpected frame in this state: {type(frame).__name__}")
 
-    def _take_unproved(self, frame: ToLeader | ToFollower) -> None:
+    def _take_unproved(self, frame: frames.ToLeader | frames.ToFollower) -> None:
         server = self._server
-        if isinstance(frame, Hello) and self._handshake is None:
+        if isinstance(frame, frames.Hello) and self._handshake is None:
             self._tenure = server.node.tenure()
             if self._tenure is None:
                 # For a moment around every takeover, and while no node can lead. The other node logs it.
                 self.end()
                 return
             seat = self._tenure.seat
-            bond = Bond(seat.authority, seat.epoch, seat.tenure, server.node.key)
-            self._handshake = Handshake(bond, server.new_secret(NONCE_BYTES))
+            bond = frames.Bond(seat.authority, seat.epoch, seat.tenure, server.node.key)
+            self._handshake = frames.Handshake(bond, server.new_secret(frames.NONCE_BYTES))
             self.send(self._handshake.greet(frame))
-        elif isinstance(frame, Proof) and self._handshake is not None:
+        elif isinstance(frame, frames.Proof) and self._handshake is not None:
             self._handshake.check(frame)
             self.is_authenticated = True
             self.decoder.bytes_max = server.asked_bytes_max
             server.proved(self)
-            self.send(Welcome(server.asked_bytes_max))
+            self.send(frames.Welcome(server.asked_bytes_max))
         else:
-            raise BadFrameError(f"unexpected frame before the proof: {type(frame).__name__}")
+            raise frames.BadFrameError(f"unexpected frame before the proof: {type(frame).__name__}")
 
-    def _ask(self, frame: Asked) -> None:
+    def _ask(self, frame: frames.Asked) -> None:
         if frame.number <= self._last_number:
-            raise BadFrameError(f"the number {frame.number} was used before")
+            raise frames.BadFrameError(f"the number {frame.number} was used before")
         self._last_number = frame.number
         said = frame.headers.get
         authorization = said(b"authorization")
@@ -331,7 +308,7 @@ class LinkEnd(Framed):
         if frame.in_pieces:
             self._streams[frame.number] = LinkedStream(self, frame.number, request)
         manager = self.manager
-        who = self._principals.get(request.authorization)
+        who = self._server.bearers.known.get(authorization)
         if who is not None and len(frame.body) > SMALL_BODY_BYTES:
             try:
                 manager.body_budget.take(self, request, who, len(frame.body))
@@ -366,7 +343,7 @@ class LinkEnd(Framed):
         if (took_seconds := manager.read_seconds() - began) >= LONG_SECONDS:
             manager.charge(request.principal or (request.peer,), took_seconds)
         if request.on_disconnect is not None and request.principal is not None and request.number in self._asked:
-            self.send(Recognised(request.number, request.principal))
+            self.send(frames.Recognised(request.number, request.principal))
 
     def _knows(self, principal: str) -> None:
         """Called with the principal of the request that is being handled; no other is, until `handle` returns."""
@@ -377,11 +354,9 @@ class LinkEnd(Framed):
         request.principal = principal
         if self._streams and request.number in self._streams:
             self._streams[request.number].principal = principal
-        bearer = request.authorization
-        if bearer is not None and self._principals.get(bearer) != principal and len(bearer) <= BEARER_BYTES_MAX:
-            if len(self._principals) >= BEARERS_MAX:
-                self._principals.clear()
-            self._principals[bearer] = principal
+        bearers = self._server.bearers
+        if bearers.known.get(request.authorization) != principal:
+            bearers.note(request.authorization, principal)
 
     def _run(self, stream: LinkedStream, request: Linked, tenure: Tenure) -> None:
         request.on_known = partial(self._recognise, request)
@@ -411,7 +386,7 @@ class LinkEnd(Framed):
 
     # What goes out.
 
-    def _reply(self, request: Request, status: int, body: bytes, headers: Fields) -> None:
+    def _reply(self, request: Request, status: int, body: bytes, headers: frames.Fields) -> None:
         """Answer, unless the client is gone."""
         if not isinstance(request, Linked) or self._asked.pop(request.number, None) is None:
             return
@@ -424,11 +399,13 @@ class LinkEnd(Framed):
         if (
             len(body) > LARGE_ANSWER_BYTES
             and request.method in _SAFE
-            and (self.unsent_bytes > ANSWERS_BYTES_MAX or len(body) > ANSWER_BYTES_MAX - ASKED_SPARE_BYTES)
+            and (
+                self.unsent_bytes > ANSWERS_BYTES_MAX or len(body) > frames.ANSWER_BYTES_MAX - frames.ASKED_SPARE_BYTES
+            )
         ):
             text = "Too many large answers are on their way to the node that you asked: ask again."
             status, body, headers = envelope(Problem("overloaded", text, retry_after_ms=RETRY_MS), request)
-        self.send(Answered(request.number, status, body, headers, request.principal))
+        self.send(frames.Answered(request.number, status, body, headers, request.principal))
         if self._is_stopping:
             self._end_if_done()
 
@@ -496,7 +473,7 @@ class LinkedStream(ResponseWriter):
         except Exception:
             log.exception("a bug while answering %s", self.request.request_id)
         if not self._is_over and not self._is_gone:
-            self._link.send(Over(self._number, is_whole=False))
+            self._link.send(frames.Over(self._number, is_whole=False))
 
     # The handler's side.
 
@@ -506,7 +483,7 @@ class LinkedStream(ResponseWriter):
     def start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         """Send the status and the header. The follower adds the request id, which is the same there."""
         if not (self._is_gone or self._is_over):
-            self._link.send(Begun(self._number, status, tuple(headers), self.principal))
+            self._link.send(frames.Begun(self._number, status, tuple(headers), self.principal))
 
     async def write(self, data: bytes) -> None:
         for start in range(0, len(data), PIECE_BYTES_MAX):
@@ -517,12 +494,12 @@ class LinkedStream(ResponseWriter):
                 return
             piece = data[start : start + PIECE_BYTES_MAX]
             self._credit_bytes -= len(piece)
-            self._link.send(Piece(self._number, piece))
+            self._link.send(frames.Piece(self._number, piece))
 
     def finish(self) -> None:
         if not (self._is_gone or self._is_over):
             self._is_over = True
-            self._link.send(Over(self._number, is_whole=True))
+            self._link.send(frames.Over(self._number, is_whole=True))
 
 
 class Doorkeeper(asyncio.BufferedProtocol):
@@ -559,10 +536,10 @@ class Doorkeeper(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         seen = self._seen + self._manager.buffer[:nbytes].tobytes()
-        if seen.startswith(PREFIX):
+        if seen.startswith(frames.PREFIX):
             self._manager.remove(self)
-            self._links.begin(self._manager, self._transport, seen[len(PREFIX) :])
-        elif PREFIX.startswith(seen):
+            self._links.begin(self._manager, self._transport, seen[len(frames.PREFIX) :])
+        elif frames.PREFIX.startswith(seen):
             self._seen = seen
         else:
             self._become_http(seen)
