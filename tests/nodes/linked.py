@@ -35,8 +35,7 @@ from holdfast.server.http.tls import TlsAcceptor, TlsHandshake
 from holdfast.server.nodes.forwarding import Forwarding
 from holdfast.server.nodes.link.follower import Linking, Security
 from holdfast.server.nodes.link.leader import Doorkeeper, LinkServer
-from holdfast.server.nodes.node import FollowersHealth, Node
-from holdfast.server.nodes.tenure import CountedRoutes, Tenure
+from holdfast.server.nodes.node import CountedRoutes, FollowersHealth, Node, Tenure
 from holdfast.server.operations.table import OPERATIONS
 from holdfast.settings import Settings
 from tests.nodes.proxy import TcpProxy

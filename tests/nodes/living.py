@@ -14,9 +14,8 @@ from holdfast.core.values import Limits
 from holdfast.engine.engine import Engine
 from holdfast.journal.base import Peer, Recovered, Seat, SharedJournal
 from holdfast.server.access.auth import StaticTokens
-from holdfast.server.nodes.node import Node
+from holdfast.server.nodes.node import Node, Tenure, begin_tenure
 from holdfast.server.nodes.node_life import Life
-from holdfast.server.nodes.tenure import Tenure, begin_tenure
 from holdfast.settings import Settings
 from tests.support.shared_journal import SharedMemoryJournal, SharedShelf
 

@@ -11,7 +11,7 @@ import pytest
 from holdfast.server.access.proxies import Proxies
 from holdfast.server.http.messages import Request, request_from
 from holdfast.server.nodes import pending
-from holdfast.server.nodes.link import framed
+from holdfast.server.nodes.link import frames
 from holdfast.server.nodes.pending import Bearers, LargeBodies
 from holdfast.wire.problems import Problem
 from tests.nodes.linked import ANA, BEN, Caller, OneNode, lose, nodes, run, two_nodes, until
@@ -153,7 +153,7 @@ def test_a_body_that_never_is_whole_frees_its_place(tmp_path: Path, path: str, s
 
 def test_a_link_that_takes_nothing_is_not_fed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """N-31: what the leader does not take is not written without end: requests are held, and answered later."""
-    monkeypatch.setattr(framed, "UNSENT_BYTES_MAX", 65_536)
+    monkeypatch.setattr(frames, "UNSENT_BYTES_MAX", 65_536)
 
     async def test() -> None:
         async with nodes(tmp_path, 2) as (leader, follower):

@@ -13,7 +13,7 @@ from holdfast.server.http.connection import ResponseStream
 from holdfast.server.http.messages import ClientDisconnectedError, Request, request_from
 from holdfast.server.nodes.link import leader as leaders_end
 from holdfast.server.nodes.link.follower import Link
-from holdfast.server.nodes.tenure import CountedRoutes
+from holdfast.server.nodes.node import CountedRoutes
 from holdfast.server.operations.call import Reply
 from holdfast.server.render import envelope
 from holdfast.wire.problems import Problem

@@ -12,13 +12,15 @@ from typing import Any
 
 import pytest
 
+from holdfast.engine.build import store_secret
+from holdfast.errors import SettingsError
 from holdfast.journal.base import JournalUnavailableError, Peer, Seat
 from holdfast.server.access.auth import StaticTokens
 from holdfast.server.http.server import listen
 from holdfast.server.nodes import pending
 from holdfast.server.nodes.node_life import Life
 from holdfast.server.starting import clustered
-from holdfast.server.starting.clustered import Clustered, secret_of
+from holdfast.server.starting.clustered import Clustered
 from holdfast.server.starting.exits import StartError
 from holdfast.settings import Settings
 from tests.nodes.linked import ANA, Caller, until
@@ -324,16 +326,16 @@ def test_two_nodes_of_one_machine_have_two_names(tmp_path: Path) -> None:
 def test_the_secret_of_a_store_is_ours_alone(tmp_path: Path) -> None:
     """The file of the secret must be there, long enough, and for nobody else to read; without one there is none."""
     file = tmp_path / "secret"
-    assert secret_of(None) is None
-    with pytest.raises(StartError, match="cannot be read"):
-        secret_of(file)
+    assert store_secret(None) is None
+    with pytest.raises(SettingsError, match="cannot be used"):
+        store_secret(file)
     with contextlib.suppress(FileExistsError):
         file.touch(mode=0o600)
     file.write_text("short\n")
-    with pytest.raises(StartError, match="openssl rand"):
-        secret_of(file)
+    with pytest.raises(SettingsError, match="openssl rand"):
+        store_secret(file)
     file.write_text("0123456789abcdef0123456789abcdef\n")
-    assert secret_of(file) == b"0123456789abcdef0123456789abcdef"
+    assert store_secret(file) == b"0123456789abcdef0123456789abcdef"
     os.chmod(file, 0o644)  # noqa: PTH101 - as an operator would
-    with pytest.raises(StartError, match="store_secret_file"):
-        secret_of(file)
+    with pytest.raises(SettingsError, match="store_secret_file"):
+        store_secret(file)

@@ -12,6 +12,7 @@ from holdfast.engine.clock import SystemClock
 from holdfast.engine.engine import Engine
 from holdfast.engine.ids import new_identity, new_secret
 from holdfast.engine.watchdog import Watchdog
+from holdfast.errors import SettingsError
 from holdfast.journal.archive.archivist import Child
 from holdfast.journal.base import (
     DeposedError,
@@ -34,6 +35,7 @@ from holdfast.journal.base import (
 from holdfast.journal.codec import FORMAT
 from holdfast.journal.failpoints import arm
 from holdfast.journal.sqlite import SqliteJournal
+from holdfast.privatefiles import NotOursError, read_ours, reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -64,11 +66,12 @@ __all__ = [
     "SharedJournal",
     "arm_failpoints",
     "build",
-    "build_shared",
     "shared_journals",
+    "store_secret",
 ]
 
 _AUTHORITY_BYTES, _KEY_BYTES = 16, 32
+SECRET_BYTES_MAX, SECRET_BYTES_MIN = 4_096, 16
 
 arm_failpoints = arm
 
@@ -112,17 +115,18 @@ def build(
     )
 
 
-def build_shared(
-    journal: SharedJournal,
-    limits: Limits,
-    *,
-    clock: Clock,
-    version: str,
-    archiving: Archiving,
-    measures: Measures | None = None,
-) -> Engine:
-    """Return an engine for one tenure. Nothing ends the process if the store hangs: others take over then."""
-    return Engine(journal, limits, clock=clock, version=version, archiving=archiving, measures=measures)
+def store_secret(file: Path | None) -> bytes | None:
+    """Read the secret that seals the authority's key. Raises `SettingsError`."""
+    if file is None:
+        return None
+    try:
+        secret = read_ours(file, SECRET_BYTES_MAX, root_shares=True).strip()
+    except (OSError, NotOursError) as error:
+        raise SettingsError("store_secret_file", "settings", f"{file} cannot be used: {reason_of(error)}") from error
+    if not SECRET_BYTES_MIN <= len(secret) < SECRET_BYTES_MAX:
+        allowed = f"{SECRET_BYTES_MIN} to {SECRET_BYTES_MAX - 1} bytes, as of openssl rand -hex 32"
+        raise SettingsError("store_secret_file", "settings", f"{file} has {len(secret)} bytes", allowed)
+    return secret
 
 
 def shared_journals(

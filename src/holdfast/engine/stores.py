@@ -10,20 +10,19 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from holdfast.engine.build import store_secret
 from holdfast.engine.clock import SystemClock
 from holdfast.engine.ids import new_secret
 from holdfast.errors import SettingsError
 from holdfast.journal.base import JournalError, JournalUnavailableError
 from holdfast.journal.postgres.admin import Contents, Facts, Operating, filling
 from holdfast.journal.postgres.leadership import Fresh
-from holdfast.privatefiles import NotOursError, read_ours, reason_of
 from holdfast.settings import load
 from holdfast.settings.addresses import ESCAPES, is_torn, shown
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
-    from pathlib import Path
 
     from holdfast.journal.base import Peer, Seat
     from holdfast.journal.postgres.admin import PostgresWriter
@@ -43,7 +42,6 @@ __all__ = [
 
 ROUND_TRIPS = 20
 KEY_BYTES = 32
-SECRET_BYTES_MAX, SECRET_BYTES_MIN = 4_096, 16
 LOOK_AT_IT = "Check that the database runs, and the address, the role and its password (PGPASSFILE, else ~/.pgpass)"
 """What to do about a store that cannot be asked, where nobody knows better. Nodes go on asking instead."""
 
@@ -78,22 +76,9 @@ def named(url: str | None, environment: Mapping[str, str]) -> Place:
     return Place(
         settings.store,
         settings.store_schema,
-        _secret_in(settings.store_secret_file),
+        store_secret(settings.store_secret_file),
         watch_seconds=settings.takeover_seconds + 1.0,
     )
-
-
-def _secret_in(file: Path | None) -> bytes | None:
-    if file is None:
-        return None
-    try:
-        secret = read_ours(file, SECRET_BYTES_MAX, root_shares=True).strip()
-    except (OSError, NotOursError) as error:
-        raise SettingsError("store_secret_file", "settings", f"{file} cannot be used: {reason_of(error)}") from error
-    if not SECRET_BYTES_MIN <= len(secret) < SECRET_BYTES_MAX:
-        allowed = f"{SECRET_BYTES_MIN} to {SECRET_BYTES_MAX - 1} bytes"
-        raise SettingsError("store_secret_file", "settings", f"{file} has {len(secret)} bytes", allowed)
-    return secret
 
 
 def roster(place: Place) -> tuple[Seat, Sequence[Peer]]:

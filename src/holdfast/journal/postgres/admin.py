@@ -99,32 +99,25 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Contents(msgspec.Struct, frozen=True):
-    """The result of reading all of a store."""
-
     records: int
     """In the history and in the tail."""
     last_seq: int
     archived_upto: int
     problem: str | None = None
-    """What is damaged."""
 
 
 class Operating:
-    """One store, for as long as a command needs it."""
-
     def __init__(self, url: str, schema: str) -> None:
         """Raises `ValueError` for an address or a name that cannot be one."""
         self._servers = Servers(url, schema, APPLICATION)
         self._side = Side(self._servers)
         self.schema = schema
         self.where = ", ".join(address.where for address in addresses(url))
-        """The servers, for people."""
 
     async def close(self) -> None:
         await self._side.close()
 
     async def roster(self) -> tuple[Seat, Sequence[Peer]]:
-        """Return who has the seat, and the nodes. Raises `JournalError`."""
         return seat_of(await self._seat()), await self._peers()
 
     async def ask_nothing(self, times: int) -> None:
@@ -309,7 +302,6 @@ class PostgresWriter:
         await self._ask("fill_take", epoch, self._tenure)
 
     async def put(self, part: Part) -> None:
-        """Write a part of the tail, or stage one of the archive."""
         match part:
             case Tail(records) if records:
                 self._now_ms = max(self._now_ms, records[-1].at_ms)

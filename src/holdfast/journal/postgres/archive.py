@@ -126,7 +126,6 @@ class RecordsPiece(msgspec.Struct):
         return _is_full(max(len(self.seqs), len(self.names)), self.size_bytes)
 
     def add(self, frames: Frames) -> None:
-        """Add records, each with its own bytes."""
         for body, record in frames:
             seq, event = record.seq, record.event
             names = [name.encode() for name in names_of(event)]
@@ -232,8 +231,6 @@ PRUNE_SECONDS = 120.0
 
 
 class Pruning:
-    """Deletes history beyond the limits."""
-
     def __init__(self, ground: Ground, keeping: Keeping) -> None:
         self._ground = ground
         self._keeping = keeping
@@ -321,8 +318,6 @@ RETRY_SECONDS = 0.2
 
 
 class Archive:
-    """Writes the archive, for one tenure."""
-
     def __init__(self, side: Side, mine: Mine, room: Room, keeping: Keeping) -> None:
         """`side` is for steps alone: one may keep it busy for seconds. `room` counts the tail."""
         self._ground = Ground(side, mine)
@@ -334,7 +329,6 @@ class Archive:
         self._is_settled = True
         self._state_rows = 0
         self.upto = 0
-        """The last archived record."""
 
     @property
     def pruned(self) -> int:

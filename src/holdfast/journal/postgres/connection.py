@@ -140,7 +140,6 @@ class Line:
         self._prepared: dict[str, Any] = {}
         self._warning = ""
         self.where = where
-        """The server's address, for people."""
         db.add_log_listener(self._hear)
 
     @property
@@ -177,7 +176,6 @@ class Line:
         return rows
 
     async def script(self, name: str) -> None:
-        """Run a named script: several statements, in one transaction."""
         try:
             await self._db.execute(self._sql[name])
         except _ERRORS as error:
@@ -307,8 +305,6 @@ class Marks(msgspec.Struct, frozen=True):
 
 
 class Server(msgspec.Struct, frozen=True, kw_only=True):
-    """A server, as one session saw it."""
-
     marks: Marks
     started: str
     """Its start time: two sessions with the same marks and start time are at one server."""
@@ -399,7 +395,6 @@ class Servers:
 
     @property
     def where(self) -> str:
-        """The server that is tried first, for people."""
         return self._addresses[0].where
 
     def move(self, server: Server) -> None:
@@ -454,7 +449,6 @@ class Side:
             return await line.ask(name, *values, seconds=seconds)
 
     async def one(self, name: str, *values: object) -> Row | None:
-        """Return the first row of a named statement."""
         rows = await self.rows(name, *values)
         return rows[0] if rows else None
 
@@ -495,13 +489,11 @@ class Side:
         return line
 
     def drop(self) -> None:
-        """Close the socket."""
         if self._line is not None:
             self._line.drop()
             self._line = None
 
     async def close(self) -> None:
-        """Close the connection in order."""
         line, self._line = self._line, None
         if line is not None:
             await line.close()

@@ -90,7 +90,6 @@ class Looking:
         return found, before
 
     async def _search_history(self, query: HistoryQuery, before: int, spent: Spent) -> tuple[list[Record], int]:
-        """Search a slice. Return the lowest number that was searched."""
         since = -FOREVER if query.since_wall_ms is None else query.since_wall_ms
         until = FOREVER if query.until_wall_ms is None else query.until_wall_ms
         found: list[Record] = []
@@ -128,7 +127,6 @@ class Looking:
         return found[:limit]
 
     async def last_by(self, wall_ms: int) -> int:
-        """Look in the tail first, then in the history."""
         before = self._mine.last_seq + 1
         while rows := await self._ground.look("search_tail", before, SKIMMED_ROWS, SLICE_BYTES):
             for first, body in rows:
@@ -167,7 +165,6 @@ def _slice_bytes(*, is_searched: bool) -> int:
 
 
 async def _tail_holds(ask: Ask, after: int, upto: int) -> TailHolds:
-    """Return the grants and ends of the records after a number and up to another."""
     holds = TailHolds()
     looked_at = 0
     async for body in read_batches(ask, after, upto):

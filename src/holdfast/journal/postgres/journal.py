@@ -51,8 +51,6 @@ log = logging.getLogger("holdfast.journal")
 
 
 class PostgresJournal:
-    """One node's journal in a store that several nodes share."""
-
     is_shared = True
 
     def __init__(
@@ -270,7 +268,6 @@ class PostgresJournal:
         return taken
 
     async def _recover(self, line: Line, *, was_closed: bool) -> Recovered:
-        """Read everything, on the connection that has the seat."""
         with Beating(self._tenancy, line) as beating:
             await beating.beside(self._archive.be_settled())
             key = self._unsealed(next(iter(await beating.ask("read_key")), None))

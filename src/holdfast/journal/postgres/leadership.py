@@ -64,7 +64,6 @@ class Knowledge:
         self.epoch = 0
         self.tenure = ""
         self.last_seq = 0
-        """A record that was durable."""
         self.jumps = 0
 
     def noted(self) -> Noted:
@@ -160,8 +159,6 @@ UPGRADE = "Start that version"
 
 
 class Fresh(msgspec.Struct, frozen=True):
-    """What a new authority is made of."""
-
     authority: str
     key: bytes
     wall_ms: int
@@ -244,8 +241,6 @@ class Taken(msgspec.Struct, frozen=True):
 
 
 class Watching:
-    """Reads the seat, as one node of several, and takes it."""
-
     def __init__(
         self,
         servers: Servers,
@@ -309,7 +304,6 @@ class Watching:
         )
 
     async def _write(self, line: Line, values: Sequence[object], seconds: float) -> Sequence[Row]:
-        """Send the one write. A leader that was stopped after half a statement keeps the row: its session is ended."""
         task = asyncio.create_task(line.ask("take", *values, seconds=seconds))
         try:
             while not task.done():

@@ -114,7 +114,6 @@ class Tenancy:
         """Whether a copy of the current batch was sent, and is not answered."""
         self._lock = asyncio.Lock()
         self._asking: asyncio.Timeout | None = None
-        """The time limit for resolving a write."""
         self._hurry: asyncio.TimerHandle | None = None
         self._is_late = False
         """Whether nothing is resolved any more: the node is about to end."""
@@ -138,7 +137,6 @@ class Tenancy:
 
     @asynccontextmanager
     async def _resolving(self) -> AsyncIterator[None]:
-        """Limit the time of the block. Raises `TimeoutError`."""
         try:
             async with asyncio.timeout(0 if self._is_late else self._resolve_seconds) as self._asking:
                 yield
@@ -317,7 +315,6 @@ class Tenancy:
         return went_back("the store", f"its last record is {last_seq}, and {self._mine.last_seq} was durable")
 
     def _over(self, error: JournalError) -> JournalError:
-        """End the term, and return why."""
         self._drop()
         self._end = error
         return error
@@ -361,8 +358,6 @@ NOT_OURS = "HF001"
 
 
 class Ask(Protocol):
-    """Runs a named statement and returns its rows."""
-
     async def __call__(self, name: str, *values: object) -> Sequence[Row]: ...
 
 
@@ -379,8 +374,6 @@ def deposed(operation: str, mine: Mine) -> DeposedError:
 
 
 class Ground:
-    """A connection for statements that name our term."""
-
     def __init__(self, side: Side, mine: Mine) -> None:
         self.side = side
         self.mine = mine

@@ -23,33 +23,31 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from holdfast.engine.clock import Clock
+from holdfast.server.access.proxies import Proxies
 from holdfast.server.access.refusals import place_of
 from holdfast.server.http.manager import Handler
-from holdfast.server.http.messages import SMALL_BODY_BYTES, ClientDisconnectedError
-from holdfast.server.nodes.link.frames import Begun, Over, Piece
+from holdfast.server.http.messages import (
+    SMALL_BODY_BYTES,
+    ClientDisconnectedError,
+    Request,
+    ResponseWriter,
+    StreamHandler,
+)
+from holdfast.server.nodes.link.follower import Link
+from holdfast.server.nodes.link.frames import Answered, Begun, Fields, Over, Piece
+from holdfast.server.nodes.node import Node, Tenure
 from holdfast.server.nodes.pending import Bearers, Held, LargeBodies, Pending
-from holdfast.server.operations.call import NOBODY, Call, Counters
-from holdfast.server.operations.operation import Key
+from holdfast.server.operations.call import NOBODY, Call, Counters, Reply
+from holdfast.server.operations.operation import Key, Operation
 from holdfast.server.operations.router import Finder
 from holdfast.server.render import envelope
+from holdfast.settings import Settings
 from holdfast.wire.problems import Problem
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from holdfast.engine.clock import Clock
-    from holdfast.server.access.proxies import Proxies
-    from holdfast.server.http.messages import Request, ResponseWriter, StreamHandler
-    from holdfast.server.nodes.link.follower import Link
-    from holdfast.server.nodes.link.frames import Answered, Fields
-    from holdfast.server.nodes.node import Node
-    from holdfast.server.nodes.tenure import Tenure
-    from holdfast.server.operations.call import Reply
-    from holdfast.server.operations.operation import Operation
-    from holdfast.settings import Settings
 
 HANDED_OVER_PER_TURN = 64
 LOOK_SECONDS = 0.1
@@ -73,8 +71,6 @@ log = logging.getLogger("holdfast.server.nodes")
 
 
 class Forwarding(Finder):
-    """Answers for a follower, in place of the routes."""
-
     def __init__(
         self,
         node: Node,
@@ -109,7 +105,6 @@ class Forwarding(Finder):
     # What connections ask.
 
     def handler(self) -> Handler:
-        """Return the handler of connections while this node follows."""
         headers = [(b"holdfast-node", self._node.me.node.encode("ascii", "replace"))]
         if self._epoch is not None:
             headers.append((b"holdfast-epoch", b"%d" % self._epoch))
@@ -162,7 +157,6 @@ class Forwarding(Finder):
         reply(request, *self.words_of(request)(problem, request))
 
     def _free_and_reply(self, reply: Reply, request: Request, status: int, body: bytes, headers: Fields) -> None:
-        """Answer one whose body was large."""
         self._bodies.free(request.request_id)
         reply(request, status, body, headers)
 
@@ -180,7 +174,6 @@ class Forwarding(Finder):
         return row.body_bytes_max
 
     async def stream(self, request: Request, response: ResponseWriter) -> None:
-        """Answer one request for a stream."""
         try:
             self.check_host(request)
             row, _ = self.find(request.method, request.path)
@@ -276,7 +269,6 @@ class Forwarding(Finder):
             self._answer_problem(pending, Problem("invalid_input", text, status=413))
 
     def _hold(self, pending: Pending) -> None:
-        """Hold a request until it can be answered, or give it up."""
         if pending.is_answered:
             return
         # Empty for users whose token was forgotten.
@@ -404,7 +396,6 @@ class Forwarding(Finder):
         self._recognise(pending.request, begun.principal)
 
     def _recognise(self, request: Request, principal: str | None) -> None:
-        """Note the principal of a request, or that it was refused."""
         self._bearers.note(request.authorization, principal)
         if principal is not None and request.on_known is not None:
             # One with too many connections stays a stranger here: the answer is decided, but it is evicted first.

@@ -1,26 +1,36 @@
-"""The leader as one node knows it, and the health endpoints of a follower. `node_life` finds the leader.
+"""The leader as one node knows it, our own leader term, and the health endpoints of a follower.
 
 tenure() is not None    we lead and serve: its routes answer
 leader() is not None    another leads: its `url`, `epoch`, `tenure` and `authority` are in it
 neither                 no leader, or none is known: `why_nobody()` says what is known
+
+`node_life` finds the leader. A term is a journal, an engine and all that answers from it, made together and thrown away
+together (N-18).
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import gc
+from collections.abc import Awaitable, Callable
 
+import msgspec
+
+from holdfast.engine.build import Peer, Seat
+from holdfast.engine.engine import Engine
+from holdfast.server.access.auth import Auth, StaticTokens
+from holdfast.server.access.secrets import AuthorityKey
+from holdfast.server.api import Api
 from holdfast.server.handlers.health import not_leader
+from holdfast.server.http.messages import Request
+from holdfast.server.observability.event_log import EventLog
+from holdfast.server.observability.metrics import Meter
+from holdfast.server.operations.call import Reply
+from holdfast.server.operations.router import Routes
+from holdfast.server.operations.table import OPERATIONS
 from holdfast.server.render import encode
+from holdfast.settings import Settings
 from holdfast.wire.replies import FOLLOWS, HealthReply, ReadyReply
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from holdfast.engine.build import Peer, Seat
-    from holdfast.server.http.messages import Request
-    from holdfast.server.nodes.tenure import Tenure
-    from holdfast.server.operations.call import Reply
 
 NO_LINK = "this node follows, and has no link to the leader: its log says why"
 REFUSES = "this node follows, and the leader refuses requests because the store does not answer it"
@@ -33,7 +43,6 @@ class Node:
         self.key = b""
         """The authority's key, by which nodes prove themselves to each other. Known whenever there is a leader."""
         self.links = 0
-        """How many links of followers are open here."""
         self.is_linked = False
         """Whether this node has an open link to the leader."""
         self.is_served = True
@@ -53,7 +62,6 @@ class Node:
         return self._leader
 
     def tenure(self) -> Tenure | None:
-        """Return our leader term, if we lead and serve."""
         return self._tenure
 
     @property
@@ -62,7 +70,6 @@ class Node:
         return self._tenure is not None and self._tenure.engine.serves
 
     async def wait_for_change(self) -> None:
-        """Wait until the leader changes."""
         await self._changed.wait()
 
     def look_soon(self) -> None:
@@ -98,7 +105,6 @@ class FollowersHealth:
         self._storage = storage
 
     def answers(self) -> dict[bytes, Callable[[Request, Reply], Reply | None]]:
-        """Return what answers each path."""
         return {b"/health/leader": self._leads, b"/readyz": self._ready, b"/health": self._health}
 
     def _leads(self, request: Request, reply: Reply) -> None:
@@ -125,3 +131,68 @@ class FollowersHealth:
         if not has_leader:
             return "no node leads now"
         return REFUSES if self._node.is_linked else NO_LINK
+
+
+class CountedRoutes(Routes):
+    """Routes that count their requests: a leader without requests may be unreachable (N-37)."""
+
+    requests = 0
+
+    def handle(self, request: Request, reply: Reply) -> None:
+        self.requests += 1
+        super().handle(request, reply)
+
+
+class Tenure:
+    """What answers while this node leads."""
+
+    def __init__(
+        self, seat: Seat, engine: Engine, api: Api, routes: CountedRoutes, events: EventLog | None = None
+    ) -> None:
+        """`seat` is ours, as we took it. `events` logs grants and ends."""
+        self.seat = seat
+        self.engine = engine
+        self.api = api
+        self.routes = routes
+        self._events = events
+
+    async def end(self) -> None:
+        """Answer what is pending, tell all waiters their tickets, and give the seat back; then nothing of it runs."""
+        try:
+            self.api.meter.sources.serve_no_more(self.engine)
+            self.engine.feed.close()
+            self.engine.end_waits()
+            self.api.end()
+        finally:
+            await self.engine.stop()
+            if self._events is not None:
+                self._events.end()
+            gc.unfreeze()
+
+
+async def begin_tenure(  # noqa: PLR0917 - the parts of a term
+    seat: Seat,
+    engine: Engine,
+    settings: Settings,
+    static: StaticTokens,
+    prepare: Callable[[Api], Awaitable[None]],
+    meter: Meter | None = None,
+) -> Tenure:
+    """Take the seat and get ready to serve. Raises as `Journal.open` does; then nothing of it is left.
+
+    `prepare` is done before requests are served. `meter` has the metrics of the process.
+    """
+    await engine.start()
+    try:
+        if engine.key is None:
+            raise RuntimeError("the store gave no key of its authority")
+        api = Api(engine, Auth(static, AuthorityKey(engine.key)), settings, meter)
+        await prepare(api)
+        routes = CountedRoutes(api, OPERATIONS)
+    except BaseException:
+        await engine.stop()
+        raise
+    # What was loaded stays for the whole term: the garbage collector need not visit it.
+    gc.freeze()
+    events = EventLog(engine) if settings.log_events else None
+    return Tenure(msgspec.structs.replace(seat, epoch=engine.state.epoch), engine, api, routes, events)

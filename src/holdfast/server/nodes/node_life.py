@@ -23,7 +23,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
@@ -35,19 +35,14 @@ from holdfast.engine.build import (
     JournalLostError,
     JournalUnavailableError,
     OutcomeUnknownError,
+    Seat,
+    SharedJournal,
 )
+from holdfast.engine.clock import Clock
 from holdfast.engine.ids import new_secret
-from holdfast.server.nodes.watcher import ALONE_MS, Loneliness, Watcher
+from holdfast.server.nodes.node import Node, Tenure
+from holdfast.server.nodes.watcher import ALONE_MS, Loneliness, Seen, Watcher
 from holdfast.server.times import rfc3339
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from holdfast.engine.build import Seat, SharedJournal
-    from holdfast.engine.clock import Clock
-    from holdfast.server.nodes.node import Node
-    from holdfast.server.nodes.tenure import Tenure
-    from holdfast.server.nodes.watcher import Seen
 
 LOOK_SECONDS = 0.25
 LOOK_SECONDS_MAX = 5.0
@@ -69,8 +64,6 @@ log = logging.getLogger("holdfast.node")
 
 
 class Life:
-    """What a node does from its start to its stop."""
-
     def __init__(
         self,
         node: Node,
@@ -99,7 +92,6 @@ class Life:
         """For looks and reports. It never has the seat."""
         self._told_to_stop = asyncio.Event()
         self._looking: asyncio.Timeout | None = None
-        """The time limit of the current look."""
         self._ending: set[asyncio.Task[None]] = set()
         """Terms that are over, and are still being ended."""
         self._heard_ms: int | None = None
@@ -150,7 +142,6 @@ class Life:
             self._looking.reschedule(0)
 
     async def _rest(self) -> None:
-        """Wait, unless told to stop or to look immediately."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._node.hurry.wait(), LOOK_SECONDS)
         if not self._told_to_stop.is_set():
@@ -159,7 +150,6 @@ class Life:
     # Following.
 
     async def _watch(self) -> None:
-        """Look once, and follow or lead."""
         try:
             async with asyncio.timeout(LOOK_SECONDS_MAX) as self._looking:
                 seat = await self._journal.look()

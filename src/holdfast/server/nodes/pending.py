@@ -34,20 +34,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
 
 import msgspec
 
+from holdfast.server.access.proxies import Proxies
 from holdfast.server.http.messages import Request, StreamHandler
 from holdfast.server.nodes.link.frames import Begun, Fields, Over, Piece
 from holdfast.server.operations.call import Reply
 from holdfast.wire.problems import Problem
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from holdfast.server.access.proxies import Proxies
-
 
 HELD_MS_MAX = 5_000
 HELD_MAX = 8_192
@@ -83,11 +79,9 @@ class Pending(msgspec.Struct, eq=False):
     """For how long it was held before it was held last."""
     held_since_ms: int = 0
     number: int = 0
-    """Its number on the link that it was sent over last."""
     scheme: str = ""
 
     def answer(self, status: int, body: bytes, headers: Fields) -> None:
-        """Answer it, once."""
         if self.is_answered:
             return
         self.is_answered = True
@@ -151,7 +145,6 @@ class Held:
         return True
 
     def drop(self, pending: Pending) -> None:
-        """Stop holding a request."""
         if pending not in self.waiting:
             return
         del self.waiting[pending]
@@ -163,7 +156,6 @@ class Held:
         pending.held_ms += self._read_ms() - pending.held_since_ms
 
     def first(self) -> Pending:
-        """Take the oldest."""
         pending = next(iter(self.waiting))
         self.drop(pending)
         return pending
@@ -188,8 +180,6 @@ def _size_of(pending: Pending) -> int:
 
 
 class Bearers:
-    """The bearer tokens that were authenticated last."""
-
     def __init__(self) -> None:
         self.known: dict[bytes | None, str] = {}
         """Principal by header, oldest first."""
@@ -214,7 +204,6 @@ class LargeBodies:
     """The large bodies of strangers that are being read, or are on their way to the leader."""
 
     def __init__(self, seconds_max: int) -> None:
-        """`seconds_max` is how long a body may take to arrive."""
         self._ms_max = seconds_max * 1000
         self._bodies: dict[str, tuple[int, str, int]] = {}
         """By request id: since when, from where, and how large it may become. Oldest first."""
@@ -241,7 +230,6 @@ class LargeBodies:
         self.bytes += size
 
     def free(self, request_id: str) -> None:
-        """Stop counting a body, if it was counted."""
         found = self._bodies.pop(request_id, None)
         if found is not None:
             _, place, size = found

@@ -20,12 +20,9 @@ this process has just begun, and the seat has the name of its node: whoever that
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
-if TYPE_CHECKING:
-    from holdfast.engine.build import Seat
+from holdfast.engine.build import Seat
 
 COUNTED_MS_MAX = 500
 """How much of the time between two looks counts."""
@@ -41,8 +38,6 @@ LINK_MS = 2_000
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """What a look means."""
-
     leader: Seat | None
     """The node to follow. None: there is no leader, or we have the seat."""
     why_take: str | None = None

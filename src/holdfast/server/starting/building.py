@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from holdfast import __version__
 from holdfast.core.values import Limits
 from holdfast.engine.archiving import Archiving
 from holdfast.engine.build import Keeping, build
+from holdfast.engine.clock import Clock
+from holdfast.engine.engine import Engine
 from holdfast.extras import how_to_install
 from holdfast.privatefiles import NotOursError, read_ours, reason_of
 from holdfast.server.access.auth import StaticTokens, entries_of
+from holdfast.server.access.proxies import Proxies
 from holdfast.server.access.secrets import KEY_FILE
 from holdfast.server.observability.event_log import EventLog
-from holdfast.server.observability.request_log import Observing, RequestLog
+from holdfast.server.observability.request_log import Observer, Observing, RequestLog
 from holdfast.server.starting.exits import EX_USAGE, StartError
-
-if TYPE_CHECKING:
-    from holdfast.engine.clock import Clock
-    from holdfast.engine.engine import Engine
-    from holdfast.server.access.proxies import Proxies
-    from holdfast.server.observability.request_log import Observer
-    from holdfast.settings import Settings
+from holdfast.settings import Settings
 
 TOKENS_BYTES_MAX = 4_194_304
 TRACES_EXTRA = "otel"
 
 
 def limits_of(settings: Settings) -> Limits:
-    """Return the limits of the core."""
     return Limits(
         ttl_ms_max=settings.max_ttl_seconds * 1000,
         session_ttl_ms_max=settings.max_session_ttl_seconds * 1000,
@@ -52,7 +46,6 @@ def limits_of(settings: Settings) -> Limits:
 
 
 def keeping_of(settings: Settings) -> Keeping:
-    """Return how much history is kept."""
     return Keeping(
         wall_ms=settings.history_days * 86_400_000,
         records_max=settings.history_records_max,
@@ -61,14 +54,12 @@ def keeping_of(settings: Settings) -> Keeping:
 
 
 def archiving_of(settings: Settings) -> Archiving:
-    """Return when the archive is due."""
     # It begins before anybody has more than their part of what may wait for it.
     size_bytes = min(settings.snapshot_mib * 2**20, settings.tail_mib_max * 2**19)
     return Archiving(records=settings.snapshot_records, size_bytes=size_bytes)
 
 
 def engine_for(settings: Settings) -> Engine:
-    """Return an engine on the data directory."""
     return build(
         settings.data,
         limits_of(settings),
@@ -115,7 +106,6 @@ def observing_of(settings: Settings, clock: Clock, proxies: Proxies, node: str =
 
 
 def event_log_of(settings: Settings, engine: Engine) -> EventLog | None:
-    """Return the event log of an engine, if the settings ask for it."""
     return EventLog(engine) if settings.log_events else None
 
 

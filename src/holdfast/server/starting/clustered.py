@@ -14,27 +14,30 @@ import asyncio
 import logging
 import re
 import socket
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 
 from holdfast import __version__
-from holdfast.engine.build import FORMAT, Peer, build_shared, shared_journals
+from holdfast.engine.build import FORMAT, Peer, Seat, SharedJournal, shared_journals, store_secret
 from holdfast.engine.clock import SystemClock
+from holdfast.engine.engine import Engine
 from holdfast.engine.ids import drawn, new_secret
+from holdfast.errors import SettingsError
 from holdfast.extras import how_to_install
-from holdfast.privatefiles import NotOursError, read_ours, reason_of
+from holdfast.server.access.auth import StaticTokens
 from holdfast.server.access.proxies import Proxies
 from holdfast.server.access.secrets import AuthorityKey
-from holdfast.server.http.manager import ConnectionManager
+from holdfast.server.api import Api
+from holdfast.server.http.manager import ConnectionManager, Handler
 from holdfast.server.http.server import HttpServer, url_of
-from holdfast.server.mounts import Mounting
+from holdfast.server.http.tls import Certificate
+from holdfast.server.mounts import Mount, Mounting
 from holdfast.server.nodes.forwarding import Forwarding
 from holdfast.server.nodes.link.follower import Linking, Security
 from holdfast.server.nodes.link.leader import Doorkeeper, LinkServer
-from holdfast.server.nodes.node import FollowersHealth, Node
+from holdfast.server.nodes.node import FollowersHealth, Node, Tenure, begin_tenure
 from holdfast.server.nodes.node_life import Life
-from holdfast.server.nodes.tenure import begin_tenure
 from holdfast.server.nodes.watcher import JITTER_MS
 from holdfast.server.observability.logs import dropped_lines
 from holdfast.server.observability.metrics import Meter, NodeRole
@@ -43,25 +46,10 @@ from holdfast.server.operations.table import OPERATIONS
 from holdfast.server.starting.building import archiving_of, keeping_of, limits_of, observing_of
 from holdfast.server.starting.exits import EX_USAGE, StartError
 from holdfast.server.starting.firsttoken import FIRST_TOKEN, first_token, warn_of_hidden
-from holdfast.settings import parse_address
+from holdfast.settings import Settings, parse_address
 from holdfast.wire.replies import SHARED
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
-    from pathlib import Path
-
-    from holdfast.engine.build import Seat, SharedJournal
-    from holdfast.server.access.auth import StaticTokens
-    from holdfast.server.api import Api
-    from holdfast.server.http.manager import Handler
-    from holdfast.server.http.tls import Certificate
-    from holdfast.server.mounts import Mount
-    from holdfast.server.nodes.tenure import Tenure
-    from holdfast.settings import Settings
-
 EXTRA = "postgres"
-SECRET_BYTES_MAX = 4_096
-SECRET_BYTES_MIN = 16
 AGAIN_SECONDS = 1.0
 """After a bug in a background task, until it is restarted."""
 
@@ -134,7 +122,7 @@ class Clustered:
     async def _begin(self, journal: SharedJournal, seat: Seat) -> Tenure:
         """Begin a leader term. Metrics go on from one to the next."""
         settings = self._settings
-        engine = build_shared(
+        engine = Engine(
             journal,
             limits_of(settings),
             clock=self._clock,
@@ -145,7 +133,6 @@ class Clustered:
         return await begin_tenure(seat, engine, settings, self._static, self._prepare, self._meter)
 
     async def run(self, listener: socket.socket, greet: Callable[[], None]) -> None:
-        """Serve until told to stop."""
         beside = [asyncio.create_task(_for_ever(self._linking.run)), asyncio.create_task(_for_ever(self._keep_front))]
         self._living = asyncio.create_task(_for_ever(self._life.run, unless=lambda: self._life.is_told_to_stop))
         self._meter.start()
@@ -163,7 +150,6 @@ class Clustered:
     # What a server asks of it.
 
     def tick(self) -> None:
-        """Called every second."""
         tenure = self.node.tenure()
         if tenure is not None:
             tenure.api.tick()
@@ -236,7 +222,6 @@ async def _for_ever(run: Callable[[], Awaitable[None]], *, unless: Callable[[], 
 
 
 def peer_of(settings: Settings, listener: socket.socket, tls: Certificate | None) -> Peer:
-    """Return this node as it reports itself to the store."""
     host, _ = parse_address(settings.listen)
     port = listener.getsockname()[1]
     shown = f"[{host}]" if ":" in host else host
@@ -258,7 +243,7 @@ def _journals_of(settings: Settings, me: Peer, clock: SystemClock) -> Callable[[
             me,
             clock=clock,
             schema=settings.store_schema,
-            secret=secret_of(settings.store_secret_file),
+            secret=store_secret(settings.store_secret_file),
             keeping=keeping_of(settings),
             may_lose=settings.after_loss == "continue",
             append_ms=settings.append_timeout_seconds * 1000,
@@ -268,19 +253,5 @@ def _journals_of(settings: Settings, me: Peer, clock: SystemClock) -> Callable[[
     except ModuleNotFoundError as error:
         text = f"PostgreSQL needs a part of Holdfast that is not installed ({error.name}): {how_to_install(EXTRA)}"
         raise StartError(text, EX_USAGE) from error
-
-
-def secret_of(file: Path | None) -> bytes | None:
-    """Read the secret that seals the authority's key. Raises `StartError`."""
-    if file is None:
-        return None
-    try:
-        secret = read_ours(file, SECRET_BYTES_MAX, root_shares=True).strip()
-    except OSError as error:
-        raise StartError(f"store_secret_file {file} cannot be read: {reason_of(error)}", EX_USAGE) from error
-    except NotOursError as error:
-        raise StartError(f"store_secret_file {error}", EX_USAGE) from error
-    if not SECRET_BYTES_MIN <= len(secret) < SECRET_BYTES_MAX:
-        text = f"store_secret_file {file} has {len(secret)} bytes, and {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX - 1}"
-        raise StartError(f"{text} are needed: openssl rand -hex 32 makes such", EX_USAGE)
-    return secret
+    except SettingsError as error:
+        raise StartError(str(error), EX_USAGE) from error

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from typing import TYPE_CHECKING
 
 from holdfast import clientconfig
 from holdfast.core.answers import TokenMade
@@ -15,12 +14,9 @@ from holdfast.privatefiles import make_folder, replace
 from holdfast.server import render
 from holdfast.server.access.auth import SCOPES
 from holdfast.server.access.secrets import digest, new_token
+from holdfast.server.api import Api
 from holdfast.server.starting.exits import EX_IOERR, EX_USAGE, StartError
-from holdfast.settings import parse_address
-
-if TYPE_CHECKING:
-    from holdfast.server.api import Api
-    from holdfast.settings import Settings
+from holdfast.settings import Settings, parse_address
 
 FIRST_TOKEN = "local"  # noqa: S105 - the name of the token
 TOKEN_FILE = "local-token"  # noqa: S105 - the name of the file

@@ -18,22 +18,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+from collections.abc import Callable, Sequence
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Protocol
+from pathlib import Path
+from typing import Protocol
 from urllib.parse import urlsplit
 
+from holdfast.engine.build import Seat
+from holdfast.server.http.manager import ConnectionManager
 from holdfast.server.nodes.link import frames
-from holdfast.server.nodes.link.framed import Framed
+from holdfast.server.nodes.node import Node
+from holdfast.server.nodes.pending import Pending
 from holdfast.tlswords import trouble
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from holdfast.engine.build import Seat
-    from holdfast.server.http.manager import ConnectionManager
-    from holdfast.server.nodes.node import Node
-    from holdfast.server.nodes.pending import Pending
 
 REST_MS = 100
 """For how long nothing is sent to a leader that refused."""
@@ -69,9 +65,7 @@ class Forwarder(Protocol):
     def hand_over_soon(self) -> None: ...
 
 
-class Link(Framed):
-    """The follower's end of one link."""
-
+class Link(frames.Framed):
     def __init__(self, manager: ConnectionManager, handshake: frames.Handshake, forwarder: Forwarder) -> None:
         super().__init__(manager, frames.Decoder(frames.ToFollower, frames.HELLO_BYTES_MAX))
         self._handshake: frames.Handshake | None = handshake
@@ -81,11 +75,9 @@ class Link(Framed):
         self.closed: asyncio.Future[None] = self.loop.create_future()
         self._number = 0
         self._asked_bytes_max = 0
-        """The largest frame with a request that the leader takes."""
         self._unanswered: dict[int, Pending] = {}
         self._rests_until_ms = 0
         self.serves = True
-        """Whether the leader answers requests, as far as it has said."""
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -103,7 +95,6 @@ class Link(Framed):
             self._timer = self.loop.call_later(TICK_SECONDS, self._ring)
 
     def lost(self) -> None:
-        """Hand back the unanswered requests."""
         if self._timer is not None:
             self._timer.cancel()
         self._fail_opening(ConnectionError("the leader ended the connection before the link was open"))
@@ -131,7 +122,6 @@ class Link(Framed):
     # What goes out.
 
     def has_room(self) -> bool:
-        """Tell whether a request may be sent now."""
         if self.writing_pauses or self.is_over:
             return False
         return self._rests_until_ms == 0 or self.manager.now_ms() >= self._rests_until_ms
@@ -214,8 +204,6 @@ class Link(Framed):
 
 
 class Security:
-    """TLS of the links to a leader."""
-
     def __init__(self, ca_file: Path | None = None, *, insecure: bool = False) -> None:
         """`ca_file` has the trusted authorities; None: those of the system. `insecure` needs no TLS."""
         self._ca_file = ca_file
@@ -268,8 +256,6 @@ async def connect(url: str, link: Link, security: Security) -> None:
 
 
 class Linking:
-    """Keeps the link of one node."""
-
     def __init__(
         self,
         node: Node,
@@ -278,7 +264,6 @@ class Linking:
         new_secret: Callable[[int], bytes],
         security: Security | None = None,
     ) -> None:
-        """`new_secret` makes random bytes."""
         self._node = node
         self._forwarder = forwarder
         self._manager = manager
@@ -336,7 +321,6 @@ class Linking:
         return False
 
     def _is_for(self, seat: Seat) -> bool:
-        """Tell whether no other term is known."""
         if self._node.tenure() is not None:
             return False
         leader = self._node.leader()

@@ -30,28 +30,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Iterable
 from functools import partial
 from ipaddress import ip_address
-from typing import TYPE_CHECKING
 
 from holdfast.server.access.cookies import shown_in
 from holdfast.server.http.connection import LATER_BYTES, NULL_TRANSPORT, HttpConnection
-from holdfast.server.http.manager import LONG_SECONDS
+from holdfast.server.http.manager import LONG_SECONDS, ConnectionManager
 from holdfast.server.http.messages import SMALL_BODY_BYTES, Request, ResponseWriter, StreamHandler
+from holdfast.server.http.tls import TlsHandshake
 from holdfast.server.nodes.link import frames
-from holdfast.server.nodes.link.framed import Framed
+from holdfast.server.nodes.node import Node, Tenure
 from holdfast.server.nodes.pending import Bearers
 from holdfast.server.render import envelope
+from holdfast.settings import Settings
 from holdfast.wire.problems import Problem
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from holdfast.server.http.manager import ConnectionManager
-    from holdfast.server.http.tls import TlsHandshake
-    from holdfast.server.nodes.node import Node
-    from holdfast.server.nodes.tenure import Tenure
-    from holdfast.settings import Settings
 
 UNPROVED_MAX = 32
 HANDSHAKE_TICKS_MAX = 3
@@ -74,16 +67,11 @@ log = logging.getLogger("holdfast.server.nodes")
 
 
 class Linked(Request):
-    """A request that came over a link."""
-
     number: int = 0
     principal: str | None = None
-    """Who asks, once that is known."""
 
 
 class LinkServer:
-    """All links to this node."""
-
     def __init__(
         self, node: Node, settings: Settings, new_secret: Callable[[int], bytes], *, insecure: bool = False
     ) -> None:
@@ -150,16 +138,13 @@ class LinkServer:
             log.warning("%d more connections that said that they are links were refused in the last minute", dropped)
 
 
-class LinkEnd(Framed):
-    """The leader's end of one link."""
-
+class LinkEnd(frames.Framed):
     principal: str | None = None
 
     def __init__(self, server: LinkServer, manager: ConnectionManager) -> None:
         super().__init__(manager, frames.Decoder(frames.ToLeader, frames.HELLO_BYTES_MAX))
         self._server = server
         self.is_authenticated = False
-        """Whether it has proved itself."""
         self._tenure: Tenure | None = None
         self._handshake: frames.Handshake | None = None
         self._is_stopping = False
@@ -324,7 +309,6 @@ class LinkEnd(Framed):
             self.begin(request)
 
     def begin(self, request: Linked) -> None:
-        """Answer a request."""
         if request.number not in self._asked:
             return
         tenure = self._tenure
@@ -373,7 +357,6 @@ class LinkEnd(Framed):
         self._end_if_done()
 
     def _drop(self, number: int) -> None:
-        """The client of a request is gone."""
         request = self._asked.pop(number, None)
         stream = self._streams.pop(number, None)
         if stream is not None:
@@ -387,7 +370,6 @@ class LinkEnd(Framed):
     # What goes out.
 
     def _reply(self, request: Request, status: int, body: bytes, headers: frames.Fields) -> None:
-        """Answer, unless the client is gone."""
         if not isinstance(request, Linked) or self._asked.pop(request.number, None) is None:
             return
         # It may be in a reference cycle with its waiter.
@@ -436,8 +418,6 @@ def _notify_gone(request: Linked) -> None:
 
 
 class LinkedStream(ResponseWriter):
-    """One stream whose client is at another node."""
-
     def __init__(self, link: LinkEnd, number: int, request: Request) -> None:
         self._link = link
         self._number = number
@@ -457,7 +437,6 @@ class LinkedStream(ResponseWriter):
         self._changed.set()
 
     def wake(self) -> None:
-        """Called when the link takes more."""
         self._changed.set()
 
     def leave(self) -> None:
@@ -511,7 +490,6 @@ class Doorkeeper(asyncio.BufferedProtocol):
     is_authenticated = False
 
     def __init__(self, manager: ConnectionManager, links: LinkServer, handshake: TlsHandshake | None = None) -> None:
-        """`handshake` is the TLS handshake that the connection comes from."""
         self.loop = asyncio.get_running_loop()
         self._manager = manager
         self._links = links
@@ -545,7 +523,6 @@ class Doorkeeper(asyncio.BufferedProtocol):
             self._become_http(seen)
 
     def eof_received(self) -> bool | None:
-        """Parse what came as HTTP."""
         return self._become_http(self._seen).eof_received()
 
     def _become_http(self, data: bytes) -> HttpConnection:
