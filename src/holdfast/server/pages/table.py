@@ -12,7 +12,7 @@ from holdfast.server.handlers import paging
 from holdfast.server.operations.operation import Operation
 from holdfast.server.pages import admin, job, jobs, moment, sessions, signin, site, waits
 from holdfast.server.pages.site import by_page
-from holdfast.server.streams import live
+from holdfast.server.streams.live_feed import Live
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ PAGES: tuple[Operation, ...] = (
     _view("GET", "/ui/numbers", admin.numbers, "What the server has measured of itself", query=admin.NUMBERS_QUERY),
     _data("/ui/numbers/drawn", admin.drawn, "The same, as its script takes it", query=admin.NUMBERS_QUERY),
     _data("/ui/here", signin.here, "Who is signed in", reader=by_page, refusal=signin.not_here),
-    _data("/ui/live", live.live, "Which rows of the list look different now", "text/event-stream", is_stream=True),
+    _data("/ui/live", Live, "Which rows of the list look different now", "text/event-stream", is_stream=True),
     _data(
         "/ui/marks",
         moment.marks,

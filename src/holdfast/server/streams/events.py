@@ -1,15 +1,15 @@
 """GET /events: everything that happens but renewals, in order, from any record on. Server-sent events.
 
-One frame is one record, or a part of a large one (`frames`); the last part has the record's number as its `id`, so
-that a reader that comes back with `Last-Event-ID` misses nothing and sees nothing twice. Records that are no longer
-kept, or never were, are told as `resync`. A reader whose token is shut out hears nothing more.
+One frame is one record, or a part of a large one (`frames`). The last part has the record's number as its `id`, so a
+reader that comes back with `Last-Event-ID` misses nothing and sees nothing twice. For records that are no longer kept,
+or never were, it gets `resync`.
 
     catch up ──► listen ──► catch up to there ──► live
        ▲                                            │
        └──────────── it did not keep up ◄───────────┘
 
 A reader far behind reads the journal at its own pace. It does not listen meanwhile, so nothing is kept for it. A live
-one whose backlog is full goes back to the journal: a burst can slow a reader down, and can neither shut it out nor
+one whose backlog is full goes back to the journal: a burst can slow a reader down, and can neither disconnect it nor
 fill the memory.
 """
 
@@ -25,48 +25,35 @@ from holdfast.engine.feed import EVERYTHING
 from holdfast.server.operations.decoding import LABEL
 from holdfast.server.render import encode
 from holdfast.server.streams.frames import EventCursor, Ids, parse_id
-from holdfast.server.streams.stream import WRITE_BYTES, Stream
+from holdfast.server.streams.stream import WRITE_BYTES, Stream, at_hand
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
     from holdfast.core.events import Record
-    from holdfast.core.state import State
-    from holdfast.core.values import Moment
     from holdfast.engine.feed import Listener
-    from holdfast.server.access.auth import Caller
     from holdfast.server.api import Api
-    from holdfast.server.http.messages import Request
     from holdfast.server.operations.call import Call
 
 PAGE = 500
-"""How many records are read from the journal at once, at most; the journal bounds their bytes."""
+"""How many records are read from the journal at once; the journal bounds their bytes."""
 NEAR = 100
-"""How many records behind a reader begins to listen."""
+"""How many records behind a reader may be to listen."""
 SLICE_RECORDS = 500
-"""How many records a reader looks at before others have their turn, at most."""
+"""How many records a reader looks at before others are served."""
 
 
 def events(api: Api, call: Call) -> Events:
     """GET /events: let a reader in, or raise why not."""
-    prefix = _prefix(call.query.get("prefix"), call.caller)
+    prefix: str | None = call.query.get("prefix")
+    own = call.caller.prefix
+    if own is not None and prefix is not None:
+        call.caller.require_within_prefix(prefix)
     # The header first: a browser that comes back on its own repeats the address it began with.
-    said = _header(call.request) or call.query.get("after")
+    header = call.request.headers.get(b"last-event-id")
+    said = call.query.get("after") if header is None else header.decode("latin-1").strip() or call.query.get("after")
     after = None if said is None else parse_id(said)
-    return Events(api, call, prefix, call.query.get(LABEL, frozenset()), after)
-
-
-def _header(request: Request) -> str | None:
-    sent = request.headers.get(b"last-event-id")
-    return None if sent is None else sent.decode("latin-1").strip()
-
-
-def _prefix(wanted: str | None, caller: Caller) -> str:
-    if caller.prefix is None:
-        return wanted or ""
-    if wanted is not None:
-        caller.require_within_prefix(wanted)
-    return wanted or caller.prefix
+    return Events(api, call, prefix or own or "", call.query.get(LABEL, frozenset()), after)
 
 
 class Events(Stream):
@@ -83,11 +70,11 @@ class Events(Stream):
         self._labels = labels
         self._after = after
         self._sent = 0
-        """The number of the last record that was sent, or passed over."""
+        """The last record that was sent or skipped."""
         self._listener: Listener | None = None
 
     async def frames(self) -> AsyncIterator[bytes]:
-        """Yield what was missed, then what happens, until the token is shut out or the server stops."""
+        """Yield what was missed, then what happens, until the token ends or the server stops."""
         engine = self._api.engine
         with contextlib.suppress(JournalError):
             newest = await self._newest()
@@ -95,10 +82,10 @@ class Events(Stream):
             after = EventCursor(ids.count, newest) if self._after is None else self._after
             self._sent = after.seq
             if self._sent > newest or not ids.is_known(after):
-                # A number of another journal, or of one that lost records or was put back from a backup.
+                # A number of another journal, or of one that lost records or was restored from a backup.
                 self._sent = newest
                 yield self._resync()
-            # One that is cut off before the first event goes on from here.
+            # A reader that is cut off before the first event goes on from here.
             yield b": from %d\nid: %b\n\n" % (self._sent, ids.of(self._sent))
             while self._listener is None or self._listener.fell_behind:
                 while (newest := await self._newest()) - self._sent > NEAR and self._is_let_in():
@@ -113,7 +100,7 @@ class Events(Stream):
 
     async def _newest(self) -> int:
         """Return the number of the newest record, once that is durable."""
-        return await self._api.engine.look(_number)
+        return await self._api.engine.look(lambda state, _now: state.seq)
 
     async def _missed(self, upto: int) -> AsyncIterator[bytes]:
         """Yield what the journal has up to a record."""
@@ -137,7 +124,7 @@ class Events(Stream):
                 continue
             if not self._is_let_in():
                 return
-            async for frames in self._gathered(_at_hand(happening[0], listener)):
+            async for frames in self._gathered(record for record, _ in at_hand(happening, listener)):
                 yield frames
 
     async def _gathered(self, records: Iterator[Record]) -> AsyncIterator[bytes]:
@@ -154,7 +141,7 @@ class Events(Stream):
             if record.seq <= self._sent:
                 continue
             seen = frames.of(record, self._prefix, self._labels)
-            # It may be large, and `seen` is shared: one who waits, or takes nothing, keeps no copy of its own.
+            # It may be large, and `seen` is shared: a slow reader keeps no copy of its own.
             del record
             await frames.find_out(seen)
             for part in range(len(seen.ends)):
@@ -172,7 +159,7 @@ class Events(Stream):
             yield b"".join(gathered)
 
     def _resync(self) -> bytes:
-        """Return the frame that says: what was before this number is not all told, look anew."""
+        """Return the frame that says that events before this number are missing."""
         id_, seq = self._api.frames.ids.of(self._sent), self._sent
         return b"id: %b\nevent: resync\ndata: %b\n\n" % (id_, encode({"seq": seq}))
 
@@ -184,18 +171,7 @@ class Events(Stream):
             self._api.frames.clear()
 
 
-def _number(state: State, _now: Moment) -> int:
-    return state.seq
-
-
 def _taken(records: deque[Record]) -> Iterator[Record]:
     """Yield records, and keep none that was yielded."""
     while records:
         yield records.popleft()
-
-
-def _at_hand(first: Record, listener: Listener) -> Iterator[Record]:
-    """Yield a record and what else is there already."""
-    yield first
-    while (happening := listener.at_hand()) is not None:
-        yield happening[0]

@@ -1,4 +1,4 @@
-"""POST /leases/follow: the ends of the leases and sessions that a caller names, told as they happen (L9).
+"""POST /leases/follow: the ends of the leases and sessions that a caller names, as they happen (L9).
 
     POST /leases/follow {leases, sessions} ──► event: following   the stream's id, what has ended already
                                                event: ended       one for each end, then nothing more of that one
@@ -6,8 +6,8 @@
     POST /followers/{id} {leases, sessions} ─► adds to the stream; what has ended already is in the answer
 
 One stream serves a whole process: it adds what it claims, and what it gives back ends by itself, so nothing is ever
-taken out. Who may follow a lease is who may renew it (L3, S3, L9), and no frame says more than a refused renewal would.
-A name has to come with its lease id, because leases are found by name.
+removed. Who may follow a lease is who may renew it (L3, S3, L9), and no frame says more than a refused renewal would.
+A name comes with its lease id, because leases are found by name.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from holdfast.engine.ids import new_uuid
 from holdfast.server.access.claimsecrets import is_own, was_own
 from holdfast.server.operations.decoding import read_uuid
 from holdfast.server.render import encode
-from holdfast.server.streams.stream import Stream
+from holdfast.server.streams.stream import Stream, at_hand
 from holdfast.server.times import rfc3339
 from holdfast.wire.problems import Problem
 from holdfast.wire.replies import DisplacedReply, EndReply, FollowingReply
 from holdfast.wire.requests import FollowBody
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator
 
     from holdfast.core.events import Event, Record
     from holdfast.core.state import State
@@ -42,12 +42,12 @@ if TYPE_CHECKING:
     from holdfast.server.render import Answered
 
 ENDS_PER_WRITE = 100
-"""How many ends are told before others have their turn: a session may end with thousands of leases."""
+"""How many ends are sent before others are served: a session may end with thousands of leases."""
 _OK = 200
 
 
 def check_ids(body: FollowBody) -> None:
-    """Check the ids in a body and write them in their usual form."""
+    """Check the ids in a body, and normalise them."""
     body.leases = {name: read_uuid(lease_id, "an id in leases") for name, lease_id in body.leases.items()}
     body.sessions = [read_uuid(session_id, "an id in sessions") for session_id in body.sessions]
 
@@ -79,13 +79,11 @@ def _check_count(api: Api, body: FollowBody) -> None:
 
 
 class Follow(Stream):
-    """One stream."""
-
     def __init__(self, api: Api, call: Call) -> None:
         super().__init__(api, call, api.followers)
         caller = call.caller
         self._asked: FollowBody = call.body
-        """What is to be followed from the beginning; it is kept until then."""
+        """What is followed from the beginning; kept until then."""
         self._id = new_uuid()
         claim = None if caller.claim is None else caller.claim.grant
         self._follower = api.engine.feed.follow(caller.principal, caller.session, claim)
@@ -94,7 +92,7 @@ class Follow(Stream):
     async def frames(self) -> AsyncIterator[bytes]:
         """Yield what has ended already, then each end, until the token or session ends or the server stops.
 
-        What ended by the very record that shuts the caller out is still told: it is about what was its own.
+        What ended by the very record that ends the caller's token is still sent: it was its own.
         """
         with contextlib.suppress(JournalError):
             look, self._asked = partial(self.take, self._asked), FollowBody()
@@ -103,15 +101,10 @@ class Follow(Stream):
                 if isinstance(happening, bytes):
                     yield happening
                     continue
-                at_hand = islice(self._at_hand(happening), ENDS_PER_WRITE)
-                yield b"".join(_frame(b"ended", _told(*each)) for each in at_hand)
+                ends = islice(at_hand(happening, self._follower), ENDS_PER_WRITE)
+                yield b"".join(_frame(b"ended", _told(*each)) for each in ends)
             if (id_ := self._follower.gave_way_at) is not None:
                 yield _frame(b"displaced", DisplacedReply(id_))
-
-    def _at_hand(self, first: tuple[Record, Event]) -> Iterator[tuple[Record, Event]]:
-        yield first
-        while (happening := self._follower.at_hand()) is not None:
-            yield happening
 
     def close(self) -> None:
         self._follower.close()
@@ -119,12 +112,12 @@ class Follow(Stream):
         super().close()
 
     def is_of(self, caller: Caller) -> bool:
-        """Tell whether this caller may add to it: one that could have opened it."""
+        """Return whether this caller could have opened it, and so may add to it."""
         own = self._caller
         return (own.principal, own.session, own.claim) == (caller.principal, caller.session, caller.claim)
 
     def take(self, asked: FollowBody, state: State, _now: Moment) -> FollowingReply:
-        """Follow what lives, and say what does not. It is one look at the state, so no end can come between the two."""
+        """Follow what lives, and return what does not: one look at the state, so no end can come between the two."""
         ended: list[EndReply] = []
         unknown: list[str] = []
 
@@ -142,7 +135,7 @@ class Follow(Stream):
             enter(session_id, self._session_end(session_id, state), lives=self._has(session_id, state))
         return FollowingReply(self._id, len(self._follower), ended, unknown)
 
-    # What is the caller's. Anything else is as unknown as what never was.
+    # What is the caller's. Anything else is as unknown as what never existed.
 
     def _holds(self, name: str, lease_id: str, state: State) -> bool:
         caller, lease = self._caller, state.lease_of(name)
@@ -180,12 +173,12 @@ class Follow(Stream):
         return EndReply(session_id, None, ended.how, rfc3339(ended.wall_ms), None, None)
 
     def _is_not_barred(self, session_id: str) -> bool:
-        """Tell whether the caller's own secret is not that of a claim, or of another session."""
+        """Return whether the caller's own secret is not that of a claim, or of another session."""
         return self._caller.claim is None and self._caller.session in {None, session_id}
 
 
 def _told(record: Record, event: Event) -> EndReply:
-    """Say how a lease or a session ended. A follower hears of nothing else."""
+    """Return how a lease or a session ended. A follower hears of nothing else."""
     at = rfc3339(record.wall_ms)
     match event:
         case Ended():

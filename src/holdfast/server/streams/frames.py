@@ -1,4 +1,4 @@
-"""The frames of a record in `/events`: bounded in bytes, and put into bytes once for all who may see the same.
+"""The frames of a record in `/events`: bounded in bytes, and encoded once for all readers with the same rights.
 
 A record is one frame, unless its changes need more than `FRAME_BYTES`. Then it is several: each says which `part` it
 is and how many `parts` there are, and only the last has the `id`. So a reader that is cut off between two parts still
@@ -6,9 +6,9 @@ has the number of the record before, resumes there, and gets all parts again.
 
     record ──► changes ──► Seen: what a prefix and labels let through, and where each part ends ──► parts, when asked
 
-How many parts there are is known only when all changes were measured. So each is put into bytes once to find where the
-parts end. The first parts are kept then, and the others are made when somebody asks for them. Readers of equal rights
-share both. A large record is looked at in slices: one slice in one turn of the loop, whoever it is for.
+How many parts there are is known only when all changes were encoded, so each is encoded once to find where the parts
+end. The first parts are kept then, and the others are encoded again on demand. Readers of equal rights share both. A
+large record is looked at in slices: one slice per iteration of the loop, whoever it is for.
 """
 
 from __future__ import annotations
@@ -37,39 +37,38 @@ if TYPE_CHECKING:
 log = logging.getLogger("holdfast.server")
 
 FRAME_BYTES = 65_536
-"""How large the changes in one frame are, at most, unless one of them is larger."""
+"""How large the changes in one frame are, unless one of them is larger."""
 KEPT_BYTES_MAX = 4 * 1024 * 1024
-"""How many bytes of parts are kept, at most."""
 FIRST_PARTS = 32
-"""How many parts of a record are kept from its measuring on: the first ones, which all its readers ask for next."""
+"""How many parts of a record are kept once it is measured: those that all its readers ask for next."""
 SEEN_BYTES_MAX = 2 * 1024 * 1024
 ENTRY_BYTES = 400
-"""What an entry costs beside its bytes, about. Most have none: the reader may not see any of it."""
+"""About what an entry costs besides its bytes. Most have none: the reader may not see any of it."""
 CHANGE_BYTES = 100
-"""What a change costs that is not put into bytes, about."""
+"""About what a change costs that is not encoded."""
 SLICE_CHANGES = 500
-"""How many changes are looked at in one turn of the loop, at most."""
+"""How many changes are looked at in one iteration of the loop."""
 SMALL_CHANGES = 16
-"""A record of so few changes is not worth a turn of its own."""
+"""A record of so few changes is looked at immediately."""
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
-# Ids of events: by them a reader says where it was. An id is the number of a record. A store that nodes share can lose
-# its newest records, and then gives their numbers to others, so from the first such loss on an id also counts losses:
+# Event ids. An id is the number of a record. A store that nodes share can lose its newest records, and then gives their
+# numbers to others, so from the first such loss on an id also counts losses:
 #
 #     records    1 … 50 │ 51 … 60 lost          after a loss: Restored is 51, then 52 …
 #     ids        1 … 50 │ 51 … 60                             1.51, 1.52 …
 #
-# A reader that comes back with `60` was at a record that is lost, and is told to look again; one with `50` misses
-# nothing. Only the last loss is known by its number: after two, an older id is told to look again too.
+# A reader that comes back with `60` was at a lost record, and has to resync; one with `50` misses nothing. Only the
+# last loss is known by its number: after two, readers with older ids resync too.
 
 DIGITS_MAX = 16
 
 
 class EventCursor(msgspec.Struct, frozen=True):
-    """Where a reader says that it was: after which record, and how many losses were known by then."""
+    """A reader's position: after which record, and how many losses were known by then."""
 
     count: int
     seq: int
@@ -83,16 +82,14 @@ class Ids(msgspec.Struct, frozen=True):
 
     @classmethod
     def of_state(cls, state: State) -> Ids:
-        """Return the ids as of a state."""
         return cls(state.restores, state.restored_seq)
 
     def of(self, seq: int) -> bytes:
-        """Return the id of a record."""
         count = self.count if seq >= self.restored_seq else self.count - 1
         return b"%d.%d" % (count, seq) if count > 0 else b"%d" % seq
 
     def is_known(self, cursor: EventCursor) -> bool:
-        """Tell whether what follows this cursor is what follows what the reader saw."""
+        """Return whether the records after this cursor are those after what the reader saw."""
         if cursor.count == self.count:
             return True
         return cursor.count == self.count - 1 and cursor.seq < self.restored_seq
@@ -111,7 +108,7 @@ def parse_id(text: str) -> EventCursor:
 
 
 class Newest(Generic[K, V]):
-    """The newest of what was kept, up to a size. The last one stays, however large it is."""
+    """A cache bounded in bytes: the oldest entries go first, the last one stays however large it is."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -119,12 +116,10 @@ class Newest(Generic[K, V]):
         self.size_bytes = 0
 
     def get(self, key: K) -> V | None:
-        """Return what is kept under a key."""
         entry = self._kept.get(key)
         return None if entry is None else entry[0]
 
     def keep(self, key: K, value: V, size_bytes: int) -> None:
-        """Keep this, in the place of what was there, and let the oldest go."""
         _, before = self._kept.pop(key, (None, 0))
         self._kept[key] = value, size_bytes
         self.size_bytes += size_bytes - before
@@ -133,7 +128,6 @@ class Newest(Generic[K, V]):
             self.size_bytes -= gone
 
     def clear(self) -> None:
-        """Forget all."""
         self._kept.clear()
         self.size_bytes = 0
 
@@ -151,14 +145,14 @@ class Seen:
         self._looked_at = 0
         """How many changes of the whole record were looked at."""
         self.changes: Changes = []
-        """Those that are seen."""
+        """The visible ones."""
         self.ends: list[int] = []
         """Where each part ends among them."""
         self.is_known = not whole
-        """Whether all parts are found."""
+        """Whether all parts were found."""
 
     def look(self, parts: Parts) -> None:
-        """Look at the next slice: first for what is seen, then for where the next part ends. Keep the first parts."""
+        """Look at the next slice: first for visible changes, then for the end of a part. Keep the first parts."""
         if self._looked_at < len(self._whole):
             self._filter()
         else:
@@ -170,7 +164,7 @@ class Seen:
             self.is_known, self._whole, self._looked_at = True, [], 0
 
     def _filter(self) -> None:
-        """Find what is seen by the bare names and labels: for one who sees none of it nothing is made."""
+        """Find the visible changes by names and labels, without encoding anything."""
         _, prefix, labels = self.place
         piece = self._whole[self._looked_at : self._looked_at + SLICE_CHANGES]
         seen = piece if not prefix else [change for change in piece if change[0].startswith(prefix)]
@@ -182,7 +176,7 @@ class Seen:
             self.changes = self._whole
 
     def made(self, number: int) -> tuple[int, bytes]:
-        """Make a part: return where it ends, and its changes as JSON, as many as one frame has room for."""
+        """Return where a part ends, and its changes as JSON: as many as one frame has room for."""
         end = self.ends[number - 1] if number else 0
         part: list[bytes] = []
         size = 0
@@ -197,10 +191,7 @@ class Seen:
         return end, b",".join(part)
 
     def _told(self, name: str, told: Told) -> bytes:
-        """Return one change as JSON; nothing of one that cannot be told.
-
-        It is passed over, because the record stays: whoever resumes there would meet it again, and hear no more.
-        """
+        """Return one change as JSON; nothing if that fails, because readers that resume would meet it again."""
         try:
             return encode(said(self.seq, self.wall_ms, name, told))
         except Exception:
@@ -209,23 +200,24 @@ class Seen:
 
 
 class Frames:
-    """What is seen of the newest records and the newest parts that were made, for all readers of equal rights."""
+    """The newest records as readers of equal rights see them, and the newest encoded parts."""
 
     def __init__(self) -> None:
         self._seen: Newest[Place, Seen] = Newest(SEEN_BYTES_MAX)
         self._parts: Parts = Newest(KEPT_BYTES_MAX)
         self._newest: tuple[int, Changes] = 0, []
-        """The changes of the record that was looked at last: the next reader most likely looks at the same."""
+        """The changes of the record that was looked at last: most likely the next reader looks at it too."""
         self._turn = asyncio.Lock()
         self.ids = Ids()
-        """How the numbers of records are told. The same for all readers."""
 
     def of(self, record: Record, prefix: str, labels: Labels) -> Seen:
-        """Return what readers of a prefix and labels see of a record. Of a large one it is to be found out yet."""
+        """Return what readers of a prefix and labels see of a record. A large one still has to be looked at."""
         place = record.seq, prefix, labels
         seen = self._seen.get(place)
         if seen is None:
-            whole = self._changes_of(record)
+            if self._newest[0] != record.seq:
+                self._newest = record.seq, list(concerned(record.event))
+            whole = self._newest[1]
             seen = Seen(place, record.wall_ms, whole)
             self._seen.keep(place, seen, ENTRY_BYTES)
             while len(whole) <= SMALL_CHANGES and not seen.is_known:
@@ -233,8 +225,8 @@ class Frames:
         return seen
 
     async def find_out(self, seen: Seen) -> None:
-        """Find out all that is seen: then there are as many `ends` as parts."""
-        # Whoever has the turn looks at the next slice for all who wait for it.
+        """Look at the rest: then there are as many `ends` as parts."""
+        # Whoever has the lock looks at the next slice for all who wait for it.
         while not seen.is_known:
             async with self._turn:
                 if not seen.is_known:
@@ -242,11 +234,14 @@ class Frames:
                     await asyncio.sleep(0)
 
     async def part(self, seen: Seen, number: int) -> bytes:
-        """Return the frame of one part, the first is 0. It is made if it is not kept."""
+        """Return the frame of one part, the first is 0. It is encoded again if it is not kept."""
         part = self._parts.get((seen.place, number))
         if part is None:
             async with self._turn:
-                part = self._made(seen, number)
+                part = self._parts.get((seen.place, number))  # Another reader may have encoded it meanwhile.
+                if part is None:
+                    _, part = seen.made(number)
+                    self._parts.keep((seen.place, number), part, ENTRY_BYTES + len(part))
                 await asyncio.sleep(0)
         parts = len(seen.ends)
         begin = b"id: %b\n" % self.ids.of(seen.seq) if number == parts - 1 else b""
@@ -254,25 +249,12 @@ class Frames:
         return b'%bevent: change\ndata: {"seq":%d,%b"changes":[%b]}\n\n' % (begin, seen.seq, which, part)
 
     def clear(self) -> None:
-        """Forget all: nobody reads."""
+        """Called when nobody reads any more."""
         self._seen.clear()
         self._parts.clear()
         self._newest = 0, []
-
-    def _changes_of(self, record: Record) -> Changes:
-        if self._newest[0] != record.seq:
-            self._newest = record.seq, list(concerned(record.event))
-        return self._newest[1]
 
     def _look(self, seen: Seen) -> None:
         seen.look(self._parts)
         if seen.is_known:
             self._seen.keep(seen.place, seen, ENTRY_BYTES + CHANGE_BYTES * len(seen.changes))
-
-    def _made(self, seen: Seen, number: int) -> bytes:
-        place = seen.place, number
-        part = self._parts.get(place)  # Another reader may have made it while this one waited for its turn.
-        if part is None:
-            _, part = seen.made(number)
-            self._parts.keep(place, part, ENTRY_BYTES + len(part))
-        return part

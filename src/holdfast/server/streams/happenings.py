@@ -1,11 +1,11 @@
-"""Records told to people and programs: what happened to which name, by whom. Never a lease id, a ticket or a digest."""
+"""Records as history entries: what happened to which name, by whom. Never a lease id, a ticket or a digest."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from holdfast.core.events import (
     Ended,
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from holdfast.core.events import Event, Record
-    from holdfast.core.values import Labels
+    from holdfast.core.values import Labels, Lease, Terms
 
 Told: TypeAlias = Granted | Ended | Transferred | Reopened | Joined | Left
 """The events that tell of names."""
 
 
 def changes(record: Record, is_wanted: Callable[[str], bool]) -> Iterator[HappenedReply]:
-    """Yield what a record means for each wanted name that it concerns. What is said of others is not even made."""
+    """Yield an entry for each wanted name that a record concerns."""
     for name, told in concerned(record.event):
         if is_wanted(name):
             yield said(record.seq, record.wall_ms, name, told)
 
 
 def concerned(event: Event) -> Iterator[tuple[str, Told]]:
-    """Yield each name that an event concerns, with the event that tells of it. Nothing is made yet."""
+    """Yield each name that an event concerns, with the event that tells of it."""
     match event:
         case Ended():
             yield event.name, event
@@ -68,53 +68,49 @@ def concerned(event: Event) -> Iterator[tuple[str, Told]]:
 
 
 def _left(those: tuple[Left, ...], own: tuple[str, ...] = ()) -> Iterator[tuple[str, Told]]:
-    """Yield who left. A place that has no names in the end of a lease was one for the lease's own name."""
+    """Yield who left. A ticket without names in the end of a lease was for the lease's own name."""
     for each in those:
         for name in each.names or own:
             yield name, each
 
 
-def labels_of(told: Told) -> Labels | None:
-    """Return the labels that will be said."""
+def claim_of(told: Told) -> Lease | Terms | Ended | Left | None:
+    """Return the claim that an event tells of, with its owner, principal and labels."""
     match told:
         case Granted() | Transferred():
-            return told.lease.labels
-        case Ended() | Left():
-            return told.labels
+            return told.lease
         case Joined():
-            return told.ticket.terms.labels
+            return told.ticket.terms
         case Reopened():
             return None
-
-
-def _shown_as(told: Told) -> str | UnsetType:
-    """Return how somebody is shown who named no owner. Never with metadata: what is told here is kept for long."""
-    match told:
-        case Granted(lease=lease) | Transferred(lease=lease) if lease.owner is None:
-            return shown_as(lease.principal)
-        case Ended(owner=None) | Left(owner=None):
-            return shown_as(told.principal)
-        case Joined() if told.ticket.terms.owner is None:
-            return shown_as(told.ticket.terms.principal)
         case _:
-            return UNSET
+            return told
+
+
+def labels_of(told: Told) -> Labels | None:
+    claim = claim_of(told)
+    return None if claim is None else claim.labels
 
 
 def said(seq: int, wall_ms: int, name: str, told: Told) -> HappenedReply:
-    """Say what happened to one name, in the record of this number and time."""
-    say = partial(HappenedReply, seq, rfc3339(wall_ms), labels=labels_of(told) or UNSET, shown_as=_shown_as(told))
+    """Return what happened to one name, in the record of this number and time.
+
+    A claim without an owner is shown without its metadata: the history is kept for long.
+    """
+    claim = claim_of(told)
+    owner, labels = (None, None) if claim is None else (claim.owner, claim.labels)
+    shown = UNSET if claim is None or owner is not None else shown_as(claim.principal)
+    say = partial(HappenedReply, seq, rfc3339(wall_ms), labels=labels or UNSET, shown_as=shown)
     match told:
         case Granted(lease=lease):
-            return say("granted", name, lease.owner, lease.token, lease.principal, None)
+            return say("granted", name, owner, lease.token, lease.principal, None)
         case Ended():
-            how = "done" if told.done is not None else told.how
-            return say(how, name, told.owner, told.token, told.by, told.reason)
+            return say("done" if told.done is not None else told.how, name, owner, told.token, told.by, told.reason)
         case Transferred(lease=lease):
-            return say("transferred", name, lease.owner, lease.token, told.by, told.reason)
+            return say("transferred", name, owner, lease.token, told.by, told.reason)
         case Reopened():
             return say("reopened", name, None, None, told.by, told.reason)
         case Joined():
-            terms = told.ticket.terms
-            return say("waiting", name, terms.owner, None, terms.principal, None)
+            return say("waiting", name, owner, None, told.ticket.terms.principal, None)
         case Left():
-            return say("left", name, told.owner, None, None, told.how)
+            return say("left", name, owner, None, None, told.how)

@@ -1,21 +1,27 @@
-"""Current state for all readers of the page's stream: gathered, encoded once, and kept for a moment. See `live`.
+"""GET /ui/live: the page's own stream of current state, as server-sent events, and the feed that fills it.
+
+    event: hello    {"seq", "now"}     from here on nothing is missed: load the rows (`GET /ui/rows`), put this on top
+    event: rows     {"seq", "now", "rows", "beats", "gone", "kept", "totals"}      see `pages/rows`
+    event: resync   {}                 something was missed: load the rows again
+
+Of a job that changed ten times in 200 ms only the last state is sent, unlike in `/events`:
 
     feed ──► Touched ──► every 200 ms: one look at each touched name ──► Channel of each prefix ──► subscriptions
-             names       rows as bytes, once for everybody                the newest frames
+             names       rows as bytes, once for all readers              the newest frames
 
 **Equal rights.** What a reader sees depends only on the prefix that its token is confined to. (It has the scope `read`;
 other scopes let it do more, not see more.) So there is one `Channel` for each prefix, and all its readers get the same
 bytes.
 
 **Memory.** A channel keeps its newest frames, up to `CHANNEL_BYTES_MAX`. A reader has only a position in it. A slow
-reader finds its position dropped when it comes back, and is told to load everything again (`resync`).
+reader whose position was dropped is told to load everything again (`resync`).
 
-**What it costs others.** Without a reader nothing is noted and nothing runs. Names are looked at in slices, five times
-a second at most, and readers are woken one group after another, so that claims are decided in between. If more changes
-than can be shown in time, the page gets older; if there is no room to note it, all readers are told to load again.
+**Cost for others.** Without a reader nothing is noted and nothing runs. Names are looked at in slices, five times a
+second at most, and readers are woken in groups, so that claims are decided in between. If more changes than can be
+shown in time, the page lags; if they exceed the bound of `Touched`, all readers load again.
 
-A session that is kept alive moves the end of all leases bound to it. That is told once for the session (`kept`). So is
-a new session, which changes their number; one that is over is told with 0.
+A session that is kept alive moves the end of all leases bound to it. That is sent once for the session (`kept`). So is
+a new session, which changes their number; one that has ended is sent with 0.
 
 Every look goes through the engine: a row is shown once everything it rests on is durable, like every answer (I16).
 """
@@ -23,6 +29,7 @@ Every look goes through the engine: a row is shown once everything it rests on i
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from functools import partial
@@ -35,11 +42,16 @@ from holdfast.engine.build import JournalError
 from holdfast.engine.feed import Touched
 from holdfast.server.pages.rows import Totals, beat_of, gone_of, row_of, totals_of
 from holdfast.server.render import encode
+from holdfast.server.streams.stream import WRITE_BYTES, Stream
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from holdfast.core.state import State
     from holdfast.core.values import Moment
     from holdfast.engine.engine import Engine
+    from holdfast.server.api import Api
+    from holdfast.server.operations.call import Call
 
     Shown: TypeAlias = dict[str, list[bytes]]
     """What one look found for one channel, as bytes: `rows`, `beats`, `gone`, `kept`."""
@@ -51,21 +63,21 @@ FIRST_SECONDS = 0.02
 GATHER_SECONDS = 0.18
 """How long to gather after that."""
 NAMES_MAX = 1_000
-"""How many names are looked at in one round; those beyond it wait for the next."""
+"""How many names are looked at in one round."""
 SLICE_NAMES = 50
 SLICE_BYTES = 64 * 1024
 SLICE_SESSIONS = 20
-"""How much is looked at before others have their turn: well under a millisecond."""
+"""How much is looked at before other requests are served: well under a millisecond."""
 SESSION_NAMES_MAX = 10_000
-"""How many names of a kept session are looked at to find out who may see it. So many take a millisecond."""
+"""How many names of a kept session are looked at to find out who may see it: about a millisecond."""
 CHANNEL_BYTES_MAX = 1024 * 1024
 WAKE_SECONDS = 0.002
 WAKES_MAX = 40
-"""Into how many groups readers are woken, at most, and how long after one another: fifty must not write at the same
+"""Into how many groups readers are woken, at most, and how long after one another: they must not all write at the same
 time, and the next look begins when all were woken.
 """
 STOOD_MS_MAX = 1_000
-"""Beyond it the wall clock was set, or the server stood still: all readers are told to load all ends again."""
+"""Beyond it the wall clock was set, or the server was suspended: all readers load all ends again."""
 TRY_AGAIN_SECONDS = 1.0
 """How long to rest after the store failed."""
 
@@ -75,13 +87,12 @@ class Head(msgspec.Struct, frozen=True):
 
     seq: int
     now: int
-    """The wall time in milliseconds: by it a browser finds out how far off its own clock is."""
+    """Wall time in milliseconds: by it a browser corrects its own clock."""
     stood_ms: int
-    """How far the wall clock is before the time by which leases end. If it changes, the ends told so far are wrong."""
+    """How far the wall clock is ahead of authority time. If it changes, the ends sent so far are wrong."""
     totals: Totals
 
     def frame(self, shown: Shown, *, is_all: bool) -> bytes:
-        """Return a frame of what was seen."""
         totals = b',"totals":%b' % encode(self.totals) if is_all else b""
         parts = b"".join(b',"%b":[%b]' % (kind.encode(), b",".join(items)) for kind, items in shown.items())
         return b'event: rows\ndata: {"seq":%d,"now":%d%b%b}\n\n' % (self.seq, self.now, totals, parts)
@@ -95,7 +106,6 @@ class Channel:
         self.readers: dict[Subscription, None] = {}
         self._frames: deque[bytes] = deque()
         self.size_bytes = 0
-        """How much is kept."""
         self.end = 0
         """How many frames there were."""
 
@@ -130,7 +140,6 @@ class Subscription:
 
     @property
     def is_behind(self) -> bool:
-        """Whether there is more to read."""
         return self._position < self._channel.end
 
     def next(self) -> bytes | None:
@@ -140,25 +149,24 @@ class Subscription:
         return frame
 
     def leave(self) -> None:
-        """Read no more."""
         self._feed.forget(self._channel, self)
 
 
 class LiveFeed:
-    """All channels, and the one task that fills them while anybody reads."""
+    """All channels, and the one task that fills them while there are readers."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._channels: dict[str | None, Channel] = {}
         self._lengths: tuple[int, ...] = ()
-        """The lengths of all prefixes: by them a name's channels are found, however many channels there are."""
+        """The lengths of all prefixes, to find the channels of a name."""
         self._touched: Touched | None = None
         self._task: asyncio.Task[None] | None = None
         self._stood_ms = 0
         """As of the last look, see `Head`."""
 
     def subscribe(self, prefix: str | None) -> Subscription:
-        """Read from now on what may be seen with this prefix; None: everything."""
+        """Read what may be seen with this prefix; None: everything."""
         channel = self._channels.get(prefix)
         if channel is None:
             channel = self._channels[prefix] = Channel(prefix)
@@ -174,7 +182,7 @@ class LiveFeed:
         return subscription
 
     def forget(self, channel: Channel, subscription: Subscription) -> None:
-        """Take a reader out, its channel with its last reader, and all with the last channel; harmless if it is out."""
+        """Remove a reader, its channel with its last reader, and all with the last channel; harmless if repeated."""
         if channel.readers.pop(subscription, subscription) is subscription or channel.readers:
             return
         if self._channels.get(channel.prefix) is channel:
@@ -198,13 +206,12 @@ class LiveFeed:
             except Exception as error:
                 if not isinstance(error, JournalError):
                     log.exception("a bug while looking at jobs for the page")
-                # What was taken was not told: every reader loads again, when that is possible.
+                # What was taken was not sent: every reader loads again, when that is possible.
                 self._lose()
                 await asyncio.sleep(TRY_AGAIN_SECONDS)
             await asyncio.gather(self._wake(), asyncio.sleep(GATHER_SECONDS))
 
     async def _look(self, touched: Touched) -> None:
-        """Look at what was touched, a slice at a time."""
         if touched.take_too_much():
             self._lose()
             return
@@ -224,7 +231,7 @@ class LiveFeed:
     def _show(
         self, names: deque[tuple[str, bool]], sessions: deque[str], state: State, now: Moment
     ) -> tuple[Head, dict[str | None, Shown]]:
-        """Take a slice, put each of it into bytes once, and give them to the channels that may see it."""
+        """Take a slice, encode each of it once, and collect it for the channels that may see it."""
         found: dict[str | None, Shown] = {}
         size, ends_at = 0, len(names) - SLICE_NAMES
         while names and len(names) > ends_at and size < SLICE_BYTES:
@@ -248,13 +255,13 @@ class LiveFeed:
         return found
 
     def _show_session(self, session_id: str, found: dict[str | None, Shown], state: State, now: Moment) -> int:
-        """Tell the deadline of a session to the channels that may see a job bound to it. Return the number looked at.
+        """Collect the deadline of a session for the channels that may see a job bound to it. Return its cost in names.
 
-        Readers who may see everything are told in any case: without a job bound to it, that changes nothing.
+        Readers who may see everything get it in any case: without a job bound to it, that changes nothing.
         """
         session = state.sessions.get(session_id)
         if session is None:
-            # It is over. What was bound to it is told by name; readers of everything are told that there is one less.
+            # It has ended. What was bound to it is sent by name; readers of everything are told that there is one less.
             if None in self._channels:
                 found.setdefault(None, {}).setdefault("kept", []).append(encode((session_id, 0)))
             return 0
@@ -287,10 +294,59 @@ class LiveFeed:
 
 
 def _shown(name: str, state: State, now: Moment, *, is_whole: bool) -> tuple[str, bytes]:
-    """Put a name into bytes, and say which kind of them it is."""
+    """Encode a name as one of the kinds `gone`, `rows` and `beats`."""
     lease = state.lease_of(name)
     if lease is None:
         return "gone", encode(gone_of(name, state, now))
     if is_whole:
         return "rows", encode(row_of(name, lease, state, now))
     return "beats", encode(beat_of(name, lease, state, now))
+
+
+class Live(Stream):
+    """GET /ui/live: one reader. An expired token is noticed at the next frame or comment."""
+
+    def __init__(self, api: Api, call: Call) -> None:
+        super().__init__(api, call, api.pages)
+        self._subscription = api.live.subscribe(call.caller.prefix)
+        self._end = api.engine.feed.follow(call.caller.principal, call.caller.session)
+        """Follows nothing, and is over when the token or the session is."""
+        self._end.on_over = self._subscription.news.set
+
+    async def frames(self) -> AsyncIterator[bytes]:
+        news = self._subscription.news
+        with contextlib.suppress(JournalError):
+            yield await self._api.engine.look(_hello)
+            while self._is_let_in():
+                if self._subscription.is_behind:
+                    yield self._gathered()
+                    continue
+                news.clear()
+                heard = await self._heard(news.wait)
+                if isinstance(heard, bytes) and self._is_let_in():
+                    yield heard
+
+    def _gathered(self) -> bytes:
+        """Return the next frames. One alone is passed on as it is: all readers share the same bytes."""
+        frames: list[bytes] = []
+        size = 0
+        while self._subscription.is_behind and size < WRITE_BYTES:
+            frame = self._subscription.next()
+            if frame is None:
+                # What was gathered before it is older than what the reader will load now.
+                return b"event: resync\ndata: {}\n\n"
+            frames.append(frame)
+            size += len(frame)
+        return frames[0] if len(frames) == 1 else b"".join(frames)
+
+    def _is_let_in(self) -> bool:
+        return not self._end.is_over and super()._is_let_in()
+
+    def close(self) -> None:
+        self._subscription.leave()
+        self._end.close()
+        super().close()
+
+
+def _hello(state: State, now: Moment) -> bytes:
+    return b'event: hello\ndata: {"seq":%d,"now":%d}\n\n' % (state.seq, now.wall_ms)

@@ -10,8 +10,10 @@ from holdfast.core.shares import exceeded
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
+    from holdfast.core.events import Event, Record
+    from holdfast.engine.feed import Listener
     from holdfast.server.api import Api
     from holdfast.server.operations.call import Call
 
@@ -85,3 +87,11 @@ class Stream(ABC):
             return await asyncio.wait_for(following(), KEEPALIVE_SECONDS)
         except TimeoutError:
             return KEEPALIVE if self._is_let_in() else None
+
+
+def at_hand(first: tuple[Record, Event], listener: Listener) -> Iterator[tuple[Record, Event]]:
+    """Yield what a listener heard, and what else it has already."""
+    happening: tuple[Record, Event] | None = first
+    while happening is not None:
+        yield happening
+        happening = listener.at_hand()

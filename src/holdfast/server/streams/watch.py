@@ -1,7 +1,7 @@
 """GET /locks/{name}/watch: what happens to one name, live, as server-sent events in OctoStore's form.
 
-The first frame is the state; listening begins before it is taken, so that there may be a doubled frame and never a gap.
-No frame holds a lease id, a holder, a session or metadata.
+The first frame is the state. Listening begins before it is read, so a frame may be doubled, and none is missing. No
+frame has a lease id, a holder, a session or metadata.
 """
 
 from __future__ import annotations
@@ -41,8 +41,6 @@ def watch(api: Api, call: Call) -> Watch:
 
 
 class Watch(Stream):
-    """A stream about one name."""
-
     def __init__(self, api: Api, call: Call) -> None:
         super().__init__(api, call, api.streams)
         self._name = call.item
@@ -54,7 +52,7 @@ class Watch(Stream):
         try:
             self._token, frame = await self._api.engine.look(self._first)
         except JournalError:
-            return  # Nothing can be told now; a watcher who comes again is told why, or is served.
+            return  # A watcher that comes again is refused with the reason, or served.
         yield frame
         claim = self._caller.claim
         while (happening := await self._heard(self._listener.next)) is not None:
@@ -65,14 +63,14 @@ class Watch(Stream):
                 return
             yield self._describe(*happening)
             if claim is not None and not is_own(claim, self._name, self._api.engine.state):
-                return  # A claim's secret sees no more of a name than its own time.
+                return  # A claim's secret sees a name only while it holds it.
 
     def close(self) -> None:
         self._listener.close()
         super().close()
 
     def _first(self, state: State, now: Moment) -> tuple[int, bytes]:
-        """Return the token of the live lease, 0 if there is none, and the first frame."""
+        """Return the token of the live lease, or 0, and the first frame."""
         lease = state.lease_of(self._name)
         token = 0
         body: dict[str, Any] = {"event": "released", "lock_name": self._name}
