@@ -12,14 +12,14 @@ import pytest
 
 from holdfast.core.state import State
 from holdfast.server.access.auth import Auth, StaticTokens, WrongTokenError
-from holdfast.server.access.claimsecrets import (
+from holdfast.server.access.secrets import (
     CLAIM_SECRET_CHARS_MAX,
+    AuthorityKey,
     ClaimId,
     claim_in,
     claim_secret,
     was_ours,
 )
-from holdfast.server.access.secrets import AuthorityKey
 from holdfast.server.operations.table import OPERATIONS
 from tests.support import callers
 from tests.support.api import Api, lock_path

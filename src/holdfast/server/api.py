@@ -20,11 +20,11 @@ from holdfast.engine.build import DeposedError, JournalError
 from holdfast.engine.replies import NotLeader
 from holdfast.server import render
 from holdfast.server.access.auth import OWN_CLAIM_ONLY, WrongTokenError
-from holdfast.server.access.claimsecrets import is_own, was_own
 from holdfast.server.access.lastused import TokenUses
 from holdfast.server.access.origins import Origins
 from holdfast.server.access.proxies import Proxies
 from holdfast.server.access.refusals import RefusalLog, WrongTokens
+from holdfast.server.access.secrets import is_own, was_own
 from holdfast.server.observability.metrics import Meter
 from holdfast.server.pages.recent import Recent
 from holdfast.server.streams.frames import Frames
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from holdfast.core.values import Moment
     from holdfast.engine.engine import Engine
     from holdfast.server.access.auth import Auth, Caller
-    from holdfast.server.access.claimsecrets import ClaimId
+    from holdfast.server.access.secrets import ClaimId
     from holdfast.server.http.messages import Request
     from holdfast.server.operations.call import Call, Envelope, Reply
     from holdfast.server.render import Answered

@@ -12,8 +12,7 @@ import pytest
 
 from holdfast.cli.shared.refusals import SECRET_PREFIXES
 from holdfast.privatefiles import replace
-from holdfast.server.access.claimsecrets import CLAIM_PREFIX
-from holdfast.server.access.secrets import SESSION_PREFIX
+from holdfast.server.access.secrets import CLAIM_PREFIX, SESSION_PREFIX
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import unique, wait_until

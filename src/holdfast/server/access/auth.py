@@ -12,23 +12,21 @@ import msgspec
 
 from holdfast.core.names import has_dot_segment
 from holdfast.core.values import SESSION_NAME_CHARS_MAX
-from holdfast.server.access.claimsecrets import (
-    CLAIM_PREFIX,
-    CLAIM_SECRET_CHARS_MAX,
-    ClaimId,
-    claim_in,
-    claim_secret,
-    was_ours,
-)
 from holdfast.server.access.cookies import COOKIE, Cookie, cookie_in, is_ours, is_right
 from holdfast.server.access.secrets import (
+    CLAIM_PREFIX,
+    CLAIM_SECRET_CHARS_MAX,
     SECRET_CHARS_MAX,
     SESSION_PREFIX,
     AuthorityKey,
+    ClaimId,
+    claim_in,
+    claim_secret,
     digest,
     is_mistyped,
     is_placeholder,
     same,
+    was_ours,
 )
 from holdfast.wire.problems import Problem
 

@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import binascii
 import re
-from base64 import urlsafe_b64decode, urlsafe_b64encode
+from base64 import urlsafe_b64decode
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.server.access.secrets import same
+from holdfast.server.access.secrets import base64, same
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,8 +47,7 @@ SHOWN_MAX = 4
 _SAFE_NAME, _PLAIN_NAME = b"__Host-holdfast", b"holdfast"
 _SAFE, _PLAIN = "s", "p"
 _PORT = re.compile(rb":([0-9]{1,5})$")
-_OWN_BYTES, _MARK_BYTES = 24, 8
-_OWN_CHARS = 32
+_FORM_BYTES = 24
 
 
 class Cookie(msgspec.Struct, frozen=True):
@@ -86,8 +85,7 @@ class Cookie(msgspec.Struct, frozen=True):
 def written(key: AuthorityKey, cookie: Cookie, token_digest: str) -> str:
     kind = _SAFE if cookie.is_safe else _PLAIN
     said = f"{cookie.principal} {cookie.signed_in_ms} {cookie.made_ms}"
-    mac = key.mac("page", f"{cookie.said} {token_digest}")[:_OWN_BYTES] + _mark(key, cookie)
-    return f"{kind}.{_base64(said.encode())}.{_base64(mac)}"
+    return f"{kind}.{base64(said.encode())}.{key.signature('page', cookie.said, f'{cookie.said} {token_digest}')}"
 
 
 def cookie_in(value: str) -> Cookie | None:
@@ -108,21 +106,13 @@ def is_right(key: AuthorityKey, value: str, cookie: Cookie, token_digest: str) -
 
 
 def is_ours(key: AuthorityKey, value: str, cookie: Cookie) -> bool:
-    """Tell whether we made this cookie, for whichever token: nobody else can make such."""
-    return same(_base64(b"0" * _OWN_BYTES + _mark(key, cookie))[_OWN_CHARS:], value.rpartition(".")[2][_OWN_CHARS:])
+    """Tell whether we made this cookie, for whichever token."""
+    return key.was_signed("page", cookie.said, value.rpartition(".")[2])
 
 
 def form_token(key: AuthorityKey, cookie: Cookie, token_digest: str) -> str:
     """Return what a form on a page of ours has in it, and one on a page of others cannot: it stays for one sign-in."""
-    return _base64(key.mac("form", f"{cookie.principal} {cookie.signed_in_ms} {token_digest}")[:_OWN_BYTES])
-
-
-def _mark(key: AuthorityKey, cookie: Cookie) -> bytes:
-    return key.mac("page's mark", cookie.said)[:_MARK_BYTES]
-
-
-def _base64(data: bytes) -> str:
-    return urlsafe_b64encode(data).rstrip(b"=").decode()
+    return base64(key.mac("form", f"{cookie.principal} {cookie.signed_in_ms} {token_digest}")[:_FORM_BYTES])
 
 
 # In the head of a request, and in that of an answer.

@@ -3,28 +3,34 @@
 - A bearer token is `hold_`, 30 random base62 characters and a 6-character checksum: leaked ones can be found by their
   shape, and a typo is refused without a look-up. Kept as SHA-256: 178 random bits need no salt.
 - A session's secret is derived under the authority's key (S5) from its id, its salt and the digest of the token that
-  its principal has now. It can be said again to a retry, is stored nowhere, and dies with the token. Its last 8 bytes
-  are derived from the id alone: so a secret whose session or token is over is told from a guess.
+  its principal has now. It can be said again to a retry, is stored nowhere, and dies with the token.
+- The secret of a claim is `holdc_`, the principal, grant and key of the claim in base64, and a signature. All leases of
+  one claim share its idempotency key, and what it was granted as: the id of its first lease. So one secret is good for
+  a claim of one name and for one of several. It dies with its token; and since whether the claim lives is looked up by
+  name at each request (`is_own`), with the claim too, also if the key is used again.
 - A token made with an idempotency key is derived from its maker, the key and a salt, so that a retry gets it again.
 - A holder is shown as a pseudonym under the same key: the same for all its claims, and nobody can guess whose.
 """
 
 from __future__ import annotations
 
+import binascii
 import hashlib
 import hmac
 import re
-from base64 import urlsafe_b64encode
-from typing import TYPE_CHECKING
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 from zlib import crc32
 
+from holdfast.core.values import KEY_CHARS_MAX, EndedLease
 from holdfast.engine.ids import new_secret
 from holdfast.privatefiles import read_ours, replace, sync_folder
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from holdfast.core.state import State
     from holdfast.core.values import Session
 
 TOKEN_PREFIX = "hold_"  # noqa: S105 - a shape, not a token
@@ -40,8 +46,16 @@ _CHECK_CHARS = 6
 _STANDING_IN = ("yourtoken", "yoursecret", "changeme", "replaceme", "replacewith", "placeholder", "exampletoken")
 _UNFILLED = re.compile(r"\$\w+|\$\{.*\}|\$\(.*\)|<.*>|\{.*\}|%\w+%|.*(?:…|\.\.\.).*")
 _DIFFERENT_CHARS_MIN = 5
+_MARKS = {"run": "mark", "claim": "claim's mark", "page": "page's mark"}
+"""What the last characters of a signature are derived for, by what it signs."""
 _OWN_BYTES, _MARK_BYTES = 24, 8
-"""Of a session's secret. Both are whole groups of base64, so that the characters of the two do not mix."""
+_OWN_CHARS, SIGNATURE_CHARS = 32, 43
+"""The first bytes are whole groups of base64, so that the characters of the two do not mix."""
+CLAIM_PREFIX = "holdc_"
+_PRINCIPAL_CHARS_MAX = 64
+_SAID_CHARS_MAX = _PRINCIPAL_CHARS_MAX + 1 + 36 + 1 + KEY_CHARS_MAX
+CLAIM_SECRET_CHARS_MAX = len(CLAIM_PREFIX) + -(-_SAID_CHARS_MAX * 4 // 3) + 1 + SIGNATURE_CHARS
+_SECRET_AT, _CLAIM = len("Bearer "), CLAIM_PREFIX.encode()
 
 
 def new_token() -> str:
@@ -85,8 +99,8 @@ def same(one: str, other: str) -> bool:
     return hmac.compare_digest(one.encode(), other.encode())
 
 
-def _secret(session_id: str, mac: bytes) -> str:
-    return f"{SESSION_PREFIX}{session_id.replace('-', '')}_{urlsafe_b64encode(mac).rstrip(b'=').decode()}"
+def base64(data: bytes) -> str:
+    return urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
 class AuthorityKey:
@@ -115,11 +129,23 @@ class AuthorityKey:
         """Return the key itself: a backup has it, so that secrets and pseudonyms stay what they are."""
         return self._key
 
+    def signature(self, kind: str, said: str, signed: str) -> str:
+        """Return a signature of `signed`, which says whose token it is for. Its last characters depend on `said` alone.
+
+        By these a secret whose token is gone is told from a guess.
+        """
+        return base64(self.mac(kind, signed)[:_OWN_BYTES] + self.mac(_MARKS[kind], said)[:_MARK_BYTES])
+
+    def was_signed(self, kind: str, said: str, signature: str) -> bool:
+        """Tell whether we once made this signature, for whichever token: nobody else can make such."""
+        mark = base64(self.mac(_MARKS[kind], said)[:_MARK_BYTES])
+        return len(signature) == SIGNATURE_CHARS and same(mark, signature[_OWN_CHARS:])
+
     def session_secret(self, session: Session, token_digest: str) -> str:
         """Return the secret that a session has under a token (S5)."""
         session_id = session.session_id
-        own = self.mac("run", f"{session_id} {session.salt} {token_digest}")[:_OWN_BYTES]
-        return _secret(session_id, own + self._mark(session_id))
+        signature = self.signature("run", session_id, f"{session_id} {session.salt} {token_digest}")
+        return f"{SESSION_PREFIX}{session_id.replace('-', '')}_{signature}"
 
     def id_in(self, secret: str) -> str | None:
         """Return the session that something of the shape of a secret speaks of, or None."""
@@ -130,9 +156,8 @@ class AuthorityKey:
             return None
 
     def is_ours(self, secret: str, session_id: str) -> bool:
-        """Tell whether this was a secret of this session once: nobody else can make such."""
-        mark = urlsafe_b64encode(self._mark(session_id)).rstrip(b"=").decode()
-        return len(secret) == SECRET_CHARS_MAX and same(mark, secret[-len(mark) :])
+        """Tell whether this was once a secret of this session."""
+        return len(secret) == SECRET_CHARS_MAX and self.was_signed("run", session_id, secret[-SIGNATURE_CHARS:])
 
     def token_for(self, principal: str, key: str, salt: str) -> str:
         """Return the token that an idempotency key makes: the same one for a retry."""
@@ -151,9 +176,6 @@ class AuthorityKey:
             self._holders[place] = known
         return known
 
-    def _mark(self, session_id: str) -> bytes:
-        return self.mac("mark", session_id)[:_MARK_BYTES]
-
     def mac(self, purpose: str, text: str) -> bytes:
         """Return 32 bytes that only this authority can make, for one purpose."""
         return hmac.digest(self._key, f"{purpose}:{text}".encode(), "sha256")
@@ -169,3 +191,73 @@ def _base62(number: int, length: int) -> str:
 
 def _checksum(body: str) -> str:
     return _base62(crc32(body.encode()), _CHECK_CHARS)
+
+
+# The secret of a claim: what a command gets in place of its caller's token, so that it can act on that claim alone.
+
+
+class ClaimId(NamedTuple):
+    principal: str
+    grant: str
+    """The id of the first lease that it was granted: another each time that the key is used."""
+    key: str
+
+
+def grant_of(state: State, principal: str, key: str, lease_id: str) -> str:
+    """Return the grant that a lease of a key is of. While it lives or is remembered, so is what its key made."""
+    memo = state.memos.get((principal, key))
+    return lease_id if memo is None else memo.made
+
+
+def claim_secret(authority: AuthorityKey, claim: ClaimId, token_digest: str) -> str:
+    said = " ".join(claim)
+    signature = authority.signature("claim", said, f"{said} {token_digest}")
+    return f"{CLAIM_PREFIX}{base64(said.encode())}_{signature}"
+
+
+def claim_in(secret: str) -> ClaimId | None:
+    """Return the claim that something of the shape of a secret speaks of, or None. It proves nothing."""
+    said = secret[len(CLAIM_PREFIX) : -SIGNATURE_CHARS - 1]
+    try:
+        text = urlsafe_b64decode(said + "=" * (-len(said) % 4)).decode("ascii")
+    except (binascii.Error, ValueError):
+        return None
+    # A principal and an id have no blank, a key may have some.
+    principal, _, rest = text.partition(" ")
+    grant, blank, key = rest.partition(" ")
+    return ClaimId(principal, grant, key) if blank else None
+
+
+def key_within(key: str, authorization: bytes | None) -> str:
+    """Return an idempotency key as it is kept: one that came with a claim's secret is that claim's, not its token's.
+
+    Whether the secret is right is looked at before the key is used.
+    """
+    if authorization is None or not authorization.startswith(_CLAIM, _SECRET_AT):
+        return key
+    claim = authorization[_SECRET_AT + len(_CLAIM) : -SIGNATURE_CHARS - 1]
+    return "claim " + hashlib.blake2b(claim + b" " + key.encode(), digest_size=16).hexdigest()
+
+
+def was_ours(authority: AuthorityKey, secret: str, claim: ClaimId) -> bool:
+    """Tell whether this was once a secret of this claim."""
+    return authority.was_signed("claim", " ".join(claim), secret[-SIGNATURE_CHARS:])
+
+
+def is_own(claim: ClaimId, name: str, state: State) -> bool:
+    lease = state.lease_of(name)
+    return lease is not None and _is_of(claim, state, lease.principal, lease.key, lease.lease_id)
+
+
+def was_own(claim: ClaimId, name: str, lease_id: object, state: State) -> bool:
+    """Tell whether the claim had this lease of this name until it ended, as long as that is remembered."""
+    ended = state.remembered.get(lease_id) if isinstance(lease_id, str) else None
+    if not isinstance(ended, EndedLease) or not isinstance(lease_id, str):
+        return False
+    return ended.name == name and _is_of(claim, state, ended.principal, ended.key, lease_id)
+
+
+def _is_of(claim: ClaimId, state: State, principal: str, key: str | None, lease_id: str) -> bool:
+    if key is None or (principal, key) != (claim.principal, claim.key):
+        return False
+    return grant_of(state, principal, key, lease_id) == claim.grant

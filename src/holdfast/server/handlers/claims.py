@@ -17,7 +17,7 @@ from holdfast.core.refusals import AllHeld, Delayed, Finished, Held
 from holdfast.core.values import Terms, may_touch
 from holdfast.engine.ids import new_uuid
 from holdfast.server import render
-from holdfast.server.access.claimsecrets import ClaimId, claim_secret, grant_of
+from holdfast.server.access.secrets import ClaimId, claim_secret, grant_of
 from holdfast.server.operations.decoding import read_uuid
 from holdfast.server.render import encode, no_content
 from holdfast.server.times import rfc3339

@@ -24,8 +24,7 @@ from uuid import UUID
 import msgspec
 
 from holdfast.core.values import KEY_CHARS_MAX
-from holdfast.server.access.claimsecrets import key_within
-from holdfast.server.access.secrets import SESSION_PREFIX
+from holdfast.server.access.secrets import SESSION_PREFIX, key_within
 from holdfast.server.http.messages import SMALL_BODY_BYTES, too_large
 from holdfast.server.operations.call import NOBODY, Call
 from holdfast.server.operations.operation import Key

@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.server.access import cookies
 from holdfast.server.access.auth import in_order
-from holdfast.server.access.claimsecrets import CLAIM_PREFIX
-from holdfast.server.access.secrets import SESSION_PREFIX
+from holdfast.server.access.secrets import CLAIM_PREFIX, SESSION_PREFIX
 from holdfast.server.operations.call import NOBODY
 from holdfast.server.pages.site import HEADERS, environment, problem_page, read_form, redirect, renewal
 from holdfast.server.render import encode

@@ -21,7 +21,7 @@ from holdfast.core.events import Ended, SessionEnded, Transferred
 from holdfast.core.values import EndedLease, EndedSession, may_touch
 from holdfast.engine.build import JournalError
 from holdfast.engine.ids import new_uuid
-from holdfast.server.access.claimsecrets import is_own, was_own
+from holdfast.server.access.secrets import is_own, was_own
 from holdfast.server.operations.decoding import read_uuid
 from holdfast.server.render import encode
 from holdfast.server.streams.stream import Stream, at_hand

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.core.events import Ended, Granted, Renewed, Transferred
 from holdfast.engine.build import JournalError
-from holdfast.server.access.claimsecrets import is_own
+from holdfast.server.access.secrets import is_own
 from holdfast.server.render import encode
 from holdfast.server.streams.stream import Stream
 from holdfast.server.times import rfc3339
