@@ -187,12 +187,7 @@ def problem(outcome: object, prefix: str | None = None, *, knows_revoked: bool =
         case refusals.SessionUnknown():
             return Problem("not_found", "No such session of this access token.", label="Session not found")
         case refusals.Deadlock(path=path, own=own):
-            shown = masked(path, prefix)
-            if own is not None:
-                return _own_circle(shown, own)
-            around = " → ".join([*shown, shown[0]])
-            text = f"Waiting would never end: {around}. Release what you hold, or do not wait."
-            return Problem("deadlock", text, fields={"cycle": list(shown)})
+            return _circle(masked(path, prefix), own)
         case refusals.TooTangled(limit=limit):
             text = (
                 f"Too many waits hang together: more than {limit} would have to be looked at"
@@ -246,11 +241,15 @@ def masked(path: tuple[str, ...], prefix: str | None) -> tuple[str, ...]:
     return tuple(shown[: len(path)])
 
 
-def _own_circle(path: tuple[str, ...], lease: Lease) -> Problem:
-    """Say that one would wait for its own lease, and since when it has that (D1a).
+def _circle(path: tuple[str, ...], lease: Lease | None) -> Problem:
+    """Say who would wait for whom; for one who would wait for its own lease, since when it has that (D1a).
 
-    A claim whose answer was lost is the usual way into this one, and two workers with one owner's name the other.
+    A claim whose answer was lost is the usual way into that one, and two workers with one owner's name the other.
     """
+    if lease is None:
+        around = " → ".join([*path, path[0]])
+        text = f"Waiting would never end: {around}. Release what you hold, or do not wait."
+        return Problem("deadlock", text, fields={"cycle": list(path)})
     who, name = path
     claimed_at = rfc3339(lease.granted_wall_ms)
     text = (

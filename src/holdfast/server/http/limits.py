@@ -22,17 +22,16 @@ kernel takes immediately is not counted.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from holdfast.server.http.messages import Request
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from holdfast.server.http.manager import Connection
 
 USER_BYTES_MAX = 32 * 2**20
 ANONYMOUS_BYTES_MAX = 16 * 2**20
@@ -44,6 +43,29 @@ READ_BYTES_MIN = 1_024
 SCHEDSTAT = "/proc/thread-self/schedstat"
 """Three numbers: nanoseconds on a processor, nanoseconds waiting for one, and how often it had one."""
 _SCHEDSTAT_BYTES = 128
+
+
+class Runnable(Protocol):
+    loop: asyncio.AbstractEventLoop
+
+    def resume(self) -> None:
+        """Continue."""
+
+
+class Connection(Runnable, Protocol):
+    is_authenticated: bool
+    """Whether an authenticated caller has sent a request on it."""
+    principal: str | None
+    """The first principal seen. None: there was none yet, or the connection is a proxy's."""
+
+    def abort(self) -> None:
+        """Close it immediately."""
+
+    def shutdown(self) -> None:
+        """Close it after the response that is under way: the server stops."""
+
+    def check_time(self) -> None:
+        """Close it if it exceeds a time limit."""
 
 
 class BodyBudget:

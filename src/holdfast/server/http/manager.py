@@ -28,11 +28,11 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from email.utils import formatdate
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from holdfast.server.http.limits import BodyBudget, SchedDelay, WriteBudget
+from holdfast.server.http.limits import BodyBudget, Connection, Runnable, SchedDelay, WriteBudget
 from holdfast.server.http.messages import SMALL_BODY_BYTES, Fields, Request, ResponsePrefix, StreamHandler
 from holdfast.wire.problems import Problem
 
@@ -91,13 +91,6 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
     """Header fields of all responses."""
 
 
-class Runnable(Protocol):
-    loop: asyncio.AbstractEventLoop
-
-    def resume(self) -> None:
-        """Continue."""
-
-
 class RoundRobinQueue:
     """A queue that serves principals in turn, and the entries of each in their order."""
 
@@ -118,22 +111,6 @@ class RoundRobinQueue:
         if entries:
             self._by_principal[principal] = entries
         return entry
-
-
-class Connection(Runnable, Protocol):
-    is_authenticated: bool
-    """Whether an authenticated caller has sent a request on it."""
-    principal: str | None
-    """The first principal seen. None: there was none yet, or the connection is a proxy's."""
-
-    def abort(self) -> None:
-        """Close it immediately."""
-
-    def shutdown(self) -> None:
-        """Close it after the response that is under way: the server stops."""
-
-    def check_time(self) -> None:
-        """Close it if it exceeds a time limit."""
 
 
 class ConnectionManager:

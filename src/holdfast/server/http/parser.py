@@ -29,7 +29,7 @@ different header each time gains nothing, so after `MISSES_MAX` in a row no more
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httptools
 
@@ -39,8 +39,6 @@ from holdfast.server.http.messages import SMALL_BODY_BYTES, Request, fold, reque
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
-    from holdfast.server.http.connection import HttpConnection, ResponseStream
-    from holdfast.server.http.manager import ConnectionManager
     from holdfast.settings import Settings
 
 IDLE, HEAD, BODY = range(3)
@@ -88,7 +86,8 @@ class RequestParser:
         "since",
     )
 
-    def __init__(self, sink: HttpConnection, clock: ConnectionManager, settings: Settings, peer: str) -> None:
+    def __init__(self, sink: Any, clock: Any, settings: Settings, peer: str) -> None:  # noqa: ANN401 - as below
+        """`sink` is the connection, which imports this module, and `clock` the manager, which counts seconds."""
         self._sink = sink
         self._clock = clock
         self._peer = peer
@@ -170,7 +169,7 @@ class RequestParser:
         self._body: bytes | bytearray = b""
         self._body_bytes = 0
         self._body_limit = SMALL_BODY_BYTES
-        self._stream: ResponseStream | None = None
+        self._stream: Any = None
         self._counted_bytes = 0
         """Parsed after the piece in which the header, or the framing after a piece of the body, began."""
 

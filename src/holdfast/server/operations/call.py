@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias, get_args
+from typing import Any, TypeAlias, get_args
 
 import msgspec
 
@@ -15,9 +15,6 @@ from holdfast.server.access.auth import Caller
 from holdfast.server.http.messages import Request
 from holdfast.server.render import Answered, problem
 from holdfast.wire.problems import Problem
-
-if TYPE_CHECKING:
-    from holdfast.server.api import Api
 
 Reply: TypeAlias = Callable[[Request, int, bytes, tuple[tuple[bytes, bytes], ...]], None]
 """Answers a request: a connection has one for all of its requests, and none is made for each."""
@@ -62,7 +59,8 @@ class Call(msgspec.Struct):
     """The query's fields, or what `read_query` made of them."""
     body: Any
     caller: Caller
-    api: Api
+    api: Any
+    """The `Api`, which imports this module."""
     key: str | None = None
     fingerprint: str = ""
     """Of the content, if the operation compares it; empty without a key."""
