@@ -130,7 +130,7 @@ class Held:
         return self._term.error()
 
     def _renewal(self) -> leases.Renewal:
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} says no renewal")
 
     def _keep(self) -> Kept:
         """Renew it in the background."""

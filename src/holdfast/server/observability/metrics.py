@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from holdfast.engine.clock import Clock
     from holdfast.engine.engine import Engine
     from holdfast.engine.measures import Tally
-    from holdfast.server.streams.stream import OpenStreams
     from holdfast.settings import Settings
 
 LAG_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
@@ -97,14 +96,14 @@ class Sources:
         """How often this process began to lead."""
         self.engine: Engine | None = None
         """None on a node that does not lead."""
-        self.streams: Mapping[str, OpenStreams] = {}
+        self.streams: Mapping[str, Any] = {}
         """By kind."""
         self.connections: Callable[[], int] = int
         self.lines_left_out: Callable[[], int] = int
         """Dropped log lines."""
         self.role: Callable[[], NodeRole] = self._role_alone
 
-    def serve(self, engine: Engine, streams: Mapping[str, OpenStreams]) -> None:
+    def serve(self, engine: Engine, streams: Mapping[str, Any]) -> None:
         """Read from this engine from now on."""
         self.engine, self.streams = engine, streams
         self.takeovers += 1
