@@ -100,7 +100,8 @@ class Events(Stream):
 
     async def _newest(self) -> int:
         """Return the number of the newest record, once that is durable."""
-        return await self._api.engine.look(lambda state, _now: state.seq)
+        seq: int = await self._api.engine.look(lambda state, _now: state.seq)
+        return seq
 
     async def _missed(self, upto: int) -> AsyncIterator[bytes]:
         """Yield what the journal has up to a record."""

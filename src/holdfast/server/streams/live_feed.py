@@ -34,7 +34,7 @@ import logging
 from collections import deque
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from holdfast.core.state import State
     from holdfast.core.values import Moment
     from holdfast.engine.engine import Engine
-    from holdfast.server.api import Api
     from holdfast.server.operations.call import Call
 
     Shown: TypeAlias = dict[str, list[bytes]]
@@ -306,7 +305,7 @@ def _shown(name: str, state: State, now: Moment, *, is_whole: bool) -> tuple[str
 class Live(Stream):
     """GET /ui/live: one reader. An expired token is noticed at the next frame or comment."""
 
-    def __init__(self, api: Api, call: Call) -> None:
+    def __init__(self, api: Any, call: Call) -> None:  # noqa: ANN401 - the `Api`, which imports this module
         super().__init__(api, call, api.pages)
         self._subscription = api.live.subscribe(call.caller.prefix)
         self._end = api.engine.feed.follow(call.caller.principal, call.caller.session)

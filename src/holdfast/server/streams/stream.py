@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.core.shares import exceeded
 from holdfast.wire.problems import Problem
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     from holdfast.core.events import Event, Record
     from holdfast.engine.feed import Listener
-    from holdfast.server.api import Api
     from holdfast.server.operations.call import Call
 
 T = TypeVar("T")
@@ -62,7 +61,8 @@ class OpenStreams:
 class Stream(ABC):
     """One open stream of one caller. The constructor raises if the caller has too many."""
 
-    def __init__(self, api: Api, call: Call, among: OpenStreams) -> None:
+    def __init__(self, api: Any, call: Call, among: OpenStreams) -> None:  # noqa: ANN401
+        """`api` is the `Api`, which imports this module."""
         self._api = api
         self._caller = call.caller
         self._authorization = call.request.authorization
@@ -79,7 +79,7 @@ class Stream(ABC):
 
     def _is_let_in(self) -> bool:
         """Return whether the caller's token is still good: expiry is noticed here, a revocation by the feed."""
-        return self._api.is_still_let_in(self._authorization)
+        return bool(self._api.is_still_let_in(self._authorization))
 
     async def _heard(self, following: Callable[[], Awaitable[T | None]]) -> T | bytes | None:
         """Return what a listener hears next, `KEEPALIVE` if that is due first, or None once the stream is over."""
