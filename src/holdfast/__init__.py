@@ -5,7 +5,7 @@ The public names are loaded when first used, so that a command which needs one o
 
 from importlib import import_module
 
-# Said here and not imported: `typing` alone would cost `rlock` a quarter of the time that it may need to start.
+# `typing` would cost `rlock` a quarter of its time to start.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from holdfast import fencing as fencing

@@ -1,7 +1,4 @@
-"""Times as people write them: `120`, `90s`, `2m`, `1h30m`, `500ms`. A number alone is seconds.
-
-The one home of that, for all commands and settings. It imports nothing, so that `rlock` can have it.
-"""
+"""Durations as people write them: `120`, `90s`, `2m`, `1h30m`, `500ms`. Imports nothing, so that `rlock` can use it."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ _DIGITS_MAX = 10
 
 
 def milliseconds(text: str) -> int | None:
-    """Return how long a time is, or None if this is no time. A part of a millisecond is left out."""
+    """Return a duration rounded down, or None if this is not one."""
     rest, total_ms = text.strip(), 0.0
     if rest and rest[-1].isdecimal():
         rest += "s"  # A number alone is seconds. In `1h30` the 30 could be anything.
@@ -29,11 +26,10 @@ def milliseconds(text: str) -> int | None:
 
 
 def seconds(text: str) -> int | None:
-    """Return a time in whole seconds, or None if it is none, or is no whole number of them."""
+    """Return a duration in whole seconds, or None if this is not one, or has a fraction."""
     found_ms = milliseconds(text)
     return None if found_ms is None or found_ms % 1_000 else found_ms // 1_000
 
 
 def _leading(text: str, chars: str) -> str:
-    """Return the beginning of a text that consists of these characters."""
     return text[: len(text) - len(text.lstrip(chars))]

@@ -1,27 +1,25 @@
-"""Text of others, made harmless: nothing in it moves a cursor, sets a colour, or turns or hides what stands beside it.
+"""Text of others made harmless: nothing in it moves a cursor, sets a colour, or turns or hides the text next to it.
 
-The one home of that, for all commands. It imports nothing, so that `rlock` can have it.
-
-What Python calls printable is let through. All else is written out: control characters (C1 too, of which U+009B begins
-a command for the terminal), what turns or hides text (U+202E, U+200B), line ends of Unicode, halves of characters, and
-what no character has been assigned to.
+Printable text, as Python defines it, is let through. All else is escaped: control characters (C1 too, of which U+009B
+begins a command for the terminal), U+202E, U+200B, line ends of Unicode, surrogates and unassigned characters. The
+module imports nothing, so that `rlock` can use it.
 """
 
 from __future__ import annotations
 
 
 def plain(text: str) -> str:
-    """Write a text for people: on one line, blanks as blanks."""
+    """Return a text for people, on one line."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else " " if char.isspace() else f"\\x{ord(char):02x}" for char in text)
 
 
 def in_json(text: str) -> str:
-    """Write JSON for programs, and for people who look at it: the same value, with what could act on them escaped."""
+    """Return JSON of the same value in which nothing acts on a terminal."""
     if text.isprintable():
         return text
-    # A line end stands only between the parts of JSON; in its strings it is escaped already.
+    # Line ends are between the parts of JSON; in its strings they are escaped already.
     return "".join(char if char.isprintable() or char == "\n" else _escape(char) for char in text)
 
 

@@ -7,12 +7,11 @@ import os
 from collections.abc import Mapping
 
 _CODEX = "CODEX_SANDBOX_NETWORK_DISABLED"
-"""Set by Codex for commands that it runs in a sandbox without a network."""
 _INSTEAD = "use the MCP tools of Holdfast, which run outside of it, or run this command outside of it"
 
 
 def hint(error: BaseException, environment: Mapping[str, str] = os.environ) -> str:
-    """Return what to do if a sandbox is the reason why a connection failed, else ""."""
+    """Return what to do if a sandbox may be why a connection failed, else ""."""
     if environment.get(_CODEX) == "1":
         return f"Codex runs this command in a sandbox without a network: {_INSTEAD}"
     # The error of sandboxes that forbid system calls, and of no server.

@@ -1,20 +1,17 @@
-"""Why TLS did not come about: what happened, and what to do about it. Beside `ssl` it imports nothing.
-
-That no server runs there is never the reason: something answered.
-"""
+"""Why TLS failed, and what to do about it. Something answered, so "no server runs there" is never the reason."""
 
 from __future__ import annotations
 
 import ssl
 
 _OTHER_NAME = frozenset({62, 64})
-"""OpenSSL's numbers for a certificate of another host name, or of another IP address."""
+"""OpenSSL's codes for a certificate of another host name, or of another IP address."""
 _OTHER_TIME = frozenset({9, 10})
-"""And for one that is not valid yet, or not any more."""
+"""The codes for one that is not valid yet, or not any more."""
 _NOT_TLS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL"})
 
 IF_TLS = "does it speak https? Then write https:// in its address; else look whether it runs"
-"""What to do where a server hung up on plain HTTP, as one does that speaks TLS."""
+"""The advice if a server hung up on plain HTTP, as servers with TLS do."""
 
 
 def trouble(error: BaseException) -> tuple[str, str]:

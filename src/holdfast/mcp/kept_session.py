@@ -153,11 +153,6 @@ class Waits:
             del self._waits[job]
         return wait.task.result()
 
-    def is_granted(self, job: str) -> bool:
-        """Return whether a job was granted between two calls, and the model does not know it yet."""
-        wait = self._waits.get(job)
-        return wait is not None and wait.has_claim
-
     def take_granted(self) -> list[str]:
         """Return the jobs that were granted between two calls, once."""
         jobs = [job for job, wait in self._waits.items() if wait.has_claim]
@@ -165,11 +160,14 @@ class Waits:
             self._waits.pop(job).stop_timer()
         return jobs
 
-    def end(self, job: str) -> None:
+    def end(self, job: str) -> bool:
+        """End the wait for a job; return whether it was granted between two calls, which the model does not know."""
         wait = self._waits.pop(job, None)
-        if wait is not None:
-            wait.stop_timer()
-            wait.task.cancel()
+        if wait is None:
+            return False
+        wait.stop_timer()
+        wait.task.cancel()
+        return wait.has_claim
 
     def places(self) -> dict[str, int | None]:
         """Return the positions by job; None where it is not known yet."""
@@ -410,7 +408,7 @@ class KeptSession(AgentSession[AsyncClaim]):
         async def claim(session: AsyncSession) -> AsyncClaim:
             if asked.any_of is not UNSET:
                 return await session.claim_any(asked.any_of, **self._options)
-            return await session.claim("" if asked.job is UNSET else asked.job, **self._options)
+            return await session.claim(asked.job or "", **self._options)
 
         try:
             return self._acquired(await self._in_session(claim))
@@ -434,15 +432,13 @@ class KeptSession(AgentSession[AsyncClaim]):
         return Waiting(got.position, got.owner, got.away)
 
     def _acquired(self, claim: AsyncClaim, *, already: bool = False) -> Acquired[AsyncClaim]:
-        is_news = self._waits.is_granted(claim.job_id)
-        self._waits.end(claim.job_id)
+        is_news = self._waits.end(claim.job_id)
         return Acquired(claim, claim.record, already and not is_news)
 
     async def _claim_when_free(self, job: str, on_wait: OnWait) -> AsyncClaim:
-        async def claim(session: AsyncSession) -> AsyncClaim:
-            return await session.claim(job, wait=math.inf, on_wait=on_wait, **self._options)
-
-        return await self._in_session(claim)
+        return await self._in_session(
+            lambda session: session.claim(job, wait=math.inf, on_wait=on_wait, **self._options)
+        )
 
     def _give_up(self, job: str, why: str = "your turn came, and you did not come back") -> None:
         """Release a job of which the model does not know that it has it.

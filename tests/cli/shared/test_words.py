@@ -276,10 +276,3 @@ def test_a_table_too_narrow_to_read_is_fields(
     _on_terminal(monkeypatch, 12)
     output.say_table(["JOB", "OWNER"], [["name", "somebody"]])
     assert capsys.readouterr().out == "name\n  owner  somebody\n"
-
-
-@pytest.mark.parametrize(("width", "shown"), [(4, "日…"), (5, "日…"), (6, "日本x")])
-def test_progress_fits_the_terminal(monkeypatch: pytest.MonkeyPatch, width: int, shown: str) -> None:
-    """A wide character is not cut in half."""
-    monkeypatch.setattr("os.get_terminal_size", lambda _: os.terminal_size((width, 24)))
-    assert waiting._cut("日本x") == shown

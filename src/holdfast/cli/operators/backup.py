@@ -13,7 +13,6 @@ import click
 
 from holdfast.cli.shared import output, times
 from holdfast.cli.shared.options import as_json, asks_server, reach, wants_json
-from holdfast.errors import HoldfastError
 from holdfast.privatefiles import replacing, sync_folder
 
 if TYPE_CHECKING:
@@ -57,17 +56,11 @@ def backup(*, file: Path, force: bool, data: Path | None) -> int:
         pieces = _from_server() if data is None else _from_directory(data)
         _save(pieces, reader, file)
     except JournalError as error:
-        output.progress("")
         output.complain(f"{error.problem}. There is no backup" + "".join(f". {way}" for way in error.ways))
         return output.FAILED
-    except HoldfastError:
-        output.progress("")
-        raise
     except OSError as error:
-        output.progress("")
-        output.complain(
-            f"{file} cannot be written: {error.strerror or error}. There is no backup, and nothing is left of it"
-        )
+        said = f"{file} cannot be written: {error.strerror or error}"
+        output.complain(f"{said}. There is no backup, and nothing is left of it")
         return output.FAILED
     _tell(reader, file)
     return output.OK
@@ -98,17 +91,19 @@ def _from_directory(data: Path) -> Iterator[bytes]:
 
 def _save(pieces: Iterator[bytes], reader: BackupReader, file: Path) -> None:
     told = 0
-    with replacing(file) as saved:
-        for piece in pieces:
-            saved.write(piece)
-            for _ in reader.feed(piece):
-                pass
-            if reader.size_bytes >= told + PROGRESS_BYTES:
-                told = reader.size_bytes
-                output.progress(f"{output.size(told)} …")
-        reader.close()
-    sync_folder(file.parent)
-    output.progress("")
+    try:
+        with replacing(file) as saved:
+            for piece in pieces:
+                saved.write(piece)
+                for _ in reader.feed(piece):
+                    pass
+                if reader.size_bytes >= told + PROGRESS_BYTES:
+                    told = reader.size_bytes
+                    output.progress(f"{output.size(told)} …")
+            reader.close()
+        sync_folder(file.parent)
+    finally:
+        output.progress("")
 
 
 def _tell(reader: BackupReader, file: Path) -> None:

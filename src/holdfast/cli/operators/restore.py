@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.shared import output, times
-from holdfast.cli.shared.options import Whole, as_json, wants_json
+from holdfast.cli.shared.options import as_json, wants_json
 from holdfast.privatefiles import FOR_OTHERS, NotOursError
 
 if TYPE_CHECKING:
@@ -34,7 +34,11 @@ holdfast restore holdfast.backup --beyond 815  # known to a fence
     help="The directory to create; else what `serve` would use.",
 )
 @click.option(
-    "--beyond", metavar="N", type=Whole(0, TOKEN_MAX), default=0, help="Continue fencing tokens after N at least."
+    "--beyond",
+    metavar="N",
+    type=click.IntRange(0, TOKEN_MAX),
+    default=0,
+    help="Continue fencing tokens after N at least.",
 )
 @as_json
 def restore(*, file: Path, data: Path | None, beyond: int) -> int:

@@ -38,19 +38,23 @@ ROTATE_EXAMPLES = """\
 
 @token.command(epilog=EXAMPLES)
 @click.argument("name")
-@click.option("--scope", "each", type=click.Choice(SCOPES), multiple=True, help="What it may do. Can be repeated.")
-@click.option("--scopes", "joined", metavar="SCOPE+SCOPE", help="The same in one word, as in read+claim+admin.")
+@click.option("--scope", "scopes", type=click.Choice(SCOPES), multiple=True, help="What it may do. Can be repeated.")
 @click.option("--prefix", metavar="PREFIX", help="Confine it to names that start with PREFIX.")
 @click.option("--expires", metavar="TIME", type=Duration(), help="Let it end after 90s, 15m, 12h, 30d or 2w.")
 @as_json
 @asks_server
-def create(*, name: str, each: tuple[str, ...], joined: str | None, prefix: str | None, expires: int | None) -> None:
+def create(*, name: str, scopes: tuple[str, ...], prefix: str | None, expires: int | None) -> None:
     """Make the access token NAME and print it, once.
 
     Without --scope it may read and claim. Only the token goes to standard output.
     """
     with client() as server:
-        made = server.create_token(name, scopes=_scopes(each, joined), prefix=prefix, expires_in_seconds=expires)
+        made = server.create_token(
+            name,
+            scopes=[scope for scope in SCOPES if scope in scopes] or None,
+            prefix=prefix,
+            expires_in_seconds=expires,
+        )
     _show(made)
 
 
@@ -159,12 +163,3 @@ def rotate(*, name: str, keep_sessions: bool, expires: int | None) -> None:
 
 def _clock(at: str | None) -> str | None:
     return None if at is None else times.clock(datetime.fromisoformat(at), times.now())
-
-
-def _scopes(each: tuple[str, ...], joined: str | None) -> list[str] | None:
-    named = {*each, *(joined.split("+") if joined is not None else ())}
-    if not named <= set(SCOPES):
-        raise click.UsageError(
-            f"--scopes {joined!r:.100} cannot be used; write it as {'+'.join(SCOPES)} or a part of it"
-        )
-    return [scope for scope in SCOPES if scope in named] or None

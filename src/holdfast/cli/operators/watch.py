@@ -10,7 +10,6 @@ import click
 from holdfast.cli.shared import completion, output, times
 from holdfast.cli.shared.options import (
     PastMoment,
-    Whole,
     as_json,
     asks_server,
     client,
@@ -36,7 +35,7 @@ COLOURS = {
 
 @click.command(short_help="Follow everything that happens.")
 @click.argument("prefix", required=False, shell_complete=completion.claimed_jobs)
-@click.option("--after", metavar="N", type=Whole(0), help="Begin after event N instead of now.")
+@click.option("--after", metavar="N", type=click.IntRange(0), help="Begin after event N instead of now.")
 @labels("Only what has this label; of several, all of them.")
 @as_json
 @asks_server
@@ -58,7 +57,7 @@ def watch(*, prefix: str | None, after: int | None, labels: tuple[str, ...]) -> 
 
 @click.command(short_help="Say what happened to a job.")
 @names_job
-@click.option("--limit", metavar="N", type=Whole(1), default=LIMIT, help="At most so many [100].")
+@click.option("--limit", metavar="N", type=click.IntRange(1), default=LIMIT, help="At most so many [100].")
 @click.option("--owner", metavar="NAME", help="Only what concerns NAME.")
 @click.option(
     "--since", metavar="WHEN", type=PastMoment(), help="Not before: 02:14, 2026-11-15T02:14:00Z, or 2h (ago)."

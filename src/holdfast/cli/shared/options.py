@@ -83,25 +83,6 @@ class Job(Text):
         return text
 
 
-class Whole(click.ParamType[int]):
-    """An integer within bounds."""
-
-    name = "number"
-
-    def __init__(self, least: int, most: int | None = None) -> None:
-        self._least, self._most = least, most
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        try:
-            number = int(str(value))
-        except ValueError:
-            number = self._least - 1
-        if number < self._least or (self._most is not None and number > self._most):
-            bounds = f"of at least {self._least}" if self._most is None else f"from {self._least} to {self._most}"
-            self.fail(f"{value!r:.100} is not a whole number {bounds}", param, ctx)
-        return number
-
-
 class PastMoment(click.ParamType[str]):
     """A moment in the past, converted to RFC 3339: a time of day (the last one past), a date and time, or an age."""
 

@@ -1,16 +1,10 @@
-"""Progress of a wait on standard error, and the signals that end it.
-
-On a terminal the progress is one line that is replaced. Elsewhere it is a line whenever the position or the owner
-changes. Lines about a server that is away, or a lost position, stay in both.
-"""
+"""Progress of a wait on standard error, and the signals that end it."""
 
 from __future__ import annotations
 
 import contextlib
 import math
-import os
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -24,8 +18,6 @@ if TYPE_CHECKING:
 
     from holdfast import Place
 
-_CLEAR = "\r\x1b[K"
-_WIDTH = 80
 _STOPS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -62,21 +54,18 @@ def waiting(wait: float | None, *, quiet: bool = False) -> Iterator[Callable[[Pl
     if quiet:
         yield None
         return
-    line = _Line(wait or 0.0)
-    try:
-        yield line
-        line.note_presence()
-    finally:
-        line.end()
+    progress = _Progress(wait or 0.0)
+    yield progress
+    progress.note_presence()
 
 
-class _Line:
+class _Progress:
+    """Writes a line whenever the position or the owner changes, and when the server is away or back."""
+
     def __init__(self, wait: float) -> None:
         self._wait = wait
         self._is_away = False
         self._rejoined = 0
-        self._live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-        self._is_dirty = False
         self._last: tuple[int, str | None] | None = None
 
     def __call__(self, place: Place) -> None:
@@ -85,13 +74,17 @@ class _Line:
         self.note_presence()
         if place.rejoined > self._rejoined:
             self._rejoined = place.rejoined
-            self._note("your place in the line was gone; you have joined it anew, at its end")
-        return self._show(place)
+            output.complain("your place in the line was gone; you have joined it anew, at its end")
+        shown = (place.position, place.owner.owner if place.owner else None)
+        if shown != self._last:
+            self._last = shown
+            output.hint(words(place))
+        return None
 
     def note_presence(self) -> None:
         if self._is_away:
             self._is_away, self._last = False, None
-            self._note("the server is back")
+            output.complain("the server is back")
 
     def _note_absence(self, place: Place, why: str) -> None:
         if self._is_away:
@@ -101,29 +94,7 @@ class _Line:
         if self._wait < math.inf:
             now = times.now()
             until = f"until {times.clock(now + timedelta(seconds=max(0.0, self._wait - place.waited)), now)}"
-        self._note(f"the server is away ({why}); trying {until}")
-
-    def _note(self, text: str) -> None:
-        self.end()
-        output.complain(text)
-
-    def _show(self, place: Place) -> None:
-        text = words(place)
-        key = (place.position, place.owner.owner if place.owner else None)
-        if self._live:
-            sys.stderr.write(_CLEAR + _cut(text))
-            sys.stderr.flush()
-            self._is_dirty = True
-        elif key != self._last:
-            self._last = key
-            output.hint(text)
-
-    def end(self) -> None:
-        """Remove the progress line."""
-        if self._is_dirty:
-            self._is_dirty = False
-            sys.stderr.write(_CLEAR)
-            sys.stderr.flush()
+        output.complain(f"the server is away ({why}); trying {until}")
 
 
 def words(place: Place) -> str:
@@ -141,16 +112,3 @@ def ordinal(number: int) -> str:
     """Return 1st, 2nd, 3rd, 4th, 11th."""
     teens = 10 < number % 100 < 20  # noqa: PLR2004 - eleventh to nineteenth
     return f"{number}{'th' if teens else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
-
-
-def _cut(text: str) -> str:
-    """Truncate a text to one line of the terminal: a longer one could not be replaced."""
-    try:
-        width = os.get_terminal_size(sys.stderr.fileno()).columns or _WIDTH
-    except OSError:
-        width = _WIDTH
-    if output.cells(text) < width:
-        return text
-    from wcwidth import clip
-
-    return clip(text, 0, max(1, width - 2)).rstrip() + "…"

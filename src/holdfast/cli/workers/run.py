@@ -15,7 +15,6 @@ from holdfast.cli.shared.options import (
     REMEMBER_SECONDS_MAX,
     Duration,
     Job,
-    Whole,
     asks_server,
     attaches,
     from_environment,
@@ -36,7 +35,7 @@ from holdfast.cli.shared.with_command import (
     outer_jobs,
 )
 from holdfast.cli.workers.claim import describe, history_lines
-from holdfast.errors import Deadlock, HoldfastError, JobHeld, LeaseLost, Refused, ServerError
+from holdfast.errors import Deadlock, HoldfastError, JobHeld, LeaseLost, Refused
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,7 +75,7 @@ the command succeeded, and that is not remembered), 126 and 127 as a shell has t
 @click.option("--any", "any_one", is_flag=True, help="Take the first free one of the jobs instead of all of them.")
 @click.option("--grace", type=Duration(), metavar="TIME", default=GRACE_SECONDS, help="From TERM to KILL [10s].")
 @click.option(
-    "-E", "--conflict-exit-code", "conflict", type=Whole(0, 255), metavar="N", help="End with N if it is held."
+    "-E", "--conflict-exit-code", "conflict", type=click.IntRange(0, 255), metavar="N", help="End with N if it is held."
 )
 @click.option(
     "--remember",
@@ -180,7 +179,7 @@ def run_held(
         from holdfast.supervision.supervisor import run_child
 
         claims = tuple(held) if isinstance(held, Claims) else (held,)
-        secret = None if keep_token else _secret_of(server, claims[0])
+        secret = None if keep_token else server.claim_secret(claims[0].job_id, claims[0].lease_id)
         base = environment_with(secret, server.environment)
     except BaseException:
         # Nothing of it ran: the job did not fail.
@@ -200,19 +199,6 @@ def run_held(
         return output.LOST if ended.lost else code
     lost = release(held, "failed" if ended.returncode else None, is_stopped=ended.lost)
     return output.LOST if lost or ended.lost else ended.returncode
-
-
-def _secret_of(server: Holdfast, claim: Claim) -> str:
-    """Return the secret that replaces the token. All jobs of one claim have the same."""
-    try:
-        return server.claim_secret(claim.job_id, claim.lease_id)
-    except Refused as error:
-        if error.code != "not_found":
-            raise
-        raise ServerError(
-            f"the server at {server.url} is older than this command and has no secrets for claims: update it, or let"
-            " the command have your own access token with --keep-token"
-        ) from None
 
 
 def _announce(claims: Sequence[Claim]) -> None:
