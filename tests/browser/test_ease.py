@@ -166,13 +166,13 @@ def test_a_name_from_right_to_left_is_one_piece_everywhere(readers: Readers, ali
 
 
 def test_who_wants_what_is_said_in_this_order(readers: Readers, alice: Api) -> None:
-    """In the lists of who waits for whom, whoever waits comes first, and then what it wants."""
+    """In the table of who waits for whom, the waiter comes first, then the name, then its holder."""
     name = unique("wanted")
     alice.acquired(name, ttl_seconds=60, owner="ana")
     with waiting(alice, name, owner="ben"):
         page = readers.open(callers.OPERATOR, "/ui/waits")
-        item = page.locator(".nested li li", has_text=name)
-        expect(item).to_have_text(re.compile(rf"^\s*ben\s+wants\s+{re.escape(name)}\s*$"))
+        row = page.locator("#graph tbody tr", has_text=name)
+        expect(row).to_have_text(re.compile(rf"^\s*ben\s*{re.escape(name)}\s*ana\s*$"))
 
 
 def test_the_actions_are_one_step_from_the_top(readers: Readers, alice: Api) -> None:

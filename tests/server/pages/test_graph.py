@@ -1,4 +1,4 @@
-"""Who waits for whom: read from the state, drawn, as lists; and the circles that were refused. All of it bounded."""
+"""Who waits for whom: read from the state, and drawn; and the circles that were refused. All of it bounded."""
 
 from __future__ import annotations
 
@@ -10,16 +10,12 @@ from holdfast.server.pages.recent import KEPT_MAX, KEPT_MS, OF_ONE_MAX, Entry, R
 from holdfast.server.pages.waits import (
     LINES_SHOWN,
     NAMES_MAX,
-    NESTED_DEEP_MAX,
-    NESTED_MAX,
     PLACES_SHOWN,
     Edge,
-    Item,
     Knot,
     circles_for,
     draw,
     longest_lines,
-    nest,
     tangle_of,
 )
 from tests.core.bare import Core
@@ -125,12 +121,11 @@ def test_no_two_boxes_overlap() -> None:
 
 
 def test_a_circle_is_drawn_and_marked() -> None:
-    """A circle ends neither the drawing nor the lists, and its closing edge is marked."""
+    """A circle does not end the drawing, and its closing edge is marked."""
     edges = [Edge("a", "x", "b"), Edge("b", "y", "c"), Edge("c", "z", "a"), Edge("d", "x", "b")]
     drawn = draw(knots("a", "b", "c", "d"), edges)
     assert [arrow.closes_circle for arrow in drawn.arrows].count(True) == 1
     assert len(drawn.boxes) == 4
-    assert said(nest(knots("a", "b", "c", "d"), edges)) >= 4
 
 
 def test_several_names_between_two_are_one_arrow() -> None:
@@ -145,31 +140,6 @@ def test_a_long_chain_is_drawn() -> None:
     edges = [Edge(one, "n", other) for one, other in pairwise(keys)]
     drawn = draw(knots(*keys), edges)
     assert len({box.x for box in drawn.boxes}) == 1_000
-    deep, below = 0, nest(knots(*keys), edges)
-    while below:
-        deep, below = deep + 1, below[0].below
-    assert deep == NESTED_DEEP_MAX + 1
-
-
-def said(items: list[Item]) -> int:
-    return sum(1 + said(item.below) for item in items)
-
-
-def test_lists_say_the_same_once() -> None:
-    """Who stands in two lines stands in two lists, and what hangs on it is said in the first."""
-    edges = [Edge("w", "x", "a"), Edge("w", "y", "b"), Edge("v", "z", "w")]
-    first, second = nest(knots("a", "b", "w", "v"), edges)
-    assert [item.knot.key for item in (first, second)] == ["a", "b"]
-    assert first.below[0].below[0].knot.key == "v"
-    assert second.below[0].is_above and second.below[0].below == []
-
-
-def test_lists_are_bounded() -> None:
-    """However tangled, the lists have a bounded number of items, and say what is left out."""
-    edges = [Edge(f"w{one}", f"n{other}", f"h{other}") for one in range(60) for other in range(60)]
-    items = nest(knots(*(f"h{number}" for number in range(60)), *(f"w{number}" for number in range(60))), edges)
-    assert said(items) <= NESTED_MAX + 60
-    assert any(item.left_out for item in items)
 
 
 # Circles that were refused, and all else that is kept for a day.

@@ -55,7 +55,7 @@ def test_waits_are_drawn_and_listed(alice: Api, bob: Api, reader: Visitor) -> No
             assert text in page.words
         hrefs = [said.get("href") for tag, said in page.tags if tag == "a"]
         assert hrefs.count(f"/ui/jobs/{first}") == hrefs.count(f"/ui/jobs/{second}") == 2, (
-            "in the drawing and in a list"
+            "in the drawing and in the table"
         )
 
 

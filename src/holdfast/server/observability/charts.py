@@ -14,7 +14,6 @@ from statistics import fmean
 import msgspec
 
 STEP_MS = 10_000
-"""The time between samples."""
 WIDTH, HEIGHT = 420, 150
 LEFT, RIGHT, TOP, BOTTOM = 52, 414, 8, 124
 """The area of the lines; beside and below it are the scale and the times."""
@@ -55,8 +54,6 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 class Line(msgspec.Struct, frozen=True):
-    """One line of a chart, with its last and highest value in words."""
-
     style: str
     """Its class: `first`, `second`, `third` or `bad`."""
     label: str
@@ -66,15 +63,11 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class Tick(msgspec.Struct, frozen=True):
-    """A mark of the scale: its place, and its text."""
-
     at: float
     text: str
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """A mark of the time axis."""
-
     at: float
     wall_ms: int
 
@@ -204,7 +197,6 @@ _WORST = frozenset({"wait_p99", "commit_p99", "answer_p99", "lag_max"})
 
 
 def draw(samples: Sequence[Sample], span: str) -> Drawn:
-    """Draw the samples of a span, oldest first."""
     if not samples:
         return Drawn(span, None, [], [])
     times = _points([sample.wall_ms for sample in samples], max)

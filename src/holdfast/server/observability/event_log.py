@@ -29,15 +29,12 @@ if TYPE_CHECKING:
 
 LINES_PER_TURN = 100
 LINES_MAX = 100_000
-"""How many lines may wait to be logged."""
 _LOGGED = frozenset({Granted, GrantedMany, Transferred, Ended, SessionEnded, TokenEnded})
 
 log = logging.getLogger("holdfast.events")
 
 
 class EventLog:
-    """Logs the records of one engine."""
-
     def __init__(self, engine: Engine) -> None:
         self._feed = engine.feed
         self._loop = asyncio.get_running_loop()
@@ -48,7 +45,6 @@ class EventLog:
         self._feed.observe(self.note)
 
     def note(self, records: Iterable[Record]) -> None:
-        """Queue durable records."""
         for record in records:
             event = record.event
             if type(event) not in _LOGGED:

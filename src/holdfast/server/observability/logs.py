@@ -45,8 +45,6 @@ _SECRET_IN_PATH = re.compile(rb"(hold[a-z]?_)[A-Za-z0-9_-]+")
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per record."""
-
     def format(self, record: logging.LogRecord) -> str:
         fields: Mapping[str, object] = getattr(record, "fields", {})
         line: dict[str, object] = {
@@ -62,8 +60,6 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """Time, level and message, for people."""
-
     def format(self, record: logging.LogRecord) -> str:
         line = f"{_time(record)} {record.levelname.lower():8} {_escaped(_cut(record.getMessage()))}"
         if record.exc_info and record.levelno < logging.CRITICAL:
@@ -127,11 +123,9 @@ class LogQueue(QueueHandler):
 
     @property
     def dropped(self) -> int:
-        """How many lines were dropped since the start."""
         return self._overflowed + self._unwritten
 
     def start(self) -> None:
-        """Start the writer thread."""
         self.thread.start()
 
     def enqueue(self, record: logging.LogRecord) -> None:

@@ -46,7 +46,6 @@ LOOK_SECONDS = 0.1
 SAMPLES_MAX = 6 * 3_600_000 // STEP_MS
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 KEPT_MS = 1_000
-"""How old the text of `/metrics` may be."""
 STATM = "/proc/self/statm"
 
 Value: TypeAlias = "float | Mapping[str, float] | Spread | None"
@@ -91,16 +90,12 @@ class Sources:
         self.measures = measures or Measures()
         self.counters = Counters()
         self.lags = Spread(LAG_SECONDS)
-        """Seconds by which the event loop was late."""
         self.takeovers = 0
-        """How often this process began to lead."""
         self.engine: Engine | None = None
         """None on a node that does not lead."""
         self.streams: Mapping[str, Any] = {}
-        """By kind."""
         self.connections: Callable[[], int] = int
         self.lines_left_out: Callable[[], int] = int
-        """Dropped log lines."""
         self.role: Callable[[], NodeRole] = self._role_alone
 
     def serve(self, engine: Engine, streams: Mapping[str, Any]) -> None:
@@ -120,8 +115,6 @@ class Sources:
 
 
 class Look(msgspec.Struct):
-    """One reading of everything, made once for all rows."""
-
     sources: Sources
     measures: Measures
     tally: Tally
@@ -138,19 +131,15 @@ def look_at(sources: Sources) -> Look:
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One metric."""
-
     name: str
     kind: _Kind
     help: str
     read: Callable[[Look], Value]
     label: str = ""
     values: tuple[str, ...] = ()
-    """Every value of the label."""
 
     @property
     def samples(self) -> tuple[str, ...]:
-        """The names under which Prometheus knows it."""
         if self.kind == "histogram":
             return f"{self.name}_bucket", f"{self.name}_count", f"{self.name}_sum"
         return (self.name,)
@@ -185,7 +174,6 @@ def _of_engine(count: Callable[[Engine], float]) -> Callable[[Look], Value]:
 
 
 def processor_seconds() -> float:
-    """Return the processor time of this process."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 
@@ -324,8 +312,6 @@ ROWS: tuple[Row, ...] = (
 
 
 class Text:
-    """The text of `/metrics`."""
-
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
         self._made_ms: int | None = None
@@ -358,7 +344,6 @@ def _family(row: Row, value: Value) -> Metric:
 
 
 def _buckets(spread: Spread) -> Iterator[tuple[str, float]]:
-    """Yield each bound with the number of values at or below it."""
     count = 0
     for bound, here in zip((*spread.bounds, float("inf")), spread.counts, strict=True):
         count += here
@@ -366,7 +351,6 @@ def _buckets(spread: Spread) -> Iterator[tuple[str, float]]:
 
 
 def bound_text(bound: float) -> str:
-    """Return a bound as the label `le` has it."""
     return "+Inf" if bound == float("inf") else repr(bound)
 
 
@@ -491,7 +475,6 @@ class Meter:
 
 
 def as_markdown() -> str:
-    """Return the table of the guide."""
     lines = ["| name | kind | tells |", "|---|---|---|"]
     for row in ROWS:
         # One span of code: two that touch are shown with their backticks.

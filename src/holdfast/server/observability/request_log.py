@@ -39,8 +39,6 @@ log = logging.getLogger("holdfast.requests")
 
 
 class Observer(Protocol):
-    """Sees requests."""
-
     def begin(self, request: Request, route: str) -> Ended:
         """Called when a request arrives. `route` is the path of its row in the table; empty if there is none."""
 
@@ -49,8 +47,6 @@ class Observer(Protocol):
 
 
 class RequestLog:
-    """Logs one line per request."""
-
     def __init__(self, clock: Clock, proxies: Proxies) -> None:
         self._read_ms = clock.monotonic_ms
         self._proxies = proxies
@@ -80,8 +76,6 @@ class RequestLog:
 
 
 class _Observed:
-    """One request, until it is over."""
-
     __slots__ = ("_ended", "_principal_of", "_request", "is_over", "principal", "status")
 
     def __init__(self, request: Request, ended: list[Ended], principal_of: Callable[[Request], str | None]) -> None:
@@ -104,8 +98,6 @@ class _Observed:
 
 
 class Observing:
-    """All observers of a server."""
-
     def __init__(self, observers: Sequence[Observer]) -> None:
         self._observers = observers
 

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from holdfast.server.pages.recent import Entry
     from holdfast.server.render import Answered
 
-# Nodes.
-
 
 def nodes(api: Api, call: Call) -> None:
     """GET /ui/nodes. What is told is what `GET /nodes` and `GET /health` tell."""
@@ -47,15 +45,11 @@ def nodes(api: Api, call: Call) -> None:
     api.answer_later(call, look)
 
 
-# Metrics.
-
-
 NUMBERS_QUERY = {"span": "How far back: 15m, 1h or 6h; 1h unless told."}
 _OK = 200
 
 
 def numbers(api: Api, call: Call) -> None:
-    """GET /ui/numbers."""
 
     async def look() -> Answered:
         now: Moment = await api.engine.look(lambda _state, now: now)
@@ -66,7 +60,6 @@ def numbers(api: Api, call: Call) -> None:
 
 
 def drawn(api: Api, call: Call) -> None:
-    """GET /ui/numbers/drawn."""
 
     def view(_state: State, now: Moment) -> Answered:
         body = {"now": now.wall_ms, "drawn": api.meter.series.drawn(call.query.get("span", ""))}
@@ -75,17 +68,12 @@ def drawn(api: Api, call: Call) -> None:
     api.read(call, view)
 
 
-# Access tokens.
-
-
 SHOWN = 100
 TOKENS_QUERY = {"after": "Only names after this one: the next page.", "did": "What was just done."}
 _read = msgspec.json.Decoder(TokenReply).decode
 
 
 class Token(msgspec.Struct, frozen=True):
-    """One access token with what hangs on it."""
-
     told: TokenReply
     holds: int
     sessions: int
@@ -95,7 +83,6 @@ class Token(msgspec.Struct, frozen=True):
 
 
 def tokens(api: Api, call: Call) -> None:
-    """GET /ui/tokens."""
     picked = picked_for(api, call.caller, {"limit": str(SHOWN), "after": call.query.get("after", "")})
 
     def view(state: State, now: Moment) -> tuple[list[Token], list[Entry[str]], Moment]:

@@ -48,11 +48,9 @@ class Documents:
         self._operations = operations
 
     def docs(self, _api: Api, call: Call) -> None:
-        """GET /docs."""
         call.answer((_OK, self._page, (*HEADERS, NO_REFERRER)))
 
     def openapi_json(self, _api: Api, call: Call) -> None:
-        """GET /openapi.json."""
         call.answer((_OK, self._openapi, ()))
 
     def openapi_yaml(self, _api: Api, call: Call) -> None:

@@ -101,7 +101,6 @@ def page_of(page: HistoryPage, name: str, *, offset: int = 0, before: int | None
 
 
 def happened(record: Record, told: Told) -> Happened:
-    """Return one row of the table."""
     change = said(record.seq, record.wall_ms, "", told)
     event, reason = change.event, change.reason
     if event == "released" and reason == "failed":
@@ -159,9 +158,6 @@ def story_of(page: Page, live: Lease | None, *, is_newest: bool) -> Story:
     return story
 
 
-# The timeline.
-
-
 WIDTH = 1_000
 """Of the drawing, in its own units. The page stretches it."""
 BAR_WIDTH_MIN = 3
@@ -182,8 +178,6 @@ _STEPS_MS = (
 
 
 class Bar(msgspec.Struct, frozen=True):
-    """A lease or a wait, with its place."""
-
     of: Span
     x: float
     y: int
@@ -200,8 +194,6 @@ class Tick(msgspec.Struct, frozen=True):
 
 
 class Drawing(msgspec.Struct, frozen=True):
-    """Everything in the drawing."""
-
     bars: list[Bar]
     waits: list[Bar]
     ticks: list[Tick]

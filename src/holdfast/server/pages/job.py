@@ -34,13 +34,12 @@ from holdfast.server.pages.rows import gone_of, row_of
 
 if TYPE_CHECKING:
     from holdfast.core.state import State
-    from holdfast.core.values import Lease, Moment
+    from holdfast.core.values import Done, Lease, Moment
     from holdfast.server.api import Api, Show
     from holdfast.server.operations.call import Call
     from holdfast.server.render import Answered
 
 LINE_SHOWN = 100
-"""How many of a queue are on one page."""
 LINKS_SHOWN = 12
 """How many links of a chain are shown; of the rest only how many there are."""
 
@@ -94,11 +93,7 @@ def state_of(state: State, now: Moment, name: str) -> str:
     return "unknown" if slot is EMPTY and name not in state.index.lines else "free"
 
 
-# The page.
-
-
 RECORDS = 100
-"""How many records of history one page shows at most."""
 QUERY = {
     "name": "The job, where its name cannot stand in a path.",
     "before": "Only records before this number: the next page of history.",
@@ -173,9 +168,6 @@ def _number(text: str | None) -> int | None:
     return int(text) or None if text is not None and _NUMBER.fullmatch(text) else None
 
 
-# Its forms.
-
-
 REVOKE, REOPEN, TRANSFER = "revoke", "reopen", "transfer"
 _CONFLICT, _UNPROCESSABLE = 409, 422
 _CHANGED = "Nothing was done: this job has changed since you looked. What is so now stands below."
@@ -185,21 +177,19 @@ _NO_OWNER = f"Nothing was done: name the new owner, in 1 to {OWNER_CHARS_MAX} ch
 
 
 def revoke(api: Api, call: Call) -> None:
-    """POST /ui/jobs/{name}/revoke."""
-    reason, lease = _field(call, "reason"), api.engine.state.lease_of(call.item)
-    mark = fingerprint(call.request, call.item, (REVOKE, reason))
-    if not _is_wrong(api, call, REVOKE, mark, token=None if lease is None else lease.token):
-        principal, key = call.caller.principal, _key(call)
+    lease = api.engine.state.lease_of(call.item)
+    mark = _checked(api, call, REVOKE, lease)
+    if mark is not None:
+        principal, reason, key = call.caller.principal, _field(call, "reason"), _key(call)
         command = Revoke(name=call.item, principal=principal, reason=reason, key=key, fingerprint=mark)
         api.submit(call, command, {Released: _shows("revoked")})
 
 
 def reopen(api: Api, call: Call) -> None:
-    """POST /ui/jobs/{name}/reopen."""
-    reason, done = _field(call, "reason"), api.engine.state.slots.get(call.item, EMPTY).done
-    mark = fingerprint(call.request, call.item, (REOPEN, reason))
-    if not _is_wrong(api, call, REOPEN, mark, token=None if done is None else done.token):
-        principal, key = call.caller.principal, _key(call)
+    done = api.engine.state.slots.get(call.item, EMPTY).done
+    mark = _checked(api, call, REOPEN, done)
+    if mark is not None:
+        principal, reason, key = call.caller.principal, _field(call, "reason"), _key(call)
         command = Reopen(name=call.item, principal=principal, reason=reason, key=key, fingerprint=mark)
         api.submit(call, command, {OpenAgain: _shows("reopened")})
 
@@ -207,9 +197,8 @@ def reopen(api: Api, call: Call) -> None:
 def transfer(api: Api, call: Call) -> None:
     """POST /ui/jobs/{name}/transfer, as an operator: the page knows no lease id, so it proves no claim."""
     reason, to_owner = _field(call, "reason"), _field(call, "to_owner")
-    lease = api.engine.state.lease_of(call.item)
-    mark = fingerprint(call.request, call.item, (TRANSFER, to_owner, reason))
-    if _is_wrong(api, call, TRANSFER, mark, token=None if lease is None else lease.token):
+    mark = _checked(api, call, TRANSFER, api.engine.state.lease_of(call.item), to_owner)
+    if mark is None:
         return
     if not 0 < len(to_owner) <= OWNER_CHARS_MAX:
         show(api, call, Tried(TRANSFER, _NO_OWNER, _UNPROCESSABLE, reason, to_owner))
@@ -227,13 +216,15 @@ def transfer(api: Api, call: Call) -> None:
     api.submit(call, command, {HandedOver: _shows("transferred")})
 
 
-def _is_wrong(api: Api, call: Call, verb: str, mark: str, *, token: int | None) -> bool:
-    """Show the page again, and tell so, if the form cannot be meant: without a reason, or for another lease.
+def _checked(api: Api, call: Call, verb: str, about: Lease | Done | None, *parts: str) -> str | None:
+    """Return the fingerprint of a form. If it is without a reason or for another lease, show the page again instead.
 
     One that was sent before is decided: its key knows what became of it, if the rest of it is the same.
     """
     reason = _field(call, "reason")
+    mark = fingerprint(call.request, call.item, (verb, *parts, reason))
     sent = api.engine.state.memos.get((call.caller.principal, _key(call)))
+    token = None if about is None else about.token
     if not 0 < len(reason) <= REASON_CHARS_MAX:
         problem, status = _NO_REASON, _UNPROCESSABLE
     elif sent is not None and sent.fingerprint != mark:
@@ -241,9 +232,9 @@ def _is_wrong(api: Api, call: Call, verb: str, mark: str, *, token: int | None) 
     elif sent is None and str(token) != call.body.get("token"):
         problem, status = _CHANGED, _CONFLICT
     else:
-        return False
+        return mark
     show(api, call, Tried(verb, problem, status, reason, _field(call, "to_owner")))
-    return True
+    return None
 
 
 def _field(call: Call, name: str) -> str:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -39,21 +40,16 @@ LOOKED_AT_MAX = 10_000
 SLICE_ROWS = 50
 """How many names are looked at before other requests are served: about a millisecond."""
 SEARCH_CHARS_MAX = 512
-"""A longer search is cut."""
 TERMS_MAX = 16
-"""Further terms are ignored."""
 FIRST_JOB = "my-first-job"
 _HOST = re.compile(rb"[A-Za-z0-9.:\[\]-]{1,255}")
-"""What may be in a command that the reader copies."""
 _TERM = re.compile(r'(?:(prefix|owner|label):)?(?:"([^"]*)"?|(\S+))')
 _UNFINISHED = frozenset({"prefix:", "owner:", "label:"})
 """Terms whose value is still being typed."""
 
 
 class Search(msgspec.Struct, frozen=True):
-    prefix: str = ""
-    outside: bool = False
-    """Whether two prefixes were given of which neither begins with the other: nothing can match."""
+    prefixes: tuple[str, ...] = ()
     owners: tuple[str, ...] = ()
     labels: tuple[tuple[str, str | None], ...] = ()
     words: tuple[str, ...] = ()
@@ -63,13 +59,12 @@ class Search(msgspec.Struct, frozen=True):
         return not (self.owners or self.labels or self.words)
 
     def fits(self, row: Row) -> bool:
-        if self.outside or not row.name.startswith(self.prefix):
-            return False
         if self.is_of_names_alone:
-            return True
+            return all(map(row.name.startswith, self.prefixes))
         owner, text = row.owner.lower(), _text_of(row) if self.words else ""
         return (
-            all(owner.startswith(each) for each in self.owners)
+            all(map(row.name.startswith, self.prefixes))
+            and all(map(owner.startswith, self.owners))
             and all(key in row.labels and value in {None, row.labels[key]} for key, value in self.labels)
             and all(word in text for word in self.words)
         )
@@ -83,19 +78,16 @@ def _text_of(row: Row) -> str:
 
 
 def read_search(text: str) -> Search:
-    prefix, outside = "", False
+    prefixes: list[str] = []
     owners: list[str] = []
     labels: list[tuple[str, str | None]] = []
     words: list[str] = []
-    for number, term in enumerate(_TERM.finditer(text[:SEARCH_CHARS_MAX])):
+    for term in islice(_TERM.finditer(text[:SEARCH_CHARS_MAX]), TERMS_MAX):
         kind, value = term[1], term[2] if term[2] is not None else term[3] or ""
-        if number >= TERMS_MAX:
-            break
         if not value or (kind is None and value in _UNFINISHED):
             continue
         if kind == "prefix":
-            outside = outside or not (value.startswith(prefix) or prefix.startswith(value))
-            prefix = max(prefix, value, key=len)
+            prefixes.append(value)
         elif kind == "owner":
             owners.append(value.lower())
         elif kind == "label":
@@ -103,19 +95,17 @@ def read_search(text: str) -> Search:
             labels.append((key, wanted if colon else None))
         else:
             words.append(value.lower())
-    return Search(prefix, outside, tuple(owners), tuple(labels), tuple(words))
+    return Search(tuple(prefixes), tuple(owners), tuple(labels), tuple(words))
 
 
 def prefix_for(caller: Caller, search: Search) -> str | None:
     """Return the prefix that a search walks; None if the caller may see nothing of it."""
-    own = caller.prefix or ""
-    meets = own.startswith(search.prefix) or search.prefix.startswith(own)
-    return max(own, search.prefix, key=len) if meets and not search.outside else None
+    prefixes = (caller.prefix or "", *search.prefixes)
+    longest = max(prefixes, key=len)
+    return longest if all(map(longest.startswith, prefixes)) else None
 
 
 class RowsReply(msgspec.Struct, omit_defaults=True):
-    """A page of rows, in the order of their names."""
-
     seq: int
     """The state is at least this new: stream frames of a later record are newer."""
     now: int
@@ -132,7 +122,6 @@ class RowPage:
     def __init__(self, caller: Caller, search: Search, after: str, limit: int) -> None:
         self._own, self._prefix, self._search = caller.prefix or "", prefix_for(caller, search), search
         self._reached = after
-        """The last name that was looked at."""
         self._looked_at = 0
         self._page = paging.Page(limit)
         self._reply: RowsReply | None = None
@@ -165,7 +154,6 @@ class RowPage:
 
 
 def rows(api: Api, call: Call) -> None:
-    """GET /ui/rows."""
     query = call.query
     page = RowPage(call.caller, read_search(query.get("q", "")), query.get("after", ""), int(query["limit"]))
 

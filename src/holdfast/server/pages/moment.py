@@ -49,7 +49,6 @@ _CLOCK = re.compile(r"([01]?[0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9])?")
 
 
 def show(api: Api, call: Call) -> None:
-    """GET / with a moment."""
     query: dict[str, str] = call.query
     search = read_search(query.get("q", ""))
     prefix = prefix_for(call.caller, search)
@@ -164,7 +163,6 @@ def _address(query: dict[str, str], **more: str) -> str:
 
 
 def marks(api: Api, call: Call) -> None:
-    """GET /ui/marks."""
     before = call.query.get("before")
     wanted = HistoryQuery(badly=True, before_seq=None if before is None else number_of(before, "before"), limit=MARKS)
     prefix = call.caller.prefix or ""

@@ -15,7 +15,6 @@ import msgspec
 KEPT_MAX = 100
 OF_ONE_MAX = 20
 KEPT_MS = 86_400_000
-"""A day, by the clock that only moves forward."""
 
 T = TypeVar("T")
 
@@ -53,7 +52,6 @@ class Recent(Generic[T]):
         self._entries[place] = entry
 
     def newest_first(self, now_ms: int) -> list[Entry[T]]:
-        """Return what is kept."""
         self._forget(now_ms)
         return list(reversed(self._entries.values()))
 
@@ -66,7 +64,6 @@ class Recent(Generic[T]):
             del self._entries[place]
 
     def _make_room(self, principal: str) -> None:
-        """Drop one if there is no room for one more."""
         owned = Counter(whose for whose, _ in self._entries)
         giver = principal if owned[principal] >= OF_ONE_MAX else None
         if giver is None and len(self._entries) >= KEPT_MAX:

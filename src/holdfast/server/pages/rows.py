@@ -40,8 +40,6 @@ FIELDS_KEPT = 1_024
 
 
 class Row(msgspec.Struct, omit_defaults=True):
-    """A held name."""
-
     name: str
     owner: str
     """The owner; for a claim that named none, how people are shown its holder."""
@@ -54,14 +52,11 @@ class Row(msgspec.Struct, omit_defaults=True):
     line: int = 0
     """How many wait for it, including those whose request is away for the moment."""
     unnamed: bool = False
-    """Whether the claim named no owner."""
     note: str = ""
     labels: Labels = {}
     fields: tuple[tuple[str, str], ...] = ()
-    """The metadata, as keys and values."""
     session: str = ""
     bound: bool = False
-    """Whether it ends with its session."""
     own: int = 0
     """When it would end if its session did not end before."""
 
@@ -71,8 +66,6 @@ Beat = tuple[str, int, int, int, int, int]
 
 
 class Gone(msgspec.Struct, omit_defaults=True):
-    """A name that nobody holds."""
-
     name: str
     how: str = ""
     """`released`, `done`, `expired`, `revoked`, `session_ended`; empty if no end is known."""
@@ -84,20 +77,16 @@ class Gone(msgspec.Struct, omit_defaults=True):
 
 
 class Totals(msgspec.Struct, frozen=True):
-    """The counts in the head of the page, for readers who may see all names."""
-
     jobs: int
     waiting: int
     sessions: int
 
 
 def totals_of(state: State) -> Totals:
-    """Count."""
     return Totals(len(state.index.held), len(state.tickets), len(state.sessions))
 
 
 def row_of(name: str, lease: Lease, state: State, now: Moment) -> Row:
-    """Show a held name."""
     _, token, beat_wall_ms, until_wall_ms, ttl_ms, own_wall_ms = beat_of(name, lease, state, now)
     return Row(
         name,
@@ -144,7 +133,6 @@ def beat_of(name: str, lease: Lease, state: State, now: Moment) -> Beat:
 
 
 def gone_of(name: str, state: State, now: Moment) -> Gone:
-    """Show a name that nobody holds."""
     slot = state.slots.get(name, EMPTY)
     done, end = slot.done, slot.last_end
     if done is not None and done.until_ms > now.ms:
@@ -154,9 +142,6 @@ def gone_of(name: str, state: State, now: Moment) -> Gone:
     owner = end.owner or shown_as(end.by if end.how == "released" else end.whose)
     by = "" if end.how == "released" else end.by or ""
     return Gone(name, end.how, owner, by, end.reason or "", end.token, end.wall_ms)
-
-
-# In words.
 
 
 def name_parts(name: str) -> tuple[str, str]:

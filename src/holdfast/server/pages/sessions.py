@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from holdfast.server.render import Answered
 
 SHOWN = 100
-"""How many sessions, names or waits are on one page."""
 OWNERS_SHOWN = 50
 OWNERS_LOOKED_AT_MAX = 1_000
 LIST_QUERY = {"token": "Whose sessions.", "from": "The first to show, counted from the newest."}
@@ -35,8 +34,6 @@ ONE_QUERY = {"after": "Only names after this one: the next page."}
 
 
 class Run(msgspec.Struct, frozen=True):
-    """One session, and how much it has."""
-
     session: Session
     until_ms: int
     """Wall time."""
@@ -51,7 +48,6 @@ def run_of(session: Session, state: State, now: Moment) -> Run:
 
 
 def sessions(api: Api, call: Call) -> None:
-    """GET /ui/sessions."""
     caller = call.caller
     start = call.query.get("from", "")
     first = int(start) if start.isdecimal() and start.isascii() and len(start) <= len(str(paging.LIMIT_MAX)) else 0
@@ -79,7 +75,6 @@ def sessions(api: Api, call: Call) -> None:
 
 
 def session(api: Api, call: Call) -> None:
-    """GET /ui/sessions/{id}."""
     caller, session_id, after = call.caller, call.item, call.query.get("after", "")
     if caller.session not in {None, session_id}:
         raise _unknown()

@@ -52,12 +52,8 @@ _FROM_PAGE = "Sign in at the page itself: this form came from elsewhere, or your
 _OTHER_SECRET = "This is the secret of a session or of a claim. Sign in with an access token."  # noqa: S105 - a text
 
 
-# The sign-in page.
-
-
 @cache
 def _bytes() -> bytes:
-    """Return the sign-in page, with two places to write into."""
     return environment().get_template("sign_in.html").render().encode()
 
 
@@ -117,16 +113,11 @@ def _way_back(request: Request) -> str:
         return "/"
 
 
-# Handlers.
-
-
 def show(_api: Api, call: Call) -> None:
-    """GET /ui/sign-in, of somebody who is signed in already."""
     call.answer(redirect("/"))
 
 
 def sign_in(api: Api, call: Call) -> None:
-    """POST /ui/sign-in."""
     request = call.request
     if not api.origins.is_same(request):
         raise Problem("forbidden", _FROM_PAGE)
@@ -149,13 +140,11 @@ def sign_in(api: Api, call: Call) -> None:
 
 
 def sign_out(api: Api, call: Call) -> None:
-    """POST /ui/sign-out."""
     is_safe = api.origins.is_safe(call.request)
     api.read(call, lambda _state, _now: redirect("/", cookies.forgotten_by(call.request.headers, is_safe=is_safe)))
 
 
 def here(api: Api, call: Call) -> None:
-    """GET /ui/here."""
     caller = call.caller
     if caller is NOBODY:
         call.answer(_NOT_HERE)

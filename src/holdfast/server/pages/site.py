@@ -78,12 +78,7 @@ SLICE_PIECES = 300
 _OK = 200
 
 
-# Pages.
-
-
 class Me(msgspec.Struct, frozen=True):
-    """The reader of a page, as templates see it."""
-
     name: str
     scopes: list[str]
     prefix: str | None
@@ -142,7 +137,6 @@ def problem_page(problem: Problem, request: Request) -> Answered:
 
 
 def redirect(to: str, *fields: tuple[bytes, bytes]) -> Answered:
-    """Return the answer that leads a browser elsewhere, after it has sent a form."""
     return 303, b"", (*HEADERS, NO_REFERRER, (b"location", to.encode("ascii")), *fields)
 
 
@@ -192,7 +186,6 @@ def compiled() -> jinja2.Environment:
 
 
 def by_page(api: Api, operation: Operation) -> Reader:
-    """For a page, and for a form on one. `query` and `body` of the call are dictionaries of texts."""
     scope, refusal = operation.scope or "read", operation.refusal
     read_item = read_uuid_segment if "{id}" in operation.path else read_segment
     is_name, takes_form = operation.path.startswith("/ui/jobs/{name}"), operation.method == "POST"
@@ -232,12 +225,7 @@ def read_form(request: Request) -> dict[str, str]:
     return {field: value.replace("\r\n", "\n") for field, value in reversed(fields_of(request))}
 
 
-# Static files.
-
-
 class Files(msgspec.Struct, frozen=True):
-    """Every file that pages load, with its media type, and the version of all together."""
-
     version: str
     by_name: dict[str, tuple[bytes, bytes]]
 

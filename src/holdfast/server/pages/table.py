@@ -24,13 +24,11 @@ _HTML = "text/html"
 
 
 def _view(method: str, path: str, handler: Handler, summary: str, *, scope: str = "read", **more: Any) -> Operation:  # noqa: ANN401 - fields of a row
-    """Return the row of a page, or of a form on one."""
     row: dict[str, Any] = {"replies": {200: _HTML}, "refusal": signin.refusal, "in_documents": False, **more}
     return Operation(method, path, signin.inside(handler), summary, scope=scope, reader=by_page, **row)
 
 
 def _data(path: str, handler: Handler, summary: str, media_type: str = "application/json", **more: Any) -> Operation:  # noqa: ANN401 - fields of a row
-    """Return the row of what a page's script asks for."""
     return Operation("GET", path, handler, summary, scope="read", in_documents=False, replies={200: media_type}, **more)
 
 
@@ -40,7 +38,6 @@ def _nowhere(_api: Api, call: Call) -> None:
 
 
 def _jobs(api: Api, call: Call) -> None:
-    """GET /: the jobs, now or at a moment."""
     (moment.show if call.query.get("at") else jobs.show)(api, call)
 
 

@@ -1,4 +1,4 @@
-"""GET /ui/waits: who waits for whom, drawn and as nested lists, and the circular waits refused in the last day.
+"""GET /ui/waits: who waits for whom, drawn and as a table, and the circular waits refused in the last day.
 
     ┌──────────┐  schema   ┌──────────┐  deploy   ┌──────────┐
     │   cem    │ ◄──────── │   ben    │ ◄──────── │   ana    │
@@ -43,15 +43,10 @@ if TYPE_CHECKING:
     WaitsFor = dict[str, dict[str, list[str]]]
     """By waiter and holder the names between them."""
 
-# The drawing, and the same as lists.
-
 
 BOX_WIDTH, BOX_HEIGHT = 200, 44
 COLUMN_GAP, ROW_GAP = 120, 14
 MARGIN = 8
-NESTED_MAX = 200
-"""How many items the nested lists have at most: an owner in many queues is in many lists."""
-NESTED_DEEP_MAX = 30
 
 
 class Knot(msgspec.Struct, frozen=True):
@@ -71,8 +66,6 @@ class Edge(msgspec.Struct, frozen=True):
 
 
 class Box(msgspec.Struct, frozen=True):
-    """A knot with its place."""
-
     knot: Knot
     x: int
     y: int
@@ -97,20 +90,7 @@ class Drawing(msgspec.Struct, frozen=True):
     height: int
 
 
-class Item(msgspec.Struct, frozen=True):
-    """One place in the nested lists: a knot, for which name of the one above it waits, and who waits for it."""
-
-    knot: Knot
-    name: str | None
-    below: list[Item]
-    is_above: bool = False
-    """It is higher up with everything below it, or is part of a circle: its waiters are not repeated here."""
-    left_out: int = 0
-    """How many below it are not shown."""
-
-
 def draw(knots: Iterable[Knot], edges: Sequence[Edge]) -> Drawing:
-    """Lay the graph out in columns."""
     by_key = {knot.key: knot for knot in knots}
     waits_for: WaitsFor = {key: {} for key in by_key}
     for edge in edges:
@@ -140,35 +120,6 @@ def draw(knots: Iterable[Knot], edges: Sequence[Edge]) -> Drawing:
     width = max((box.x + box.width for box in boxes.values()), default=MARGIN) + MARGIN
     height = max((box.y + box.height for box in boxes.values()), default=MARGIN) + MARGIN
     return Drawing(list(boxes.values()), arrows, width, height)
-
-
-def nest(knots: Iterable[Knot], edges: Sequence[Edge]) -> list[Item]:
-    """Return the same as lists: first those who wait for nobody, and below each who waits for it."""
-    by_key = {knot.key: knot for knot in knots}
-    waiters: dict[str, list[Edge]] = {}
-    for edge in edges:
-        waiters.setdefault(edge.holder, []).append(edge)
-    waits = {edge.waiter for edge in edges}
-    seen: set[str] = set()
-    room = NESTED_MAX
-
-    def item(key: str, name: str | None, deep: int = 0) -> Item:
-        nonlocal room
-        room -= 1
-        if key in seen:
-            return Item(by_key[key], name, [], is_above=key in waiters)
-        seen.add(key)
-        below: list[Item] = []
-        those = waiters.get(key, [])
-        for edge in those:
-            if room <= 0 or deep >= NESTED_DEEP_MAX:
-                break
-            below.append(item(edge.waiter, edge.name, deep + 1))
-        return Item(by_key[key], name, below, left_out=len(those) - len(below))
-
-    found = [item(key, None) for key in by_key if key not in waits]
-    # The rest is part of a circle, or waits for one.
-    return found + [item(key, None) for key in by_key if key not in seen and room > 0]
 
 
 def _depths(waits_for: WaitsFor) -> tuple[dict[str, int], set[tuple[str, str]]]:
@@ -205,9 +156,6 @@ def _arrow(waiter: Box, holder: Box, names: list[str], *, closes_circle: bool) -
     path = f"M{from_x} {from_y}C{from_x - bend} {from_y} {to_x + bend} {to_y} {to_x} {to_y}"
     # The names are in the gap before the waiter: elsewhere boxes may be in the way.
     return Arrow(names, path, from_x - COLUMN_GAP + 4, from_y - 6, closes_circle)
-
-
-# The state as a graph.
 
 
 LOOKED_AT_MAX = 5_000
@@ -291,9 +239,6 @@ def _key(holder: Holder) -> str:
     return "\n".join((holder[0], holder[1], holder[2] or ""))
 
 
-# The page.
-
-
 def circles_for(entries: Iterable[Entry[tuple[str, ...]]], prefix: str) -> list[tuple[tuple[str, ...], object]]:
     """Return the refused circles that a reader may see, with the path as it may see it.
 
@@ -312,7 +257,6 @@ def circles_for(entries: Iterable[Entry[tuple[str, ...]]], prefix: str) -> list[
 
 
 def waits(api: Api, call: Call) -> None:
-    """GET /ui/waits."""
     prefix = call.caller.prefix or ""
 
     def view(state: State, now: Moment) -> tuple[list[str], int, int, list[Knot], list[Edge], Moment]:
@@ -322,6 +266,7 @@ def waits(api: Api, call: Call) -> None:
     async def look() -> Answered:
         seq = api.engine.state.seq
         names, lines, left_out, knots, edges, now = await api.engine.look(view)
+        label = {knot.key: knot.label for knot in knots}
         return await site.page(
             api,
             call,
@@ -330,7 +275,7 @@ def waits(api: Api, call: Call) -> None:
             "waits",
             seq=seq,
             drawing=draw(knots, edges),
-            nested=nest(knots, edges),
+            edges=[(label[edge.waiter], edge.name, label[edge.holder]) for edge in edges],
             lines=lines,
             lines_shown=len(names),
             left_out=left_out,

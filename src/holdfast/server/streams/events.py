@@ -38,9 +38,7 @@ if TYPE_CHECKING:
 PAGE = 500
 """How many records are read from the journal at once; the journal bounds their bytes."""
 NEAR = 100
-"""How many records behind a reader may be to listen."""
 SLICE_RECORDS = 500
-"""How many records a reader looks at before others are served."""
 
 
 def events(api: Api, call: Call) -> Events:
@@ -99,7 +97,6 @@ class Events(Stream):
                     yield frames
 
     async def _newest(self) -> int:
-        """Return the number of the newest record, once that is durable."""
         seq: int = await self._api.engine.look(lambda state, _now: state.seq)
         return seq
 

@@ -47,7 +47,6 @@ _OK = 200
 
 
 def check_ids(body: FollowBody) -> None:
-    """Check the ids in a body, and normalise them."""
     body.leases = {name: read_uuid(lease_id, "an id in leases") for name, lease_id in body.leases.items()}
     body.sessions = [read_uuid(session_id, "an id in sessions") for session_id in body.sessions]
 
@@ -59,7 +58,6 @@ def follow(api: Api, call: Call) -> Follow:
 
 
 def add(api: Api, call: Call) -> None:
-    """POST /followers/{id}."""
     _check_count(api, call.body)
     stream = api.followed.get(call.item)
     if not isinstance(stream, Follow) or not stream.is_of(call.caller):

@@ -47,7 +47,6 @@ ENTRY_BYTES = 400
 CHANGE_BYTES = 100
 """About what a change costs that is not encoded."""
 SLICE_CHANGES = 500
-"""How many changes are looked at in one iteration of the loop."""
 SMALL_CHANGES = 16
 """A record of so few changes is looked at immediately."""
 
@@ -96,15 +95,11 @@ class Ids(msgspec.Struct, frozen=True):
 
 
 def parse_id(text: str) -> EventCursor:
-    """Read an id. Raises `Problem`."""
     count, dot, seq = text.rpartition(".")
     parts = (count, seq) if dot else ("0", seq)
     if not all(part.isascii() and part.isdigit() and len(part) <= DIGITS_MAX for part in parts):
         raise Problem("invalid_input", "after and Last-Event-ID are the number of a record, or the id of an event.")
     return EventCursor(int(parts[0]), int(parts[1]))
-
-
-# Frames.
 
 
 class Newest(Generic[K, V]):
@@ -145,11 +140,8 @@ class Seen:
         self._looked_at = 0
         """How many changes of the whole record were looked at."""
         self.changes: Changes = []
-        """The visible ones."""
         self.ends: list[int] = []
-        """Where each part ends among them."""
         self.is_known = not whole
-        """Whether all parts were found."""
 
     def look(self, parts: Parts) -> None:
         """Look at the next slice: first for visible changes, then for the end of a part. Keep the first parts."""
@@ -249,7 +241,6 @@ class Frames:
         return b'%bevent: change\ndata: {"seq":%d,%b"changes":[%b]}\n\n' % (begin, seen.seq, which, part)
 
     def clear(self) -> None:
-        """Called when nobody reads any more."""
         self._seen.clear()
         self._parts.clear()
         self._newest = 0, []

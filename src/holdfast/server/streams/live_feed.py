@@ -36,11 +36,9 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import msgspec
-
 from holdfast.engine.build import JournalError
 from holdfast.engine.feed import Touched
-from holdfast.server.pages.rows import Totals, beat_of, gone_of, row_of, totals_of
+from holdfast.server.pages.rows import beat_of, gone_of, row_of, totals_of
 from holdfast.server.render import encode
 from holdfast.server.streams.stream import WRITE_BYTES, Stream
 
@@ -60,9 +58,7 @@ log = logging.getLogger("holdfast.server")
 FIRST_SECONDS = 0.02
 """How long to gather after the first change: on a quiet server a claim is seen immediately."""
 GATHER_SECONDS = 0.18
-"""How long to gather after that."""
 NAMES_MAX = 1_000
-"""How many names are looked at in one round."""
 SLICE_NAMES = 50
 SLICE_BYTES = 64 * 1024
 SLICE_SESSIONS = 20
@@ -78,23 +74,13 @@ time, and the next look begins when all were woken.
 STOOD_MS_MAX = 1_000
 """Beyond it the wall clock was set, or the server was suspended: all readers load all ends again."""
 TRY_AGAIN_SECONDS = 1.0
-"""How long to rest after the store failed."""
 
 
-class Head(msgspec.Struct, frozen=True):
-    """As of when something was seen."""
-
-    seq: int
-    now: int
-    """Wall time in milliseconds: by it a browser corrects its own clock."""
-    stood_ms: int
-    """How far the wall clock is ahead of authority time. If it changes, the ends sent so far are wrong."""
-    totals: Totals
-
-    def frame(self, shown: Shown, *, is_all: bool) -> bytes:
-        totals = b',"totals":%b' % encode(self.totals) if is_all else b""
-        parts = b"".join(b',"%b":[%b]' % (kind.encode(), b",".join(items)) for kind, items in shown.items())
-        return b'event: rows\ndata: {"seq":%d,"now":%d%b%b}\n\n' % (self.seq, self.now, totals, parts)
+def _frame(state: State, now: Moment, shown: Shown, *, is_all: bool) -> bytes:
+    """Return a frame of what was seen. By `now` a browser corrects its own clock."""
+    totals = b',"totals":%b' % encode(totals_of(state)) if is_all else b""
+    parts = b"".join(b',"%b":[%b]' % (kind.encode(), b",".join(items)) for kind, items in shown.items())
+    return b'event: rows\ndata: {"seq":%d,"now":%d%b%b}\n\n' % (state.seq, now.wall_ms, totals, parts)
 
 
 class Channel:
@@ -106,7 +92,6 @@ class Channel:
         self._frames: deque[bytes] = deque()
         self.size_bytes = 0
         self.end = 0
-        """How many frames there were."""
 
     def put(self, frame: bytes) -> None:
         """Add a frame, and drop the oldest if there is no room."""
@@ -162,7 +147,7 @@ class LiveFeed:
         self._touched: Touched | None = None
         self._task: asyncio.Task[None] | None = None
         self._stood_ms = 0
-        """As of the last look, see `Head`."""
+        """How far the wall clock is ahead of authority time. If it changes, the ends sent so far are wrong."""
 
     def subscribe(self, prefix: str | None) -> Subscription:
         """Read what may be seen with this prefix; None: everything."""
@@ -217,20 +202,20 @@ class LiveFeed:
         names = deque(touched.take(NAMES_MAX).items())
         sessions = deque(touched.take_sessions())
         while names or sessions:
-            head, found = await self._engine.look(partial(self._show, names, sessions))
-            if abs(head.stood_ms - self._stood_ms) > STOOD_MS_MAX:
-                self._stood_ms = head.stood_ms
+            stood_ms, frames = await self._engine.look(partial(self._show, names, sessions))
+            if abs(stood_ms - self._stood_ms) > STOOD_MS_MAX:
+                self._stood_ms = stood_ms
                 self._lose()
                 return
-            for prefix, shown in found.items():
+            for prefix, frame in frames.items():
                 # Its last reader may have left meanwhile.
                 if (channel := self._channels.get(prefix)) is not None:
-                    channel.put(head.frame(shown, is_all=prefix is None))
+                    channel.put(frame)
 
     def _show(
         self, names: deque[tuple[str, bool]], sessions: deque[str], state: State, now: Moment
-    ) -> tuple[Head, dict[str | None, Shown]]:
-        """Take a slice, encode each of it once, and collect it for the channels that may see it."""
+    ) -> tuple[int, dict[str | None, bytes]]:
+        """Take a slice, encode each of it once, and return the frames of the channels that may see it."""
         found: dict[str | None, Shown] = {}
         size, ends_at = 0, len(names) - SLICE_NAMES
         while names and len(names) > ends_at and size < SLICE_BYTES:
@@ -244,7 +229,8 @@ class LiveFeed:
         ends_at, looked_at = len(sessions) - SLICE_SESSIONS, 0
         while sessions and len(sessions) > ends_at and looked_at < SESSION_NAMES_MAX:
             looked_at += self._show_session(sessions.popleft(), found, state, now)
-        return Head(state.seq, now.wall_ms, now.wall_ms - now.ms, totals_of(state)), found
+        frames = {prefix: _frame(state, now, shown, is_all=prefix is None) for prefix, shown in found.items()}
+        return now.wall_ms - now.ms, frames
 
     def _seen_by(self, name: str) -> list[str | None]:
         """Return the prefixes of the channels that may see a name."""

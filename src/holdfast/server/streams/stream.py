@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 WRITE_BYTES = 65_536
-"""About how much is gathered for one write."""
 KEEPALIVE_SECONDS = 15
 KEEPALIVE = b": keepalive\n\n"
 """Sent by every stream that has nothing else to send."""
@@ -34,7 +33,6 @@ class OpenStreams:
         self._kind = kind
         self._open: dict[tuple[str, str | None], int] = {}
         self.count = 0
-        """How many are open, of all principals."""
 
     def count_in(self, principal: str, share: str | None) -> None:
         """Count a stream, or raise if its principal, or its session or claim, has too many."""
