@@ -11,7 +11,7 @@ import apsw
 from holdfast.core.commands import EndSession, OpenSession
 from holdfast.core.events import Ended, Left, SessionEnded, is_history, principal_of
 from holdfast.journal.archive.file import FILE as ARCHIVE
-from holdfast.journal.archive.shares import weight_of
+from holdfast.journal.archive.writer import weight_of
 from holdfast.journal.base import Keeping
 from holdfast.journal.codec import decode_batch
 from holdfast.journal.sqlite import SqliteJournal

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.core.events import ends_of, grants_of, is_history, principal_of
-from holdfast.journal.archive.shares import eldest_of_the_largest, weight_of
+from holdfast.journal.archive.writer import eldest_of_the_largest, weight_of
 from holdfast.journal.base import (
     HEAD,
     Changes,

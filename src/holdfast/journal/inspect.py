@@ -29,9 +29,8 @@ from holdfast.core.events import Record, Restored, ends_of, grants_of, names_of,
 from holdfast.core.values import Slot
 from holdfast.journal import mark
 from holdfast.journal.archive.file import FILE as ARCHIVE
-from holdfast.journal.archive.file import LOCK, look_at, segment_of
-from holdfast.journal.archive.reader import Reader
-from holdfast.journal.archive.shares import weight_of
+from holdfast.journal.archive.file import LOCK, Reader, look_at, segment_of
+from holdfast.journal.archive.writer import weight_of
 from holdfast.journal.base import RESTORE, JournalDamagedError, JournalError, JournalLockedError
 from holdfast.journal.codec import decode_batch, event_row
 from holdfast.journal.sqlite import (

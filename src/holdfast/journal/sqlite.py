@@ -32,8 +32,7 @@ import apsw
 from holdfast.journal import mark
 from holdfast.journal.archive import file as archive_file
 from holdfast.journal.archive.archivist import Local, Place, Step
-from holdfast.journal.archive.file import Position
-from holdfast.journal.archive.reader import Reader
+from holdfast.journal.archive.file import Position, Reader
 from holdfast.journal.ballast import Ballast
 from holdfast.journal.base import (
     NOBODY,

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 
     from holdfast.journal.archive.archivist import Archivist
-    from holdfast.journal.archive.reader import Reader
+    from holdfast.journal.archive.file import Reader
     from holdfast.journal.base import HeldPage, HeldQuery, HistoryQuery, Values
     from holdfast.journal.store import Store
 

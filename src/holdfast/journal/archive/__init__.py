@@ -1,19 +1,14 @@
-"""The archive: what stands for the records that are gone from the journal's tail. A file of its own, with one writer.
+"""The archive: the records that are gone from the journal's tail. A file of its own, with one writer.
 
-    journal.sqlite3   the tail: every record since the last step, as it was appended. The server alone has it open.
+    journal.sqlite3   the tail: every record since the last step, as it was appended. Only the server has it open.
     archive.sqlite3   the state as of the last step, value by value; the history; who held what, and when.
 
 A *step* brings the archive up to a record: it takes the batches since the last one and the values that changed, in one
 transaction, synced by its commit. Nothing that was acknowledged depends on it: the batches stay in the journal until
 the step is durable. So the writer can be a process of its own, and be killed at any moment:
 
-    server                                                        child (`child.py`), niced
+    server (`archivist`)                                          child (`child`), niced
     batches and changed values ──────── socket pair ────────────► `Writer`: one transaction
-    drop the batches from the tail ◄─── done ───────────────────  commit
+    drop the batches from the tail ◄─── position ───────────────  commit
     `Reader`, on connections of its own, read-only
-
-What is in which module: `file` opens the file and says what its parts are; `values` has the state, `entries` the
-history and the names, `shares` whose it is, `pruning` what of it goes; `writer` makes steps of them, `reader` reads
-what they wrote. `archivist` is the server's side of a step, `child` the other process, `messages` what they say to each
-other.
 """

@@ -24,8 +24,15 @@ import msgspec
 
 from holdfast import __version__
 from holdfast.journal.archive.child import LENGTH, Batches, Commit, Failed, Setup, answer_of, framed
-from holdfast.journal.archive.file import CHECKPOINT_PAGES, Position, give_back, open_for_reading, open_for_writing
-from holdfast.journal.archive.reader import Reader, one_instant
+from holdfast.journal.archive.file import (
+    CHECKPOINT_PAGES,
+    Position,
+    Reader,
+    give_back,
+    one_instant,
+    open_for_reading,
+    open_for_writing,
+)
 from holdfast.journal.archive.writer import Writer
 from holdfast.journal.base import JournalError, JournalUnavailableError, OutcomeUnknownError
 from holdfast.journal.store import DiskFullError

@@ -1,22 +1,27 @@
-"""The archive's file: how it is opened, for writing and for reading, and what the numbers in it mean.
+"""The archive's file: how it is opened, how its state is written, and how all of it is read.
 
-One process writes it at a time, and whoever may holds the lock of `archive.lock`: a server, and the child that has
-inherited it. So a server that starts while the child of one that was killed still writes waits for its end.
+One process writes it at a time, the holder of `archive.lock`: a server, or the child that inherited it. So a server
+that starts while the child of a killed one still writes waits for its end.
 
-After a sync has failed, what can be read may be in the machine's memory only. A file says so until the next one who
-opens the archive for writing has written it again (`store.write_again`).
+After a sync has failed, what can be read may be in the machine's memory only. A marker file exists until the next
+process that opens the archive for writing has written it again (`store.write_again`).
 
 The state is a row for each value, in the order of its table. Each row has a checksum over its table, its key and its
-value. How many rows there are, and the sum of their checksums, is kept beside them: so a start that reads every row
-knows that it has read what was written, and nothing else.
+value, and the number of rows and the sum of their checksums are scalars: a start that reads every row verifies that it
+has read what was written, and nothing else.
+
+A reader sees what is committed, as of the beginning of each read. One that shares the writer's connection, as in tests
+on a disk in memory, sees more: so callers say up to which number the archive counts.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import heapq
 import os
 import time
+from operator import itemgetter
 from typing import TYPE_CHECKING
 from zlib import crc32
 
@@ -24,6 +29,7 @@ import apsw
 import msgspec
 
 from holdfast.journal.base import HEAD, JournalError, JournalLockedError, Values
+from holdfast.journal.codec import decode_batch
 from holdfast.journal.sql import load
 from holdfast.journal.store import Store, set_pragmas, write_again
 from holdfast.privatefiles import open_ours
@@ -32,7 +38,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from holdfast.journal.base import Changes, Watch
+    from holdfast.core.events import Record
+    from holdfast.journal.base import Changes, HeldQuery, Watch
+    from holdfast.journal.search import Grants, Hold
+    from holdfast.journal.store import Row
 
     Connect = Callable[[str], apsw.Connection]
 
@@ -44,15 +53,19 @@ APPLICATION_ID = 0x486F6C41
 """`HolA`: marks the file as ours."""
 SCHEMA = 1
 OPEN = 2**62
-"""Stands for the end of a grant whose lease lives."""
+"""The end of a grant whose lease lives."""
 PLACE_BITS = 48
-"""A place in the state is a number within its table, below that of the table."""
+"""A place in the state is the number of its table, then a number within that."""
 CACHE_KIB = 32 * 1024
-"""A step touches some thousand pages. What does not fit is written to the WAL before its time, and then again."""
+"""A step touches some thousand pages. Those that do not fit are written to the WAL early, and then again."""
 CHECKPOINT_PAGES = 1_000
 """After how many pages the WAL is moved into the file, by the commit that filled it: most steps do."""
 LOCK_TRIES = 200
 LOCK_SECONDS = 0.05
+READ_ROWS = 1_024
+READ_RECORDS = 256
+HEAD_NUMBER = 0
+_LARGEST_CHARACTER = 0x10FFFF
 
 SQL = load("archive.sql")
 _CREATE = [statement for name, statement in SQL.items() if name.startswith("create_")]
@@ -67,12 +80,12 @@ class Position(msgspec.Struct, frozen=True, array_like=True, tag="position"):
 
 
 def segment_of(seq: int) -> int:
-    """Return the segment of names that a record belongs to."""
+    """Return the segment of names that a record is in."""
     return seq >> 17
 
 
 def stretch_of(seq: int) -> int:
-    """Return the stretch of wall times that a record belongs to."""
+    """Return the stretch of wall times that a record is in."""
     return seq >> 10
 
 
@@ -82,7 +95,6 @@ def places_of(number: int) -> tuple[int, int]:
 
 
 def position_of(store: Store) -> Position:
-    """Return how far an archive has come, as its connection sees it now."""
     found = dict(store.some("read_all_meta"))
     return Position(found.get("identity", 0), found.get("upto", 0), found.get("pruned", 0))
 
@@ -97,7 +109,7 @@ def open_for_writing(
     checkpoint_pages: int = CHECKPOINT_PAGES,
     watch: Watch | None = None,
 ) -> Store:
-    """Open an archive, or make it, and let all that is in it be durable. `alone`: no other connection may read it."""
+    """Open an archive, or make it, and make its content durable. `alone`: no other connection may read it."""
     store = Store(connect(str(path)), path, watch, sql=SQL, unsynced=UNSYNCED)
     try:
         set_pragmas(
@@ -113,7 +125,7 @@ def open_for_writing(
         unsynced = path.with_name(UNSYNCED)
         if unsynced.exists():
             write_again(store.db, f"{path}-wal")
-        # What a process left that was killed may not have been synced. This syncs it, before anything is built on it.
+        # What a killed process left may not have been synced. This syncs it, before anything is built on it.
         store.db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         unsynced.unlink(missing_ok=True)
     except BaseException:
@@ -125,19 +137,19 @@ def open_for_writing(
 def open_for_reading(path: Path, *, connect: Connect = apsw.Connection, watch: Watch | None = None) -> Store:
     """Open an archive to read what is committed, while another may write."""
     store = Store(connect(str(path)), path, watch, sql=SQL, unsynced=UNSYNCED)
-    # The writer empties its own WAL: it would take the server's loop long.
+    # The writer empties its WAL itself: that would block the server's loop.
     store.db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
     store.db.execute("PRAGMA query_only=1").fetchall()
-    # While a writer puts things in order after one that was killed, readers wait for a moment.
+    # Readers wait for a moment while a writer recovers the WAL of a killed one.
     store.db.set_busy_timeout(1_000)
     return store
 
 
 def look_at(path: Path, connect: Connect = apsw.Connection, watch: Watch | None = None) -> Store:
-    """Open an archive that nobody writes, change nothing of it, and keep everybody out."""
+    """Open an archive that nobody writes, change nothing of it, and keep other processes out."""
     store = Store(connect(str(path)), path, watch, sql=SQL, unsynced=UNSYNCED)
     try:
-        # With the whole file locked SQLite keeps its index of the WAL in memory instead of in a file beside it.
+        # With the whole file locked, SQLite keeps the index of the WAL in memory instead of in a file.
         store.db.execute("PRAGMA locking_mode=exclusive").fetchall()
         store.db.execute("PRAGMA query_only=1").fetchall()
         check(store)
@@ -162,23 +174,22 @@ def check(store: Store) -> None:
 
 
 def give_back(store: Store) -> None:
-    """Give the disk back what a step that was rolled back has written to the WAL."""
+    """Free the disk space that a step took in the WAL before it was rolled back."""
     with contextlib.suppress(apsw.Error):
         store.db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
 
 def throw_away(path: Path) -> None:
-    """Remove an archive that counts for nothing."""
     for suffix in SUFFIXES:
         path.with_name(path.name + suffix).unlink(missing_ok=True)
     path.with_name(UNSYNCED).unlink(missing_ok=True)
 
 
 class Lock:
-    """Says that one may write the archive of a directory. A child inherits it, and it ends with both."""
+    """The right to write the archive of a directory. A child inherits it, and it ends with both processes."""
 
     def __init__(self, directory: Path) -> None:
-        """Take it, and wait a while for the child of a server that ended. Raises `JournalLockedError`."""
+        """Wait a while for the child of a server that ended. Raises `JournalLockedError`."""
         self._path = directory / LOCK
         self.file = open_ours(self._path, os.O_RDWR | os.O_CREAT)
         try:
@@ -200,13 +211,13 @@ class Lock:
         )
 
     def note(self, process: int) -> None:
-        """Write down who has inherited it: for people, and so never a reason to fail."""
+        """Write down which process inherited it: for people, so errors are ignored."""
         with contextlib.suppress(OSError):
             os.ftruncate(self.file, 0)
             os.pwrite(self.file, f"{process}\n".encode(), 0)
 
     def release(self) -> None:
-        """Give it back. Nobody else can have the file open: a server takes it only after it has the journal."""
+        """Release it. No other server can have the file open: it takes this lock after that of the journal."""
         self._path.unlink(missing_ok=True)
         os.close(self.file)
 
@@ -219,12 +230,7 @@ def _create(store: Store, identity: int) -> None:
     store.do("write_meta", [*scalars, ("state_rows", 0), ("state_sum", 0)])
 
 
-READ_ROWS = 1_024
-HEAD_NUMBER = 0
-
-
 def checksum_of(number: int, key: bytes, value: bytes) -> int:
-    """Return the checksum of a row."""
     return crc32(value, crc32(key, number))
 
 
@@ -239,14 +245,13 @@ class StateRows:
         self._sum = store.meta("state_sum")
 
     def change(self, changes: Changes) -> None:
-        """Put some changes in place. What does not fit what is there is damage, and refused."""
+        """Apply some changes. Those that do not fit the rows are damage, and refused."""
         number = self._number_of(changes.table)
         self._drop(number, changes.gone)
         self._change(number, changes.changed)
         self._add(number, changes.new)
 
     def set_head(self, head: bytes) -> None:
-        """Set the one value that changes each time."""
         number = self._number_of(HEAD)
         row = (HEAD.encode(), head)
         if self._place_of(number, row[0]) is None:
@@ -255,7 +260,6 @@ class StateRows:
             self._change(number, [row])
 
     def write_totals(self) -> None:
-        """Write how many rows there are, and the sum of their checksums."""
         self._store.do("write_meta", [("state_rows", self._rows), ("state_sum", self._sum)])
 
     def _drop(self, number: int, keys: Sequence[bytes]) -> None:
@@ -317,7 +321,7 @@ class StateRows:
 
 
 def read_values(store: Store) -> Iterator[Values]:
-    """Yield all values, some of a table at a time, the head first. Raises for rows that are not those written."""
+    """Yield all values, some of a table at a time, the head first. Raises unless they are those written."""
     count = total = 0
     for number, table in store.some("read_tables"):
         place, behind = places_of(number)
@@ -334,3 +338,89 @@ def read_values(store: Store) -> Iterator[Values]:
             yield Values(table, [(key, value) for _, key, value, _ in rows])
     if (count, total) != (store.meta("state_rows"), store.meta("state_sum")):
         raise store.damaged("the values are not those that were written")
+
+
+class Reader:
+    """Reads an archive, on any connection."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def position(self) -> Position:
+        return position_of(self.store)
+
+    def values(self) -> Iterator[Values]:
+        return read_values(self.store)
+
+    def newest_first(self, name: str | None, upto: int, before: int, limit: int) -> Iterator[tuple[int, int, bytes]]:
+        """Yield number, wall time and bytes of records up to a number and before another: all, or those of a name."""
+        if name is None:
+            return self.store.run("read_history", (upto, before, limit))
+        values: Row = (min(upto, before), name, upto, before, limit)
+        return self.store.run("read_history_of_name", values)
+
+    def oldest_first(self, after: int, upto: int, limit: int) -> Iterator[tuple[int, bytes]]:
+        """Yield number and bytes of the records after a number and up to another."""
+        return self.store.run("read_history_after", (after, upto, limit))
+
+    def records(self) -> Iterator[list[Record]]:
+        """Yield all records of the history, some at a time."""
+        after = -OPEN
+        while rows := self.store.some("read_history_after", (after, OPEN, READ_RECORDS)):
+            yield [record for _, body in rows for record in decode_batch(body)]
+            after = rows[-1][0]
+
+    def last_by(self, wall_ms: int, upto: int) -> int:
+        """Return the number of the last record whose wall time is not later; 0 if there is none."""
+        stretch = stretch_of(upto)
+        while found := self.store.one("read_stretch_by", (wall_ms, stretch)):
+            first, behind = found[0] << 10, (found[0] + 1) << 10
+            last = self.store.one("read_last_by", (first, behind, upto, wall_ms))
+            if last is not None and last[0] is not None:
+                seq: int = last[0]
+                return seq
+            # The records of that time were dropped since.
+            stretch = found[0] - 1
+        return 0
+
+    def holds(self, query: HeldQuery, upto: int) -> Iterator[Hold]:
+        """Yield, by name, who held what as of the query's record, or as of `upto` if that is earlier."""
+        seq = min(query.seq, upto)
+        first = query.prefix if query.after is None else max(query.prefix, query.after + "\0")
+        bounds = (first, _behind(query.prefix))
+        living = self.store.run("read_held_now", (*bounds, seq))
+        over = (
+            self.store.run("read_held_then", (segment, *bounds, seq, seq))
+            for (segment,) in self.store.some("read_segments_until", (segment_of(seq), seq))
+        )
+        return heapq.merge(living, *over, key=itemgetter(0, 1))
+
+    def read_grant(self, seq: int, grants: Grants) -> None:
+        """Read the leases that a record granted. Raises if it did not."""
+        found = self.store.one("read_body", (seq,))
+        problem = f"the grant of record {seq} is missing" if found is None else grants.take(seq, found[0])
+        if problem is not None:
+            raise self.store.damaged(problem)
+
+
+@contextlib.contextmanager
+def one_instant(store: Store) -> Iterator[Reader]:
+    """Give a reader that sees one instant, and close the store after the block."""
+    try:
+        store.db.execute("BEGIN").fetchall()
+        reader = Reader(store)
+        reader.position()
+        yield reader
+    finally:
+        store.close()
+
+
+def _behind(prefix: str) -> str | bytes:
+    """Return what sorts after everything that begins so. In SQLite, blobs sort after all texts."""
+    while prefix:
+        last = ord(prefix[-1]) + 1
+        if last <= _LARGEST_CHARACTER:
+            # Surrogates are not characters.
+            return prefix[:-1] + chr(0xE000 if 0xD800 <= last < 0xE000 else last)  # noqa: PLR2004 - Unicode's own
+        prefix = prefix[:-1]
+    return b""

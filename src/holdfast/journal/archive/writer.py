@@ -2,62 +2,68 @@
 
     begin ──► enter the batches since the last step ──► change what changed ──► commit: prune, write, sync
 
-It is plain and synchronous, and knows nothing of processes: the child runs it, and so do a restore and tests on file
-systems of their own. Whatever fails, the transaction is rolled back: all is as before.
+It is synchronous and knows nothing of processes: the child runs it, and so do a restore and tests on file systems of
+their own. On any failure the transaction is rolled back.
 
 **Entries.** A name's row says of a grant until which record it lasted, and of an end which grant it ended. `living` has
-the grant of each name that is held: by it an end finds its grant. Most leases begin and end within one step: then
-nothing of this is written but the two rows, each once. So rows are gathered in memory and written many at a time, in
-their order: as many as a step may hold, in number and in bytes.
+the grant of each name that is held: by it an end finds its grant. Most leases begin and end within one step: then only
+the two rows are written, each once. So rows are gathered in memory and written many at a time, in their order: as many
+as a step may hold, in number and in bytes.
 
-The history of a backup begins somewhere, and `put_right` lets the state be right. A lease
-that is alive may be older than the history: a grant is made up for it, from the lease as it stands, with a number below
-all others. And a grant whose end is missing would live for ever: it has ended by the time that the history begins.
+The history of a backup begins somewhere, and `put_right` corrects the rows by the state. A live lease may be older than
+the history: a grant is made up for it, with a number below all others. A grant whose end is missing would live for
+ever: it is said to have ended where the history begins.
 
-**Pruning.** What is too old goes, then what is too much, the eldest of whoever has left the most first.
-The newest record is never too old: it says since when nothing happened.
+**Pruning.** History is counted against the principal that left it, in records and in bytes. What is too old goes, then
+what is too much, the oldest of the principal that has left the most first: whoever floods the history pushes out their
+own. The newest record is never too old: it says since when nothing happened.
 
-A grant that goes while its lease lives, or while its end is kept, is kept beside the history: who held what at a moment
-is answered from it. It goes for good with its end.
+A grant that goes while its lease lives, or while its end is kept, is kept in a table of its own: who held what at a
+moment is answered from it. It goes with its end.
 
-One step drops a bounded number. Where more is to go, because somebody lowered a limit, the next steps go on with it.
-Records may have megabytes each: so what is read of them at once is bounded in bytes too.
+One step drops a bounded number, and the next steps continue. Records may have megabytes each: so what is read of them
+at once is bounded in bytes too.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import heapq
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
 from holdfast.core.events import Event, Granted, Record, ends_of, grants_of, names_of, principal_of
 from holdfast.core.values import Slot
 from holdfast.journal.archive.file import OPEN, StateRows, places_of, position_of, segment_of, stretch_of
-from holdfast.journal.archive.shares import Shares, eldest_of_the_largest, weight_of
 from holdfast.journal.base import Changes, JournalUnavailableError, Values
 from holdfast.journal.codec import decode_batch, encode_batch, history_in
 from holdfast.journal.failpoints import failpoint
 from holdfast.journal.store import DiskFullError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator
 
     from holdfast.core.events import Event
     from holdfast.core.values import Lease
     from holdfast.journal.base import History, Keeping
     from holdfast.journal.store import Store
 
+    Weighed = tuple[int, int]
+    """The number of a record, and how much it counts."""
     NameRow = list[int | str | None]
     """As the table has it: segment, name, seq, until, began."""
+
+Who = TypeVar("Who", str, bytes)
+"""The name of a principal, as the store has it."""
 
 ROWS_MAX = 32_768
 """How many rows are gathered before they are written."""
 BYTES_MAX = 8 * 1024 * 1024
-"""How many bytes of records are: small ones are too many rows long before."""
+"""How many bytes of records are gathered: small ones are too many rows long before."""
 LIVING_MAX = 32 * 1024 * 1024
-"""How many bytes of names are remembered as looked at, each with what else is kept for it."""
+"""How many bytes the names may have that were looked up, each with what else is kept for it."""
 LOOKED_AT_BYTES = 128
-"""What is kept for a name that was looked at, but for the name itself."""
+"""What is kept for a name that was looked up, without the name itself."""
 
 SLOTS = "slots"
 """The table of the state that has the leases."""
@@ -65,6 +71,103 @@ SOME = 1_024
 
 _slot_of = msgspec.msgpack.Decoder(Slot).decode
 _SEQ, _UNTIL, _BEGAN = 2, 3, 4
+
+
+def weight_of(record: Record, body: bytes) -> int:
+    """Return how many bytes a record counts for: its own, and those of the names it is listed under."""
+    return len(body) + sum(len(name.encode()) for name in names_of(record.event))
+
+
+def eldest_of_the_largest(
+    sums: Iterable[tuple[str, int]], eldest: Callable[[str], Iterator[Weighed]], excess: int, most: int
+) -> list[int]:
+    """Return the numbers of the records to drop (`choose`). `eldest` yields the records of a principal."""
+    sums = list(sums)
+    records = {who: eldest(who) for who, _ in sums}
+    choosing = choose(sums, excess, most)
+    try:
+        who = next(choosing)
+        while True:
+            who = choosing.send(next(records[who], None))
+    except StopIteration as end:
+        chosen: list[int] = end.value
+        return chosen
+
+
+def choose(
+    sums: Iterable[tuple[Who, int]], excess: int, most: int
+) -> Generator[Who, tuple[int, int] | None, list[int]]:
+    """Choose the records to drop: as many as make up for `excess`, and at most `most`; return their numbers.
+
+    Each time it is the oldest record of the principal with the largest sum. It yields whose oldest record is wanted,
+    and is sent its number and weight, or None if there is none: so the caller may have to await the store.
+    """
+    largest = [(-total, who) for who, total in sums]
+    heapq.heapify(largest)
+    chosen: list[int] = []
+    while largest and excess > 0 and len(chosen) < most:
+        total, who = heapq.heappop(largest)
+        found = yield who
+        if found is not None:
+            seq, weight = found
+            chosen.append(seq)
+            excess -= weight
+            heapq.heappush(largest, (total + weight, who))
+    return chosen
+
+
+class Share:
+    """What one principal has left."""
+
+    __slots__ = ("bytes", "name", "number", "records")
+
+    def __init__(self, number: int, name: str, records: int = 0, size_bytes: int = 0) -> None:
+        self.number = number
+        self.name = name
+        self.records = records
+        self.bytes = size_bytes
+
+
+class Shares:
+    """What each principal has left, changed in memory until `write`."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.by_name = {row[1]: Share(*row) for row in store.some("read_who")}
+        self.by_number = {share.number: share for share in self.by_name.values()}
+        self._next = max(self.by_number, default=0) + 1
+        self._changed: set[Share] = set()
+
+    def add(self, name: str, size_bytes: int) -> int:
+        """Count a record against a principal, and return their number."""
+        share = self.by_name.get(name)
+        if share is None:
+            share = self.by_name[name] = self.by_number[self._next] = Share(self._next, name)
+            self._next += 1
+        share.records += 1
+        share.bytes += size_bytes
+        self._changed.add(share)
+        return share.number
+
+    def drop(self, number: int, size_bytes: int) -> None:
+        share = self.by_number[number]
+        share.records -= 1
+        share.bytes -= size_bytes
+        self._changed.add(share)
+
+    def records(self) -> int:
+        return sum(share.records for share in self.by_name.values())
+
+    def bytes(self) -> int:
+        return sum(share.bytes for share in self.by_name.values())
+
+    def write(self) -> None:
+        left = [share for share in self._changed if share.records]
+        self._store.do("write_who", [(share.number, share.name, share.records, share.bytes) for share in left])
+        for share in self._changed.difference(left):
+            self._store.do("drop_who", [(share.number,)])
+            del self.by_name[share.name], self.by_number[share.number]
+        self._changed.clear()
 
 
 class Entries:
@@ -75,27 +178,24 @@ class Entries:
         self._shares = shares
         self._history: list[tuple[int, int, int, bytes]] = []
         self._bytes = 0
-        """How many bytes those have, with their names."""
         self._names: list[NameRow] = []
         self._ends: list[tuple[int, int, str, int]] = []
-        """Grants that are written already and have ended: until, and the key of their row."""
+        """Grants that ended after they were written: until, and the key of their row."""
         self._living: dict[str, NameRow | int | None] = {}
-        """The grant of each name that was looked at: its row, its number once that is written, or None."""
+        """The grant of each name that was looked up: its row, its number once that is written, or None."""
         self._stored: set[str] = set()
         """Of those, the names that `living` has."""
         self._living_bytes = 0
         self._fresh: list[str] = []
-        """Names that were granted since the last time that rows were written."""
+        """Names that were granted since rows were last written."""
         self._untils: dict[int, int] = {}
         self._walls_ms: dict[int, int] = {}
 
     def enter(self, body: bytes) -> None:
-        """Enter what has history value of a batch."""
         for frame, record in history_in(body):
             self.keep(record, frame)
 
     def keep(self, record: Record, body: bytes) -> None:
-        """Enter a record."""
         seq, event = record.seq, record.event
         names = names_of(event)
         size_bytes = len(body)
@@ -126,14 +226,14 @@ class Entries:
         self._untils.setdefault(segment, 0)
 
     def hold(self, name: str, seq: int, body: bytes) -> None:
-        """Let a name be held by a grant that history does not have."""
+        """Enter a grant that the history does not have."""
         self._store.do("write_grant_kept", [(seq, 1, body)])
         self._names.append([segment_of(seq), name, seq, OPEN, None])
         self._untils.setdefault(segment_of(seq), 0)
         self._living[name] = seq
 
     def let_go(self, name: str, seq: int, until: int) -> None:
-        """Let a name have been held by a grant until a number, though history does not have the end."""
+        """Enter the end of a grant that the history does not have."""
         self._ends.append((until, segment_of(seq), name, seq))
         self._note_until(segment_of(seq), until)
         self._living[name] = None
@@ -161,7 +261,6 @@ class Entries:
         self._fresh.append(name)
 
     def _held(self, name: str) -> NameRow | int | None:
-        """Return the grant of a name that is held."""
         if name not in self._living:
             found = self._store.one("read_living", (name,))
             if found is not None:
@@ -175,7 +274,7 @@ class Entries:
             self._untils[segment] = until
 
     def write_rows(self) -> None:
-        """Write what was gathered, in the order in which it stands in the file."""
+        """Write what was gathered, in the order of the file."""
         self._store.do("write_history", self._history)
         self._names.sort()
         self._store.do("write_name", self._names)  # type: ignore[arg-type] # a row is a list here, to be changed
@@ -189,7 +288,6 @@ class Entries:
         self._bytes = 0
 
     def write(self) -> None:
-        """Write all that is left: rows, who holds what, segments and stretches."""
         self.write_rows()
         held = sorted((name, seq) for name, seq in self._living.items() if seq is not None)
         self._store.do("write_living", held)
@@ -202,7 +300,7 @@ class Entries:
 
 
 def put_right(store: Store, entries: Entries, pruned: int) -> None:
-    """Compare who holds what by the history with who does by the state, and let the state be right."""
+    """Compare who holds what by the history with who does by the state, and correct the former."""
     number = {name: number for number, name in store.some("read_tables")}.get(SLOTS)
     after = ""
     while rows := store.some("read_some_living", (after, SOME)):
@@ -243,15 +341,13 @@ def _granted(store: Store, name: str, seq: int) -> Lease:
 STEP_MAX = 200_000
 """How many records one step drops at most."""
 PRUNE_ROWS = 4_096
-"""How many are dropped together: of most leases, grant and end are both among them."""
+"""How many are dropped together: most leases have their grant and their end among them."""
 PRUNE_BYTES = 8 * 1024 * 1024
-"""After how many bytes of records no more are added to those: small ones are too many long before."""
+"""After how many bytes of records no more are added to those."""
 STRETCHES = 256
 
 
 class Going(NamedTuple):
-    """A record that is to go."""
-
     seq: int
     who: int
     body: bytes
@@ -266,14 +362,12 @@ class Pruning:
         self._keeping = keeping
         self._left = STEP_MAX
         self.newest = 0
-        """The newest that was dropped."""
+        """The newest record that was dropped."""
 
     def prune(self, wall_ms: int) -> None:
-        """Drop what is too old or too much."""
         shares, keeping = self._shares, self._keeping
         newest = self._store.one("read_newest_wall")
         if newest is not None:
-            # Never the newest: it says since when nothing happened, and who held what since then.
             self._drop_overdue(min(wall_ms - keeping.wall_ms, newest[0]))
         self._drop_excess(lambda: shares.records() - keeping.records_max, lambda _: 1, by_bytes=False)
         self._drop_excess(lambda: shares.bytes() - keeping.bytes_max, _weight_of, by_bytes=True)
@@ -305,7 +399,7 @@ class Pruning:
         size_bytes = 0
 
         def eldest(who: str) -> Iterator[tuple[int, int]]:
-            # One by one: of each who is asked, no more is read than what goes.
+            # One by one: nothing is read that is not dropped.
             nonlocal size_bytes
             number = self._shares.by_name[who].number
             for seq, body in self._store.run("read_eldest_of", (number,)):
@@ -320,7 +414,6 @@ class Pruning:
         return [seen[seq] for seq in sorted(chosen)]
 
     def _forget(self, some: list[Going]) -> None:
-        """Drop records, with their names, but keep the grants that are needed."""
         if not some:
             return
         seqs = {going.seq for going in some}
@@ -344,7 +437,7 @@ class Pruning:
     def _forget_names(
         self, seq: int, event: Event, going: set[int], names: list[tuple[int, str, int]], ends: dict[int, list[str]]
     ) -> int:
-        """Note which rows of names go with a record, and which it ended. Return for how many it is still needed."""
+        """Note which rows of names go with a record, and which grants it ended. Return how many must stay."""
         segment = segment_of(seq)
         granted = {name for name, _ in grants_of(event)}
         needed = 0
@@ -360,13 +453,13 @@ class Pruning:
         return needed
 
     def _is_needed(self, until: int, going: set[int]) -> bool:
-        """Tell whether a grant is needed: it lives, or its end is kept."""
+        """Tell whether a grant must be kept: it lives, or its end is kept."""
         return until == OPEN or (until not in going and self._store.one("has_history", (until,)) is not None)
 
     def _ends_go(self, began: int, ended: list[str], names: list[tuple[int, str, int]]) -> None:
-        """Let go of a grant for some of its names, if it was kept for the sake of their ends.
+        """Drop a grant for some of its names, if it was kept for their ends.
 
-        For all of them at once: to change the number of its names is to write it anew, and it may have megabytes.
+        For all of them together: changing their number rewrites the row, and that may have megabytes.
         """
         found = self._store.one("read_grant_kept", (began,))
         if found is None:
@@ -378,7 +471,7 @@ class Pruning:
             self._store.do("drop_grant_kept", [(began,)])
 
     def _drop_empty(self) -> None:
-        """Drop the eldest stretches and segments that have nothing any more."""
+        """Drop the oldest stretches and segments that are empty."""
         first = self._store.one("read_first_history")
         if first is not None and first[0] is not None:
             self._store.do("drop_stretches_before", [(first[0] >> 10,)])
@@ -395,24 +488,19 @@ def _weight_of(going: Going) -> int:
 
 _STEP = "archive"
 FILL_ROWS = 50_000
-"""How many rows are written in one transaction while it is filled: only the last one lets the archive count."""
+"""How many rows one transaction of a fill writes: only the last one makes the archive count."""
 
 
 class Writer:
-    """The one who writes an archive."""
-
     def __init__(self, store: Store, keeping: Keeping) -> None:
         self._store = store
         self._keeping = keeping
         self.position = position_of(store)
-        """How far the archive has come, by what is committed."""
         self._upto = self.position.upto
-        """How far the step has come."""
         self._is_filling = False
         self._filled = 0
 
     def begin(self) -> None:
-        """Begin a step."""
         self._store.begin(_STEP)
         with self._store.changing(_STEP):
             self._shares = Shares(self._store)
@@ -422,7 +510,7 @@ class Writer:
             failpoint("archive_begin")
 
     def enter(self, first: int, last: int, body: bytes) -> None:
-        """Enter a batch: what follows what was entered before it."""
+        """Enter a batch, which must follow the one before."""
         with self._store.changing(_STEP):
             if first != self._upto + 1:
                 raise JournalUnavailableError(f"archive: record {first} was given where {self._upto + 1} should be")
@@ -430,13 +518,12 @@ class Writer:
             self._upto = last
 
     def change(self, changes: Changes) -> None:
-        """Put some changed values in place."""
         with self._store.changing(_STEP):
             self._values.change(changes)
             failpoint("archive_mid")
 
     def commit(self, upto: int, head: bytes, wall_ms: int) -> None:
-        """Drop what of the history is too old or too much, and let the step count."""
+        """Prune the history, and make the step count."""
         with self._store.changing(_STEP):
             if upto != self._upto:
                 raise JournalUnavailableError(f"archive: the batches end with record {self._upto}, and not with {upto}")
@@ -444,12 +531,11 @@ class Writer:
         self._commit(upto, wall_ms)
 
     def prune(self, wall_ms: int) -> None:
-        """Drop what is too old or too much, and nothing else: there is nothing new."""
+        """Prune the history: there is nothing new."""
         self.begin()
         self._commit(self.position.upto, wall_ms)
 
     def abort(self) -> None:
-        """Let nothing of the step have happened."""
         self._store.roll_back()
 
     def _commit(self, upto: int, wall_ms: int) -> None:
@@ -470,15 +556,13 @@ class Writer:
         try:
             self._store.end(_STEP)
         except DiskFullError as error:
-            # COMMIT was sent. Whether it counts, only the next one who opens the file can tell.
+            # COMMIT was sent. Only opening the file again tells whether it counts.
             raise self._store.outcome_unknown(f"archive: the disk is full: {error}") from error
         self.position = position_of(self._store)
         failpoint("archive_after_commit")
 
-    # All of it at once.
-
     def fill(self, part: Values | History) -> None:
-        """Take a part of what an empty archive is to hold. It counts for nothing before `end_fill`."""
+        """Write a part of the content of an empty archive. It counts for nothing before `end_fill`."""
         if not self._is_filling:
             self.begin()
             self._is_filling = True
@@ -494,7 +578,7 @@ class Writer:
             self._pause()
 
     def end_fill(self, upto: int, pruned: int) -> None:
-        """Let it stand for all up to a record, with a history that is whole after another."""
+        """Make it count for all up to a record, with a history that is complete after another."""
         self._pause()
         with self._store.changing(_STEP):
             put_right(self._store, self._entries, pruned)
@@ -504,7 +588,6 @@ class Writer:
         self._is_filling = False
 
     def _pause(self) -> None:
-        """Write what there is so far, and go on in another transaction."""
         with self._store.changing(_STEP):
             self._entries.write()
             self._write_totals(0, 0)

@@ -35,8 +35,7 @@ from zlib import crc32
 import msgspec
 
 from holdfast.core.events import ends_of, grants_of, names_of, principal_of
-from holdfast.journal.archive.shares import choose
-from holdfast.journal.archive.writer import PRUNE_ROWS, STEP_MAX
+from holdfast.journal.archive.writer import PRUNE_ROWS, STEP_MAX, choose
 from holdfast.journal.base import HEAD, JournalDamagedError, JournalUnavailableError, OutcomeUnknownError, Values
 from holdfast.journal.codec import decode_batch, history_in
 from holdfast.journal.postgres.connection import LostError, RefusedError
