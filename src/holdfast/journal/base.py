@@ -1,12 +1,11 @@
-"""The seam to durability: one protocol, its errors, its values. Every backend keeps it and one suite checks it.
+"""The interface of journals: one protocol, its errors, its values. One contract suite checks every implementation.
 
 A journal has one writer. What `append` returned from is durable; what it raised `JournalUnavailableError` from did not
-happen; after `OutcomeUnknownError` nobody in this process can know, so the process must end and recovery tell.
+happen; after `OutcomeUnknownError` nothing in this process can know, so the process must end and recovery tell.
 
-Some stores are shared: several nodes see them, and one of these has the writer's seat (`SharedJournal`). There a seat
-can be taken from one that still believes to have it. So every write names the tenure, and the store refuses it once
-that is over (`DeposedError`). Who answers without a record proves its seat first (`confirm`). There a tenure ends, and
-not the process.
+Some stores are shared: several nodes see them, and one of these leads (`SharedJournal`). Its leadership can be taken
+from it unnoticed. So every write names the term, and the store refuses it once that is over (`DeposedError`). Answers
+without a record need a proof first (`confirm`). There a term ends, and not the process.
 """
 
 from __future__ import annotations
@@ -29,14 +28,17 @@ if TYPE_CHECKING:
 
 RESTORE = "Restore the directory from a backup"
 HEAD = "head"
-"""The table of the one value that `archive` is given each time. `open` gives it first."""
+"""The table of the one value that changes with each `archive`. `open` yields it first."""
+
+
+# Errors.
 
 
 class JournalError(Exception):
     """The journal cannot do what was asked. The text says which operation, on what, and what to do now."""
 
     def __init__(self, problem: str, *ways: str) -> None:
-        """`ways` are what can be done, each a sentence of its own: one stands behind the problem, several below it."""
+        """`ways` say what can be done: one follows the problem on its line, several are listed below it."""
         several = len(ways) > 1
         super().__init__(
             "\n  - ".join((f"{problem}. Do one of these:", *ways)) if several else ". ".join((problem, *ways))
@@ -59,30 +61,33 @@ class OutcomeUnknownError(JournalError):
 
 
 class JournalLockedError(JournalError):
-    """Somebody else has the writer's seat."""
+    """Another process is the writer."""
 
 
 class JournalDamagedError(JournalError):
-    """What is stored cannot be what was written. Nothing is served from it."""
+    """The stored bytes cannot be those that were written. Nothing is served from them."""
 
 
 class JournalLostError(JournalError):
-    """The store knows of a journal that is not there, or of one that had come further. Nothing is begun anew."""
+    """The store knows of a journal that is missing, or of one that had come further. Nothing is begun anew."""
 
 
 class JournalTooNewError(JournalDamagedError):
-    """What is stored is whole, and was written in a way that this version does not know."""
+    """The stored bytes are undamaged, but of a format that this version does not know."""
 
 
 class DeposedError(JournalError):
-    """Another writer took the seat: this one may neither write nor answer (I9). Nothing of this batch ever happens.
+    """Another writer leads: this one may neither write nor answer (I9). Nothing of this batch ever happens.
 
-    If an answer of the store was lost before that was found out, it is an `OutcomeUnknownError` instead.
+    If an answer of the store was lost before that was detected, it is an `OutcomeUnknownError` instead.
     """
 
 
+# The archived state.
+
+
 class Values(msgspec.Struct, frozen=True):
-    """Some rows of one table of the state, in their order. The journal keeps them and does not look into them."""
+    """Some rows of one table of the state, in their order. The journal does not interpret them."""
 
     table: str
     rows: Sequence[tuple[bytes, bytes]]
@@ -105,63 +110,66 @@ class Changes(msgspec.Struct, frozen=True, array_like=True, tag="changes"):
 
 
 class Recovered(msgspec.Struct, frozen=True):
-    """What `open` found: the number of this tenure, the archived state and the records since."""
+    """What `open` found: the epoch, the archived state and the records since."""
 
     epoch: int
     values: Iterable[Values]
-    """Every value that `archive` was given and that is not gone, in the order of each table. To be read once."""
+    """All archived values, in the order of each table. To be read once."""
     records: Iterator[Record]
-    """Every record after those that are archived, in order. To be read once, after the values, before an append."""
+    """Every record that is not archived, in order. To be read once, after the values, before an append."""
     was_closed: bool = True
-    """Whether the one who had the seat before gave it back. If not, it was killed, or the power failed."""
+    """Whether the last writer closed the journal. If not, it was killed, or the power failed."""
     now_ms: int = 0
-    """The authority time that the tenure before may have answered with, where it is later than the last record's."""
+    """The authority time that the last term may have answered with, where it is later than the last record's."""
     must_jump: bool = False
-    """Whether the store may have lost records since they were answered. Then the first record of this tenure is
-    `Restored`, with a fencing token beyond all that were given out; the journal asks for it until it was appended."""
+    """Whether the store may have lost records since they were answered. Then the first record of this term is
+    `Restored`, with a fencing token beyond all earlier ones; the journal asks for it until it was appended."""
     why_jump: str = ""
-    """Why it must, where it need not have lost any. Empty: what it has shows a loss, or nobody knows."""
+    """Why it must, although no record need be lost. Empty: records are missing, or it is not known."""
     key: bytes | None = None
-    """The authority's key, where the store keeps it. None: a file beside the journal does."""
+    """The authority's key, if the store keeps it. None: a file alongside the journal does."""
+
+
+# Nodes.
 
 
 class Seat(msgspec.Struct, frozen=True, kw_only=True):
-    """The writer's seat of a shared store, as one look found it. Any node may look."""
+    """The leadership of a shared store, as one read found it. Any node may read it."""
 
     authority: str
     """The id of the authority: made with the store, and never changed."""
     epoch: int
-    """Rises by one with every tenure."""
+    """Rises by one with every term."""
     tenure: str
-    """32 random hexadecimal digits of this tenure. A store that went back can repeat an epoch, and never these."""
+    """32 random hexadecimal digits of this term. A store that went back can repeat an epoch, but never these."""
     beat: int
-    """Rises with every write under the seat."""
+    """Rises with every write of the leader."""
     is_held: bool
-    """Whether somebody has it. Who gave it back leaves its name there."""
+    """Whether there is a leader. One that resigned leaves its name."""
     node: str
-    """The name of the node that has it."""
+    """The name of the leading node."""
     process: str
-    """32 random hexadecimal digits of the process that has it."""
+    """32 random hexadecimal digits of the leading process."""
     url: str
     """Where the other nodes reach that node."""
     last_seq: int
     now_ms: int
     since_wall_ms: int
-    """When the tenure began, by the clock of that node: for people."""
+    """When the term began, by the clock of that node: for people."""
     format: int
-    """A node that does not know it can neither take the seat nor read what is stored."""
+    """A node that does not know it can neither lead nor read the store."""
     version: str
-    """Of Holdfast, on the node that has the seat."""
+    """Of Holdfast, on the leading node."""
     jumps: int = 0
-    """How often the store lost records, and tokens jumped: a store that did so once more may have a lower epoch."""
+    """How often the store lost records, and tokens jumped: after another loss it may have a lower epoch."""
     wants_jump: bool = False
-    """Whether an operator said that the store was restored: what was seen before counts no more."""
+    """Whether an operator said that the store was restored: earlier observations are void."""
     is_behind: bool = False
-    """Whether this node saw more than there is, and may go on all the same (`after_loss`)."""
+    """Whether this node saw more than there is, and may go on nevertheless (`after_loss`)."""
 
 
 class Peer(msgspec.Struct, frozen=True, kw_only=True):
-    """One node, as it told the store of itself."""
+    """One node, as it reported itself to the store."""
 
     node: str
     process: str
@@ -170,13 +178,16 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
     format_max: int
     """The newest format that it knows."""
     tokens: str
-    """A digest of its static tokens: nodes are meant to have the same."""
+    """A digest of its static tokens: nodes should have the same."""
     seen_ms_ago: int = 0
-    """How long ago it last told so, by the store's own clock."""
+    """How long ago it last reported, by the store's clock."""
+
+
+# History.
 
 
 class HistoryQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Which records are wanted, newest first. Renewals and ticks may be missing: they have no history value."""
+    """Which records are wanted, newest first. Renewals and ticks have no history value, and may be missing."""
 
     name: str | None = None
     before_seq: int | None = None
@@ -184,20 +195,20 @@ class HistoryQuery(msgspec.Struct, frozen=True, kw_only=True):
     until_wall_ms: int | None = None
     owner: str | None = None
     badly: bool = False
-    """Only what ended a lease badly (`ended_badly`)."""
+    """Only ends of a lease that are `ended_badly`."""
     limit: int = 100
 
 
 class HistoryPage(msgspec.Struct, frozen=True):
-    """What one look at the history found, newest first. A look has a budget: it may find nothing and have a next."""
+    """Matching records, newest first. A search has a budget: a page may be empty and have a next one."""
 
     records: list[Record]
     next_before: int | None
-    """Everything from this number on was looked at. None: everything at all."""
+    """Everything from this number on was searched. None: everything."""
 
 
 class HeldQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Who held what, as of a record. Names in their order, from the one after `after` on."""
+    """Who held what, as of a record: by name, from the one after `after` on."""
 
     seq: int
     after: str | None = None
@@ -209,19 +220,19 @@ class HeldQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Held(msgspec.Struct, frozen=True):
-    """A name that was held: the lease as it was granted, and the number of the record that began it.
+    """A name that was held: the lease as it was granted, and the number of its record.
 
-    What renewals changed since, its deadline, note and metadata, is not known: they are not kept.
+    What renewals changed since (deadline, note, metadata) is not known: they are not kept.
     """
 
     name: str
     lease: Lease
     granted_seq: int
-    """0 for one that is older than all numbers."""
+    """0 for a grant that is older than all records."""
 
 
 class HeldPage(msgspec.Struct, frozen=True):
-    """Some of the names that were held, in their order. A look has a budget: it may find nothing and have a next."""
+    """Some of the names that were held, in order. It may be empty and have a next one, as a `HistoryPage`."""
 
     held: list[Held]
     next_after: str | None
@@ -229,7 +240,7 @@ class HeldPage(msgspec.Struct, frozen=True):
 
 
 class Keeping(msgspec.Struct, frozen=True, kw_only=True):
-    """How much history is kept. Over the last two, the eldest of whoever has left the most goes first."""
+    """How much history is kept. Over the last two, the oldest of the principal with the most goes first."""
 
     wall_ms: int = 30 * 86_400_000
     records_max: int = 10_000_000
@@ -237,24 +248,26 @@ class Keeping(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """How the store is: whether it takes anybody's new claims, its size, and a word for people."""
+    """The state of the store: whether it accepts any new claims, its size, and a text for people."""
 
     takes_claims: bool
     size_bytes: int
     storage: str
     text: str = "ok"
     free_bytes: int | None = None
-    """What is left on its disk; None if it has none."""
+    """The free space of its disk; None if it has none."""
+
+
+# Watching calls that can hang.
 
 
 class Watch(Protocol):
-    """Hears of every call to a store that can hang, before and after: whoever calls it cannot say so any more."""
+    """Is notified before and after every call to a store that can hang."""
 
     def enter(self, what: str) -> int:
-        """Know that something begins that can hang; return the number of this very call."""
+        """Return the number of this call."""
 
-    def leave(self, number: int) -> None:
-        """Know that it is over."""
+    def leave(self, number: int) -> None: ...
 
 
 class _Nobody:
@@ -272,12 +285,15 @@ NOBODY = _Nobody()
 
 @contextmanager
 def watched(watch: Watch, what: str) -> Iterator[None]:
-    """Say before and after the block that it can hang."""
+    """Notify a watch of the block."""
     number = watch.enter(what)
     try:
         yield
     finally:
         watch.leave(number)
+
+
+# Copying a store.
 
 
 class Tail(msgspec.Struct, frozen=True):
@@ -293,96 +309,97 @@ class History(msgspec.Struct, frozen=True):
 
 
 Part = Tail | Values | History
-"""A part of all that a journal holds."""
 
 
 class Snapshot(Protocol):
-    """All that a journal holds at one instant. The tail is to be read first, then the values, then the history."""
+    """All that a journal holds at one instant. The tail must be read first, then the values, then the history."""
 
     last_seq: int
     upto: int
     """Up to which number the records are archived."""
     pruned: int
-    """Up to which number the history is not whole."""
+    """Up to which number the history is incomplete."""
 
     def tail(self) -> AsyncIterator[Sequence[Record]]:
         """Yield every record that is not archived, in order, some at a time."""
 
     def values(self) -> AsyncIterator[Values]:
-        """Yield the archived state, as `open` gives it. The head is the only row of the table `HEAD`, and first."""
+        """Yield the archived state, as `open` does. The head is the only row of the table `HEAD`, and first."""
 
     def history(self) -> AsyncIterator[Sequence[Record]]:
         """Yield the archived records with history value, oldest first."""
 
 
 class StoreWriter(Protocol):
-    """Fills an empty store with all that a snapshot holds. The store counts for nothing until that is over."""
+    """Fills an empty store with the content of a snapshot. The store counts for nothing until that is complete."""
 
     async def put(self, part: Part) -> None:
-        """Take the next part, in the order of a snapshot."""
+        """Write the next part, in the order of a snapshot."""
 
     async def end(self, source: Snapshot) -> None:
-        """Take note that this was all, and how far the source reaches."""
+        """Complete the copy: note how far the source reaches."""
+
+
+# Journals.
 
 
 class Journal(Protocol):
     """A durable, totally ordered list of records with one writer.
 
-    One that can hang says so to a `Watch`, around each call of its own: only it knows where one begins and ends.
+    One that can hang notifies a `Watch` around each call of its own: only it knows where one begins and ends.
     """
 
     @property
     def is_shared(self) -> bool:
-        """Whether another node can take the seat. Then it is a `SharedJournal`, and its `append` is no `AtOnce`."""
+        """Whether another node can take over. Then it is a `SharedJournal`, and its `append` is not an `AtOnce`."""
 
     takes_claims: bool
-    """False while new claims of anybody are refused: for them there is only room for what ends or keeps leases.
+    """False while new claims of any principal are refused: there is only room for ending and keeping leases.
 
-    It is looked at for every request. While it is false, `why_no_claims` tells whose are refused.
+    It is read for every request. While it is false, `why_no_claims` tells whose are refused.
     """
 
     async def open(self) -> Recovered:
-        """Take the writer's seat and tell what is there. Called again by the one who has it, it reads anew.
+        """Become the writer and return what is stored. The writer may call it again, to read everything anew.
 
-        Raises `JournalLockedError` if another has it, or came first.
+        Raises `JournalLockedError` if there is another writer.
         """
 
     def append(self, batch: Sequence[Record]) -> Awaitable[None]:
-        """Make a batch durable, all or nothing. Nothing is done, and nothing raised, before it is awaited.
+        """Make a batch durable, all or nothing. Nothing happens, and nothing is raised, before it is awaited.
 
-        Most are an `async def`. One that waits for nobody is marked with `at_once`, and then done without a task.
+        Usually an `async def`. One that waits for nothing is marked with `at_once`, and runs without a task.
 
         Raises `JournalUnavailableError` if nothing of it happened, `OutcomeUnknownError` if that cannot be known,
-        `DeposedError` if another has the seat.
+        `DeposedError` if there is another leader.
         A batch whose first number does not follow the last durable one is refused: a gap could never be read again.
         """
 
     async def archive(self, upto: int, head: bytes, changes: Iterable[Changes], wall_ms: int) -> None:
-        """Let the archive stand for every record up to `upto`: the state as of then, and what has history value.
+        """Replace every record up to `upto` by the archive: the state as of then, and what has history value.
 
         `upto` ends a batch that `append` returned from, else it is refused: the archive is never ahead of the journal.
-        `head` is the one value that always changes; `changes` are all others since the last time. They are taken piece
-        by piece, and appends go on meanwhile. When it returns, the archive is durable, and what it stands for is gone
-        from the tail. If it raises `JournalUnavailableError`, nothing of it counts: the same changes, with those since,
-        are given again some time later. One that reaches no further than the last is not written. Cannot run twice at
-        once.
+        `head` is the one value that always changes; `changes` are all others since the last time. They are consumed
+        piece by piece, while appends go on. When it returns, the archive is durable, and its records are gone from the
+        tail. If it raises `JournalUnavailableError`, nothing of it counts: the same changes, with those since, are
+        passed again later. One that reaches no further than the last only prunes. Cannot run twice at the same time.
 
-        History is dropped when it is older than is kept at `wall_ms`, or when there is too much of it: then the eldest
-        of whoever has left the most (`principal_of`) goes first. Age alone never drops the newest: it says since when
-        nothing happened.
+        History is dropped when it is older than is kept at `wall_ms`, or when there is too much of it: then the oldest
+        of the principal (`principal_of`) that has left the most goes first. Age alone never drops the newest: it says
+        since when nothing happened.
         """
 
     def snapshot(self) -> AbstractAsyncContextManager[Snapshot]:
-        """Give all that there is at this instant: for a backup. Appends and archiving go on meanwhile."""
+        """Return the content at this instant, for a backup. Appends and archiving go on meanwhile."""
 
     async def history(self, query: HistoryQuery) -> HistoryPage:
-        """Return records asked for, newest first, and where to go on: with `before_seq` set to `next_before`.
+        """Return matching records, newest first. The next page has `before_seq` set to `next_before`.
 
-        Pages together have each record once. A journal may end a page early, so that no search takes long.
+        All pages together have each record once. A journal may end a page early, so that no search takes long.
         """
 
     async def follow(self, after_seq: int, limit: int) -> Sequence[Record]:
-        """Return the first records with history value after a number, oldest first. None at all: there are no more."""
+        """Return the first records with history value after a number, oldest first. Empty: there are no more."""
 
     async def last_by(self, wall_ms: int) -> int:
         """Return the number of the last record with history value whose wall time is not later; 0 if there is none.
@@ -393,67 +410,64 @@ class Journal(Protocol):
     async def held(self, query: HeldQuery) -> HeldPage:
         """Return who held what, once that record was durable. It is exact for what follows `history_begins_after`.
 
-        A lease that is older than the kept history is known for as long as it lives, and until its end is forgotten.
+        A lease that is older than the kept history is known while it lives, and until its end is forgotten.
         """
 
     @property
     def tail_bytes(self) -> int:
-        """How many bytes the records have that are not archived: those that a start would replay."""
+        """The size of the records that are not archived: those that a start would replay."""
 
     @property
     def history_begins_after(self) -> int:
-        """Up to which number history is no longer kept: what follows it is there without a gap."""
+        """Up to which number history is pruned: what follows is complete."""
 
     def health(self) -> Health:
         """Tell how the store is, without waiting for anything."""
 
     def why_no_claims(self, principal: str) -> str | None:
-        """Say why new claims of a principal are refused now, before they are decided; None if they are taken.
-
-        One that has the same room for all says what `health` says.
-        """
+        """Return why new claims of a principal are refused now, before they are decided; None if they are accepted."""
 
     async def close(self) -> None:
-        """Give the seat back."""
+        """Let another process become the writer."""
 
 
 class SharedJournal(Journal, Protocol):
-    """A journal in a store that several nodes see. One of them has the seat; every other looks, and may take it."""
+    """A journal in a store that several nodes see. One of them leads; every other reads, and may take over."""
 
     async def look(self) -> Seat:
-        """Tell who has the seat. Needs no seat.
+        """Return who leads. Any node may ask.
 
         Raises `JournalUnavailableError` if the store cannot be asked, `JournalLostError` if it has no authority or
         another than before, or went back in time; `JournalTooNewError` if this version cannot read it.
         """
 
     def depose(self, seat: Seat) -> None:
-        """Let `open` take the seat also from the one who has it, if it is still just as it was seen.
+        """Let `open` take over from a leader too, if its seat is still just as it was seen.
 
-        Without this, `open` takes it only from nobody. One journal has one tenure: the next needs another journal.
+        Without this, `open` only leads if nobody does. One journal has one term: the next needs another journal.
         """
 
     async def confirm(self, now_ms: int) -> None:
-        """Prove by a write that the seat is ours, and that all is durable that `append` returned from.
+        """Prove by a write that this node leads, and that everything is durable that `append` returned from.
 
-        `now_ms` is the time of the latest answer that rests on it: whoever takes the seat next goes on after it.
+        `now_ms` is the time of the latest answer that rests on it: the next leader goes on after it.
         Raises as `append` does, and `JournalLostError` if the store lost a record that was durable.
         """
 
     def hurry(self, seconds: float) -> None:
-        """Let no write be asked about for longer than so many seconds from now: whoever has the seat is about to end.
+        """Settle no write for longer than so many seconds from now: the leader is about to end.
 
         What is not known by then is `OutcomeUnknownError`, as ever.
         """
 
     async def key(self) -> bytes:
-        """Return the authority's key, which all nodes share. Needs no seat."""
+        """Return the authority's key, which all nodes share. Any node may ask."""
 
     async def report(self, peer: Peer) -> None:
-        """Let others see that this node is there. Needs no seat."""
+        """Let other nodes see this one."""
 
     async def peers(self) -> Sequence[Peer]:
-        """Return the nodes that told of themselves, the newest first. Needs no seat."""
+        """Return the nodes that reported themselves, the newest first. Any node may ask."""
 
 
 class AtOnce:

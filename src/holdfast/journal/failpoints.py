@@ -1,19 +1,18 @@
-"""Named places on the commit path where a test can make the process die, stall or fail. Off unless named.
+"""Named places on the commit path where a test can make the process die, stall or fail.
 
 `HOLDFAST_FAILPOINTS="after_append_before_publish=kill@7"` kills the process at the seventh passing of that place.
 Actions: `kill` (SIGKILL to itself), `sleep:MS`, `error` (raises `FailpointError`). The variable is refused unless
-`HOLDFAST_TESTING=1` is set too: a production server cannot be told to fail by a stray variable. The archivist, which is
-a process of its own, has the same variable and counts for itself: what is named `archive_…` happens there.
+`HOLDFAST_TESTING=1` is set too: a stray variable cannot make a production server fail. The archivist process reads the
+same variable and counts for itself: places named `archive_…` are in it.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import threading
-from typing import TYPE_CHECKING
-
-import msgspec
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,16 +44,14 @@ class FailpointError(Exception):
     """A test asked for an error here."""
 
 
-class Action(msgspec.Struct, frozen=True):
-    """What happens at the n-th passing."""
-
+class _Action(NamedTuple):
     what: str
-    ms: int = 0
-    nth: int = 1
+    ms: int
+    nth: int
 
 
-_armed: dict[str, Action] = {}
-_passed: dict[str, int] = {}
+_armed: dict[str, _Action] = {}
+_passed: Counter[str] = Counter()
 
 
 def arm(environment: Mapping[str, str]) -> None:
@@ -70,31 +67,25 @@ def arm(environment: Mapping[str, str]) -> None:
         name, _, action = entry.partition("=")
         if name not in NAMES:
             raise ValueError(f"no failpoint is called {name!r}; there are {', '.join(sorted(NAMES))}")
-        _armed[name] = _parse(action)
+        action, _, nth = action.partition("@")
+        what, _, ms = action.partition(":")
+        if what not in {"kill", "sleep", "error"}:
+            raise ValueError(f"a failpoint does kill, sleep:MS or error, not {what!r}")
+        _armed[name] = _Action(what, int(ms or 0), int(nth or 1))
 
 
 def failpoint(name: str) -> None:
     """Pass a named place."""
-    if _armed and name in _armed:
-        _hit(name, _armed[name])
-
-
-def _parse(text: str) -> Action:
-    action, _, nth = text.partition("@")
-    what, _, ms = action.partition(":")
-    if what not in {"kill", "sleep", "error"}:
-        raise ValueError(f"a failpoint does kill, sleep:MS or error, not {what!r}")
-    return Action(what, int(ms or 0), int(nth or 1))
-
-
-def _hit(name: str, action: Action) -> None:
-    _passed[name] = _passed.get(name, 0) + 1
+    if not _armed or name not in _armed:
+        return
+    action = _armed[name]
+    _passed[name] += 1
     if _passed[name] != action.nth:
         return
     match action.what:
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         case "sleep":
-            threading.Event().wait(action.ms / 1000)
+            time.sleep(action.ms / 1000)
         case _:
             raise FailpointError(name)

@@ -1,16 +1,16 @@
-"""The mark: what a data directory knows of its journal, so that one that is lost or went back is not taken for new.
+"""The watermark: what a data directory knows of its journal, so that a lost or older one is not taken for new.
 
 A journal cannot tell by itself that it is the wrong one. If its file is gone, a server would begin anew: fencing tokens
-from 1 on, given a second time, and nobody told. So a small file beside it says which journal it was and how far it had
-come. It is written after the journal is durable, and never before: at every start, after every snapshot, at the end.
-So it may lag behind and is never ahead, whenever the process ends.
+from 1 on, given a second time, unnoticed. So a small file says which journal it was and how far it had come. It is
+written after the journal is durable, and never before: at every start, after every snapshot, at the end. So it may lag
+behind and is never ahead, whenever the process ends.
 
-Other files can be witnesses too: those that are made only after a journal. To remove the mark says: this journal is to
-count from now on.
+Other files can be witnesses too: those that are only made after a journal. Removing the watermark says: this journal is
+to count from now on.
 
 **A directory that was moved** into a store that nodes share has a file that says where to. No server starts on it: two
-would give out the same fencing tokens. The file is there before the store counts, and says so; moving it again finds
-out whether it does.
+would give out the same fencing tokens. The file is written before the store counts; moving again finds out whether it
+does.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 FILE = "journal.mark"
 RESTORING = ".restoring"
-"""A folder that a restore makes before all else, and removes when all is done."""
+"""A folder that a restore makes first, and removes last."""
 MOVED = "journal.moved"
-"""A file that a move leaves: from then on the store counts, and this directory does not."""
+"""A file that a move leaves: the store counts now, and this directory does not."""
 ARCHIVE = "archive.sqlite3"
-"""What goes with the journal. It tells of one by itself only if it stands for records (`sqlite.py`)."""
+"""It belongs to the journal, but only proves one if it has records (`sqlite.py`)."""
 SIZE_BYTES_MAX = 4_096
 
 T = TypeVar("T")
@@ -67,17 +67,15 @@ class Moved(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write(directory: Path, mark: Mark) -> None:
-    """Leave the mark, as a whole. A power cut may bring the one before back: that one is true too. Raises `OSError`."""
+    """Replace the watermark. A power cut may bring the old one back, which is true too. Raises `OSError`."""
     replace(directory / FILE, msgspec.json.encode(mark) + b"\n")
 
 
 def check(journal: Path, found: Mark | None, witnesses: Sequence[str]) -> None:
-    """Raise `JournalLostError` if the directory knows of more than was found in it; None is no journal, or no start.
-
-    `witnesses` are names of files that are only there after a journal.
-    """
+    """Raise `JournalLostError` if the directory knows of more than was found in it; None is no journal, or no start."""
     _refuse_moved(journal.parent)
-    known = _read(journal.parent)
+    path = journal.with_name(FILE)
+    known = _decoded(path, Mark, f"If the journal beside it is the newest, remove {path} and start again")
     if found is None:
         if (journal.parent / RESTORING).exists():
             problem = f"{journal} is missing: a restore broke off there, and {RESTORING} is what it left"
@@ -90,13 +88,13 @@ def check(journal: Path, found: Mark | None, witnesses: Sequence[str]) -> None:
 
 
 def leave_moved(directory: Path, moved: Moved) -> None:
-    """Let the directory know that it is moved. It is on the disk when this returns. Raises `OSError`."""
+    """Mark the directory as moved, durably. Raises `OSError`."""
     replace(directory / MOVED, msgspec.json.encode(moved) + b"\n")
     sync_folder(directory)
 
 
 def take_moved(directory: Path) -> None:
-    """Let the directory count again: nothing of it came to the store. Raises `OSError`."""
+    """Let the directory count again. Raises `OSError`."""
     (directory / MOVED).unlink(missing_ok=True)
     sync_folder(directory)
 
@@ -117,11 +115,6 @@ def _refuse_moved(directory: Path) -> None:
         raise JournalLostError(problem, f"Start the server on it: holdfast serve --store {moved.to}", count)
     problem = f"a move of {directory} to {moved.to} was interrupted at its last step: nobody knows which of them counts"
     raise JournalLostError(problem, "Move it again: that finds out, and goes on from there", count)
-
-
-def _read(directory: Path) -> Mark | None:
-    path = directory / FILE
-    return _decoded(path, Mark, f"If the journal beside it is the newest, remove {path} and start again")
 
 
 def _decoded(path: Path, kind: type[T], way: str) -> T | None:

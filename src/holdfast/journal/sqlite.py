@@ -58,7 +58,7 @@ from holdfast.journal.base import Tail as TailPart
 from holdfast.journal.codec import count_records, decode_batch, encode_batch
 from holdfast.journal.failpoints import failpoint
 from holdfast.journal.store import SQL, UNSYNCED, DiskFullError, Store, set_pragmas, write_again
-from holdfast.journal.tail import LARGE_BYTES, Looking, Room, Tail, part_of
+from holdfast.journal.tail import LARGE_BYTES, Room, Tail, part_of
 from holdfast.privatefiles import (
     WRITE_FOR_OTHERS,
     NotOursError,
@@ -228,23 +228,23 @@ class SqliteJournal:
 
     def snapshot(self) -> AbstractAsyncContextManager[Snapshot]:
         self._seated("snapshot")
-        return self._looking.snapshot(self._last)
+        return self._tail.snapshot(self._last)
 
     async def history(self, query: HistoryQuery) -> HistoryPage:
         self._seated("history")
-        return await self._looking.history(query)
+        return await self._tail.history(query)
 
     async def follow(self, after_seq: int, limit: int) -> Sequence[Record]:
         self._seated("follow")
-        return await self._looking.follow(after_seq, limit)
+        return await self._tail.follow(after_seq, limit)
 
     async def last_by(self, wall_ms: int) -> int:
         self._seated("last_by")
-        return await self._looking.last_by(wall_ms)
+        return await self._tail.last_by(wall_ms)
 
     async def held(self, query: HeldQuery) -> HeldPage:
         self._seated("held")
-        return await self._looking.held(query, self._last)
+        return await self._tail.held(query, self._last)
 
     @property
     def tail_bytes(self) -> int:
@@ -432,8 +432,7 @@ class SqliteJournal:
         self._values = deque(found.values)
         self._last = found.last_seq
         self._room.begin(found.tail_bytes, found.parts)
-        self._tail = Tail(store, found.upto)
-        self._looking = Looking(self._tail, self._archivist)
+        self._tail = Tail(store, found.upto, self._archivist)
 
     def _lock_journal(self, db: apsw.Connection) -> bool:
         """Lock the file before its first byte is read, refuse one that is not ours, and tell whether it is new."""

@@ -3,8 +3,8 @@
 Each is one row. They are read and dropped a slice at a time, so that the loop serves between: the numbers of records
 lead on, and what was archived meanwhile is found in the archive.
 
-`Looking` reads the tail and the archive together. The tail begins after `upto`, the archive ends there. Searches take
-turns with the loop; if a step ends meanwhile and records leave the tail, the archive has them.
+Reads cover the tail and the archive. The tail begins after `upto`, the archive ends there. Searches take turns with the
+loop; if a step ends meanwhile and records leave the tail, the archive has them.
 
 `Room` counts what waits for the archive, and refuses claims while it is too much. One limit is for all principals
 together, and half of it for each: one that writes faster than the archive is written is refused alone. Small records
@@ -18,7 +18,8 @@ import contextlib
 import logging
 from collections import deque
 from datetime import UTC, datetime
-from itertools import islice
+from functools import partial
+from itertools import accumulate, islice
 from typing import TYPE_CHECKING
 
 from holdfast.core.events import Record, is_history, principal_of
@@ -75,24 +76,19 @@ log = logging.getLogger("holdfast.journal")
 
 
 class Tail:
-    def __init__(self, store: Store, upto: int) -> None:
+    """The tail, and what reads it together with the archive."""
+
+    def __init__(self, store: Store, upto: int, archivist: Archivist) -> None:
         self._store = store
+        self._archivist = archivist
         self.upto = upto
         """How far the archive reaches. What is not after it is dropped, sooner or later."""
         self._kept_after: list[int] = []
         """Where the readers begin that still need what may be archived meanwhile."""
 
     def some(self, after: int, upto: int) -> list[Batch]:
-        """Return some batches after a number and up to another: for the archive."""
+        """Return some batches after a number and up to another."""
         return self._store.some_bytes("read_batches_upto", (after, upto), FEED_BYTES)
-
-    async def batches(self, after: int, upto: int) -> AsyncIterator[Batch]:
-        """Yield the batches after a number and up to another. Others have their turn in between."""
-        while rows := self.some(after, upto):
-            for row in rows:
-                yield row
-                await asyncio.sleep(0)
-            after = rows[-1][1]
 
     def refuse_unless_durable(self, upto: int) -> None:
         """Raise unless a batch ends with this record."""
@@ -103,7 +99,7 @@ class Tail:
     # Dropping.
 
     @contextlib.contextmanager
-    def kept(self) -> Iterator[None]:
+    def _kept(self) -> Iterator[None]:
         """Keep everything that is not archived now."""
         after = self.upto
         self._kept_after.append(after)
@@ -121,15 +117,17 @@ class Tail:
         upto = min([self.upto, *self._kept_after])
         is_first = True
         while rows := self._store.some("read_batch_sizes", (upto, SLICE_ROWS)):
-            scalars = [("archived", self.upto)] if is_first else []
-            self._drop(list(_first_rows(rows)), scalars)
+            # As many rows as a slice may drop, at least one.
+            sums = accumulate(size_bytes for _, size_bytes in rows)
+            keys = [(key,) for (key, _), size_bytes in zip(rows, sums, strict=True) if size_bytes <= SLICE_BYTES]
+            self._drop(keys or [(rows[0][0],)], [("archived", self.upto)] if is_first else [])
             is_first = False
             await asyncio.sleep(0)
 
-    def _drop(self, rows: list[tuple[int]], scalars: list[tuple[str, int]]) -> None:
+    def _drop(self, keys: list[tuple[int]], scalars: list[tuple[str, int]]) -> None:
         def write() -> None:
             self._store.do("write_meta", scalars)
-            self._store.do("drop_batch", rows)
+            self._store.do("drop_batch", keys)
             failpoint("mid_drop")
 
         try:
@@ -139,56 +137,130 @@ class Tail:
             where = self._store.path.parent
             raise JournalUnavailableError(f"archive: the disk under {where} is full: {error}") from error
 
-    def search(self, query: HistoryQuery, before: int, spent: Spent) -> tuple[list[Record], int]:
-        """Search a slice as bytes, and decode only what may match; return the number it reached down to."""
-        found: list[Record] = []
-        wanted = Texts(query)
-        spent.begin_slice()
-        for first, body in self._store.run("read_batches_backwards", (self.upto, before)):
-            before = first
-            is_decoded = wanted.are_in(body)
-            if is_decoded:
-                records = [record for record in decode_batch(body, wanted.all) if is_history(record.event)]
-                found.extend(record for record in reversed(records) if matches(query, record))
-            spent.add(len(body), is_decoded=is_decoded)
-            if spent.ends_slice or len(found) >= query.limit:
-                break
-        return found, before
+    # Reading, together with the archive.
 
-    def after(self, seq: int, limit: int) -> tuple[list[Record], int]:
-        """Return the records with history value of a slice after a number, and the number it reached."""
+    async def history(self, query: HistoryQuery) -> HistoryPage:
+        """Search the tail, then the history, newest first. Numbers lead on, so a step meanwhile loses nothing."""
+        spent = Spent()
         found: list[Record] = []
-        looked_at = 0
-        while looked_at < SLICE_BYTES and len(found) < limit:
-            batch = next(self._store.run("read_batch_after", (seq,)), None)
+        before = FOREVER if query.before_seq is None else query.before_seq
+        for newest_first in (self._newest_first, partial(self._archived_first, query.name)):
+            while True:
+                records, reached = _search(newest_first(before), query, before, spent)
+                found.extend(records)
+                if len(found) >= query.limit:
+                    return HistoryPage(found[: query.limit], found[query.limit - 1].seq)
+                if reached == before:
+                    break
+                before = reached
+                if spent.is_over:
+                    return HistoryPage(found, before)
+                await asyncio.sleep(0)
+        return HistoryPage(found, None)
+
+    def _newest_first(self, before: int) -> Iterator[tuple[int, None, bytes]]:
+        """Yield the first number and the bytes of each batch. The records of one have several wall times."""
+        return ((first, None, body) for first, body in self._store.run("read_batches_backwards", (self.upto, before)))
+
+    def _archived_first(self, name: str | None, before: int) -> Iterator[tuple[int, int, bytes]]:
+        return self._archivist.reader.newest_first(name, self.upto, before, SEARCH_ROWS)
+
+    async def follow(self, after_seq: int, limit: int) -> Sequence[Record]:
+        """Walk the history, then the tail, oldest first, a slice at a time.
+
+        Numbers lead on, and each slice begins with the history, so a step between two of them loses nothing.
+        """
+        while True:
+            found, reached = self._next_slice(after_seq, limit)
+            if found or reached == after_seq:
+                return found
+            after_seq = reached
+            await asyncio.sleep(0)
+
+    def _next_slice(self, after_seq: int, limit: int) -> tuple[list[Record], int]:
+        found: list[Record] = []
+        size_bytes = 0
+        for seq, body in self._archivist.reader.oldest_first(after_seq, self.upto, limit):
+            found.extend(decode_batch(body))
+            after_seq = seq
+            size_bytes += len(body)
+            if size_bytes >= SLICE_BYTES:
+                break
+        if found:
+            return found, after_seq
+        after_seq = max(after_seq, self.upto)
+        while size_bytes < SLICE_BYTES and len(found) < limit:
+            batch = next(self._store.run("read_batch_after", (after_seq,)), None)
             if batch is None:
                 break
             last, body = batch
-            found.extend(record for record in decode_batch(body) if record.seq > seq and is_history(record.event))
-            seq = last
-            looked_at += len(body)
-        return found[:limit], seq
+            found.extend(record for record in decode_batch(body) if record.seq > after_seq and is_history(record.event))
+            after_seq = last
+            size_bytes += len(body)
+        return found[:limit], after_seq
 
     async def last_by(self, wall_ms: int) -> int:
-        """Return the number of the last record with history value whose wall time is not later; 0 if there is none."""
-        before = 2**62
-        while rows := self._store.some_bytes("read_batches_backwards", (self.upto, before), SLICE_BYTES):
-            for first, body in rows:
-                before = first
-                if found := await last_by_in(body, wall_ms):
-                    return found
-            await asyncio.sleep(0)
-        return 0
+        before = FOREVER
+        with self._kept():
+            while rows := self._store.some_bytes("read_batches_backwards", (self.upto, before), SLICE_BYTES):
+                for first, body in rows:
+                    before = first
+                    if found := await last_by_in(body, wall_ms):
+                        return found
+                await asyncio.sleep(0)
+            return self._archivist.reader.last_by(wall_ms, self.upto)
 
-    async def holds(self, after: int, upto: int) -> TailHolds:
-        """Return who was given what by the records after a number and up to another, and what was taken."""
-        holds = TailHolds()
-        while after < upto and (rows := self.some(after, upto)):
+    async def held(self, query: HeldQuery, last_seq: int) -> HeldPage:
+        """Follow the tail up to the record, then read the archive: in a thread, for there may be many names."""
+        with self._kept(), self._archivist.another_reader() as reader:
+            after = upto = reader.position().upto
+            last_seq = min(query.seq, last_seq)
+            holds = TailHolds()
+            while after < last_seq and (rows := self.some(after, last_seq)):
+                for _, last, body in rows:
+                    await follow(body, last_seq, holds.latest)
+                    after = last
+                await asyncio.sleep(0)
+            return await asyncio.to_thread(_page_of, reader, query, upto, holds)
+
+    @contextlib.asynccontextmanager
+    async def snapshot(self, last_seq: int) -> AsyncIterator[SqliteSnapshot]:
+        with contextlib.ExitStack() as kept, self._archivist.another_reader() as reader:
+            kept.enter_context(self._kept())
+            yield SqliteSnapshot(self, kept, reader, last_seq)
+
+
+class SqliteSnapshot:
+    def __init__(self, tail: Tail, kept: contextlib.ExitStack, reader: Reader, last_seq: int) -> None:
+        """`kept` is closed once nothing of the tail is needed any more."""
+        self._tail = tail
+        self._kept = kept
+        self._reader = reader
+        position = reader.position()
+        self.upto, self.pruned = position.upto, position.pruned
+        self.last_seq = last_seq
+
+    async def tail(self) -> AsyncIterator[Sequence[Record]]:
+        """Yield every record that is not archived, some at a time: a batch may have all that fell due at once."""
+        after = self.upto
+        while rows := self._tail.some(after, self.last_seq):
             for _, last, body in rows:
-                await follow(body, upto, holds.latest)
+                records = decode_batch(body)
+                while some := list(islice(records, SNAPSHOT_RECORDS)):
+                    yield some
+                    await asyncio.sleep(0)
                 after = last
+        self._kept.close()
+
+    async def values(self) -> AsyncIterator[Values]:
+        for values in self._reader.values():
+            yield values
             await asyncio.sleep(0)
-        return holds
+
+    async def history(self) -> AsyncIterator[Sequence[Record]]:
+        for records in self._reader.records():
+            yield records
+            await asyncio.sleep(0)
 
 
 class Spent:
@@ -217,128 +289,25 @@ class Spent:
         return self._searched >= SEARCHED_BYTES_MAX or self._decoded >= DECODED_BYTES_MAX
 
 
-def _first_rows(rows: list[tuple[int, ...]]) -> Iterator[tuple[int]]:
-    """Yield the keys of as many rows as a slice may drop, at least one. A row is a key and its size in bytes."""
-    size_bytes = 0
-    for key, row_bytes in rows:
-        if size_bytes and size_bytes + row_bytes > SLICE_BYTES:
-            return
-        size_bytes += row_bytes
-        yield (key,)
-
-
-class Looking:
-    """Reads the tail and the archive of one journal together."""
-
-    def __init__(self, tail: Tail, archivist: Archivist) -> None:
-        self._tail = tail
-        self._archivist = archivist
-
-    async def history(self, query: HistoryQuery) -> HistoryPage:
-        """Search the tail, then the history, newest first. Numbers lead on, so a step meanwhile loses nothing."""
-        spent = Spent()
-        found: list[Record] = []
-        before = FOREVER if query.before_seq is None else query.before_seq
-        for search in (self._tail.search, self._search_archive):
-            while True:
-                records, reached = search(query, before, spent)
-                found.extend(records)
-                if len(found) >= query.limit:
-                    return HistoryPage(found[: query.limit], found[query.limit - 1].seq)
-                if reached == before:
-                    break
-                before = reached
-                if spent.is_over:
-                    return HistoryPage(found, before)
-                await asyncio.sleep(0)
-        return HistoryPage(found, None)
-
-    def _search_archive(self, query: HistoryQuery, before: int, spent: Spent) -> tuple[list[Record], int]:
-        """Search a slice; return the number it reached down to."""
-        since = -FOREVER if query.since_wall_ms is None else query.since_wall_ms
-        until = FOREVER if query.until_wall_ms is None else query.until_wall_ms
-        found: list[Record] = []
-        wanted = Texts(query)
-        spent.begin_slice()
-        for seq, wall_ms, body in self._archivist.reader.newest_first(query.name, self._tail.upto, before, SEARCH_ROWS):
-            before = seq
-            is_decoded = since <= wall_ms <= until and wanted.are_in(body)
-            if is_decoded:
-                found.extend(record for record in decode_batch(body) if matches(query, record))
-            spent.add(len(body), is_decoded=is_decoded)
-            if spent.ends_slice or len(found) >= query.limit:
-                break
-        return found, before
-
-    async def follow(self, after_seq: int, limit: int) -> Sequence[Record]:
-        """Walk the history, then the tail, oldest first, a slice at a time.
-
-        Numbers lead on, and each slice begins with the history, so a step between two of them loses nothing.
-        """
-        while True:
-            found, reached = self._next_slice(after_seq, limit)
-            if found or reached == after_seq:
-                return found
-            after_seq = reached
-            await asyncio.sleep(0)
-
-    def _next_slice(self, after_seq: int, limit: int) -> tuple[list[Record], int]:
-        found: list[Record] = []
-        looked_at = 0
-        for seq, body in self._archivist.reader.oldest_first(after_seq, self._tail.upto, limit):
-            found.extend(decode_batch(body))
-            after_seq = seq
-            looked_at += len(body)
-            if looked_at >= SLICE_BYTES:
-                break
-        return (found, after_seq) if found else self._tail.after(max(after_seq, self._tail.upto), limit)
-
-    async def last_by(self, wall_ms: int) -> int:
-        with self._tail.kept():
-            return await self._tail.last_by(wall_ms) or self._archivist.reader.last_by(wall_ms, self._tail.upto)
-
-    async def held(self, query: HeldQuery, last_seq: int) -> HeldPage:
-        """Follow the tail up to the record, then look in the archive: in a thread, for it may look at many names."""
-        with self._tail.kept(), self._archivist.another_reader() as reader:
-            upto = reader.position().upto
-            tail = await self._tail.holds(upto, min(query.seq, last_seq))
-            return await asyncio.to_thread(_page_of, reader, query, upto, tail)
-
-    @contextlib.asynccontextmanager
-    async def snapshot(self, last_seq: int) -> AsyncIterator[SqliteSnapshot]:
-        with contextlib.ExitStack() as kept, self._archivist.another_reader() as reader:
-            kept.enter_context(self._tail.kept())
-            yield SqliteSnapshot(self._tail, kept, reader, last_seq)
-
-
-class SqliteSnapshot:
-    def __init__(self, tail: Tail, kept: contextlib.ExitStack, reader: Reader, last_seq: int) -> None:
-        """`kept` is closed once nothing of the tail is needed any more."""
-        self._tail = tail
-        self._kept = kept
-        self._reader = reader
-        position = reader.position()
-        self.upto, self.pruned = position.upto, position.pruned
-        self.last_seq = last_seq
-
-    async def tail(self) -> AsyncIterator[Sequence[Record]]:
-        """Yield every record that is not archived, some at a time: a batch may have all that fell due at once."""
-        async for _, _, body in self._tail.batches(self.upto, self.last_seq):
-            records = decode_batch(body)
-            while some := list(islice(records, SNAPSHOT_RECORDS)):
-                yield some
-                await asyncio.sleep(0)
-        self._kept.close()
-
-    async def values(self) -> AsyncIterator[Values]:
-        for values in self._reader.values():
-            yield values
-            await asyncio.sleep(0)
-
-    async def history(self) -> AsyncIterator[Sequence[Record]]:
-        for records in self._reader.records():
-            yield records
-            await asyncio.sleep(0)
+def _search(
+    rows: Iterable[tuple[int, int | None, bytes]], query: HistoryQuery, before: int, spent: Spent
+) -> tuple[list[Record], int]:
+    """Search a slice of rows as bytes, and decode only those that may match; return the number it reached down to."""
+    since = -FOREVER if query.since_wall_ms is None else query.since_wall_ms
+    until = FOREVER if query.until_wall_ms is None else query.until_wall_ms
+    found: list[Record] = []
+    wanted = Texts(query)
+    spent.begin_slice()
+    for seq, wall_ms, body in rows:
+        before = seq
+        is_decoded = (wall_ms is None or since <= wall_ms <= until) and wanted.are_in(body)
+        if is_decoded:
+            records = [record for record in decode_batch(body, wanted.all) if is_history(record.event)]
+            found.extend(record for record in reversed(records) if matches(query, record))
+        spent.add(len(body), is_decoded=is_decoded)
+        if spent.ends_slice or len(found) >= query.limit:
+            break
+    return found, before
 
 
 def _page_of(reader: Reader, query: HeldQuery, upto: int, tail: TailHolds) -> HeldPage:
