@@ -10,10 +10,10 @@
 
 The state as of that record is S with T replayed on top; all that is known of the past is R, then T.
 
-A frame is its kind, the length of its body, a checksum over both, and the body. What has no frame E at its very end is
-not whole: a copy that broke off, a disk that was full, a connection that was cut. Nothing is ever restored from that.
+A frame is its kind, the length of its body, a checksum over both, and the body. Without a frame E at its very end the
+file is incomplete (an interrupted copy, a full disk, a lost connection), and nothing is ever restored from it.
 
-The file is made and read piece by piece, however long the history is. The records are framed as the journal frames them
+The file is written and read piece by piece, however long the history is. The records are framed as in the journal
 (`codec`), so every format that is read from a journal is read from a backup too.
 """
 
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
 
 MAGIC = b"holdfast backup\n"
 FORMAT = 1
-"""Of the file; every format up to it is read. What is in it has the formats of the journal."""
+"""Of the file; every format up to it is read. Its content has the formats of the journal."""
 ANOTHER = "Take another backup"
 BODY_BYTES_MAX = 1024 * 1024 * 1024
 FRAME_BYTES = 64 * 1024
 """How many bytes of records or rows make a frame: less than a millisecond of the loop."""
 KEY_BYTES = 32
-"""How long the authority's key is. With another a server does not start."""
+"""The length of the authority's key."""
 
 HEAD, KEY, TAIL, ROWS, RECORDS, END = b"H", b"K", b"T", b"S", b"R", b"E"
 KINDS = frozenset({HEAD, KEY, TAIL, ROWS, RECORDS, END})
@@ -57,19 +57,15 @@ _rows_of = msgspec.msgpack.Decoder(tuple[str, list[tuple[bytes, bytes]]]).decode
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
-    """What a backup is."""
-
     format: int = FORMAT
     version: str
-    """The version of Holdfast that made it."""
+    """Of Holdfast, which made it."""
     seq: int
-    """The last record that it has."""
     wall_ms: int
-    """When it was made."""
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):
-    """How much a backup holds, as its end says it."""
+    """The size of a backup, as its end says it."""
 
     parts: int
     records: int
@@ -92,11 +88,10 @@ class BackupWriter:
         self._gathered_bytes = 0
 
     def begin(self, about: About, key: bytes) -> bytes:
-        """Return the first bytes."""
         return self._said(MAGIC + _framed(HEAD, msgspec.json.encode(about)) + _framed(KEY, key))
 
     def put(self, part: Part) -> Iterator[bytes]:
-        """Take a part of a snapshot, and yield the frames that are complete."""
+        """Add a part of a snapshot, and yield the frames that are complete."""
         match part:
             case Tail(records):
                 self._last_token = max([self._last_token, *(_last_token_of(record.event) for record in records)])
@@ -112,12 +107,10 @@ class BackupWriter:
                     yield self._said(_framed(ROWS, msgspec.msgpack.encode((table, some))))
 
     def end(self) -> Iterator[bytes]:
-        """Yield the last bytes: without them it is no backup."""
         yield from self._flush()
         yield _framed(END, msgspec.json.encode(self.totals()))
 
     def totals(self) -> Totals:
-        """Return how much there was so far."""
         return Totals(
             parts=self._parts,
             records=self._records,
@@ -150,7 +143,7 @@ class BackupWriter:
 
 
 def _slices(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes]]]:
-    """Yield rows in order, some at a time: as many as make a frame."""
+    """Yield as many rows at a time as make a frame."""
     some: list[tuple[bytes, bytes]] = []
     size_bytes = 0
     for row in rows:
@@ -164,7 +157,7 @@ def _slices(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, b
 
 
 def _last_token_of(event: Event) -> int:
-    """Return the last fencing token that an event gave out, or that it lets count as given out; 0 if none."""
+    """Return the last fencing token that an event gave out, or counts as given out; 0 if none."""
     if isinstance(event, Restored):
         return event.last_token
     return max((lease.token for _, lease in grants_of(event)), default=0)
@@ -175,7 +168,7 @@ def _framed(kind: bytes, body: bytes) -> bytes:
 
 
 class BackupReader:
-    """Takes a backup apart as its bytes come, and checks each. `where` is what it is called in errors."""
+    """Parses and checks a backup as its bytes come. `where` is its name in errors."""
 
     def __init__(self, where: str) -> None:
         self._where = where
@@ -185,13 +178,12 @@ class BackupReader:
         self._has_key = False
         self._has_begun = False
         self.size_bytes = 0
-        """How many bytes were read."""
         self.about: About | None = None
         self.totals: Totals | None = None
-        """What the end says. It is there once everything was read, and checked."""
+        """Set once everything was read and checked."""
 
     def feed(self, data: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Take the next bytes, and yield the kind and the body of each frame that is complete. Raises for damage."""
+        """Yield the kind and the body of each frame that is complete with these bytes. Raises for damage."""
         self._pending += data
         self.size_bytes += len(data)
         if not self._has_begun:
@@ -230,7 +222,9 @@ class BackupReader:
         elif kind == HEAD:
             self._begin(body)
         elif kind == KEY:
-            self._look_at_key(body)
+            if self._has_key or len(body) != KEY_BYTES:
+                raise self._broken(f"it has two keys, or one that has not {KEY_BYTES} bytes")
+            self._has_key = True
         self._parts += kind == ROWS
         self._taken(size_bytes)
         return kind, body
@@ -243,11 +237,6 @@ class BackupReader:
         if self.about.format > FORMAT:
             text = f"{self._where} has format {self.about.format} of backups; this version reads up to {FORMAT}"
             raise JournalTooNewError(text, f"Restore it with Holdfast {self.about.version} or later")
-
-    def _look_at_key(self, body: bytes) -> None:
-        if self._has_key or len(body) != KEY_BYTES:
-            raise self._broken(f"it has two keys, or one that has not {KEY_BYTES} bytes")
-        self._has_key = True
 
     def _finish(self, body: bytes) -> None:
         try:
@@ -269,7 +258,7 @@ class BackupReader:
 
 
 def values_in(body: bytes) -> Values:
-    """Read the rows in a frame `S`. Raises `JournalDamagedError`."""
+    """Decode a frame `S`."""
     try:
         return Values(*_rows_of(body))
     except msgspec.MsgspecError as error:
@@ -277,7 +266,7 @@ def values_in(body: bytes) -> Values:
 
 
 def frames(chunks: Iterable[bytes], where: str) -> Iterator[tuple[bytes, bytes]]:
-    """Yield every frame of a backup, and raise at the end unless it was whole."""
+    """Yield every frame of a backup, and raise at the end unless it was complete."""
     reader = BackupReader(where)
     for chunk in chunks:
         yield from reader.feed(chunk)

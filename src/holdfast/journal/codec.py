@@ -1,11 +1,11 @@
 """How records are written: a version, a length and a checksum around MessagePack, per record.
 
 A batch is its frames one after another. Anything that does not check out raises `JournalDamagedError`: a wrong byte
-must never become a wrong state. Names stand in the bytes as plain UTF-8, so that a search for one can skip what cannot
-have it without decoding.
+must never become a wrong state. Names are plain UTF-8 in the bytes, so that a search for one can skip what cannot
+contain it without decoding.
 
-Everything is written as it is in memory, field by field, but for one value: a ticket keeps the terms of its claim as
-one value in memory and as plain fields on the disk. `TicketRow` is that layout, and only this file knows both.
+Every value is written as it is in memory, field by field, except one: a ticket has the terms of its claim as one value
+in memory and as plain fields on the disk (`TicketRow`). Only this file knows both.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 FORMAT = 1
-"""What is written. Every format up to it is read, and a newer one is refused with what to do.
+"""Every format up to it is read, and a newer one is refused with what to do.
 
-A format gets a new number when older versions must not read its records: they would pass over what they do not know.
+A format gets a new number when older versions must not read its records: they would ignore fields they do not know.
 """
 PAIRS = frozenset({"memos"})
 """The tables of the state whose keys are pairs of texts, written as MessagePack. All others are texts, in UTF-8."""
@@ -37,7 +37,7 @@ USE_THE_NEWER = "If a newer version of Holdfast wrote it, start that one; else r
 
 
 class TicketRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A ticket on the disk. As for every row: a field is added at the end, and no place is ever used again."""
+    """A ticket on the disk. As for every row: fields are added at the end, and no position is ever reused."""
 
     ticket_id: str
     names: tuple[str, ...]
@@ -58,13 +58,10 @@ class TicketRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class JoinedRow(msgspec.Struct, frozen=True, array_like=True, tag="joined", gc=False):
-    """The event `Joined` on the disk."""
-
     ticket: TicketRow
 
 
 def ticket_row(ticket: Ticket) -> TicketRow:
-    """Return a ticket as it is written."""
     return TicketRow(
         ticket_id=ticket.ticket_id,
         names=ticket.names,
@@ -76,13 +73,12 @@ def ticket_row(ticket: Ticket) -> TicketRow:
 
 
 def ticket_of(row: TicketRow) -> Ticket:
-    """Return a ticket as it was before it was written."""
     terms: dict[str, Any] = {field: getattr(row, field) for field in Terms.__struct_fields__}
     return Ticket(row.ticket_id, row.names, row.lease_ids, Terms(**terms), row.vouched, row.joined_wall_ms)
 
 
 def event_row(event: Event) -> msgspec.Struct:
-    """Return an event as it is written: itself, but for one that holds a ticket."""
+    """Return an event as it is written: itself, except for one that holds a ticket."""
     return JoinedRow(ticket_row(event.ticket)) if isinstance(event, Joined) else event
 
 
@@ -90,8 +86,6 @@ _Stored = functools.reduce(operator.or_, (JoinedRow if each is Joined else each 
 
 
 class _RecordRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A record on the disk."""
-
     seq: int
     at_ms: int
     wall_ms: int
@@ -106,7 +100,6 @@ _encode = _encoder.encode
 
 
 def encode_batch(batch: Iterable[Record]) -> bytes:
-    """Write records as frames."""
     parts: list[bytes] = []
     for record in batch:
         if type(record.event) is Joined:
@@ -119,7 +112,7 @@ def encode_batch(batch: Iterable[Record]) -> bytes:
 
 
 def decode_batch(data: bytes, holding: Sequence[bytes] = ()) -> Iterator[Record]:
-    """Read the records of a batch; only those in whose bytes all this stands. The others are checked, and not made."""
+    """Read the records of a batch whose bytes contain all of `holding`. The others are only checked."""
     for body in bodies_in(data):
         if all(each in body for each in holding):
             yield _record_from(_row_of(body))
@@ -150,7 +143,7 @@ def _record_from(row: _RecordRow) -> Record:
 
 
 def frame_sizes(data: bytes) -> Iterator[int]:
-    """Yield how many bytes each record of a batch has, of one that is known to be sound."""
+    """Yield the size of each record of a batch that is known to be undamaged."""
     place = 0
     while place < len(data):
         _, length, _ = _FRAME.unpack_from(data, place)
@@ -164,7 +157,7 @@ def count_records(data: bytes) -> int:
 
 
 def bodies_in(data: bytes) -> Iterator[bytes]:
-    """Yield what stands in each frame of a batch, one that checks out. Raises at the first that does not."""
+    """Yield the body of each frame of a batch. Raises at the first that does not check out."""
     if not isinstance(data, bytes):
         raise JournalDamagedError(f"there is {type(data).__name__} where bytes were written")
     place = 0
@@ -173,11 +166,9 @@ def bodies_in(data: bytes) -> Iterator[bytes]:
         if start > len(data):
             raise JournalDamagedError(f"a frame is cut short at byte {place} of {len(data)}")
         version, length, checksum = _FRAME.unpack_from(data, place)
-        if version > FORMAT:
+        if not 1 <= version <= FORMAT:
             text = f"a frame has format {version}; this version reads formats 1 to {FORMAT}"
-            raise JournalTooNewError(text, USE_THE_NEWER)
-        if version < 1:
-            raise JournalDamagedError(f"a frame has format {version}; this version reads formats 1 to {FORMAT}")
+            raise JournalTooNewError(text, USE_THE_NEWER) if version > FORMAT else JournalDamagedError(text)
         place = start + length
         body = data[start:place]
         if len(body) != length or crc32(body, version) != checksum:

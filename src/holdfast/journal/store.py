@@ -41,7 +41,7 @@ CHUNK_BYTES = 64 * 1024
 
 
 class DiskFullError(Exception):
-    """The disk is full. `was_sent` tells whether COMMIT was: then the rows may be there all the same."""
+    """The disk is full. `was_sent`: COMMIT was sent, and the rows may be there nevertheless."""
 
     def __init__(self, error: Exception, *, was_sent: bool) -> None:
         super().__init__(str(error))
@@ -94,7 +94,6 @@ class Store:
         return self._ask(name, read)
 
     def one(self, name: str, values: Row = ()) -> tuple[Any, ...] | None:
-        """Return the first row of a named statement."""
         rows = self.some(name, values)
         return rows[0] if rows else None
 
@@ -119,18 +118,18 @@ class Store:
                 return JournalUnavailableError(f"{name}: {self.path} cannot be read: {error}")
 
     def meta(self, key: str) -> int:
-        """Return a scalar; 0 if it was never set."""
+        """Return a scalar, 0 by default."""
         (value,) = self.one("read_meta", (key,)) or (0,)
         if not isinstance(value, int):
             raise self.damaged(f"the scalar {key!r} is no number")
         return value
 
     def do(self, name: str, rows: Iterable[Row]) -> None:
-        """Run a statement for each row, inside a transaction."""
+        """Run a named statement for each row, inside a transaction."""
         self.db.executemany(self._sql[name], rows)
 
     def commit(self, operation: str, work: Callable[[], object]) -> None:
-        """Do the work in one transaction. Raises what `append` promises, and `DiskFullError`."""
+        """Do the work in one transaction. Raises as `append` does, and `DiskFullError`."""
         self._refuse_if_unknown()
         number = self._watch.enter(operation)
         try:
@@ -145,9 +144,9 @@ class Store:
 
     @contextlib.contextmanager
     def unsynced(self) -> Iterator[None]:
-        """Let what is committed in the block be synced with the next commit after it: it may as well not last.
+        """Sync the commits in the block only with the next commit after it: losing them does no harm.
 
-        The WAL is not moved into the file by it: it would be synced for that, and SQLite does not say if that fails.
+        Nor is the WAL moved into the file: it would be synced for that, and SQLite does not report if that fails.
         """
         synchronous = self.db.execute("PRAGMA synchronous").get
         pages = self.db.execute("PRAGMA wal_autocheckpoint").get
@@ -159,17 +158,16 @@ class Store:
             self.db.execute(f"PRAGMA wal_autocheckpoint={pages}").fetchall()
             self.db.execute(f"PRAGMA synchronous={synchronous}").fetchall()
 
-    # A transaction in pieces: only for a file that is put to no other use meanwhile.
+    # A transaction in pieces: only for a connection that nothing else uses meanwhile.
 
     def begin(self, operation: str) -> None:
-        """Begin a transaction."""
         self._refuse_if_unknown()
         with self.changing(operation):
             self.db.execute("BEGIN IMMEDIATE")
 
     @contextlib.contextmanager
     def changing(self, operation: str) -> Iterator[None]:
-        """Do a piece of the work of a transaction. If it fails, the transaction is over and nothing of it happened."""
+        """Do a piece of the work of a transaction. If it fails, the transaction is rolled back."""
         try:
             with watched(self._watch, operation):
                 yield
@@ -192,7 +190,7 @@ class Store:
             raise self.outcome_unknown(text) from error
 
     def _rolled_back(self, operation: str, error: Exception) -> Exception:
-        """Let nothing of the transaction have happened, and return what to raise."""
+        """Roll back, and return what to raise."""
         self.roll_back()
         match error:
             case JournalError():
@@ -205,26 +203,24 @@ class Store:
                 return JournalUnavailableError(f"{operation}: {self.path} refused it: {error}")
 
     def roll_back(self) -> None:
-        """Let nothing of the transaction have happened, if there is one."""
         with contextlib.suppress(apsw.Error):
             if self.db.in_transaction:
                 self.db.execute("ROLLBACK")
 
     def damaged(self, text: str) -> JournalDamagedError:
-        """Make the error, with where and what to do."""
         return JournalDamagedError(f"{self.path} is damaged: {text}", RESTORE)
 
     def outcome_unknown(self, text: str) -> OutcomeUnknownError:
-        """Make the error, and the end of this connection's word: what it showed from now on could be wrong."""
+        """Return the error, and refuse all further use of this connection: its answers could be wrong."""
         self._unknown = f"{text}; whether it is on the disk only a restart can tell"
         with contextlib.suppress(OSError):
             self._unsynced.touch(0o600)
         return OutcomeUnknownError(self._unknown)
 
     def close(self) -> None:
-        """Unlock the file. What cannot be moved out of the WAL now is moved at the next start.
+        """Unlock the file. If the WAL cannot be emptied now, the next start does it.
 
-        After a sync has failed nothing is moved: the WAL may not be on the disk, and then the file would not fit it.
+        After a failed sync it is not emptied: it may not be on the disk, and then the file would not fit it.
         """
         if self._unknown is not None:
             with contextlib.suppress(apsw.Error):
@@ -233,7 +229,7 @@ class Store:
             self.db.close()
 
     def close_untouched(self) -> None:
-        """Unlock the file and leave every byte as it is: for a look at what is wrong with it."""
+        """Unlock the file and leave every byte as it is."""
         with contextlib.suppress(apsw.Error):
             self.db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         self.roll_back()
@@ -267,9 +263,9 @@ def set_pragmas(store: Store, *, locking_mode: str, synchronous: str, checkpoint
 def write_again(db: apsw.Connection, path: str) -> None:
     """Write a file as it is read, byte for byte, and sync it.
 
-    A sync that failed in an earlier process can leave bytes that every program reads, that the system believes written,
-    and that are not on the disk. The next sync would skip them, and what is built on them would be gone with them. The
-    mark that tells of it need not be synced: a power cut takes it away together with those bytes.
+    A failed sync can leave bytes that every program reads and the system believes written, but that are not on the
+    disk. The next sync would skip them, and everything built on them would be lost with them. The marker file need not
+    be synced: a power cut removes it together with those bytes.
     """
     file = apsw.VFSFile(db.open_vfs, path, [apsw.SQLITE_OPEN_WAL | apsw.SQLITE_OPEN_READWRITE, 0])
     try:
