@@ -28,6 +28,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 import apsw
+import msgspec
 
 from holdfast.journal import mark
 from holdfast.journal.archive import file as archive_file
@@ -257,16 +258,15 @@ class SqliteJournal:
 
     def health(self) -> Health:
         """Once the reserve was given up, claims are refused until it could be made again."""
-        text = self._room.words()
+        text = f"the disk under {self._directory} is full: free some space"
         if not self._has_reserve:
-            text = f"the disk under {self._directory} is full: free some space"
             try:
                 self._has_reserve = self._ballast.lay()
             except NotOursError as error:
                 text = str(error)
-            if self._has_reserve:
-                text = self._room.words()
             self._judge()
+        if self._has_reserve:
+            text = self._room.words()
         files = [FILE, f"{FILE}-wal", archive_file.FILE, f"{archive_file.FILE}-wal"]
         size_bytes = sum(_size_of(self._directory / name) for name in files)
         free = self._ballast.free_bytes()
@@ -570,20 +570,19 @@ class SqliteWriter:
                 sync_file(self._directory / name)
 
 
-class Found:
+class Found(msgspec.Struct):
     """The state to replay: the archived values, and how far the archive and the tail reach."""
 
-    def __init__(self, upto: int, values: list[Values]) -> None:
-        self.upto = upto
-        self.values = values
-        self.last_seq = upto
-        self.tail_bytes = 0
-        self.parts: list[LargeBatch] = []
+    upto: int
+    values: list[Values]
+    last_seq: int
+    tail_bytes: int = 0
+    parts: list[LargeBatch] = []
 
 
 def look_at_tail(store: Store, position: Position, values: list[Values]) -> Found:
     """Check that the tail follows the archive without a gap, and each of its batches."""
-    found = Found(position.upto, values)
+    found = Found(position.upto, values, position.upto)
     for first, last, body in store.run("read_batches", (position.upto,)):
         if first != found.last_seq + 1:
             raise store.damaged(f"record {first} stands where {found.last_seq + 1} should")

@@ -28,7 +28,7 @@ at once is bounded in bytes too.
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from holdfast.journal.base import History, Keeping
     from holdfast.journal.store import Store
 
+    Unit = Literal["records", "bytes"]
     Weighed = tuple[int, int]
     """The number of a record, and how much it counts."""
     NameRow = list[int | str | None]
@@ -116,16 +117,13 @@ def choose(
     return chosen
 
 
-class Share:
+class Share(msgspec.Struct, eq=False):
     """What one principal has left."""
 
-    __slots__ = ("bytes", "name", "number", "records")
-
-    def __init__(self, number: int, name: str, records: int = 0, size_bytes: int = 0) -> None:
-        self.number = number
-        self.name = name
-        self.records = records
-        self.bytes = size_bytes
+    number: int
+    name: str
+    records: int = 0
+    bytes: int = 0
 
 
 class Shares:
@@ -155,11 +153,8 @@ class Shares:
         share.bytes -= size_bytes
         self._changed.add(share)
 
-    def records(self) -> int:
-        return sum(share.records for share in self.by_name.values())
-
-    def bytes(self) -> int:
-        return sum(share.bytes for share in self.by_name.values())
+    def sums(self, unit: Unit) -> list[tuple[str, int]]:
+        return [(share.name, getattr(share, unit)) for share in self.by_name.values()]
 
     def write(self) -> None:
         left = [share for share in self._changed if share.records]
@@ -365,12 +360,11 @@ class Pruning:
         """The newest record that was dropped."""
 
     def prune(self, wall_ms: int) -> None:
-        shares, keeping = self._shares, self._keeping
         newest = self._store.one("read_newest_wall")
         if newest is not None:
-            self._drop_overdue(min(wall_ms - keeping.wall_ms, newest[0]))
-        self._drop_excess(lambda: shares.records() - keeping.records_max, lambda _: 1, by_bytes=False)
-        self._drop_excess(lambda: shares.bytes() - keeping.bytes_max, _weight_of, by_bytes=True)
+            self._drop_overdue(min(wall_ms - self._keeping.wall_ms, newest[0]))
+        self._drop_excess("records", self._keeping.records_max)
+        self._drop_excess("bytes", self._keeping.bytes_max)
         if self.newest:
             self._drop_empty()
 
@@ -387,29 +381,30 @@ class Pruning:
                 else:
                     self._store.do("change_stretch", [(earliest[0], stretch)])
 
-    def _drop_excess(self, excess: Callable[[], int], weigh: Callable[[Going], int], *, by_bytes: bool) -> None:
-        while self._left > 0 and (too_much := excess()) > 0:
-            some = self._eldest_of_the_largest(too_much, weigh, by_bytes=by_bytes)
+    def _drop_excess(self, unit: Unit, most: int) -> None:
+        while self._left > 0:
+            sums = self._shares.sums(unit)
+            excess = sum(total for _, total in sums) - most
+            some = self._chosen(unit, sums, excess) if excess > 0 else []
             if not some:
                 return
             self._forget(some)
 
-    def _eldest_of_the_largest(self, excess: int, weigh: Callable[[Going], int], *, by_bytes: bool) -> list[Going]:
+    def _chosen(self, unit: Unit, sums: list[tuple[str, int]], excess: int) -> list[Going]:
         seen: dict[int, Going] = {}
         size_bytes = 0
 
-        def eldest(who: str) -> Iterator[tuple[int, int]]:
+        def eldest(who: str) -> Iterator[Weighed]:
             # One by one: nothing is read that is not dropped.
             nonlocal size_bytes
             number = self._shares.by_name[who].number
             for seq, body in self._store.run("read_eldest_of", (number,)):
                 if size_bytes >= PRUNE_BYTES:
                     return
-                going = seen[seq] = Going(seq, number, body)
+                seen[seq] = Going(seq, number, body)
                 size_bytes += len(body)
-                yield seq, weigh(going)
+                yield seq, 1 if unit == "records" else weight_of(next(decode_batch(body)), body)
 
-        sums = [(share.name, share.bytes if by_bytes else share.records) for share in self._shares.by_name.values()]
         chosen = eldest_of_the_largest(sums, eldest, excess, min(PRUNE_ROWS, self._left))
         return [seen[seq] for seq in sorted(chosen)]
 
@@ -479,11 +474,6 @@ class Pruning:
             if self._store.one("has_names", (segment,)) is not None:
                 return
             self._store.do("drop_segment", [(segment,)])
-
-
-def _weight_of(going: Going) -> int:
-    (record,) = decode_batch(going.body)
-    return weight_of(record, going.body)
 
 
 _STEP = "archive"
