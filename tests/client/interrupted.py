@@ -133,8 +133,8 @@ def renewed_now() -> list[str]:
     """What the background still renews, or watches."""
     keeper = background_thread()
     resting = [each[2] for each in tuple(keeper._schedule._heap)] + [each[1] for each in tuple(keeper._inbox)]
-    found = [repr(getattr(each, "flow", each)) for each in resting if not each.is_over]
-    return [each for each in found if any(what in each for what in ("_Beginning", "watch_deadline", "keep_renewed"))]
+    found = [repr(each.flow) for each in resting if not each.is_over]
+    return [each for each in found if any(what in each for what in ("None", "watch_deadline", "keep_renewed"))]
 
 
 def keeper_goes_on() -> bool:

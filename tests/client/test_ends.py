@@ -14,7 +14,7 @@ import pytest
 from holdfast import Holdfast, LeaseLost
 from holdfast.client import clock
 from holdfast.client.answers import Answer
-from holdfast.client.background import Background, BackgroundFlow, Kept, Resting
+from holdfast.client.background import Background, Kept, Resting
 from holdfast.client.deadline import Term
 from holdfast.client.operations.effects import Close, Effect, Flow, Open, Read, Send
 from holdfast.client.operations.leases import MOMENT_MS, Renewal
@@ -307,7 +307,7 @@ class Noted(Background):
         self.resting.append(resting)
         self.due_ms.append(due_ms)
 
-    def _ask(self, running: BackgroundFlow, request: Send) -> None:
+    def _ask(self, running: Resting, request: Send) -> None:
         pytest.fail("something was asked")
 
 

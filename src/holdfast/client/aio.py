@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVa
 from weakref import ref
 
 from holdfast.client import base, clock
-from holdfast.client.background import SLICE_MS, Background, BackgroundFlow, Kept, Resting, Schedule
+from holdfast.client.background import SLICE_MS, Background, Kept, Resting, Schedule
 from holdfast.client.base import ClaimingSession, Client
 from holdfast.client.deadline import Term
 from holdfast.client.lease import ClaimGroup, HeldClaim, HeldSession, mention
@@ -166,7 +166,7 @@ class BackgroundLoop(Background):
         for task in self._asking:
             task.cancel()
 
-    def _ask(self, running: BackgroundFlow, request: Send) -> None:
+    def _ask(self, running: Resting, request: Send) -> None:
         async def ask() -> None:
             try:
                 step = partial(running.flow.send, await running.send(request))

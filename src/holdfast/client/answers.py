@@ -9,10 +9,12 @@ import msgspec
 from msgspec.json import Decoder
 
 from holdfast.errors import Deadlock, NotAllowed, Refused, ServerError
-from holdfast.wire.replies import FOLLOWS, SHARED
+from holdfast.wire import replies
 
 T = TypeVar("T")
 
+FOLLOWS, SHARED = replies.FOLLOWS, replies.SHARED
+"""What a node says of itself in `/readyz`, and of its store."""
 NOT_NOW = frozenset({502, 503, 504})
 """What may be gone when asked again: the server restarts, or what stands in between does."""
 NOBODY_LEADS = "a node says that none leads right now: `holdfast nodes` shows what each of them says"
@@ -38,8 +40,6 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Envelope(msgspec.Struct):
-    """The body of a refusal."""
-
     error: str
     code: str
     details: str | None = None
@@ -74,16 +74,6 @@ def may_have_happened(answer: Answer) -> bool:
         return False
     found = envelope(answer)
     return found is None or found.code == "outcome_unknown"
-
-
-def follows(details: object) -> bool:
-    """Tell whether a node that says this of itself is well and does not lead."""
-    return details == FOLLOWS
-
-
-def is_shared(storage: object) -> bool:
-    """Tell whether a store of this kind is one that nodes share."""
-    return storage == SHARED
 
 
 def in_words(answer: Answer) -> str:

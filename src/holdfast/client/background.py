@@ -37,36 +37,26 @@ log = logging.getLogger("holdfast.client")
 
 
 class Resting:
-    """What the background resumes at a moment, unless it is stopped or its owner is gone by then."""
+    """A flow that the background resumes at a moment, unless it is stopped or its owner is gone by then.
 
-    __slots__ = ("_owner", "stopped")
+    Without a flow it calls the owner's `begin`. It refers to its owner weakly: who drops that has dropped all of it.
+    """
 
-    def __init__(self, owner: object) -> None:
+    __slots__ = ("_owner", "flow", "send", "stopped")
+
+    def __init__(
+        self, owner: object, flow: Flow[None] | None = None, send: Callable[[Send], Any] | None = None
+    ) -> None:
         self.stopped = False
         """Set to stop it: it is not resumed any more, and nothing waits for the answer to what a flow has asked."""
+        self.flow: Any = flow
+        self.send: Any = send
         self._owner = None if owner is None else ref(owner)
 
     @property
     def is_over(self) -> bool:
         """Whether it was stopped, or its owner is gone: an interrupt may have come before that reached its caller."""
         return self.stopped or (self._owner is not None and self._owner() is None)
-
-
-class BackgroundFlow(Resting):
-    """A flow that goes on in the background, and what sends its requests."""
-
-    __slots__ = ("flow", "send")
-
-    def __init__(self, flow: Flow[None], send: Callable[[Send], Any], owner: object = None) -> None:
-        super().__init__(owner)
-        self.flow = flow
-        self.send = send
-
-
-class _Beginning(Resting):
-    """Begins something later. It refers to that weakly, so whoever drops that has dropped all of it."""
-
-    __slots__ = ()
 
     def begin(self) -> None:
         kept: Any = None if self._owner is None else self._owner()
@@ -88,7 +78,6 @@ class Schedule:
         return len(self._heap)
 
     def add(self, due_ms: int, resting: Resting) -> None:
-        """Add something that is due at a moment."""
         heappush(self._heap, (due_ms, next(self._numbers), resting))
 
     def take(self, now_ms: int) -> list[Resting]:
@@ -105,7 +94,6 @@ class Schedule:
         return taken
 
     def clear(self) -> list[Resting]:
-        """Remove and return all of it."""
         taken, self._heap = [each[2] for each in self._heap], []
         return taken
 
@@ -117,15 +105,15 @@ class Schedule:
 class Background(ABC):
     """Advances each flow up to where it has to wait."""
 
-    def add(self, flow: Flow[None], send: Callable[[Send], Any], owner: object = None) -> BackgroundFlow:
+    def add(self, flow: Flow[None], send: Callable[[Send], Any], owner: object = None) -> Resting:
         """Keep a flow going until it ends or is stopped, or its owner is gone."""
-        running = BackgroundFlow(flow, send, owner)
+        running = Resting(owner, flow, send)
         self._advance(running, partial(flow.send, None))
         return running
 
     def begin_at(self, begins_ms: int, kept: object) -> Resting:
         """Call `kept.begin()` at a moment of the clock that counts on while the machine sleeps."""
-        beginning = _Beginning(kept)
+        beginning = Resting(kept)
         self._rest(beginning, begins_ms)
         return beginning
 
@@ -134,19 +122,19 @@ class Background(ABC):
         """Resume it at that moment."""
 
     @abstractmethod
-    def _ask(self, running: BackgroundFlow, request: Send) -> None:
+    def _ask(self, running: Resting, request: Send) -> None:
         """Resume it with the answer to a request."""
 
     def _resume(self, resting: Resting) -> None:
-        if isinstance(resting, BackgroundFlow):
+        if resting.flow is not None:
             self._advance(resting, partial(resting.flow.send, None))
-        elif isinstance(resting, _Beginning) and not resting.is_over:
+        elif not resting.is_over:
             try:
                 resting.begin()
             except Exception:
                 log.exception(_BUG)  # The others must go on all the same.
 
-    def _advance(self, running: BackgroundFlow, step: Callable[[], Effect]) -> None:
+    def _advance(self, running: Resting, step: Callable[[], Effect]) -> None:
         """Go on with a flow. Only one thread at a time has it."""
         try:
             while not running.is_over:
@@ -183,7 +171,6 @@ class Kept:
         ends: Ends,
         policy: Policy,
     ) -> None:
-        """Wait for the moment to begin."""
         self.stopped = False
         self._background = background
         self._term = term

@@ -21,7 +21,6 @@ class Instant(NamedTuple):
 
 
 def now() -> Instant:
-    """Return this moment."""
     monotonic = time.monotonic_ns() // 1_000_000
     boot = monotonic if _BOOT is None else time.clock_gettime_ns(_BOOT) // 1_000_000
     return tuple.__new__(Instant, (monotonic, boot))  # Faster than the class, whose `__new__` is Python code.
@@ -38,7 +37,6 @@ def wall_ms() -> int:
 
 
 def monotonic_ms() -> int:
-    """Return milliseconds that only rise."""
     return time.monotonic_ns() // 1_000_000
 
 
@@ -48,7 +46,6 @@ def boot_ms() -> int:
 
 
 def new_key() -> str:
-    """Return a random idempotency key."""
     return os.urandom(16).hex()
 
 

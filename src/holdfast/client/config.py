@@ -55,7 +55,6 @@ class Target(msgspec.Struct, frozen=True):
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Where to ask: one address, or several that lead to the same authority."""
         return tuple(self.url.split(","))
 
     @property
@@ -64,7 +63,6 @@ class Target(msgspec.Struct, frozen=True):
         return tuple(each for each in self.addresses if each.startswith("http://") and not is_loopback(each))
 
     def at(self, address: str) -> Target:
-        """Return the same for one of its addresses."""
         return msgspec.structs.replace(self, url=address)
 
     @property
@@ -77,8 +75,7 @@ class Target(msgspec.Struct, frozen=True):
             found[INSECURE_VARIABLE] = "1"
         return found
 
-    def __repr__(self) -> str:
-        """Show everything but the token."""
+    def __repr__(self) -> str:  # Everything but the token.
         return f"Target({self.url!r} from {self.url_origin}, token from {self.token_origin})"
 
 

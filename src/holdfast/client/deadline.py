@@ -38,8 +38,6 @@ def safe_ms(promised_ms: int, waited_ms: int = 0) -> int:
 
 
 class _Promise(NamedTuple):
-    """What the server last promised, and when that was asked for."""
-
     sent: Instant
     safe_ms: int
     """How long it may be believed."""
@@ -136,13 +134,10 @@ class Term:
 
     @property
     def name(self) -> str:
-        """What it is, for the text of errors."""
         return self.title or f"the claim on {self.job_id}"
 
     def error(self) -> LeaseLost:
-        """Return the exception for the loss."""
-        loss = self.loss or Loss("expired")
-        return lost_error(self.name, loss, job_id=self.job_id, token=self.token)
+        return lost_error(self.name, self.loss or Loss("expired"), job_id=self.job_id, token=self.token)
 
 
 _HOW = {
@@ -156,7 +151,6 @@ _HOW = {
 
 
 def lost_error(title: str, loss: Loss, *, job_id: str = "", token: int | None = None) -> LeaseLost:
-    """Put a loss into words."""
     how = _HOW.get(loss.reason, f"it ended ({loss.reason})")
     if loss.reason == "revoked":
         how = f"{loss.by or 'an operator'} has revoked it: {loss.why or 'no reason was given'}"

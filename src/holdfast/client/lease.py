@@ -51,6 +51,7 @@ class Held:
 
     _link: Any
     _kept: Kept
+    _renewal: Any
     _ending_word = "released"
     _dropped_word = "was dropped while held"
     _how_to_end: ClassVar[str]
@@ -129,12 +130,9 @@ class Held:
     def _loss(self) -> LeaseLost:
         return self._term.error()
 
-    def _renewal(self) -> leases.Renewal:
-        raise TypeError(f"{type(self).__name__} says no renewal")
-
     def _keep(self) -> Kept:
         """Renew it in the background."""
-        kept: Kept = self._link.keep(self._term, self._renewal())
+        kept: Kept = self._link.keep(self._term, self._renewal)
         return kept
 
     def _stop(self) -> None:
@@ -355,6 +353,7 @@ class HeldClaim(Held):
         self._told = True
         return self._term.error()
 
+    @property
     def _renewal(self) -> leases.Renewal:
         return leases.Renewal(self.lease_id, self.job_id)
 
@@ -584,6 +583,7 @@ class HeldSession(Held, Generic[H]):
             log.info("%s could not be ended in haste: %s", self._term.name, error)
         self._is_back = True
 
+    @property
     def _renewal(self) -> leases.Renewal:
         return leases.Renewal(self.session_id, None, self.secret)
 

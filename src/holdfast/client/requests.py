@@ -1,7 +1,4 @@
-"""What callers give, checked before anything is sent: only what cannot travel at all. The server judges the rest.
-
-Where things are on the server.
-"""
+"""Arguments of callers, checked as far as they can be sent at all (the server judges the rest); paths on the server."""
 
 from __future__ import annotations
 
@@ -119,7 +116,6 @@ def _job_path(job: str) -> str:
 
 
 def session_path(session_id: str, verb: str = "") -> str:
-    """Return the path of a session."""
     return f"/sessions/{quote(session_name(session_id), safe='')}" + (f"/{verb}" if verb else "")
 
 
@@ -131,5 +127,4 @@ def with_query(path: str, labels: Mapping[str, str] | None = None, **fields: str
 
 
 def token_path(name: str) -> str:
-    """Return the path of a token."""
     return f"/tokens/{quote(name, safe='')}"

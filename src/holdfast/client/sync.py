@@ -34,7 +34,7 @@ from typing import Any, Self, TypeVar
 from weakref import ref
 
 from holdfast.client import base, clock
-from holdfast.client.background import SLICE_MS, Background, BackgroundFlow, Kept, Resting, Schedule, log
+from holdfast.client.background import SLICE_MS, Background, Kept, Resting, Schedule, log
 from holdfast.client.base import ClaimingSession, Client
 from holdfast.client.deadline import Term
 from holdfast.client.lease import ClaimGroup, Held, HeldClaim, HeldSession, mention
@@ -204,7 +204,7 @@ class BackgroundThread(Background):
         self._keeper = threading.Lock()
         """Taken by the keeper for ever, so that there is one."""
 
-    def _ask(self, running: BackgroundFlow, request: Send) -> None:
+    def _ask(self, running: Resting, request: Send) -> None:
         def ask() -> None:
             try:
                 step = partial(running.flow.send, running.send(request))

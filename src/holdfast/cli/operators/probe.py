@@ -79,11 +79,11 @@ class Probe:
 
     def follows(self, details: object) -> bool:
         """Return whether these details are those of a follower that is well."""
-        return answers.follows(details)
+        return details == answers.FOLLOWS
 
     def has_shared_store(self, health: Answer) -> bool:
         told = health.json()
-        return isinstance(told, dict) and answers.is_shared(told.get("storage"))
+        return isinstance(told, dict) and told.get("storage") == answers.SHARED
 
     def refuse(self, answer: Answer) -> NoReturn:
         """Raise the error of a refusal."""

@@ -69,10 +69,6 @@ SHARED_PLACE_SECONDS_MAX = 5.0
 """The longest pause of one who shares its place with somebody of the same name."""
 UNHEARD_MAX = 3
 """How often in a row a claim is begun anew whose place or lease was gone before we heard of it."""
-_TOLD_OF_OWNER = (
-    "owner", "metadata", "labels", "note", "claimed_at", "last_heartbeat_at", "expires_at", "shown_as"
-)  # fmt: skip
-"""What `NotInTime` has of a `JobOwner`."""
 _OK, _CONFLICT = 200, 409
 _GONE = frozenset({400, 404})
 """A lease that is not current: 404, or 400 where somebody else has the name by now."""
@@ -123,7 +119,6 @@ class Asking:
         self.key = key
 
     def wait_left(self, now: Instant) -> float:
-        """Return how many seconds of the wait are left."""
         return max(0.0, self.wanted.wait - self._waited(now)) if self.wanted.wait else 0.0
 
     def _waited(self, now: Instant) -> float:
@@ -168,16 +163,13 @@ class Asking:
         return left
 
     def heard(self) -> None:
-        """Take note of an answer."""
         if self.is_away and self.wanted.on_wait is None:
             log.warning("the server is back")
         self.is_met, self.is_away = True, False
 
     def tell(self, now: Instant, owner: JobOwner | None, away: str | None = None) -> None:
-        """Tell whoever watches where we stand."""
-        if self.wanted.on_wait is None:
-            return
-        self.wanted.on_wait(Place(self.jobs[0], self.position, self._waited(now), owner, away, self.rejoined))
+        if self.wanted.on_wait is not None:
+            self.wanted.on_wait(Place(self.jobs[0], self.position, self._waited(now), owner, away, self.rejoined))
 
 
 def stand(
@@ -285,13 +277,12 @@ def _not_in_time(asking: Asking, policy: Policy) -> Flow[JobHeld]:
     owner = None if known is None else known.owner
     if known is None or owner is None:
         return NotInTime(f"{job} was {waited}", job_id=job, waiting=0 if known is None else known.waiting)
-    told = {name: getattr(owner, name) for name in _TOLD_OF_OWNER}
-    text = f"{job} was {waited}; it is held by {owner.shown_as}"
-    return NotInTime(text, job_id=job, waiting=known.waiting, retry_after=owner.expires_in, **told)
+    told = {name: value for name, value in msgspec.structs.asdict(owner).items() if hasattr(NotInTime, name)}
+    told |= {"job_id": job, "waiting": known.waiting, "retry_after": owner.expires_in}
+    return NotInTime(f"{job} was {waited}; it is held by {owner.shown_as}", **told)
 
 
 def status(job: str, policy: Policy) -> Flow[JobStatus]:
-    """Return all that is known of a job."""
     return records.status_of((yield from ask(get(job_path(job), policy), policy, LockReply)))
 
 

@@ -12,10 +12,10 @@ from holdfast.client import records
 from holdfast.client.answers import Answer, lacks_leader, refusal
 from holdfast.client.clock import Instant, elapsed_ms
 from holdfast.client.operations.effects import NOW, SHARE, Close, Flow, Open, Policy, Read, Rest
-from holdfast.client.operations.exchange import AWAY_SECONDS, LATE_TOKEN_SECONDS, lacks_new_token, restarts
+from holdfast.client.operations.exchange import AWAY_SECONDS, LATE_TOKEN_SECONDS, fields_of, lacks_new_token, restarts
 from holdfast.client.records import Happened
 from holdfast.client.requests import with_query
-from holdfast.errors import Refused, ServerError, Unreachable
+from holdfast.errors import NotAllowed, ServerError, Unreachable
 from holdfast.wire.replies import HappenedReply
 
 AGAIN_SECONDS = 0.1
@@ -30,21 +30,11 @@ OnAway = Callable[[str | None], object]
 
 
 class _Frame(msgspec.Struct):
-    """The data of one event."""
-
     seq: int
     changes: list[HappenedReply] = []
     part: int = 1
     parts: int = 1
     """A large record comes in several events, and only the last of them has an id."""
-
-
-class _TokenLate(Exception):
-    """The token is out of use, and the new one may be in its file soon."""
-
-    def __init__(self, refused: Refused) -> None:
-        super().__init__()
-        self.refused = refused
 
 
 class Follower:
@@ -70,7 +60,7 @@ class Follower:
         self._parts: list[Happened] = []
         """What came of a record that is not complete. It is not told before it is, so it is never told twice."""
         self._pause = AGAIN_SECONDS
-        self._was_connected = False
+        self._was_connected = self._token_may_change = False
 
     def more(self) -> Flow[list[Happened]]:
         """Wait for the next events."""
@@ -94,11 +84,13 @@ class Follower:
                     self._tell_away(error.problem)
                 yield from self._rest_a_while()
                 continue
-            except _TokenLate as late:
+            except NotAllowed:
+                # The token is out of use, and the new one may be in its file soon.
                 now = yield NOW
                 refused_since = refused_since or now
-                if elapsed_ms(refused_since, now) > max(self._policy.retry_seconds, LATE_TOKEN_SECONDS) * 1_000:
-                    raise late.refused from None
+                patience_ms = max(self._policy.retry_seconds, LATE_TOKEN_SECONDS) * 1_000
+                if not self._token_may_change or elapsed_ms(refused_since, now) > patience_ms:
+                    raise
                 yield from self._rest_a_while()
                 continue
             self._pause, failing_since, refused_since = AGAIN_SECONDS, None, None
@@ -140,10 +132,8 @@ class Follower:
         if restarts(answer):
             why = "no node leads right now" if lacks_leader(answer) else f"it answered {status}"
             raise Unreachable(self._policy.url, why)
-        refused = refusal(answer, self._policy.url, self._policy.token_file)
-        if self._was_connected and lacks_new_token(answer, self._policy):
-            raise _TokenLate(refused)
-        raise refused
+        self._token_may_change = self._was_connected and lacks_new_token(answer, self._policy)
+        raise refusal(answer, self._policy.url, self._policy.token_file)
 
     def _take(self, data: bytes) -> list[Happened]:
         """Cut frames off what came, and remember where one would go on."""
@@ -153,10 +143,7 @@ class Follower:
         return [event for frame in frames for event in self._events(frame)]
 
     def _events(self, frame: bytes) -> list[Happened]:
-        fields: dict[str, str] = {}
-        for line in frame.decode("utf-8", "replace").split("\n"):
-            name, _, value = line.partition(":")
-            fields[name] = value.removeprefix(" ")
+        fields = fields_of(frame)
         if "data" not in fields:
             # Where the server begins: one that is cut off before the first event goes on from here.
             words = fields.get("", "").split()

@@ -167,7 +167,6 @@ def ask(request: Send, policy: Policy, reply: type[T]) -> Flow[T]:
 
 
 def get(path: str, policy: Policy) -> Send:
-    """Return the request that reads a path."""
     return Send("GET", path, answer_seconds=policy.answer_seconds)
 
 
@@ -177,6 +176,12 @@ def reply_in(answer: Answer, policy: Policy, request: Send, reply: type[T]) -> T
         raise refusal(answer, policy.url, policy.token_file)
     decoder: Decoder[T] = _decoder(cast("Any", reply))
     return decoded(answer, decoder, f"{request.method} {request.path}", policy.url)
+
+
+def fields_of(frame: bytes) -> dict[str, str]:
+    """Return the fields of one frame of an event stream; a comment is the field without a name."""
+    lines = (line.partition(":") for line in frame.decode("utf-8", "replace").split("\n"))
+    return {name: value.removeprefix(" ") for name, _, value in lines}
 
 
 @cache

@@ -14,7 +14,7 @@ in time that the claim is lost.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import UNSET
@@ -27,11 +27,12 @@ from holdfast.client.operations.effects import NEW_KEY, NOW, SHARE, Flow, Policy
 from holdfast.client.operations.exchange import exchange, insist, reply_in
 from holdfast.client.records import JobClaim, Metadata
 from holdfast.client.requests import job_path, session_path, whole_seconds
-from holdfast.errors import ServerError, Unreachable
+from holdfast.errors import LeaseLost, ServerError, Unreachable
 from holdfast.wire.replies import AcquiredReply, ClaimSecretReply, RenewedReply
 from holdfast.wire.requests import ClaimSecretBody, ReleaseBody, RenewBody, TransferBody, brief
 
 _Renew, _Release = brief(RenewBody), brief(ReleaseBody)
+T = TypeVar("T")
 
 
 def renew(
@@ -46,7 +47,7 @@ def renew(
     """Renew a lease, for its own ttl unless told otherwise. Raises `LeaseLost` if it has ended."""
     request = renewal_request(job, lease_id, policy.answer_seconds, ttl=ttl, note=note, metadata=metadata)
     heard = yield from exchange(request, policy)
-    return renewed(job, heard.answer, policy), heard.sent
+    return _reply(job, heard.answer, policy, request, RenewedReply), heard.sent
 
 
 def renewal_request(
@@ -69,12 +70,12 @@ def renewal_request(
     return Send("POST", job_path(job, "renew"), body, answer_seconds=answer_seconds)
 
 
-def renewed(job: str, answer: Answer, policy: Policy) -> RenewedReply:
-    """Return the reply to a renewal. Raises `LeaseLost` if the lease has ended."""
+def _reply(job: str, answer: Answer, policy: Policy, request: Send, reply: type[T]) -> T:
+    """Return the reply in an answer. Raises `LeaseLost` if the lease has ended."""
     loss = told_loss(answer)
     if loss is not None:
         raise lost_error(f"the claim on {job}", loss, job_id=job)
-    return reply_in(answer, policy, Send("POST", job_path(job, "renew")), RenewedReply)
+    return reply_in(answer, policy, request, reply)
 
 
 def release(
@@ -100,15 +101,13 @@ def release(
     request = Send("POST", job_path(job, "release"), body, (yield NEW_KEY), policy.answer_seconds)
     try:
         heard = yield from insist(request, policy)
-        loss = told_loss(heard.answer)
-        if loss is None:
-            return reply_in(heard.answer, policy, request, type(None))
+        _reply(job, heard.answer, policy, request, type(None))
+    except LeaseLost as lost:
+        if lost.reason != "released":
+            raise
     except BaseException as error:
         owners.doubt(owner, error)
         raise
-    if loss.reason != "released":
-        raise lost_error(f"the claim on {job}", loss, job_id=job)
-    return None
 
 
 def transfer(
@@ -129,24 +128,17 @@ def transfer(
     request = Send("POST", job_path(job, "transfer"), body, (yield NEW_KEY), policy.answer_seconds)
     try:
         heard = yield from exchange(request, policy)
-        loss = told_loss(heard.answer)
-        if loss is None:
-            return records.claimed(job, reply_in(heard.answer, policy, request, AcquiredReply))
+        return records.claimed(job, _reply(job, heard.answer, policy, request, AcquiredReply))
     except BaseException as error:
         owners.doubt(owner, error)
         raise
-    raise lost_error(f"the claim on {job}", loss, job_id=job)
 
 
 def claim_secret(job: str, lease_id: str, policy: Policy) -> Flow[str]:
-    """Ask for the secret of a claim: what a command needs that works on it."""
     body = ClaimSecretBody(lock_name=job, lease_id=lease_id)
     request = Send("POST", "/claims/secret", body, answer_seconds=policy.answer_seconds)
     heard = yield from exchange(request, policy)
-    loss = told_loss(heard.answer)
-    if loss is not None:
-        raise lost_error(f"the claim on {job}", loss, job_id=job)
-    return reply_in(heard.answer, policy, request, ClaimSecretReply).claim_secret
+    return _reply(job, heard.answer, policy, request, ClaimSecretReply).claim_secret
 
 
 def told_loss(answer: Answer) -> Loss | None:
@@ -156,15 +148,9 @@ def told_loss(answer: Answer) -> Loss | None:
     found = envelope(answer)
     if found is None:
         return None
-    match found.code:
-        case "lease_not_current":
-            return Loss(found.ended or "expired", found.by, found.reason, told=True)
-        case "revoked":
-            return Loss("revoked", found.by, found.reason, told=True)
-        case "session_expired":
-            return Loss("session_ended", told=True)
-        case _:
-            return None
+    how = {"lease_not_current": found.ended or "expired", "revoked": "revoked", "session_expired": "session_ended"}
+    reason = how.get(found.code)
+    return None if reason is None else Loss(reason, found.by, found.reason, told=True)
 
 
 MOMENT_MS = 500
@@ -187,8 +173,6 @@ Look: TypeAlias = Callable[[float], Send | None]
 
 
 class _RenewedReply(msgspec.Struct):
-    """What every reply to a renewal says."""
-
     expires_in_ms: int
 
 
@@ -203,7 +187,6 @@ class Renewal(NamedTuple):
     """Of the session; None for a lease."""
 
     def request(self, answer_seconds: float) -> Send:
-        """Return the request that renews, given how long its answer may take."""
         if self.name is None:
             return Send("POST", session_path(self.id, "renew-all"), answer_seconds=answer_seconds)
         return renewal_request(self.name, self.id, answer_seconds)
@@ -293,7 +276,7 @@ def _judge(term: Term, answer: Answer, sent: Instant, policy: Policy) -> bool:
         term.extend(sent, promise.expires_in_ms)
         return True
     loss = told_loss(answer)
-    if loss is None and _session_gone(answer):
+    if loss is None and answer.status == 404 and (found := envelope(answer)) is not None and found.code == "not_found":  # noqa: PLR2004 - the session is not known any more
         loss = Loss("session_ended", told=True)
     if loss is not None:
         term.lose(loss)
@@ -301,9 +284,3 @@ def _judge(term: Term, answer: Answer, sent: Instant, policy: Policy) -> bool:
     reason = "unreachable" if answer.status >= 500 else "refused"  # noqa: PLR2004 - the server's own troubles
     term.trouble = Loss(reason, why=str(refusal(answer, policy.url, policy.token_file)))
     return False
-
-
-def _session_gone(answer: Answer) -> bool:
-    """Tell whether the server no longer knows the session."""
-    found = envelope(answer)
-    return answer.status == 404 and found is not None and found.code == "not_found"  # noqa: PLR2004 - not found

@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 from weakref import ref
 
@@ -28,6 +28,7 @@ import msgspec
 from holdfast.client.answers import Answer
 from holdfast.client.deadline import Loss, Term
 from holdfast.client.operations.effects import SHARE, Close, Flow, Open, Policy, Read, Rest, Send
+from holdfast.client.operations.exchange import fields_of
 from holdfast.client.operations.leases import TOKEN_REFUSED, Renewal, look_whether_over, renew_once
 from holdfast.errors import HoldfastError, Unreachable
 from holdfast.wire.replies import EndReply, FollowingReply
@@ -52,19 +53,16 @@ log = logging.getLogger("holdfast.client")
 
 
 class _Held(NamedTuple):
-    """Something that is followed, or will be."""
-
     renewal: Renewal
     term: ref[Term]
 
 
 class _RefusedError(Exception):
-    """The server does not let us follow. `pause_seconds` is how long to leave it alone."""
+    """The server does not let us follow."""
 
     def __init__(self, status: int) -> None:
         super().__init__()
         self.status = status
-        self.pause_seconds = _pause_after(status)
 
 
 class Ends:
@@ -83,7 +81,7 @@ class Ends:
         self._pid = os.getpid()
         self._held: dict[str, _Held] = {}
         self._new: deque[str] = deque()
-        self._is_gathering = self._is_retrying = self._is_listening = False
+        self._is_gathering = self._is_listening = False
         self._stream: str | None = None
         """The id of the stream that is open."""
 
@@ -93,23 +91,17 @@ class Ends:
             self._begin_anew()  # A fork: the thread that listens is the parent's, and so is all that it listens for.
         self._held[renewal.id] = _Held(renewal, ref(term))
         self._new.append(renewal.id)
+        self._follow_new_in(GATHER_SECONDS)
+
+    def _follow_new_in(self, seconds: float) -> None:
         if not self._is_gathering:
             self._is_gathering = True
-            self._keep(self._gather())
+            self._keep(self._follow_new(seconds))
 
-    def _gather(self) -> Flow[None]:
-        """Follow all that came within a moment."""
-        yield Rest(GATHER_SECONDS)
+    def _follow_new(self, after_seconds: float) -> Flow[None]:
+        """Follow all that came meanwhile, and what could not be added before."""
+        yield Rest(after_seconds)
         self._is_gathering = False
-        yield from self._follow_new()
-
-    def _retry(self, pause: float) -> Flow[None]:
-        """Follow after a while what could not be added."""
-        yield Rest(pause)
-        self._is_retrying = False
-        yield from self._follow_new()
-
-    def _follow_new(self) -> Flow[None]:
         new = [self._new.popleft() for _ in range(len(self._new))]
         # Looked at after what is new stands in `_held`. One that opens a stream sets it, and then looks into `_held`.
         stream = self._stream
@@ -138,9 +130,7 @@ class Ends:
                 log.debug("not followed yet, so its end may be heard of at its next renewal: %s", error)
                 pause = AGAIN_SECONDS_MAX
             self._new.extend([*body.leases.values(), *body.sessions])
-            if not self._is_retrying:
-                self._is_retrying = True
-                self._keep(self._retry(pause))
+            self._follow_new_in(pause)
 
     def listen(self) -> Flow[None]:
         """Hear of ends for as long as anything is held."""
@@ -150,7 +140,7 @@ class Ends:
                 yield from self._follow()
                 pause = AGAIN_SECONDS
             except _RefusedError as refused:
-                pause = max(pause, refused.pause_seconds)
+                pause = max(pause, _pause_after(refused.status))
                 if refused.status == TOKEN_REFUSED:
                     yield from self._look_at_sessions()
             except (HoldfastError, msgspec.MsgspecError) as error:
@@ -181,7 +171,7 @@ class Ends:
                 *frames, rest = (rest + data).split(b"\n\n")
                 if len(rest) > FRAME_BYTES_MAX:
                     raise Unreachable(self._policy.url, "it sends events without end")
-                for kind, said in map(_fields, frames):
+                for kind, said in map(_event, frames):
                     if kind == "following":
                         following = msgspec.json.decode(said, type=FollowingReply)
                         self._stream = following.stream
@@ -213,7 +203,8 @@ class Ends:
             held = self._held.pop(id_, None)
             term = None if held is None else held.term()
             if held is not None and term is not None and not term.ended:
-                self._keep(_renew_now(term, held.renewal, self._policy))
+                # What cannot be asked now is asked when it is renewed anyway.
+                self._keep(_to_end(renew_once(term, held.renewal.request, self._policy, held.renewal.look)))
 
     def _tell(self, end: EndReply) -> None:
         """Lose what has ended. What we gave back ourselves has ended before, and cannot be lost."""
@@ -224,9 +215,9 @@ class Ends:
         if end.name is None:
             term.lose(Loss("session_ended", end.by, told=True))
         elif end.ended == "released":
-            self._keep(_lose_later(held_term=ref(term), loss=_loss_of(end)))
+            self._keep(_lose_later(ref(term), Loss(end.ended, end.by, end.reason, told=True)))
         else:
-            term.lose(_loss_of(end))
+            term.lose(Loss(end.ended, end.by, end.reason, told=True))
 
     def _living(self) -> dict[str, _Held]:
         """Return what is held, and forget the rest."""
@@ -249,10 +240,6 @@ def _lives(held: _Held) -> bool:
     return term is not None and not term.ended and term.loss is None
 
 
-def _loss_of(end: EndReply) -> Loss:
-    return Loss(end.ended, end.by, end.reason, told=True)
-
-
 def _lose_later(held_term: ref[Term], loss: Loss) -> Flow[None]:
     yield Rest(RELEASED_SECONDS)
     term = held_term()
@@ -260,9 +247,8 @@ def _lose_later(held_term: ref[Term], loss: Loss) -> Flow[None]:
         term.lose(loss)
 
 
-def _renew_now(term: Term, renewal: Renewal, policy: Policy) -> Flow[None]:
-    """Ask for what the server says it does not know. What cannot be asked now is asked when it is renewed anyway."""
-    yield from renew_once(term, renewal.request, policy, renewal.look)
+def _to_end(flow: Flow[Any]) -> Flow[None]:
+    yield from flow
 
 
 def _bodies(held: Iterable[tuple[str, _Held]]) -> list[FollowBody]:
@@ -278,13 +264,7 @@ def _bodies(held: Iterable[tuple[str, _Held]]) -> list[FollowBody]:
     return bodies
 
 
-def _fields(frame: bytes) -> tuple[str, bytes]:
+def _event(frame: bytes) -> tuple[str, str]:
     """Return the kind and the data of a frame; both empty for a comment."""
-    fields = dict(_lines(frame))
-    return fields.get(b"event", b"").decode("ascii", "replace"), fields.get(b"data", b"")
-
-
-def _lines(frame: bytes) -> Iterator[tuple[bytes, bytes]]:
-    for line in frame.split(b"\n"):
-        name, _, value = line.partition(b":")
-        yield name, value.removeprefix(b" ")
+    fields = fields_of(frame)
+    return fields.get("event", ""), fields.get("data", "")
