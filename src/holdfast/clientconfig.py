@@ -33,7 +33,6 @@ class ClientConfig(msgspec.Struct, frozen=True):
 
 
 def client_config_dir(environment: Mapping[str, str]) -> Path:
-    """Tell where the user's configuration lives."""
     config = environment.get("XDG_CONFIG_HOME", "")
     # The XDG specification: a path that is not absolute counts as not set.
     if Path(config).is_absolute():

@@ -20,20 +20,9 @@ from holdfast.client.background import SLICE_MS, Background, Kept, Resting, Sche
 from holdfast.client.base import ClaimingSession, Client
 from holdfast.client.deadline import Term
 from holdfast.client.lease import ClaimGroup, HeldClaim, HeldSession, mention
+from holdfast.client.operations import effects
 from holdfast.client.operations.claims import Got
-from holdfast.client.operations.effects import (
-    Awaiting,
-    Close,
-    Effect,
-    Flow,
-    Open,
-    Policy,
-    Read,
-    Rest,
-    Send,
-    Trail,
-    perform_immediate,
-)
+from holdfast.client.operations.effects import Flow
 from holdfast.client.operations.events import Follower, OnAway
 from holdfast.client.operations.leases import Renewal
 from holdfast.client.operations.loss_stream import Ends
@@ -47,13 +36,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
-_WAITS = (Send, Rest, Open, Read, Close)
+_WAITS = (effects.Send, effects.Rest, effects.Open, effects.Read, effects.Close)
 
 
 # --- Flows in a coroutine --------------------------------------------------------------------------------------------
 
 
-async def drive(flow: Flow[T], transport: AsyncTransport, step: Callable[[Any], Effect], next_sent: list[Any]) -> T:
+async def drive(
+    flow: Flow[T], transport: AsyncTransport, step: Callable[[Any], effects.Effect], next_sent: list[Any]
+) -> T:
     """Perform what a flow yields until it returns. Errors are thrown into the flow to clean up.
 
     `next_sent` has what the flow is sent next. It is removed as it is sent: an error in a variable of this frame would
@@ -66,7 +57,7 @@ async def drive(flow: Flow[T], transport: AsyncTransport, step: Callable[[Any], 
             effect = step(next_sent.pop())
             try:
                 waits = isinstance(effect, _WAITS)
-                next_sent.append(await _perform(effect, transport) if waits else perform_immediate(effect))
+                next_sent.append(await _perform(effect, transport) if waits else effects.perform_immediate(effect))
                 step = flow.send
             except asyncio.CancelledError as error:
                 return await shielded(drive(flow, transport, flow.throw, [error]), transport)
@@ -98,17 +89,17 @@ def _retrieve_exception(task: asyncio.Task[Any]) -> None:
         task.exception()
 
 
-async def _perform(effect: Effect, transport: AsyncTransport) -> Any:  # noqa: ANN401 - each has a result of its own
+async def _perform(effect: effects.Effect, transport: AsyncTransport) -> Any:  # noqa: ANN401 - each has a result of its own
     match effect:
-        case Send():
+        case effects.Send():
             return await transport.send(effect)
-        case Rest(seconds=seconds):
+        case effects.Rest(seconds=seconds):
             return await asyncio.sleep(seconds)
-        case Open():
+        case effects.Open():
             return await transport.stream(effect)
-        case Read(stream=stream):
+        case effects.Read(stream=stream):
             return await stream.read()
-        case Close(stream=stream):
+        case effects.Close(stream=stream):
             return stream.close()
         case _:
             raise TypeError(f"{type(effect).__name__} needs no waiting")
@@ -117,7 +108,7 @@ async def _perform(effect: Effect, transport: AsyncTransport) -> Any:  # noqa: A
 class AsyncLink:
     """What a claim or a session needs of its client: it runs flows and renews, on one event loop."""
 
-    def __init__(self, transport: AsyncTransport, policy: Policy, background: BackgroundLoop) -> None:
+    def __init__(self, transport: AsyncTransport, policy: effects.Policy, background: BackgroundLoop) -> None:
         self.policy = policy
         self._transport = transport
         self._background = background
@@ -125,31 +116,25 @@ class AsyncLink:
         self._listening: set[asyncio.Task[None]] = set()
 
     async def run(self, flow: Flow[T]) -> T:
-        """Run a flow to its end, in this task."""
         return await drive(flow, self._transport, flow.send, [None])
 
     def keep(self, term: Term, renewal: Renewal) -> Kept:
-        """Renew a term in the background until it ends, or nothing refers to the result any more."""
         background, send = self._background, self._transport.send
         return Kept(background, term, renewal, send=send, ends=self._ends, policy=self.policy)
 
     async def close(self) -> None:
-        """Stop listening."""
         while self._listening:
             task = self._listening.pop()
             task.cancel()
             await asyncio.wait([task])
 
     def _listen(self, flow: Flow[None]) -> None:
-        """Let a flow that waits for long go on in a task of its own."""
         task = asyncio.get_running_loop().create_task(self.run(flow), name="holdfast-ends")
         self._listening.add(task)
         task.add_done_callback(self._listening.discard)
 
 
 class BackgroundLoop(Background):
-    """The schedule of one event loop."""
-
     def __init__(self) -> None:
         self._schedule = Schedule()
         self._timer: asyncio.TimerHandle | None = None
@@ -157,7 +142,6 @@ class BackgroundLoop(Background):
         self._asking: set[asyncio.Task[None]] = set()
 
     def close(self) -> None:
-        """Stop all of them."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -166,7 +150,7 @@ class BackgroundLoop(Background):
         for task in self._asking:
             task.cancel()
 
-    def _ask(self, running: Resting, request: Send) -> None:
+    def _ask(self, running: Resting, request: effects.Send) -> None:
         async def ask() -> None:
             try:
                 step = partial(running.flow.send, await running.send(request))
@@ -216,7 +200,6 @@ class AsyncLost(asyncio.Event):
         _at_loss(self._terms, self.set)
 
     def is_set(self) -> bool:
-        """Is any of it lost?"""
         now = clock.now()
         return super().is_set() or any(term.is_lost(now) for term in self._terms)
 
@@ -231,7 +214,6 @@ class Block:
         self._before = 0
 
     def enter(self) -> None:
-        """Begin."""
         self._task = asyncio.current_task()
         self._before = 0 if self._task is None else self._task.cancelling()
         _at_loss(self._terms, self._cancel)
@@ -287,8 +269,6 @@ def _report_loss(terms: Sequence[Term], held: object, on_lost: Callable[[Any], o
 
 
 class _Entered(Protocol):
-    """An async context manager that returns itself."""
-
     async def __aenter__(self) -> Self: ...
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -320,7 +300,7 @@ class Acquiring(Generic[C]):
             await held.__aexit__(kind, error, trace)
 
 
-class Entered(Awaiting):
+class Entered(effects.Awaiting):
     """Something held that an `async with` statement gives back at its end."""
 
     lost: AsyncLost
@@ -423,7 +403,7 @@ class AsyncHoldfast(
         Acquiring[AsyncClaims],
         Acquiring[AsyncSession],
     ],
-    Awaiting,
+    effects.Awaiting,
 ):
     """A client of one server, for the coroutines of one event loop. Close it, or use it as an async context manager.
 
@@ -459,9 +439,11 @@ class AsyncHoldfast(
     def _worker(self) -> object:
         return asyncio.current_task()
 
-    def _enter(self, flow: Callable[[Trail], Flow[Any]], kind: str, on_lost: Callable[[Any], object] | None) -> Any:  # noqa: ANN401
+    def _enter(
+        self, flow: Callable[[effects.Trail], Flow[Any]], kind: str, on_lost: Callable[[Any], object] | None
+    ) -> Any:  # noqa: ANN401
         async def get() -> Any:  # noqa: ANN401 - of this kind
-            got = await self._link.run(flow(Trail()))
+            got = await self._link.run(flow(effects.Trail()))
             if kind == "session":
                 return AsyncSession(self._link, self, got, on_lost)
             return (AsyncClaim if kind == "claim" else AsyncClaims)(self._link, got, on_lost)

@@ -24,14 +24,7 @@ from holdfast.client import clock, config, owners
 from holdfast.client.operations import claims
 from holdfast.client.operations import sessions as session_flows
 from holdfast.client.operations.claims import Got
-from holdfast.client.operations.effects import (
-    ANSWER_SECONDS,
-    RETRY_SECONDS,
-    Flow,
-    Policy,
-    Trail,
-    acquisition,
-)
+from holdfast.client.operations.effects import ANSWER_SECONDS, RETRY_SECONDS, Flow, Policy, Trail, acquisition
 from holdfast.client.operations.queries import TTL_SECONDS, Operations
 from holdfast.client.options import (
     ClaimAllOptions,
@@ -144,7 +137,6 @@ class Client(Operations, ABC, Generic[AnyClaim, AnyClaims, AnySession, GotClaim,
         return self._target.environment
 
     def __repr__(self) -> str:
-        """Show where it leads, never the token."""
         return f"<{type(self).__name__} {self._target.url}>"
 
     def _named(self, terms: Wanted) -> Wanted:
@@ -305,8 +297,7 @@ class ClaimingSession(ABC, Generic[AnyClaim, AnyClaims, GotClaim, GotClaims]):
 
     @property
     @abstractmethod
-    def session_id(self) -> str:
-        """The session's id."""
+    def session_id(self) -> str: ...
 
     @abstractmethod
     def _adopt(self, got: T) -> T:
@@ -427,7 +418,6 @@ def _checked(job_id: str, function: Callable[..., Any]) -> inspect.Signature:
 
 
 def _name(job_id: str, signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Fill the arguments of a call into the name of its job."""
     bound = signature.bind(*args, **kwargs)
     bound.apply_defaults()
     today = datetime.fromtimestamp(clock.wall_ms() / 1_000, UTC).date().isoformat()

@@ -34,8 +34,6 @@ def default_client() -> Holdfast:
 
 
 def _function(method: Callable[Concatenate[Holdfast, P], R]) -> Callable[P, R]:
-    """Return a method as a function of the module."""
-
     def function(*args: P.args, **kwargs: P.kwargs) -> R:
         return method(default_client(), *args, **kwargs)
 

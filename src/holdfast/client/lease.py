@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 from weakref import WeakSet, ref
 
 import msgspec
@@ -139,6 +139,17 @@ class Held:
         self._kept.stop()
 
 
+class _OfRecord(property, Generic[T]):
+    """A property of a claim that its record has."""
+
+    def __init__(self, name: str, doc: str) -> None:
+        super().__init__(lambda claim: getattr(claim.record, name), doc=doc)
+
+    if TYPE_CHECKING:
+
+        def __get__(self, owner: object, kind: object = None) -> T: ...  # type: ignore[override]
+
+
 class HeldClaim(Held):
     """A claim and its term."""
 
@@ -151,55 +162,16 @@ class HeldClaim(Held):
         self._session: object = None
         """The session it is bound to, which lives for as long as anything refers to a claim of it."""
 
-    @property
-    def job_id(self) -> str:
-        """The job."""
-        return self._claim.job_id
-
-    @property
-    def owner(self) -> str | None:
-        """Who claimed it, as others see it."""
-        return self._claim.owner
-
-    @property
-    def lease_id(self) -> str:
-        """The secret that renews and releases: not for logs."""
-        return self._claim.lease_id
-
-    @property
-    def token(self) -> int:
-        """The fencing token: give it to whatever the job writes to."""
-        return self._claim.token
-
-    @property
-    def claimed_at(self) -> datetime:
-        """When it was claimed."""
-        return self._claim.claimed_at
-
-    @property
-    def metadata(self) -> Metadata:
-        """What was attached to the claim."""
-        return self._claim.metadata
-
-    @property
-    def labels(self) -> dict[str, str]:
-        """What the claim is marked with."""
-        return self._claim.labels
-
-    @property
-    def previous(self) -> Previous | None:
-        """Who had the job before, how that ended, and what it said last."""
-        return self._claim.previous
-
-    @property
-    def attempts(self) -> int:
-        """How many claims it took since the job last ended well, this one included."""
-        return self._claim.attempts
-
-    @property
-    def reacquired(self) -> bool:
-        """Whether it was ours already, and we asked for it back."""
-        return self._claim.reacquired
+    job_id = _OfRecord[str]("job_id", "The job.")
+    owner = _OfRecord[str | None]("owner", "Who claimed it, as others see it.")
+    lease_id = _OfRecord[str]("lease_id", "The secret that renews and releases: not for logs.")
+    token = _OfRecord[int]("token", "The fencing token: give it to whatever the job writes to.")
+    claimed_at = _OfRecord[datetime]("claimed_at", "When it was claimed.")
+    metadata = _OfRecord[Metadata]("metadata", "What was attached to the claim.")
+    labels = _OfRecord[dict[str, str]]("labels", "What the claim is marked with.")
+    previous = _OfRecord[Previous | None]("previous", "Who had the job before, how that ended, what it said last.")
+    attempts = _OfRecord[int]("attempts", "How many claims it took since the job last ended well, this one included.")
+    reacquired = _OfRecord[bool]("reacquired", "Whether it was ours already, and we asked for it back.")
 
     @property
     def expires_at(self) -> datetime:

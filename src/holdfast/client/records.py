@@ -12,20 +12,8 @@ from msgspec import UNSET
 
 from holdfast.client.requests import as_json
 from holdfast.errors import JobDone, JobHeld, ServerError
+from holdfast.wire import replies
 from holdfast.wire.holders import shown_as
-from holdfast.wire.replies import (
-    AcquiredReply,
-    ClaimReply,
-    DelayedReply,
-    DoneReply,
-    HappenedReply,
-    HeldName,
-    HeldReply,
-    LockReply,
-    LockThen,
-    SessionOpenedReply,
-    SessionReply,
-)
 from holdfast.wire.replies import Previous as PreviousReply
 
 R = TypeVar("R", bound=msgspec.Struct)
@@ -265,7 +253,7 @@ def moment_text(at: datetime | str) -> str:
 # --- What a reply says, as a record ----------------------------------------------------------------------------------
 
 
-def shown(reply: PreviousReply | HeldReply | HeldName | LockReply | DoneReply) -> str:
+def shown(reply: PreviousReply | replies.HeldReply | replies.HeldName | replies.LockReply | replies.DoneReply) -> str:
     """Return the owner for people. An older server says nothing of one that has no name."""
     if reply.owner is not None:
         return reply.owner
@@ -306,43 +294,45 @@ _READ: Mapping[str, Callable[[Any], object]] = {
 }
 
 
-def claimed(job: str, reply: AcquiredReply) -> JobClaim:
+def claimed(job: str, reply: replies.AcquiredReply) -> JobClaim:
     return record(JobClaim, reply, job_id=job)
 
 
-def claimed_one(reply: ClaimReply, owner: str | None, metadata: Metadata, labels: dict[str, str] | None) -> JobClaim:
+def claimed_one(
+    reply: replies.ClaimReply, owner: str | None, metadata: Metadata, labels: dict[str, str] | None
+) -> JobClaim:
     """Make a claim of one of several; what it carries is what was asked for."""
     claimed_at = time_of(reply.expires_at) - timedelta(milliseconds=reply.expires_in_ms)
     return record(JobClaim, reply, owner=owner, metadata=metadata, labels=labels or {}, claimed_at=claimed_at)
 
 
-def owner_of(reply: LockReply) -> JobOwner | None:
+def owner_of(reply: replies.LockReply) -> JobOwner | None:
     """Return who owns a name; None if nobody does."""
     if reply.claimed_at is None or reply.last_heartbeat_at is None or reply.expires_at is None:
         return None
     return record(JobOwner, reply, expires_in=(reply.expires_in_ms or 0) / 1_000)
 
 
-def status_of(reply: LockReply) -> JobStatus:
+def status_of(reply: replies.LockReply) -> JobStatus:
     done_by = reply.owner if reply.status == "done" else None
     who = None if reply.status == "free" else shown(reply)
     return record(JobStatus, reply, owner=owner_of(reply), done_by=done_by, shown_as=who)
 
 
-def happened(reply: HappenedReply) -> Happened:
+def happened(reply: replies.HappenedReply) -> Happened:
     return record(Happened, reply, shown_as=reply.owner if reply.shown_as is UNSET else reply.shown_as)
 
 
-def session(reply: SessionReply) -> SessionInfo:
+def session(reply: replies.SessionReply) -> SessionInfo:
     return record(SessionInfo, reply, claims=reply.lock_count)
 
 
-def opened_session(reply: SessionOpenedReply, url: str) -> OpenedSession:
+def opened_session(reply: replies.SessionOpenedReply, url: str) -> OpenedSession:
     seconds = reply.expires_in_ms / 1_000
     return record(OpenedSession, reply, secret=reply.session_secret, expires_in=seconds, url=reply.public_url or url)
 
 
-def job_then(reply: LockThen) -> JobThen:
+def job_then(reply: replies.LockThen) -> JobThen:
     who = reply.owner or (shown_as(None) if reply.shown_as is UNSET else reply.shown_as)
     return record(JobThen, reply, ttl=reply.ttl_ms / 1_000, shown_as=who)
 
@@ -355,12 +345,12 @@ _OF_HOLDER = (
 )
 
 
-def _held(text: str, job: str, reply: HeldReply | HeldName) -> JobHeld:
+def _held(text: str, job: str, reply: replies.HeldReply | replies.HeldName) -> JobHeld:
     given = {"job_id": job, "retry_after": reply.retry_after_ms / 1_000}
     return JobHeld(text, **_fields(reply, _OF_HOLDER, given))
 
 
-def job_held(job: str, reply: HeldReply) -> JobHeld:
+def job_held(job: str, reply: replies.HeldReply) -> JobHeld:
     whose = f"you hold {job} yourself, as {shown(reply)}," if reply.same_owner else f"{job} is held by {shown(reply)}"
     text = f"{whose} since {_clock(reply.claimed_at)}"
     text += f", last heard of at {_clock(reply.last_heartbeat_at)}, until {_clock(reply.expires_at)} at least"
@@ -371,12 +361,12 @@ def job_held(job: str, reply: HeldReply) -> JobHeld:
     return _held(text, job, reply)
 
 
-def job_closed(job: str, reply: DelayedReply) -> JobHeld:
+def job_closed(job: str, reply: replies.DelayedReply) -> JobHeld:
     text = f"{job} is closed until {_clock(reply.available_at)} by the lock delay of its last owner"
     return JobHeld(text, job_id=job, expires_at=time_of(reply.available_at), retry_after=reply.retry_after_ms / 1_000)
 
 
-def name_held(reply: HeldName) -> JobHeld:
+def name_held(reply: replies.HeldName) -> JobHeld:
     """Say who has one of several jobs."""
     if reply.holder_id is not None:
         return _held(f"{reply.name} is held by {shown(reply)}", reply.name, reply)
@@ -385,7 +375,7 @@ def name_held(reply: HeldName) -> JobHeld:
     return held
 
 
-def job_done(reply: DoneReply) -> JobDone:
+def job_done(reply: replies.DoneReply) -> JobDone:
     text = f"{reply.name} is done: by {shown(reply)} at {_clock(reply.completed_at)}"
     if reply.result:
         text += f"; result: {reply.result}"

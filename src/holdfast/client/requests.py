@@ -120,7 +120,6 @@ def session_path(session_id: str, verb: str = "") -> str:
 
 
 def with_query(path: str, labels: Mapping[str, str] | None = None, **fields: str | int | None) -> str:
-    """Add the fields that are there; each label is a field of its own."""
     given = [(name, str(value)) for name, value in fields.items() if value is not None]
     given += [("label", f"{key}:{value}") for key, value in (labels or {}).items()]
     return f"{path}?{urlencode(given)}" if given else path

@@ -38,20 +38,9 @@ from holdfast.client.background import SLICE_MS, Background, Kept, Resting, Sche
 from holdfast.client.base import ClaimingSession, Client
 from holdfast.client.deadline import Term
 from holdfast.client.lease import ClaimGroup, Held, HeldClaim, HeldSession, mention
+from holdfast.client.operations import effects
 from holdfast.client.operations.claims import Got
-from holdfast.client.operations.effects import (
-    IMMEDIATE,
-    Blocking,
-    Close,
-    Effect,
-    Flow,
-    Open,
-    Policy,
-    Read,
-    Rest,
-    Send,
-    Trail,
-)
+from holdfast.client.operations.effects import Flow
 from holdfast.client.operations.events import Follower, OnAway
 from holdfast.client.operations.leases import Renewal
 from holdfast.client.operations.loss_stream import Ends
@@ -84,10 +73,10 @@ def drive(flow: Flow[T], transport: Transport) -> T:
             while True:  # Inside `try`, because an interrupt may come wherever a loop turns round.
                 effect = flow.throw(thrown.pop()) if thrown else flow.send(result)
                 kind = type(effect)
-                if kind is Send:
+                if kind is effects.Send:
                     result = transport.send(effect)  # type: ignore[arg-type]
-                elif kind in IMMEDIATE:
-                    result = IMMEDIATE[kind]()
+                elif kind in effects.IMMEDIATE:
+                    result = effects.IMMEDIATE[kind]()
                 else:
                     result = _perform(effect, transport)
         except StopIteration as returned:
@@ -100,15 +89,15 @@ def drive(flow: Flow[T], transport: Transport) -> T:
             thrown.append(error)
 
 
-def _perform(effect: Effect, transport: Transport) -> Any:  # noqa: ANN401 - each effect has a result of its own
+def _perform(effect: effects.Effect, transport: Transport) -> Any:  # noqa: ANN401 - each effect has a result of its own
     match effect:
-        case Rest(seconds=seconds):
+        case effects.Rest(seconds=seconds):
             return time.sleep(seconds)
-        case Open():
+        case effects.Open():
             return transport.stream(effect)
-        case Read(stream=stream):
+        case effects.Read(stream=stream):
             return stream.read()
-        case Close(stream=stream):
+        case effects.Close(stream=stream):
             return stream.close()
         case _:
             raise TypeError(f"{type(effect).__name__} is no effect that a thread waits for")
@@ -117,22 +106,21 @@ def _perform(effect: Effect, transport: Transport) -> Any:  # noqa: ANN401 - eac
 class Link:
     """What a claim or a session needs of its client: it runs flows and renews. It outlives the client."""
 
-    def __init__(self, transport: Transport, policy: Policy) -> None:
+    def __init__(self, transport: Transport, policy: effects.Policy) -> None:
         self.policy = policy
         self._transport = transport
         # Not methods: a reference cycle would leave open connections to the garbage collector.
         self._ends = Ends(policy, partial(_keep, transport), partial(_listen, transport))
 
     def run(self, flow: Flow[T]) -> T:
-        """Run a flow to its end, in this thread."""
         return drive(flow, self._transport)
 
-    def hold(self, flow: Callable[[Trail], Flow[T]], make: Callable[[T], H]) -> H:
+    def hold(self, flow: Callable[[effects.Trail], Flow[T]], make: Callable[[T], H]) -> H:
         """Run a flow that obtains something, and return what `make` makes of it.
 
         Whatever interrupts this, also between the answer and the end of it, what was obtained is given back.
         """
-        trail = Trail()
+        trail = effects.Trail()
         try:
             return make(self.run(flow(trail)))
         except HoldfastError:
@@ -204,7 +192,7 @@ class BackgroundThread(Background):
         self._keeper = threading.Lock()
         """Taken by the keeper for ever, so that there is one."""
 
-    def _ask(self, running: Resting, request: Send) -> None:
+    def _ask(self, running: Resting, request: effects.Send) -> None:
         def ask() -> None:
             try:
                 step = partial(running.flow.send, running.send(request))
@@ -244,7 +232,6 @@ class BackgroundThread(Background):
                 self._schedule.add(due_ms, resting)
 
     def _sleep(self) -> None:
-        """Wait for the next moment, or the bell."""
         next_ms, now_ms = self._schedule.next_due_ms(), clock.boot_ms()
         self._wakes_ms = math.inf if next_ms is None else min(next_ms, now_ms + SLICE_MS)
         # Checked again after that was set: whoever hands over from now on knows whether to ring.
@@ -263,7 +250,6 @@ _background = BackgroundThread()
 
 
 def background_thread() -> BackgroundThread:
-    """Return the background thread of this process."""
     return _background
 
 
@@ -306,7 +292,6 @@ class Lost(threading.Event):
                 self._waiting.pop().release()
 
     def is_set(self) -> bool:
-        """Is any of it lost?"""
         now = clock.now()
         return self._was_set or any(term.is_lost(now) for term in self._terms)
 
@@ -359,7 +344,7 @@ def _report_loss(terms: Sequence[Term], held: object, on_lost: Callable[[Any], o
 # --- What is held ----------------------------------------------------------------------------------------------------
 
 
-class Entered(Blocking):
+class Entered(effects.Blocking):
     """Something held that a `with` statement gives back at its end."""
 
     lost: Lost
@@ -473,7 +458,7 @@ class Session(HeldUntilExit, HeldSession[Claim], ClaimingSession[Claim, Claims, 
 # --- The client ------------------------------------------------------------------------------------------------------
 
 
-class Holdfast(Client[Claim, Claims, Session, Claim, Claims, Session], Blocking):
+class Holdfast(Client[Claim, Claims, Session, Claim, Claims, Session], effects.Blocking):
     """A client of one server, for any number of threads. Close it, or use it as a context manager.
 
     >>> with Holdfast() as holdfast, holdfast.claim("github-issue-1842", ttl=120) as claim:
@@ -499,7 +484,9 @@ class Holdfast(Client[Claim, Claims, Session, Claim, Claims, Session], Blocking)
     def _worker(self) -> object:
         return threading.current_thread()
 
-    def _enter(self, flow: Callable[[Trail], Flow[Any]], kind: str, on_lost: Callable[[Any], object] | None) -> Any:  # noqa: ANN401
+    def _enter(
+        self, flow: Callable[[effects.Trail], Flow[Any]], kind: str, on_lost: Callable[[Any], object] | None
+    ) -> Any:  # noqa: ANN401
         link = self._link
         if kind == "session":
             return link.hold(flow, lambda opened: Session(link, self, opened, on_lost))

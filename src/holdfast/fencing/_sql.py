@@ -144,7 +144,6 @@ class SqlFence:
 
 
 def _bound(sql: str, values: Mapping[str, str | int], style: ParamStyle) -> tuple[str, object]:
-    """Return the statement and its values as the style wants them."""
     names = _PARAMETER.findall(sql)
     if style in {"named", "pyformat"}:
         return (sql if style == "named" else _PARAMETER.sub(r"%(\1)s", sql)), values

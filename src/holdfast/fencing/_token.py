@@ -15,7 +15,6 @@ RESOURCE_CHARACTERS_MAX = 256
 
 
 def stale(resource: str, token: int, current: int) -> StaleToken:
-    """Return the refusal of every fence."""
     text = (
         f"fencing token {token} is too old for {resource}, which has seen {current}: "
         "you no longer own the job, so stop, and claim it again if it still needs doing"

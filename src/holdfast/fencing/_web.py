@@ -137,8 +137,6 @@ def _checked_key(key: bytes) -> bytes:
 
 
 class Signed(NamedTuple):
-    """Believes what is signed with the key."""
-
     key: bytes
 
     def read(self, resource: str, text: str) -> int | None:
@@ -254,8 +252,6 @@ def routed_path(path: str) -> str:
 
 
 class _Fenced:
-    """What the two kinds of middleware share."""
-
     _can_await = True
 
     def __init__(

@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Mapping
 
-from holdfast.lightly import asking, config
+from holdfast.lightly import asking
 from holdfast.lightly.asking import Address, LostError, UnreachableError
 from holdfast.privatefiles import NotOursError, read_ours
 
@@ -85,7 +85,7 @@ def refusal(status: int, said: Mapping[str, object]) -> RefusedError:
 def found_by(environment: Mapping[str, str]) -> tuple[str, str]:
     """Return by what a server would be found: the variable's text, and a mark of `client.toml` as it is now."""
     try:
-        kept = os.stat(config.file_of(environment))
+        kept = os.stat(asking.file_of(environment))
     except OSError:
         return environment.get("HOLDFAST_URL", ""), ""
     return environment.get("HOLDFAST_URL", ""), f"{kept.st_ino}:{kept.st_mtime_ns}:{kept.st_size}"
@@ -94,7 +94,7 @@ def found_by(environment: Mapping[str, str]) -> tuple[str, str]:
 def find(environment: Mapping[str, str]) -> Server:
     """Find the server and the token. Raises `RefusedError`."""
     try:
-        kept = config.Kept(environment)
+        kept = asking.Kept(environment)
     except ValueError as error:
         raise RefusedError(str(error)) from None
     named = environment.get("HOLDFAST_URL", "")

@@ -1,8 +1,12 @@
-"""One question over HTTP/1.1, one answer: where to ask, and how, for programs that must start at once.
+"""One request over HTTP/1.1: where to send it, and how, for programs whose start time matters.
 
-The law of this file: an answer is what a server sent whole, within the time; anything else is an exception that says
-whether what was asked may have been done. It imports the standard library alone, and of that as little as it can; TLS
-and several addresses are imported where they are needed.
+An answer is what a server sent whole, within the time; anything else is an exception that says whether what was asked
+may have been done. This imports the standard library alone, and of that as little as it can: TLS and TOML only where
+they are needed, so `holdfast.clientconfig` is not used either.
+
+The nodes of one server take each other's place. One that cannot be reached, that is silent, or that cannot serve now is
+left for the next. When all were asked and one of them may answer soon, they are asked again, until the time is over.
+Whoever asks makes sure that asking twice is safe, as it must be with one address.
 """
 
 from __future__ import annotations
@@ -12,10 +16,21 @@ import _thread
 import os
 import time
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable, Mapping
+
 SECONDS_MAX = 10.0
 """For everything together, however slowly the answer trickles in."""
 CONNECT_SECONDS_MAX = 5.0
 ANSWER_BYTES_MAX = 1 << 20
+
+PAUSE_SECONDS = 0.2
+SILENCE_SECONDS = 3.0
+"""How long one of several may be silent at least, if there is so much time: a node may wait for another to lead."""
+_NOT_NOW = frozenset({502, 503, 504})
+"""The answers of a node that cannot serve now."""
 
 _TOO_LATE = "no answer in time: it may or may not have been done"
 
@@ -29,10 +44,9 @@ class LostError(UnreachableError):
 
 
 class Address:
-    """Where a server is."""
+    """Where a server is: `http://host:port/path`, taken apart. Raises `UnreachableError`."""
 
     def __init__(self, url: str, origin: str, ca_file: str = "") -> None:
-        """Take `http://host:port/path` apart. Raises `UnreachableError`."""
         self.origin, self.ca_file = origin, ca_file
         scheme, separator, rest = url.partition("://")
         self.scheme = scheme.lower()
@@ -69,8 +83,14 @@ def fresh_key() -> str:
     return f"{os.fsencode(os.uname().nodename).hex()}-{os.getpid()}-{time.monotonic_ns()}"
 
 
+def others(gateways: list[Address], nodes: list[Address]) -> list[Address]:
+    """Return the nodes that HOLDFAST_URL names beside the gateway: of this server, if the gateway is one of them."""
+    known = {each.place for each in gateways}
+    found = [each for each in nodes if each.place not in known]
+    return found if len(found) < len(nodes) else []
+
+
 def seconds_until(deadline: float) -> float:
-    """Tell how long it is until a moment of the monotonic clock."""
     return deadline - time.monotonic()
 
 
@@ -98,10 +118,7 @@ def ask(
         return _send(address, head.encode() + content, answer_seconds, connect_seconds)
 
     if len(asked) > 1:
-        from holdfast.lightly.several import ask_each
-
-        kinds = (UnreachableError, LostError)
-        return ask_each(asked, ask_one, lambda: seconds_until(deadline), time.sleep, kinds)
+        return _ask_each(asked, ask_one, deadline)
     try:
         return *ask_one(asked[0], seconds, CONNECT_SECONDS_MAX), False
     except LostError as lost:
@@ -109,6 +126,42 @@ def ask(
             return *ask_one(asked[0], seconds_until(deadline), CONNECT_SECONDS_MAX), True
         except UnreachableError:
             raise lost from None
+
+
+def _ask_each(
+    asked: list[Address], ask_one: Callable[[Address, float, float], tuple[int, bytes]], deadline: float
+) -> tuple[int, bytes, bool]:
+    """Return the first good answer, and whether that to another try was lost.
+
+    `ask_one` is told how many seconds there are for its answer, and how many of them to connect.
+    """
+    left = seconds_until(deadline)
+    share = max(left / len(asked), min(left / 2, SILENCE_SECONDS))
+    connect_seconds = left / len(asked) / 2
+    lost: LostError | None = None
+    refused: tuple[int, bytes] | None = None
+    while True:
+        failures: list[str] = []
+        for address in asked:
+            left = seconds_until(deadline)
+            try:
+                status, content = ask_one(address, min(share, left), min(connect_seconds, left))
+            except UnreachableError as error:
+                failures.append(str(error))
+                lost = error if isinstance(error, LostError) else lost
+            else:
+                if status not in _NOT_NOW:
+                    return status, content, lost is not None
+                refused = status, content
+        # If nobody is there at all, that is said at once, as it is of one address.
+        if seconds_until(deadline) <= PAUSE_SECONDS or (lost is None and refused is None):
+            break
+        time.sleep(PAUSE_SECONDS)
+    if lost is not None:
+        raise lost
+    if refused is not None:
+        return *refused, False
+    raise UnreachableError("; ".join(dict.fromkeys(failures)))
 
 
 def _send(address: Address, request: bytes, answer_seconds: float, connect_seconds: float) -> tuple[int, bytes]:
@@ -137,9 +190,7 @@ def _connect(address: Address, deadline: float) -> _socket.socket:
             connection.settimeout(_left(deadline))
             connection.connect(place)
             if address.scheme == "https":
-                from holdfast.lightly.tls import secured
-
-                connection = secured(connection, address.host, address.ca_file)
+                connection = _secured(connection, address.host, address.ca_file)
         except OSError as error:
             if connection is not None:
                 connection.close()
@@ -160,10 +211,37 @@ def _words(error: Exception) -> str:
     return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
 
 
-def _why_not(error: OSError) -> str:
-    from holdfast.lightly.tls import why_not
+def _secured(connection: _socket.socket, host: str, ca_file: str) -> ssl.SSLSocket:
+    """Shake hands on an open connection. Raises `OSError`.
 
-    return why_not(error)
+    Trusted is what is in `ca_file` and nothing else; without one, what the system trusts.
+    """
+    import socket
+    import ssl
+
+    left = connection.gettimeout()
+    whole = socket.socket(fileno=connection.detach())
+    whole.settimeout(left)
+    try:
+        context = ssl.create_default_context(cafile=ca_file or None)
+    except OSError as error:
+        whole.close()
+        reason = getattr(error, "reason", None) or error.strerror or "it cannot be read"
+        raise OSError(f"the CA file {ca_file} cannot be used: {reason.lower().replace('_', ' ')}") from None
+    try:
+        return context.wrap_socket(whole, server_hostname=host)
+    except BaseException:
+        whole.close()
+        raise
+
+
+def _why_not(error: OSError) -> str:
+    """Say why there is no encrypted connection, and what to do."""
+    import ssl
+
+    from holdfast import tlswords
+
+    return "; ".join(tlswords.trouble(error)) if isinstance(error, ssl.SSLError) else error.strerror or str(error)
 
 
 def _resolve(address: Address, deadline: float) -> list[tuple[int, int, int, str, tuple[str, int]]]:
@@ -207,7 +285,6 @@ class _AnswerReader:
         self._size = 0
 
     def read(self) -> tuple[int, bytes]:
-        """Return the status and the body."""
         status, headers = self._head()
         while 100 <= status < 200:  # noqa: PLR2004 - answers before the answer
             status, headers = self._head()
@@ -269,3 +346,50 @@ def _number(text: bytes, base: int) -> int:
     if not text or not set(text) <= set(b"0123456789abcdefABCDEF"[: 10 if base == 10 else 22]):  # noqa: PLR2004 - decimal
         raise ValueError("this is not HTTP")
     return int(text, base)
+
+
+# --- The user's configuration ----------------------------------------------------------------------------------------
+
+
+class Kept:
+    """What the user's `client.toml` says. What is not there, or is not text, is empty; so is all of a missing file.
+
+    Raises `ValueError` for one that cannot be read.
+    """
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        import tomllib
+
+        self.file = file_of(environment)
+        lines: Mapping[str, object] = {}
+        try:
+            with open(self.file, encoding="utf-8") as opened:
+                lines = tomllib.loads(opened.read())
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{self.file} cannot be read: {error}") from None
+        self.url = _text(lines, "url")
+        self.ca_file = self._named(lines, "ca_file")
+        self.token_file = self._named(lines, "token_file")
+        self.allow_insecure_http = lines.get("allow_insecure_http") is True
+
+    def _named(self, lines: Mapping[str, object], name: str) -> str:
+        """Return a file that is named there; it may be named from where `client.toml` is."""
+        found = _text(lines, name)
+        if not found:
+            return ""
+        return self.file.removesuffix("client.toml") * (found[0] not in "/~") + os.path.expanduser(found)
+
+
+def file_of(environment: Mapping[str, str]) -> str:
+    """Tell where the user's `client.toml` is."""
+    config = environment.get("XDG_CONFIG_HOME", "")
+    if not config.startswith("/"):
+        config = (environment.get("HOME") or os.path.expanduser("~")) + "/.config"
+    return config + "/holdfast/client.toml"
+
+
+def _text(lines: Mapping[str, object], name: str) -> str:
+    value = lines.get(name)
+    return value if isinstance(value, str) else ""

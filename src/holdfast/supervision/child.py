@@ -21,8 +21,6 @@ CAN_PEEK = hasattr(os, "waitid")
 
 
 class Child:
-    """A command that runs in a process group of its own."""
-
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         """Start it behind the gate: nothing of it runs before `begin`."""
         self._command = list(command)

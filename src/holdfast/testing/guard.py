@@ -19,7 +19,6 @@ STOP_SECONDS_MAX = 15.0
 
 
 def main() -> int:
-    """Start the command, wait for its end or for the starter's, and return the command's exit code."""
     folder, *command = sys.argv[1:]
     starter = os.getppid()
     # The whole group is told to stop: the server ends, and the guard waits for it. A function, because an ignored

@@ -160,17 +160,13 @@ def _find(environment: Mapping[str, str]) -> list[Address]:
         # Whoever started this run chose the network between the two; inside one host it is often plain HTTP.
         gateways = addresses(url, "GATEWAY_URL", ca_file)
         if "," in named:
-            from holdfast.lightly.several import others
-
-            beside = others(gateways, addresses(named, "HOLDFAST_URL", ca_file))
+            beside = asking.others(gateways, addresses(named, "HOLDFAST_URL", ca_file))
             gateways += _guarded([each for each in beside if allowed or each.is_private], allowed=True)
         return gateways
     if named:
         return _guarded(addresses(named, "HOLDFAST_URL", ca_file), allowed=allowed)
-    from holdfast.lightly.config import Kept
-
     try:
-        kept = Kept(environment)
+        kept = asking.Kept(environment)
     except ValueError as error:
         raise UnreachableError(str(error)) from None
     if kept.url:

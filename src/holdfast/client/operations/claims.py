@@ -45,16 +45,7 @@ from holdfast.client.options import Wanted
 from holdfast.client.records import JobClaim, JobOwner, JobStatus, Place
 from holdfast.client.requests import job_path
 from holdfast.errors import HoldfastError, JobHeld, NotInTime, ServerError, Unreachable
-from holdfast.wire.replies import (
-    AcquiredReply,
-    ClaimsReply,
-    DelayedReply,
-    DoneReply,
-    HeldManyReply,
-    HeldReply,
-    LockReply,
-    WaitingReply,
-)
+from holdfast.wire import replies
 from holdfast.wire.requests import AcquireBody, ClaimBody, ClaimsBody, ReleaseBody, brief
 
 WAIT_SECONDS_MAX = 50
@@ -212,7 +203,7 @@ def stand(
                 yield from _begin_again(asking, heard.answer, policy)
                 continue
             reply = decoded(heard.answer, answers, "a claim", policy.url)
-            if not isinstance(reply, WaitingReply):
+            if not isinstance(reply, replies.WaitingReply):
                 return reply, heard.sent
             yield from _go_on_waiting(asking, reply, heard.sent, policy)
         except (HoldfastError, GeneratorExit) as error:
@@ -244,7 +235,7 @@ def _begin_again(asking: Asking, answer: Answer, policy: Policy) -> Flow[None]:
     asking.start_over((yield NEW_KEY))
 
 
-def _go_on_waiting(asking: Asking, reply: WaitingReply, sent: Instant, policy: Policy) -> Flow[None]:
+def _go_on_waiting(asking: Asking, reply: replies.WaitingReply, sent: Instant, policy: Policy) -> Flow[None]:
     """Take note of the place. Raises `NotInTime` once the wait is over."""
     now: Instant = yield NOW
     asking.ticket, asking.position = reply.ticket, reply.position
@@ -283,7 +274,7 @@ def _not_in_time(asking: Asking, policy: Policy) -> Flow[JobHeld]:
 
 
 def status(job: str, policy: Policy) -> Flow[JobStatus]:
-    return records.status_of((yield from ask(get(job_path(job), policy), policy, LockReply)))
+    return records.status_of((yield from ask(get(job_path(job), policy), policy, replies.LockReply)))
 
 
 def _glance(job: str, policy: Policy) -> Flow[JobStatus | None]:
@@ -306,11 +297,11 @@ def _abandon(request: Send, answers: Decoder[object], policy: Policy) -> Flow[bo
             return not restarts(heard.answer)
         reply = decoded(heard.answer, answers, "", policy.url)
         match reply:
-            case WaitingReply():
+            case replies.WaitingReply():
                 yield from leave(reply.ticket, hasty)
-            case AcquiredReply() if not reply.reacquired:
+            case replies.AcquiredReply() if not reply.reacquired:
                 yield from _give_back(request.path.removesuffix("/acquire"), reply.lease_id, hasty)
-            case ClaimsReply():
+            case replies.ClaimsReply():
                 for each in reply.claims:
                     yield from _give_back(job_path(each.name), each.lease_id, hasty)
             case _:
@@ -341,8 +332,10 @@ POLL_SECONDS_MAX = 2.0
 POLL_SHARE_MIN = 0.04
 """How much of a pause is kept at least, where the server knows of an end that comes sooner."""
 
-_CLAIM: Decoder[object] = Decoder(AcquiredReply | HeldReply | DelayedReply | DoneReply | WaitingReply)
-_MANY: Decoder[object] = Decoder(ClaimsReply | HeldManyReply | DoneReply | WaitingReply)
+_CLAIM: Decoder[object] = Decoder(
+    replies.AcquiredReply | replies.HeldReply | replies.DelayedReply | replies.DoneReply | replies.WaitingReply
+)
+_MANY: Decoder[object] = Decoder(replies.ClaimsReply | replies.HeldManyReply | replies.DoneReply | replies.WaitingReply)
 _Acquire, _Claims = brief(AcquireBody), brief(ClaimsBody)
 B = TypeVar("B", bound=ClaimBody)
 
@@ -384,19 +377,19 @@ def visit(job: str, wanted: Wanted, policy: Policy) -> Flow[Got | Waiting]:
     if not settles(heard.answer):
         raise refusal(heard.answer, policy.url, policy.token_file)
     reply = decoded(heard.answer, _CLAIM, "a claim", policy.url)
-    return Waiting(reply.position) if isinstance(reply, WaitingReply) else _got(job, reply, heard.sent)
+    return Waiting(reply.position) if isinstance(reply, replies.WaitingReply) else _got(job, reply, heard.sent)
 
 
 def _got(job: str, reply: object, sent: Instant) -> Got:
     match reply:
-        case AcquiredReply():
+        case replies.AcquiredReply():
             term = Term(job, reply.fencing_token, sent, reply.expires_in_ms, reply.waited_ms)
             return Got(records.claimed(job, reply), term)
-        case HeldReply():
+        case replies.HeldReply():
             raise records.job_held(job, reply)
-        case DelayedReply():
+        case replies.DelayedReply():
             raise records.job_closed(job, reply)
-        case DoneReply():
+        case replies.DoneReply():
             raise records.job_done(reply)
         case _:
             raise TypeError(f"no words for {type(reply).__name__}")
@@ -427,8 +420,8 @@ def claim_any(jobs: Sequence[str], wanted: Wanted, policy: Policy, trail: Trail 
         reply, sent = yield from stand(asking, request, _MANY, policy, trail or Trail(), can_wait=False)
         now: Instant = yield NOW
         left = asking.wait_left(now)
-        if not isinstance(reply, HeldManyReply) or left <= 0:
-            if isinstance(reply, HeldManyReply) and wanted.wait:
+        if not isinstance(reply, replies.HeldManyReply) or left <= 0:
+            if isinstance(reply, replies.HeldManyReply) and wanted.wait:
                 raise _many_held(reply, NotInTime)
             return _got_many(reply, sent, wanted, 1)[0]
         asking.tell(now, None)
@@ -457,9 +450,9 @@ def _body(kind: type[B], wanted: Wanted, wait: float, ticket: str | None, **more
 
 def _got_many(reply: object, sent: Instant, wanted: Wanted, asked: int) -> list[Got]:
     match reply:
-        case ClaimsReply() if len(reply.claims) != asked:
+        case replies.ClaimsReply() if len(reply.claims) != asked:
             raise ServerError(f"the server granted {len(reply.claims)} jobs where {asked} were asked for")
-        case ClaimsReply():
+        case replies.ClaimsReply():
             return [
                 Got(
                     records.claimed_one(each, reply.owner, wanted.metadata, wanted.labels),
@@ -467,15 +460,15 @@ def _got_many(reply: object, sent: Instant, wanted: Wanted, asked: int) -> list[
                 )
                 for each in reply.claims
             ]
-        case HeldManyReply():
+        case replies.HeldManyReply():
             raise _many_held(reply, JobHeld)
-        case DoneReply():
+        case replies.DoneReply():
             raise records.job_done(reply)
         case _:
             raise TypeError(f"no words for {type(reply).__name__}")
 
 
-def _many_held(reply: HeldManyReply, kind: type[JobHeld]) -> JobHeld:
+def _many_held(reply: replies.HeldManyReply, kind: type[JobHeld]) -> JobHeld:
     others = [records.name_held(each) for each in reply.held]
     if not others:
         raise ServerError("the server refused, and named nobody who has the jobs; try again")

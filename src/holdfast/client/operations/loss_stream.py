@@ -133,7 +133,6 @@ class Ends:
             self._follow_new_in(pause)
 
     def listen(self) -> Flow[None]:
-        """Hear of ends for as long as anything is held."""
         pause = AGAIN_SECONDS
         while self._goes_on():
             try:
@@ -252,7 +251,6 @@ def _to_end(flow: Flow[Any]) -> Flow[None]:
 
 
 def _bodies(held: Iterable[tuple[str, _Held]]) -> list[FollowBody]:
-    """Return the bodies that name all of these, none of them too many."""
     bodies: list[FollowBody] = []
     for number, (id_, each) in enumerate(held):
         if number % IDS_PER_CALL == 0:

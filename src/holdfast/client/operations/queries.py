@@ -30,18 +30,8 @@ from holdfast.client.records import (
 )
 from holdfast.client.requests import check_limit, job_path, session_name, token_path, whole_seconds, with_query
 from holdfast.errors import ServerError
-from holdfast.wire.replies import (
-    CheckReply,
-    HistoryReply,
-    LocksReply,
-    LocksThenReply,
-    SessionsReply,
-    StatusReply,
-    TokenMadeReply,
-    TokenReply,
-    TokensReply,
-    WhyReply,
-)
+from holdfast.wire import replies
+from holdfast.wire.replies import StatusReply, TokenMadeReply, TokenReply, WhyReply
 from holdfast.wire.requests import CheckBody, ReopenBody, RevokeBody, RotateBody, TokenBody
 
 TTL_SECONDS = 60.0
@@ -58,8 +48,7 @@ class Operations:
     _policy: Policy
 
     @abstractmethod
-    def _worker(self) -> object:
-        """Return the thread or task that calls."""
+    def _worker(self) -> object: ...
 
     # Claims by their lease id and sessions by their id: for callers that renew themselves.
 
@@ -125,7 +114,7 @@ class Operations:
     @operation
     def sessions(self) -> Flow[list[SessionInfo]]:
         """List one's sessions."""
-        found = yield from _every_page("/sessions", self._policy, SessionsReply, "sessions")
+        found = yield from _every_page("/sessions", self._policy, replies.SessionsReply, "sessions")
         return list(map(records.session, found))
 
     @operation
@@ -160,7 +149,7 @@ class Operations:
         found: list[JobOwner] = []
         while limit is None or len(found) < limit:
             path = with_query("/locks", plain_labels(labels), **asked, limit=_page_limit(limit, found))
-            page = yield from ask(get(path, self._policy), self._policy, LocksReply)
+            page = yield from ask(get(path, self._policy), self._policy, replies.LocksReply)
             found += [each for each in map(records.owner_of, page.locks) if each is not None]
             asked["after"] = page.next_after
             if page.next_after is None:
@@ -187,7 +176,7 @@ class Operations:
         found: list[JobThen] = []
         while True:
             path = with_query("/locks", plain_labels(labels), **asked, limit=_page_limit(limit, found))
-            page = yield from ask(get(path, self._policy), self._policy, LocksThenReply)
+            page = yield from ask(get(path, self._policy), self._policy, replies.LocksThenReply)
             found += map(job_then, page.locks)
             if page.next_after is None or (limit is not None and len(found) >= limit):
                 return JobsThen(None if page.at is None else records.time_of(page.at), page.record, found)
@@ -210,7 +199,7 @@ class Operations:
         found: list[Happened] = []
         for _ in range(PAGES_MAX):
             path = with_query(job_path(job_id, "history"), **asked, limit=_page_limit(limit, found))
-            page = yield from ask(get(path, self._policy), self._policy, HistoryReply)
+            page = yield from ask(get(path, self._policy), self._policy, replies.HistoryReply)
             found += map(records.happened, page.history)
             if page.next_before is None or len(found) >= limit:
                 return found
@@ -228,7 +217,7 @@ class Operations:
         """Tell whether a fencing token is that of the live claim."""
         body = CheckBody(fencing_token=token)
         request = Send("POST", job_path(job_id, "check"), body, answer_seconds=self._policy.answer_seconds)
-        return (yield from ask(request, self._policy, CheckReply)).current
+        return (yield from ask(request, self._policy, replies.CheckReply)).current
 
     @operation
     def server_status(self) -> Flow[StatusReply]:
@@ -268,7 +257,7 @@ class Operations:
     @operation
     def list_tokens(self) -> Flow[list[TokenReply]]:
         """List the tokens, without the tokens. Needs the scope admin."""
-        return _every_page("/tokens", self._policy, TokensReply, "tokens")
+        return _every_page("/tokens", self._policy, replies.TokensReply, "tokens")
 
     @operation
     def revoke_token(self, name: str, *, keep_sessions: bool = False) -> Flow[None]:
@@ -302,7 +291,6 @@ class Operations:
 
 
 def _listing(prefix: str | None, owner: str | None, session: str | None, limit: int | None) -> dict[str, Any]:
-    """Check what a listing is narrowed by, and return it as fields of a query."""
     if limit is not None:
         check_limit(limit)
     return {"prefix": prefix, "owner": owner, "session": None if session is None else session_name(session)}
@@ -313,7 +301,6 @@ def _page_limit(limit: int | None, found: Sequence[object]) -> int:
 
 
 def _every_page(path: str, policy: Policy, reply: type[Any], field: str) -> Flow[list[Any]]:
-    """Read a list to its end, page by page."""
     found: list[Any] = []
     after: str | None = None
     while True:

@@ -14,12 +14,7 @@ from holdfast.client.operations.exchange import HASTE_SECONDS, ask, get, insist,
 from holdfast.client.records import Metadata, SessionInfo, packed
 from holdfast.client.requests import session_path
 from holdfast.errors import HoldfastError, Refused
-from holdfast.wire.replies import (
-    SessionOpenedReply,
-    SessionRenewedReply,
-    SessionReply,
-    SessionSecretReply,
-)
+from holdfast.wire.replies import SessionOpenedReply, SessionRenewedReply, SessionReply, SessionSecretReply
 from holdfast.wire.requests import SessionBody
 
 _OVER = 410
@@ -28,7 +23,6 @@ _OVER = 410
 def open_session(
     policy: Policy, trail: Trail | None = None, *, name: str | None, ttl_seconds: int, metadata: Metadata
 ) -> Flow[tuple[SessionOpenedReply, Term]]:
-    """Open a session."""
     body = SessionBody(ttl_seconds=ttl_seconds, name=name, metadata=packed(metadata))
     request = Send("POST", "/sessions", body, (yield NEW_KEY), policy.answer_seconds)
     # Counted from the first try on: a retry may be answered with what the first one began.
@@ -69,7 +63,6 @@ def adopt_session(session_id: str, policy: Policy) -> Flow[tuple[SessionOpenedRe
 
 
 def session_secret(session_id: str, policy: Policy) -> Flow[str]:
-    """Return the secret that a session of ours has under our access token."""
     request = Send("POST", session_path(session_id, "secret"), answer_seconds=policy.answer_seconds)
     return (yield from ask(request, policy, SessionSecretReply)).session_secret
 

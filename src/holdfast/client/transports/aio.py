@@ -17,15 +17,7 @@ from holdfast import sandbox, tlswords
 from holdfast.client.answers import Answer
 from holdfast.client.config import Target, context_for
 from holdfast.client.operations.effects import Open, Send
-from holdfast.client.transports.base import (
-    ANSWER_BYTES_MAX,
-    CONNECT_SECONDS,
-    STREAM_BYTES,
-    Bearer,
-    headers_for,
-    payload_of,
-    proxy_for,
-)
+from holdfast.client.transports import base
 from holdfast.client.transports.failover import Failover, Trying
 from holdfast.errors import ServerError, Unreachable
 from holdfast.extras import how_to_install
@@ -52,16 +44,16 @@ class AsyncHttpTransport:
         target: Target,
         *,
         environment: Mapping[str, str],
-        bearer: Bearer | None = None,
+        bearer: base.Bearer | None = None,
         connect_share: float = 1.0,
         begin_seconds: float | None = None,
     ) -> None:
         """Prepare. The last three are for one of several addresses, as in the transport for threads."""
         self.target = target
-        self._bearer = bearer or Bearer(target)
+        self._bearer = bearer or base.Bearer(target)
         self._connect_share = connect_share
         self._begin_seconds = begin_seconds
-        proxy = proxy_for(target.url, environment)
+        proxy = base.proxy_for(target.url, environment)
         self._proxy_url = None if proxy is None else proxy.url
         self._proxy_headers = None
         if proxy is not None and proxy.user is not None:
@@ -93,7 +85,7 @@ class AsyncHttpTransport:
     async def _send(self, request: Send, token: str | None) -> Answer:
         timeout = aiohttp.ClientTimeout(
             total=request.answer_seconds,
-            sock_connect=min(CONNECT_SECONDS, request.answer_seconds * self._connect_share),
+            sock_connect=min(base.CONNECT_SECONDS, request.answer_seconds * self._connect_share),
         )
         try:
             async with await self._request(request, token, timeout=timeout) as response:
@@ -111,7 +103,7 @@ class AsyncHttpTransport:
 
     async def _stream(self, opening: Open, token: str | None) -> AsyncHttpStream:
         begin_seconds = self._begin_seconds or opening.read_seconds
-        connect_seconds = min(CONNECT_SECONDS, begin_seconds * self._connect_share)
+        connect_seconds = min(base.CONNECT_SECONDS, begin_seconds * self._connect_share)
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_seconds, sock_read=opening.read_seconds)
         try:
             async with asyncio.timeout(self._begin_seconds):
@@ -134,8 +126,8 @@ class AsyncHttpTransport:
         return await self._opened().request(
             request.method,
             URL(self.target.url + request.path, encoded=True),
-            data=payload_of(request),
-            headers=headers_for(token, request),
+            data=base.payload_of(request),
+            headers=base.headers_for(token, request),
             allow_redirects=False,
             proxy=self._proxy_url,
             proxy_headers=self._proxy_headers,
@@ -143,21 +135,19 @@ class AsyncHttpTransport:
         )
 
     async def _whole(self, response: aiohttp.ClientResponse) -> bytes:
-        if response.content_length is not None and response.content_length <= ANSWER_BYTES_MAX:
+        if response.content_length is not None and response.content_length <= base.ANSWER_BYTES_MAX:
             return await response.read()
         content = b""
         async for part in response.content.iter_any():
             content += part
-            if len(content) > ANSWER_BYTES_MAX:
+            if len(content) > base.ANSWER_BYTES_MAX:
                 response.close()  # What is left of it must not be read as the next answer.
-                text = f"{self.target.url} sent more than {ANSWER_BYTES_MAX} bytes; is it a Holdfast server?"
+                text = f"{self.target.url} sent more than {base.ANSWER_BYTES_MAX} bytes; is it a Holdfast server?"
                 raise ServerError(text)
         return content
 
 
 class AsyncHttpStream:
-    """A response that is read bit by bit."""
-
     def __init__(self, url: str, response: aiohttp.ClientResponse) -> None:
         self._url = url
         self._response = response
@@ -168,7 +158,7 @@ class AsyncHttpStream:
     async def read(self) -> bytes:
         """Wait for the next bytes; empty at the end. Raises `Unreachable`."""
         try:
-            return await self._response.content.read(STREAM_BYTES)
+            return await self._response.content.read(base.STREAM_BYTES)
         except _BROKEN as error:
             if self.on_broken is not None:
                 self.on_broken()
@@ -202,7 +192,6 @@ def _drop_tracebacks(error: BaseException | None) -> None:
 
 
 def reason(error: BaseException) -> str:
-    """Say in a few words why there was no answer."""
     match error:
         case aiohttp.ConnectionTimeoutError():
             return "the connection was not accepted in time"

@@ -89,7 +89,6 @@ def headers_for(token: str | None, request: Send | Open) -> dict[str, str]:
 
 
 def payload_of(request: Send | Open) -> bytes | None:
-    """Return the body of a request as it travels."""
     try:
         return None if request.body is None else as_json(request.body)
     except UnicodeEncodeError as error:

@@ -17,7 +17,6 @@ import select
 import socket
 import ssl
 from base64 import b64encode
-from collections.abc import Mapping
 from contextlib import suppress
 from http.client import HTTPResponse
 from typing import Any, cast
@@ -26,7 +25,8 @@ from urllib.parse import urlsplit
 from holdfast.client import clock
 from holdfast.client.answers import Answer
 from holdfast.client.config import Target, context_for
-from holdfast.client.transports.base import Proxy
+from holdfast.client.operations.effects import Open, Send
+from holdfast.client.transports.base import Proxy, headers_for, payload_of
 
 HEARD_BYTES = 16_384
 """What is read at once of an answer. Nearly all of them are whole by that."""
@@ -209,20 +209,17 @@ class _Punctual(io.RawIOBase):
         return self._sock.recv_into(buffer)
 
 
-def lines_of(route: Route, headers: Mapping[str, str]) -> bytes:
-    """Return headers as they travel."""
-    return "".join([f"{name}: {value}\r\n" for name, value in headers.items()]).encode("ascii") + route.lines
-
-
-def written(method: str, route: Route, path: str, lines: bytes, payload: bytes | None) -> bytes:
+def written(route: Route, request: Send | Open, token: str | None) -> bytes:
     """Return a request as it travels."""
-    target = route.prefix + path
+    target = route.prefix + request.path
     if not (target.isascii() and target.isprintable()) or " " in target:
-        raise ValueError(f"{path!r:.200} cannot stand in a request")
-    head = f"{method} {target} HTTP/1.1\r\n".encode("ascii")
-    if payload is None:
-        return b"%b%b%b\r\n" % (head, lines, b"" if method == "GET" else b"Content-Length: 0\r\n")
-    return b"%b%bContent-Length: %d\r\n\r\n%b" % (head, lines, len(payload), payload)
+        raise ValueError(f"{request.path!r:.200} cannot stand in a request")
+    lines = [f"{name}: {value}\r\n" for name, value in headers_for(token, request).items()]
+    payload = payload_of(request)
+    if payload is not None or request.method != "GET":
+        lines.append(f"Content-Length: {len(payload or b'')}\r\n")
+    head = f"{request.method} {target} HTTP/1.1\r\n{''.join(lines)}"
+    return b"%b%b\r\n%b" % (head.encode("ascii"), route.lines, payload or b"")
 
 
 def _authorization(proxy: Proxy) -> bytes:

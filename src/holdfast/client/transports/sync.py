@@ -24,31 +24,17 @@ from http.client import BadStatusLine, HTTPException, HTTPResponse
 from types import TracebackType
 from typing import Self, TypeAlias, TypeVar, cast
 
-import msgspec
-
 from holdfast import sandbox, tlswords
 from holdfast.client.answers import Answer
 from holdfast.client.config import Target
 from holdfast.client.operations.effects import Open, Send
-from holdfast.client.transports.base import (
-    ANSWER_BYTES_MAX,
-    COMES_BACK_HEADER,
-    CONNECT_SECONDS,
-    KEY_HEADER,
-    STREAM_BYTES,
-    Bearer,
-    headers_for,
-    payload_of,
-    proxy_for,
-)
-from holdfast.client.transports.connection import Connection, ProxyRefused, Route, lines_of, plain_answer, written
+from holdfast.client.transports import base
+from holdfast.client.transports.connection import Connection, ProxyRefused, Route, plain_answer, written
 from holdfast.client.transports.failover import Failover, Trying
 from holdfast.errors import ServerError, Unreachable
 
 CONNECTIONS_MAX = 256
 """How many are kept open for the next request; the oldest of more is closed."""
-_KEY = KEY_HEADER.encode()
-_COMES_BACK = b"%b: true\r\n" % COMES_BACK_HEADER.encode()
 _BROKEN = (OSError, HTTPException, UnicodeError)
 """What a connection may raise. `UnicodeError`: a host's name that no name server could be asked for."""
 
@@ -64,8 +50,8 @@ class HttpTransport:
         target: Target,
         *,
         environment: Mapping[str, str],
-        connect_seconds: float = CONNECT_SECONDS,
-        bearer: Bearer | None = None,
+        connect_seconds: float = base.CONNECT_SECONDS,
+        bearer: base.Bearer | None = None,
         connect_share: float = 1.0,
         begin_seconds: float = math.inf,
     ) -> None:
@@ -75,18 +61,15 @@ class HttpTransport:
         the time for an answer. To connect may take a share of it, and a stream has to begin in time.
         """
         self.target = target
-        self._bearer = bearer or Bearer(target)
-        self._route = Route(target, proxy_for(target.url, environment))
+        self._bearer = bearer or base.Bearer(target)
+        self._route = Route(target, base.proxy_for(target.url, environment))
         self._kept: deque[Connection] = deque(maxlen=CONNECTIONS_MAX)
-        self._lines: list[tuple[str | None, bytes]] = [(None, b"")] * 2
-        """What the head of every request says, without a body and with one, and the token that is in it."""
         self._pid = os.getpid()
         self._connect_seconds = connect_seconds
         self._connect_share = connect_share
         self._begin_seconds = begin_seconds
 
-    def __repr__(self) -> str:
-        """Show where it leads, never the token."""
+    def __repr__(self) -> str:  # Never the token.
         return f"HttpTransport({self.target!r})"
 
     def __enter__(self) -> Self:
@@ -105,7 +88,6 @@ class HttpTransport:
                 kept.pop().close()
 
     def send(self, request: Send) -> Answer:
-        """Send one request and return its answer, whatever its status. Raises `Unreachable`."""
         token = request.bearer or self._bearer.token
         answer = self._send(request, token)
         if request.bearer is None and self._bearer.is_another_after(answer.status, token):
@@ -113,7 +95,7 @@ class HttpTransport:
         return answer
 
     def _send(self, request: Send, token: str | None) -> Answer:
-        data = written(request.method, self._route, request.path, self._lines_of(request, token), payload_of(request))
+        data = written(self._route, request, token)
         kept = self._kept if os.getpid() == self._pid else self._begin_anew()
         connection = self._take(kept) or self._connect(request.answer_seconds)
         is_reusable = False
@@ -138,7 +120,6 @@ class HttpTransport:
         return answer
 
     def stream(self, opening: Open) -> HttpStream:
-        """Open a response that goes on and on, on a connection of its own. Raises `Unreachable`."""
         token = self._bearer.token
         stream = self._stream(opening, token)
         if self._bearer.is_another_after(stream.status, token):
@@ -147,8 +128,7 @@ class HttpTransport:
         return stream
 
     def _stream(self, opening: Open, token: str | None) -> HttpStream:
-        lines = lines_of(self._route, headers_for(token, opening))
-        data = written(opening.method, self._route, opening.path, lines, payload_of(opening))
+        data = written(self._route, opening, token)
         begin_seconds = min(opening.read_seconds, self._begin_seconds)
         connection = self._connect(begin_seconds)
         try:
@@ -157,18 +137,6 @@ class HttpTransport:
         except _BROKEN as error:
             connection.close()
             raise _unreachable(self.target.url, error) from None
-
-    def _lines_of(self, request: Send, token: str | None) -> bytes:
-        """Return the lines of a head. All but two are the same for every request with a body, or without one."""
-        has_body = request.body is not None
-        written_for, lines = self._lines[has_body]
-        if written_for != token or not lines:
-            always = msgspec.structs.replace(request, key=None, comes_back=False)
-            lines = lines_of(self._route, headers_for(token, always))
-            self._lines[has_body] = (token, lines)
-        if request.comes_back:
-            lines += _COMES_BACK
-        return lines if request.key is None else b"%b%b: %b\r\n" % (lines, _KEY, request.key.encode("ascii"))
 
     def _begin_anew(self) -> deque[Connection]:
         """Keep no connection that a fork copied: on those one would hear the parent's answers."""
@@ -193,8 +161,6 @@ class HttpTransport:
 
 
 class HttpStream:
-    """A response that is read bit by bit. Another thread may close it: then the one that reads is at its end."""
-
     def __init__(self, url: str, connection: Connection, response: HTTPResponse) -> None:
         self._url = url
         self._connection = connection
@@ -208,7 +174,7 @@ class HttpStream:
     def read(self) -> bytes:
         """Wait for the next bytes; empty at the end. Raises `Unreachable`."""
         try:
-            return self._response.read1(STREAM_BYTES)
+            return self._response.read1(base.STREAM_BYTES)
         except (*_BROKEN, AttributeError, ValueError) as error:
             # Whoever closes it takes its parts away while we read: `http.client` stumbles over that in all these ways.
             if self._is_closed:
@@ -230,11 +196,11 @@ class HttpStream:
 
 def _whole(response: HTTPResponse, url: str) -> bytes:
     """Read an answer to its very end, where one that broke off is found out."""
-    if response.length is not None and response.length <= ANSWER_BYTES_MAX:
+    if response.length is not None and response.length <= base.ANSWER_BYTES_MAX:
         return response.read()
-    content = response.read(ANSWER_BYTES_MAX + 1)
-    if len(content) > ANSWER_BYTES_MAX:
-        raise ServerError(f"{url} sent more than {ANSWER_BYTES_MAX} bytes; is it a Holdfast server?")
+    content = response.read(base.ANSWER_BYTES_MAX + 1)
+    if len(content) > base.ANSWER_BYTES_MAX:
+        raise ServerError(f"{url} sent more than {base.ANSWER_BYTES_MAX} bytes; is it a Holdfast server?")
     return content
 
 
@@ -250,7 +216,6 @@ def _unreachable(url: str, error: BaseException, *, is_connecting: bool = False,
 
 
 def _reason(error: BaseException, *, is_connecting: bool) -> str:
-    """Say in a few words why there was no answer."""
     match error:
         case socket.gaierror() | UnicodeError():
             return "the host's name is not known"
