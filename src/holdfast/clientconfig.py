@@ -37,18 +37,12 @@ def client_config_dir(environment: Mapping[str, str]) -> Path:
     # The XDG specification: a path that is not absolute counts as not set.
     if Path(config).is_absolute():
         return Path(config) / "holdfast"
-    return _home(environment) / ".config" / "holdfast"
-
-
-def _home(environment: Mapping[str, str]) -> Path:
-    home = environment.get("HOME")
-    if home:
-        return Path(home)
     try:
-        return Path.home()
+        home = Path(environment.get("HOME") or Path.home())
     except RuntimeError:
         # A container may run as a number that nobody knows: that one has no configuration.
-        return Path("/nonexistent")
+        home = Path("/nonexistent")
+    return home / ".config" / "holdfast"
 
 
 def read(environment: Mapping[str, str]) -> ClientConfig:
@@ -109,16 +103,12 @@ def remember(url: str, token: str, environment: Mapping[str, str]) -> Path | Non
     # The token first: a configuration must never name a file that is not there.
     replace(token_file, f"{token}\n".encode())
     if (known.url, known.token_file) != (url, token_file):
-        _write(directory / CONFIG_NAME, known, url)
+        # What else was in it stays. JSON's strings and switches are TOML's too.
+        lines: dict[str, str | bool] = {"url": url, "token_file": TOKEN_NAME}
+        if known.ca_file is not None:
+            lines["ca_file"] = str(known.ca_file)
+        if known.allow_insecure_http:
+            lines["allow_insecure_http"] = True
+        text = "".join(f"{name} = {msgspec.json.encode(value).decode()}\n" for name, value in lines.items())
+        replace(directory / CONFIG_NAME, text.encode())
     return token_file
-
-
-def _write(file: Path, known: ClientConfig, url: str) -> None:
-    """Write `client.toml` anew; what else was in it stays. JSON's strings and switches are TOML's too."""
-    lines: dict[str, str | bool] = {"url": url, "token_file": TOKEN_NAME}
-    if known.ca_file is not None:
-        lines["ca_file"] = str(known.ca_file)
-    if known.allow_insecure_http:
-        lines["allow_insecure_http"] = True
-    text = "".join(f"{name} = {msgspec.json.encode(value).decode()}\n" for name, value in lines.items())
-    replace(file, text.encode())

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Mappi
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, Unpack
 from weakref import ref
 
 from holdfast.client import base, clock
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
-_WAITS = (effects.Send, effects.Rest, effects.Open, effects.Read, effects.Close)
-
 
 # --- Flows in a coroutine --------------------------------------------------------------------------------------------
 
@@ -56,8 +54,8 @@ async def drive(
         while True:
             effect = step(next_sent.pop())
             try:
-                waits = isinstance(effect, _WAITS)
-                next_sent.append(await _perform(effect, transport) if waits else effects.perform_immediate(effect))
+                act = effects.IMMEDIATE.get(type(effect))
+                next_sent.append(await _perform(effect, transport) if act is None else act())
                 step = flow.send
             except asyncio.CancelledError as error:
                 return await shielded(drive(flow, transport, flow.throw, [error]), transport)
@@ -73,7 +71,8 @@ async def shielded(work: Coroutine[Any, Any, T], transport: AsyncTransport) -> T
     task = asyncio.get_running_loop().create_task(work)
     transport.finishing.add(task)
     task.add_done_callback(transport.finishing.discard)
-    task.add_done_callback(_retrieve_exception)
+    # Keeps asyncio from logging the exception: where the caller was cancelled, nothing else retrieves it.
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
@@ -81,12 +80,6 @@ async def shielded(work: Coroutine[Any, Any, T], transport: AsyncTransport) -> T
         raise
     finally:
         del task  # It has the error that is raised here: a reference cycle.
-
-
-def _retrieve_exception(task: asyncio.Task[Any]) -> None:
-    """Keep asyncio from logging the exception: where the caller was cancelled, nothing else retrieves it."""
-    if not task.cancelled():
-        task.exception()
 
 
 async def _perform(effect: effects.Effect, transport: AsyncTransport) -> Any:  # noqa: ANN401 - each has a result of its own
@@ -268,14 +261,7 @@ def _report_loss(terms: Sequence[Term], held: object, on_lost: Callable[[Any], o
 # --- What is held ----------------------------------------------------------------------------------------------------
 
 
-class _Entered(Protocol):
-    async def __aenter__(self) -> Self: ...
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-
-C = TypeVar("C", bound=_Entered)
+C = TypeVar("C", bound="Entered")
 
 
 class Acquiring(Generic[C]):
@@ -303,8 +289,7 @@ class Acquiring(Generic[C]):
 class Entered(effects.Awaiting):
     """Something held that an `async with` statement gives back at its end."""
 
-    lost: AsyncLost
-    """An event that is set at the loss."""
+    lost: AsyncLost  # An event that is set at the loss.
     _how_to_end: ClassVar[str] = "use `async with`, or await release()"
     raise_if_lost: Any
     _title: Any

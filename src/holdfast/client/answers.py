@@ -25,11 +25,9 @@ class Answer(msgspec.Struct, frozen=True):
     """What came back, whatever its status."""
 
     status: int
-    headers: Mapping[str, str]
-    """To be asked for names in title case."""
+    headers: Mapping[str, str]  # To be asked for names in title case.
     body: bytes
-    url: str = ""
-    """Who answered, where several may have been asked."""
+    url: str = ""  # Who answered, where several may have been asked.
 
     def json(self) -> Any:  # noqa: ANN401 - JSON is whatever the server sent
         """Decode the body; None where it is not JSON."""
@@ -104,28 +102,26 @@ def decoded(answer: Answer, decoder: Decoder[T], asked: str, url: str) -> T:
 
 def refusal(answer: Answer, url: str, token_file: str | None = None) -> Refused:
     """Make an exception of an answer that is not a success. What is about the token names the file that it is from."""
-    refused = _refusal(answer, answer.url or url)
-    if isinstance(refused, NotAllowed):
-        refused.token_file = token_file
-    return refused
-
-
-def _refusal(answer: Answer, url: str) -> Refused:
+    url = answer.url or url
     if 300 <= answer.status < 400:  # noqa: PLR2004 - the range of redirects
         error = f"{url} answered with a redirect, and none is followed"
         return Refused(answer.status, "redirect", error, "set the address it leads to")
     found = envelope(answer)
     about_token = answer.status in {401, 403} or (found is not None and found.code == "too_many_wrong_tokens")
-    kind = NotAllowed if about_token else Refused
-    retry_after = _retry_after(answer)
+    kind: type[Refused] = Refused
+    # A proxy says when to try again in seconds, or with a date, which is left out.
+    seconds = answer.headers.get("Retry-After", "")
+    more: dict[str, Any] = {"retry_after": float(seconds) if seconds.isascii() and seconds.isdigit() else None}
+    if about_token:
+        kind, more["token_file"] = NotAllowed, token_file
     if found is None:
         details = f"this is not how a Holdfast server refuses; {_instead(answer)}"
-        return kind(answer.status, "unexpected", f"{url} answered {answer.status}", details, retry_after=retry_after)
+        return kind(answer.status, "unexpected", f"{url} answered {answer.status}", details, **more)
     if found.retry_after_ms is not None:
-        retry_after = found.retry_after_ms / 1_000
+        more["retry_after"] = found.retry_after_ms / 1_000
     if found.code == "deadlock":
-        return Deadlock(answer.status, found.code, found.error, found.details, found.request_id, cycle=found.cycle)
-    return kind(answer.status, found.code, found.error, found.details, found.request_id, retry_after=retry_after)
+        kind, more = Deadlock, {"cycle": found.cycle}
+    return kind(answer.status, found.code, found.error, found.details, found.request_id, **more)
 
 
 def _instead(answer: Answer) -> str:
@@ -135,9 +131,3 @@ def _instead(answer: Answer) -> str:
     program = answer.headers.get("Server", "").strip()
     named = f" ({program:.60})" if program else ""
     return f"another program{named} answers at this address: check it, and what stands in between"
-
-
-def _retry_after(answer: Answer) -> float | None:
-    """Return when to try again, as a proxy may say it: in seconds. A date is left out."""
-    text = answer.headers.get("Retry-After", "")
-    return float(text) if text.isascii() and text.isdigit() else None

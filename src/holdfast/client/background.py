@@ -25,7 +25,7 @@ from weakref import ref
 
 from holdfast.client import clock
 from holdfast.client.deadline import Term
-from holdfast.client.operations.effects import Effect, Flow, Policy, Rest, Send, perform_immediate
+from holdfast.client.operations.effects import IMMEDIATE, Effect, Flow, Policy, Rest, Send
 from holdfast.client.operations.leases import MOMENT_MS, Renewal, keep_renewed, watch_deadline
 from holdfast.client.operations.loss_stream import Ends
 
@@ -147,7 +147,7 @@ class Background(ABC):
                         self._ask(running, effect)
                         return
                     case _:
-                        step = partial(running.flow.send, perform_immediate(effect))
+                        step = partial(running.flow.send, IMMEDIATE[type(effect)]())
             running.flow.close()
         except StopIteration:
             return

@@ -42,8 +42,7 @@ from holdfast.errors import JobDone, JobHeld
 
 log = logging.getLogger("holdfast.client")
 
-JOB_TTL_SECONDS = 120.0
-"""For callers that renew themselves: rarely, if they are agents."""
+JOB_TTL_SECONDS = 120.0  # For callers that renew themselves: rarely, if they are agents.
 SILENCE_SECONDS = 3.0
 """How long an address may be silent at least before another is asked, if so much was given for an answer."""
 
@@ -51,18 +50,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
-AnyClaim = TypeVar("AnyClaim")
-"""A claim: `Claim` or `AsyncClaim`."""
-AnyClaims = TypeVar("AnyClaims")
-"""Several claims: `Claims` or `AsyncClaims`."""
-AnySession = TypeVar("AnySession")
-"""A session: `Session` or `AsyncSession`."""
+AnyClaim = TypeVar("AnyClaim")  # A claim: `Claim` or `AsyncClaim`.
+AnyClaims = TypeVar("AnyClaims")  # Several claims: `Claims` or `AsyncClaims`.
+AnySession = TypeVar("AnySession")  # A session: `Session` or `AsyncSession`.
 GotClaim = TypeVar("GotClaim")
 """What the verbs for one claim return: the claim, or something to await or enter."""
-GotClaims = TypeVar("GotClaims")
-"""The same for several claims."""
-GotSession = TypeVar("GotSession")
-"""The same for a session."""
+GotClaims = TypeVar("GotClaims")  # The same for several claims.
+GotSession = TypeVar("GotSession")  # The same for a session.
 
 
 class Client(Operations, ABC, Generic[AnyClaim, AnyClaims, AnySession, GotClaim, GotClaims, GotSession]):
@@ -123,8 +117,7 @@ class Client(Operations, ABC, Generic[AnyClaim, AnyClaims, AnySession, GotClaim,
     def _enter(self, flow: Callable[[Trail], Flow[Any]], kind: str, on_lost: Callable[[Any], object] | None) -> Any:  # noqa: ANN401
         """Run a flow that obtains something, and return what keeps that: a `claim`, `claims` or a `session`."""
 
-    _decorator: Callable[..., Callable[[Any], Any]]
-    """`for_function` or `for_coroutine`."""
+    _decorator: Callable[..., Callable[[Any], Any]]  # `for_function` or `for_coroutine`.
 
     @property
     def url(self) -> str:

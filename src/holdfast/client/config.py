@@ -32,8 +32,7 @@ ADDRESSES_MAX = 16
 """How many nodes may be named. Each may cost a try, so a list without an end would be a wait without an end."""
 
 _SWITCH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
-_told: set[str] = set()
-"""The servers of which it was said that they are reached without encryption."""
+_told: set[str] = set()  # The servers of which it was said that they are reached without encryption.
 
 log = logging.getLogger("holdfast.client")
 
@@ -41,15 +40,13 @@ log = logging.getLogger("holdfast.client")
 class Target(msgspec.Struct, frozen=True):
     """A server and what to show it. `…_origin` says where each came from."""
 
-    url: str
-    """Its address, or those of its nodes with commas in between."""
+    url: str  # Its address, or those of its nodes with commas in between.
     url_origin: str
     token: str | None
     token_origin: str
     token_file: Path | None = None
     """Where the token was read, and will be read again when the server refuses it: it may have been rotated."""
-    ca_file: Path | None = None
-    """The certificates to trust in place of the system's, over https."""
+    ca_file: Path | None = None  # The certificates to trust in place of the system's, over https.
     is_insecure: bool = False
     """Whether the token travels unencrypted to another machine, and somebody allowed it."""
 
@@ -91,12 +88,9 @@ def find(
     """Put the target together. Raises `SettingsError` for anything that cannot be used."""
     kept = clientconfig.read(environment)
     place = str(clientconfig.client_config_dir(environment) / clientconfig.CONFIG_NAME)
-    for text, origin in ((url, "the given url"), (environment.get("HOLDFAST_URL"), "HOLDFAST_URL"), (kept.url, place)):
-        if text:
-            found, url_origin = _checked_urls(text, origin), origin
-            break
-    else:
-        found, url_origin = [DEFAULT_URL], "the default"
+    named = ((url, "the given url"), (environment.get("HOLDFAST_URL"), "HOLDFAST_URL"), (kept.url, place))
+    text, url_origin = next(((text, origin) for text, origin in named if text), (DEFAULT_URL, "the default"))
+    found = _checked_urls(text, url_origin)
     known = {_origin(urlsplit(each)) for each in _checked_urls(kept.url or DEFAULT_URL, place)}
     if not known.issuperset(_origin(urlsplit(each)) for each in found):
         kept = ClientConfig()
@@ -110,7 +104,16 @@ def find(
     target = Target(",".join(found), url_origin, token, token_origin, file, trusted)
     if allow_insecure_http is None:
         allow_insecure_http = _is_allowed(environment, kept)
-    return _guarded(target, allowed=allow_insecure_http)
+    if target.token is None or not target.unencrypted:
+        return target
+    if allow_insecure_http:
+        return msgspec.structs.replace(target, is_insecure=True)
+    # Everyone on the way could read the token.
+    problem = (
+        f"the access token would travel to {', '.join(target.unencrypted)} unencrypted; use https://, or a tunnel to a"
+        f" loopback address; if that is meant, set {INSECURE_VARIABLE}=1"
+    )
+    raise SettingsError("url", target.url_origin, problem)
 
 
 def tell_if_insecure(target: Target) -> None:
@@ -149,13 +152,10 @@ def _find_token(
 def _find_ca(given: Path | None, environment: Mapping[str, str], kept: ClientConfig, place: str) -> Path | None:
     """Return the file with the certificates to trust, if there is one. It is looked at before anything is sent."""
     named = environment.get(CA_VARIABLE)
-    if given is not None:
-        file, origin = given, "the given ca_file"
-    elif named:
-        file, origin = Path(named).expanduser(), CA_VARIABLE
-    elif kept.ca_file is not None:
-        file, origin = kept.ca_file, place
-    else:
+    file, origin = given, "the given ca_file"
+    if file is None:
+        file, origin = (Path(named).expanduser(), CA_VARIABLE) if named else (kept.ca_file, place)
+    if file is None:
         return None
     try:
         content = file.read_bytes()
@@ -180,7 +180,6 @@ def _checked_token(text: str, origin: str) -> str:
 
 
 def _checked_urls(text: str, origin: str) -> list[str]:
-    """Take an address, or several with commas in between, each once."""
     found = list(dict.fromkeys(_checked_url(each.strip() if "," in text else each, origin) for each in text.split(",")))
     if len(found) > ADDRESSES_MAX:
         raise SettingsError("url", origin, f"these are {len(found)} addresses", f"at most {ADDRESSES_MAX}")
@@ -195,12 +194,11 @@ def _checked_url(text: str, origin: str) -> str:
     except ValueError as error:
         raise SettingsError("url", origin, f"not an address: {error}", allowed) from None
     if parts.username is not None or parts.password is not None:
-        raise SettingsError(
-            "url", origin, "an address may not hold a password; put the access token into HOLDFAST_TOKEN_FILE"
-        )
-    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment or port == 0:
-        raise SettingsError("url", origin, f"{text!r:.200} cannot be used", allowed)
-    if not text.isascii() or not text.isprintable() or " " in text:
+        problem = "an address may not hold a password; put the access token into HOLDFAST_TOKEN_FILE"
+        raise SettingsError("url", origin, problem)
+    is_plain = text.isascii() and text.isprintable() and " " not in text
+    usable = parts.scheme in {"http", "https"} and parts.hostname and not parts.query and not parts.fragment
+    if not is_plain or not usable or port == 0:
         raise SettingsError("url", origin, f"{text!r:.200} cannot be used", allowed)
     # In small letters from here on: whether a token may travel is decided by the scheme.
     return parts.scheme + text[len(parts.scheme) :].rstrip("/")
@@ -208,19 +206,6 @@ def _checked_url(text: str, origin: str) -> str:
 
 def _origin(parts: SplitResult) -> tuple[str, str | None, int]:
     return parts.scheme, parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
-
-
-def _guarded(target: Target, *, allowed: bool) -> Target:
-    """Refuse to send a token where everyone on the way can read it, unless somebody says that this is meant."""
-    if target.token is None or not target.unencrypted:
-        return target
-    if allowed:
-        return msgspec.structs.replace(target, is_insecure=True)
-    problem = (
-        f"the access token would travel to {', '.join(target.unencrypted)} unencrypted; use https://, or a tunnel to a"
-        f" loopback address; if that is meant, set {INSECURE_VARIABLE}=1"
-    )
-    raise SettingsError("url", target.url_origin, problem)
 
 
 def context_for(target: Target) -> ssl.SSLContext | None:

@@ -17,8 +17,7 @@ from holdfast.errors import LeaseLost
 
 DRIFT_PER_MILLE = 2
 """What two clocks may differ: NTP slews a clock by at most 0.5 ‰, crystals differ by less than 0.2 ‰."""
-ROUNDING_MS = 3
-"""Each of the moments and spans we count with may have lost up to a millisecond."""
+ROUNDING_MS = 3  # Each of the moments and spans we count with may have lost up to a millisecond.
 
 
 class Loss(msgspec.Struct, frozen=True):
@@ -27,8 +26,7 @@ class Loss(msgspec.Struct, frozen=True):
     reason: str
     by: str | None = None
     why: str | None = None
-    told: bool = False
-    """The server said so, so there is nothing left to give back."""
+    told: bool = False  # The server said so, so there is nothing left to give back.
 
 
 def safe_ms(promised_ms: int, waited_ms: int = 0) -> int:
@@ -39,10 +37,8 @@ def safe_ms(promised_ms: int, waited_ms: int = 0) -> int:
 
 class _Promise(NamedTuple):
     sent: Instant
-    safe_ms: int
-    """How long it may be believed."""
-    span_ms: int
-    """How long it was said to last."""
+    safe_ms: int  # How long it may be believed.
+    span_ms: int  # How long it was said to last.
 
 
 class Term:
@@ -52,10 +48,8 @@ class Term:
         """Begin with the first promise, which came with an answer to what was sent at `sent`."""
         self.job_id = job_id
         self.token = token
-        self.title = ""
-        """What it is, for the text of errors; empty for a claim, which is called by its job."""
-        self.ended = False
-        """It was given back; nothing that happens afterwards is a loss."""
+        self.title = ""  # What it is, for the text of errors; empty for a claim, which is called by its job.
+        self.ended = False  # It was given back; nothing that happens afterwards is a loss.
         self.loss: Loss | None = None
         self.trouble: Loss | None = None
         """Why the last renewal failed; what the loss will be put down to if none succeeds in time."""

@@ -31,8 +31,7 @@ from holdfast.wire.replies import SessionOpenedReply
 log = logging.getLogger("holdfast.client")
 
 REMEMBER_SECONDS = 86_400
-LAST_TRY_SECONDS = 2.0
-"""How long a release may take when the claim is lost already and the server may be gone."""
+LAST_TRY_SECONDS = 2.0  # How long a release may take when the claim is lost already and the server may be gone.
 _GONE = frozenset({404, 410})
 
 T = TypeVar("T")
@@ -54,17 +53,14 @@ class Held:
     _renewal: Any
     _ending_word = "released"
     _dropped_word = "was dropped while held"
-    _how_to_end: ClassVar[str]
-    """What the caller has to do, for the text of warnings."""
+    _how_to_end: ClassVar[str]  # What the caller has to do, for the text of warnings.
 
     def __init__(self, policy: Policy, term: Term) -> None:
         self._policy = policy
         self._term = term
         self._pid = os.getpid()
-        self._told = False
-        """Whether the caller knows of the loss."""
-        self._is_back = False
-        """Whether the server has confirmed that it ended."""
+        self._told = False  # Whether the caller knows of the loss.
+        self._is_back = False  # Whether the server has confirmed that it ended.
 
     @property
     def remaining(self) -> float:

@@ -89,17 +89,13 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     on_wait: OnWait | None = None
 
 
-def _whole_ttl(ttl: float | None) -> int | None:
-    return None if ttl is None else whole_seconds(ttl)
-
-
 def _can_be_packed(metadata: Metadata) -> Metadata:
     packed(metadata)
     return metadata
 
 
 _CHECKS: Mapping[str, Callable[[Any], Any]] = {
-    "ttl": _whole_ttl,
+    "ttl": lambda ttl: None if ttl is None else whole_seconds(ttl),
     "wait": wait_seconds,
     "metadata": _can_be_packed,
     "labels": plain_labels,

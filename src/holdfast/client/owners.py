@@ -15,8 +15,7 @@ from holdfast.client import clock
 from holdfast.errors import JobDone, JobHeld, LeaseLost, Refused
 
 HOST_CHARS_MAX = 64
-_SERVER_FAILED = 500
-"""From this status on a refusal does not say whether the request took effect."""
+_SERVER_FAILED = 500  # From this status on a refusal does not say whether the request took effect.
 
 
 class _Name:

@@ -282,14 +282,10 @@ def _plan(names: tuple[str, ...]) -> list[tuple[str, str, Callable[[Any], object
     return [(name, _ON_THE_WIRE.get(name, name), _READ.get(name)) for name in names]
 
 
-def _previous(reply: PreviousReply) -> Previous:
-    return record(Previous, reply)
-
-
 _ON_THE_WIRE = {"job_id": "name", "token": "fencing_token"}
 _READ: Mapping[str, Callable[[Any], object]] = {
     "metadata": unpacked,
-    "previous": _previous,
+    "previous": lambda reply: record(Previous, reply),
     **dict.fromkeys(("at", "available_at", "claimed_at", "completed_at", "expires_at", "last_heartbeat_at"), time_of),
 }
 

@@ -110,7 +110,7 @@ class Link:
         self.policy = policy
         self._transport = transport
         # Not methods: a reference cycle would leave open connections to the garbage collector.
-        self._ends = Ends(policy, partial(_keep, transport), partial(_listen, transport))
+        self._ends = Ends(policy, lambda flow: _background.add(flow, transport.send), partial(_listen, transport))
 
     def run(self, flow: Flow[T]) -> T:
         return drive(flow, self._transport)
@@ -146,10 +146,6 @@ class Link:
         return Kept(_background, term, renewal, send=send, ends=self._ends, policy=self.policy)
 
 
-def _keep(transport: Transport, flow: Flow[None]) -> None:
-    _background.add(flow, transport.send)
-
-
 def _listen(transport: Transport, flow: Flow[None]) -> None:
     """Let a flow that blocks go on in a thread of its own, for as long as it takes."""
     threading.Thread(target=drive, args=(flow, transport), name="holdfast-ends", daemon=True).start()
@@ -181,16 +177,13 @@ class BackgroundThread(Background):
     """The keeper and its schedule. Started when the first flow has to wait."""
 
     def __init__(self) -> None:
-        self._schedule = Schedule()
-        """The keeper's alone."""
-        self._inbox: deque[tuple[int, Resting]] = deque()
-        """What rests, and until when."""
+        self._schedule = Schedule()  # The keeper's alone.
+        self._inbox: deque[tuple[int, Resting]] = deque()  # What rests, and until when.
         self._bell: SimpleQueue[None] = SimpleQueue()
         self._wakes_ms = 0.0
         """Until when the keeper sleeps; 0 while it is awake, and will look into the inbox before it sleeps."""
         self._runs = False
-        self._keeper = threading.Lock()
-        """Taken by the keeper for ever, so that there is one."""
+        self._keeper = threading.Lock()  # Taken by the keeper for ever, so that there is one.
 
     def _ask(self, running: Resting, request: effects.Send) -> None:
         def ask() -> None:
@@ -209,7 +202,8 @@ class BackgroundThread(Background):
     def _rest(self, resting: Resting, due_ms: int) -> None:
         self._inbox.append((due_ms, resting))
         if not self._runs:
-            start_thread("holdfast-keeper", self._run, _nothing_is_renewed)
+            # There may be too many threads just now. The next claim tries again, and deadlines need no thread.
+            start_thread("holdfast-keeper", self._run, lambda why: log.error("nothing is renewed for now: %s", why))
         elif due_ms < self._wakes_ms:
             self._bell.put(None)
 
@@ -239,11 +233,6 @@ class BackgroundThread(Background):
             with contextlib.suppress(Empty):
                 self._bell.get(timeout=None if next_ms is None else (self._wakes_ms - now_ms) / 1_000)
         self._wakes_ms = 0.0
-
-
-def _nothing_is_renewed(why: str) -> None:
-    # There may be too many threads just now. The next claim tries again, and deadlines need no thread.
-    log.error("nothing is renewed for now: %s", why)
 
 
 _background = BackgroundThread()
@@ -347,8 +336,7 @@ def _report_loss(terms: Sequence[Term], held: object, on_lost: Callable[[Any], o
 class Entered(effects.Blocking):
     """Something held that a `with` statement gives back at its end."""
 
-    lost: Lost
-    """An event that is set at the loss."""
+    lost: Lost  # An event that is set at the loss.
     raise_if_lost: Any
     _title: Any
     _give_back: Any
@@ -398,8 +386,7 @@ class HeldUntilExit(Entered, Held):
             self._link.run(self._leaving())
 
 
-_held_until_exit: dict[ref[HeldUntilExit], None] = {}
-"""In the order in which they were obtained."""
+_held_until_exit: dict[ref[HeldUntilExit], None] = {}  # In the order in which they were obtained.
 
 
 def _forget(whose: ref[HeldUntilExit]) -> None:

@@ -123,7 +123,9 @@ class SqlFence:
             with suppress(Exception):  # If there is no way back, what went wrong first is what the caller has to see.
                 self._run(connection, "go_back").close()
                 self._run(connection, "unmark").close()
-                if _is_integrity_error(error) or self._look(connection, resource) is not None:
+                # PEP 249 names the class, and no place where all drivers keep it. Some raise another: then look.
+                is_there = any(kind.__name__ == "IntegrityError" for kind in type(error).__mro__)
+                if is_there or self._look(connection, resource) is not None:
                     return False
             raise
         self._run(connection, "unmark").close()
@@ -165,11 +167,6 @@ def _paramstyle_of(connection: Connection) -> ParamStyle:
         f"{type(connection).__module__} does not say how it writes parameters: pass paramstyle= to SqlFence, "
         f"one of {', '.join(get_args(ParamStyle))}"
     )
-
-
-def _is_integrity_error(error: Exception) -> bool:
-    # PEP 249 gives the class its name, and no place where all drivers keep it. Some raise another: then look.
-    return any(kind.__name__ == "IntegrityError" for kind in type(error).__mro__)
 
 
 def _is_idle(connection: Connection) -> bool | None:

@@ -21,16 +21,14 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Mapping
 
-SECONDS_MAX = 10.0
-"""For everything together, however slowly the answer trickles in."""
+SECONDS_MAX = 10.0  # For everything together, however slowly the answer trickles in.
 CONNECT_SECONDS_MAX = 5.0
 ANSWER_BYTES_MAX = 1 << 20
 
 PAUSE_SECONDS = 0.2
 SILENCE_SECONDS = 3.0
 """How long one of several may be silent at least, if there is so much time: a node may wait for another to lead."""
-_NOT_NOW = frozenset({502, 503, 504})
-"""The answers of a node that cannot serve now."""
+_NOT_NOW = frozenset({502, 503, 504})  # The answers of a node that cannot serve now.
 
 _TOO_LATE = "no answer in time: it may or may not have been done"
 

@@ -21,12 +21,10 @@ import sys
 import time
 from typing import NamedTuple
 
-SLICE_SECONDS = 0.1
-"""How late it may notice that the machine slept."""
+SLICE_SECONDS = 0.1  # How late it may notice that the machine slept.
 DEAF_TO = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGTSTP", "SIGUSR1", "SIGUSR2", "SIGALRM")
 """A stop that is sent to every process around must not end the one that is to see it through."""
-TO_WHOLE_GROUP = 4
-"""PIDFD_SIGNAL_PROCESS_GROUP, from Linux 6.9."""
+TO_WHOLE_GROUP = 4  # PIDFD_SIGNAL_PROCESS_GROUP, from Linux 6.9.
 
 _BOOT: int | None
 if hasattr(time, "CLOCK_BOOTTIME"):
@@ -41,8 +39,7 @@ class BothClocks(NamedTuple):
     """A moment, by both clocks that only rise. Compare two of them with `elapsed_ms`."""
 
     monotonic_ms: int
-    boot_ms: int
-    """Counts while the machine sleeps, too."""
+    boot_ms: int  # Counts while the machine sleeps, too.
 
 
 class Order(NamedTuple):
@@ -50,10 +47,8 @@ class Order(NamedTuple):
 
     group: int
     monotonic_ms: int
-    boot_ms: int
-    """The moment from which the times count."""
-    term_ms: int
-    """Until SIGTERM; negative if it has been sent."""
+    boot_ms: int  # The moment from which the times count.
+    term_ms: int  # Until SIGTERM; negative if it has been sent.
     kill_ms: int
     grace_ms: int
 

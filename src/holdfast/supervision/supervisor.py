@@ -214,8 +214,7 @@ class Plan(NamedTuple):
 
     term_ms: int
     kill_ms: int
-    grace_ms: int
-    """What lies between the two when there is time enough."""
+    grace_ms: int  # What lies between the two when there is time enough.
 
 
 def plan(
@@ -245,8 +244,7 @@ def plan(
 # --- Our end of the line to the guardian -----------------------------------------------------------------------------
 
 SCRIPT = Path(guardian.__file__).absolute()
-MOVED_MS_MIN = 20
-"""A deadline that moved by less is the same, read a little later."""
+MOVED_MS_MIN = 20  # A deadline that moved by less is the same, read a little later.
 TERM_LATE_MS = 300
 """Ours to send; the guardian only when we did not. Some programs take a second SIGTERM for impatience."""
 END_SECONDS_MAX = 2
@@ -347,14 +345,12 @@ def _file(pipe: object) -> int:
 
 # --- The supervisor --------------------------------------------------------------------------------------------------
 
-TICK_SECONDS = 0.2
-"""How late we may notice that the claim was lost, or that the guardian died."""
+TICK_SECONDS = 0.2  # How late we may notice that the claim was lost, or that the guardian died.
 START_SECONDS_MAX = 20
 NO_MORE_TIME = "there is no more time"
 DEATH_SECONDS_MAX = 5
 """A killed process is gone at once, unless it waits for a disk or a network that does not answer."""
-NOT_GUARDED = 70
-"""The exit code if there is no guardian. Every command has it for what it did not expect."""
+NOT_GUARDED = 70  # The exit code if there is no guardian. Every command has it for what it did not expect.
 TERMINAL_STOPS = frozenset({signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU})
 WANTS_TERMINAL = frozenset({signal.SIGTTIN, signal.SIGTTOU})
 
@@ -378,10 +374,8 @@ class Ownership(Protocol):
 
 
 class Outcome(NamedTuple):
-    returncode: int
-    """As a shell would see it: 128 + n for signal n."""
-    lost: bool
-    """The command was told to stop, or killed, because of the claim."""
+    returncode: int  # As a shell would see it: 128 + n for signal n.
+    lost: bool  # The command was told to stop, or killed, because of the claim.
 
 
 def run_child(

@@ -133,7 +133,8 @@ class RunningServer:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env=self._server_environment(),
+            env=_without_foreign(os.environ)
+            | {"XDG_CONFIG_HOME": str(self._folder / "config"), "PYTHONUNBUFFERED": "1"},
             start_new_session=True,  # Ctrl-C in a terminal is for the test run, which then stops the server.
         )
         self._ready.clear()
@@ -179,10 +180,6 @@ class RunningServer:
         for name, value in self._settings.items():
             serve += ["--set", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
         return [*module, "holdfast.testing.guard", str(self._folder), *serve]
-
-    def _server_environment(self) -> dict[str, str]:
-        own = {"XDG_CONFIG_HOME": str(self._folder / "config"), "PYTHONUNBUFFERED": "1"}
-        return {**_without_foreign(os.environ), **own}
 
     def _drain(self, process: subprocess.Popen[bytes]) -> None:
         for line in process.stdout or ():

@@ -48,18 +48,13 @@ from holdfast.errors import HoldfastError, JobHeld, NotInTime, ServerError, Unre
 from holdfast.wire import replies
 from holdfast.wire.requests import AcquireBody, ClaimBody, ClaimsBody, ReleaseBody, brief
 
-WAIT_SECONDS_MAX = 50
-"""What one request may wait; a longer wait is several of them at one place in the line."""
+WAIT_SECONDS_MAX = 50  # What one request may wait; a longer wait is several of them at one place in the line.
 ROAMING_WAIT_SECONDS_MAX = 15
 """The same where there are other addresses: one that hangs has to be found out before the place lapses (W2)."""
-WATCHED_WAIT_SECONDS_MAX = 5
-"""The same for somebody who watches, and wants to be told more often."""
-GLANCE_SECONDS = 0.1
-"""How long the first request waits for one who watches: until the place is known."""
-SHARED_PLACE_SECONDS_MAX = 5.0
-"""The longest pause of one who shares its place with somebody of the same name."""
-UNHEARD_MAX = 3
-"""How often in a row a claim is begun anew whose place or lease was gone before we heard of it."""
+WATCHED_WAIT_SECONDS_MAX = 5  # The same for somebody who watches, and wants to be told more often.
+GLANCE_SECONDS = 0.1  # How long the first request waits for one who watches: until the place is known.
+SHARED_PLACE_SECONDS_MAX = 5.0  # The longest pause of one who shares its place with somebody of the same name.
+UNHEARD_MAX = 3  # How often in a row a claim is begun anew whose place or lease was gone before we heard of it.
 _OK, _CONFLICT = 200, 409
 _GONE = frozenset({400, 404})
 """A lease that is not current: 404, or 400 where somebody else has the name by now."""
@@ -82,27 +77,18 @@ def _watching() -> Iterator[None]:
 class Asking:
     """One claim on its way: the key that makes it once, its place in the line, and how long it has been at it."""
 
-    began: Instant | None = None
-    """When the first request was sent."""
+    began: Instant | None = None  # When the first request was sent.
     ticket: str | None = None
-    position = 0
-    """Where we stood when we last heard of it; 0 if we did not."""
-    rejoined = 0
-    """How often the place was gone, and the line joined anew."""
-    is_met = False
-    """Whether the server has answered once."""
-    is_away = False
-    """Whether we have said that the server is away, and it did not answer since."""
-    asked_wait = 0.0
-    """How long the last request was to wait."""
-    left_at_last = 0.0
-    """How many seconds of the wait were left when the last request was sent."""
-    unheard = 0
-    """How often in a row the place or the lease was gone before we heard of it."""
+    position = 0  # Where we stood when we last heard of it; 0 if we did not.
+    rejoined = 0  # How often the place was gone, and the line joined anew.
+    is_met = False  # Whether the server has answered once.
+    is_away = False  # Whether we have said that the server is away, and it did not answer since.
+    asked_wait = 0.0  # How long the last request was to wait.
+    left_at_last = 0.0  # How many seconds of the wait were left when the last request was sent.
+    unheard = 0  # How often in a row the place or the lease was gone before we heard of it.
     crowded = 0
     """How often we were sent away early, because somebody of the same name stands at the same place."""
-    is_undisturbed = False
-    """Whether the last request waited for as long as it was to."""
+    is_undisturbed = False  # Whether the last request waited for as long as it was to.
 
     def __init__(self, jobs: Sequence[str], wanted: Wanted, key: str) -> None:
         self.jobs = jobs

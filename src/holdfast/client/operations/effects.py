@@ -113,14 +113,6 @@ IMMEDIATE: Mapping[type, Callable[[], Any]] = {Now: clock.now, NewKey: clock.new
 """The effects that need no waiting, and what performs each: every driver performs them alike."""
 
 
-def perform_immediate(effect: Effect) -> Any:  # noqa: ANN401 - each effect has a result of its own
-    """Perform an effect that needs no waiting."""
-    act = IMMEDIATE.get(type(effect))
-    if act is None:
-        raise TypeError(f"{type(effect).__name__} has to be waited for")
-    return act()
-
-
 class Policy(msgspec.Struct, frozen=True):
     """How patient a client is: for one answer, and with a server that does not answer."""
 

@@ -21,8 +21,7 @@ from holdfast.wire.replies import HappenedReply
 AGAIN_SECONDS = 0.1
 AGAIN_SECONDS_MAX = 2.0
 LINE_BYTES_MAX = 16 * 1024 * 1024
-PARTS_MAX = 10_000
-"""How many parts the record may have that the server tells in parts: about 640 MB."""
+PARTS_MAX = 10_000  # How many parts the record may have that the server tells in parts: about 640 MB.
 _ID = re.compile(r"[0-9.]+")
 
 OnAway = Callable[[str | None], object]
@@ -33,8 +32,7 @@ class _Frame(msgspec.Struct):
     seq: int
     changes: list[HappenedReply] = []
     part: int = 1
-    parts: int = 1
-    """A large record comes in several events, and only the last of them has an id."""
+    parts: int = 1  # A large record comes in several events, and only the last of them has an id.
 
 
 class Follower:
@@ -50,8 +48,7 @@ class Follower:
     ) -> None:
         self._policy = policy
         self._on_away = on_away
-        self._is_away = False
-        """Whether it was said that the server is away."""
+        self._is_away = False  # Whether it was said that the server is away.
         self._path = with_query("/events", labels, prefix=prefix)
         self._after = None if after is None else str(after)
         """The id of the last event, in the server's own words: beside its number it may say which restore it is of."""

@@ -32,15 +32,13 @@ RETRY_FIRST_SECONDS = 0.05
 RETRY_SECONDS_MAX = 1.0
 AWAY_SECONDS = 1.0
 """A server that has not answered for so long is said to be away. Less than that nobody needs to hear of."""
-LATE_TOKEN_SECONDS = 15.0
-"""How long one who waits, or follows, waits at least for a new token in its file."""
+LATE_TOKEN_SECONDS = 15.0  # How long one who waits, or follows, waits at least for a new token in its file.
 LEADER_SECONDS = 5.0
 """How long one who would ask again at all waits for a node to lead: longer than it takes another to take over.
 
 It counts from the first request on: a node that knows of no leader waits for one itself before it says so.
 """
-HASTE_SECONDS = 3.0
-"""How long cleaning up may take after an interrupt."""
+HASTE_SECONDS = 3.0  # How long cleaning up may take after an interrupt.
 _TOKEN_NOT_KNOWN = frozenset({"authentication_failed", "too_many_wrong_tokens"})
 
 Passes = Callable[[Answer], bool]

@@ -153,8 +153,7 @@ def told_loss(answer: Answer) -> Loss | None:
     return None if reason is None else Loss(reason, found.by, found.reason, told=True)
 
 
-MOMENT_MS = 500
-"""How long something is held before anything is done for it. Most claims are short."""
+MOMENT_MS = 500  # How long something is held before anything is done for it. Most claims are short.
 AGAIN_SECONDS_MAX = 2.0
 AGAIN_SECONDS_MIN = 0.02
 TRIES_PER_TERM = 16
@@ -166,8 +165,7 @@ TOKEN_REFUSED = 401
 FAIR_SECONDS = 0.5
 """A try that had less time before the deadline says nothing of the server: what was wrong before is the reason."""
 
-Renew: TypeAlias = Callable[[float], Send]
-"""Makes the request that renews, given how long its answer may take."""
+Renew: TypeAlias = Callable[[float], Send]  # Makes the request that renews, given how long its answer may take.
 Look: TypeAlias = Callable[[float], Send | None]
 """Makes the request that finds out whether it is over, though our access token is refused; None if there is none."""
 
@@ -179,12 +177,9 @@ class _RenewedReply(msgspec.Struct):
 class Renewal(NamedTuple):
     """How something is renewed, and what it is called: a lease, or a session with every lease bound to it (S4)."""
 
-    id: str
-    """Of the lease or the session."""
-    name: str | None
-    """The job of the lease; None for a session."""
-    secret: str | None = None
-    """Of the session; None for a lease."""
+    id: str  # Of the lease or the session.
+    name: str | None  # The job of the lease; None for a session.
+    secret: str | None = None  # Of the session; None for a lease.
 
     def request(self, answer_seconds: float) -> Send:
         if self.name is None:

@@ -35,8 +35,7 @@ from holdfast.wire.replies import EndReply, FollowingReply
 from holdfast.wire.requests import FollowBody
 
 GATHER_SECONDS = 0.1
-IDS_PER_CALL = 500
-"""A server takes 1,000 unless told otherwise."""
+IDS_PER_CALL = 500  # A server takes 1,000 unless told otherwise.
 AGAIN_SECONDS, AGAIN_SECONDS_MAX = 0.25, 2.0
 """How soon a server that did not answer is asked again; no later than a renewal would be, so both are back at once."""
 REFUSED_SECONDS = 5.0
@@ -82,8 +81,7 @@ class Ends:
         self._held: dict[str, _Held] = {}
         self._new: deque[str] = deque()
         self._is_gathering = self._is_listening = False
-        self._stream: str | None = None
-        """The id of the stream that is open."""
+        self._stream: str | None = None  # The id of the stream that is open.
 
     def attend(self, term: Term, renewal: Renewal) -> None:
         """Hear of the end of something that is held. Called in the background."""
@@ -139,7 +137,9 @@ class Ends:
                 yield from self._follow()
                 pause = AGAIN_SECONDS
             except _RefusedError as refused:
-                pause = max(pause, _pause_after(refused.status))
+                pause = max(pause, REFUSED_SECONDS if refused.status < _SERVER_TROUBLE else AGAIN_SECONDS)
+                if refused.status in _NOT_THERE:
+                    pause = NOT_THERE_SECONDS
                 if refused.status == TOKEN_REFUSED:
                     yield from self._look_at_sessions()
             except (HoldfastError, msgspec.MsgspecError) as error:
@@ -226,12 +226,6 @@ class Ends:
                 del held[id_]
                 self._held.pop(id_, None)
         return held
-
-
-def _pause_after(status: int) -> float:
-    if status in _NOT_THERE:
-        return NOT_THERE_SECONDS
-    return REFUSED_SECONDS if status < _SERVER_TROUBLE else AGAIN_SECONDS
 
 
 def _lives(held: _Held) -> bool:

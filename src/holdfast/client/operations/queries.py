@@ -34,8 +34,7 @@ from holdfast.wire import replies
 from holdfast.wire.replies import StatusReply, TokenMadeReply, TokenReply, WhyReply
 from holdfast.wire.requests import CheckBody, ReopenBody, RevokeBody, RotateBody, TokenBody
 
-TTL_SECONDS = 60.0
-"""For sessions."""
+TTL_SECONDS = 60.0  # For sessions.
 HISTORY_LIMIT = 100
 PAGE = 1_000
 PAGES_MAX = 1_000

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from base64 import b64encode
 from collections.abc import Awaitable, Callable, Mapping
 from errno import ECONNRESET
 from functools import partial
@@ -56,10 +55,9 @@ class AsyncHttpTransport:
         proxy = base.proxy_for(target.url, environment)
         self._proxy_url = None if proxy is None else proxy.url
         self._proxy_headers = None
-        if proxy is not None and proxy.user is not None:
+        if proxy is not None and proxy.authorization is not None:
             # Meant for the proxy; aiohttp makes Proxy-Authorization of it, on the request or on the tunnel.
-            pair = f"{proxy.user}:{proxy.password}".encode()
-            self._proxy_headers = {"Authorization": f"Basic {b64encode(pair).decode()}"}
+            self._proxy_headers = {"Authorization": proxy.authorization}
         self._session: aiohttp.ClientSession | None = None
         self.finishing: set[asyncio.Task[Any]] = set()
         """What goes on although its caller was cancelled: giving back."""

@@ -14,6 +14,7 @@ file is read once more: it may have been rotated. A transport keeps these promis
 from __future__ import annotations
 
 import logging
+from base64 import b64encode
 from collections.abc import Mapping
 from contextlib import suppress
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -28,23 +29,19 @@ from holdfast.errors import SettingsError
 
 CONNECT_SECONDS = 5.0
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
-STREAM_BYTES = 65_536
-"""What is read at once of a response that goes on and on."""
+STREAM_BYTES = 65_536  # What is read at once of a response that goes on and on.
 KEY_HEADER = "Idempotency-Key"
-COMES_BACK_HEADER = "Holdfast-Comes-Back"
-"""The one header that differs from request to request (C5)."""
-_TOKEN_NOT_KNOWN = frozenset({401, 429})
-"""429 is also what too many wrong tokens get."""
+COMES_BACK_HEADER = "Holdfast-Comes-Back"  # The one header that differs from request to request (C5).
+_TOKEN_NOT_KNOWN = frozenset({401, 429})  # 429 is also what too many wrong tokens get.
 
 log = logging.getLogger("holdfast.client")
 
 
 class Proxy(msgspec.Struct, frozen=True):
-    """Somebody in between, and what it wants to see of us."""
+    """A server in between, and what it wants to see of us."""
 
     url: str
-    user: str | None = None
-    password: str | None = None
+    authorization: str | None = None
 
 
 class Bearer:
@@ -110,7 +107,8 @@ def proxy_for(url: str, environment: Mapping[str, str]) -> Proxy | None:
     address = hop._replace(netloc=hop.netloc.rpartition("@")[2]).geturl()
     if hop.username is None:
         return Proxy(address)
-    return Proxy(address, unquote(hop.username), unquote(hop.password or ""))
+    pair = f"{unquote(hop.username)}:{unquote(hop.password or '')}".encode()
+    return Proxy(address, f"Basic {b64encode(pair).decode()}")
 
 
 def _address_of(proxy: str, name: str) -> SplitResult:

@@ -16,7 +16,6 @@ import re
 import select
 import socket
 import ssl
-from base64 import b64encode
 from contextlib import suppress
 from http.client import HTTPResponse
 from typing import Any, cast
@@ -28,12 +27,10 @@ from holdfast.client.config import Target, context_for
 from holdfast.client.operations.effects import Open, Send
 from holdfast.client.transports.base import Proxy, headers_for, payload_of
 
-HEARD_BYTES = 16_384
-"""What is read at once of an answer. Nearly all of them are whole by that."""
+HEARD_BYTES = 16_384  # What is read at once of an answer. Nearly all of them are whole by that.
 _STATUS = re.compile(r"HTTP/1\.1 (?!204|304)([2-5][0-9]{2}) ")
 _FIELD = re.compile(r"^([0-9A-Za-z-]+):[ \t]*([^\r\n]*)\r\n", re.MULTILINE)
-_LINES_MAX = 80
-"""`http.client` takes 100 fields."""
+_LINES_MAX = 80  # `http.client` takes 100 fields.
 _PORTS = {"http": 80, "https": 443}
 
 
@@ -74,19 +71,17 @@ class Route:
         self._host = parts.hostname or ""
         self._port = parts.port or _PORTS[parts.scheme]
         self._proxy = None if proxy is None else urlsplit(proxy.url)
-        self._proxy_line = b"" if proxy is None else _authorization(proxy)
+        self.has_proxy = proxy is not None
+        self._proxy_line = b""
+        if proxy is not None and proxy.authorization is not None:
+            self._proxy_line = f"Proxy-Authorization: {proxy.authorization}\r\n".encode()
         self._is_tls = parts.scheme == "https"
         self._context: ssl.SSLContext | None = None
         # Without TLS a proxy is asked for the whole address, and told by a header of each request who we are.
         whole = proxy is not None and not self._is_tls
-        self.prefix = target.url if whole else parts.path
-        """What stands before each path."""
+        self.prefix = target.url if whole else parts.path  # What stands before each path.
         self.lines = b"Host: %s\r\n" % parts.netloc.encode() + (self._proxy_line if whole else b"")
         """The lines that every request has."""
-
-    @property
-    def has_proxy(self) -> bool:
-        return self._proxy is not None
 
     def connect(self, seconds: float) -> Connection:
         """Open a connection; each step of it may take so long. Raises `OSError`."""
@@ -187,8 +182,7 @@ class _Punctual(io.RawIOBase):
     def __init__(self, sock: socket.socket, until_ms: int, heard: bytes) -> None:
         self._sock = sock
         self._until_ms = until_ms
-        self._heard = heard
-        """What was read before; it comes first."""
+        self._heard = heard  # What was read before; it comes first.
 
     def makefile(self, _mode: str) -> io.BufferedReader:
         return io.BufferedReader(self)
@@ -220,9 +214,3 @@ def written(route: Route, request: Send | Open, token: str | None) -> bytes:
         lines.append(f"Content-Length: {len(payload or b'')}\r\n")
     head = f"{request.method} {target} HTTP/1.1\r\n{''.join(lines)}"
     return b"%b%b\r\n%b" % (head.encode("ascii"), route.lines, payload or b"")
-
-
-def _authorization(proxy: Proxy) -> bytes:
-    if proxy.user is None:
-        return b""
-    return b"Proxy-Authorization: Basic %s\r\n" % b64encode(f"{proxy.user}:{proxy.password}".encode())

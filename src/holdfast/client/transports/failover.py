@@ -37,8 +37,7 @@ from holdfast.errors import Unreachable
 BEGIN_SECONDS = 10.0
 """How long a stream may take to begin, where another address could be asked instead. It may be silent for longer."""
 _NOTHING_HAPPENED = frozenset({"not_leader", "overloaded"})
-_REFUSED = 300
-"""From here on the text of an error says who answered."""
+_REFUSED = 300  # From here on the text of an error says who answered.
 
 T = TypeVar("T")
 Trying: TypeAlias = Generator[int, T, T]
@@ -51,8 +50,7 @@ class Tries:
     def __init__(self, urls: tuple[str, ...]) -> None:
         self._urls = ",".join(urls)
         self.errors: list[Unreachable] = []
-        self.refused: Answer | None = None
-        """A refusal after which nothing has happened."""
+        self.refused: Answer | None = None  # A refusal after which nothing has happened.
         self.doubtful: Answer | None = None
         """The answer of a proxy in between, which does not know what has happened."""
 
@@ -89,8 +87,7 @@ class Failover:
         """`make` makes the transport to one address."""
         self.target = target
         self._urls = target.addresses
-        self._first = 0
-        """The address that is asked first."""
+        self._first = 0  # The address that is asked first.
         share = 1 / (2 * len(self._urls))
         more = {"bearer": Bearer(target), "connect_share": share, "begin_seconds": BEGIN_SECONDS}
         self._ways = [make(target.at(each), **more) for each in self._urls]

@@ -33,8 +33,7 @@ from holdfast.client.transports.connection import Connection, ProxyRefused, Rout
 from holdfast.client.transports.failover import Failover, Trying
 from holdfast.errors import ServerError, Unreachable
 
-CONNECTIONS_MAX = 256
-"""How many are kept open for the next request; the oldest of more is closed."""
+CONNECTIONS_MAX = 256  # How many are kept open for the next request; the oldest of more is closed.
 _BROKEN = (OSError, HTTPException, UnicodeError)
 """What a connection may raise. `UnicodeError`: a host's name that no name server could be asked for."""
 
