@@ -66,11 +66,17 @@ async def drive(
         return result
 
 
+def _start(work: Coroutine[Any, Any, T], tasks: set[asyncio.Task[Any]], name: str | None = None) -> asyncio.Task[T]:
+    """Start a task, and keep it in a set for as long as it goes on: asyncio refers to tasks weakly."""
+    task = asyncio.get_running_loop().create_task(work, name=name)
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)
+    return task
+
+
 async def shielded(work: Coroutine[Any, Any, T], transport: AsyncTransport) -> T:
     """Do something to its end, even if we are cancelled meanwhile; the transport stays open for so long."""
-    task = asyncio.get_running_loop().create_task(work)
-    transport.finishing.add(task)
-    task.add_done_callback(transport.finishing.discard)
+    task = _start(work, transport.finishing)
     # Keeps asyncio from logging the exception: where the caller was cancelled, nothing else retrieves it.
     task.add_done_callback(lambda done: done.cancelled() or done.exception())
     try:
@@ -122,9 +128,7 @@ class AsyncLink:
             await asyncio.wait([task])
 
     def _listen(self, flow: Flow[None]) -> None:
-        task = asyncio.get_running_loop().create_task(self.run(flow), name="holdfast-ends")
-        self._listening.add(task)
-        task.add_done_callback(self._listening.discard)
+        _start(self.run(flow), self._listening, "holdfast-ends")
 
 
 class BackgroundLoop(Background):
@@ -151,9 +155,7 @@ class BackgroundLoop(Background):
                 step = partial(running.flow.throw, error)
             self._advance(running, step)
 
-        task = asyncio.get_running_loop().create_task(ask())
-        self._asking.add(task)
-        task.add_done_callback(self._asking.discard)
+        _start(ask(), self._asking)
 
     def _rest(self, resting: Resting, due_ms: int) -> None:
         if resting.is_over:
@@ -251,9 +253,7 @@ def _report_loss(terms: Sequence[Term], held: object, on_lost: Callable[[Any], o
         lost = whom()
         returned = None if lost is None else on_lost(lost)
         if inspect.iscoroutine(returned):
-            task = asyncio.get_running_loop().create_task(returned)
-            _reporting.add(task)
-            task.add_done_callback(_reporting.discard)
+            _start(returned, _reporting)
 
     _at_loss(terms, report)
 

@@ -28,7 +28,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, Asyn
 from functools import wraps
 from http import HTTPStatus
 from string import Formatter
-from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 from holdfast.errors import HoldfastError, StaleToken
 from holdfast.fencing._token import TOKEN_MAX, checked_resource, checked_token, parse_token
@@ -136,17 +136,6 @@ def _checked_key(key: bytes) -> bytes:
     return key
 
 
-class Signed(NamedTuple):
-    key: bytes
-
-    def read(self, resource: str, text: str) -> int | None:
-        """Return the token in a header; None if its signature is not that of this token for this resource."""
-        digits, _, signature = text.partition(".")
-        token = parse_token(digits)
-        is_signed = hmac.compare_digest(_signature(self.key, resource, token).encode(), signature.encode())
-        return token if is_signed else None
-
-
 class Vouched:
     """Believes the server. What it vouched for is remembered, so that it is asked once about an owner of a resource."""
 
@@ -185,51 +174,41 @@ class Vouched:
         return True
 
 
-def _trust_in(is_current: Ask | None, key: bytes | None, *, trust_callers: bool) -> Signed | Vouched | None:
-    """Return what vouches for tokens; None believes every caller. Just one must be named: there is no safe default."""
-    if [is_current is not None, key is not None, trust_callers is True].count(True) != 1:
-        raise TypeError(
-            "say who vouches for a fencing token: is_current=… (asks the server), key=… (signed tokens), or"
-            " trust_callers=True if only your own workers can send requests; just one of them"
-        )
-    if is_current is not None:
-        return Vouched(is_current)
-    return None if key is None else Signed(_checked_key(key))
-
-
 # --- What the middleware answers by itself ---------------------------------------------------------------------------
 
 
-class _Answer(NamedTuple):
-    status: HTTPStatus
-    body: bytes
+class _Refusal(Exception):
+    """An answer of the middleware's own."""
 
-    def headers(self) -> list[tuple[str, str]]:
-        return [("Content-Type", "application/json"), ("Content-Length", str(len(self.body)))]
-
-
-def _answer(status: int, error: str, code: str, details: str, **more: str | int | None) -> _Answer:
-    envelope = {"error": error, "code": code, "details": details, **more}
-    return _Answer(HTTPStatus(status), json.dumps(envelope, ensure_ascii=False).encode())
+    def __init__(self, status: int, error: str, code: str, details: str, **more: str | int | None) -> None:
+        super().__init__(code)
+        self.status = HTTPStatus(status)
+        envelope = {"error": error, "code": code, "details": details, **more}
+        self.body = json.dumps(envelope, ensure_ascii=False).encode()
+        self.headers = [("Content-Type", "application/json"), ("Content-Length", str(len(self.body)))]
 
 
-def _stale(stale: StaleToken) -> _Answer:
-    more: dict[str, str | int | None] = {"fencing_token": stale.token, "current": stale.current}
-    return _answer(412, "Stale fencing token", "stale_token", f"{stale}.", resource=stale.resource, **more)
+def _refusal(error: Exception) -> _Refusal:
+    match error:
+        case _Refusal():
+            return error
+        case StaleToken():
+            more: dict[str, Any] = {"resource": error.resource, "fencing_token": error.token, "current": error.current}
+            return _Refusal(412, "Stale fencing token", "stale_token", f"{error}.", **more)
+        case _:
+            details = (
+                f"Whether the fencing token is current could not be found out: {error}. Nothing was done: try again."
+            )
+            return _Refusal(503, "Fencing token not checked", "fencing_token_not_checked", details)
 
 
-def _not_current(resource: str, token: int) -> _Answer:
+def _not_current(resource: str, token: int) -> _Refusal:
     details = (
         f"the server does not know fencing token {token} as that of a live claim for {resource}: "
         "you do not own the job, so stop, and claim it again if it still needs doing"
     )
     code = "fencing_token_not_current"
-    return _answer(412, "Fencing token not current", code, f"{details}.", resource=resource, fencing_token=token)
-
-
-def _not_checked(error: HoldfastError) -> _Answer:
-    details = f"Whether the fencing token is current could not be found out: {error}. Nothing was done: try again."
-    return _answer(503, "Fencing token not checked", "fencing_token_not_checked", details)
+    return _Refusal(412, "Fencing token not current", code, f"{details}.", resource=resource, fencing_token=token)
 
 
 # --- An application --------------------------------------------------------------------------------------------------
@@ -271,9 +250,15 @@ class _Fenced:
         """
         if not self._can_await and inspect.iscoroutinefunction(is_current):
             raise TypeError("is_current is a plain function here: WSGI cannot wait for a coroutine")
+        if [is_current is not None, key is not None, trust_callers is True].count(True) != 1:  # No default is safe.
+            raise TypeError(
+                "say who vouches for a fencing token: is_current=… (asks the server), key=… (signed tokens), or"
+                " trust_callers=True if only your own workers can send requests; just one of them"
+            )
         self._app = app
         self._fence = fence
-        self._trust = _trust_in(is_current, key, trust_callers=trust_callers)
+        self._vouched = None if is_current is None else Vouched(is_current)
+        self._key = None if key is None else _checked_key(key)
         self._resource = resource or self._path
 
     @staticmethod
@@ -281,25 +266,28 @@ class _Fenced:
         """Return the path of a request as it is routed; None if it needs no guard."""
         raise TypeError(f"no path in {values}")
 
-    def _token(self, resource: str, sent: list[str]) -> int | _Answer:
-        """Read the token; for a request that cannot be guarded, an answer. Whether it is current is asked later."""
+    def _token(self, resource: str, sent: list[str]) -> int:
+        """Read the token. Raises `_Refusal`. Whether the token is current is asked later."""
         try:
             checked_resource(resource)
         except ValueError as error:
-            return _answer(400, "Invalid resource", "invalid_resource", f"{error}.")
+            raise _Refusal(400, "Invalid resource", "invalid_resource", f"{error}.") from None
         if not sent:
             details = f"Send the fencing token of your claim in the header {TOKEN_HEADER}."
-            return _answer(400, "No fencing token", "fencing_token_missing", details)
+            raise _Refusal(400, "No fencing token", "fencing_token_missing", details)
         text = ",".join(sent)  # More than one is invalid: it is unknown which was meant.
+        digits, _, signature = (text, "", "") if self._key is None else text.partition(".")
         try:
-            token = self._trust.read(resource, text) if isinstance(self._trust, Signed) else parse_token(text)
+            token = parse_token(digits)
         except ValueError:
             details = f"{TOKEN_HEADER} is one whole number from 0 to {TOKEN_MAX}: send the fencing token of your claim."
-            return _answer(400, "Invalid fencing token", "fencing_token_invalid", details)
-        if token is None:
-            made = "send what sign_token makes of the key, that and the token"
-            details = f"{TOKEN_HEADER} is not signed for {resource}: {made}."
-            return _answer(403, "Fencing token not signed", "fencing_token_not_signed", details)
+            raise _Refusal(400, "Invalid fencing token", "fencing_token_invalid", details) from None
+        if self._key is not None:
+            right = _signature(self._key, resource, token)
+            if not hmac.compare_digest(right.encode(), signature.encode()):
+                made = "send what sign_token makes of the key, that and the token"
+                details = f"{TOKEN_HEADER} is not signed for {resource}: {made}."
+                raise _Refusal(403, "Fencing token not signed", "fencing_token_not_signed", details)
         return token
 
 
@@ -321,14 +309,12 @@ class FencedASGI(_Fenced):
             await self._app(scope, receive, send)
             return
         sent = [value.decode("latin-1") for name, value in scope["headers"] if name == TOKEN_HEADER.lower().encode()]
-        token = self._token(resource, sent)
-        if isinstance(self._trust, Vouched) and isinstance(token, int):
-            try:
-                token = token if await self._trust.believes_async(resource, token) else _not_current(resource, token)
-            except HoldfastError as error:
-                token = _not_checked(error)
-        if isinstance(token, _Answer):
-            await _asgi_answer(token, send)
+        try:
+            token = self._token(resource, sent)
+            if self._vouched is not None and not await self._vouched.believes_async(resource, token):
+                raise _not_current(resource, token)
+        except (_Refusal, HoldfastError) as error:
+            await _asgi_answer(error, send)
             return
         has_started = False
 
@@ -345,11 +331,12 @@ class FencedASGI(_Fenced):
         except StaleToken as stale:
             if has_started:
                 raise
-            await _asgi_answer(_stale(stale), send)
+            await _asgi_answer(stale, send)
 
 
-async def _asgi_answer(answer: _Answer, send: Callable[[Values], Awaitable[None]]) -> None:
-    headers = [(name.lower().encode(), value.encode()) for name, value in answer.headers()]
+async def _asgi_answer(error: Exception, send: Callable[[Values], Awaitable[None]]) -> None:
+    answer = _refusal(error)
+    headers = [(name.lower().encode(), value.encode()) for name, value in answer.headers]
     await send({"type": "http.response.start", "status": answer.status.value, "headers": headers})
     await send({"type": "http.response.body", "body": answer.body})
 
@@ -371,14 +358,12 @@ class FencedWSGI(_Fenced):
         if resource is None:
             return cast("Iterable[bytes]", self._app(environ, start_response))
         sent = environ.get("HTTP_" + TOKEN_HEADER.upper().replace("-", "_"))
-        token = self._token(resource, [] if sent is None else [sent])
-        if isinstance(self._trust, Vouched) and isinstance(token, int):
-            try:
-                token = token if self._trust.believes(resource, token) else _not_current(resource, token)
-            except HoldfastError as error:
-                token = _not_checked(error)
-        if isinstance(token, _Answer):
-            return _wsgi_answer(token, start_response)
+        try:
+            token = self._token(resource, [] if sent is None else [sent])
+            if self._vouched is not None and not self._vouched.believes(resource, token):
+                raise _not_current(resource, token)
+        except (_Refusal, HoldfastError) as error:
+            return _wsgi_answer(error, start_response)
         stack = ExitStack()
         try:
             if self._fence:
@@ -387,7 +372,7 @@ class FencedWSGI(_Fenced):
             return _HeldResponse(self._app(environ, start_response), stack, start_response)
         except StaleToken as stale:
             stack.close()
-            return _wsgi_answer(_stale(stale), start_response, stale)
+            return _wsgi_answer(stale, start_response)
         except BaseException:
             stack.close()
             raise
@@ -405,7 +390,7 @@ class _HeldResponse:
         try:
             yield from self._response
         except StaleToken as stale:
-            yield from _wsgi_answer(_stale(stale), self._start_response, stale)
+            yield from _wsgi_answer(stale, self._start_response)
 
     def close(self) -> None:
         with self._stack:
@@ -414,8 +399,9 @@ class _HeldResponse:
                 close()
 
 
-def _wsgi_answer(answer: _Answer, start_response: Callable[..., Any], error: StaleToken | None = None) -> list[bytes]:
+def _wsgi_answer(error: Exception, start_response: Callable[..., Any]) -> list[bytes]:
+    answer = _refusal(error)
     # Given the error, a server replaces headers that it has not sent, and raises it again if it has.
-    raised = error and (type(error), error, error.__traceback__)
-    start_response(f"{answer.status.value} {answer.status.phrase}", answer.headers(), raised)
+    raised = (type(error), error, error.__traceback__) if isinstance(error, StaleToken) else None
+    start_response(f"{answer.status.value} {answer.status.phrase}", answer.headers, raised)
     return [answer.body]

@@ -20,13 +20,9 @@ from holdfast.client.records import (
     JobOwner,
     JobStatus,
     JobsThen,
-    JobThen,
     Metadata,
     OpenedSession,
     SessionInfo,
-    job_then,
-    moment_text,
-    plain_labels,
 )
 from holdfast.client.requests import check_limit, job_path, session_name, token_path, whole_seconds, with_query
 from holdfast.errors import ServerError
@@ -147,7 +143,7 @@ class Operations:
         asked = _listing(prefix, owner, session, limit)
         found: list[JobOwner] = []
         while limit is None or len(found) < limit:
-            path = with_query("/locks", plain_labels(labels), **asked, limit=_page_limit(limit, found))
+            path = with_query("/locks", records.plain_labels(labels), **asked, limit=_page_limit(limit, found))
             page = yield from ask(get(path, self._policy), self._policy, replies.LocksReply)
             found += [each for each in map(records.owner_of, page.locks) if each is not None]
             asked["after"] = page.next_after
@@ -171,12 +167,12 @@ class Operations:
         `at` is a `datetime`, in local time if it has no zone, or a text in RFC 3339. Raises `Refused` for a moment in
         the future, and for one whose history is not kept any more.
         """
-        asked = {"at": moment_text(at)} | _listing(prefix, owner, session, limit)
-        found: list[JobThen] = []
+        asked = {"at": records.moment_text(at)} | _listing(prefix, owner, session, limit)
+        found: list[records.JobThen] = []
         while True:
-            path = with_query("/locks", plain_labels(labels), **asked, limit=_page_limit(limit, found))
+            path = with_query("/locks", records.plain_labels(labels), **asked, limit=_page_limit(limit, found))
             page = yield from ask(get(path, self._policy), self._policy, replies.LocksThenReply)
-            found += map(job_then, page.locks)
+            found += map(records.job_then, page.locks)
             if page.next_after is None or (limit is not None and len(found) >= limit):
                 return JobsThen(None if page.at is None else records.time_of(page.at), page.record, found)
             # Every page shows the record that the first one was made of.
