@@ -1,7 +1,7 @@
-"""What all operations share: the engine, who is let in, and the one place where outcomes become replies.
+"""Shared by all operations: the engine, authentication, and the one place where outcomes become replies.
 
-What is refused before anything was decided is answered at once. Who may do what rests on the state, and so does every
-outcome: they are told when what they rest on is durable.
+What is refused before anything was decided is answered immediately. Who may do what rests on the state, and so does
+every outcome: they are answered when what they rest on is durable.
 """
 
 from __future__ import annotations
@@ -10,41 +10,35 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
-from holdfast.core.commands import KeepSession
+from holdfast.core.commands import Command, KeepSession
 from holdfast.core.names import BadNameError, parse_name
 from holdfast.core.refusals import Deadlock
+from holdfast.core.state import State
+from holdfast.core.values import Moment
 from holdfast.engine.build import DeposedError, JournalError
+from holdfast.engine.engine import Engine
 from holdfast.engine.replies import NotLeader
 from holdfast.server import render
-from holdfast.server.access.auth import OWN_CLAIM_ONLY, WrongTokenError
+from holdfast.server.access.auth import OWN_CLAIM_ONLY, Auth, Caller, WrongTokenError
 from holdfast.server.access.lastused import TokenUses
 from holdfast.server.access.origins import Origins
 from holdfast.server.access.proxies import Proxies
 from holdfast.server.access.refusals import RefusalLog, WrongTokens
-from holdfast.server.access.secrets import is_own, was_own
+from holdfast.server.access.secrets import ClaimId, is_own, was_own
+from holdfast.server.http.messages import Request
 from holdfast.server.observability.metrics import Meter
+from holdfast.server.operations.call import Call, Envelope, Reply
 from holdfast.server.pages.recent import Recent
+from holdfast.server.render import Answered
 from holdfast.server.streams.frames import Frames
 from holdfast.server.streams.live_feed import LiveFeed
 from holdfast.server.streams.stream import OpenStreams
+from holdfast.settings import Settings
 from holdfast.wire.problems import Problem
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-
-    from holdfast.core.commands import Command
-    from holdfast.core.state import State
-    from holdfast.core.values import Moment
-    from holdfast.engine.engine import Engine
-    from holdfast.server.access.auth import Auth, Caller
-    from holdfast.server.access.secrets import ClaimId
-    from holdfast.server.http.messages import Request
-    from holdfast.server.operations.call import Call, Envelope, Reply
-    from holdfast.server.render import Answered
-    from holdfast.settings import Settings
 
 Show: TypeAlias = "Callable[[Api, Call, Any, Moment], Answered]"
 """Puts an outcome of one type into a reply."""

@@ -1,8 +1,8 @@
 """A server from start to stop: puts the parts together, listens, and ends with an exit code that says why.
 
 0 stopped as asked · 64 bad settings · 74 the store failed or is damaged · 75 somebody else uses the data directory
-or the disk hung · 69 the address cannot be listened on. A node on a store never ends by itself: whatever becomes of the
-store, it goes on looking, and says in its log and in its health what is wrong.
+or the disk hung · 69 the address cannot be listened on. A node on a store never ends by itself: it retries, and reports
+what is wrong in its log and its health.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ import gc
 import logging
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from holdfast import __version__
-from holdfast.engine.build import JournalError, JournalLockedError, arm_failpoints
+from holdfast.engine.build import JournalError, JournalLockedError, Peer, arm_failpoints
+from holdfast.engine.engine import Engine
 from holdfast.privatefiles import NotOursError, reason_of
 from holdfast.server.access.auth import Auth, BadTokenError
 from holdfast.server.access.secrets import AuthorityKey
@@ -24,7 +26,8 @@ from holdfast.server.api import Api
 from holdfast.server.http.manager import ConnectionManager
 from holdfast.server.http.server import HttpServer, listen, url_of, within_files
 from holdfast.server.http.tls import BadCertificateError, certificate_of
-from holdfast.server.mounts import Mounting
+from holdfast.server.mounts import Mount, Mounting
+from holdfast.server.observability.event_log import EventLog
 from holdfast.server.observability.logs import configure, dropped_lines, flush
 from holdfast.server.observability.request_log import Observing
 from holdfast.server.operations.router import Routes
@@ -33,17 +36,8 @@ from holdfast.server.starting.building import engine_for, event_log_of, observin
 from holdfast.server.starting.clustered import Clustered
 from holdfast.server.starting.exits import EX_IOERR, EX_OK, EX_TEMPFAIL, EX_USAGE, StartError
 from holdfast.server.starting.firsttoken import FIRST_TOKEN, first_token, token_at_hand, warn_of_hidden
+from holdfast.settings import Settings
 from holdfast.settings.addresses import shown
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from holdfast.engine.build import Peer
-    from holdfast.engine.engine import Engine
-    from holdfast.server.mounts import Mount
-    from holdfast.server.observability.event_log import EventLog
-    from holdfast.settings import Settings
 
 GREETING_SECONDS = 0.2
 """How long the greeting waits for lines of the log that come before it."""
@@ -162,24 +156,22 @@ def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:
 
 
 def _greet_node(me: Peer, settings: Settings, url: str, file: Path | None) -> None:
+    _say_where(settings, url, file, f"{shown(settings.store)}, in the schema {settings.store_schema}")
+    print(f"This is node {me.node}, and the others reach it at {me.url}. Who leads: holdfast nodes", flush=True)
+
+
+def _say_where(settings: Settings, url: str, file: Path | None, data: object) -> None:
     flush(GREETING_SECONDS)
     print(f"Holdfast {__version__} is listening on {url}")
     if file is not None:
         print(f"Settings are from {file}")
     if settings.public_url:
         print(f"Clients elsewhere use {settings.public_url}")
-    print(f"Data is in {shown(settings.store)}, in the schema {settings.store_schema}")
-    print(f"This is node {me.node}, and the others reach it at {me.url}. Who leads: holdfast nodes", flush=True)
+    print(f"Data is in {data}")
 
 
 def _greet(api: Api, url: str, token_path: str | None, file: Path | None) -> None:
-    flush(GREETING_SECONDS)
-    print(f"Holdfast {__version__} is listening on {url}")
-    if file is not None:
-        print(f"Settings are from {file}")
-    if api.settings.public_url:
-        print(f"Clients elsewhere use {api.settings.public_url}")
-    print(f"Data is in {api.settings.data.absolute()}")
+    _say_where(api.settings, url, file, api.settings.data.absolute())
     known = token_path or token_at_hand(api)
     if token_path is not None:
         print(f"The first access token, {FIRST_TOKEN!r} with all scopes, is in {token_path}")

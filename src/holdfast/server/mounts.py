@@ -1,12 +1,8 @@
 """ASGI applications beside our routes, each below a path of its own.
 
-    connection ──► handler ──► a mounted path? ──► the application ──┐ `ask`
-                      ▲  └───► anything else: the routes             │
-                      └──────────────────────────────────────────────┘
-
 An application has no state here and no rights of its own. It sends its requests to this server through `Mounting.ask`,
-as any client would: on behalf of the request that it answers, with the token of that, and counted for the same address
-and connection. They are answered by the current handler: our own routes, or on a following node those of the leader.
+on behalf of the request that it answers: with that one's token, and counted for the same address and connection. The
+current handler answers them: our own routes, or on a following node those of the leader.
 
 `Host` is checked as for all routes. Mounted applications are for programs, so a request from a page of another origin
 is refused, whatever it sends. A body is small, unless the mount says otherwise.
@@ -16,24 +12,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 from urllib.parse import unquote
 
 import msgspec
 
 from holdfast.server.access.origins import OwnOrigin
+from holdfast.server.access.proxies import Proxies
 from holdfast.server.http.connection import ResponseStream
 from holdfast.server.http.header_cache import NEVER_REPEATED
-from holdfast.server.http.messages import SMALL_BODY_BYTES, ClientDisconnectedError, request_from
-from holdfast.server.render import envelope
+from holdfast.server.http.manager import Handler
+from holdfast.server.http.messages import (
+    SMALL_BODY_BYTES,
+    ClientDisconnectedError,
+    Fields,
+    Request,
+    ResponseWriter,
+    request_from,
+)
+from holdfast.server.render import Answered, envelope
+from holdfast.settings import Settings
 from holdfast.wire.problems import Problem
-
-if TYPE_CHECKING:
-    from holdfast.server.access.proxies import Proxies
-    from holdfast.server.http.manager import Handler
-    from holdfast.server.http.messages import Fields, Request, ResponseWriter
-    from holdfast.server.render import Answered
-    from holdfast.settings import Settings
 
 Scope: TypeAlias = dict[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[dict[str, Any]]]

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
 from holdfast.core import refusals
+from holdfast.core.answers import Acquired
 from holdfast.core.shares import may
-from holdfast.core.state import EMPTY
+from holdfast.core.state import EMPTY, State
+from holdfast.core.values import EndedLease, LastEnd, Lease, Moment, Slot
 from holdfast.engine.replies import NotLeader, Unavailable, Unknown
+from holdfast.server.access.secrets import AuthorityKey
+from holdfast.server.http.messages import Request
 from holdfast.server.times import rfc3339
 from holdfast.wire.holders import shown_as
 from holdfast.wire.problems import Problem
 from holdfast.wire.replies import AcquiredReply, HeldName, HeldReply, LockReply, Previous
-
-if TYPE_CHECKING:
-    from holdfast.core.answers import Acquired
-    from holdfast.core.state import State
-    from holdfast.core.values import EndedLease, LastEnd, Lease, Moment, Slot
-    from holdfast.server.access.secrets import AuthorityKey
-    from holdfast.server.http.messages import Request
 
 _NOT_CURRENT_LIVE = 400
 RETRY_LATER_MS = 1_000

@@ -1,9 +1,9 @@
 """Settings that are addresses or names: how each is read. Raises `ValueError` for what it cannot read.
 
 The URL of a store may contain a password. Every user of the machine can read a command line, so a password comes from
-the file of PGPASSFILE, from PGPASSWORD, or with the URL from the environment or a configuration file. It is shown
-nowhere. A password with `#`, `/` or `?` in it ends where the URL has that character: the rest is then path, query or
-fragment, and what was meant as a name and a password looks like a host and a port. Such a URL is refused and not shown.
+PGPASSFILE, from PGPASSWORD, or with the URL from the environment or a configuration file, and is never shown. A
+password with `#`, `/` or `?` in it ends where the URL has that character, and what was meant as a name and a password
+looks like a host and a port. Such a URL is refused and not shown.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Puts the settings of one server together: command line, environment, file, defaults. The first that speaks wins.
 
-A file that nobody named, and that is read because it lies in the working directory, may be somebody else's: of a cloned
-project, of /tmp. It may set numbers and switches, and nothing that says who gets in or where: see `named_file_only`.
+A file that is read because it lies in the working directory may be somebody else's: of a cloned project, of /tmp. It
+may set numbers and switches, and nothing that says who gets in or where: see `named_file_only`.
 """
 
 from __future__ import annotations

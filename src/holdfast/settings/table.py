@@ -8,7 +8,7 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -149,338 +149,283 @@ def _default_data() -> Path:
     return default_data(os.environ)
 
 
+_ABOUT: list[About] = []
+
+
+def _about(
+    default: Any,  # noqa: ANN401 - of the field's type
+    text: str,
+    unit: str = "",
+    minimum: int = 0,
+    maximum: int = NUMBER_MAX,
+    **more: Any,  # noqa: ANN401 - the other fields of `About`
+) -> Any:  # noqa: ANN401 - the default
+    """Note what a field of `Settings` means, in the order of the fields, and return its default."""
+    _ABOUT.append(About(text, unit, minimum, maximum, **more))
+    return default
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Everything about a server that can be set. The order is the order of the docs."""
 
-    listen: Annotated[
-        str,
-        About(
-            "The address the server listens on; port 0 takes any free one.",
-            unit="host:port or [IPv6]:port",
-            read=parse_address,
-        ),
-    ] = "127.0.0.1:7420"
-    public_url: Annotated[
-        str,
-        About(
-            "The address by which clients on other machines and in containers reach the server, if they need another"
-            " one. Sessions are told it, so `holdfast session exec` hands it to its command. Its host is one of"
-            " `allowed_hosts`.",
-            unit="https://host:port, with a path if a proxy wants one",
-            read=parse_url,
-        ),
-    ] = ""
-    allowed_hosts: Annotated[
-        str,
-        About(
-            "The names that requests may give in `Host`, beside IP addresses, `localhost`, the machine's own name and"
-            " the hosts of `listen` and `public_url`; `.example.org` is that name and all below it, `*` is any. Others"
-            " are answered 421.",
-            unit="names of hosts, separated by commas",
-            read=parse_hosts,
-        ),
-    ] = ""
-    trusted_proxies: Annotated[
-        str,
-        About(
-            "The proxies whose `X-Forwarded-For` is believed, which says who asks, and `X-Forwarded-Proto`, which"
-            " says whether the page's cookie is for https alone.",
-            unit="IP addresses and networks, separated by commas",
-            read=parse_networks,
-        ),
-    ] = ""
-    data: Annotated[
-        Path,
-        About(
-            "The directory that keeps the journal; only one server at a time can use it.",
-            default_text="`$XDG_DATA_HOME/holdfast`, else `~/.local/share/holdfast`",
-        ),
-    ] = msgspec.field(default_factory=_default_data)
-    store: Annotated[
-        str,
-        About(
-            "The PostgreSQL database that keeps the journal in place of `data`, for several nodes: one of them leads,"
-            " and another takes over. Several hosts, separated by commas, are tried in turn. Keep the password in"
-            " `PGPASSFILE` or `PGPASSWORD`.",
-            unit="postgresql://user@host:port/database",
-            secret=True,
-            read=parse_store,
-        ),
-    ] = ""
-    advertise: Annotated[
-        str,
-        About(
-            "With `store`: where the other nodes reach this one.",
-            unit="https://host:port",
-            default_text="the address of `listen`, unless that is one for all, as 0.0.0.0",
-            read=parse_url,
-        ),
-    ] = ""
-    node_name: Annotated[
-        str,
-        About(
-            "With `store`: the name of this node, another one on each. Replies say it as `Holdfast-Node`.",
-            unit="up to 100 letters, digits and . _ : - [ ]",
-            default_text="the machine's name and the port",
-            read=parse_node,
-        ),
-    ] = ""
-    takeover_seconds: Annotated[
-        int, About("With `store`: how long a leader may be silent before another node takes over.", "seconds", 1, 3_600)
-    ] = 2
-    append_timeout_seconds: Annotated[
-        int,
-        About(
-            "With `store`: how long a write may go unanswered before its outcome is asked anew.", "seconds", 1, 3_600
-        ),
-    ] = 2
-    resolve_seconds: Annotated[
-        int,
-        About(
-            "With `store`: how long the outcome of an unanswered write is asked for before it counts as unknown.",
-            "seconds",
-            1,
-            3_600,
-        ),
-    ] = 10
-    after_loss: Annotated[
-        Literal["stop", "continue"],
-        About(
-            "With `store`: what a node does when the database lost what was answered. `stop` serves nothing until"
-            " `holdfast store restored` was run; `continue` lets the fencing counter jump, and serves on."
-        ),
-    ] = "stop"
-    store_schema: Annotated[
-        str,
-        About(
-            "With `store`: the schema in the database that has our tables.",
-            unit="up to 63 of a-z, 0-9 and _, no digit first",
-            read=parse_schema,
-        ),
-    ] = "holdfast"
-    store_secret_file: Annotated[
-        Path | None,
-        About(
-            "With `store`: a file with a secret, the same on each node, under which the authority's key is sealed in"
-            " the database."
-        ),
-    ] = None
-    link_ca_file: Annotated[
-        Path | None,
-        About(
-            "With `store`: the certificate authorities that a node believes when it connects to another, in PEM; else"
-            " those of the system."
-        ),
-    ] = None
-    link_insecure: Annotated[
-        bool,
-        About(
-            "With `store`: whether nodes may pass requests on to each other without TLS also when they are not on one"
-            " machine. Access tokens go over these links.",
-            named_file_only=True,
-        ),
-    ] = False
-    tls_cert: Annotated[
-        Path | None,
-        About(
-            "The certificate chain, in PEM: with it the server speaks HTTPS instead of HTTP. The key may be in the same"
-            " file."
-        ),
-    ] = None
-    tls_key: Annotated[
-        Path | None,
-        About("The private key of the certificate, in PEM, without a passphrase; not for everybody to read."),
-    ] = None
-    tokens: Annotated[
-        str,
-        About(
-            "Static access tokens, each `name:token` (scopes read+claim) or `name:token:scope+scope`, separated by"
-            " commas or new lines; a token has 16 or more characters and no blank, `:` or `,`; placeholders are"
-            " refused.",
-            secret=True,
-        ),
-    ] = ""
-    tokens_file: Annotated[Path | None, About("A file with more static tokens, written as in `tokens`.")] = None
-
-    max_ttl_seconds: Annotated[int, About("The longest time a lease may ask for.", "seconds", 1)] = 86_400
-    default_ttl_seconds: Annotated[
-        int,
-        About(
-            "The time a lease gets that asks for none; unless it is set, it is never more than `max_ttl_seconds`.",
-            "seconds",
-            1,
-        ),
-    ] = 60
-    resource_lock_timeout: Annotated[
-        int,
-        About(
-            "The time a lock gets that a run asks for at the gateway without a ttl; unless it is set, it is never more"
-            " than `max_ttl_seconds`.",
-            "seconds",
-            1,
-            also="resourceLockTimeout",
-        ),
-    ] = 1_800
-    max_session_ttl_seconds: Annotated[int, About("The longest time a session may ask for.", "seconds", 10)] = 86_400
-    reentrant: Annotated[
-        Literal["resume", "holder"],
-        About(
-            "Who gets a live lease back: with `resume` only a request that says `resume: true`, with `holder` any"
-            " request of the same token and session, as OctoStore does."
-        ),
-    ] = "resume"
-    unknown_fields: Annotated[
-        Literal["refuse", "ignore"],
-        About(
-            "What an unknown field in a request's JSON does: `refuse` answers 422 and names the nearest known field."
-        ),
-    ] = "refuse"
-
-    leases_per_principal_max: Annotated[int, About("Live leases one access token may hold.", "leases", 1)] = 10_000
-    tickets_per_principal_max: Annotated[int, About("The most places in lines one token may have.", "tickets", 1)] = (
-        10_000
+    listen: str = _about(
+        "127.0.0.1:7420",
+        "The address the server listens on; port 0 takes any free one.",
+        unit="host:port or [IPv6]:port",
+        read=parse_address,
     )
-    waiting_names_per_principal_max: Annotated[
-        int, About("The names one token may wait for, counted with each of its places.", "names", 1)
-    ] = 10_000
-    line_max: Annotated[
-        int, About("The longest line for one name. One token has at most half of the places.", "tickets", 1)
-    ] = 20_000
-    names_per_call_max: Annotated[int, About("The most names one call may claim.", "names", 1)] = 1_000
-    sessions_per_principal_max: Annotated[int, About("Open sessions one token may have.", "sessions", 1)] = 10_000
-    done_names_per_principal_max: Annotated[
-        int, About("Names that one token may have remembered as done.", "names", 1)
-    ] = 10_000
-    done_bytes_per_principal_max: Annotated[
-        int, About("What they may take: names, owners and results, and 256 bytes each.", "bytes", 1, 2**40)
-    ] = 16_777_216
-    watches_per_principal_max: Annotated[int, About("Watches one token may have open.", "watches", 1)] = 100
-    followers_per_principal_max: Annotated[
-        int,
-        About(
-            "Streams that one token may have open to follow its leases: one for each process that holds some.",
-            "streams",
-            1,
-        ),
-    ] = 10_000
-    watched_names_max: Annotated[int, About("Names that may be watched at the same time.", "names", 1)] = 16_384
-    metadata_chars_max: Annotated[int, About("The longest metadata, note or result.", "characters", 1)] = 1_024
-    tokens_max: Annotated[int, About("Tokens that `holdfast token create` can make.", "tokens", 1)] = 10_000
+    public_url: str = _about(
+        "",
+        "The address by which clients on other machines and in containers reach the server, if they need another"
+        " one. Sessions are told it, so `holdfast session exec` hands it to its command. Its host is one of"
+        " `allowed_hosts`.",
+        unit="https://host:port, with a path if a proxy wants one",
+        read=parse_url,
+    )
+    allowed_hosts: str = _about(
+        "",
+        "The names that requests may give in `Host`, beside IP addresses, `localhost`, the machine's own name and"
+        " the hosts of `listen` and `public_url`; `.example.org` is that name and all below it, `*` is any. Others"
+        " are answered 421.",
+        unit="names of hosts, separated by commas",
+        read=parse_hosts,
+    )
+    trusted_proxies: str = _about(
+        "",
+        "The proxies whose `X-Forwarded-For` is believed, which says who asks, and `X-Forwarded-Proto`, which says"
+        " whether the page's cookie is for https alone.",
+        unit="IP addresses and networks, separated by commas",
+        read=parse_networks,
+    )
+    data: Path = _about(
+        msgspec.field(default_factory=_default_data),
+        "The directory that keeps the journal; only one server at a time can use it.",
+        default_text="`$XDG_DATA_HOME/holdfast`, else `~/.local/share/holdfast`",
+    )
+    store: str = _about(
+        "",
+        "The PostgreSQL database that keeps the journal in place of `data`, for several nodes: one of them leads,"
+        " and another takes over. Several hosts, separated by commas, are tried in turn. Keep the password in"
+        " `PGPASSFILE` or `PGPASSWORD`.",
+        unit="postgresql://user@host:port/database",
+        secret=True,
+        read=parse_store,
+    )
+    advertise: str = _about(
+        "",
+        "With `store`: where the other nodes reach this one.",
+        unit="https://host:port",
+        default_text="the address of `listen`, unless that is one for all, as 0.0.0.0",
+        read=parse_url,
+    )
+    node_name: str = _about(
+        "",
+        "With `store`: the name of this node, another one on each. Replies say it as `Holdfast-Node`.",
+        unit="up to 100 letters, digits and . _ : - [ ]",
+        default_text="the machine's name and the port",
+        read=parse_node,
+    )
+    takeover_seconds: int = _about(
+        2, "With `store`: how long a leader may be silent before another node takes over.", "seconds", 1, 3_600
+    )
+    append_timeout_seconds: int = _about(
+        2, "With `store`: how long a write may go unanswered before its outcome is asked anew.", "seconds", 1, 3_600
+    )
+    resolve_seconds: int = _about(
+        10,
+        "With `store`: how long the outcome of an unanswered write is asked for before it counts as unknown.",
+        "seconds",
+        1,
+        3_600,
+    )
+    after_loss: Literal["stop", "continue"] = _about(
+        "stop",
+        "With `store`: what a node does when the database lost what was answered. `stop` serves nothing until"
+        " `holdfast store restored` was run; `continue` lets the fencing counter jump, and serves on.",
+    )
+    store_schema: str = _about(
+        "holdfast",
+        "With `store`: the schema in the database that has our tables.",
+        unit="up to 63 of a-z, 0-9 and _, no digit first",
+        read=parse_schema,
+    )
+    store_secret_file: Path | None = _about(
+        None,
+        "With `store`: a file with a secret, the same on each node, under which the authority's key is sealed in"
+        " the database.",
+    )
+    link_ca_file: Path | None = _about(
+        None,
+        "With `store`: the certificate authorities that a node believes when it connects to another, in PEM; else"
+        " those of the system.",
+    )
+    link_insecure: bool = _about(
+        False,
+        "With `store`: whether nodes may pass requests on to each other without TLS also when they are not on one"
+        " machine. Access tokens go over these links.",
+        named_file_only=True,
+    )
+    tls_cert: Path | None = _about(
+        None,
+        "The certificate chain, in PEM: with it the server speaks HTTPS instead of HTTP. The key may be in the"
+        " same file.",
+    )
+    tls_key: Path | None = _about(
+        None, "The private key of the certificate, in PEM, without a passphrase; not for everybody to read."
+    )
+    tokens: str = _about(
+        "",
+        "Static access tokens, each `name:token` (scopes read+claim) or `name:token:scope+scope`, separated by"
+        " commas or new lines; a token has 16 or more characters and no blank, `:` or `,`; placeholders are refused.",
+        secret=True,
+    )
+    tokens_file: Path | None = _about(None, "A file with more static tokens, written as in `tokens`.")
 
-    body_bytes_max: Annotated[
-        int, About("The largest body of any request; a route takes no more than its largest legal body.", "bytes", 1)
-    ] = 2_097_152
-    header_bytes_max: Annotated[
-        int, About("The largest request line and headers of a request together.", "bytes", 256)
-    ] = 16_384
-    header_timeout_seconds: Annotated[int, About("How long a request's headers may take to arrive.", "seconds", 1)] = 10
-    body_timeout_seconds: Annotated[int, About("How long a request's body may take to arrive.", "seconds", 1)] = 30
-    idle_timeout_seconds: Annotated[
-        int, About("How long a connection may stay open between two requests.", "seconds", 1)
-    ] = 75
-    connections_max: Annotated[
-        int,
-        About(
-            "Connections open at the same time; the last tenth is for tokens that have less than a hundredth open."
-            " Fewer, if the process may not have a descriptor for each.",
-            "connections",
-            1,
-        ),
-    ] = 10_000
-    stop_timeout_seconds: Annotated[
-        int, About("How long requests under way are waited for when the server is told to stop.", "seconds", 0, 3_600)
-    ] = 10
+    max_ttl_seconds: int = _about(86_400, "The longest time a lease may ask for.", "seconds", 1)
+    default_ttl_seconds: int = _about(
+        60,
+        "The time a lease gets that asks for none; unless it is set, it is never more than `max_ttl_seconds`.",
+        "seconds",
+        1,
+    )
+    resource_lock_timeout: int = _about(
+        1_800,
+        "The time a lock gets that a run asks for at the gateway without a ttl; unless it is set, it is never more"
+        " than `max_ttl_seconds`.",
+        "seconds",
+        1,
+        also="resourceLockTimeout",
+    )
+    max_session_ttl_seconds: int = _about(86_400, "The longest time a session may ask for.", "seconds", 10)
+    reentrant: Literal["resume", "holder"] = _about(
+        "resume",
+        "Who gets a live lease back: with `resume` only a request that says `resume: true`, with `holder` any"
+        " request of the same token and session, as OctoStore does.",
+    )
+    unknown_fields: Literal["refuse", "ignore"] = _about(
+        "refuse",
+        "What an unknown field in a request's JSON does: `refuse` answers 422 and names the nearest known field.",
+    )
 
-    wrong_tokens_per_minute_max: Annotated[
-        int,
-        About(
-            "Wrong tokens from one address (of IPv6: one /64) in a minute; each further one is answered 429 instead of"
-            " 401. A right one always passes.",
-            "tokens",
-            1,
-        ),
-    ] = 60
+    leases_per_principal_max: int = _about(10_000, "Live leases one access token may hold.", "leases", 1)
+    tickets_per_principal_max: int = _about(10_000, "The most places in lines one token may have.", "tickets", 1)
+    waiting_names_per_principal_max: int = _about(
+        10_000, "The names one token may wait for, counted with each of its places.", "names", 1
+    )
+    line_max: int = _about(
+        20_000, "The longest line for one name. One token has at most half of the places.", "tickets", 1
+    )
+    names_per_call_max: int = _about(1_000, "The most names one call may claim.", "names", 1)
+    sessions_per_principal_max: int = _about(10_000, "Open sessions one token may have.", "sessions", 1)
+    done_names_per_principal_max: int = _about(10_000, "Names that one token may have remembered as done.", "names", 1)
+    done_bytes_per_principal_max: int = _about(
+        16_777_216, "What they may take: names, owners and results, and 256 bytes each.", "bytes", 1, 2**40
+    )
+    watches_per_principal_max: int = _about(100, "Watches one token may have open.", "watches", 1)
+    followers_per_principal_max: int = _about(
+        10_000,
+        "Streams that one token may have open to follow its leases: one for each process that holds some.",
+        "streams",
+        1,
+    )
+    watched_names_max: int = _about(16_384, "Names that may be watched at the same time.", "names", 1)
+    metadata_chars_max: int = _about(1_024, "The longest metadata, note or result.", "characters", 1)
+    tokens_max: int = _about(10_000, "Tokens that `holdfast token create` can make.", "tokens", 1)
 
-    retry_memory_seconds: Annotated[
-        int, About("How long a retry with the same idempotency key gets the same answer.", "seconds", 1)
-    ] = 600
-    retry_keys_max: Annotated[
-        int, About("Retries that are remembered; beyond it the oldest of whoever has most is forgotten.", "entries", 1)
-    ] = 200_000
-    retry_bytes_max: Annotated[
-        int, About("What they may take: their texts and 256 bytes each. Beyond it as above.", "bytes", 1, 2**40)
-    ] = 134_217_728
-    ended_names_max: Annotated[
-        int,
-        About(
-            "Free names whose last owner is remembered; beyond it the oldest of whoever left most is forgotten.",
-            "names",
-            1,
-        ),
-    ] = 1_000_000
-    ended_bytes_max: Annotated[
-        int, About("What they may take: their texts and 256 bytes each. Beyond it as above.", "bytes", 1, 2**40)
-    ] = 134_217_728
-    history_days: Annotated[int, About("How long history is kept.", "days", 0, 36_500)] = 30
-    history_records_max: Annotated[
-        int,
-        About(
-            "The most records of history that are kept; beyond it the oldest of whoever has left the most are dropped.",
-            "records",
-            0,
-        ),
-    ] = 10_000_000
-    history_bytes_max: Annotated[
-        int,
-        About(
-            "The most bytes of history that are kept; beyond it the oldest of whoever has left the most are dropped.",
-            "bytes",
-            0,
-            2**50,
-        ),
-    ] = 4_294_967_296
-    snapshot_records: Annotated[
-        int, About("Records after which the state and the history are brought up to date in the archive.", "records", 1)
-    ] = 100_000
-    snapshot_mib: Annotated[
-        int, About("What records may take before they are archived, however few they are.", "MiB", 1, 2**30)
-    ] = 256
-    tail_mib_max: Annotated[
-        int,
-        About(
-            "What records may take that could not be archived yet; beyond it new claims are refused until they are. "
-            "One principal may have half of it; beyond that only its own are refused.",
-            "MiB",
-            1,
-            2**30,
-        ),
-    ] = 4_096
-    disk_reserve_mib: Annotated[
-        int,
-        About("Disk space set aside: given up when the disk is full, so that renewals and releases go on.", "MiB", 1),
-    ] = 16
-    disk_hang_seconds: Annotated[
-        int, About("How long the disk may keep a write waiting before the server ends itself.", "seconds", 1)
-    ] = 30
+    body_bytes_max: int = _about(
+        2_097_152, "The largest body of any request; a route takes no more than its largest legal body.", "bytes", 1
+    )
+    header_bytes_max: int = _about(16_384, "The largest request line and headers of a request together.", "bytes", 256)
+    header_timeout_seconds: int = _about(10, "How long a request's headers may take to arrive.", "seconds", 1)
+    body_timeout_seconds: int = _about(30, "How long a request's body may take to arrive.", "seconds", 1)
+    idle_timeout_seconds: int = _about(75, "How long a connection may stay open between two requests.", "seconds", 1)
+    connections_max: int = _about(
+        10_000,
+        "Connections open at the same time; the last tenth is for tokens that have less than a hundredth open."
+        " Fewer, if the process may not have a descriptor for each.",
+        "connections",
+        1,
+    )
+    stop_timeout_seconds: int = _about(
+        10, "How long requests under way are waited for when the server is told to stop.", "seconds", 0, 3_600
+    )
 
-    log_format: Annotated[
-        Literal["auto", "human", "json"],
-        About("How log lines are written: `auto` is `human` on a terminal and `json` elsewhere."),
-    ] = "auto"
-    log_requests: Annotated[bool, About("Whether every request gets a log line; secrets never do.")] = False
-    metrics_open: Annotated[
-        bool, About("Whether anybody may read `/metrics`; else an access token with `read` can.", named_file_only=True)
-    ] = False
-    log_events: Annotated[
-        bool, About("Whether every grant and every end of a lease gets a log line, once it is durable.")
-    ] = False
-    traces: Annotated[
-        bool,
-        About(
-            "Whether every request is a span of OpenTelemetry. It needs the extra `otel`; where spans are sent, and how"
-            " many, is said by its own variables, as `OTEL_EXPORTER_OTLP_ENDPOINT`."
-        ),
-    ] = False
+    wrong_tokens_per_minute_max: int = _about(
+        60,
+        "Wrong tokens from one address (of IPv6: one /64) in a minute; each further one is answered 429 instead of"
+        " 401. A right one always passes.",
+        "tokens",
+        1,
+    )
+
+    retry_memory_seconds: int = _about(
+        600, "How long a retry with the same idempotency key gets the same answer.", "seconds", 1
+    )
+    retry_keys_max: int = _about(
+        200_000, "Retries that are remembered; beyond it the oldest of whoever has most is forgotten.", "entries", 1
+    )
+    retry_bytes_max: int = _about(
+        134_217_728, "What they may take: their texts and 256 bytes each. Beyond it as above.", "bytes", 1, 2**40
+    )
+    ended_names_max: int = _about(
+        1_000_000,
+        "Free names whose last owner is remembered; beyond it the oldest of whoever left most is forgotten.",
+        "names",
+        1,
+    )
+    ended_bytes_max: int = _about(
+        134_217_728, "What they may take: their texts and 256 bytes each. Beyond it as above.", "bytes", 1, 2**40
+    )
+    history_days: int = _about(30, "How long history is kept.", "days", 0, 36_500)
+    history_records_max: int = _about(
+        10_000_000,
+        "The most records of history that are kept; beyond it the oldest of whoever has left the most are dropped.",
+        "records",
+        0,
+    )
+    history_bytes_max: int = _about(
+        4_294_967_296,
+        "The most bytes of history that are kept; beyond it the oldest of whoever has left the most are dropped.",
+        "bytes",
+        0,
+        2**50,
+    )
+    snapshot_records: int = _about(
+        100_000, "Records after which the state and the history are brought up to date in the archive.", "records", 1
+    )
+    snapshot_mib: int = _about(
+        256, "What records may take before they are archived, however few they are.", "MiB", 1, 2**30
+    )
+    tail_mib_max: int = _about(
+        4_096,
+        "What records may take that could not be archived yet; beyond it new claims are refused until they are."
+        " One principal may have half of it; beyond that only its own are refused.",
+        "MiB",
+        1,
+        2**30,
+    )
+    disk_reserve_mib: int = _about(
+        16, "Disk space set aside: given up when the disk is full, so that renewals and releases go on.", "MiB", 1
+    )
+    disk_hang_seconds: int = _about(
+        30, "How long the disk may keep a write waiting before the server ends itself.", "seconds", 1
+    )
+
+    log_format: Literal["auto", "human", "json"] = _about(
+        "auto", "How log lines are written: `auto` is `human` on a terminal and `json` elsewhere."
+    )
+    log_requests: bool = _about(False, "Whether every request gets a log line; secrets never do.")
+    metrics_open: bool = _about(
+        False, "Whether anybody may read `/metrics`; else an access token with `read` can.", named_file_only=True
+    )
+    log_events: bool = _about(
+        False, "Whether every grant and every end of a lease gets a log line, once it is durable."
+    )
+    traces: bool = _about(
+        False,
+        "Whether every request is a span of OpenTelemetry. It needs the extra `otel`; where spans are sent, and"
+        " how many, is said by its own variables, as `OTEL_EXPORTER_OTLP_ENDPOINT`.",
+    )
 
     def __repr__(self) -> str:
         shown = (f"{row.name}={'…' if row.secret else repr(getattr(self, row.name))}" for row in TABLE)
@@ -488,9 +433,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _rows() -> Iterable[Setting]:
-    hints = typing.get_type_hints(Settings, include_extras=True)
-    for field in msgspec.structs.fields(Settings):
-        kind, about = typing.get_args(hints[field.name])
+    hints = typing.get_type_hints(Settings)
+    for field, about in zip(msgspec.structs.fields(Settings), _ABOUT, strict=True):
+        kind = hints[field.name]
         choices = typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
         default = None if field.default is msgspec.NODEFAULT else field.default
         row = msgspec.structs.asdict(about) | {"name": field.name, "kind": _kind_of(kind), "default": default}

@@ -1,13 +1,9 @@
-"""How people are shown a claim that names no owner. The one home of these words, for the server and for the client.
+"""How people are shown a claim that names no owner: `(access token ci-runner, issue=1842)`.
 
-A claim may leave out `owner`. It still belongs to somebody: to the access token that asked for it, and its metadata
-often says for what. So it is shown as `(access token ci-runner, issue=1842)`. The access token comes first, because
-every record knows it. Metadata is said only where all of the metadata is shown too: of a live claim. History, events
-and lines never tell metadata, and so they say the access token's name alone.
-
-Anybody may send any text as metadata, so it is never parsed whole: what is nested is shown as `{…}`. Nothing here
-raises. These words prove nothing either: an owner may call itself the same. A program looks at the fields. `owner` is
-null for a claim that named none, and then only `shown_as` is there.
+The access token comes first, because every record knows it. Metadata is said only where all of the metadata is shown
+too: of a live claim. Anybody may send any text as metadata, so it is never parsed whole (what is nested is shown as
+`{…}`), nothing here raises, and these words prove nothing: an owner may call itself the same. A program looks at the
+fields: `owner` is null for a claim that named none, and only then `shown_as` is there.
 """
 
 from __future__ import annotations

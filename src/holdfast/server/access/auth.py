@@ -1,17 +1,18 @@
-"""Who asks: bearer tokens from the settings, from the journal, the secrets of sessions, and the cookie of the page.
+"""Who asks: bearer tokens of settings and journal, secrets of sessions and claims, the cookie of the page.
 
-What is known of a token is read from the engine's state at each request, so that a revoked one is out at once.
+What is known of a token is read from the engine's state at each request, so a revoked one is out immediately.
 """
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 import msgspec
 
 from holdfast.core.names import has_dot_segment
-from holdfast.core.values import SESSION_NAME_CHARS_MAX
+from holdfast.core.state import State
+from holdfast.core.values import SESSION_NAME_CHARS_MAX, AccessToken
 from holdfast.server.access.cookies import COOKIE, Cookie, cookie_in, is_ours, is_right
 from holdfast.server.access.secrets import (
     CLAIM_PREFIX,
@@ -29,12 +30,6 @@ from holdfast.server.access.secrets import (
     was_ours,
 )
 from holdfast.wire.problems import Problem
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from holdfast.core.state import State
-    from holdfast.core.values import AccessToken
 
 SCOPES = ("read", "claim", "admin")
 TOKEN_CHARS_MIN = 16

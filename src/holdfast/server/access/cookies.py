@@ -1,17 +1,12 @@
-"""The cookie of somebody who signed in at the page: a statement of ours that the browser sends back.
+"""The cookie of somebody who signed in at the page: a signed statement that the browser sends back.
 
-    p.<principal, signed in, made; in base64>.<24 bytes that depend on the token, 8 bytes that do not; in base64>
+    p.<principal, signed in, made; in base64>.<signature>
 
-Nothing is stored. It is derived under the authority's key from what it says and from the digest of the token that the
-principal has now: when that token is revoked, replaced or expires, the cookie is over too. By its last 8 bytes a cookie
-that is over is told from one that was never ours: another server on the same machine may have made that.
-
-It is good for `LIFE_MS` and is made anew while it is used, for `SIGNED_IN_MS_MAX` in all. Its first letter says over
-what it was given: `s` for https. Such a one is kept under a name that begins with `__Host-`, which browsers take from
-nobody else; one with `p` is not believed where https is spoken, for anybody on the way could have planted it.
-
-Browsers send cookies to all ports of a host. So the port in `Host` is part of the name: two servers on one machine do
-not sign each other's users out.
+Nothing is stored. The signature depends on the digest of the principal's current token: when that is revoked, replaced
+or expires, the cookie is over too. It is good for `LIFE_MS` and is renewed while it is used, for `SIGNED_IN_MS_MAX` in
+all. Its first letter says over what it was given: `s` for https. Such a one has a name that begins with `__Host-`,
+which browsers take from nobody else; one with `p` is not believed where https is spoken, because anybody on the way
+could have planted it. Browsers send cookies to all ports of a host, so the port is part of the name.
 """
 
 from __future__ import annotations
@@ -19,16 +14,11 @@ from __future__ import annotations
 import binascii
 import re
 from base64 import urlsafe_b64decode
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import msgspec
 
-from holdfast.server.access.secrets import base64, same
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from holdfast.server.access.secrets import AuthorityKey
+from holdfast.server.access.secrets import AuthorityKey, base64, same
 
 COOKIE = b"Cookie "
 """Stands before a cookie where a token has `Bearer ` before it."""

@@ -1,8 +1,8 @@
-"""Which names this server answers to, so that no web page can reach it through a browser.
+"""Which names this server answers to, so that no web page can reach it through a browser (DNS rebinding).
 
-A page may let the name of its own site lead to our address once it is loaded (DNS rebinding). The browser then takes us
-for that site, and lets the page ask us and read what we say. Such a request has the site's name in `Host`. So a name
-passes only if it is one of ours. An IP address passes: there is no name in it that anybody could have turned to us.
+A page may let the name of its own site lead to our address. The browser then takes us for that site, and lets the page
+read what we say. Such a request has the site's name in `Host`, so a name passes only if it is one of ours. An IP
+address passes: there is no name in it that anybody could have turned to us.
 """
 
 from __future__ import annotations

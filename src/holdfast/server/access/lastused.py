@@ -1,26 +1,20 @@
 """When each token was last used, right to the minute, without a write for each request.
 
-    request ──► `seen` (one store in a dictionary) ──► once a minute, one record `TokensUsed` ──► `State.last_used`
-
-A record is written only if some token's minute has changed, and has only those tokens; another one is written at an
-orderly stop. So a server that nobody asks writes nothing, and one that is killed forgets at most the last minute. A
-session's secret counts for the token that opened the session.
+Once a minute, and at an orderly stop, one record `TokensUsed` has the tokens whose minute has changed. So a server that
+nobody asks writes nothing, and one that is killed forgets at most the last minute. A session's secret counts for the
+token that opened the session.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from holdfast.core.answers import UsesNoted
 from holdfast.core.commands import NoteUses
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from holdfast.core.state import State
-    from holdfast.core.values import Moment
-    from holdfast.engine.engine import Engine
-    from holdfast.server.access.auth import StaticTokens
+from holdfast.core.state import State
+from holdfast.core.values import Moment
+from holdfast.engine.engine import Engine
+from holdfast.server.access.auth import StaticTokens
 
 PERIOD_MS = 60_000
 MINUTE_MS = 60_000

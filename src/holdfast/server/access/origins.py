@@ -1,33 +1,26 @@
 """Whether a request that a browser sent with our cookie was made by a page of ours, and not by one of another site.
 
 A browser adds the cookie by itself, so the cookie says who asks and not who wanted it. `SameSite=Strict` keeps it away
-from what other sites send. That is not left alone: whoever changes something by a cookie needs both of these.
+from what other sites send, and whoever changes something by a cookie needs both of these as well:
 
     where from    `Sec-Fetch-Site: same-origin`, which no page can write; where a browser does not say it, as over plain
                   http, `Origin` must be the address that was asked
     who wrote it  the header `X-Holdfast-Page: 1`, which no form can send and no other site may; or, in a form that was
-                  sent without a script, a field that only a page of ours has (`cookies.form_token`)
-
-A page that tells nobody where its reader comes from (`Referrer-Policy: no-referrer`) sends forms with `Origin: null`.
-So a form of ours may come from nowhere, if the signed field is right. A token in `Authorization` needs none of this: no
-browser adds that by itself.
+                  sent without a script, a field that only a page of ours has (`cookies.form_token`). Such a form may
+                  have `Origin: null`, as a page with `Referrer-Policy: no-referrer` sends it
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
 
+from holdfast.server.access.auth import Caller
 from holdfast.server.access.cookies import form_token
-from holdfast.server.access.secrets import same
+from holdfast.server.access.proxies import Proxies
+from holdfast.server.access.secrets import AuthorityKey, same
+from holdfast.server.http.messages import Request
+from holdfast.settings import Settings
 from holdfast.wire.problems import Problem
-
-if TYPE_CHECKING:
-    from holdfast.server.access.auth import Caller
-    from holdfast.server.access.proxies import Proxies
-    from holdfast.server.access.secrets import AuthorityKey
-    from holdfast.server.http.messages import Request
-    from holdfast.settings import Settings
 
 FORM = b"application/x-www-form-urlencoded"
 FORM_FIELD = "form_token"

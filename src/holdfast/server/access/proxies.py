@@ -1,8 +1,8 @@
 """Whom a request comes from, and over what: the other end of the connection, or what a trusted proxy there says.
 
-Anybody can write `X-Forwarded-For`. So it counts only on a connection from a proxy that the settings name, and is read
-from its end, where that proxy wrote what it saw itself: addresses of trusted proxies are passed by, the first that is
-none of those is the client. What cannot be read ends the walk, for whoever wrote that could have written all before it.
+`X-Forwarded-For` counts only on a connection from a proxy that the settings name, and is read from its end: addresses
+of trusted proxies are passed by, the first other one is the client. What cannot be read ends the walk, because whoever
+wrote that could have written all before it.
 """
 
 from __future__ import annotations
@@ -10,12 +10,10 @@ from __future__ import annotations
 import logging
 import re
 from ipaddress import IPv4Address, IPv6Address, ip_address
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
+from holdfast.server.http.messages import Request
 from holdfast.settings import parse_networks
-
-if TYPE_CHECKING:
-    from holdfast.server.http.messages import Request
 
 Address: TypeAlias = IPv4Address | IPv6Address
 

@@ -1,19 +1,15 @@
 """The log of refused callers, and how many wrong tokens an address may send.
 
-Each 401 and 403 gets one line, and never more than a few lines a minute:
-
     refused 403 forbidden: ana (a session's secret) from 10.0.0.7, POST /locks/deploy/revoke, request 01J9…
     412 more refusals in the last minute (token ana 400, elsewhere 12)
 
 A caller that is refused all the time must neither fill the disk nor hide the others. In one minute, a token, or an
-address where no token is known, gets `LINES_PER_SOURCE_MAX` lines, and all together get `LINES_MAX`. Further refusals
-are counted and reported in one line at the end of the minute, as is each 429 after too many wrong tokens. Only sources
-that got a line are kept by name, so memory is bounded by the number of lines. The query, the headers and the body are
-never logged, and neither is a path segment that looks like a secret.
+address where no token is known, gets `LINES_PER_SOURCE_MAX` lines for its 401s and 403s, and all together `LINES_MAX`.
+Further ones, and each 429 after too many wrong tokens, are counted in one line at the end of the minute. Only sources
+that got a line are kept by name, so memory is bounded. The query, the headers and the body are never logged.
 
-More than a few wrong tokens a minute from one address are guesses, or a forgotten client. A right token is never
-refused for them: a token is looked up first, and only a wrong one is counted. This saves work: such a refusal does not
-wait for the disk, and the client is told once when to retry.
+Many wrong tokens from one address are guesses, or a forgotten client: beyond a limit they get a 429 that does not wait
+for the disk. A right token is never refused for them, since only a wrong one is counted.
 """
 
 from __future__ import annotations
@@ -21,14 +17,11 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from ipaddress import IPv6Address, IPv6Network
-from typing import TYPE_CHECKING
 
+from holdfast.server.access.proxies import Address
+from holdfast.server.http.messages import Request
 from holdfast.server.observability.logs import shown_path
-
-if TYPE_CHECKING:
-    from holdfast.server.access.proxies import Address
-    from holdfast.server.http.messages import Request
-    from holdfast.wire.problems import Problem
+from holdfast.wire.problems import Problem
 
 PLACES_MAX = 10_000
 LOGGED_MAX = 10

@@ -5,7 +5,7 @@ POST /locks/{name}/acquire, POST /claims, DELETE /tickets/{id}, POST /claims/sec
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -14,12 +14,15 @@ from holdfast.core.answers import Acquired, AcquiredMany, Waiting, Withdrawn
 from holdfast.core.commands import Acquire, ClaimAll, ClaimAny, Leave
 from holdfast.core.leases import not_current
 from holdfast.core.refusals import AllHeld, Delayed, Finished, Held
-from holdfast.core.values import Terms, may_touch
+from holdfast.core.state import State
+from holdfast.core.values import Moment, Terms, may_touch
 from holdfast.engine.ids import new_uuid
 from holdfast.server import render
 from holdfast.server.access.secrets import ClaimId, claim_secret, grant_of
+from holdfast.server.api import Api, Show
+from holdfast.server.operations.call import Call
 from holdfast.server.operations.decoding import read_uuid
-from holdfast.server.render import encode, no_content
+from holdfast.server.render import Answered, encode, no_content
 from holdfast.server.times import rfc3339
 from holdfast.wire.holders import shown_as
 from holdfast.wire.problems import Problem
@@ -34,16 +37,7 @@ from holdfast.wire.replies import (
     HeldReply,
     WaitingReply,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from holdfast.core.state import State
-    from holdfast.core.values import Moment
-    from holdfast.server.api import Api, Show
-    from holdfast.server.operations.call import Call
-    from holdfast.server.render import Answered
-    from holdfast.wire.requests import AcquireBody, ClaimBody, ClaimsBody, ClaimSecretBody
+from holdfast.wire.requests import AcquireBody, ClaimBody, ClaimsBody, ClaimSecretBody
 
 SECONDS_MAX = 1e9
 """More than any limit, and still a number after it is multiplied."""

@@ -12,7 +12,7 @@ Up to the ttl that is the original's.
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -22,16 +22,19 @@ from holdfast.core.commands import Acquire, Release, Renew
 from holdfast.core.deadlock import name_of_holder
 from holdfast.core.names import BadNameError, parse_name
 from holdfast.core.refusals import Deadlock, Delayed, Finished, Held, NotHeld, TokensExhausted, TooManyLeases
-from holdfast.core.values import Terms, is_of_run
+from holdfast.core.state import State
+from holdfast.core.values import Lease, Moment, Session, Terms, is_of_run
 from holdfast.engine.ids import new_uuid
 from holdfast.server import render
+from holdfast.server.access.auth import Caller
 from holdfast.server.access.secrets import SESSION_PREFIX
+from holdfast.server.api import Api, Show
 from holdfast.server.handlers import paging
-from holdfast.server.http.messages import too_large
-from holdfast.server.operations.call import Call
+from holdfast.server.http.messages import Request, too_large
+from holdfast.server.operations.call import Call, Reply
 from holdfast.server.operations.decoding import TARGET_BYTES_MAX, body_bytes_max, fingerprint, loads, read_key, too_long
-from holdfast.server.operations.operation import Key, Operation
-from holdfast.server.render import encode
+from holdfast.server.operations.operation import Key, Operation, Reader
+from holdfast.server.render import Answered, encode
 from holdfast.wire import gateway
 from holdfast.wire.gateway import (
     GatewayAcquiredReply,
@@ -46,16 +49,6 @@ from holdfast.wire.gateway import (
 )
 from holdfast.wire.holders import shown_as
 from holdfast.wire.problems import Problem
-
-if TYPE_CHECKING:
-    from holdfast.core.state import State
-    from holdfast.core.values import Lease, Moment, Session
-    from holdfast.server.access.auth import Caller
-    from holdfast.server.api import Api, Show
-    from holdfast.server.http.messages import Request
-    from holdfast.server.operations.call import Reply
-    from holdfast.server.operations.operation import Reader
-    from holdfast.server.render import Answered
 
 STATUS_LOCKS_MAX = 10_000
 _OK, _NOT_FOUND, _CONFLICT = 200, 404, 409

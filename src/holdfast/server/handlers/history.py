@@ -1,13 +1,11 @@
 """GET /locks/{name}/history: what happened to a name, newest first; and GET /locks?at=…: who held what at a moment.
 
-A search has a budget, and a page a size. Beyond either it answers with what it found and where to go on. One record can
-have more changes of a name than fit, since finished work answers everybody in the queue: then the next page goes on
-inside that record.
+A search has a budget, and a page a size. Beyond either it answers with what it found and where to go on, which may be
+inside a record that has more changes of the name than fit.
 
 A moment is resolved once, to the number of the last record by then; where the wall clock was set back, the order of the
 journal counts. Later pages name that number, so they stay at the same record. If history is dropped meanwhile, the
-answer says so and never shows names as free. What the history does not keep is left out: deadlines, heartbeats, notes
-and metadata.
+answer says so and never shows names as free. Deadlines, heartbeats, notes and metadata are not kept.
 """
 
 from __future__ import annotations
@@ -15,28 +13,24 @@ from __future__ import annotations
 import asyncio
 import re
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, Raw
 
-from holdfast.engine.build import HeldQuery, HistoryQuery
+from holdfast.engine.build import Held, HeldQuery, HistoryPage, HistoryQuery
+from holdfast.engine.engine import Engine
+from holdfast.server.access.secrets import AuthorityKey
+from holdfast.server.api import Api
 from holdfast.server.handlers.paging import PAGE_BYTES, SLICE_ITEMS, read_limit
+from holdfast.server.operations.call import Call
 from holdfast.server.operations.decoding import LABEL
-from holdfast.server.render import encode, holder_id
+from holdfast.server.render import Answered, encode, holder_id
 from holdfast.server.streams.happenings import changes
 from holdfast.server.times import rfc3339
 from holdfast.wire.holders import shown_as
 from holdfast.wire.problems import Problem
 from holdfast.wire.replies import HistoryReply, LocksThenReply, LockThen
-
-if TYPE_CHECKING:
-    from holdfast.engine.build import Held, HistoryPage
-    from holdfast.engine.engine import Engine
-    from holdfast.server.access.secrets import AuthorityKey
-    from holdfast.server.api import Api
-    from holdfast.server.operations.call import Call
-    from holdfast.server.render import Answered
 
 LIMIT = 100
 LIMIT_MAX = 1_000

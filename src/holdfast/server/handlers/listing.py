@@ -7,26 +7,21 @@ A name is found by its place in the order. An owner or a label is not: each name
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from holdfast.core.values import has_labels
+from holdfast.core.state import State
+from holdfast.core.values import Lease, Moment, has_labels
 from holdfast.server import render
+from holdfast.server.access.auth import Caller
+from holdfast.server.access.secrets import AuthorityKey
+from holdfast.server.api import Api
 from holdfast.server.handlers import history, paging
+from holdfast.server.operations.call import Call
 from holdfast.server.operations.decoding import LABEL, read_uuid
-from holdfast.server.render import encode
+from holdfast.server.render import Answered, encode
 from holdfast.wire.replies import LocksReply
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from holdfast.core.state import State
-    from holdfast.core.values import Lease, Moment
-    from holdfast.server.access.auth import Caller
-    from holdfast.server.access.secrets import AuthorityKey
-    from holdfast.server.api import Api
-    from holdfast.server.operations.call import Call
-    from holdfast.server.render import Answered
 
 LOOKED_AT_MAX = 10_000
 

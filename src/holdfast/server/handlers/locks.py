@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
 from holdfast.core.answers import Acquired, Extended, HandedOver, OpenAgain, Released
 from holdfast.core.commands import Release, Renew, Reopen, Revoke, Transfer
+from holdfast.core.deadlock import Link
 from holdfast.core.deadlock import why as follow
+from holdfast.core.state import State
+from holdfast.core.values import Moment, Ticket
 from holdfast.engine.ids import new_uuid
 from holdfast.server import render
+from holdfast.server.api import Api, Show
+from holdfast.server.operations.call import Call
 from holdfast.server.operations.decoding import read_uuid
-from holdfast.server.render import encode, no_content
+from holdfast.server.render import Answered, encode, no_content
 from holdfast.server.times import rfc3339
 from holdfast.wire.holders import shown_as
 from holdfast.wire.problems import Problem
 from holdfast.wire.replies import CheckReply, RenewedReply, WhyLink, WhyReply, WhyWaiter
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from holdfast.core.deadlock import Link
-    from holdfast.core.state import State
-    from holdfast.core.values import Moment, Ticket
-    from holdfast.server.api import Api, Show
-    from holdfast.server.operations.call import Call
-    from holdfast.server.render import Answered
-    from holdfast.wire.requests import ClaimSecretBody, ReleaseBody, RenewBody, TransferBody
+from holdfast.wire.requests import ClaimSecretBody, ReleaseBody, RenewBody, TransferBody
 
 RENEW_TTL_SECONDS = 60
 """What a renewal without a ttl means, as OctoStore has it (L3)."""

@@ -1,28 +1,25 @@
 """Pages: a list is answered in pieces that are bounded in bytes, and a piece is made a slice at a time.
 
-How long a list is depends on what others keep. So nothing here is done for all of it: an item is put into bytes only
-when its page has room, and between two slices the loop serves everybody else. A list is not one picture: what changes
-while it is read may be in it or not. What was there all the time is in it, once.
+How long a list is depends on what others keep, so nothing here is done for all of it: an item is encoded only when its
+page has room, and between two slices the loop serves everybody else. What changes while a list is read may be in it or
+not. What was there all the time is in it, once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable, Iterable
 from heapq import nsmallest
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Raw
 
+from holdfast.core.state import State
+from holdfast.core.values import Moment
+from holdfast.engine.engine import Engine
 from holdfast.server.render import encode
 from holdfast.wire.problems import Problem
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from holdfast.core.state import State
-    from holdfast.core.values import Moment
-    from holdfast.engine.engine import Engine
 
 LIMIT = 1_000
 LIMIT_MAX = 10_000

@@ -6,19 +6,22 @@ A session is its access token's own. An operator sees those of the access tokens
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
 
 from msgspec import UNSET
 
 from holdfast.core.answers import SessionOpen, SessionOver
 from holdfast.core.commands import EndSession, KeepSession, OpenSession, RenewSession
 from holdfast.core.refusals import SessionUnknown
-from holdfast.core.values import EndedSession
+from holdfast.core.state import State
+from holdfast.core.values import EndedSession, Moment, Session
 from holdfast.engine.ids import new_secret, new_uuid
 from holdfast.server import render
-from holdfast.server.access.auth import SCOPES
+from holdfast.server.access.auth import SCOPES, Caller
+from holdfast.server.api import Api, Show
 from holdfast.server.handlers import paging
-from holdfast.server.render import encode, no_content
+from holdfast.server.operations.call import Call
+from holdfast.server.render import Answered, encode, no_content
 from holdfast.server.times import rfc3339
 from holdfast.wire.problems import Problem
 from holdfast.wire.replies import (
@@ -29,17 +32,7 @@ from holdfast.wire.replies import (
     SessionSecretReply,
     SessionsReply,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from holdfast.core.state import State
-    from holdfast.core.values import Moment, Session
-    from holdfast.server.access.auth import Caller
-    from holdfast.server.api import Api, Show
-    from holdfast.server.operations.call import Call
-    from holdfast.server.render import Answered
-    from holdfast.wire.requests import SessionBody
+from holdfast.wire.requests import SessionBody
 
 SESSION_TTL_SECONDS = 60
 SALT_BYTES = 12

@@ -6,33 +6,27 @@ what it sees, revokes and rotates: any other token is unknown to it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from msgspec import UNSET
 
 from holdfast.core.answers import TokenGone, TokenMade
 from holdfast.core.commands import CreateToken, RevokeToken, RotateToken
 from holdfast.core.refusals import TokenExists, TokenUnknown
+from holdfast.core.state import State
+from holdfast.core.values import AccessToken, Moment
 from holdfast.engine.ids import new_secret
 from holdfast.server import render
-from holdfast.server.access.auth import SCOPES, check_token_name, in_order
+from holdfast.server.access.auth import SCOPES, Caller, check_token_name, in_order
 from holdfast.server.access.secrets import digest, new_token
+from holdfast.server.api import Api, Show
 from holdfast.server.handlers import paging
-from holdfast.server.render import encode, no_content
+from holdfast.server.operations.call import Call
+from holdfast.server.render import Answered, encode, no_content
 from holdfast.server.times import rfc3339
 from holdfast.wire.problems import Problem
 from holdfast.wire.replies import TokenMadeReply, TokenReply, TokensReply
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from holdfast.core.state import State
-    from holdfast.core.values import AccessToken, Moment
-    from holdfast.server.access.auth import Caller
-    from holdfast.server.api import Api, Show
-    from holdfast.server.operations.call import Call
-    from holdfast.server.render import Answered
-    from holdfast.wire.requests import RotateBody, TokenBody
+from holdfast.wire.requests import RotateBody, TokenBody
 
 PREFIX_BYTES_MAX = 256
 SALT_BYTES = 12

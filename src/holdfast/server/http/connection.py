@@ -10,14 +10,12 @@ response never interleaves with a stream, and a client that stops reading stops 
 `_advance` is the only consumer of `_unread` and `_queue`. It yields to other connections after `MAX_STEPS_PER_TICK`
 steps, and while the connection's principal is throttled (`manager`).
 
-When the connection is lost before the response, the request's `on_disconnect` callback removes its waiter from the
-queue of the lock. A half-closed connection still receives the responses to what it sent, but its waiters and streams
-are cancelled, because a crashed process looks the same.
+When the client disconnects, the request's `on_disconnect` callback removes its waiter. A half-closed connection still
+receives the responses to what it sent, but its waiters and streams are cancelled, because a crashed process looks the
+same. At the end we close our side and discard what still arrives until the client closes too or `LINGER_SECONDS` have
+passed: if we closed both sides immediately, the kernel could discard the last response before it was read.
 
-At the end we close our side, and discard what still arrives until the client closes too or `LINGER_SECONDS` have
-passed. If we closed both sides immediately, the kernel could discard the last response before it was read.
-
-Every state has a time limit, checked once a second by the manager:
+The manager checks once a second that no state lasts longer than its limit:
 
     idle               idle_timeout_seconds        READ_BYTES_MIN of a response not read   idle_timeout_seconds
     request header     header_timeout_seconds      a response of ours                      `response_seconds_max`
@@ -29,13 +27,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Iterable
+from typing import Any, TypeAlias
 
 import msgspec
 
 from holdfast.server.api import BUG
 from holdfast.server.http.limits import SlowReaderTimer
-from holdfast.server.http.manager import LONG_SECONDS, REFUSED_CONNECTIONS_MAX
+from holdfast.server.http.manager import LONG_SECONDS, REFUSED_CONNECTIONS_MAX, ConnectionManager
 from holdfast.server.http.messages import (
     CONTINUE,
     LARGE_BYTES,
@@ -43,23 +42,19 @@ from holdfast.server.http.messages import (
     NO_STORE,
     NOT_MODIFIED,
     ClientDisconnectedError,
+    Fields,
     Request,
     ResponseWriter,
+    StreamHandler,
     message,
     request_from,
     status_line,
     written,
 )
 from holdfast.server.http.parser import BODY, FEED_BYTES, HEAD, IDLE, RequestParser
+from holdfast.server.http.tls import TlsHandshake
 from holdfast.server.render import envelope
 from holdfast.wire.problems import Problem
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from holdfast.server.http.manager import ConnectionManager
-    from holdfast.server.http.messages import Fields, StreamHandler
-    from holdfast.server.http.tls import TlsHandshake
 
 WRITE_BUFFER_BYTES_MAX = 16_384
 PENDING_MAX, PENDING_BYTES_MAX = 8, 8_192
@@ -338,29 +333,6 @@ def notify_disconnect(request: Request) -> None:
 
 
 class HttpConnection(asyncio.BufferedProtocol):
-    __slots__ = (
-        "_discarded_bytes",
-        "_handshake",
-        "_is_advancing",
-        "_is_deferred",
-        "_is_half_closed",
-        "_is_over",
-        "_is_reading_paused",
-        "_manager",
-        "_parser",
-        "_queue",
-        "_rest",
-        "_since",
-        "_timer",
-        "_transport",
-        "_unread",
-        "is_authenticated",
-        "is_stopping",
-        "is_writing_paused",
-        "loop",
-        "principal",
-    )
-
     principal: str | None
     _transport: asyncio.Transport
     _parser: RequestParser

@@ -10,9 +10,8 @@ What httptools made of a header is kept with the bytes that it was made of. Thre
     \r\n\r\n
     {"ttl_seconds": 60}
 
-All bytes between them must be the very ones that httptools accepted on this connection, and the received data must end
-where the body ends. Nothing can therefore be read here in another way than httptools would read it, and nothing can
-hide behind it. A header that is not written in this plainest form is parsed.
+All other bytes must be the very ones that httptools accepted on this connection, and the received data must end where
+the body ends. So nothing is read here in another way than httptools would read it. Any other header is parsed.
 """
 
 from __future__ import annotations

@@ -1,23 +1,14 @@
 """Memory limits of large bodies, per principal and in total; when a client reads too slowly; scheduling delays.
 
-`BodyBudget` counts request bodies over 16 KiB, from when the sender is known until the response: until then the body
-is kept, or its request waits. The size is the announced one, or else the largest of its route:
+`BodyBudget` counts request bodies over 16 KiB, from when the sender is known until the response. The size is the
+announced one, or else the largest of its route. Beyond `USER_BYTES_MAX` the next is refused with 429, beyond
+`ALL_BYTES_MAX` with 503. The last `SPARE_BYTES` of the total are for principals that have little, so that a few cannot
+shut the others out. Bodies of unauthenticated senders have limits of their own (`nodes/bearers`).
 
-    ana       conn 7 ── conn 9 ── conn 12      over USER_BYTES_MAX: the next is refused, 429
-    all       ana + ben + ...                  over ALL_BYTES_MAX: the next is refused, 503
-
-The last `SPARE_BYTES` of the total are for principals that have little, so that a few cannot shut the others out. Small
-bodies are never counted. Bodies of unauthenticated senders have limits of their own (`nodes/bearers`), and a mounted
-application limits what it keeps.
-
-`WriteBudget` counts response bodies that clients do not read. A connection keeps at most one, but a principal may have
-thousands of connections:
-
-    ana       conn 7 ── conn 9 ── conn 12      over USER_BYTES_MAX: conn 7, the oldest, is aborted
-    unauthenticated   conn 3                   all of them share ANONYMOUS_BYTES_MAX
-
-If all together keep more than `ALL_BYTES_MAX`, the oldest connection of the largest account is aborted. A body that the
-kernel takes immediately is not counted.
+`WriteBudget` counts response bodies that clients do not read: a connection keeps at most one, but a principal may have
+thousands of connections. Beyond `USER_BYTES_MAX` its oldest connection is aborted; all unauthenticated ones share
+`ANONYMOUS_BYTES_MAX`. Beyond `ALL_BYTES_MAX` the oldest of the largest account is aborted. A body that the kernel takes
+immediately is not counted.
 """
 
 from __future__ import annotations
@@ -25,13 +16,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
+from typing import Protocol
 
 from holdfast.server.http.messages import Request
 from holdfast.wire.problems import Problem
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 USER_BYTES_MAX = 32 * 2**20
 ANONYMOUS_BYTES_MAX = 16 * 2**20

@@ -1,24 +1,18 @@
 """State shared by all connections of one server: the handler, admission, throttling, time.
 
-**Handler.** It can be replaced while connections stay open (`set_handler`): on a node that leads it is that of its
-leader term, on one that follows it forwards requests.
-
 **Admission.** When there are too many connections, the oldest unauthenticated one is closed, so unauthenticated clients
-displace each other and never a user. A connection in its TLS handshake is unauthenticated too. The last tenth of the
-places is for principals that have few connections (`admit`), so that one of them cannot shut the others out.
+(TLS handshakes too) displace each other and never a user. The last tenth of the places is for principals that have few
+connections (`admit`), so that one of them cannot shut the others out.
 
 **Run queue.** A connection that has more to do than `MAX_STEPS_PER_TICK` goes on in the run queue, which runs for at
 most `RUN_QUEUE_MS` between two polls of the sockets, round robin.
 
-**Throttling.** A principal whose request took long is throttled for a while: its connections yield to all others, and
-one of its requests is started between two polls. Others therefore wait for one such request, not for as many as it has
-connections. If nobody else sends requests, throttled principals get the time of the whole run queue. Among themselves
-they are served round robin. A large response is written after its request was handled, so it is charged by its size,
-together with all others of the same second. Scheduling delays of the machine are not charged (`SchedDelay`), nor is
-time that the engine spent on expiring leases. When the throttling ends, waiting connections go on immediately:
-otherwise newer requests would overtake them.
-
-**Time.** `tick` counts seconds and checks the limits of all connections, so no connection needs a timer.
+**Throttling.** While a principal whose request took long is throttled, its connections yield to all others, and one of
+its requests is started between two polls. Others therefore wait for one such request, not for as many as it has
+connections. If nobody else sends requests, throttled principals get the whole run queue. A large response is written
+after its request was handled, so it is charged by its size. Scheduling delays of the machine (`SchedDelay`) and the
+time that the engine spent on expiring leases are not charged. When the throttling ends, waiting connections go on
+immediately: otherwise newer requests would overtake them.
 """
 
 from __future__ import annotations
@@ -28,18 +22,16 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from email.utils import formatdate
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
+from holdfast.engine.clock import Clock
+from holdfast.server.access.proxies import Proxies
 from holdfast.server.http.limits import BodyBudget, Connection, Runnable, SchedDelay, WriteBudget
 from holdfast.server.http.messages import SMALL_BODY_BYTES, Fields, Request, ResponsePrefix, StreamHandler
+from holdfast.settings import Settings
 from holdfast.wire.problems import Problem
-
-if TYPE_CHECKING:
-    from holdfast.engine.clock import Clock
-    from holdfast.server.access.proxies import Proxies
-    from holdfast.settings import Settings
 
 RUN_QUEUE_MS = 4
 LONG_SECONDS = 0.002

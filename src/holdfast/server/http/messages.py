@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from http import HTTPStatus
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
 from holdfast.engine.ids import new_request_id
 from holdfast.server.access.cookies import shown_in
 from holdfast.wire.problems import Problem
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 SMALL_BODY_BYTES = 16_384
 """Up to here a body is read before it is known who sends it; a larger one only for an authenticated sender."""

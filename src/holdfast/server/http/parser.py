@@ -4,42 +4,37 @@ The *phase* is what the client is sending:
 
               first byte                header complete           body complete
       IDLE ───────────────► HEAD ─────────────────────────► BODY ─────────────────────► IDLE
-                             │ header_bytes_max               │ the body's limit
-                             ▼                                ▼
-                            refuse: 431                      refuse: 413
+                             │ header_bytes_max: 431          │ the body's limit: 413
 
 The connection enforces the time limits of the phases, and gets the requests in order. A refusal is the last thing that
-it gets: what follows cannot be trusted to be a request. The same holds for what follows a request that ends the
-connection. From then on `ended` is true and all input is discarded.
+it gets, since what follows cannot be trusted to be a request; the same holds after a request that ends the connection.
+From then on `ended` is true and all input is discarded.
 
 **Limits.** A header has at most `header_bytes_max` bytes and `FIELDS_MAX` fields, repeated ones counted each time. A
-body has at most `SMALL_BODY_BYTES` until the sink has returned the limit of this request. The framing between the
+body has at most `SMALL_BODY_BYTES` until the connection has returned the limit of this request. The framing between the
 pieces of a body (sizes, extensions, trailers) may be as long as a header, and trailers never become header fields.
-Nothing is counted field by field: `_counted_bytes` is what was parsed since the header began, or since the last piece
-of a body, and only a header close to the limit is measured.
+`_counted_bytes` is what was parsed since the header began, or since the last piece of a body; only a header close to
+the limit is measured.
 
-**Upgrade.** Only HTTP/1.1 is spoken, so a request to upgrade is ignored and its body is read. httptools cannot do that
-and stops after such a header. The header is therefore parsed again by a new parser, without that field.
+**Upgrade.** A request to upgrade is ignored and its body is read. httptools stops after such a header, so the header is
+parsed again by a new parser, without that field.
 
-**Repeated headers.** Most clients send the same header with each request, except for a key and a length. The last ones
-are kept, and a repeated one needs no parsing (`repeated`; `header_cache` says why that is safe). A client that sends a
-different header each time gains nothing, so after `MISSES_MAX` in a row no more are kept for it.
+**Repeated headers.** The last headers are kept, and a repeated one needs no parsing (`header_cache`). A client that
+sends a different header each time gains nothing, so after `MISSES_MAX` in a row no more are kept for it.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httptools
 
 from holdfast.server.api import BUG
 from holdfast.server.http.header_cache import END_OF_LINE, HEADS_MAX, CachedHeader, cached_header_of
 from holdfast.server.http.messages import SMALL_BODY_BYTES, Request, fold, request_from, too_large
+from holdfast.settings import Settings
 from holdfast.wire.problems import Problem
-
-if TYPE_CHECKING:
-    from holdfast.settings import Settings
 
 IDLE, HEAD, BODY = range(3)
 """What the sender is doing: nothing, sending a head, sending a body."""
@@ -63,29 +58,6 @@ class _EnoughError(Exception):
 
 
 class RequestParser:
-    __slots__ = (
-        "_body",
-        "_body_bytes",
-        "_body_limit",
-        "_clock",
-        "_counted_bytes",
-        "_data",
-        "_fields",
-        "_head_bytes_max",
-        "_heads",
-        "_misses",
-        "_parser",
-        "_peer",
-        "_request",
-        "_sink",
-        "_stream",
-        "_upgrades",
-        "_url",
-        "ended",
-        "phase",
-        "since",
-    )
-
     def __init__(self, sink: Any, clock: Any, settings: Settings, peer: str) -> None:  # noqa: ANN401 - as below
         """`sink` is the connection, which imports this module, and `clock` the manager, which counts seconds."""
         self._sink = sink

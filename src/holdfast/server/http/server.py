@@ -8,21 +8,16 @@ import logging
 import resource
 import signal
 import socket
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Generator
+from typing import Protocol
 
 import msgspec
 
 from holdfast.server.http.connection import HttpConnection
 from holdfast.server.http.manager import ConnectionManager
-from holdfast.server.http.tls import TlsAcceptor
+from holdfast.server.http.tls import Certificate, TlsAcceptor, TlsHandshake
 from holdfast.server.starting.exits import EX_UNAVAILABLE, StartError
-from holdfast.settings import parse_address
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-
-    from holdfast.server.http.tls import Certificate, TlsHandshake
-    from holdfast.settings import Settings
+from holdfast.settings import Settings, parse_address
 
 FAILURE_SECONDS = 0.5
 """After the engine failed, how long responses that say so may take to be sent."""

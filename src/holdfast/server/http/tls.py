@@ -1,11 +1,10 @@
 """TLS: the certificate and its key, and the handshakes of new connections.
 
-**Certificate.** Both files are checked before anything is started, so that an error names the file and what to do:
-OpenSSL names neither, and asks for a passphrase at the terminal; here nothing ever asks. A key may be behind links and
-may be readable by a group, because programs that renew certificates keep it so, but not by other users. The files may
-change while the server runs. `tick` checks them once a second. A pair that did not change for one check and is valid is
-used for new connections, in a context of its own, so nothing is ever half replaced. An invalid one is logged once, and
-the previous pair stays in use.
+**Certificate.** Both files are checked before anything is started, so that an error names the file and what to do, and
+nothing asks for a passphrase. A key may be behind links and readable by a group, because programs that renew
+certificates keep it so, but not by other users. `tick` checks the files once a second. A pair that did not change for
+one check and is valid is used for new connections, in a context of its own, so nothing is ever half replaced. An
+invalid one is logged once, and the previous pair stays in use.
 
 **Handshakes.** A handshake costs us a signature, and the client nothing. `TlsAcceptor` accepts the sockets itself and
 lets the event loop do a handshake only when the client's first record has arrived:
@@ -15,9 +14,8 @@ lets the event loop do a handshake only when the client's first record has arriv
                    │          │ HANDSHAKES_PER_TICK are started, then other connections have their turn
                    └ a socket and a reader callback: no buffers, no TLS
 
-`SO_RCVLOWAT` makes the socket readable only when the whole record is there, so a client that sends half a ClientHello
-stays silent. All of them are counted as unauthenticated connections from the start, so they give way when there are too
-many, and end after `header_timeout_seconds`.
+`SO_RCVLOWAT` makes the socket readable only when the whole record is there. All of them are counted as unauthenticated
+connections from the start, so they give way when there are too many, and end after `header_timeout_seconds`.
 """
 
 from __future__ import annotations
@@ -30,17 +28,13 @@ import os
 import socket
 import ssl
 import stat
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
 
 from holdfast.privatefiles import ROOT
-from holdfast.server.http.manager import REFUSED_CONNECTIONS_MAX
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from holdfast.server.http.manager import ConnectionManager
-    from holdfast.settings import Settings
+from holdfast.server.http.manager import REFUSED_CONNECTIONS_MAX, ConnectionManager
+from holdfast.settings import Settings
 
 ACCEPTS_PER_TICK = 16
 ACCEPT_RETRY_SECONDS = 0.2
@@ -194,19 +188,6 @@ def _explained(error: Exception, chain: Path, key: Path, named: str) -> str:
 
 class TlsHandshake:
     """A connection until its TLS handshake is complete."""
-
-    __slots__ = (
-        "_acceptor",
-        "_is_over",
-        "_is_started",
-        "_record_bytes",
-        "_since",
-        "_socket",
-        "is_authenticated",
-        "loop",
-        "principal",
-        "started_ms",
-    )
 
     def __init__(self, acceptor: TlsAcceptor, sock: socket.socket) -> None:
         self._acceptor = acceptor

@@ -16,8 +16,9 @@ import difflib
 import hashlib
 import json
 import re
+from collections.abc import Callable
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 from urllib.parse import parse_qsl, unquote_to_bytes
 from uuid import UUID
 
@@ -25,21 +26,14 @@ import msgspec
 
 from holdfast.core.values import KEY_CHARS_MAX
 from holdfast.server.access.secrets import SESSION_PREFIX, key_within
-from holdfast.server.http.messages import SMALL_BODY_BYTES, too_large
-from holdfast.server.operations.call import NOBODY, Call
-from holdfast.server.operations.operation import Key
+from holdfast.server.api import Api
+from holdfast.server.http.messages import SMALL_BODY_BYTES, Request, too_large
+from holdfast.server.operations.call import NOBODY, Call, Reply
+from holdfast.server.operations.operation import Key, Operation, Reader
 from holdfast.server.render import encode
+from holdfast.settings import Settings
 from holdfast.wire.problems import Problem
 from holdfast.wire.requests import ClaimBody, field_names, lenient
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from holdfast.server.api import Api
-    from holdfast.server.http.messages import Request
-    from holdfast.server.operations.call import Reply
-    from holdfast.server.operations.operation import Operation, Reader
-    from holdfast.settings import Settings
 
 SHOWN_CHARS = 64
 SMALL_QUERY_BYTES = 2_048

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
+from holdfast.server.api import Api
+from holdfast.server.http.messages import Request
+from holdfast.server.operations.call import Call, Envelope, Reply
 from holdfast.server.render import envelope
-
-if TYPE_CHECKING:
-    from holdfast.server.api import Api
-    from holdfast.server.http.messages import Request
-    from holdfast.server.operations.call import Call, Envelope, Reply
 
 Handler: TypeAlias = "Callable[[Api, Call], Any]"
 """Answers a call, now or later. The handler of a stream returns the stream instead."""

@@ -3,8 +3,6 @@
 A name in a path is one percent-encoded segment. Literal slashes are accepted too: a known verb as the last segment is
 the verb, whatever the method (N2). Verbs that no operation has are known too, so that a name never changes its meaning.
 A path that is a route as it stands comes first: `POST /locks/heartbeat` is the gateway's, `GET` there asks for a name.
-
-`Guides` suggests a route for a request that matched none.
 """
 
 from __future__ import annotations
@@ -14,26 +12,20 @@ import contextlib
 import logging
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from holdfast.extras import how_to_install
 from holdfast.server.access.hosts import Hosts
-from holdfast.server.api import BUG
+from holdfast.server.api import BUG, Api
 from holdfast.server.http.manager import Handler
-from holdfast.server.http.messages import SMALL_BODY_BYTES
+from holdfast.server.http.messages import SMALL_BODY_BYTES, Fields, Request, ResponseWriter
+from holdfast.server.operations.call import Envelope, Reply
 from holdfast.server.operations.decoding import body_bytes_max, reader_for
-from holdfast.server.render import envelope
-from holdfast.settings import parse_address, parse_url
+from holdfast.server.operations.operation import Operation, Reader
+from holdfast.server.render import Answered, envelope
+from holdfast.server.streams.stream import Stream
+from holdfast.settings import Settings, parse_address, parse_url
 from holdfast.wire.problems import Problem
-
-if TYPE_CHECKING:
-    from holdfast.server.api import Api
-    from holdfast.server.http.messages import Fields, Request, ResponseWriter
-    from holdfast.server.operations.call import Envelope, Reply
-    from holdfast.server.operations.operation import Operation, Reader
-    from holdfast.server.render import Answered
-    from holdfast.server.streams.stream import Stream
-    from holdfast.settings import Settings
 
 WORD_CHARS_MAX = 32
 """A longer word is no misspelt one of ours."""
