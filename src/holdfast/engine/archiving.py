@@ -2,10 +2,10 @@
 
 The archive replaces all records up to a number, so that a start need not replay them. It may show only what is durable,
 and only whole batches. Only the writer knows where a batch ends, so it takes the changes with a batch, and the archiver
-gets them as the last answer of that batch. It encodes them in slices on the event loop, and the loop serves between two
-of them. Taking them costs next to nothing, however much changed (`core/state.py`).
+gets them as the last answer of that batch. It encodes them in slices, and the event loop serves between two of them.
+Taking them is cheap, however much changed (`core/state.py`).
 
-If the journal refuses, the changes are kept, and the next attempt adds the newer ones. Meanwhile the archive before
+If the journal refuses, the changes are kept, and the next attempt adds the newer ones. Meanwhile the previous archive
 stays valid, and the tail grows.
 """
 
@@ -41,14 +41,14 @@ log = logging.getLogger("holdfast.engine")
 
 
 class Archiving(msgspec.Struct, frozen=True, kw_only=True):
-    """When archiving is due: once so many records, or so many bytes of them, are not archived."""
+    """Archiving is due once so many records, or so many bytes of them, are not archived."""
 
     records: int = 100_000
     size_bytes: int = 256 * 2**20
 
 
 class Archiver:
-    """Gives the journal what changed, once at a time, in a task of its own."""
+    """Hands changes to the journal, one archive at a time, in a task of its own."""
 
     def __init__(
         self,
@@ -58,7 +58,6 @@ class Archiver:
         wake_writer: Callable[[], None],
         fail: Callable[[Exception], None],
     ) -> None:
-        """`wake_writer` lets the writer look at `wanted`; `fail` ends the engine."""
         self._journal = journal
         self._archiving = archiving
         self._clock = clock
@@ -71,25 +70,20 @@ class Archiver:
         self._not_before_ms = 0
         self._retry: asyncio.TimerHandle | None = None
         self._refused: str | None = None
-        """Why the journal refused the last time; None if it did not."""
         self._owed: Taken | None = None
-        """What was taken and is not archived."""
         self._task: asyncio.Task[None] | None = None
         self.wanted: asyncio.Future[Any] | None = None
-        """Resolved with the changes."""
 
     @property
     def owed_records(self) -> int:
-        """How many durable records are not archived."""
         return self._last_seq - self._archived_seq
 
     @property
     def is_refused(self) -> bool:
-        """Whether the journal refused the last time."""
         return self._refused is not None
 
     def begin_anew(self, seq: int, replayed: int) -> None:
-        """Count from what a recovery found: the last record, and how many of them are not archived.
+        """Count from the last record that a recovery found, of which so many are not archived.
 
         It may be due immediately: a journal that takes no claims until it was archived may get no record.
         """
@@ -106,20 +100,16 @@ class Archiver:
             self._begin()
 
     async def archive(self) -> None:
-        """Archive all that is durable, and wait until it is; if that is under way already, wait for it."""
         await asyncio.wait({self._begin()})
 
     def take(self, wanted: asyncio.Future[Any], state: State, now_ms: int) -> OwedAnswer:
-        """Return the changes as the last answer of a batch: it is given once all that they show is durable.
-
-        So the archive never holds what the journal does not, nor half of an append.
-        """
+        """Return the changes as the last answer of a batch, given once all that they show is durable."""
         self.wanted = None
         now = Moment(now_ms, self._clock.wall_ms())
         return (lambda outcome, _: settle_future(wanted, outcome)), state.take_changes(), now
 
     def cancel(self) -> None:
-        """Give up what is under way; the archive before stays valid."""
+        """Give up what is under way; the previous archive stays valid."""
         self.wanted = None
         if self._retry is not None:
             self._retry.cancel()
@@ -127,7 +117,6 @@ class Archiver:
             self._task.cancel()
 
     async def end(self) -> None:
-        """Give up what is under way, and wait until nothing runs."""
         self.cancel()
         if self._task is not None:
             await asyncio.wait({self._task})
@@ -156,7 +145,6 @@ class Archiver:
             self._fail(error)
 
     async def _add(self, taken: Taken) -> Taken:
-        """Add the changes to those that are owed already."""
         if self._owed is None:
             self._owed = taken
         else:

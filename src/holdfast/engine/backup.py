@@ -1,8 +1,7 @@
 """Backups: all that an authority knows, as one file, made without stopping the server.
 
-What is archived and the records since are durable, and so is every answer that anybody has heard by then. They are sent
-as they are: the state in memory is neither looked at nor copied, so a backup costs the event loop a slice now and then,
-however much is held. It needs no room on the server's disk, and no archivist.
+The archive and the records since are sent as they are. The state in memory is not used, so a backup costs the event
+loop a slice now and then, however much is held. It needs no room on the server's disk, and no archivist.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ __all__ = ["BackupWriter", "backup", "backup_of_directory"]
 
 
 async def backup(engine: Engine, key: bytes, version: str, writer: BackupWriter) -> AsyncGenerator[bytes, None]:
-    """Yield a backup of a running server, piece by piece. Raises `JournalError` if the journal cannot be read."""
+    """Yield a backup of a running server, piece by piece."""
     if engine.journal.is_shared:
         # A store that was left behind still shows a leader that was deposed all that there was.
         await engine.look(lambda _state, _now: None)
@@ -51,7 +50,7 @@ async def _pieces(
 def backup_of_directory(
     directory: Path, key: bytes, version: str, wall_ms: int, writer: BackupWriter
 ) -> Iterator[bytes]:
-    """Yield a backup of a directory that no server has open. Raises `JournalError`."""
+    """Yield a backup of a directory that no server has open."""
     with inspect.reading(directory) as files, asyncio.Runner() as runner:
         pieces = _pieces(_Directory(files), key, version, wall_ms, writer)
 
@@ -63,8 +62,6 @@ def backup_of_directory(
 
 
 class _Directory:
-    """The files of a directory that no server has open, as a snapshot."""
-
     def __init__(self, files: inspect.Files) -> None:
         self.last_seq, self.upto, self.pruned = files.last_seq, files.upto, files.pruned
         self.tail = lambda: _each(files.tail())

@@ -1,7 +1,7 @@
-"""Puts an authority together: a journal, its archivist, the clock, the limits, the watchdog.
+"""Puts an engine together: a journal, its archivist, the clock, the limits, the watchdog.
 
-A journal is in a directory, and then one server has it; or in a store that several nodes share. The second needs an
-extra of ours, so it is imported when it is asked for.
+A journal is in a directory, with one server; or in a store that several nodes share, which needs an extra and is
+imported late.
 """
 
 from __future__ import annotations
@@ -142,10 +142,10 @@ def shared_journals(
     resolve_ms: int,
     tail_bytes_max: int,
 ) -> Callable[[str], SharedJournal]:
-    """Return what makes a journal in a store, for the tenure that is named so. Nothing is asked before it is used.
+    """Return a factory of journals in a store, one for each term. Nothing is asked before it is used.
 
-    All of one process know the same of the store. Where it has no authority yet, the first that looks makes one.
-    Raises `ModuleNotFoundError` without the extra that the store needs.
+    All of one process know the same of the store. Where it has no authority yet, the first that looks makes one. Raises
+    `ModuleNotFoundError` without the extra that the store needs.
     """
     from holdfast.journal.postgres.journal import PostgresJournal  # noqa: PLC0415 - an extra
     from holdfast.journal.postgres.leadership import Fresh, Knowledge  # noqa: PLC0415

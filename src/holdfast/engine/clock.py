@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 TURN_MS = 1
 TURN_MS_MAX = 250
-"""How far one turn moves authority time at most."""
+"""How far one turn moves authority time at most, which bounds how much can be due in one."""
 TICK_MS = 100
-"""How often time moves while anything has a deadline, at least: well under a turn's 250 ms, so that it keeps pace."""
+"""Authority time moves at least as often while anything has a deadline: well within the 250 ms of a turn."""
 SILENCE_MS_MAX = 5_000
 """How long authority time may pass without a record: what a crash can give back (T2)."""
 BUDGET_MS = 50
-"""A round that takes longer is logged: no other request is served meanwhile."""
+"""A longer round is logged: no other request is served meanwhile."""
 _BUDGET_SECONDS = (BUDGET_MS - 1) / 1000
 LOG_EVERY_MS = 10_000
 """Slow rounds come in bursts: at most one line in so long."""
@@ -45,22 +45,16 @@ log = logging.getLogger("holdfast.engine")
 
 
 class Clock(Protocol):
-    """A monotonic clock and a wall clock."""
-
     def monotonic_seconds(self) -> float: ...
 
-    def monotonic_ms(self) -> int:
-        """Return the monotonic time in whole milliseconds, rounded down."""
-        ...
+    def monotonic_ms(self) -> int: ...
 
     def wall_ms(self) -> int:
-        """Return milliseconds since 1970, for people: only the expiry of access tokens is decided by them."""
+        """Return milliseconds since 1970, for people, and for the expiry of access tokens."""
         ...
 
 
 class SystemClock:
-    """The machine's clocks."""
-
     monotonic_seconds = staticmethod(time.monotonic)
     """Python's own function without a wrapper: each request calls it several times."""
 
@@ -79,12 +73,11 @@ class AuthorityTime:
     """
 
     def __init__(self, read_ms: int, resumed_ms: int) -> None:
-        """`read_ms` is the monotonic time now."""
         self._last_ms = read_ms
         self.now_ms = resumed_ms
 
     def advance(self, read_ms: int) -> int:
-        """Move on by what passed since the last call, at most one turn's worth, and return the time."""
+        """Move on by what passed since the last call, at most one turn's worth."""
         passed_ms = read_ms - self._last_ms
         if passed_ms > 0:
             self._last_ms = read_ms
@@ -96,7 +89,7 @@ class Turns:
     """The turns of one engine, and the timer that lets time pass without requests."""
 
     def __init__(self, clock: Clock, tick: Callable[[], None], measures: Measures | None = None) -> None:
-        """`tick` is called when the timer rings. The durations of rounds are noted in `measures`."""
+        """`tick` is called when the timer expires."""
         self.read_seconds = clock.monotonic_seconds
         self.now = Moment(0, 0)
         """The time of the turn, while `read_seconds() < over_seconds`."""
@@ -105,13 +98,13 @@ class Turns:
         self.began_ms = 0
         """When the last turn began, by the monotonic clock."""
         self.settling_ms = 0
-        """How long expiry took in all turns together, before anything was decided in them."""
+        """How long expiry took in all turns together."""
         self.round_began_ms: int | None = None
         """When the first turn of the current round began."""
         self.round_began_seconds = 0.0
-        """The same to the microsecond, for measurements."""
+        """The same to the microsecond."""
         self.owing_since_seconds = 0.0
-        """When the first round began whose answers the writer has not taken yet; 0 if there is none."""
+        """When the first round began whose answers the writer has not taken yet; 0 for none."""
         self.timer: asyncio.TimerHandle | None = None
         self._clock = clock
         self._tick = tick
@@ -122,15 +115,12 @@ class Turns:
 
     @property
     def now_ms(self) -> int:
-        """Authority time, as of the last turn."""
         return self._time.now_ms
 
     def resume(self, now_ms: int) -> None:
-        """Let time go on from where the journal stopped."""
         self._time = AuthorityTime(self._clock.monotonic_ms(), now_ms)
 
     def begin(self) -> Moment:
-        """Stamp a turn."""
         read_ms = self._clock.monotonic_ms()
         self.began_ms = read_ms
         # Exact: both are the nearest numbers to what they represent, so neither is on the wrong side of the other.
@@ -143,7 +133,6 @@ class Turns:
         return self.now
 
     def settled(self) -> None:
-        """Note that everything due in the turn has ended."""
         self.settling_ms += self._clock.monotonic_ms() - self.began_ms
 
     def end_round(self, records: int, answers: int) -> None:
@@ -171,7 +160,7 @@ class Turns:
         self._unlogged, self._logs_from_ms = 0, now_ms + LOG_EVERY_MS
 
     def take_owing(self) -> float:
-        """Return `owing_since_seconds` and reset it: the writer takes all answers."""
+        """Return `owing_since_seconds` and reset it."""
         since_seconds, self.owing_since_seconds = self.owing_since_seconds, 0.0
         return since_seconds
 
@@ -180,7 +169,6 @@ class Turns:
         self.over_seconds, self.round_began_ms, self.owing_since_seconds = 0.0, None, 0.0
 
     def set_timer(self, alarm_ms: int | None) -> None:
-        """Let the timer ring at a time, or at the next tick if that is sooner."""
         self.cancel_timer()
         wait_ms = TICK_MS if alarm_ms is None else min(TICK_MS, max(1, alarm_ms - self._time.now_ms))
         self.timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._ring)

@@ -86,7 +86,7 @@ log = logging.getLogger("holdfast.engine")
 
 
 class Batch(NamedTuple):
-    """What one append makes durable and answers, with measurements as of when the writer took it."""
+    """The records and answers of one append, with measurements as of when the writer took them."""
 
     records: list[Record]
     answers: list[OwedAnswer]
@@ -94,14 +94,12 @@ class Batch(NamedTuple):
     """When the first round began whose answers are in it; 0 if none is."""
     taken_seconds: float
     holds_ms: list[int]
-    """How long the leases were held that it ends."""
+    """Of the leases that it ends."""
     waits_ms: list[int]
-    """How long the places waited that it grants something to."""
+    """Of the tickets that it grants something to."""
 
 
 class Engine:
-    """One authority over one journal."""
-
     def __init__(
         self,
         journal: Journal,
@@ -113,7 +111,7 @@ class Engine:
         watchdog: Watchdog | None = None,
         measures: Measures | None = None,
     ) -> None:
-        """Prepare; `start` opens the journal. `measures` outlive the engine, if they are given."""
+        """`measures` outlive the engine, if they are given."""
         self.journal = journal
         self.limits = limits
         self.clock = clock
@@ -144,7 +142,7 @@ class Engine:
         self._refused_writes = 0
         """How many writes failed since the last that did not."""
         self._reasons_logged: set[str] = set()
-        """Why they failed. A full disk may be reported for either file, again and again."""
+        """A full disk may be reported for either file, again and again."""
         # A shared store answers one question at a time.
         self._asked_ms = 0
         self._proven_ms: int | None = None
@@ -155,7 +153,7 @@ class Engine:
     # Start and stop.
 
     async def start(self) -> None:
-        """Take the seat, recover, prove that the journal takes writes, and serve. If it raises, nothing runs."""
+        """Open the journal, recover, prove that it takes writes, and serve. If it raises, nothing runs."""
         self._stopping, self._may_wait = False, True
         if self._watchdog is not None:
             self._watchdog.start()
@@ -166,10 +164,10 @@ class Engine:
             raise
 
     async def stop(self) -> None:
-        """Answer what was asked, stop the clock, give the seat back. Idempotent.
+        """Answer what was asked, stop the clock, close the journal. Idempotent.
 
-        For an unreachable shared store it waits less than while serving: answers that are unknown after a few seconds
-        are reported as such, and the next leader has the records or does not.
+        Answers that an unreachable shared store does not confirm within a few seconds are reported as unknown, and the
+        next leader has their records or does not.
         """
         self.end_waits()
         if self._shared is not None:
@@ -189,7 +187,7 @@ class Engine:
         await self.journal.close()
 
     def end_waits(self) -> None:
-        """Answer all waiters with their places, and let nobody wait from now on: the server is about to stop (W2)."""
+        """Answer all waiters with their tickets, and let nobody wait from now on: the server is about to stop (W2)."""
         self._may_wait = False
         if len(self._waiters) and self.turn() is not None:
             self._send_away(self._waiters.take_all(), for_good=True)
@@ -209,7 +207,7 @@ class Engine:
         return self._serving
 
     def why_not_serving(self) -> str:
-        """Explain why nothing can be asked. Anybody may read it: it has no error and no address of a shared store."""
+        """Explain why nothing can be asked, without errors and addresses of a shared store: anybody may read it."""
         if self.failed is None and self._is_silent:
             return "the store does not answer"
         if self.failed is not None and self._shared is not None:
@@ -217,17 +215,15 @@ class Engine:
         return self.failed or "the server is stopping or not yet ready"
 
     def turned_away(self) -> Unavailable | NotLeader:
-        """Return the answer to every request while not serving. With a shared journal another node may answer."""
         why = self.why_not_serving()
         return Unavailable(why) if self._shared is None else NotLeader(why)
 
     @property
     def is_refused(self) -> bool:
-        """Whether a shared store refused the last records."""
         return self._shared is not None and self._refused_writes > 0
 
     def beat(self) -> None:
-        """Ask for nothing, by the one write path: for a shared store it becomes a proof of the seat (N-14).
+        """Prove leadership of a shared store by an empty read (N-14).
 
         While the store refuses records, one is tried if no deadline does so anyway, since only an accepted record shows
         that records are accepted again.
@@ -238,7 +234,7 @@ class Engine:
         self.read(lambda _state, _now: None, lambda _outcome, _now: None)
 
     def proven_ms_ago(self) -> int | None:
-        """Return how long ago the seat of a shared journal was surely ours; None if that is not known."""
+        """Return how long ago this node surely led; None if that is not known."""
         if not self._serving or self._proven_ms is None:
             return None
         return self.clock.monotonic_ms() - self._proven_ms
@@ -246,9 +242,8 @@ class Engine:
     def submit(self, command: Command, reply: Reply) -> Waiter | None:
         """Decide a command now; `reply(outcome, moment)` is called once everything the outcome rests on is durable.
 
-        If the command has to wait in the queue, its waiter is returned, for `step_away`. A bug in deciding is raised
-        here and `reply` is never called: nothing of the command happened. A bug in what follows from it ends the
-        engine.
+        A waiter is returned, for `step_away`, if the command has to wait in the queue. A bug in deciding is raised here
+        and `reply` is never called: nothing of the command happened. A bug after that ends the engine.
         """
         if not self._serving:
             self._turn_away(reply)
@@ -289,12 +284,10 @@ class Engine:
         return waiter
 
     def step_away(self, waiter: Waiter) -> None:
-        """Note that a waiter's client is gone: its place keeps its order for a while and blocks nobody (W2)."""
         if self._waiters.drop(waiter):
             self.state.depart(waiter.ticket_id, self.turns.now_ms)
 
     def read(self, view: Callable[[State, Moment], T], reply: Reply) -> None:
-        """Read the state now; the answer waits for whatever it may rest on, like every other."""
         now = self.turn()
         if now is None:
             self._turn_away(reply)
@@ -308,13 +301,13 @@ class Engine:
         return await answered
 
     async def look(self, view: Callable[[State, Moment], T]) -> T:
-        """Read and wait for the answer. Raises `JournalUnavailableError` when there can be none."""
+        """Read and wait for the answer. Raises `JournalUnavailableError` if there is none."""
         answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.read(view, lambda outcome, _: settle_future(answered, outcome))
         return outcome_or_raise(await answered)  # type: ignore[no-any-return]
 
     async def history(self, query: HistoryQuery) -> HistoryPage:
-        """Return events, newest first; all that is decided by now is durable and part of it."""
+        """Return events, newest first, with all that is decided by now."""
         await self.look(lambda _state, _now: None)
         return await self.journal.history(query)
 
@@ -324,10 +317,7 @@ class Engine:
     # Turns: one time for all that is decided in one.
 
     def _begin_turn(self) -> Moment:
-        """Stamp the turn and end everything due before anything is decided in it (T1, T3).
-
-        A turn moves time by at most 250 ms, which bounds how much can be due.
-        """
+        """Stamp the turn and end everything due before anything is decided in it (T1, T3)."""
         is_first = self.turns.round_began_ms is None
         now = self.turns.begin()
         try:
@@ -353,7 +343,7 @@ class Engine:
             self._set_timer()
 
     def _settle(self, next_due: Callable[[State, Moment, Limits], Due | None], now: Moment) -> None:
-        """Apply everything that is due, one thing after another, before anything else is decided (T3, W1)."""
+        """Apply everything that is due, one by one, before anything else is decided (T3, W1)."""
         while (due := next_due(self.state, now, self.limits)) is not None:
             event = due.event
             if type(event) is Granted or type(event) is GrantedMany:
@@ -364,7 +354,6 @@ class Engine:
             self._notify(due.notices)
 
     def _apply(self, event: Event, now: Moment) -> None:
-        """Apply an event in memory, and put its record into the batch."""
         record = Record(self.state.seq + 1, now.ms, now.wall_ms, event)
         if type(event) in ENDING:
             # By the wall clock, which is all that a lease keeps of its beginning.
@@ -400,7 +389,6 @@ class Engine:
     # Recovery and archiving.
 
     async def _load(self) -> None:
-        """Read the state from the journal and serve from it."""
         reached_ms = 0 if self._shared is None else self.turns.now_ms
         found = await recover(
             self.journal, clock=self.clock, version=self._version, append=self._append, reached_ms=reached_ms
@@ -413,7 +401,7 @@ class Engine:
         self._set_timer()
 
     async def archive(self) -> None:
-        """Archive all that is durable, and wait until it is; if that is under way already, wait for it."""
+        """Archive all that is durable, and wait until it is."""
         if self._serving:
             await self._archiver.archive()
 
@@ -440,12 +428,12 @@ class Engine:
     # Batch after batch.
 
     def _wake_writer(self) -> None:
-        """Run the writer at the end of this round, unless it will run or is busy. Its batch has all of the round."""
+        """Run the writer at the end of this round, unless it will run or is busy."""
         if self._writer is None:
             self._writer = asyncio.get_running_loop().call_soon(self._write)
 
     def _write(self) -> None:
-        """Take what gathered and append it: in this call, or in a task while the next batch gathers."""
+        """Append the batch: in this call, or in a task while the next batch gathers."""
         self._writer = None
         try:
             if (wanted := self._archiver.wanted) is not None:
@@ -485,7 +473,6 @@ class Engine:
         return self.journal.append(batch)
 
     def _go_on(self, appended: asyncio.Future[None], batch: Batch) -> None:
-        """Conclude an append that took its time, and write what gathered meanwhile."""
         self._writer = None
         is_well = not appended.cancelled() and appended.exception() is None
         self._hear_store(is_answer=is_well, is_proof=is_well)
@@ -493,7 +480,7 @@ class Engine:
         self._wake_writer()
 
     def _conclude(self, append: Callable[[], None], batch: Batch) -> None:
-        """Append, publish, answer. In this order. `append` returns when the batch is durable, or raises why not."""
+        """Append, publish, answer, in this order. `append` returns when the batch is durable, or raises why not."""
         measures, records = self.measures, batch.records
         try:
             append()
@@ -535,7 +522,7 @@ class Engine:
     async def _take_back(self, answers: list[OwedAnswer], refused: Unavailable) -> None:
         """Nothing of the batch happened, nor of what was decided on top of it: answer that and read the state again.
 
-        A waiter may have its place from an earlier batch. Only the state read again shows that, so it is answered
+        A waiter may have its ticket from an earlier batch. Only the state read again shows that, so it is answered
         afterwards: `waiting` with its ticket, as after a restart (W2), or that nothing happened. All this is one task:
         if reading does not block, the clients are served when they retry.
         """
@@ -582,7 +569,7 @@ class Engine:
         self._refused_writes = 0
 
     def _fail(self, error: BaseException, answers: Iterable[OwedAnswer] = ()) -> None:
-        """The durable state cannot be known here, or memory cannot be trusted: answer nothing more and end.
+        """The durable state is unknown here, or memory cannot be trusted: answer nothing more and end.
 
         Decisions on top of an unknown batch are unknown too: one may be the retry of a request in that batch.
         """
@@ -596,7 +583,7 @@ class Engine:
         self._be_over(answers, Unknown(self.failed))
 
     def _step_down(self, error: DeposedError, answers: Iterable[OwedAnswer] = ()) -> None:
-        """Another node has the seat. Nothing of the batch happened, nor of what was decided on top of it (N-12)."""
+        """Another node leads. Nothing of the batch happened, nor of what was decided on top of it (N-12)."""
         if self.failed is None:
             self.failed = str(error)
             log.warning("%s; this tenure is over", self.failed)
@@ -616,7 +603,6 @@ class Engine:
         return self._archiver.owed_records, self._archiver.is_refused
 
     def _answer_everybody(self, answers: Iterable[OwedAnswer], outcome: Unknown | NotLeader | Unavailable) -> None:
-        """Give the same outcome to a failed batch, to all that was decided on top of it, and to all waiters."""
         answer_all((reply, outcome, now) for reply, _, now in self._take_all_owed(answers))
 
     def _take_all_owed(self, answers: Iterable[OwedAnswer]) -> list[OwedAnswer]:
@@ -629,7 +615,6 @@ class Engine:
     # When a journal that nodes share is silent (N-19).
 
     def _ask_store(self) -> None:
-        """Note that a question to a shared store is under way."""
         if self._shared is not None:
             self._asked_ms = self.clock.monotonic_ms()
             loop = asyncio.get_running_loop()

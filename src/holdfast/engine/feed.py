@@ -45,8 +45,6 @@ TOUCHED_MAX = 20_000
 
 
 class Touched:
-    """The names and sessions that durable records changed since they were last taken."""
-
     def __init__(self) -> None:
         self.names: dict[str, bool] = {}
         """In the order in which they changed first; True if more may have changed than the times of a lease."""
@@ -57,7 +55,6 @@ class Touched:
         self._news = asyncio.Event()
 
     async def wait(self) -> None:
-        """Wait until something has changed."""
         while not (self.names or self.sessions or self.is_too_much):
             self._news.clear()
             await self._news.wait()
@@ -91,7 +88,6 @@ class Touched:
             self.names[renewed.name] = True
 
     def take(self, names_max: int) -> dict[str, bool]:
-        """Take the names that changed first, at most so many."""
         if len(self.names) <= names_max:
             taken, self.names = self.names, {}
             return taken
@@ -139,7 +135,6 @@ _OF_NAME = frozenset({Granted, Renewed, Ended, Transferred})
 
 
 Groups: TypeAlias = "dict[str, dict[Listener, None]]"
-"""Listeners by key, in the order in which they came. No group is empty."""
 
 
 class Listener:
@@ -178,7 +173,6 @@ class Listener:
         return self.at_hand()
 
     def at_hand(self) -> tuple[Record, Event] | None:
-        """Return the next event if there is one already."""
         if not self._backlog:
             return None
         record, event = self._backlog.popleft()
@@ -261,8 +255,6 @@ def _session(session_id: str) -> str:
 
 
 class Feed:
-    """All listeners."""
-
     def __init__(self, tally: Tally | None = None) -> None:
         self._by_name: Groups = {}
         self._by_id: Groups = {}
@@ -275,7 +267,6 @@ class Feed:
 
     @property
     def names(self) -> int:
-        """How many names have listeners."""
         return len(self._by_name)
 
     def is_listened_to(self, name: str) -> bool:
@@ -336,7 +327,6 @@ class Feed:
             listener.put(record, event)
 
     def _notify_followers(self, record: Record, event: Event) -> None:
-        """Notify the followers of what this event ended."""
         match event:
             case Ended(lease_id=ended) | Transferred(old_lease_id=ended) | SessionEnded(session_id=ended):
                 for follower in list(self._by_id.get(ended, ())):

@@ -51,10 +51,9 @@ def _blocks_of_request_ids() -> Iterator[list[str]]:
 
 
 new_uuid: Callable[[], str] = chain.from_iterable(_blocks_of_ids()).__next__
-"""Return a random UUID (version 4) as text."""
 
 new_request_id: Callable[[], str] = chain.from_iterable(_blocks_of_request_ids()).__next__
-"""Return `req_` and 32 hexadecimal digits, which name a request in logs and replies. It guards nothing."""
+"""`req_` and 32 hexadecimal digits. It guards nothing."""
 
 
 def new_secret(size: int) -> bytes:
@@ -62,10 +61,8 @@ def new_secret(size: int) -> bytes:
 
 
 def new_identity() -> int:
-    """Return the number that identifies a new journal."""
     return 1 + int.from_bytes(new_secret(_IDENTITY_BYTES))
 
 
 def drawn(below: int) -> int:
-    """Return a random integer from 0 to `below` - 1."""
     return int.from_bytes(os.urandom(4)) % below

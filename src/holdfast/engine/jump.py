@@ -18,17 +18,16 @@ from holdfast.journal.base import JournalError
 JUMP = 2**32
 JUMP_PER_MS = 1_024
 UNKNOWN_MS = 366 * 86_400_000
-"""How long ago it is taken to be if nothing that is kept tells: no history is kept, and all records are archived."""
+"""Assumed where nothing tells: no history is kept, and all records are archived."""
 
 
 def jump_since(since_wall_ms: int | None, wall_ms: int) -> int:
-    """Return how far to jump at this wall time, if the last that is known is of another."""
+    """Return how far to jump at this wall time, since another."""
     passed_ms = UNKNOWN_MS if since_wall_ms is None else max(0, wall_ms - since_wall_ms)
     return JUMP + JUMP_PER_MS * passed_ms
 
 
 def jumped(last_token: int, *, since_wall_ms: int | None, wall_ms: int) -> int:
-    """Return the fencing token to go on after. Raises if no room is left."""
     token = last_token + jump_since(since_wall_ms, wall_ms)
     if token >= TOKEN_MAX:
         problem = f"the store lost records, and fencing tokens would go on after {token}; {TOKEN_MAX} is the last"

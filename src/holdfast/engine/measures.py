@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from holdfast.core.events import Event, Record
 
 _FINE_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
-"""For what the machine does. 0.05 is the budget of a turn."""
+"""For machines. 0.05 is the budget of a turn."""
 _LONG_SECONDS = (0.01, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3_600.0, 14_400.0, 86_400.0)
-"""For what people and agents do."""
+"""For people and agents."""
 _LONG_MS = tuple(round(bound * 1000) for bound in _LONG_SECONDS)
 _RECORDS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1_000.0, 5_000.0)
 
@@ -49,11 +49,10 @@ class Spread:
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
-        """The last is for all that is beyond the last bound."""
+        """The last is for values beyond the last bound."""
         self.total = 0.0
 
     def note(self, value: float, times: int = 1) -> None:
-        """Count a value, so many times."""
         self.counts[bisect_left(self.bounds, value)] += times
         self.total += value * times
 
@@ -66,20 +65,17 @@ class Spread:
 
 
 class Tally:
-    """Counters of durable records since the process started."""
-
     def __init__(self) -> None:
         self.grants = 0
-        """Leases that were granted; transfers do not count."""
+        """Without transfers."""
         self.renewals = 0
-        """Leases that got a new deadline, those of a renewed session too."""
+        """With those of a renewed session."""
         self.ends: dict[str, int] = defaultdict(int)
-        """Leases that ended, by how."""
         self.joins = 0
         self.leaves: dict[str, int] = defaultdict(int)
-        """Places in queues that were lost or given up, by how; not those that were granted."""
+        """Tickets that ended without a grant, by how."""
         self.sessions = 0
-        """Sessions that were opened."""
+        """Opened sessions."""
         self.session_ends: dict[str, int] = defaultdict(int)
 
     @property
@@ -130,19 +126,17 @@ class Tally:
 
 
 class Measures:
-    """The measurements of all engines of one process."""
-
     def __init__(self) -> None:
         self.tally = Tally()
         self.turns = Spread(_FINE_SECONDS)
         """Seconds per round of decisions: no other request is served meanwhile."""
         self.commits = Spread(_FINE_SECONDS)
-        """Seconds until an append was durable, or the seat proven."""
+        """Seconds until an append was durable, or leadership proven."""
         self.batches = Spread(_RECORDS)
-        """Records of an append."""
+        """Records per append."""
         self.answers = Spread(_FINE_SECONDS)
         """Seconds from the first request of a batch to its answers, once for each answer."""
         self.waits = Spread(_LONG_SECONDS)
-        """Seconds in the queue, of those who were granted what they waited for."""
+        """Seconds in the queue, until the grant."""
         self.holds = Spread(_LONG_SECONDS)
-        """Seconds for which a lease was held."""
+        """Seconds that a lease was held."""

@@ -44,8 +44,6 @@ TELL_EVERY = 10_000
 
 
 class Moved(msgspec.Struct, frozen=True, kw_only=True):
-    """What was moved."""
-
     authority: str
     was_done: bool
     """Whether an earlier move had done it, and only the directory did not know."""
@@ -72,11 +70,10 @@ async def move(
     wall_ms: int,
     tell: Callable[[str], None],
 ) -> Moved:
-    """Move a directory that no server has open into an empty store.
+    """Move a directory that no server has open into an empty store. Raises `JournalError`, and `OSError`.
 
     `to` and `schema` name the store for people and in the mark, `authority` is the id of the one to be made there,
-    `witnesses` are names of files that are only there after a journal, and `tell` is told how far it has come. Raises
-    `JournalError`, and `OSError`.
+    `witnesses` are names of files that are only there after a journal, and `tell` gets the progress.
     """
     tell("waiting for the store")
     async with filling as store:
@@ -176,7 +173,7 @@ class _Progress:
 
 
 class _Sums:
-    """A digest of each kind of part, over its bytes in their order; how they were cut into parts counts for nothing."""
+    """A digest of each kind of part, over its bytes in their order, however they were cut into parts."""
 
     def __init__(self) -> None:
         self._digests: dict[str, hashlib._Hash] = {}
@@ -184,7 +181,6 @@ class _Sums:
         """Of history."""
 
     def add(self, part: Part) -> None:
-        """Sum up a part."""
         if isinstance(part, Values):
             digest = self._digest_of(part.table)
             for row in part.rows:

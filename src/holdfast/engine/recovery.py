@@ -1,18 +1,17 @@
-"""Recovery: read the state that the journal holds, and write down that a new authority took the writer's seat.
+"""Recovery: read the state that the journal holds, and record that a new authority opened it.
 
     archive ──► State ──► record ──► record ──► … ──► the last durable one ──► Opened, by this authority
 
 It runs at every start, and again after an append that is known to have failed: what was decided on top of it is in
-memory and in no journal, so the memory is thrown away. The same engine still has the seat then, and writes no `Opened`.
+memory and in no journal, so the memory is thrown away. No `Opened` is written then.
 
-**Time** goes on at the last record's, or at the time that the tenure before may have answered with, if the journal
-knows that it is later (N-17). `Opened` has that time, so it never goes back behind it.
+**Time** goes on at the last record's, or at the time that the term before may have answered with, if the journal knows
+a later one (N-17). `Opened` has that time, so it never goes back behind it.
 
 **A store that may have lost records** (`must_jump`) may have lost grants that were answered. So `Restored` comes first,
-in the same append, and the next fencing token is greater than any that was given out (C6). How far it must jump depends
-on how long ago the last record was written that is still there: `restore` has the arithmetic.
+in the same append, and the next fencing token is greater than any that was given out (C6). `jump` has the arithmetic.
 
-A record that does not fit what came before it means that the journal is damaged or was written by two: the start is
+A record that does not fit the records before it means that the journal is damaged or had two writers: the start is
 refused, and nothing is changed.
 """
 
@@ -40,21 +39,18 @@ if TYPE_CHECKING:
 
 STEP_RECORDS = 1_000
 REPORT_EVERY = 10 * STEP_RECORDS
-"""After how many records a long recovery says that it goes on."""
+"""How many records of a long recovery are replayed between two log lines."""
 BEAT_MS = 400
-"""How often whoever reads from a shared store says that it lives, about: others take a silent one's seat."""
+"""About how often a shared store gets a heartbeat while it is read: others take over from a silent leader."""
 
 log = logging.getLogger("holdfast.engine")
 
 
 class Found(msgspec.Struct, frozen=True):
-    """What a recovery found: the state, and where it goes on."""
-
     state: State
     replayed: int
     """How many records are not archived."""
     now_ms: int
-    """The authority time to go on at."""
     key: bytes | None
 
 
@@ -120,7 +116,7 @@ def _reading(recovered: Recovered) -> Generator[None, None, tuple[State, Replaye
 async def _restored(
     state: State, replayed: Replayed, journal: Journal, clock: Clock, *, version: str, why: str
 ) -> Restored:
-    """Return the record that says that the store may have lost what followed the last record."""
+    """Return the record that the store may have lost what followed the last record."""
     last_wall_ms = replayed.last_wall_ms
     if last_wall_ms is None:
         newest = (await journal.history(HistoryQuery(limit=1))).records
@@ -137,7 +133,7 @@ async def _restored(
 
 
 def _report_crash(state: State, replayed: Replayed, clock: Clock) -> None:
-    """Say once what a start found that follows no stop: how much, how old it is, and that nothing ended by it (T2)."""
+    """Log what a start found after a crash, and that nothing ended by it (T2)."""
     away = "nobody knows how long ago"
     if replayed.last_wall_ms is not None:
         away = f"its last record is {_span(clock.wall_ms() - replayed.last_wall_ms)} old"
@@ -153,7 +149,6 @@ def _report_crash(state: State, replayed: Replayed, clock: Clock) -> None:
 
 
 def _span(passed_ms: int) -> str:
-    """Write how long: to the tenth of a second, of a minute after some, of an hour after some more."""
     seconds = max(0, passed_ms) / 1000
     for unit, size in (("h", 3600), ("min", 60)):
         if seconds >= 2 * size:
@@ -162,19 +157,17 @@ def _span(passed_ms: int) -> str:
 
 
 class Replayed(msgspec.Struct, frozen=True):
-    """How many records were replayed, and the wall time of the last of them."""
-
     count: int
     last_wall_ms: int | None
 
 
 def replay(state: State, records: Iterable[Record]) -> Replayed:
-    """Let every record take effect, in order, and return how many there were. Raises for one that does not fit."""
+    """Apply every record, in order, and return how many there were. Raises for one that does not fit."""
     return all_steps(replaying(state, records))
 
 
 def replaying(state: State, records: Iterable[Record]) -> Generator[None, None, Replayed]:
-    """Do so in steps."""
+    """The same in steps."""
     count, last_wall_ms = 0, None
     for record in records:
         if record.seq != state.seq + 1 or record.at_ms < state.now_ms or not event_fits(state, record.event):

@@ -1,4 +1,4 @@
-"""Reply callbacks, and the outcomes that the engine makes itself when the journal fails."""
+"""Reply callbacks, and the outcomes of the engine when the journal fails."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ log = logging.getLogger("holdfast.engine")
 
 
 class Unavailable(msgspec.Struct, frozen=True):
-    """The journal cannot take this: it did not happen and will not."""
+    """The journal cannot take it: it did not happen and will not."""
 
     text: str
 
 
 class Unknown(msgspec.Struct, frozen=True):
-    """The journal may have taken this: only a retry with the same idempotency key can tell."""
+    """The journal may have taken it: only a retry with the same idempotency key can tell."""
 
     text: str
 
 
 class NotLeader(msgspec.Struct, frozen=True):
-    """Another node has the writer's seat, or may have it: this did not happen here and will not (N-12)."""
+    """Another node leads, or may lead: it did not happen here and will not (N-12)."""
 
     text: str
 
@@ -39,7 +39,7 @@ class NotLeader(msgspec.Struct, frozen=True):
 Reply: TypeAlias = "Callable[[Any, Moment], None]"
 """Called once, with the outcome and the time at which it was decided."""
 OwedAnswer: TypeAlias = "tuple[Reply, Any, Moment]"
-"""An answer that was decided and not given yet: the reply, its outcome, its time."""
+"""An answer that was decided and not given yet."""
 
 
 def answer_all(answers: Iterable[OwedAnswer]) -> None:
@@ -61,6 +61,5 @@ def outcome_or_raise(outcome: Any) -> Any:  # noqa: ANN401 - It is whatever was 
 
 
 def settle_future(future: asyncio.Future[Any], value: object) -> None:
-    """Resolve a future unless nobody waits for it any more."""
     if not future.done():
         future.set_result(value)

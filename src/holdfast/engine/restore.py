@@ -1,18 +1,15 @@
 """Restoring: a data directory made of a backup.
 
-It goes back in time, and nobody knows what was given out since. So both counters jump: that of fencing tokens (C6) and
-that of records. `jump` says how far. `beyond` is for who knows a larger token.
+It goes back in time, and nobody knows what was given out since. So both counters jump (`jump` says how far): that of
+fencing tokens (C6) and that of records. `beyond` is a larger token that somebody knows of.
 
-The number of records jumps too, so that a reader of `/events` who saw a lost record is told to look anew: that number
+The number of records jumps too, so that a reader of `/events` who saw a lost record is told to start over: that number
 is none of the new ones. Authority time goes on where the backup has it: leases have the time left that they had then.
+All of the restored state is archived; the tail has one record, `Restored`.
 
-The state of a backup is what was archived, with the records since replayed on top. The new directory has all of it
-archived; its tail has one record, which says that it was restored.
-
-**A restore that breaks off is never taken for a whole one.** The first thing in the directory is a folder for the new
-files, and it goes last. While it is there without a journal beside it, a server refuses to start; so it does while
-there is a key alone. Both files are made in that folder, read once more, and moved when all else is done: the journal
-last.
+**An interrupted restore is never taken for a complete one.** The first thing in the directory is a folder for the new
+files, and it goes last. While it is there without a journal beside it, or while there is a key alone, a server refuses
+to start. Both files are made in that folder, read once more, and moved when all else is done: the journal last.
 """
 
 from __future__ import annotations
@@ -48,13 +45,13 @@ if TYPE_CHECKING:
 
 READ_BYTES = 1024 * 1024
 FILES = (ARCHIVE, mark.FILE, FILE)
-"""What a restore makes beside the key, in the order in which it takes its place."""
+"""What a restore makes beside the key, in the order in which it is moved into place."""
 NOT_CONTENT = frozenset({"lost+found"})
 """What a file system puts into its own root."""
 
 
 class Lived(msgspec.Struct, frozen=True, kw_only=True):
-    """A lease that is alive in a backup, and for how long."""
+    """A live lease of a backup."""
 
     name: str
     owner: str | None
@@ -63,16 +60,15 @@ class Lived(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Contents(msgspec.Struct, frozen=True, kw_only=True):
-    """What a backup holds, as far as it fits into memory: all but the history."""
+    """What a backup holds, except the history."""
 
     about: About
     totals: Totals
     key: bytes
     frozen: Frozen
-    """The state as of its last record."""
 
     def leases(self) -> list[Lived]:
-        """Return the leases that are alive in it, those first that live longest."""
+        """Return the live leases, longest first."""
         state = State.thaw(self.frozen)
         found = [
             Lived(name=name, owner=lease.owner, token=lease.token, left_ms=state.until_of(lease) - state.now_ms)
@@ -83,16 +79,14 @@ class Contents(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a restored directory goes on."""
-
     seq: int
     last_token: int
 
 
 def look_into(file: Path) -> Contents:
-    """Read a whole backup and check every byte. Raises `JournalError` for one that is not whole, and `OSError`.
+    """Read a whole backup and check every byte. Raises `JournalError` if it is not complete, and `OSError`.
 
-    The records that were not archived stand before the state that they are replayed on, and they may be many. So the
+    The records that were not archived come before the state that they are replayed on, and they may be many. So the
     file is read twice.
     """
     reader = BackupReader(str(file))
@@ -119,7 +113,6 @@ def look_into(file: Path) -> Contents:
 
 
 def _state_of(file: Path, values: list[Values]) -> Frozen:
-    """Return the archived state with the records since replayed on top."""
     try:
         state = snapshot.load(values)
         replay(state, (each for records in _records(file, TAIL) for each in records))
@@ -131,7 +124,7 @@ def _state_of(file: Path, values: list[Values]) -> Frozen:
 
 
 def start_after(contents: Contents, wall_ms: int, beyond: int = 0) -> Start:
-    """Return where a directory goes on that is made of a backup at this wall time. Raises if no room is left."""
+    """Return where a directory made of a backup at this wall time goes on. Raises if no room is left."""
     jump = jump_since(contents.about.wall_ms, wall_ms)
     head = contents.frozen.head
     start = Start(seq=head.seq + jump, last_token=max(head.last_token + jump, beyond))
@@ -155,7 +148,7 @@ def restore(
     version: str,
     tell: Callable[[int], None],
 ) -> None:
-    """Make a data directory of a backup. `tell` is told how many records of the history were written so far.
+    """Make a data directory of a backup. `tell` gets the number of records of the history written so far.
 
     Raises `JournalError` for a directory that cannot be used, and `OSError`; then nothing of it is left.
     """
@@ -200,7 +193,7 @@ def _refuse_unless_empty(directory: Path, key_file: str) -> None:
 
 
 async def _write(staging: Path, source: _Restored) -> None:
-    """Write the journal. It is synced once, at the end: until then nobody counts on it."""
+    """Write the journal. It is synced once, at the end."""
     writer = SqliteWriter(staging, identity=new_identity(), epoch=source.epoch)
     try:
         await writer.begin()
@@ -210,7 +203,7 @@ async def _write(staging: Path, source: _Restored) -> None:
 
 
 class _Restored:
-    """A backup behind a token gap: all of it is archived, and its tail is the record that says it was restored."""
+    """A backup behind a token gap: all of it is archived, and its tail is `Restored`."""
 
     def __init__(
         self, file: Path, contents: Contents, start: Start, *, wall_ms: int, version: str, tell: Callable[[int], None]
@@ -234,27 +227,24 @@ class _Restored:
             yield values
 
     async def history(self) -> AsyncIterator[Sequence[Record]]:
-        """Yield all records with history value, oldest first: the archived ones, then those of the backup's tail."""
+        """Yield the archived records, then those of the backup's tail that have history value."""
         for kind in (RECORDS, TAIL):
             for records in _records(self._file, kind):
                 yield [each for each in records if is_history(each.event)]
 
     def saw(self, part: Part) -> None:
-        """Tell how many records of the history were written so far."""
         if isinstance(part, History):
             self._told += len(part.records)
             self._tell(self._told)
 
 
 def _records(file: Path, wanted: bytes) -> Iterator[list[Record]]:
-    """Yield the records in all frames of a kind, frame by frame."""
     for kind, body in frames(_chunks(file), str(file)):
         if kind == wanted:
             yield list(decode_batch(body))
 
 
 def _check(staging: Path) -> None:
-    """Read all that was written once more."""
     left = [name for name in (f"{FILE}-wal", f"{ARCHIVE}-wal") if (staging / name).exists()]
     found = inspect(staging)
     if found.problems or left:

@@ -26,15 +26,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SLICE_ROWS = 512
-"""How many rows are encoded at once, at most: about a millisecond."""
+"""How many rows are encoded together, at most: about a millisecond."""
 SLICE_BYTES = 128 * 1024
 
 _encode = msgspec.msgpack.Encoder().encode
 
 
 class _Codec(NamedTuple):
-    """How the rows of a table are written and read."""
-
     key_bytes: Callable[[Any], bytes]
     key_of: Callable[[bytes], Any]
     value_bytes: Callable[[Any], bytes]
@@ -77,12 +75,11 @@ _codecs = {
 
 
 def head_bytes(head: Head) -> bytes:
-    """Return the scalars of the state as they are archived."""
     return _encode(head)
 
 
 def changes(taken: Taken) -> Iterator[Changes]:
-    """Yield what changed, in slices: of each table what is gone, then what changed, then what is new."""
+    """Yield slices of what changed: of each table what is gone, then what changed, then what is new."""
     for table in TABLES:
         yield from _changes_of(table, taken.tables[table])
 
@@ -99,7 +96,6 @@ def _changes_of(table: str, notes: Notes[Any, Any]) -> Iterator[Changes]:
 
 
 def _slices(codec: _Codec, rows: dict[Any, Any]) -> Iterator[list[tuple[bytes, bytes]]]:
-    """Yield rows as bytes, some at a time: not too many, and not too large together."""
     key_bytes, _, value_bytes, _ = codec
     some: list[tuple[bytes, bytes]] = []
     size_bytes = 0
@@ -118,19 +114,19 @@ def _slices(codec: _Codec, rows: dict[Any, Any]) -> Iterator[list[tuple[bytes, b
 
 
 def values(frozen: Frozen) -> Iterator[Values]:
-    """Yield a whole picture, as the archive has it: the head first."""
+    """Yield the whole state, as the archive has it: the head first."""
     yield from (Values(HEAD, rows) for rows in _slices(_codecs[HEAD], {HEAD: frozen.head}))
     for table in TABLES:
         yield from (Values(table, rows) for rows in _slices(_codecs[table], getattr(frozen, table)))
 
 
 def load(archived: Iterable[Values]) -> State:
-    """Make the state from all values of the archive; none make an empty one."""
+    """Return the state of all values of the archive; none make an empty one."""
     return all_steps(loading(archived))
 
 
 def loading(archived: Iterable[Values]) -> Generator[None, None, State]:
-    """Do so in steps: a large state takes seconds, and somebody may wait for a sign of life."""
+    """The same in steps: a large state takes seconds, and a shared store needs heartbeats."""
     state, head = State(), Head()
     for table, rows in _read(archived):
         if table == HEAD:
@@ -143,7 +139,6 @@ def loading(archived: Iterable[Values]) -> Generator[None, None, State]:
 
 
 def all_steps(steps: Generator[None, None, T]) -> T:
-    """Take all steps at once, and return what they lead to."""
     while True:
         try:
             next(steps)

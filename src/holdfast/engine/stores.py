@@ -1,6 +1,6 @@
-"""What commands do with a store that nodes share, without a node. Each function asks, and is done when it returns.
+"""What commands do with a store that nodes share, without a node.
 
-A store is named by its address and the schema in it. Other kinds of store would be told apart here, by their scheme.
+A store is named by its address and the schema in it. All functions raise `JournalError`.
 """
 
 from __future__ import annotations
@@ -43,32 +43,30 @@ __all__ = [
 ROUND_TRIPS = 20
 KEY_BYTES = 32
 LOOK_AT_IT = "Check that the database runs, and the address, the role and its password (PGPASSFILE, else ~/.pgpass)"
-"""What to do about a store that cannot be asked, where nobody knows better. Nodes go on asking instead."""
+"""The advice for a store that cannot be asked."""
 
 T = TypeVar("T")
 
 
 class Place(msgspec.Struct, frozen=True):
-    """A store: where it is, and by what its key is sealed."""
+    """The address of a store, and the secret that its key is sealed with."""
 
     url: str
     schema: str
     secret: bytes | None = None
     watch_seconds: float = 3.0
-    """For how long a seat is watched before it is said that nobody beats."""
+    """How long the leader's heartbeat is watched before it counts as dead."""
 
     @property
     def shown(self) -> str:
-        """Its address without a password."""
         return shown(self.url)
 
     def __repr__(self) -> str:
-        """Show no password."""
         return f"Place({self.shown!r}, {self.schema!r})"
 
 
 def named(url: str | None, environment: Mapping[str, str]) -> Place:
-    """Return the store that is named, on a command line or else in the settings. Raises `SettingsError`."""
+    """Return the store named on the command line or else in the settings. Raises `SettingsError`."""
     overrides = {} if url is None else {"store": url}
     settings = load(overrides=overrides, environment=environment, file=None).settings
     if not settings.store:
@@ -82,15 +80,12 @@ def named(url: str | None, environment: Mapping[str, str]) -> Place:
 
 
 def roster(place: Place) -> tuple[Seat, Sequence[Peer]]:
-    """Return who has the seat, and which nodes told of themselves. Raises `JournalError`."""
+    """Return who leads, and which nodes registered."""
     return _ask(place, lambda store: store.roster())
 
 
 def facts(place: Place) -> tuple[Facts, float]:
-    """Return what can be seen of a store, and how many milliseconds the way there and back takes.
-
-    Raises `JournalError`.
-    """
+    """Return the facts of a store, and the milliseconds of a round trip."""
 
     async def look(store: Operating) -> tuple[Facts, float]:
         clock = SystemClock()
@@ -103,12 +98,12 @@ def facts(place: Place) -> tuple[Facts, float]:
 
 
 def contents(place: Place, tell: Callable[[int], None]) -> Contents:
-    """Read all that a store holds, and check it; `tell` hears how far it is. Raises `JournalError`."""
+    """Read and check all that a store holds; `tell` gets the progress."""
     return _ask(place, lambda store: store.read(tell))
 
 
 def init(place: Place) -> tuple[str, bool]:
-    """Make the authority of a store; return its id, and whether it is new. Raises `JournalError`."""
+    """Make the authority of a store; return its id, and whether it is new."""
     fresh = Fresh(new_authority(), new_secret(KEY_BYTES), SystemClock().wall_ms())
     found = _ask(place, lambda store: store.init(fresh, place.secret))
     return (fresh.authority, True) if found is None else (found.authority, False)
@@ -120,12 +115,10 @@ def restored(place: Place) -> int:
 
 
 def filled(place: Place) -> AbstractAsyncContextManager[PostgresWriter]:
-    """Give an empty store to fill, for a move. Raises `JournalError`."""
     return filling(_checked(place), place.schema, place.secret, new_secret(16).hex(), SystemClock().wall_ms())
 
 
 def new_authority() -> str:
-    """Return the id of a new authority."""
     return new_secret(16).hex()
 
 

@@ -1,7 +1,6 @@
-"""The requests that wait in a queue, by ticket and by deadline. Not durable: a place outlives its request (W2).
+"""The requests that wait in a queue, by ticket and by deadline. Not durable: a ticket outlives its request (W2).
 
-A request makes its place present in the state, and only this module says so. Answers to waiters are returned, and the
-engine gives them with the batch.
+Only this module marks tickets as present. It returns the answers to waiters, and the engine gives them with the batch.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ if TYPE_CHECKING:
 
 
 BETWEEN_MS_MAX = 2_000
-"""How long a place counts as present between two requests of a client that comes back."""
+"""How long a ticket stays present between two requests of a client that comes back."""
 SPENT_MAX = 1_000
 """How many deadlines of answered requests may be kept: each keeps its request alive."""
 
 
 class Waited(msgspec.Struct, frozen=True):
-    """An outcome that came after a wait, and the duration of that wait, by the monotonic clock (W4)."""
+    """An outcome after a wait, and the duration of that wait, by the monotonic clock (W4)."""
 
     outcome: Any
     waited_ms: int
@@ -39,14 +38,14 @@ class Waited(msgspec.Struct, frozen=True):
 
 
 def after_wait(outcome: object) -> tuple[object, int]:
-    """Return an outcome and how long it was waited for, 0 if it came at once."""
+    """Return an outcome and how long it was waited for, 0 if it came immediately."""
     return (outcome.outcome, outcome.waited_ms) if isinstance(outcome, Waited) else (outcome, 0)
 
 
 def places_after(in_line: list[OwedAnswer], state: State, refused: object) -> list[OwedAnswer]:
-    """Return the answers to waiters when a batch was taken back: their places, or that it was refused.
+    """Return the answers to waiters when a batch was taken back: their tickets, or that it was refused.
 
-    `state` was read again, so everybody in it is absent; a position counts those who were present until now.
+    `state` was read again, so all are absent in it; a position counts those who were present until now.
     """
     there = [ticket_id for _, waited, _ in in_line if (ticket_id := waited.ticket_id) in state.tickets]
     for ticket_id in there:
@@ -61,8 +60,6 @@ def _instead(waited: Waited, place: Waiting | None) -> Waited | None:
 
 
 class Waiter:
-    """One request that waits at one place."""
-
     __slots__ = ("comes_back", "deadline_ms", "received_ms", "reply", "ticket_id")
 
     def __init__(self, ticket_id: str, reply: Reply, *, received_ms: int, deadline_ms: int) -> None:
@@ -71,40 +68,34 @@ class Waiter:
         self.received_ms = received_ms
         self.deadline_ms = deadline_ms
         self.comes_back = False
-        """Whether another request follows this one, if it is answered `waiting`."""
+        """Whether another request follows if this one is answered `waiting`."""
 
     def answered(self, outcome: object, turns: Turns) -> OwedAnswer:
-        """Return its answer, now that its wait is over."""
         # As of the turn, like the lease's own time, and rounded down: a client's deadline must never be late (I4).
         waited_ms = max(0, turns.began_ms - self.received_ms - 1)
         return self.reply, Waited(outcome, waited_ms, self.ticket_id), turns.now
 
 
 class Waiters:
-    """All waiting requests."""
-
     def __init__(self) -> None:
         self._by_ticket: dict[str, Waiter] = {}
         self.deadlines: list[tuple[int, int, Waiter]] = []
         """A heap; a request may have stopped waiting already."""
         self.between: OrderedDict[str, int] = OrderedDict()
-        """Places between two requests of a client that comes back, and until when they count as
-        present, soonest first.
-        """
+        """Tickets between two requests of a client, and until when they count as present, soonest first."""
         self._number = count()
 
     def __len__(self) -> int:
         return len(self._by_ticket)
 
     def wait(self, waiter: Waiter, state: State, turns: Turns) -> Iterator[OwedAnswer]:
-        """Let a request wait at its place; the one that waited there before is answered (W3)."""
+        """Let a request wait with its ticket; the one that waited with it before is answered (W3)."""
         before = self.put(waiter)
         state.arrive(waiter.ticket_id)
         if before is not None:
             yield before.answered(Waiting(waiter.ticket_id, state.position_of(waiter.ticket_id)), turns)
 
     def tell(self, notices: Iterable[Notice], state: State, turns: Turns) -> Iterator[OwedAnswer]:
-        """Answer the waiters that these notices are for."""
         for ticket_id, outcome in notices:
             waiter = self.take(ticket_id)
             if waiter is not None:
@@ -118,10 +109,10 @@ class Waiters:
     def send_away(
         self, waiters: Iterable[Waiter], state: State, turns: Turns, *, for_good: bool
     ) -> Iterator[OwedAnswer]:
-        """Answer those who stop waiting, usually because their time is over; they keep their places (W2).
+        """Answer those who stop waiting, usually because their time is over; they keep their tickets (W2).
 
-        A client that said that it comes back is present for a moment longer, or it would be overtaken whenever a
-        request ends. `for_good`: no client can come back here.
+        A client that comes back is present for a moment longer, or it would be overtaken whenever a request ends.
+        `for_good`: no client can come back here.
         """
         for waiter in waiters:
             position = state.position_of(waiter.ticket_id)
@@ -132,7 +123,6 @@ class Waiters:
             yield waiter.answered(Waiting(waiter.ticket_id, position), turns)
 
     def put(self, waiter: Waiter) -> Waiter | None:
-        """Let a request wait at its place; return the one that waited there before, if one did."""
         before = self._by_ticket.get(waiter.ticket_id)
         self.between.pop(waiter.ticket_id, None)
         self._by_ticket[waiter.ticket_id] = waiter
@@ -146,7 +136,7 @@ class Waiters:
         return self._by_ticket.pop(ticket_id, None)
 
     def drop(self, waiter: Waiter) -> bool:
-        """Remove this very request; False if it does not wait (any more)."""
+        """Remove this very request; False if it does not wait any more."""
         if not self._waits(waiter):
             return False
         del self._by_ticket[waiter.ticket_id]
@@ -163,20 +153,18 @@ class Waiters:
         return everybody
 
     def next_deadline_ms(self) -> int | None:
-        """Return the next deadline; its request may have stopped waiting already."""
         over_ms = next(iter(self.between.values()), None)
         if not self.deadlines:
             return over_ms
         return self.deadlines[0][0] if over_ms is None else min(over_ms, self.deadlines[0][0])
 
     def give_up_on_those_between(self, state: State, now_ms: int) -> None:
-        """Mark as absent the clients that said that they come back, and did not."""
+        """Mark as absent the clients that announced another request and did not send it."""
         while self.between and next(iter(self.between.values())) <= now_ms:
             ticket_id, _ = self.between.popitem(last=False)
             state.depart(ticket_id, now_ms)
 
     def overdue(self, now_ms: int) -> Iterator[Waiter]:
-        """Yield and remove the requests that have waited for as long as they wanted."""
         while self.deadlines and self.deadlines[0][0] <= now_ms:
             waiter = heapq.heappop(self.deadlines)[2]
             if self.drop(waiter):

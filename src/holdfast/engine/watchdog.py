@@ -23,8 +23,6 @@ log = logging.getLogger("holdfast.engine")
 
 
 class Watchdog:
-    """Reports calls to the disk that take long, and ends the process when one takes too long."""
-
     def __init__(self, clock: Clock, *, warn_ms: int = 1_000, end_ms: int = 30_000) -> None:
         self._clock = clock
         self._warn_ms = warn_ms
@@ -55,7 +53,6 @@ class Watchdog:
         return number
 
     def leave(self, number: int) -> None:
-        """Note that it is over."""
         self._on_their_way.pop(number, None)
 
     def _watch(self) -> None:
