@@ -14,7 +14,7 @@ from holdfast.core.answers import Answer
 from holdfast.core.events import Ended, Event, Left
 from holdfast.core.refusals import Refusal
 from holdfast.core.shares import exceeded, half_of, may
-from holdfast.core.values import LABELS_OF_LINE_BYTES_MAX, Holder, LastEnd
+from holdfast.core.values import LABELS_OF_LINE_BYTES_MAX, TOKEN_MAX, EndedSession, Holder, LastEnd
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -53,6 +53,12 @@ def refuse(refusal: Refusal) -> Decision:
 def accept(answer: Answer) -> Decision:
     """Decide that nothing has to change."""
     return Decision((), answer)
+
+
+def too_long(field: str, text: str | None, limits: Limits) -> refusals.BadField | None:
+    if text is None or len(text) <= limits.metadata_chars_max:
+        return None
+    return refusals.BadField(f"{field} has at most {limits.metadata_chars_max} characters (metadata_chars_max)")
 
 
 def recall(state: State, asked: Terms | WithKey, kind: str) -> Memo | refusals.KeyConflict | None:
@@ -145,6 +151,29 @@ def too_many_leases(
     whole = limits.leases_per_principal_max
     limit = exceeded(whole, wanted, held, bound)
     return None if limit is None else refusals.TooManyLeases(limit, limit != whole)
+
+
+def why_no_grant(state: State, terms: Terms, names: tuple[str, ...], limits: Limits) -> Refusal | None:
+    """Return why these names may not be granted: the session, the quota, the fencing counter."""
+    if terms.session is not None:
+        lacking = why_unusable(state, terms.session, terms.principal)
+        if lacking is not None:
+            return lacking
+    full = too_many_leases(state, terms, len(names), limits)
+    if full is not None:
+        return full
+    return refusals.TokensExhausted() if state.last_token + len(names) > TOKEN_MAX else None
+
+
+def why_unusable(state: State, session_id: str, principal: str) -> Refusal | None:
+    """Return why a session cannot be used, or None. Foreign and unknown look the same."""
+    session = state.sessions.get(session_id)
+    if session is not None:
+        return None if session.principal == principal else refusals.SessionUnknown()
+    ended = state.remembered.get(session_id)
+    if isinstance(ended, EndedSession) and ended.principal == principal and ended.how == "expired":
+        return refusals.SessionLapsed()
+    return refusals.SessionUnknown()
 
 
 def no_place(state: State, ticket: Ticket, limits: Limits) -> Refusal | None:

@@ -12,7 +12,6 @@ Python compares strings by code point, which is the byte order of UTF-8.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections import defaultdict
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
@@ -189,7 +188,6 @@ class Index:
         remembered: dict[str, Remembered],
     ) -> None:
         held: list[str] = []
-        counts: defaultdict[str, int] = defaultdict(int)
         for name, slot in slots.items():
             lease = slot.lease
             if slot.closed_until_ms:
@@ -197,13 +195,9 @@ class Index:
             if lease is None:
                 self.add_free(name, slot)
                 continue
-            # As `add_lease` does it, without a call for each of a million leases: nobody is served before the last.
             held.append(name)
-            counts[lease.principal] += 1
-            if lease.session is not None and lease.session in sessions:
-                self.names_by_session.setdefault(lease.session, {})[name] = lease.bound
+            self.add_lease(name, lease, sessions)
         self.held.build(held)
-        self.lease_count.update(counts)
         for session in sessions.values():
             self.add_session(session)
         for ticket in tickets.values():

@@ -21,10 +21,12 @@ from holdfast.core.decision import (
     end_of,
     recall,
     refuse,
+    too_long,
     too_many_leases,
+    why_no_grant,
+    why_unusable,
 )
 from holdfast.core.events import Granted, GrantedMany, Renewed, Reopened, Transferred
-from holdfast.core.sessions import why_unusable
 from holdfast.core.shares import exceeded, weight_of_done
 from holdfast.core.state import EMPTY
 from holdfast.core.values import (
@@ -134,8 +136,8 @@ def bad_terms(terms: Terms, wait_ms: int, limits: Limits) -> Refusal | None:
     """Return what is wrong with the values of a claim, in the wire's order."""
     if not 0 < terms.ttl_ms <= limits.ttl_ms_max:
         return refusals.BadTtl(limits.ttl_ms_max)
-    if terms.metadata is not None and len(terms.metadata) > limits.metadata_chars_max:
-        return refusals.BadField(f"metadata has at most {limits.metadata_chars_max} characters (metadata_chars_max)")
+    if terms.metadata is not None and (wrong_field := too_long("metadata", terms.metadata, limits)) is not None:
+        return wrong_field
     if terms.delay_ms and not 0 <= terms.delay_ms <= LOCK_DELAY_MS_MAX:
         return refusals.BadField(f"lock_delay_seconds is 0 to {LOCK_DELAY_MS_MAX // 1000}")
     if terms.bound and terms.session is None:
@@ -151,17 +153,26 @@ def bad_terms(terms: Terms, wait_ms: int, limits: Limits) -> Refusal | None:
 
 def _acquired_before(state: State, command: Acquire, memo: Memo, now: Moment) -> Decision:
     """Answer a retry: the same lease, the same ticket, or that it has ended. Never a new grant (C5)."""
-    if memo.kind == "left":
-        return queue.return_to(state, command, memo.made, now)
+    waiting = _waits_again(state, command, memo, now)
+    if waiting is not None:
+        return waiting
     slot = state.slots.get(command.name, EMPTY)
     lease = slot.lease
     if lease is not None and lease.lease_id == memo.made:
-        reacquired = lease.key != command.terms.key
-        return accept(Acquired(lease, state.until_of(lease), slot.last_end, slot.attempts, reacquired))
-    if memo.made in state.index.ticket_by_lease_id:
-        ticket = state.tickets[state.index.ticket_by_lease_id[memo.made]]
-        return queue.come_back(state, ticket, command.wait_ms, now)
+        return accept(_acquired_again(state, slot, lease, reacquired=lease.key != command.terms.key))
     return refuse(not_current(state, command.name, memo.made, command.terms.principal))
+
+
+def _waits_again(state: State, command: Acquire | ClaimAll, memo: Memo, now: Moment) -> Decision | None:
+    """Return the decision for a retry of a request that had to wait, and has not been granted yet."""
+    if memo.kind == "left":
+        return queue.return_to(state, command, memo.made, now)
+    ticket_id = state.index.ticket_by_lease_id.get(memo.made)
+    return None if ticket_id is None else queue.come_back(state, state.tickets[ticket_id], command.wait_ms, now)
+
+
+def _acquired_again(state: State, slot: Slot, lease: Lease, *, reacquired: bool = False) -> Acquired:
+    return Acquired(lease, state.until_of(lease), slot.last_end, slot.attempts, reacquired)
 
 
 def _is_own(lease: Lease, command: Acquire, limits: Limits) -> bool:
@@ -203,18 +214,16 @@ def _reacquire(state: State, command: Acquire, slot: Slot, lease: Lease, now: Mo
     if session is not None:
         kept = replace(kept, session=session, bound=True)
         events = (*queue.no_more_need(state, queue.ticket_for(command, state, now)), event)
-    answer = Acquired(kept, state.until_of(kept), slot.last_end, slot.attempts, reacquired=True)
-    return Decision(events, answer)
+    return Decision(events, _acquired_again(state, slot, kept, reacquired=True))
 
 
 def renew(state: State, command: Renew, now: Moment, limits: Limits) -> Decision:
     if command.ttl_ms is not None and not 0 < command.ttl_ms <= limits.ttl_ms_max:
         return refuse(refusals.BadTtl(limits.ttl_ms_max))
-    chars_max = limits.metadata_chars_max
-    if command.note is not None and len(command.note) > chars_max:
-        return refuse(refusals.BadField(f"note has at most {chars_max} characters (metadata_chars_max)"))
-    if command.metadata is not None and len(command.metadata) > chars_max:
-        return refuse(refusals.BadField(f"metadata has at most {chars_max} characters (metadata_chars_max)"))
+    if command.note is not None or command.metadata is not None:
+        wrong = too_long("note", command.note, limits) or too_long("metadata", command.metadata, limits)
+        if wrong is not None:
+            return refuse(wrong)
     lease = _held_by_caller(state, command) if command.run is None else _held_by_run(state, command, limits)
     if not isinstance(lease, Lease):
         return refuse(lease)
@@ -232,10 +241,8 @@ def renew(state: State, command: Renew, now: Moment, limits: Limits) -> Decision
 
 def release(state: State, command: Release, now: Moment, limits: Limits) -> Decision:
     """End the lease; finished work may be remembered, and answers all waiters (L5)."""
-    if command.result is not None and len(command.result) > limits.metadata_chars_max:
-        return refuse(
-            refusals.BadField(f"result has at most {limits.metadata_chars_max} characters (metadata_chars_max)")
-        )
+    if command.result is not None and (wrong := too_long("result", command.result, limits)) is not None:
+        return refuse(wrong)
     if not 0 <= command.remember_ms <= REMEMBER_MS_MAX:
         return refuse(refusals.BadField(f"remember_seconds is 0 to {REMEMBER_MS_MAX // 1000}"))
     memo = recall(state, command, "release")
@@ -299,7 +306,10 @@ def transfer(state: State, command: Transfer, now: Moment, limits: Limits) -> De
     memo = recall(state, command, "transfer")
     if memo is not None:
         return _transferred_before(state, command, memo) if isinstance(memo, Memo) else refuse(memo)
-    lease = _to_hand_over(state, command)
+    if command.lease_id is None:  # an operator's
+        lease: Lease | Refusal = state.lease_of(command.name) or refusals.NotHeld()
+    else:
+        lease = _held_by_caller(state, command)
     if not isinstance(lease, Lease):
         return refuse(lease)
     if state.last_token >= TOKEN_MAX:
@@ -312,13 +322,6 @@ def transfer(state: State, command: Transfer, now: Moment, limits: Limits) -> De
     end = end_by_transfer(event, lease, now)
     attempts = state.slots[command.name].attempts
     return Decision((event,), Acquired(new, state.until_of(new), end, attempts))
-
-
-def _to_hand_over(state: State, command: Transfer) -> Lease | Refusal:
-    """Return the live lease if it is the caller's own, or the caller is an operator; else why not."""
-    if command.lease_id is not None:
-        return _held_by_caller(state, command)
-    return state.lease_of(command.name) or refusals.NotHeld()
 
 
 def _handed_over(state: State, command: Transfer, lease: Lease, now: Moment) -> Lease:
@@ -351,7 +354,7 @@ def _transferred_before(state: State, command: Transfer, memo: Memo) -> Decision
         return accept(HandedOver())
     slot = state.slots.get(command.name, EMPTY)
     if slot.lease is not None and slot.lease.lease_id == memo.made:
-        return accept(Acquired(slot.lease, state.until_of(slot.lease), slot.last_end, slot.attempts))
+        return accept(_acquired_again(state, slot, slot.lease))
     return refuse(not_current(state, command.name, memo.made, command.principal))
 
 
@@ -514,16 +517,7 @@ def _lacking(state: State, command: ClaimAny | ClaimAll, limits: Limits, wanted:
     terms = command.terms
     if not may_touch(terms, terms.principal, command.as_session):
         return refusals.SessionUnknown()
-    if terms.session is not None:
-        lacking = why_unusable(state, terms.session, terms.principal)
-        if lacking is not None:
-            return lacking
-    full = too_many_leases(state, terms, wanted, limits)
-    if full is not None:
-        return full
-    if state.last_token + wanted > TOKEN_MAX:
-        return refusals.TokensExhausted()
-    return None
+    return why_no_grant(state, terms, command.names[:wanted], limits)
 
 
 def _obstacle(
@@ -551,8 +545,7 @@ def _any_before(state: State, command: ClaimAny, memo: Memo) -> Decision:
     for name in command.names:
         slot = state.slots.get(name, EMPTY)
         if slot.lease is not None and slot.lease.lease_id == memo.made:
-            claim = Acquired(slot.lease, state.until_of(slot.lease), slot.last_end, slot.attempts)
-            return accept(AcquiredMany(((name, claim),)))
+            return accept(AcquiredMany(((name, _acquired_again(state, slot, slot.lease)),)))
     ended = state.remembered.get(memo.made)
     if isinstance(ended, EndedLease) and ended.principal == command.terms.principal:
         return refuse(refusals.NotCurrent(state.lease_of(ended.name) is not None, ended))
@@ -561,18 +554,16 @@ def _any_before(state: State, command: ClaimAny, memo: Memo) -> Decision:
 
 def _all_before(state: State, command: ClaimAll, memo: Memo, now: Moment) -> Decision:
     """Answer a retry: every lease it made, its ticket, or the one that has ended."""
-    if memo.kind == "left":
-        return queue.return_to(state, command, memo.made, now)
-    if memo.made in state.index.ticket_by_lease_id:
-        ticket = state.tickets[state.index.ticket_by_lease_id[memo.made]]
-        return queue.come_back(state, ticket, command.wait_ms, now)
+    waiting = _waits_again(state, command, memo, now)
+    if waiting is not None:
+        return waiting
     claims: list[tuple[str, Acquired]] = []
     for name in command.names:
         slot = state.slots.get(name, EMPTY)
         lease = slot.lease
         if lease is None or lease.key != command.terms.key or lease.principal != command.terms.principal:
             return refuse(refusals.NotCurrent(lease is not None, _ended_before(state, name, memo)))
-        claims.append((name, Acquired(lease, state.until_of(lease), slot.last_end, slot.attempts)))
+        claims.append((name, _acquired_again(state, slot, lease)))
     return accept(AcquiredMany(tuple(claims)))
 
 

@@ -1,14 +1,13 @@
-"""The wait queue of a name: joining it, coming back to it, and whose turn it is (W1–W5, M2).
+"""The wait queue of a name: joining it, coming back to it, and who is granted next (W1–W5, M2).
 
-A ticket is one place. It is in the queue of every name it wants:
+A ticket is in the queue of every name it wants:
 
     name     its queue         t1 wants a and b, t2 wants c, t3 wants b and c.
     a        t1                t1 joined first, t3 last. If b and c are free and a is held,
     b        t1 t3             t1 cannot be served and is passed over; t2 is served, since it
     c        t2 t3             joined before t3; then t3 waits for c.
 
-A ticket is served completely or passed over, and of all that can be served the one that joined first is served first
-(I12).
+A ticket is served completely or passed over, and of all that can be served the first to join is served first (I12).
 
     join ──► present ──────────────► served: a lease for every name it wants
                ▲  │                  refused: checked again at its turn, and no longer allowed (W5), or too tangled
@@ -16,15 +15,15 @@ A ticket is served completely or passed over, and of all that can be served the 
                │  ▼
               absent ──── 60 s ────► gone
 
-A place is present while a request waits at it. An absent one keeps its order and blocks nobody: it is passed over until
-its holder comes back, with the ticket or with the same idempotency key.
+A ticket is present while a request waits with it. An absent one keeps its order and is passed over, until its holder
+comes back with the ticket or with the same idempotency key.
 
 **The invariant.** *After settling, no free name has a present waiter that could be served.* Settling comes before every
 decision (T3) and after every decision that touched a queue. So when `leases.acquire` finds a name free, every waiter in
 its queue is absent or lacks another name. That is why a plain claim never overtakes (W1) although it does not look at
 the queue. `test_no_free_name_has_a_waiter_that_could_be_served` checks it.
 
-**Whose turn it is.** The cost depends on what changed, not on how many wait for how much.
+**Who is next.** The cost depends on what changed, not on how many wait for how much.
 
 - *A name opens* (it was released, or its delay is over): of those who want it alone, the first becomes a candidate.
   Each ticket of several names in its queue lacks one name less, and becomes a candidate when it lacks none.
@@ -33,13 +32,12 @@ the queue. `test_no_free_name_has_a_waiter_that_could_be_served` checks it.
 - *A ticket leaves*: if it wanted one name and that is open, the next who wants that name alone becomes a candidate.
 
 So everybody who could be served is a candidate, except those behind another waiter for a single name. The candidates
-are a heap in the order of joining. `next_turn` takes the first, checks that it still lacks nothing, and serves it. A
-candidate that lost a name meanwhile is dropped, and becomes one again when that name opens.
+are a heap in the order of joining. `next_turn` serves the first that still lacks nothing and drops those that do; a
+dropped one becomes a candidate again when its name opens.
 
-**A cycle at a handover.** A wait that would close a cycle is refused when it joins or comes back. A grant or a transfer
-can close one too, when the new holder waits elsewhere: `circle_at_handover` finds the wait that closes it. Everything
-that is settled together has one budget for these searches. When it is spent, a new holder's own waits are ended
-instead, so that nobody is held up through it.
+**A cycle at a handover.** A grant or a transfer can close a cycle when the new holder waits elsewhere:
+`circle_at_handover` finds the wait that closes it. Everything that is settled together has one budget for these
+searches. When it is spent, a new holder's own waits are ended instead, so that nobody is held up through it.
 """
 
 from __future__ import annotations
@@ -52,13 +50,12 @@ from msgspec.structs import replace
 from holdfast.core import refusals
 from holdfast.core.answers import Acquired, AcquiredMany, MustWait, Withdrawn
 from holdfast.core.deadlock import closing_waits, find_circle
-from holdfast.core.decision import Decision, Due, left, no_place, refuse, too_many_leases
+from holdfast.core.decision import Decision, Due, left, no_place, refuse, why_no_grant
 from holdfast.core.events import Granted, GrantedMany, Joined, TakenOver
 from holdfast.core.names import has_dot_segment, looks_blank
-from holdfast.core.sessions import why_unusable
 from holdfast.core.state import EMPTY
 from holdfast.core.timers import EDGES_FOR_A_NAME, EDGES_MAX
-from holdfast.core.values import TOKEN_MAX, Ticket, holder_of_lease, holder_of_ticket, lease_from, may_touch
+from holdfast.core.values import Ticket, holder_of_lease, holder_of_ticket, lease_from, may_touch
 
 if TYPE_CHECKING:
     from holdfast.core.answers import Answer
@@ -173,7 +170,7 @@ def _grant(state: State, ticket: Ticket, now: Moment, limits: Limits) -> Due:
     if refusal is not None:
         return Due(left(ticket, "refused"), ((ticket.ticket_id, refusal),))
     grants, claims = grant_each(state, ticket, now)
-    answer: Answer = claims[0][1] if len(claims) == 1 and not ticket_is_many(ticket) else AcquiredMany(claims)
+    answer: Answer = claims[0][1] if len(claims) == 1 else AcquiredMany(claims)
     event: Granted | GrantedMany
     if len(grants) == 1:
         event = Granted(grants[0].name, grants[0].lease, ticket.terms.fingerprint, ticket.ticket_id)
@@ -184,21 +181,12 @@ def _grant(state: State, ticket: Ticket, now: Moment, limits: Limits) -> Due:
 
 def _lacking(state: State, ticket: Ticket, now: Moment, limits: Limits) -> Refusal | None:
     """Return why a waiter may not have what it waited for (W5)."""
-    unreadable = unreadable_name(ticket.names)
-    if unreadable is not None:
-        return unreadable
     terms = ticket.terms
-    if terms.session is not None:
-        lacking = why_unusable(state, terms.session, terms.principal)
-        if lacking is not None:
-            return lacking
-    full = too_many_leases(state, terms, len(ticket.names), limits)
-    if full is not None:
-        return full
+    refusal = unreadable_name(ticket.names) or why_no_grant(state, terms, ticket.names, limits)
+    if refusal is not None:
+        return refusal
     if ticket.token_in_journal and not _may_claim(state.tokens.get(terms.principal), ticket.names, now.wall_ms):
         return refusals.NotAllowedAnyMore()
-    if state.last_token + len(ticket.names) > TOKEN_MAX:
-        return refusals.TokensExhausted()
     return None
 
 
@@ -218,10 +206,6 @@ def _may_claim(token: AccessToken | None, names: tuple[str, ...], wall_ms: int) 
         return False
     prefix = token.prefix
     return prefix is None or all(name.startswith(prefix) and not has_dot_segment(name) for name in names)
-
-
-def ticket_is_many(ticket: Ticket) -> bool:
-    return len(ticket.names) > 1
 
 
 def grant_each(

@@ -8,36 +8,23 @@ from msgspec.structs import replace
 
 from holdfast.core import refusals
 from holdfast.core.answers import SessionOpen, SessionOver
-from holdfast.core.decision import Decision, accept, end_of, left, recall, refuse
+from holdfast.core.decision import Decision, accept, end_of, left, recall, refuse, too_long, why_unusable
 from holdfast.core.events import Ended, Left, Renewed, SessionEnded, SessionKept, SessionOpened, SessionRenewed
-from holdfast.core.values import SESSION_NAME_CHARS_MAX, SESSION_TTL_MS_MIN, EndedSession, Memo, Session
+from holdfast.core.values import SESSION_NAME_CHARS_MAX, SESSION_TTL_MS_MIN, Memo, Session
 
 if TYPE_CHECKING:
     from holdfast.core.commands import EndSession, KeepSession, OpenSession, RenewSession
-    from holdfast.core.refusals import Refusal
     from holdfast.core.state import State
     from holdfast.core.values import Limits, Moment
 
 
-def why_unusable(state: State, session_id: str, principal: str) -> Refusal | None:
-    """Return why a session cannot be used, or None. Foreign and unknown look the same."""
-    session = state.sessions.get(session_id)
-    if session is not None:
-        return None if session.principal == principal else refusals.SessionUnknown()
-    ended = state.remembered.get(session_id)
-    if isinstance(ended, EndedSession) and ended.principal == principal and ended.how == "expired":
-        return refusals.SessionLapsed()
-    return refusals.SessionUnknown()
-
-
 def open_(state: State, command: OpenSession, now: Moment, limits: Limits) -> Decision:
     """Open a session; its ttl is clamped, never refused (S1)."""
-    for field, text, chars_max, setting in (
-        ("name", command.name, SESSION_NAME_CHARS_MAX, ""),
-        ("metadata", command.metadata, limits.metadata_chars_max, " (metadata_chars_max)"),
-    ):
-        if text is not None and len(text) > chars_max:
-            return refuse(refusals.BadField(f"{field} has at most {chars_max} characters{setting}"))
+    if command.name is not None and len(command.name) > SESSION_NAME_CHARS_MAX:
+        return refuse(refusals.BadField(f"name has at most {SESSION_NAME_CHARS_MAX} characters"))
+    wrong = too_long("metadata", command.metadata, limits)
+    if wrong is not None:
+        return refuse(wrong)
     memo = recall(state, command, "session")
     if memo is not None:
         return _opened_before(state, command, memo) if isinstance(memo, Memo) else refuse(memo)

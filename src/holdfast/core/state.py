@@ -213,7 +213,9 @@ class State:
 
     def next_alarm_ms(self) -> int | None:
         """Return the earliest instant at which something may fall due; maybe too early, never late."""
-        dues = self.agenda.next_alarms_ms()
+        agenda = self.agenda
+        heaps = (agenda.lease_alarms.earlier(), agenda.session_alarms.earlier(), agenda.opening_alarms)
+        dues = [alarms[0][0] for alarms in heaps if alarms]
         if self.presence.absent_since:
             dues.append(next(iter(self.presence.absent_since.values())) + ABSENT_MS_MAX)
         return min(dues, default=None)
@@ -303,16 +305,7 @@ class State:
 
     def freeze(self) -> Frozen:
         """Return shallow copies of all tables. For tests and offline work."""
-        return Frozen(
-            self.head,
-            self.slots.copy(),
-            self.sessions.copy(),
-            self.remembered.copy(),
-            self.memos.copy(),
-            self.tokens.copy(),
-            self.tickets.copy(),
-            self.last_used.copy(),
-        )
+        return Frozen(self.head, *(self.table(name).copy() for name in TABLES))
 
     @classmethod
     def thaw(cls, frozen: Frozen) -> State:

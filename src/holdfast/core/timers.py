@@ -133,17 +133,17 @@ class Agenda:
         self.done_alarms.fill(dones)
         self.session_alarms.fill([(session.until_ms, session.session_id) for session in sessions.values()])
 
-    def next_alarms_ms(self) -> list[int]:
-        heaps = (self.lease_alarms.earlier(), self.session_alarms.earlier(), self.opening_alarms)
-        return [alarms[0][0] for alarms in heaps if alarms]
-
     def tidy_lease_alarms(self, slots: dict[str, Slot], live: int) -> None:
         alarms = self.lease_alarms
         if alarms.aside or len(alarms.heap) > 2 * live + ALARMS_SPARE:
             alarms.sift(live, lambda alarm: _alarm_of_lease(slots, alarm))
 
     def tidy_done_alarms(self, slots: dict[str, Slot], done: int) -> None:
-        self.done_alarms.sift(done, lambda alarm: _alarm_of_done(slots, alarm))
+        def renew(alarm: tuple[int, str]) -> tuple[int, str] | None:
+            slot = slots.get(alarm[1])
+            return alarm if slot is not None and slot.done is not None and slot.done.until_ms == alarm[0] else None
+
+        self.done_alarms.sift(done, renew)
 
     def tidy_session_alarms(self, sessions: dict[str, Session]) -> None:
         self.session_alarms.sift(len(sessions), lambda alarm: alarm if alarm[1] in sessions else None)
@@ -156,8 +156,3 @@ def _alarm_of_lease(slots: dict[str, Slot], alarm: tuple[int, int, str]) -> tupl
     if slot is None or slot.lease is None or slot.lease.token != token:
         return None
     return (slot.lease.until_ms, token, name)
-
-
-def _alarm_of_done(slots: dict[str, Slot], alarm: tuple[int, str]) -> tuple[int, str] | None:
-    slot = slots.get(alarm[1])
-    return alarm if slot is not None and slot.done is not None and slot.done.until_ms == alarm[0] else None

@@ -25,11 +25,8 @@ from holdfast.core.shares import half_of
 from holdfast.core.values import AccessToken, Memo
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from holdfast.core.answers import Answer
     from holdfast.core.commands import CreateToken, NoteUses, RevokeToken, RotateToken
-    from holdfast.core.events import Left
     from holdfast.core.state import State
     from holdfast.core.values import Limits, Moment
 
@@ -46,16 +43,7 @@ def create(state: State, command: CreateToken, now: Moment, limits: Limits) -> D
         crowded = state.index.crowded_prefix(command.within, half_of(limits.tokens_max))
         if crowded is not None:
             return refuse(_too_many_within(crowded, limits))
-    token = AccessToken(
-        command.name,
-        command.digest,
-        command.scopes,
-        command.prefix,
-        command.expires_wall_ms,
-        now.wall_ms,
-        command.principal,
-        command.salt,
-    )
+    token = _token(command, command.scopes, command.prefix, command.expires_wall_ms, now)
     return Decision((TokenCreated(token, command.key, command.fingerprint),), TokenMade(token))
 
 
@@ -91,54 +79,46 @@ def rotate(state: State, command: RotateToken, now: Moment) -> Decision:
     before = state.tokens.get(command.name)
     if before is None:
         return refuse(refusals.TokenUnknown())
-    token = AccessToken(
-        command.name,
-        command.digest,
-        before.scopes,
-        before.prefix,
-        _lifetime_from(now, before) if command.keep_lifetime else command.expires_wall_ms,
-        now.wall_ms,
-        command.principal,
-        command.salt,
-    )
+    expires_wall_ms = command.expires_wall_ms
+    if command.keep_lifetime and before.expires_wall_ms is not None:
+        expires_wall_ms = now.wall_ms + before.expires_wall_ms - before.made_wall_ms
+    elif command.keep_lifetime:
+        expires_wall_ms = None
+    token = _token(command, before.scopes, before.prefix, expires_wall_ms, now)
     return _end(state, command, now, token, TokenMade(token))
 
 
-def _lifetime_from(now: Moment, before: AccessToken) -> int | None:
-    """Return the expiry of a token that lives as long as the one before was to live."""
-    return None if before.expires_wall_ms is None else now.wall_ms + before.expires_wall_ms - before.made_wall_ms
+def _token(
+    command: CreateToken | RotateToken,
+    scopes: tuple[str, ...],
+    prefix: str | None,
+    expires_wall_ms: int | None,
+    now: Moment,
+) -> AccessToken:
+    name, digest, maker, salt = command.name, command.digest, command.principal, command.salt
+    return AccessToken(name, digest, scopes, prefix, expires_wall_ms, now.wall_ms, maker, salt)
 
 
 def _end(
     state: State, command: RevokeToken | RotateToken, now: Moment, successor: AccessToken | None, answer: Answer
 ) -> Decision:
     """End a token with what is its own, in one record, and answer all who wait with it."""
-    name, keeps = command.name, command.keep_sessions
-    waiting = tuple(state.index.tickets_by_principal.get(name, ()))
-    event = TokenEnded(
-        name,
-        command.principal,
-        () if keeps else tuple(_ends_of_sessions(state, name, now.ms, command.principal)),
-        tuple(_ends_of_plain_places(state, waiting)),
-        keeps,
-        successor,
-        command.key,
-        command.fingerprint,
-    )
-    return Decision((event,), answer, tuple((each, refusals.NotAllowedAnyMore()) for each in waiting))
-
-
-def _ends_of_sessions(state: State, principal: str, now_ms: int, by: str) -> Iterator[SessionEnded]:
-    for session_id in state.index.sessions_by_principal.get(principal, ()):
-        leases = ends_with(state, session_id, now_ms, by)
-        yield SessionEnded(session_id, "revoked", leases, by, left=places_in(state, session_id), principal=principal)
-
-
-def _ends_of_plain_places(state: State, tickets: tuple[str, ...]) -> Iterator[Left]:
-    for ticket_id in tickets:
-        ticket = state.tickets[ticket_id]
-        if not ticket.terms.bound:
-            yield left(ticket, "token_ended")
+    name, by, keeps = command.name, command.principal, command.keep_sessions
+    tickets = [state.tickets[each] for each in state.index.tickets_by_principal.get(name, ())]
+    sessions = [
+        SessionEnded(
+            session_id,
+            "revoked",
+            ends_with(state, session_id, now.ms, by),
+            by,
+            left=places_in(state, session_id),
+            principal=name,
+        )
+        for session_id in (() if keeps else state.index.sessions_by_principal.get(name, ()))
+    ]
+    unbound = tuple(left(ticket, "token_ended") for ticket in tickets if not ticket.terms.bound)
+    event = TokenEnded(name, by, tuple(sessions), unbound, keeps, successor, command.key, command.fingerprint)
+    return Decision((event,), answer, tuple((each.ticket_id, refusals.NotAllowedAnyMore()) for each in tickets))
 
 
 def note_uses(state: State, command: NoteUses) -> Decision:
