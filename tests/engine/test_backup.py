@@ -20,7 +20,7 @@ from holdfast.core.values import TOKEN_MAX
 from holdfast.engine import backup as backups
 from holdfast.engine.backup import BackupWriter, backup_of_directory
 from holdfast.engine.engine import Engine
-from holdfast.engine.jump import JUMP, JUMP_PER_MS
+from holdfast.engine.recovery import JUMP, JUMP_PER_MS
 from holdfast.engine.restore import Contents, look_into, restore, start_after
 from holdfast.journal.archive.file import FILE as ARCHIVE
 from holdfast.journal.base import HistoryQuery, JournalError, JournalLostError, JournalUnavailableError

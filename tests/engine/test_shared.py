@@ -14,7 +14,7 @@ from holdfast.engine.archiving import Archiving
 from holdfast.engine.backup import BackupWriter, backup
 from holdfast.engine.engine import LAST_ANSWERS_SECONDS, Engine
 from holdfast.engine.feed import EVERYTHING
-from holdfast.engine.jump import JUMP, JUMP_PER_MS, UNKNOWN_MS
+from holdfast.engine.recovery import JUMP, JUMP_PER_MS, UNKNOWN_MS
 from holdfast.engine.replies import NotLeader
 from holdfast.engine.waiters import after_wait
 from holdfast.journal.base import DeposedError, JournalError, JournalUnavailableError, Keeping, OutcomeUnknownError

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.engine.jump import JUMP
+from holdfast.engine.recovery import JUMP
 from holdfast.engine.restore import look_into, restore, start_after
 from holdfast.server.access.secrets import KEY_FILE
 from tests.support import callers

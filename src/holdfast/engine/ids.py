@@ -23,10 +23,6 @@ _VARIANT = bytes.maketrans(b"0123456789abcdef", b"89ab" * 4)
 _IDENTITY_BYTES = 7
 """SQLite's integers have eight bytes and a sign."""
 
-_ids: list[str] = []
-# A forked child draws its own: two processes must never hand out the same ids. An empty list has no more to give.
-os.register_at_fork(after_in_child=_ids.clear)
-
 
 def _made(pattern: str) -> list[str]:
     """Return a block of ids: `x` is any digit, `y` the variant of a UUID, all else is literal."""
@@ -39,21 +35,22 @@ def _made(pattern: str) -> list[str]:
     return made[:-1].decode().split("\n")
 
 
-def _blocks_of_ids() -> Iterator[list[str]]:
-    while True:
-        _ids[:] = _made(_UUID)
-        yield _ids
+def _endless(pattern: str) -> Callable[[], str]:
+    block: list[str] = []
+    # A forked child draws its own: two processes must never hand out the same ids. An empty list has no more to give.
+    os.register_at_fork(after_in_child=block.clear)
+
+    def blocks() -> Iterator[list[str]]:
+        while True:
+            block[:] = _made(pattern)
+            yield block
+
+    return chain.from_iterable(blocks()).__next__
 
 
-def _blocks_of_request_ids() -> Iterator[list[str]]:
-    while True:
-        yield _made(_REQUEST_ID)
-
-
-new_uuid: Callable[[], str] = chain.from_iterable(_blocks_of_ids()).__next__
-
-new_request_id: Callable[[], str] = chain.from_iterable(_blocks_of_request_ids()).__next__
-"""`req_` and 32 hexadecimal digits. It guards nothing."""
+new_uuid = _endless(_UUID)
+new_request_id = _endless(_REQUEST_ID)
+"""It guards nothing."""
 
 
 def new_secret(size: int) -> bytes:

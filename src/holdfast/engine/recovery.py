@@ -9,7 +9,7 @@ memory and in no journal, so the memory is thrown away. No `Opened` is written t
 a later one (N-17). `Opened` has that time, so it never goes back behind it.
 
 **A store that may have lost records** (`must_jump`) may have lost grants that were answered. So `Restored` comes first,
-in the same append, and the next fencing token is greater than any that was given out (C6). `jump` has the arithmetic.
+in the same append, and the next fencing token is greater than any that was given out (C6).
 
 A record that does not fit the records before it means that the journal is damaged or had two writers: the start is
 refused, and nothing is changed.
@@ -25,10 +25,10 @@ import msgspec
 
 from holdfast.core.events import Event, Opened, Record, Restored
 from holdfast.core.evolve import event_fits, evolve
+from holdfast.core.values import TOKEN_MAX
 from holdfast.engine import snapshot
-from holdfast.engine.jump import jumped
 from holdfast.engine.snapshot import all_steps
-from holdfast.journal.base import RESTORE, HistoryQuery, JournalDamagedError
+from holdfast.journal.base import RESTORE, HistoryQuery, JournalDamagedError, JournalError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Iterable
@@ -44,6 +44,12 @@ BEAT_MS = 400
 """About how often a shared store gets a heartbeat while it is read: others take over from a silent leader."""
 
 log = logging.getLogger("holdfast.engine")
+
+
+JUMP = 2**32
+JUMP_PER_MS = 1_024
+UNKNOWN_MS = 366 * 86_400_000
+"""Assumed where nothing tells: no history is kept, and all records are archived."""
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -121,7 +127,10 @@ async def _restored(
     if last_wall_ms is None:
         newest = (await journal.history(HistoryQuery(limit=1))).records
         last_wall_ms = newest[0].wall_ms if newest else None
-    last_token = jumped(state.last_token, since_wall_ms=last_wall_ms, wall_ms=clock.wall_ms())
+    last_token = state.last_token + jump_since(last_wall_ms, clock.wall_ms())
+    if last_token >= TOKEN_MAX:
+        problem = f"the store lost records, and fencing tokens would go on after {last_token}; {TOKEN_MAX} is the last"
+        raise JournalError(problem, "Check that the clock of this machine is right")
     log.log(
         logging.WARNING if why else logging.ERROR,
         "%s. The last record is %d, and fencing tokens go on after %d, beyond all that were given out",
@@ -154,6 +163,22 @@ def _span(passed_ms: int) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.1f} {unit}"
     return f"{seconds:.1f} s"
+
+
+def jump_since(since_wall_ms: int | None, wall_ms: int) -> int:
+    """Return how far a counter jumps that nobody knows the last value of, only that it was known at `since_wall_ms`.
+
+    By 2^32, and by 1,024 more for each millisecond since:
+
+        the backup has token 41     tokens 42 … 900 are lost     restored ten minutes later: 41 + 2^32 + 600,000 × 1,024
+        ────●───────────────────────────────────●──────────────────────●────────────────────────────────────────────►
+
+    No server gives out a million tokens in a second. So the jump ends beyond all that were given out, also if the same
+    backup is restored twice: the first restored server gave out less than the time in between is worth. Wall clocks may
+    be wrong by an hour for that: a million a second make 2^32 in 71 minutes.
+    """
+    passed_ms = UNKNOWN_MS if since_wall_ms is None else max(0, wall_ms - since_wall_ms)
+    return JUMP + JUMP_PER_MS * passed_ms
 
 
 class Replayed(msgspec.Struct, frozen=True):

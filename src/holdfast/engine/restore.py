@@ -1,7 +1,7 @@
 """Restoring: a data directory made of a backup.
 
-It goes back in time, and nobody knows what was given out since. So both counters jump (`jump` says how far): that of
-fencing tokens (C6) and that of records. `beyond` is a larger token that somebody knows of.
+It goes back in time, and nobody knows what was given out since. So both counters jump, by `jump_since`: that of fencing
+tokens (C6) and that of records. `beyond` is a larger token that somebody knows of.
 
 The number of records jumps too, so that a reader of `/events` who saw a lost record is told to start over: that number
 is none of the new ones. Authority time goes on where the backup has it: leases have the time left that they had then.
@@ -26,8 +26,7 @@ from holdfast.core.state import Frozen, State
 from holdfast.core.values import TOKEN_MAX
 from holdfast.engine import snapshot
 from holdfast.engine.ids import new_identity
-from holdfast.engine.jump import jump_since
-from holdfast.engine.recovery import replay
+from holdfast.engine.recovery import jump_since, replay
 from holdfast.journal import mark
 from holdfast.journal.archive.file import FILE as ARCHIVE
 from holdfast.journal.backup import ANOTHER, KEY, RECORDS, ROWS, TAIL, About, BackupReader, Totals, frames, values_in

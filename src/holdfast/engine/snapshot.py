@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
 
     from holdfast.core.state import Notes, Taken
-    from holdfast.core.values import Ticket
     from holdfast.journal.base import Part, Snapshot, StoreWriter
 
 T = TypeVar("T")
@@ -43,25 +42,18 @@ def _reads(type_: Any) -> Callable[[bytes], Any]:  # noqa: ANN401 - any type of 
     return msgspec.msgpack.Decoder(type_).decode
 
 
-def _ticket_bytes(ticket: Ticket) -> bytes:
-    return _encode(ticket_row(ticket))
-
-
 _ticket_row_of = _reads(TicketRow)
-
-
-def _ticket_of(data: bytes) -> Ticket:
-    return ticket_of(_ticket_row_of(data))
-
-
+_types = {
+    HEAD: Head,
+    "slots": Slot,
+    "sessions": Session,
+    "remembered": Remembered,
+    "memos": Memo,
+    "tokens": AccessToken,
+}
 _values: dict[str, tuple[Callable[[Any], bytes], Callable[[bytes], Any]]] = {
-    HEAD: (_encode, _reads(Head)),
-    "slots": (_encode, _reads(Slot)),
-    "sessions": (_encode, _reads(Session)),
-    "remembered": (_encode, _reads(Remembered)),
-    "memos": (_encode, _reads(Memo)),
-    "tokens": (_encode, _reads(AccessToken)),
-    "tickets": (_ticket_bytes, _ticket_of),
+    **{table: (_encode, _reads(type_)) for table, type_ in _types.items()},
+    "tickets": (lambda ticket: _encode(ticket_row(ticket)), lambda data: ticket_of(_ticket_row_of(data))),
     "last_used": (_encode, _reads(int)),
 }
 _pair_of = _reads(tuple[str, str])

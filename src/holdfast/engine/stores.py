@@ -15,7 +15,7 @@ from holdfast.engine.clock import SystemClock
 from holdfast.engine.ids import new_secret
 from holdfast.errors import SettingsError
 from holdfast.journal.base import JournalError, JournalUnavailableError
-from holdfast.journal.postgres.admin import Contents, Facts, Operating, filling
+from holdfast.journal.postgres.admin import Operating, filling
 from holdfast.journal.postgres.leadership import Fresh
 from holdfast.settings import load
 from holdfast.settings.addresses import ESCAPES, is_torn, shown
@@ -25,20 +25,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from holdfast.journal.base import Peer, Seat
-    from holdfast.journal.postgres.admin import PostgresWriter
-
-__all__ = [
-    "Contents",
-    "Facts",
-    "Place",
-    "contents",
-    "facts",
-    "filled",
-    "init",
-    "new_authority",
-    "restored",
-    "roster",
-]
+    from holdfast.journal.postgres.admin import Contents, Facts, PostgresWriter
 
 ROUND_TRIPS = 20
 KEY_BYTES = 32
@@ -104,7 +91,7 @@ def contents(place: Place, tell: Callable[[int], None]) -> Contents:
 
 def init(place: Place) -> tuple[str, bool]:
     """Make the authority of a store; return its id, and whether it is new."""
-    fresh = Fresh(new_authority(), new_secret(KEY_BYTES), SystemClock().wall_ms())
+    fresh = Fresh(new_secret(16).hex(), new_secret(KEY_BYTES), SystemClock().wall_ms())
     found = _ask(place, lambda store: store.init(fresh, place.secret))
     return (fresh.authority, True) if found is None else (found.authority, False)
 
@@ -116,10 +103,6 @@ def restored(place: Place) -> int:
 
 def filled(place: Place) -> AbstractAsyncContextManager[PostgresWriter]:
     return filling(_checked(place), place.schema, place.secret, new_secret(16).hex(), SystemClock().wall_ms())
-
-
-def new_authority() -> str:
-    return new_secret(16).hex()
 
 
 def _ask(place: Place, what: Callable[[Operating], Awaitable[T]]) -> T:

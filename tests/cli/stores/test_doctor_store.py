@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from holdfast.cli.operators import doctor
-from holdfast.engine.stores import Facts, Place
+from holdfast.engine.stores import Place
 from holdfast.journal.base import Peer, Seat
-from holdfast.journal.postgres.admin import Replica
+from holdfast.journal.postgres.admin import Facts, Replica
 from holdfast.journal.postgres.connection import Marks, Server
 from tests.cli.stores.conftest import Ask, Leader, leading
 from tests.contract.tools import archived, grant

@@ -33,7 +33,8 @@ from holdfast.privatefiles import FOR_OTHERS, ROOT, NotOursError, check_file, ho
 
 if TYPE_CHECKING:
     from holdfast.cli.operators.probe import Answer, Probe
-    from holdfast.engine.stores import Facts, Place
+    from holdfast.engine.stores import Place
+    from holdfast.journal.postgres.admin import Facts
 
 OK = 200
 ANSWER_SECONDS = 6.0

@@ -41,7 +41,7 @@ def move(*, directory: Path, to: str | None) -> int:
     """
     import asyncio
 
-    from holdfast.engine import stores
+    from holdfast.engine import ids, stores
     from holdfast.engine.moving import move as write
     from holdfast.journal.base import JournalError
     from holdfast.journal.failpoints import arm
@@ -60,7 +60,7 @@ def move(*, directory: Path, to: str | None) -> int:
                 schema=place.schema,
                 key=key,
                 witnesses=(KEY_FILE,),
-                authority=stores.new_authority(),
+                authority=ids.new_secret(16).hex(),
                 wall_ms=times.wall_ms(times.now()),
                 tell=lambda text: output.progress(f"{text} …"),
             )
