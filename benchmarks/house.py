@@ -144,7 +144,7 @@ async def house_with(kind: str, count: int, folder: Path) -> AsyncIterator[House
     await journal.open()
     for batch in others.batches(kind, count):
         await journal.append(batch)
-    limits = Limits(retry_keys_max=MANY, ended_names_max=MANY, retry_bytes_max=NEVER, ended_bytes_max=NEVER)
+    limits = Limits(retry_bytes_max=NEVER, ended_bytes_max=NEVER)
     clock = ManualClock(monotonic_ms=1_000_000)
     engine = Engine(journal, limits, clock=clock, version="benchmark", archiving=NO_SNAPSHOT)
     await engine.start()

@@ -347,7 +347,7 @@ def check_lines(state: State) -> None:
     assert not agenda.names_with_new_holder and not agenda.candidates
     wanted = {(who, name) for who, names in presence.interests.items() for name in names}
     assert set(presence.interests_by_age) == wanted
-    assert presence.interest_shares.number == len(wanted)
+    assert presence.interest_shares.weight == len(wanted)
     assert all(presence.interests.values())
 
 

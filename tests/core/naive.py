@@ -242,15 +242,15 @@ class Naive(Waiting):
         """Follow a cut of what is too many, if the rules allow it: only from those who have most, the eldest first."""
         for principal, session, count in remembered:
             for _ in range(count):
-                assert len(list(self.memory())) > self.limits.retry_keys_max
+                assert len(list(self.memory())) > self.limits.retry_bytes_max
                 self.forgotten |= {next(place for place, _, who in self.memory() if who == (principal, session))}
         check_fair([who for _, _, who in self.memory()], remembered)
         self.free_keys()
         for principal, session, looked_at in names:
             free = self.free_names()
             those = [self.who_left(name) for name in free if not self.done(name)]
-            assert len(those) > self.limits.ended_names_max
-            share = self.limits.ended_names_max // len({self.who_left(name)[0] for name in free})
+            assert len(those) > self.limits.ended_bytes_max
+            share = self.limits.ended_bytes_max // len({self.who_left(name)[0] for name in free})
             assert sum(who[0] == principal for who in those) > share, "it had no more than its share"
             for name in [name for name in free if self.who_left(name) == (principal, session)][:looked_at]:
                 last = self.past(name)[-1]
@@ -282,10 +282,10 @@ class Naive(Waiting):
         old = any(at + self.limits.retry_memory_ms + FORGET_LATE_MS < self.now for _, at, _ in memory)
         free = [name for name in self.free_names() if not self.done(name)]
         # Those who have most may have only names that must stay, for a while.
-        if len(free) <= self.limits.ended_names_max or not all(self.is_idle(name) for name in free):
+        if len(free) <= self.limits.ended_bytes_max or not all(self.is_idle(name) for name in free):
             self.within_names_at = self.now
         too_many = self.within_names_at + FORGET_LATE_MS < self.now
-        return old or too_many or len(memory) > self.limits.retry_keys_max
+        return old or too_many or len(memory) > self.limits.retry_bytes_max
 
     # Commands.
 

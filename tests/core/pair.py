@@ -43,8 +43,8 @@ SMALL = Limits(
     leases_per_principal_max=3,
     sessions_per_principal_max=2,
     retry_memory_ms=4_000,
-    retry_keys_max=5,
-    ended_names_max=3,
+    retry_bytes_max=5,
+    ended_bytes_max=3,
     tickets_per_principal_max=4,
     line_max=3,
 )

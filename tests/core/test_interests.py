@@ -54,7 +54,7 @@ def test_nobody_flushes_anothers_interests(owners: int) -> None:
     for number in range(400):
         ask(core, f"job-{number}", "ana", f"a{number % owners}")
     shares = core.state.presence.interest_shares
-    assert shares.number <= MOST and shares.purse("ben").number == 1
+    assert shares.weight <= MOST and shares.purse("ben").weight == 1
     assert is_circle_told(core, "ben")
     check_lines(core.state)
 
@@ -70,7 +70,7 @@ def test_no_run_flushes_its_siblings_interests() -> None:
     circle_of(core, "ben", "s1")
     for number in range(400):
         ask(core, f"job-{number}", "ben", f"a{number % 30}", "s2")
-    assert core.state.presence.interest_shares.number <= MOST
+    assert core.state.presence.interest_shares.weight <= MOST
     assert is_circle_told(core, "ben", "s1")
     check_lines(core.state)
 

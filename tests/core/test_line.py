@@ -38,7 +38,7 @@ MODEL_WALKS = proof.count("line: walks beside the naive model")
 STEPS = 120
 
 SMALL = Limits(
-    leases_per_principal_max=6, tickets_per_principal_max=8, line_max=6, retry_memory_ms=30_000, retry_keys_max=20
+    leases_per_principal_max=6, tickets_per_principal_max=8, line_max=6, retry_memory_ms=30_000, retry_bytes_max=20
 )
 
 
@@ -206,7 +206,7 @@ def test_the_core_and_the_naive_one_tell_those_in_line_the_same(block: int) -> N
     tokens, deadlines, predecessors and attempts (C5, C7, L5, L7, L8, W1–W5, D1, M1, M2, I12, I13, I15)."""
     for seed in range(block * MODEL_WALKS // 10, (block + 1) * MODEL_WALKS // 10):
         walk = Walk(seed, Limits())
-        walk.crowd = Twins(SMALL if seed % 2 else replace(SMALL, retry_keys_max=1_000, line_max=100))
+        walk.crowd = Twins(SMALL if seed % 2 else replace(SMALL, retry_bytes_max=1_000, line_max=100))
         try:
             for _ in range(STEPS):
                 walk.step()

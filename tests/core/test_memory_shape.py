@@ -128,7 +128,7 @@ def test_alarms_do_not_outlive_their_leases() -> None:
         assert len(state.agenda.lease_alarms) <= 2 * len(state.index.held) + ALARMS_SPARE
         assert len(state.agenda.session_alarms) <= 2 * len(state.sessions) + ALARMS_SPARE
     assert len(state.index.names_by_session) <= len(state.sessions)
-    assert len(state.remembered) <= SMALL.retry_keys_max + 1
+    assert len(state.remembered) <= SMALL.retry_bytes_max + 1
 
 
 def test_a_tidied_alarm_still_rings() -> None:

@@ -54,7 +54,11 @@ if TYPE_CHECKING:
 
 # Small on purpose: memories are forgotten, quotas met and keys dropped within a few steps.
 SMALL = Limits(
-    leases_per_principal_max=4, retry_memory_ms=2_000, retry_keys_max=6, ended_names_max=3, session_ttl_ms_max=12_000
+    leases_per_principal_max=4,
+    retry_memory_ms=2_000,
+    retry_bytes_max=2_000,
+    ended_bytes_max=900,
+    session_ttl_ms_max=12_000,
 )
 
 names = st.sampled_from(["a", "b", "c", "d/e", "f"])

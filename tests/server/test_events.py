@@ -438,7 +438,7 @@ def _stuck_reader(server: ServerProcess, path: str = "/events") -> socket.socket
 
 def test_a_slow_reader_costs_little_and_finds_everything(start: Start) -> None:
     """A reader that does not keep up costs a bounded amount of memory, and reads on from the journal when it can."""
-    server = start(retry_keys_max=1_000, ended_names_max=1_000)
+    server = start(retry_bytes_max=300_000, ended_bytes_max=300_000)
     alice = Api.of(server, callers.ALICE)
     names = [f"job-{number:04}" for number in range(1_000)]
 

@@ -133,13 +133,9 @@ def _what_is_kept(state: State, now_ms: int, limits: Limits) -> Due | None:
         return overdue
     if agenda.done_alarms and now_ms >= agenda.fade_at_ms and (faded := _faded_work(state, now_ms)) is not None:
         return faded
-    if (memory.number > limits.retry_keys_max or memory.weight > limits.retry_bytes_max) and (
-        (cut := _too_much_memory(state, now_ms, limits)) is not None
-    ):
+    if memory.weight > limits.retry_bytes_max and (cut := _too_much_memory(state, now_ms, limits)) is not None:
         return cut
-    if free.number > limits.ended_names_max or free.weight > limits.ended_bytes_max:
-        return _too_many_names(state, now_ms, limits)
-    return None
+    return _too_many_names(state, now_ms, limits) if free.weight > limits.ended_bytes_max else None
 
 
 def _faded_work(state: State, now_ms: int) -> Due | None:
@@ -172,7 +168,7 @@ def _too_much_memory(state: State, now_ms: int, limits: Limits) -> Due | None:
     """Drop the oldest of the largest accounts of the retry memory, if it is over a limit (C5)."""
     if now_ms < state.agenda.cut_memory_at_ms:
         return None
-    cuts, room, _ = _oldest(state.index.memory, limits.retry_keys_max, limits.retry_bytes_max, lambda _: True)
+    cuts, room, _ = _oldest(state.index.memory, limits.retry_bytes_max, lambda _: True)
     # If there may be more, the next turn goes on: the cost of one turn is bounded.
     state.agenda.cut_memory_at_ms = 0 if room else now_ms + 1
     return Due(SharesForgotten(remembered=cuts))
@@ -184,7 +180,6 @@ def _too_many_names(state: State, now_ms: int, limits: Limits) -> Due | None:
         return None
     cuts, room, found = _oldest(
         state.index.free,
-        limits.ended_names_max,
         limits.ended_bytes_max,
         lambda name: may_go(state, name, state.slots[name], now_ms),
     )
@@ -195,20 +190,17 @@ def _too_many_names(state: State, now_ms: int, limits: Limits) -> Due | None:
 
 
 def _oldest(
-    shares: Shares, number_max: int, bytes_max: int, may_go: Callable[[str], bool]
+    shares: Shares, limit: int, may_go: Callable[[str], bool]
 ) -> tuple[tuple[tuple[str, str | None, int], ...], int, int]:
     """Return how many of the oldest of each large account to look at, how many more could be, and what is gained."""
-    in_bytes = shares.number <= number_max
     cuts: list[tuple[str, str | None, int]] = []
     room, gained = FORGET_MAX, 0
-    for principal, session, wanted in givers(
-        shares, bytes_max if in_bytes else number_max, FORGET_MAX, in_bytes=in_bytes
-    ):
+    for principal, session, wanted in givers(shares, limit):
         looks = found = 0
         for item, weight in islice(shares.account(principal, session).items.items(), room):
             looks += 1
             if may_go(item):
-                found += weight if in_bytes else 1
+                found += weight
             if found >= wanted:
                 break
         cuts.append((principal, session, looks))

@@ -287,7 +287,7 @@ def _ended(state: State, event: events.Ended, record: events.Record) -> None:
     state.index.add_free(event.name, free)
     if event.done is not None:
         heappush(state.agenda.done_alarms.heap, (event.done.until_ms, event.name))
-        state.agenda.tidy_done_alarms(state.slots, state.index.done.number)
+        state.agenda.tidy_done_alarms(state.slots, state.index.done_count)
     if event.closed_until_ms:
         state.index.closed_until_ms = max(state.index.closed_until_ms, event.closed_until_ms)
         heappush(state.agenda.opening_alarms, (event.closed_until_ms, event.name))

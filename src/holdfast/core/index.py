@@ -176,6 +176,7 @@ class Index:
         """The retry memory, by owner."""
         self.free = Shares()
         """Free names, by who left them. Done names are among them with weight 0."""
+        self.done_count = 0
         self.done = Shares()
         """Names remembered as done, by who finished them (L5)."""
 
@@ -260,17 +261,21 @@ class Index:
         else:
             self.free.put(principal, session, name, 0)
             self.done.put(principal, session, name, weight_of_done(name, slot.done))
+            self.done_count += 1
 
     def drop_free(self, name: str, slot: Slot) -> None:
         principal, session = account_of_name(slot)
         self.free.take(principal, session, name)
         if slot.done is not None:
             self.done.take(principal, session, name)
+            self.done_count -= 1
 
     def fade(self, name: str, faded: Slot) -> None:
         principal, session = account_of_name(faded)
         self.done.take(principal, session, name)
-        self.free.weigh(principal, session, name, weight_of_name(name, faded))
+        self.done_count -= 1
+        # It keeps its position.
+        self.free.put(principal, session, name, weight_of_name(name, faded))
 
     def remember(self, place: str, thing: Remembered) -> None:
         principal, session = account_of_remembered(thing)

@@ -276,21 +276,14 @@ def _finish(state: State, end: Ended, lease: Lease, done: Done, limits: Limits) 
 
 
 def _too_much_done(state: State, name: str, lease: Lease, done: Done, limits: Limits) -> refusals.QuotaExceeded | None:
-    purse = state.index.done.purse(lease.principal)
-    account = state.index.done.account(lease.principal, lease.session) if lease.bound else None
-    number, weight = (None, None) if account is None else (account.number, account.weight)
-    names_max, bytes_max = limits.done_names_per_principal_max, limits.done_bytes_per_principal_max
-    names = exceeded(names_max, 1, purse.number, number)
-    bytes_ = exceeded(bytes_max, weight_of_done(name, done), purse.weight, weight)
-    if names is None and bytes_ is None:
+    account = state.index.done.account(lease.principal, lease.session).weight if lease.bound else None
+    bytes_max = limits.done_bytes_per_principal_max
+    limit = exceeded(bytes_max, weight_of_done(name, done), state.index.done.purse(lease.principal).weight, account)
+    if limit is None:
         return None
-    least = (
-        f"done_names_per_principal_max: {names} names"
-        if bytes_ is None
-        else f"done_bytes_per_principal_max: {bytes_} bytes"
-    )
     return refusals.QuotaExceeded(
-        f"As much finished work as this token or session may have is remembered ({least}), and the lease is still held:"
+        "As much finished work as this token or session may have is remembered"
+        f" (done_bytes_per_principal_max: {limit} bytes), and the lease is still held:"
         " release it without remember_seconds, with a shorter result, or when some of it is no longer remembered"
     )
 

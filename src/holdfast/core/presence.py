@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from holdfast.core.values import Holder, Ticket
 
-INTERESTS_LOST_MAX = 2_000
 
 Place = tuple[int, str]
 """A join number and its ticket: sorts in the order of joining (I12)."""
@@ -134,12 +133,12 @@ class Presence:
                 self.lose_interest(oldest, faded)
         if len(wanted) > INTERESTS_OF_HOLDER_MAX:
             self.lose_interest(holder, next(iter(wanted)))
-        if self.interest_shares.number > INTERESTS_MAX:
+        if self.interest_shares.weight > INTERESTS_MAX:
             self._lose_what_is_too_much()
 
     def _lose_what_is_too_much(self) -> None:
         shares = self.interest_shares
-        for principal, session, number in list(givers(shares, INTERESTS_MAX, INTERESTS_LOST_MAX, in_bytes=False)):
+        for principal, session, number in list(givers(shares, INTERESTS_MAX)):
             for item in list(islice(shares.account(principal, session).items, number)):
                 name, _, owner = item.partition("\n")
                 kind, who = ("principal", principal) if session is None else ("session", session)

@@ -36,7 +36,6 @@ class Account(msgspec.Struct):
     """
 
     items: dict[str, int] = msgspec.field(default_factory=dict)
-    number: int = 0
     weight: int = 0
 
 
@@ -44,7 +43,6 @@ class Purse(msgspec.Struct):
     """The accounts of one principal: its plain one, under None, and those of its sessions."""
 
     accounts: dict[str | None, Account] = msgspec.field(default_factory=dict)
-    number: int = 0
     weight: int = 0
 
 
@@ -54,7 +52,6 @@ EMPTY_PURSE = Purse()
 
 class Shares(msgspec.Struct):
     purses: dict[str, Purse] = msgspec.field(default_factory=dict)
-    number: int = 0
     weight: int = 0
 
     def put(self, principal: str, session: str | None, item: str, weight: int) -> None:
@@ -65,34 +62,21 @@ class Shares(msgspec.Struct):
         if account is None:
             account = purse.accounts[session] = Account()
         account.items[item] = weight
-        if weight:
-            self._count(purse, account, 1, weight)
+        account.weight += weight
+        purse.weight += weight
+        self.weight += weight
 
     def take(self, principal: str, session: str | None, item: str) -> None:
         purse = self.purses[principal]
         account = purse.accounts[session]
         weight = account.items.pop(item)
-        if weight:
-            self._count(purse, account, -1, -weight)
+        account.weight -= weight
+        purse.weight -= weight
+        self.weight -= weight
         if not account.items:
             del purse.accounts[session]
             if not purse.accounts:
                 del self.purses[principal]
-
-    def weigh(self, principal: str, session: str | None, item: str, weight: int) -> None:
-        """Count an entry of weight 0. It keeps its position."""
-        purse = self.purses[principal]
-        account = purse.accounts[session]
-        account.items[item] = weight
-        self._count(purse, account, 1, weight)
-
-    def _count(self, purse: Purse, account: Account, by: int, weight: int) -> None:
-        account.number += by
-        account.weight += weight
-        purse.number += by
-        purse.weight += weight
-        self.number += by
-        self.weight += weight
 
     def purse(self, principal: str) -> Purse:
         return self.purses.get(principal, EMPTY_PURSE)
@@ -102,13 +86,11 @@ class Shares(msgspec.Struct):
         return NOTHING if purse is None else purse.accounts.get(session, NOTHING)
 
 
-def _by_level(members: Mapping[K, Account | Purse], *, in_bytes: bool) -> dict[int, list[K]]:
-    """Group members by how much they have, in entries or in bytes."""
+def _by_weight(members: Mapping[K, Account | Purse]) -> dict[int, list[K]]:
     levels: dict[int, list[K]] = {}
     for who, member in members.items():
-        if member.number:
-            level = member.weight if in_bytes else member.number
-            levels.setdefault(level, []).append(who)
+        if member.weight:
+            levels.setdefault(member.weight, []).append(who)
     return levels
 
 
@@ -134,19 +116,16 @@ def spread(levels: Mapping[int, list[K]], wanted: int, floor: int) -> Iterator[t
             yield who, gives
 
 
-def givers(shares: Shares, limit: int, most: int, *, in_bytes: bool) -> Iterator[tuple[str, str | None, int]]:
-    """Yield whose oldest go when there are more than `limit`: principal, session, how many or how many bytes.
+def givers(shares: Shares, limit: int) -> Iterator[tuple[str, str | None, int]]:
+    """Yield whose oldest go when there is more than `limit`: principal, session, weight.
 
-    A little more than necessary goes, since removing the first of a long dictionary one by one is slow; at most `most`.
+    A little more than necessary goes, since removing the first of a long dictionary one by one is slow.
     """
-    over = (shares.weight if in_bytes else shares.number) - limit
-    wanted = over + limit // 100 if in_bytes else min(over + min(limit // 100, most // 2), most)
-    ranked = _by_level(shares.purses, in_bytes=in_bytes)
-    for principal, gives in spread(ranked, wanted, limit // len(shares.purses)):
+    wanted = shares.weight - limit + limit // 100
+    for principal, gives in spread(_by_weight(shares.purses), wanted, limit // len(shares.purses)):
         purse = shares.purses[principal]
-        keeps = (purse.weight if in_bytes else purse.number) - gives
-        inside = _by_level(purse.accounts, in_bytes=in_bytes)
-        for session, part in spread(inside, gives, max(0, keeps) // len(purse.accounts)):
+        floor = max(0, purse.weight - gives) // len(purse.accounts)
+        for session, part in spread(_by_weight(purse.accounts), gives, floor):
             yield principal, session, part
 
 

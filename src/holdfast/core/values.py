@@ -56,11 +56,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     leases_per_principal_max: int = 10_000
     sessions_per_principal_max: int = 10_000
     retry_memory_ms: int = 600_000
-    retry_keys_max: int = 200_000
     retry_bytes_max: int = 128 * 2**20
-    ended_names_max: int = 1_000_000
     ended_bytes_max: int = 128 * 2**20
-    done_names_per_principal_max: int = 10_000
     done_bytes_per_principal_max: int = 16 * 2**20
     tokens_max: int = 10_000
     tickets_per_principal_max: int = 10_000

@@ -317,9 +317,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     )
     names_per_call_max: int = _about(1_000, "The most names one call may claim.", "names", 1)
     sessions_per_principal_max: int = _about(10_000, "Open sessions one token may have.", "sessions", 1)
-    done_names_per_principal_max: int = _about(10_000, "Names that one token may have remembered as done.", "names", 1)
     done_bytes_per_principal_max: int = _about(
-        16_777_216, "What they may take: names, owners and results, and 256 bytes each.", "bytes", 1, 2**40
+        16_777_216,
+        "Names of one token remembered as done: names, owners, results, and 256 bytes each.",
+        "bytes",
+        1,
+        2**40,
     )
     watches_per_principal_max: int = _about(100, "Watches one token may have open.", "watches", 1)
     followers_per_principal_max: int = _about(
@@ -361,20 +364,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     retry_memory_seconds: int = _about(
         600, "How long a retry with the same idempotency key gets the same answer.", "seconds", 1
     )
-    retry_keys_max: int = _about(
-        200_000, "Retries that are remembered; beyond it the oldest of whoever has most is forgotten.", "entries", 1
-    )
     retry_bytes_max: int = _about(
-        134_217_728, "What they may take: their texts and 256 bytes each. Beyond it as above.", "bytes", 1, 2**40
-    )
-    ended_names_max: int = _about(
-        1_000_000,
-        "Free names whose last owner is remembered; beyond it the oldest of whoever left most is forgotten.",
-        "names",
-        1,
+        134_217_728, "Remembered retries: texts, and 256 bytes each. Beyond it the oldest go.", "bytes", 1, 2**40
     )
     ended_bytes_max: int = _about(
-        134_217_728, "What they may take: their texts and 256 bytes each. Beyond it as above.", "bytes", 1, 2**40
+        134_217_728, "Remembered free names: texts, and 256 bytes each. Beyond it the oldest go.", "bytes", 1, 2**40
     )
     history_days: int = _about(30, "How long history is kept.", "days", 0, 36_500)
     history_records_max: int = _about(

@@ -231,7 +231,7 @@ def test_longer_than_any_server_remembers(run: Run, api: Api) -> None:
 def test_not_remembered_is_said_and_the_job_is_free(holdfast: Run, tmp_path: Path) -> None:
     """If the server remembers no more, the job is given back all the same, it is said, and the exit code is 75."""
     with ServerProcess.start(
-        tmp_path / "data", tokens=callers.TOKENS, settings={"done_names_per_principal_max": 2}
+        tmp_path / "data", tokens=callers.TOKENS, settings={"done_bytes_per_principal_max": 600}
     ) as small:
         told, api = environment(small, tmp_path), Api.of(small, callers.ALICE)
         assert holdfast("run", "full-1", "--remember", "1h", "--", "true", **told).returncode == 0

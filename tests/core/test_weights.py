@@ -1,0 +1,47 @@
+"""What is kept is limited in bytes, by what its texts take."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+from holdfast.core import answers, refusals
+from holdfast.core.commands import Release
+from holdfast.core.values import Limits
+from tests.core.test_shares import World
+from tests.support.asking import acquire
+
+REAL_WEIGHTS = True
+
+
+def test_a_long_result_is_refused_and_a_short_one_taken() -> None:
+    """Finished work counts with its result: over the limit the lease stays held, and can be released without (L5)."""
+    world = World(Limits(done_bytes_per_principal_max=300))
+    world.ask(acquire(name="d6", principal="eve", lease_id="L", ttl_ms=60_000))
+
+    def finish(result: str) -> object:
+        done = Release(name="d6", principal="eve", lease_id="L", done=True, remember_ms=3_600_000, result=result)
+        return world.ask(done)
+
+    refusal = finish("a" * 300)
+    assert isinstance(refusal, refusals.QuotaExceeded) and "300 bytes" in refusal.text
+    assert isinstance(finish("short"), answers.Released)
+
+
+def test_memory_is_bounded_in_bytes() -> None:
+    """Keys with long texts of four bytes a character stay within the limits in bytes, as Python counts them (C5)."""
+    limits = Limits(retry_bytes_max=4 * 2**20, ended_bytes_max=4 * 2**20)
+    world = World(limits)
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    for number in range(8_000):
+        # Another text each time, so that none is shared.
+        world.spend(f"job-{number}", ("eve", None), note=f"{number:06}" + "\N{GRINNING FACE}" * 1_018)
+        world.records.clear()
+        world.now_ms += 1
+        world.settle()
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert world.state.index.memory.weight <= limits.retry_bytes_max
+    assert world.state.index.free.weight <= limits.ended_bytes_max
+    assert len(world.state.remembered) > 500
+    assert after - before < limits.retry_bytes_max + limits.ended_bytes_max
