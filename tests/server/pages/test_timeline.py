@@ -9,7 +9,7 @@ from holdfast.core.events import Event, Record, names_of
 from holdfast.core.values import Moment
 from holdfast.engine.build import HistoryPage
 from holdfast.server.pages import history
-from holdfast.server.pages.history import CHANGES_MAX, Page, Span, Story, happened, page_of, story_of
+from holdfast.server.pages.history import BADLY, CHANGES_MAX, Page, Span, Story, happened, page_of, story_of
 from tests.core.bare import Core
 from tests.support.asking import acquire
 
@@ -99,7 +99,7 @@ def test_every_end_has_its_word() -> None:
         ("fay", "done"),
         ("(access token p)", "live"),
     ]
-    assert [held.ended_badly for held in story.held] == [False, True, True, True, False, False, False]
+    assert [held.how in BADLY for held in story.held] == [False, True, True, True, False, False, False]
     assert story.held[2].to_ms == WALL_MS + 5_000
     assert (story.held[3].by, story.held[3].reason) == ("op", "stuck")
     assert story.held[4].reason == "shift"

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from holdfast.core.events import Record
+    from holdfast.core.values import Lease
     from holdfast.engine.engine import Engine
 
 LINES_PER_TURN = 100
@@ -82,30 +83,25 @@ def _logged(records: deque[Record]) -> Iterator[None]:
         record = records.popleft()
         for name, told in concerned(record.event):
             match told:
-                case Granted(lease=lease):
-                    _log(record, "granted", name, lease.owner, lease.principal, lease.token)
-                case Transferred(lease=lease):
-                    _log(record, "transferred", name, lease.owner, lease.principal, lease.token)
+                case Granted() | Transferred():
+                    _log(record, "granted" if isinstance(told, Granted) else "transferred", name, told.lease)
                 case Ended():
-                    how = "done" if told.done is not None else told.how
-                    _log(record, how, name, told.owner, told.principal, told.token)
+                    _log(record, "done" if told.done is not None else told.how, name, told)
                 case _:
                     continue
             yield
 
 
-def _log(  # noqa: PLR0917 - the parts of a line
-    record: Record, event: str, name: str, owner: str | None, principal: str | None, token: int
-) -> None:
+def _log(record: Record, event: str, name: str, claim: Lease | Ended) -> None:
     fields = {
         "event": event,
         "name": name,
-        "owner": owner,
-        "principal": principal,
-        "fencing_token": token,
+        "owner": claim.owner,
+        "principal": claim.principal,
+        "fencing_token": claim.token,
         "seq": record.seq,
         "at_wall_ms": record.wall_ms,
     }
     link = "to" if event in {"granted", "transferred"} else "of"
-    whose = f"access token {principal}" if owner is None else repr(owner)
-    log.info("%s %r %s %s, fencing token %d", event, name, link, whose, token, extra={"fields": fields})
+    whose = f"access token {claim.principal}" if claim.owner is None else repr(claim.owner)
+    log.info("%s %r %s %s, fencing token %d", event, name, link, whose, claim.token, extra={"fields": fields})

@@ -50,7 +50,6 @@ _OK = 200
 
 
 def numbers(api: Api, call: Call) -> None:
-
     async def look() -> Answered:
         now: Moment = await api.engine.look(lambda _state, now: now)
         drawn = api.meter.series.drawn(call.query.get("span", ""))
@@ -60,7 +59,6 @@ def numbers(api: Api, call: Call) -> None:
 
 
 def drawn(api: Api, call: Call) -> None:
-
     def view(_state: State, now: Moment) -> Answered:
         body = {"now": now.wall_ms, "drawn": api.meter.series.drawn(call.query.get("span", ""))}
         return _OK, encode(body), ()

@@ -104,7 +104,7 @@ def _describe(operation: Operation, schema_of: dict[str, Any]) -> dict[str, Any]
         "responses": _responses(operation, schema_of),
     }
     if operation.body is not None:
-        content = {"application/json": {"schema": schema_of[repr(operation.body)]}}
+        content = _json(schema_of[repr(operation.body)])
         described["requestBody"] = {"required": not operation.body_may_be_empty, "content": content}
     if operation.scope is not None:
         described["security"] = [{"bearer": []}]
@@ -134,26 +134,27 @@ def _responses(operation: Operation, schema_of: dict[str, Any]) -> dict[str, Any
     request_id = {"X-Request-Id": {"schema": {"type": "string"}}}
     responses: dict[str, Any] = {}
     for status, type_ in operation.replies.items():
-        response: dict[str, Any] = {"description": operation.summary, "headers": request_id}
+        response = responses[str(status)] = {"description": operation.summary, "headers": request_id}
         if isinstance(type_, str):
             response["content"] = {type_: {"schema": {"type": "string"}}}
         elif isinstance(type_, tuple):
-            any_of = [schema_of[repr(each)] for each in type_]
-            response["content"] = {"application/json": {"schema": {"anyOf": any_of}}}
+            response["content"] = _json({"anyOf": [schema_of[repr(each)] for each in type_]})
         elif type_ is not None:
-            response["content"] = {"application/json": {"schema": schema_of[repr(type_)]}}
+            response["content"] = _json(schema_of[repr(type_)])
         elif status == _OK:
-            response["content"] = {"application/json": {"schema": {"type": "null"}}}
-        responses[str(status)] = response
+            response["content"] = _json({"type": "null"})
     for status, codes in sorted(_problems(operation).items()):
-        text = "Refused: " + ", ".join(f"`{code}`" for code in codes)
         if str(status) in responses:
             known = responses[str(status)]["content"]["application/json"]
             known["schema"] = {"anyOf": [known["schema"], _PROBLEM_REF]}
         else:
-            content = {"application/json": {"schema": _PROBLEM_REF}}
-            responses[str(status)] = {"description": text, "headers": request_id, "content": content}
+            text = "Refused: " + ", ".join(f"`{code}`" for code in codes)
+            responses[str(status)] = {"description": text, "headers": request_id, "content": _json(_PROBLEM_REF)}
     return responses
+
+
+def _json(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"application/json": {"schema": schema}}
 
 
 def _problems(operation: Operation) -> dict[int, list[str]]:

@@ -49,10 +49,6 @@ class Happened(msgspec.Struct, frozen=True):
     reason: str | None
     note: str | None
 
-    @property
-    def is_bad(self) -> bool:
-        return self.event in BADLY
-
 
 class Span(msgspec.Struct):
     """A lease of the name, or a wait for it. Times are wall times."""
@@ -68,10 +64,6 @@ class Span(msgspec.Struct):
     reason: str | None = None
     note: str | None = None
     is_live: bool = False
-
-    @property
-    def ended_badly(self) -> bool:
-        return self.how in BADLY
 
     def end(self, at_ms: int, how: str) -> None:
         # The wall clock may have been set back in between: nothing ends before it begins.
@@ -168,13 +160,9 @@ GAP = 6
 AXIS_HEIGHT = 24
 TICKS_MAX = 8
 
-_SECOND, _MINUTE, _HOUR, _DAY = 1_000, 60_000, 3_600_000, 86_400_000
-_STEPS_MS = (
-    *(number * _SECOND for number in (1, 2, 5, 10, 15, 30)),
-    *(number * _MINUTE for number in (1, 2, 5, 10, 15, 30)),
-    *(number * _HOUR for number in (1, 2, 3, 6, 12)),
-    *(number * _DAY for number in (1, 2, 7, 14, 30, 91, 365)),
-)
+_SECOND = 1_000
+_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200, 86_400)
+_STEPS_MS = tuple(_SECOND * step for step in (*_STEPS, *(86_400 * days for days in (2, 7, 14, 30, 91, 365))))
 
 
 class Bar(msgspec.Struct, frozen=True):

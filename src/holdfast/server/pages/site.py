@@ -35,7 +35,7 @@ from holdfast.server.operations.decoding import (
     read_uuid_segment,
     too_long,
 )
-from holdfast.server.pages.history import owner_of
+from holdfast.server.pages.history import BADLY, owner_of
 from holdfast.server.pages.rows import fields_of as metadata_fields
 from holdfast.server.pages.rows import label_term, left_text, name_parts, sign_of, span_text
 from holdfast.server.render import envelope
@@ -159,6 +159,7 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     made.globals |= {
+        "BADLY": BADLY,
         "fields_of": metadata_fields,
         "label_term": label_term,
         "name_parts": name_parts,

@@ -23,9 +23,18 @@ if TYPE_CHECKING:
 _HTML = "text/html"
 
 
-def _view(method: str, path: str, handler: Handler, summary: str, *, scope: str = "read", **more: Any) -> Operation:  # noqa: ANN401 - fields of a row
+def _view(  # noqa: PLR0917 - a row
+    method: str,
+    path: str,
+    handler: Handler,
+    summary: str,
+    scope: str | None = "read",
+    status: int = 401,
+    **more: Any,  # noqa: ANN401 - fields of a row
+) -> Operation:
+    """Return the row of a page, or of a form on one. `status` is that of the sign-in page in its place."""
     row: dict[str, Any] = {"replies": {200: _HTML}, "refusal": signin.refusal, "in_documents": False, **more}
-    return Operation(method, path, signin.inside(handler), summary, scope=scope, reader=by_page, **row)
+    return Operation(method, path, signin.inside(handler, status), summary, scope=scope, reader=by_page, **row)
 
 
 def _data(path: str, handler: Handler, summary: str, media_type: str = "application/json", **more: Any) -> Operation:  # noqa: ANN401 - fields of a row
@@ -41,12 +50,13 @@ def _jobs(api: Api, call: Call) -> None:
     (moment.show if call.query.get("at") else jobs.show)(api, call)
 
 
-JOBS = Operation(
+JOBS = _view(
     "GET",
     "/",
-    signin.inside(_jobs, 200),
+    _jobs,
     "The operators' page: jobs, live. Without a token: the way to sign in, and a link to /docs",
-    reader=by_page,
+    scope=None,
+    status=200,
     refusal=signin.refusal_at_root,
     query={
         "q": "Which jobs: `prefix:`, `owner:`, `label:key:value`, and words.",
@@ -55,7 +65,7 @@ JOBS = Operation(
         "record": "As of this record of that moment.",
         "after": "Only names after this one: the next page of a moment.",
     },
-    replies={200: _HTML},
+    in_documents=True,
 )
 
 _ROWS_QUERY = {"q": "Which jobs.", "after": "Only names after this one.", "limit": "At most so many, and about 1 MiB."}
@@ -80,17 +90,7 @@ PAGES: tuple[Operation, ...] = (
         query=_ROWS_QUERY,
         read_query=paging.read_limit,
     ),
-    Operation(
-        "GET",
-        "/ui/sign-in",
-        signin.inside(signin.show, 200),
-        "The field for a token",
-        scope="read",
-        reader=by_page,
-        refusal=signin.refusal,
-        in_documents=False,
-        replies={200: _HTML},
-    ),
+    _view("GET", "/ui/sign-in", signin.show, "The field for a token", status=200),
     Operation("POST", "/ui/sign-in", signin.sign_in, "Sign in", refusal=signin.refusal, in_documents=False, **_DONE),
     _view("POST", "/ui/sign-out", signin.sign_out, "Sign out", **_DONE),
     _view("GET", "/ui/jobs", job.by_query, "A job, by its name", query=job.QUERY),

@@ -116,63 +116,43 @@ class Follow(Stream):
 
     def take(self, asked: FollowBody, state: State, _now: Moment) -> FollowingReply:
         """Follow what lives, and return what does not: one look at the state, so no end can come between the two."""
-        ended: list[EndReply] = []
-        unknown: list[str] = []
-
-        def enter(id_: str, end: EndReply | None, *, lives: bool) -> None:
-            if lives:
+        found = [(id_, self._lease(name, id_, state)) for name, id_ in asked.leases.items()]
+        found += [(session_id, self._session(session_id, state)) for session_id in asked.sessions]
+        for id_, what in found:
+            if what is True:
                 self._follower.add(id_)
-            elif end is not None:
-                ended.append(end)
-            else:
-                unknown.append(id_)
-
-        for name, lease_id in asked.leases.items():
-            enter(lease_id, self._lease_end(name, lease_id, state), lives=self._holds(name, lease_id, state))
-        for session_id in asked.sessions:
-            enter(session_id, self._session_end(session_id, state), lives=self._has(session_id, state))
+        ended = [what for _, what in found if isinstance(what, EndReply)]
+        unknown = [id_ for id_, what in found if what is False]
         return FollowingReply(self._id, len(self._follower), ended, unknown)
 
-    # What is the caller's. Anything else is as unknown as what never existed.
-
-    def _holds(self, name: str, lease_id: str, state: State) -> bool:
-        caller, lease = self._caller, state.lease_of(name)
-        if lease is None or lease.lease_id != lease_id or not self._may_speak_of(name):
+    def _lease(self, name: str, lease_id: str, state: State) -> EndReply | bool:
+        """Return whether a lease lives, or how it ended. One that is not the caller's is as unknown as any other."""
+        caller, lease, ended = self._caller, state.lease_of(name), state.remembered.get(lease_id)
+        if caller.prefix is not None and not name.startswith(caller.prefix):
             return False
-        if caller.claim is not None:
-            return is_own(caller.claim, name, state)
-        return may_touch(lease, caller.principal, caller.session)
-
-    def _lease_end(self, name: str, lease_id: str, state: State) -> EndReply | None:
-        caller, ended = self._caller, state.remembered.get(lease_id)
+        if lease is not None and lease.lease_id == lease_id:
+            if caller.claim is not None:
+                return is_own(caller.claim, name, state)
+            return may_touch(lease, caller.principal, caller.session)
         if not isinstance(ended, EndedLease) or ended.name != name or ended.principal != caller.principal:
-            return None
-        was_bound = caller.session is None or (ended.bound and ended.session == caller.session)
-        if not self._may_speak_of(name) or not was_bound:
-            return None
+            return False
+        if caller.session is not None and not (ended.bound and ended.session == caller.session):
+            return False
         if caller.claim is not None and not was_own(caller.claim, name, lease_id, state):
-            return None
+            return False
         end = ended.end
         return EndReply(lease_id, name, end.how, rfc3339(end.wall_ms), end.by, end.reason)
 
-    def _may_speak_of(self, name: str) -> bool:
-        return self._caller.prefix is None or name.startswith(self._caller.prefix)
-
-    def _has(self, session_id: str, state: State) -> bool:
-        session = state.sessions.get(session_id)
-        return session is not None and session.principal == self._caller.principal and self._is_not_barred(session_id)
-
-    def _session_end(self, session_id: str, state: State) -> EndReply | None:
-        ended = state.remembered.get(session_id)
-        if not isinstance(ended, EndedSession) or ended.principal != self._caller.principal:
-            return None
-        if not self._is_not_barred(session_id):
-            return None
+    def _session(self, session_id: str, state: State) -> EndReply | bool:
+        """Return whether a session lives, or how it ended, as above. A secret knows its own session alone."""
+        caller, session, ended = self._caller, state.sessions.get(session_id), state.remembered.get(session_id)
+        if caller.claim is not None or caller.session not in {None, session_id}:
+            return False
+        if session is not None:
+            return session.principal == caller.principal
+        if not isinstance(ended, EndedSession) or ended.principal != caller.principal:
+            return False
         return EndReply(session_id, None, ended.how, rfc3339(ended.wall_ms), None, None)
-
-    def _is_not_barred(self, session_id: str) -> bool:
-        """Return whether the caller's own secret is not that of a claim, or of another session."""
-        return self._caller.claim is None and self._caller.session in {None, session_id}
 
 
 def _told(record: Record, event: Event) -> EndReply:
