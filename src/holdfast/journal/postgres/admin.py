@@ -38,7 +38,7 @@ from holdfast.journal.base import (
     Values,
 )
 from holdfast.journal.codec import decode_batch, encode_batch
-from holdfast.journal.postgres.archive import RecordsPiece, checksum_of, values_in_pieces
+from holdfast.journal.postgres.archive import checksum_of, records_in_pieces, values_in_pieces
 from holdfast.journal.postgres.connection import LostError, RefusedError, Servers, Side, addresses
 from holdfast.journal.postgres.history import PostgresSnapshot, snapshot
 from holdfast.journal.postgres.leadership import (
@@ -309,7 +309,8 @@ class PostgresWriter:
             case Values():
                 await self._put_values(part)
             case History(records):
-                await self._put_history(records)
+                for piece in records_in_pieces([(encode_batch((record,)), record)] for record in records):
+                    await self._stage("stage_records", piece.staged())
 
     async def _put_values(self, values: Values) -> None:
         if values.table == HEAD:
@@ -323,16 +324,6 @@ class PostgresWriter:
         for piece in values_in_pieces((Changes(values.table, new=values.rows),)):
             if piece is not None:
                 await self._stage("stage_values", piece.staged())
-
-    async def _put_history(self, records: Sequence[Record]) -> None:
-        piece = RecordsPiece()
-        for record in records:
-            piece.add([(encode_batch((record,)), record)])
-            if piece.is_full:
-                await self._stage("stage_records", piece.staged())
-                piece = RecordsPiece()
-        if piece.seqs:
-            await self._stage("stage_records", piece.staged())
 
     async def _stage(self, name: str, values: tuple[object, ...]) -> None:
         await self._ask(name, self._epoch, self._tenure, self._step, self._pieces, *values)

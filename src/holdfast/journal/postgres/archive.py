@@ -153,6 +153,18 @@ class RecordsPiece(msgspec.Struct):
         return (*rows, self.names, self.name_seqs, self.marks)
 
 
+def records_in_pieces(frames: Iterable[Frames]) -> Iterator[RecordsPiece]:
+    """Yield records in pieces."""
+    piece = RecordsPiece()
+    for some in frames:
+        piece.add(some)
+        if piece.is_full:
+            yield piece
+            piece = RecordsPiece()
+    if piece.seqs:
+        yield piece
+
+
 def history_in_slices(body: bytes) -> Iterator[Frames]:
     """Read the records with history value of a batch, some at a time: many leases may expire at once."""
     frames = history_in(body)

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 
 from holdfast.core.events import Record, is_history
 from holdfast.journal.base import HistoryPage, JournalDamagedError
-from holdfast.journal.codec import decode_batch
 from holdfast.journal.postgres.archive import READ_BYTES, READ_ROWS, read_batches, read_history, read_values, records_of
 from holdfast.journal.postgres.connection import Servers, Side
 from holdfast.journal.postgres.writer import LOOK_SECONDS, Ground, position
@@ -54,13 +53,22 @@ class Looking:
 
     async def history(self, query: HistoryQuery) -> HistoryPage:
         """Search the tail, then the history, newest first."""
-        spent = Spent()
+        spent, wanted = Spent(), Texts(query)
         found: list[Record] = []
         before = min(FOREVER if query.before_seq is None else query.before_seq, self._mine.last_seq + 1)
-        for search in (self._search_tail, self._search_history):
+        for rows_before in (self._tail_before, self._history_before):
             while True:
-                records, reached = await search(query, before, spent)
-                found.extend(records)
+                reached = before
+                spent.begin_slice()
+                for reached, body, size_bytes in await rows_before(query, before):  # noqa: B007 - the last one counts
+                    is_decoded = body is not None and wanted.are_in(body)
+                    if is_decoded:
+                        some = [each async for part in records_of(body, wanted.all) for each in part]
+                        records = [each for each in some if is_history(each.event) and matches(query, each)]
+                        found.extend(reversed(records))
+                    spent.add(size_bytes, is_decoded=is_decoded)
+                    if spent.ends_slice or len(found) >= query.limit:
+                        break
                 if len(found) >= query.limit:
                     return HistoryPage(found[: query.limit], found[query.limit - 1].seq)
                 if reached == before:
@@ -70,45 +78,22 @@ class Looking:
                     return HistoryPage(found, before)
         return HistoryPage(found, None)
 
-    async def _search_tail(self, query: HistoryQuery, before: int, spent: Spent) -> tuple[list[Record], int]:
-        """Search a slice as bytes, and decode only what may match. Return the lowest number that was searched."""
-        found: list[Record] = []
-        wanted = Texts(query)
-        spent.begin_slice()
-        slice_bytes = _slice_bytes(is_searched=bool(wanted))
-        for first, body in await self._ground.look("search_tail", before, SEARCH_ROWS, slice_bytes):
-            before = first
-            is_decoded = wanted.are_in(body)
-            if is_decoded:
-                records = [
-                    each async for some in records_of(body, wanted.all) for each in some if is_history(each.event)
-                ]
-                found.extend(record for record in reversed(records) if matches(query, record))
-            spent.add(len(body), is_decoded=is_decoded)
-            if spent.ends_slice or len(found) >= query.limit:
-                break
-        return found, before
+    async def _tail_before(self, query: HistoryQuery, before: int) -> Sequence[Row]:
+        """Return the first number, the bytes and the size of some batches, newest first."""
+        slice_bytes = SEARCH_BYTES if Texts(query) else SLICE_BYTES
+        rows = await self._ground.look("search_tail", before, SEARCH_ROWS, slice_bytes)
+        return [(first, body, len(body)) for first, body in rows]
 
-    async def _search_history(self, query: HistoryQuery, before: int, spent: Spent) -> tuple[list[Record], int]:
+    async def _history_before(self, query: HistoryQuery, before: int) -> Sequence[Row]:
+        """The same of archived records, without the bytes of those that cannot match."""
         since = -FOREVER if query.since_wall_ms is None else query.since_wall_ms
         until = FOREVER if query.until_wall_ms is None else query.until_wall_ms
-        found: list[Record] = []
-        wanted = Texts(query)
-        slice_bytes = _slice_bytes(is_searched=query.owner is not None or query.badly)
-        values: tuple[object, ...] = (before, SEARCH_ROWS, slice_bytes, since, until)
-        name = "search_history"
+        # More bytes if most of them are only searched.
+        slice_bytes = SEARCH_BYTES if query.owner is not None or query.badly else SLICE_BYTES
+        values = (before, SEARCH_ROWS, slice_bytes, since, until)
         if query.name is not None:
-            name, values = "search_history_of_name", (*values, query.name.encode())
-        spent.begin_slice()
-        for seq, body, size_bytes in await self._ground.look(name, *values):
-            before = seq
-            is_decoded = body is not None and wanted.are_in(body)
-            if is_decoded:
-                found.extend(record for record in decode_batch(body) if matches(query, record))
-            spent.add(size_bytes, is_decoded=is_decoded)
-            if spent.ends_slice or len(found) >= query.limit:
-                break
-        return found, before
+            return await self._ground.look("search_history_of_name", *values, query.name.encode())
+        return await self._ground.look("search_history", *values)
 
     async def follow(self, after_seq: int, limit: int) -> Sequence[Record]:
         """Walk the history, then the tail, oldest first, a slice at a time."""
@@ -157,11 +142,6 @@ class Looking:
     async def close(self) -> None:
         await self._ground.close()
         await self._instant.close()
-
-
-def _slice_bytes(*, is_searched: bool) -> int:
-    """Return the size of a slice: more if most of it is only searched as bytes."""
-    return SEARCH_BYTES if is_searched else SLICE_BYTES
 
 
 async def _tail_holds(ask: Ask, after: int, upto: int) -> TailHolds:

@@ -246,7 +246,7 @@ class Forwarding(Finder):
             # As it was last time. It grants nothing, and keeps a user's connection from being evicted.
             who = self._bearers.known.get(request.authorization)
             if who is not None:
-                self._recognise(request, who)
+                self.recognise(request, who)
         if link is not None and not self._held.waiting and link.has_room():
             self._ask(link, pending)
         else:
@@ -380,22 +380,18 @@ class Forwarding(Finder):
         if not link.serves:
             self.link_serves(link, serves=True)
         if answer.principal is not None or answer.status == _UNAUTHORISED:
-            self._recognise(pending.request, answer.principal)
+            self.recognise(pending.request, answer.principal)
         self._answering = pending.request, answer.principal
         pending.answer(answer.status, answer.body, answer.headers)
         self._answering = None
-
-    def recognised(self, pending: Pending, principal: str) -> None:
-        """The leader knows the caller of a waiting request: until the response its connection is a user's too."""
-        self._recognise(pending.request, principal)
 
     def begun(self, pending: Pending, begun: Begun) -> None:
         """A streamed response has begun: it is never requested again."""
         pending.is_answered = True
         pending.request.body = b""
-        self._recognise(pending.request, begun.principal)
+        self.recognise(pending.request, begun.principal)
 
-    def _recognise(self, request: Request, principal: str | None) -> None:
+    def recognise(self, request: Request, principal: str | None) -> None:
         self._bearers.note(request.authorization, principal)
         if principal is not None and request.on_known is not None:
             # One with too many connections stays a stranger here: the answer is decided, but it is evicted first.

@@ -92,17 +92,16 @@ def _term_of(seat: Seat | None) -> tuple[int, str, str] | None:
     return None if seat is None else (seat.epoch, seat.tenure, seat.url)
 
 
-class FollowersHealth:
+class FollowersHealth(msgspec.Struct, eq=False):
     """The health endpoints of a follower (N-34), as `handlers/health` answers them on the leader.
 
     Unauthenticated callers may ask, so responses have fixed words, and no addresses or errors: those are in the log,
     and in `GET /nodes`.
     """
 
-    def __init__(self, node: Node, storage: str) -> None:
-        """`storage` is the kind of store, as the leader would say."""
-        self._node = node
-        self._storage = storage
+    node: Node
+    storage: str
+    """The kind of store, as the leader would say."""
 
     def answers(self) -> dict[bytes, Callable[[Request, Reply], Reply | None]]:
         return {b"/health/leader": self._leads, b"/readyz": self._ready, b"/health": self._health}
@@ -115,22 +114,22 @@ class FollowersHealth:
         reply(request, _OK if self._is_ready else _NOT_READY, encode(body), ())
 
     def _health(self, request: Request, reply: Reply) -> None:
-        body = HealthReply("ok" if self._is_ready else "unwell", self._storage, 0, self._words())
+        body = HealthReply("ok" if self._is_ready else "unwell", self.storage, 0, self._words())
         reply(request, _OK if self._is_ready else _NOT_READY, encode(body), ())
 
     @property
     def _is_ready(self) -> bool:
-        return self._node.is_linked and self._node.is_served
+        return self.node.is_linked and self.node.is_served
 
     def _words(self) -> str:
-        has_leader = self._node.leader() is not None
+        has_leader = self.node.leader() is not None
         if has_leader and self._is_ready:
             return FOLLOWS
-        if self._node.public_trouble is not None:
-            return self._node.public_trouble
+        if self.node.public_trouble is not None:
+            return self.node.public_trouble
         if not has_leader:
             return "no node leads now"
-        return REFUSES if self._node.is_linked else NO_LINK
+        return REFUSES if self.node.is_linked else NO_LINK
 
 
 class CountedRoutes(Routes):
@@ -143,18 +142,15 @@ class CountedRoutes(Routes):
         super().handle(request, reply)
 
 
-class Tenure:
+class Tenure(msgspec.Struct, eq=False):
     """What answers while this node leads."""
 
-    def __init__(
-        self, seat: Seat, engine: Engine, api: Api, routes: CountedRoutes, events: EventLog | None = None
-    ) -> None:
-        """`seat` is ours, as we took it. `events` logs grants and ends."""
-        self.seat = seat
-        self.engine = engine
-        self.api = api
-        self.routes = routes
-        self._events = events
+    seat: Seat
+    """As we took it."""
+    engine: Engine
+    api: Api
+    routes: CountedRoutes
+    events: EventLog | None = None
 
     async def end(self) -> None:
         """Answer what is pending, tell all waiters their tickets, and give the seat back; then nothing of it runs."""
@@ -165,8 +161,8 @@ class Tenure:
             self.api.end()
         finally:
             await self.engine.stop()
-            if self._events is not None:
-                self._events.end()
+            if self.events is not None:
+                self.events.end()
             gc.unfreeze()
 
 

@@ -302,8 +302,6 @@ class NodeLog:
         self._namesake: str | None = None
         self._said: set[str] = set()
         """What was logged of the current trouble: a store may fail in different ways, again and again."""
-        self._could_not: set[str] = set()
-        """The same since this node last led."""
         self._lost: str | None = None
         self._since = ""
         self.trouble: str | None = None
@@ -313,7 +311,6 @@ class NodeLog:
         if self.trouble is not None:
             log.warning("the store can be used again; it could not since %s", self._since)
             self.trouble = None
-            self._said.clear()
         leader = seen.leader
         if leader is None:
             if self._followed is not None and seen.why_take is None:
@@ -325,11 +322,8 @@ class NodeLog:
             log.warning("node %s leads since %s, epoch %d; we follow", leader.node, since, leader.epoch)
         if seen.is_namesake and self._namesake != seat.process:
             self._namesake = seat.process
-            log.error(
-                "another process at %s calls itself %s too: give each node a name of its own (setting node_name)",
-                seat.url,
-                self._node,
-            )
+            text = "another process at %s calls itself %s too: give each node a name of its own (setting node_name)"
+            log.error(text, seat.url, self._node)
 
     def missed(self, error: Exception) -> None:
         """A look failed. Each error is logged once."""
@@ -337,9 +331,10 @@ class NodeLog:
         why = _words_of(error) if is_ours else f"internal error: {type(error).__name__}: {error}"
         if self.trouble is None:
             self._since = rfc3339(self._clock.wall_ms())
+            self._said.clear()
         self._followed = None
         self.trouble = f"the store cannot be used since {self._since}: {why}"
-        if _is_new(why, self._said):
+        if self._is_new(why):
             log.error("%s; this node goes on looking", self.trouble, exc_info=None if is_ours else error)
 
     def lost_race(self, error: Exception) -> None:
@@ -352,26 +347,25 @@ class NodeLog:
     def could_not_lead(self, error: Exception) -> str:
         """The seat was taken, or nearly, and could not be served from. Return the message."""
         why = f"this node could not begin to lead: {_words_of(error)}"
-        if _is_new(why, self._could_not):
+        if self._is_new(why):
             is_ours = isinstance(error, JournalError | OSError)
             log.error("%s; it goes on trying", why, exc_info=None if is_ours else error)
         return why
 
     def leads(self, seat: Seat, why: str) -> None:
         self._followed = None
-        self._could_not.clear()
+        self._said.clear()
         log.warning("this node leads since %s, epoch %d: %s", rfc3339(seat.since_wall_ms), seat.epoch, why)
 
     def follows(self, seat: Seat, why: str) -> None:
         why = why.removeprefix(f"epoch {seat.epoch} is over: ")
         log.warning("this node does not lead any more, its epoch %d is over: %s", seat.epoch, why)
 
-
-def _is_new(text: str, said: set[str]) -> bool:
-    if text in said or len(said) >= SAID_MAX:
-        return False
-    said.add(text)
-    return True
+    def _is_new(self, text: str) -> bool:
+        if text in self._said or len(self._said) >= SAID_MAX:
+            return False
+        self._said.add(text)
+        return True
 
 
 def in_public(error: Exception) -> str:

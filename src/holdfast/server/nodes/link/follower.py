@@ -26,6 +26,7 @@ from urllib.parse import urlsplit
 
 from holdfast.engine.build import Seat
 from holdfast.server.http.manager import ConnectionManager
+from holdfast.server.http.messages import Request
 from holdfast.server.nodes.link import frames
 from holdfast.server.nodes.node import Node
 from holdfast.server.nodes.pending import Pending
@@ -52,7 +53,7 @@ class Forwarder(Protocol):
 
     def answered(self, link: Link, pending: Pending, answer: frames.Answered) -> None: ...
 
-    def recognised(self, pending: Pending, principal: str) -> None: ...
+    def recognise(self, request: Request, principal: str | None) -> None: ...
 
     def begun(self, pending: Pending, begun: frames.Begun) -> None: ...
 
@@ -179,7 +180,7 @@ class Link(frames.Framed):
         elif isinstance(frame, frames.Recognised):
             waits = self._unanswered.get(frame.number)
             if waits is not None:
-                self._forwarder.recognised(waits, frame.principal)
+                self._forwarder.recognise(waits.request, frame.principal)
         elif isinstance(frame, frames.Greeting) and self._handshake is not None:
             self.send(self._handshake.answer(frame))
             self._handshake = None

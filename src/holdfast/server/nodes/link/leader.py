@@ -34,6 +34,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from ipaddress import ip_address
 
+import msgspec
+
 from holdfast.server.access.cookies import shown_in
 from holdfast.server.http.connection import LATER_BYTES, NULL_TRANSPORT, HttpConnection
 from holdfast.server.http.manager import LONG_SECONDS, ConnectionManager
@@ -304,7 +306,7 @@ class LinkEnd(frames.Framed):
         if (manager.throttled and manager.must_yield(who or (frame.client,))) or (
             frame.in_pieces and len(frame.body) > LATER_BYTES
         ):
-            manager.defer(_Later(self, request), throttled=who or "")
+            manager.defer(_Later(self, request, self.loop), throttled=who or "")
         else:
             self.begin(request)
 
@@ -398,18 +400,15 @@ class LinkEnd(frames.Framed):
         self._reply(request, *envelope(Problem(code, text, retry_after_ms=RETRY_MS), request))
 
 
-class _Later:
+class _Later(msgspec.Struct, eq=False):
     """A request of a link in the run queue."""
 
-    __slots__ = ("_end", "_request", "loop")
-
-    def __init__(self, end: LinkEnd, request: Linked) -> None:
-        self._end = end
-        self._request = request
-        self.loop = end.loop
+    end: LinkEnd
+    request: Linked
+    loop: asyncio.AbstractEventLoop
 
     def resume(self) -> None:
-        self._end.begin(self._request)
+        self.end.begin(self.request)
 
 
 def _notify_gone(request: Linked) -> None:
