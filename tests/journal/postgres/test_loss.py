@@ -13,7 +13,7 @@ from holdfast.journal.base import (
     JournalUnavailableError,
     OutcomeUnknownError,
 )
-from holdfast.journal.postgres.leadership import Knowledge
+from holdfast.journal.postgres.leadership import Knowledge, Watching
 from tests.journal.records import grants
 from tests.journal.sharing import InPostgres, in_postgres
 from tests.support.postgres import Postgres, running, standby_of
@@ -102,22 +102,22 @@ def test_lost_epoch_is_shown_to_whoever_may_go_on(change: str, may_lose: bool) -
         asyncio.run(scene(place))
 
 
-def test_write_that_is_answered_while_the_seat_is_read_is_no_loss() -> None:
+def test_write_that_is_answered_while_the_seat_is_read_is_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     """A row that was read before an append, and arrives after its answer, is no store that went back (N-21)."""
 
     async def scene(place: InPostgres) -> None:
         leader = place()
         await leader.open()
-        read = leader._watching._read
+        read = Watching._read
 
-        async def read_slowly() -> object:
-            row = await read()
+        async def read_slowly(watching: Watching) -> object:
+            row = await read(watching)
             await leader.append(grants(1, 3))
             return row
 
-        leader._watching._read = read_slowly  # type: ignore[method-assign] # So the answer is late.
-        assert (await leader.look()).last_seq == 0
-        leader._watching._read = read  # type: ignore[method-assign]
+        with monkeypatch.context() as patch:
+            patch.setattr(Watching, "_read", read_slowly)  # So the answer is late.
+            assert (await leader.look()).last_seq == 0
         await place.lose_records(2)
         with pytest.raises(JournalLostError, match="its last record is 2, and 3 was durable"):
             await leader.look()

@@ -43,12 +43,12 @@ from holdfast.journal.postgres.connection import LostError, RefusedError, Server
 from holdfast.journal.postgres.history import PostgresSnapshot, snapshot
 from holdfast.journal.postgres.leadership import (
     Fresh,
+    Mine,
     create,
     create_tables,
     read_seat,
     seat_of,
 )
-from holdfast.journal.postgres.writer import Mine
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -157,8 +157,7 @@ class Operating:
         It blocks nothing. Raises `JournalError`, also if the seat is taken at that moment.
         """
         row = await self._seat()
-        mine = Mine(row["tenure"])
-        mine.epoch = row["epoch"]
+        mine = Mine(row["tenure"], row["epoch"])
         records = 0
         async with snapshot(self._servers, mine) as found:
             try:

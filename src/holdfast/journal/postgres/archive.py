@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     from holdfast.core.events import Event, Record
     from holdfast.journal.base import Changes, Keeping
     from holdfast.journal.postgres.connection import Row, Side
-    from holdfast.journal.postgres.writer import Ask, Mine
+    from holdfast.journal.postgres.leadership import Mine
+    from holdfast.journal.postgres.writer import Ask
     from holdfast.journal.tail import Room
 
 log = logging.getLogger("holdfast.journal")

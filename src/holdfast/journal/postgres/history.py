@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from holdfast.core.events import Record
     from holdfast.journal.base import HeldPage, HeldQuery, HistoryQuery, Values
     from holdfast.journal.postgres.connection import Row
-    from holdfast.journal.postgres.writer import Ask, Mine
+    from holdfast.journal.postgres.leadership import Mine
+    from holdfast.journal.postgres.writer import Ask
     from holdfast.journal.search import Hold
 
 SKIMMED_ROWS = 4_096

@@ -28,8 +28,8 @@ from holdfast.journal.codec import count_records, decode_batch, encode_batch
 from holdfast.journal.postgres.archive import Archive
 from holdfast.journal.postgres.connection import Servers, Side
 from holdfast.journal.postgres.history import Looking, snapshot
-from holdfast.journal.postgres.leadership import Fresh, Knowledge, Taken, Watching, unseal
-from holdfast.journal.postgres.writer import NO_ANSWER, Ask, Batch, Beating, Mine, Tenancy
+from holdfast.journal.postgres.leadership import Fresh, Knowledge, Mine, Watching, unseal
+from holdfast.journal.postgres.writer import NO_ANSWER, Ask, Batch, Beating, Tenancy
 from holdfast.journal.tail import LARGE_BYTES, Room, part_of
 
 if TYPE_CHECKING:
@@ -133,14 +133,9 @@ class PostgresJournal:
     # For the node that has the seat.
 
     async def open(self) -> Recovered:
-        was_closed = True
-        if not self._is_open:
-            taken = await self._take()
-            line, was_closed = taken.line, not taken.was_held
-        else:
-            line = await self._tenancy.line()
+        line, was_held = (await self._tenancy.line(), False) if self._is_open else await self._take()
         try:
-            return await self._recover(line, was_closed=was_closed)
+            return await self._recover(line, was_closed=not was_held)
         except JournalDamagedError:
             # A deposed node may read half of what there was. Damage counts only under the seat (N-2).
             await self._tenancy.confirm(0)
@@ -251,21 +246,19 @@ class PostgresJournal:
 
     # Taking the seat, and reading.
 
-    async def _take(self) -> Taken:
-        mine = self._mine
+    async def _take(self) -> tuple[Line, bool]:
         # From here on the seat may be ours, even without an answer.
         self._may_have_seat = True
         try:
-            taken = await self._watching.take(self._seen, self._peer, mine.tenure, self._wall_ms, self._resolve_seconds)
+            taken = await self._watching.take(self._seen, self._peer, self._mine, self._wall_ms, self._resolve_seconds)
         except JournalLockedError:
             self._may_have_seat = False
             await self._side.close()
             raise
-        mine.epoch, mine.last_seq, mine.now_ms = taken.epoch, taken.last_seq, taken.now_ms
-        mine.must_jump, mine.why_jump = taken.must_jump, taken.why_jump
-        self._tenancy.begin(taken.line, taken.server)
+        line, server, was_held = taken
+        self._tenancy.begin(line, server)
         self._is_open = True
-        return taken
+        return line, was_held
 
     async def _recover(self, line: Line, *, was_closed: bool) -> Recovered:
         with Beating(self._tenancy, line) as beating:

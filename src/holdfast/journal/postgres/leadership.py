@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -56,15 +57,14 @@ class Noted(NamedTuple):
     last_seq: int
 
 
-class Knowledge:
+class Knowledge(msgspec.Struct, eq=False):
     """The highest numbers that were seen, shared by all journals of a process."""
 
-    def __init__(self) -> None:
-        self.authority: str | None = None
-        self.epoch = 0
-        self.tenure = ""
-        self.last_seq = 0
-        self.jumps = 0
+    authority: str | None = None
+    epoch: int = 0
+    tenure: str = ""
+    last_seq: int = 0
+    jumps: int = 0
 
     def noted(self) -> Noted:
         return Noted(self.jumps, self.epoch, self.tenure, self.last_seq)
@@ -227,57 +227,55 @@ NOBODY = -1
 """A beat that no seat has: so a held seat is not taken."""
 
 
-class Taken(msgspec.Struct, frozen=True):
-    """The seat is ours; what the write found there."""
+class Mine(msgspec.Struct, eq=False):
+    """One leader term: what every fenced statement names, and how far it is durable."""
 
-    line: Line
-    server: Server
-    epoch: int
-    last_seq: int
-    now_ms: int
-    was_held: bool
-    must_jump: bool
+    tenure: str
+    epoch: int = 0
+    last_seq: int = 0
+    now_ms: int = 0
+    """The time that the seat had when it was taken, or confirmed last."""
+    must_jump: bool = False
+    """Whether the next batch begins with `Restored`, and brings the marks of this server."""
     why_jump: str = ""
+    """Why, for people, where no record need be lost."""
+
+    def end(self) -> None:
+        """Change the name, for the next term of this journal if there is one: no two have the same."""
+        self.tenure = sha256(self.tenure.encode()).hexdigest()[: len(self.tenure)]
 
 
-class Watching:
-    def __init__(
-        self,
-        servers: Servers,
-        side: Side,
-        knowledge: Knowledge,
-        *,
-        may_lose: bool,
-        fresh: Fresh | None,
-        secret: bytes | None,
-    ) -> None:
-        """`may_lose`: after a data loss this node goes on, with a jump of the tokens (N-23).
-
-        `fresh` is for making an authority where there is none; None: none is made.
-        """
-        self._servers = servers
-        self._side = side
-        self._knowledge = knowledge
-        self._may_lose = may_lose
-        self._fresh = fresh
-        self._secret = secret
+class Watching(msgspec.Struct, eq=False):
+    servers: Servers
+    side: Side
+    knowledge: Knowledge
+    may_lose: bool
+    """After a data loss this node goes on, with a jump of the tokens (N-23)."""
+    fresh: Fresh | None
+    """For making an authority where there is none; None: none is made."""
+    secret: bytes | None
 
     async def look(self) -> Seat:
         row, loss = await self._look()
         return seat_of(row, is_behind=loss is not None)
 
-    async def take(self, seen: Seat | None, me: Peer, tenure: str, wall_ms: int, seconds: float) -> Taken:
-        """Take the seat: if it is free, or as it was seen. Raises `JournalLockedError` if another node has it."""
+    async def take(
+        self, seen: Seat | None, me: Peer, mine: Mine, wall_ms: int, seconds: float
+    ) -> tuple[Line, Server, bool]:
+        """Take the seat: if it is free, or as it was seen. Raises `JournalLockedError` if another node has it.
+
+        Returns the connection that took it, its server, and whether the seat was held.
+        """
         row, loss = await self._look()
         is_lost = loss is not None
-        knowledge, may_lose = self._knowledge, self._may_lose or (is_lost and row["wants_jump"])
+        knowledge, may_lose = self.knowledge, self.may_lose or (is_lost and row["wants_jump"])
         epoch, before, beat = (row["epoch"], row["tenure"], NOBODY)
         if seen is not None:
             epoch, before, beat = seen.epoch, seen.tenure, seen.beat
-        line, server = await self._servers.connect()
-        self._servers.must_be = server
+        line, server = await self.servers.connect()
+        self.servers.must_be = server
         values = (
-            *(epoch, before, tenure, beat),
+            *(epoch, before, mine.tenure, beat),
             *(me.node, me.process, me.url, me.version, wall_ms, FORMAT),
             *(row["authority"], may_lose, knowledge.last_seq, *msgspec.structs.astuple(server.marks)),
         )
@@ -287,21 +285,15 @@ class Watching:
                 raise self._why_not(*await self._learned(), epoch, before, server.marks)
         except BaseException:
             line.drop()
-            self._servers.must_be = None
+            self.servers.must_be = None
             raise
         found = rows[0]
-        knowledge.epoch, knowledge.tenure, knowledge.last_seq = found["epoch"], tenure, found["last_seq"]
+        mine.epoch, mine.last_seq, mine.now_ms = found["epoch"], found["last_seq"], found["now_ms"]
+        mine.must_jump = found["must_jump"] or is_lost
+        mine.why_jump = "" if is_lost else _why_jump(row, server.marks)
+        knowledge.epoch, knowledge.tenure, knowledge.last_seq = mine.epoch, mine.tenure, mine.last_seq
         knowledge.jumps = found["jumps"]
-        return Taken(
-            line,
-            server,
-            found["epoch"],
-            found["last_seq"],
-            found["now_ms"],
-            found["was_held"],
-            found["must_jump"] or is_lost,
-            "" if is_lost else _why_jump(row, server.marks),
-        )
+        return line, server, found["was_held"]
 
     async def _write(self, line: Line, values: Sequence[object], seconds: float) -> Sequence[Row]:
         task = asyncio.create_task(line.ask("take", *values, seconds=seconds))
@@ -318,7 +310,7 @@ class Watching:
 
     async def _end_blockers(self, pid: int) -> None:
         try:
-            for blocker, is_ended in await self._side.rows("end_blockers", pid, seconds=BLOCKED_SECONDS):
+            for blocker, is_ended in await self.side.rows("end_blockers", pid, seconds=BLOCKED_SECONDS):
                 log.warning("a session that kept the seat was %s: %d", "ended" if is_ended else "not ended", blocker)
         except JournalUnavailableError as error:
             log.warning("who keeps the seat cannot be ended: %s", error)
@@ -326,45 +318,45 @@ class Watching:
     async def _look(self) -> tuple[Row, str | None]:
         """Return the seat's row, and what was lost if this node may go on nevertheless."""
         row, loss = await self._learned()
-        if loss and not (self._may_lose or row["wants_jump"]):
+        if loss and not (self.may_lose or row["wants_jump"]):
             raise went_back(self._where, loss)
         return row, loss
 
     async def _learned(self) -> tuple[Row, str | None]:
         """Return the seat's row, and what was lost. Anything learned after the read began is ignored."""
-        noted = self._knowledge.noted()
+        noted = self.knowledge.noted()
         row = await self._read()
         seen = Noted(row["jumps"], row["epoch"], row["tenure"], row["last_seq"])
-        return row, self._knowledge.learn(row["authority"], seen, noted)
+        return row, self.knowledge.learn(row["authority"], seen, noted)
 
     async def _read(self) -> Row:
-        row = await read_seat(self._side, self._where)
+        row = await read_seat(self.side, self._where)
         if row is not None:
             return row
-        if self._knowledge.authority is not None:
-            problem = f"{self._where} has no authority, and {self._knowledge.authority} was there"
+        if self.knowledge.authority is not None:
+            problem = f"{self._where} has no authority, and {self.knowledge.authority} was there"
             raise JournalLostError(problem, OTHER_STORE)
-        if self._fresh is None:
+        if self.fresh is None:
             raise JournalUnavailableError(
                 f"{self._where} has no store of Holdfast", "Run: holdfast store init, or start a node with it"
             )
-        await self._create(self._fresh)
-        row = await read_seat(self._side, self._where)
+        await self._create(self.fresh)
+        row = await read_seat(self.side, self._where)
         if row is None:
             raise JournalUnavailableError(f"{self._where} has no store of Holdfast any more")
-        is_ours = row["authority"] == self._fresh.authority
+        is_ours = row["authority"] == self.fresh.authority
         whose = "it was made now" if is_ours else "another node made it at the same time"
         log.warning("%s had no store of Holdfast: %s, as authority %s", self._where, whose, row["authority"])
         return row
 
     async def _create(self, fresh: Fresh) -> None:
-        await self._side.alone()
-        server = self._side.server
+        await self.side.alone()
+        server = self.side.server
         if server is None:
             raise JournalUnavailableError("the connection to the store was lost again")
-        await create(self._side, self._servers.schema, fresh, self._secret, server.marks)
+        await create(self.side, self.servers.schema, fresh, self.secret, server.marks)
         # The marks of the seat's own table are read on the next connection.
-        self._side.drop()
+        self.side.drop()
 
     def _why_not(self, row: Row, loss: str | None, epoch: int, tenure: str, marks: Marks) -> JournalError:
         """Return why the write that takes the seat found no row."""
@@ -387,7 +379,7 @@ class Watching:
 
     @property
     def _where(self) -> str:
-        return f"the schema {self._servers.schema} at {self._servers.where}"
+        return f"the schema {self.servers.schema} at {self.servers.where}"
 
 
 def _why_jump(row: Row, marks: Marks) -> str:

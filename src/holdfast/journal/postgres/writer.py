@@ -36,7 +36,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import asynccontextmanager
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -49,7 +48,7 @@ from holdfast.journal.base import (
     OutcomeUnknownError,
 )
 from holdfast.journal.postgres.connection import CannotConnectError, LostError, RefusedError
-from holdfast.journal.postgres.leadership import went_back
+from holdfast.journal.postgres.leadership import Mine, went_back
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Sequence
@@ -75,25 +74,6 @@ class Batch(NamedTuple):
     last: int
     body: bytes
     at_ms: int
-
-
-class Mine:
-    """One leader term: what every fenced statement names, and how far it is durable."""
-
-    def __init__(self, tenure: str) -> None:
-        self.epoch = 0
-        self.tenure = tenure
-        self.last_seq = 0
-        self.now_ms = 0
-        """The time that the seat had when it was taken, or confirmed last."""
-        self.must_jump = False
-        """Whether the next batch begins with `Restored`, and brings the marks of this server."""
-        self.why_jump = ""
-        """Why, for people, where no record need be lost."""
-
-    def end(self) -> None:
-        """Change the name, for the next term of this journal if there is one: no two have the same."""
-        self.tenure = sha256(self.tenure.encode()).hexdigest()[: len(self.tenure)]
 
 
 class Tenancy:
