@@ -32,7 +32,7 @@ from holdfast.server.observability.logs import configure, dropped_lines, flush
 from holdfast.server.observability.request_log import Observing
 from holdfast.server.operations.router import Routes
 from holdfast.server.operations.table import OPERATIONS
-from holdfast.server.starting.building import engine_for, event_log_of, observing_of, static_tokens
+from holdfast.server.starting.building import engine_for, observing_of, static_tokens
 from holdfast.server.starting.clustered import Clustered
 from holdfast.server.starting.exits import EX_IOERR, EX_OK, EX_TEMPFAIL, EX_USAGE, StartError
 from holdfast.server.starting.firsttoken import FIRST_TOKEN, first_token, token_at_hand, warn_of_hidden
@@ -85,7 +85,7 @@ async def _serve(settings: Settings, file: Path | None, mounts: Mapping[str, Mou
     events: EventLog | None = None
     try:
         key = await _start(engine, settings)
-        events = event_log_of(settings, engine)
+        events = EventLog(engine) if settings.log_events else None
         api = Api(engine, Auth(static, key), settings)
         routes = Routes(api, OPERATIONS)
         observing = observing_of(settings, engine.clock, api.proxies)

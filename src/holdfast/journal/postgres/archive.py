@@ -280,13 +280,14 @@ class Pruning:
 
     async def _chosen(self, shares: Sequence[Row], unit: str, excess: int) -> list[int]:
         """Return the oldest records of the principal with the largest share, one after another."""
-        eldest: dict[bytes, _Eldest] = {}
+        oldest: dict[bytes, AsyncIterator[tuple[int, int]]] = {}
         choosing = choose([(row["principal"], row[unit]) for row in shares], excess, min(PRUNE_ROWS, self._left))
         try:
             who = next(choosing)
             while True:
-                known = eldest.setdefault(who, _Eldest(self._ground, who))
-                found = await known.next()
+                if who not in oldest:
+                    oldest[who] = _oldest_of(self._ground, who)
+                found = await anext(oldest[who], None)
                 who = choosing.send(found and (found[0], 1 if unit == "records" else found[1]))
         except StopIteration as end:
             chosen: list[int] = end.value
@@ -299,24 +300,13 @@ class Pruning:
         await asyncio.sleep(0)
 
 
-class _Eldest:
-    """The records of a principal, oldest first, read some at a time."""
-
-    def __init__(self, ground: Ground, who: bytes) -> None:
-        self._ground = ground
-        self._who = who
-        self._some: deque[tuple[int, int]] = deque()
-        self._after = -(2**62)
-        self._is_over = False
-
-    async def next(self) -> tuple[int, int] | None:
-        """Return the number and the weight of the next one."""
-        if not self._some and not self._is_over:
-            rows = await self._ground.read("read_eldest_of", self._who, self._after, ELDEST)
-            self._some.extend((seq, weight) for seq, weight in rows)
-            self._is_over = len(rows) < ELDEST
-            self._after = rows[-1][0] if rows else self._after
-        return self._some.popleft() if self._some else None
+async def _oldest_of(ground: Ground, who: bytes) -> AsyncIterator[tuple[int, int]]:
+    """Yield the number and the weight of the records of a principal, oldest first, read some at a time."""
+    after = -(2**62)
+    while rows := await ground.read("read_eldest_of", who, after, ELDEST):
+        for row in rows:
+            yield row[0], row[1]
+        after = rows[-1][0]
 
 
 FEED_ROWS = 1_024

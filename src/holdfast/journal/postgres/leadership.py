@@ -255,6 +255,8 @@ class Watching(msgspec.Struct, eq=False):
     """For making an authority where there is none; None: none is made."""
     secret: bytes | None
 
+    __repr__ = object.__repr__  # Without the secret.
+
     async def look(self) -> Seat:
         row, loss = await self._look()
         return seat_of(row, is_behind=loss is not None)

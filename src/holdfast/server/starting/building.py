@@ -13,7 +13,6 @@ from holdfast.privatefiles import NotOursError, read_ours, reason_of
 from holdfast.server.access.auth import StaticTokens, entries_of
 from holdfast.server.access.proxies import Proxies
 from holdfast.server.access.secrets import KEY_FILE
-from holdfast.server.observability.event_log import EventLog
 from holdfast.server.observability.request_log import Observer, Observing, RequestLog
 from holdfast.server.starting.exits import EX_USAGE, StartError
 from holdfast.settings import Settings
@@ -100,10 +99,6 @@ def observing_of(settings: Settings, clock: Clock, proxies: Proxies, node: str =
     if settings.traces:
         observers.append(_traces(node))
     return Observing(observers)
-
-
-def event_log_of(settings: Settings, engine: Engine) -> EventLog | None:
-    return EventLog(engine) if settings.log_events else None
 
 
 def _traces(node: str) -> Observer:

@@ -65,8 +65,6 @@ ASKED_SPARE_BYTES = 65_536
 """The overhead of a frame with a request, beyond its head and body."""
 ANSWER_BYTES_MAX = 64 * 2**20
 """The largest response. Lists are paginated and streams come in pieces, so none of ours comes near."""
-SHOWN_CHARS_MAX = 64
-"""How much of what an unauthenticated peer sends is logged."""
 
 Fields: TypeAlias = tuple[tuple[bytes, bytes], ...]
 
@@ -243,8 +241,7 @@ class Handshake:
         """Prove that we lead the term that the follower names. Raises `HandshakeError` if it names another."""
         bond = self._bond
         if (hello.authority, hello.epoch, hello.tenure) != (bond.authority, bond.epoch, bond.tenure):
-            authority = hello.authority[:SHOWN_CHARS_MAX]
-            raise HandshakeError(f"it wants a link for epoch {hello.epoch} of {authority!r}, which is not ours")
+            raise HandshakeError(f"it wants a link that is not ours: epoch {hello.epoch} of {hello.authority!r}")
         _check_nonce(hello.nonce)
         self._expected = self._proof(_FOLLOWER, hello.nonce, self._nonce)
         return Greeting(self._nonce, self._proof(_LEADER, hello.nonce, self._nonce))
@@ -285,6 +282,9 @@ log = logging.getLogger("holdfast.server.nodes")
 class Framed(asyncio.Protocol):
     """One end of a link."""
 
+    reads_what_it_answers = False
+    """Whether reading is paused while writing is."""
+
     def __init__(self, manager: ConnectionManager, decoder: Decoder) -> None:
         self.loop = asyncio.get_running_loop()
         self.manager = manager
@@ -313,11 +313,6 @@ class Framed(asyncio.Protocol):
     def complain(self, why: str, bug: Exception | None = None) -> None:
         """Log why the link ends; `bug` is an unexpected error."""
         log.warning("a link with %s ends: %s", self.peer, why, exc_info=bug)
-
-    @property
-    def must_not_read(self) -> bool:
-        """Whether reading is paused for a reason of this end."""
-        return False
 
     # The connection.
 
@@ -364,7 +359,7 @@ class Framed(asyncio.Protocol):
         return str(name[0]) if isinstance(name, tuple) else "another node"
 
     def _update_reading(self) -> None:
-        pauses = (self._is_behind or self.must_not_read) and not self.is_over
+        pauses = (self._is_behind or (self.reads_what_it_answers and self.writing_pauses)) and not self.is_over
         if pauses == self._reading_pauses or self.transport.is_closing():
             return
         self._reading_pauses = pauses

@@ -142,6 +142,7 @@ class LinkServer:
 
 class LinkEnd(frames.Framed):
     principal: str | None = None
+    reads_what_it_answers = True
 
     def __init__(self, server: LinkServer, manager: ConnectionManager) -> None:
         super().__init__(manager, frames.Decoder(frames.ToLeader, frames.HELLO_BYTES_MAX))
@@ -194,11 +195,6 @@ class LinkEnd(frames.Framed):
     def ping(self) -> frames.Ping:
         """Say whether we serve, too: a follower without requests learns it this way."""
         return frames.Ping(self._is_current() and self._server.node.serves)
-
-    @property
-    def must_not_read(self) -> bool:
-        """While responses are not taken, no more requests are read."""
-        return self.writing_pauses
 
     def resume_writing(self) -> None:
         super().resume_writing()
