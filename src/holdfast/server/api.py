@@ -41,7 +41,6 @@ from holdfast.settings import Settings
 from holdfast.wire.problems import Problem
 
 Show: TypeAlias = "Callable[[Api, Call, Any, Moment], Answered]"
-"""Puts an outcome of one type into a reply."""
 
 RESERVED_PREFIX = "__election/"
 BUG = "This is a bug of ours: report it with the request id."
@@ -50,11 +49,7 @@ log = logging.getLogger("holdfast.server")
 
 
 class FairLock:
-    """A lock for reads that take their time; the principals that wait for it take turns.
-
-    Such a read is made in slices, and between two of them everybody else is served. A hundred of them at once would be
-    a hundred slices between two requests, so there is one at a time.
-    """
+    """A lock for slow reads, which are made in slices: one at a time, and waiting principals take turns."""
 
     def __init__(self) -> None:
         self._is_taken = False
@@ -109,7 +104,6 @@ class Api:
         self.streams = OpenStreams(settings.watches_per_principal_max)
         self.followers = OpenStreams(settings.followers_per_principal_max, "followers")
         self.followed: dict[str, object] = {}
-        """The open streams of `POST /leases/follow`, by their ids: each is a `streams.follow.Follow`."""
         self.frames = Frames()
         self.live = LiveFeed(engine)
         self.pages = OpenStreams(settings.watches_per_principal_max)
@@ -119,9 +113,7 @@ class Api:
         self._wrong_tokens = WrongTokens(settings.wrong_tokens_per_minute_max)
         self._refusal_log = RefusalLog()
         self.circles: Recent[tuple[str, ...]] = Recent(engine.clock.wall_ms())
-        """Waits that were refused because they would never have ended: the path of each."""
         self.ended_tokens: Recent[str] = Recent(engine.clock.wall_ms())
-        """Access tokens that were revoked, by name."""
         self.token_uses = TokenUses(engine, auth.static)
         self._seen = self.token_uses.seen
         streams = {"watches": self.streams, "followers": self.followers, "pages": self.pages}
@@ -132,10 +124,7 @@ class Api:
     # Who asks.
 
     def admit(self, request: Request, scope: str, own_scope: str = "") -> Caller:
-        """Return who asks, as of this turn, if it may. A call made with a session's secret keeps that alive (S1).
-
-        `own_scope` is what a claim's secret needs for it; without, no such secret may ask.
-        """
+        """Return the caller as of this turn, if it may ask. A session's secret keeps its session alive (S1)."""
         engine = self.engine
         now = engine.turn()
         if now is None:
@@ -161,10 +150,7 @@ class Api:
         return caller
 
     def _count_wrong_token(self, request: Request) -> None:
-        """Count it, and raise if there were too many from there. That is said at once, where no other may lead.
-
-        Where one may, a token that is not known here may be one that another node has made: so it waits for the proof.
-        """
+        """Count it, and raise if there were too many: immediately, unless another node may have made the token."""
         retry_ms = self._wrong_tokens.count(self.proxies.client_of(request), self.engine.clock.monotonic_ms())
         if retry_ms:
             request.rests_on_state = self.engine.journal.is_shared
@@ -172,26 +158,23 @@ class Api:
             text += " A right one works at once."
             raise Problem("too_many_wrong_tokens", text, retry_after_ms=retry_ms)
 
-    def _caller_of(self, request: Request) -> Caller | None:
-        """Return who asked, found out once more; None for one who was not let in, or would not be any more."""
-        if request.is_known:
-            with contextlib.suppress(Problem):
-                return self.auth.identify(request.authorization, self.engine.state, self.engine.clock.wall_ms())
-        return None
+    def caller_now(self, authorization: bytes | None) -> Caller | None:
+        """Return who a credential is from now; None if it is not good any more: a stream may outlive its token."""
+        try:
+            return self.auth.identify(authorization, self.engine.state, self.engine.clock.wall_ms())
+        except Problem:
+            return None
 
     def principal_of(self, request: Request) -> str | None:
-        caller = self._caller_of(request)
+        caller = self.caller_now(request.authorization) if request.is_known else None
         return None if caller is None else caller.principal
 
     def _log_refusal(self, problem: Problem, request: Request, caller: Caller | None = None) -> None:
-        """Log that somebody was not let in. Who it was is found out once more: nobody who is let in pays for it.
-
-        `caller` is who it was when it asked, where that is at hand: a token may end while its request waits.
-        """
+        """Log a refusal. `caller` is who it was when it asked, since a token may end while its request waits."""
         if not self._refusal_log.is_concerned(problem):
             return
-        if caller is None:
-            caller = self._caller_of(request)
+        if caller is None and request.is_known:
+            caller = self.caller_now(request.authorization)
         principal, secret = (None, None) if caller is None else (caller.principal, caller.secret)
         client, now_ms = self.proxies.client_of(request), self.engine.clock.monotonic_ms()
         self._refusal_log.note(problem, request, principal, client, now_ms, secret=secret)
@@ -206,14 +189,6 @@ class Api:
         """Say and write what was not yet: the server stops."""
         self._refusal_log.end()
         self.token_uses.write()
-
-    def is_still_let_in(self, authorization: bytes | None) -> bool:
-        """Tell whether one who was let in before would be again: a stream outlives the token that opened it."""
-        try:
-            self.auth.identify(authorization, self.engine.state, self.engine.clock.wall_ms())
-        except Problem:
-            return False
-        return True
 
     def name_for(self, text: str, caller: Caller, body: object = None) -> str:
         """Return the name if it is one and the caller may touch it, with what it asks in the body."""
@@ -285,10 +260,7 @@ class Api:
         self.engine.read(lambda _state, _now: None, answer)
 
     def answer_later(self, call: Call, look: Callable[[], Coroutine[Any, Any, Answered]]) -> None:
-        """Answer with what is found by a look that takes its time: at the journal, or at much, a slice at a time.
-
-        Whoever hangs up does not want it any more: it ends then, and the others need not wait for it.
-        """
+        """Answer with the result of a slow read. It is cancelled if the client is gone."""
 
         async def answer() -> None:
             try:

@@ -48,11 +48,7 @@ log = logging.getLogger("holdfast.server")
 def serve(
     settings: Settings, file: Path | None, warnings: Sequence[str] = (), mounts: Mapping[str, Mount] | None = None
 ) -> int:
-    """Run a server until it is told to stop; return the exit code.
-
-    `file` is where settings were read from; `warnings` are what the log says of how they were given. `mounts` are
-    applications beside the routes, by their paths.
-    """
+    """Run a server until it is told to stop; return the exit code. `mounts` are applications by their paths."""
     mounts = mounts or {}
     try:
         arm_failpoints(os.environ)

@@ -40,7 +40,6 @@ Send: TypeAlias = Callable[[dict[str, Any]], Awaitable[None]]
 Application: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 REQUEST = "holdfast.request"
-"""The extension of the scope that holds the request."""
 REQUEST_ID = "holdfast.request_id"
 """The extension of the scope that holds the id of the request, for an application that refuses in our format."""
 DISCONNECTED = "holdfast.disconnected"

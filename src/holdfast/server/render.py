@@ -162,14 +162,10 @@ _PLAIN: dict[type[object], tuple[str, str]] = {
     refusals.TokenUnknown: ("not_found", "No access token has that name."),
     refusals.TokensExhausted: ("capacity_exceeded", "The fencing counter is at its end."),
 }
-"""Refusals that always say the same: code and details."""
 
 
 def problem(outcome: object, prefix: str | None = None, *, knows_revoked: bool = True) -> Problem:
-    """Put a refusal into the words of the wire, for a caller that is confined to a prefix or not.
-
-    `knows_revoked`: whether callers know the code `revoked`. OctoStore's own client takes only its codes for a loss.
-    """
+    """Put a refusal into the words of the wire. Without `knows_revoked` the codes are those of OctoStore's client."""
     if type(outcome) in _PLAIN:
         return Problem(*_PLAIN[type(outcome)])
     match outcome:
@@ -225,11 +221,7 @@ def problem(outcome: object, prefix: str | None = None, *, knows_revoked: bool =
 
 
 def masked(path: tuple[str, ...], prefix: str | None) -> tuple[str, ...]:
-    """Return the path of a circle as a caller that is confined to a prefix may see it.
-
-    The path is who asks, what it wants, who holds that, what that one wants, and so on. Who asks is shown. So is a name
-    within the prefix, and whoever holds such a name.
-    """
+    """Return a circle (who asks, what it wants, who holds that, …) as a caller confined to a prefix may see it."""
     if prefix is None:
         return path
     shown = [path[0]]
@@ -239,10 +231,7 @@ def masked(path: tuple[str, ...], prefix: str | None) -> tuple[str, ...]:
 
 
 def _circle(path: tuple[str, ...], lease: Lease | None) -> Problem:
-    """Say who would wait for whom; for one who would wait for its own lease, since when it has that (D1a).
-
-    A claim whose answer was lost is the usual way into that one, and two workers with one owner's name the other.
-    """
+    """Say who waits for whom; for a wait for its own lease, as after a lost answer, since when it has it (D1a)."""
     if lease is None:
         around = " → ".join([*path, path[0]])
         text = f"Waiting would never end: {around}. Release what you hold, or do not wait."

@@ -64,11 +64,7 @@ class Loaded(msgspec.Struct, frozen=True):
 
 
 def load(*, overrides: Mapping[str, str], environment: Mapping[str, str], file: Path | None) -> Loaded:
-    """Put the settings together. `overrides` come from the command line, `file` from its `--config`.
-
-    Without `file`, HOLDFAST_CONFIG names it; without that, `holdfast.toml` in the working directory is read if there is
-    one. Raises `SettingsError` for anything that cannot be used, wherever it stands.
-    """
+    """Put the settings together. `file` is from HOLDFAST_CONFIG if None, else `holdfast.toml` if that exists."""
     home = home_of(environment)
     read = _file_of(file, environment)
     values = {} if read is None else _from_file(read, home)

@@ -41,7 +41,6 @@ class About(msgspec.Struct, frozen=True):
     maximum: int = NUMBER_MAX
     secret: bool = False
     default_text: str = ""
-    """How the docs show a default that depends on the machine."""
     named_file_only: bool = False
     """Whether only a file that somebody named may set it, and not one that lay in the working directory.
 
@@ -51,7 +50,6 @@ class About(msgspec.Struct, frozen=True):
     also: str = ""
     """A second name in the file and on the command line: what another program calls it."""
     read: Callable[[str], object] | None = None
-    """Reads a text; raises `ValueError` for what it cannot read."""
 
 
 class Setting(About, frozen=True, kw_only=True):

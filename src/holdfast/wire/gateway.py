@@ -18,9 +18,7 @@ class GatewayBody(msgspec.Struct, kw_only=True, rename="camel"):
     """Name a resource, as a run."""
 
     secret: str
-    """The session's secret."""
     resource_key: str
-    """A URI."""
 
 
 class GatewayTimedBody(GatewayBody, rename="camel", kw_only=True):

@@ -13,7 +13,6 @@ import re
 import msgspec
 
 METADATA_CHARS_MAX = 40
-"""How much of the metadata is shown."""
 
 _TEXT = r'"(?:[^"\\]|\\.)*"'
 _FIRST_FIELD = re.compile(rf"\s*\{{\s*({_TEXT})\s*:\s*({_TEXT}|[{{\[]|[^\s,}}\]]+)", re.DOTALL)

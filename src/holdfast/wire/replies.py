@@ -56,7 +56,6 @@ class AcquiredReply(msgspec.Struct, gc=False, tag_field="status", tag="acquired"
     attempts: int
     session_id: Uuid | None = None
     labels: Labels | UnsetType = UNSET
-    """What the claim is marked with; left out if it has none."""
 
 
 class HeldReply(ShownClaim, gc=False, tag_field="status", tag="held"):
@@ -154,7 +153,6 @@ class CheckReply(msgspec.Struct, gc=False):
 
     current: bool
     fencing_token: Token | None
-    """That of the live lease, if there is one."""
 
 
 class HappenedReply(ShownClaim, gc=False):
@@ -174,7 +172,6 @@ class EndReply(msgspec.Struct, gc=False):
     """The end of a lease or a session, for whoever follows it."""
 
     id: Uuid
-    """Of the lease or the session."""
     name: str | None
     """Of the lease; null for a session."""
     ended: str
@@ -193,7 +190,6 @@ class FollowingReply(msgspec.Struct, gc=False):
     following: int
     """How many ends are awaited on it now."""
     ended: list[EndReply]
-    """What has ended already."""
     unknown: list[Uuid]
     """What is not the caller's, never was there, or ended too long ago to be remembered."""
 
@@ -243,7 +239,6 @@ class WhyReply(msgspec.Struct, gc=False):
     name: str
     chain: list[WhyLink]
     waiting: list[WhyWaiter]
-    """The first hundred in line."""
     circle: bool
     """The chain comes back to where it was: nobody in it can go on."""
 
@@ -292,7 +287,6 @@ class LocksReply(msgspec.Struct, gc=False):
     """How many match, on all pages. Null if an owner, a session or labels are asked for and this page is not all."""
     prefix: str | None
     next_after: str | None
-    """Ask again with `after` set to this for the next page. A page may have fewer than `limit`, or none."""
 
 
 class SessionOpenedReply(msgspec.Struct, gc=False):
@@ -307,7 +301,6 @@ class SessionOpenedReply(msgspec.Struct, gc=False):
     name: str | None
     metadata: str | None
     public_url: str | msgspec.UnsetType = msgspec.UNSET
-    """The address for others who use the session, if the server has one for them."""
 
 
 class SessionSecretReply(msgspec.Struct, gc=False):
@@ -332,7 +325,6 @@ class SessionRenewedReply(msgspec.Struct, gc=False):
     expires_at: Time
     expires_in_ms: Millis
     renewed: int
-    """How many leases were renewed."""
 
 
 class SessionsReply(msgspec.Struct, gc=False):
@@ -340,9 +332,7 @@ class SessionsReply(msgspec.Struct, gc=False):
 
     sessions: list[SessionReply]
     total: int
-    """How many there are, on all pages."""
     next_after: str | UnsetType = UNSET
-    """Ask again with `after` set to this for the next page. Left out on the last."""
 
 
 class SessionReply(msgspec.Struct, gc=False):
@@ -392,7 +382,6 @@ class TokensReply(msgspec.Struct, gc=False):
 
     tokens: list[TokenReply]
     next_after: str | UnsetType = UNSET
-    """Ask again with `after` set to this for the next page. Left out on the last."""
 
 
 class HealthReply(msgspec.Struct, gc=False):
@@ -424,7 +413,6 @@ class StatusReply(msgspec.Struct, gc=False):
     version: str
     time: Time
     resource_lock_timeout_seconds: int
-    """How long a lock of the gateway lives that asks for no time of its own."""
     total_refusals: int = 0
     """What was decided against: held names, lost leases, full quotas, bad values."""
 
@@ -475,7 +463,6 @@ class LocksThenReply(msgspec.Struct, gc=False):
     """The last record by then. Ask for the next page with `record` set to this: it stays at the same record."""
     prefix: str | None
     next_after: str | None
-    """Ask again with `after` set to this for the next page. A page may have fewer than `limit`, or none."""
 
 
 class Mark(msgspec.Struct, gc=False):
@@ -488,7 +475,6 @@ class Mark(msgspec.Struct, gc=False):
     name: str
     owner: str
     others: int
-    """How many names more it ended."""
 
 
 class MarksReply(msgspec.Struct, gc=False):
@@ -496,7 +482,6 @@ class MarksReply(msgspec.Struct, gc=False):
 
     marks: list[Mark]
     next_before: int | None
-    """Ask again with `before` set to this for those before. A page may have none."""
     begins_at: Time | None
     """The earliest moment that can be looked at. Null: there is none yet."""
     now: Time

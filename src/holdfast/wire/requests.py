@@ -29,10 +29,8 @@ class ClaimBody(_Body):
     metadata: str | None = None
     """Shown to everybody who asks for the name."""
     owner: str | None = None
-    """Who claims it, for people: `agent-3`."""
     session_id: str | None = None
     ephemeral: bool | None = None
-    """End with the session."""
     lock_delay_seconds: U32 | None = None
     """Keep the name closed for so long after any end of this lease."""
     wait_seconds: Seconds | None = None
@@ -51,7 +49,6 @@ class AcquireBody(ClaimBody):
     shown_first: ClassVar[tuple[str, ...]] = ("ttl_seconds", "metadata", "owner", "resume")
 
     resume: bool | None = None
-    """Give the caller its own live lease back."""
     acl: msgspec.Raw | UnsetType = UNSET
     """Not supported: refused, never ignored."""
 
@@ -62,9 +59,7 @@ class ClaimsBody(ClaimBody):
     shown_first: ClassVar[tuple[str, ...]] = ("any", "all")
 
     any: list[str] | None = None
-    """The first free one, in this order."""
     all: list[str] | None = None
-    """Every one or none."""
 
 
 class RenewBody(_Body):
@@ -74,7 +69,6 @@ class RenewBody(_Body):
     ttl_seconds: U32 | None = None
     """The new ttl, counted from now; 60 if absent."""
     keep_ttl: bool | None = None
-    """Use the lease's own ttl."""
     note: str | None = None
     """Progress; the next owner reads it if this one dies."""
     metadata: str | None = None
@@ -89,7 +83,6 @@ class ReleaseBody(_Body):
     remember_seconds: U32 | None = None
     """Answer `done` to whoever claims the name within so long; only with `done`."""
     result: str | None = None
-    """What came of it; only with `done`."""
 
 
 class TransferBody(_Body, kw_only=True):
@@ -109,7 +102,6 @@ class ClaimSecretBody(_Body):
     """Ask for the secret of a claim."""
 
     lock_name: str
-    """A name that the claim holds."""
     lease_id: str
 
 
@@ -117,9 +109,7 @@ class FollowBody(_Body):
     """Be told when these end. At most `names_per_call_max` of both together."""
 
     leases: dict[str, str] = {}
-    """The id of the lease that is held, by its name."""
     sessions: list[str] = []
-    """Ids of sessions."""
 
 
 class CheckBody(_Body):
@@ -132,7 +122,6 @@ class RevokeBody(_Body):
     """End somebody's lease."""
 
     reason: str
-    """The holder is told."""
 
 
 class ReopenBody(_Body):
@@ -190,9 +179,6 @@ B = TypeVar("B", bound=_Body)
 
 
 def brief(body: type[B]) -> type[B]:
-    """Return a twin of a request body that leaves out what nobody said, for those who send it.
-
-    Not all bodies are so: a fingerprint in the journal is made of every field.
-    """
+    """Return a twin of a request body that leaves out defaults, for senders. A fingerprint is made of every field."""
     name, bases = body.__name__, (body,)
     return msgspec.defstruct(name, [], bases=bases, omit_defaults=True, gc=False, kw_only=True)  # type: ignore[return-value]

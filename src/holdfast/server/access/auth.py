@@ -67,7 +67,6 @@ class Caller(msgspec.Struct, frozen=True):
     scopes: frozenset[str]
     prefix: str | None = None
     session: str | None = None
-    """The session whose secret was used; None if a bearer token was."""
     digest: str = ""
     """Of the token that the principal has now: the secrets of its sessions depend on it (S5)."""
     claim: ClaimId | None = None
@@ -127,10 +126,8 @@ class StaticTokens:
 
     def __init__(self, entries: Iterable[str]) -> None:
         self.callers: dict[str, Caller] = {}
-        """By digest."""
         self._by_name: dict[str, Caller] = {}
         self.chars_max = 0
-        """The length of the longest."""
         for number, entry in enumerate(entries, 1):
             name, scopes, token = _read_static(entry, number)
             kept = digest(token)
@@ -196,7 +193,6 @@ class Auth:
         self._digests: dict[bytes, str] = {}
         self._callers: dict[str, tuple[AccessToken, Caller]] = {}
         self._runs: dict[bytes, _Run] = {}
-        """Secrets of sessions that were right before."""
 
     def identify(self, authorization: bytes | None, state: State, wall_ms: int) -> Caller:
         kept = self._digests.get(authorization) if authorization is not None else None

@@ -29,7 +29,6 @@ SIGNED_IN_MS_MAX = 30 * 86_400_000
 AHEAD_MS_MAX = 60_000
 """How far the wall clock may have been set back since a cookie was made."""
 HEADER_BYTES_MAX = 16_384
-"""A longer field is not searched."""
 COOKIE_CHARS_MAX = 256
 SHOWN_MAX = 4
 """How many cookies of our name are looked at."""

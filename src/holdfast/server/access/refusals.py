@@ -63,10 +63,7 @@ class RefusalLog:
         *,
         secret: str | None = None,
     ) -> None:
-        """Log a refusal, or count it if there were enough lines. `principal` is None for one whom nobody knows.
-
-        `secret` says what was shown in place of the principal's token.
-        """
+        """Log a refusal, or count it if there were enough lines. `secret` says what was shown in place of a token."""
         self.look(now_ms)
         if self._window_ends_ms is None:
             self._window_ends_ms = now_ms + WINDOW_MS

@@ -78,10 +78,7 @@ def is_mistyped(token: str) -> bool:
 
 
 def is_placeholder(token: str) -> bool:
-    """Tell whether a token only stands where one belongs: as in our own documents, or a variable that nobody filled in.
-
-    Everybody can read those, so a server that took one would be open to everybody.
-    """
+    """Tell whether a token is one of our documents, or a variable that nobody filled in: everybody can guess it."""
     letters = re.sub(r"[^a-z]", "", token.lower())
     return (
         _UNFILLED.fullmatch(token) is not None
@@ -110,10 +107,7 @@ class AuthorityKey:
 
     @classmethod
     def load(cls, directory: Path) -> AuthorityKey:
-        """Read the key of a data directory, or make it at the first start. Only its owner may read it.
-
-        Called with the writer's seat taken: nobody else makes one at the same time.
-        """
+        """Read the key of a data directory, or make it. The journal's lock is held, so nobody else makes one."""
         path = directory / KEY_FILE
         try:
             key = read_ours(path, KEY_BYTES)
@@ -229,10 +223,7 @@ def claim_in(secret: str) -> ClaimId | None:
 
 
 def key_within(key: str, authorization: bytes | None) -> str:
-    """Return an idempotency key as it is kept: one that came with a claim's secret is that claim's, not its token's.
-
-    Whether the secret is right is looked at before the key is used.
-    """
+    """Return an idempotency key as it is kept: one that came with a claim's secret is that claim's, not its token's."""
     if authorization is None or not authorization.startswith(_CLAIM, _SECRET_AT):
         return key
     claim = authorization[_SECRET_AT + len(_CLAIM) : -SIGNATURE_CHARS - 1]

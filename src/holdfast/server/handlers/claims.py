@@ -40,7 +40,6 @@ from holdfast.wire.replies import (
 from holdfast.wire.requests import AcquireBody, ClaimBody, ClaimsBody, ClaimSecretBody
 
 SECONDS_MAX = 1e9
-"""More than any limit, and still a number after it is multiplied."""
 _OK, _CONFLICT = 200, 409
 _HELD_BYTES_MAX = 256 * 1024
 """How much is said of those who are in the way of a claim of several names, as JSON: metadata may make it megabytes."""
@@ -148,10 +147,7 @@ def terms_of(api: Api, call: Call) -> Terms:
 
 
 def _wait_ms(call: Call) -> int:
-    """Return how long a claim still waits; a time beyond all limits stays one.
-
-    What another node held it for is over (N-31). Who wanted to wait still gets a place in the line.
-    """
+    """Return how long a claim still waits after another node held it (N-31): at least until it has joined."""
     wanted_ms = int(min(call.body.wait_seconds or 0, SECONDS_MAX) * 1000)
     return max(1, wanted_ms - call.request.held_ms) if wanted_ms > 0 else wanted_ms
 

@@ -53,7 +53,6 @@ from holdfast.wire.problems import Problem
 STATUS_LOCKS_MAX = 10_000
 _OK, _NOT_FOUND, _CONFLICT = 200, 404, 409
 NOT_KNOWN = frozenset({"authentication_required", "authentication_failed", "session_expired"})
-"""The codes of those whom nobody knows: the gateway has one word for all of them."""
 _NEEDS_HOST = frozenset({"ftp", "http", "https", "ws", "wss"})
 
 

@@ -67,10 +67,7 @@ def history(api: Api, call: Call) -> None:
 
 
 def history_reply(page: HistoryPage, query: HistoryQuery, offset: int) -> HistoryReply:
-    """Return what the records say of the name, newest first and as JSON, and where the next page begins.
-
-    `offset` is how much of the first record was told before. A record that says no more than `WHOLE` is never cut.
-    """
+    """Return a page of changes, newest first. `offset` is how much of the first record was told before."""
     found: list[Any] = []
     size = 0
     for number, record in enumerate(page.records, 1):
@@ -111,7 +108,6 @@ def time_of(text: str | None, field: str) -> int | None:
 
 
 THEN = "then"
-"""Where a query has the moment that is asked for."""
 
 
 class Asked(msgspec.Struct, frozen=True):

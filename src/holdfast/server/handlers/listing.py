@@ -60,7 +60,6 @@ class Listing:
         self._is_filtered = not (self._owner is self._session is self._labels is None)
         self._is_first = "after" not in query
         self._reached: str = query.get("after", "")
-        """The last name that was looked at."""
         self._looked_at = 0
         self._next_after: str | None = None
         self._total: int | None = None

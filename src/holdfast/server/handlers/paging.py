@@ -43,7 +43,6 @@ def read_limit(query: dict[str, Any], default: int = LIMIT, most: int = LIMIT_MA
 class Page:
     def __init__(self, limit: int) -> None:
         self.items: list[Any] = []
-        """Each is `Raw`, in the place of the reply that it says."""
         self._limit = limit
         self._bytes = 0
         self._slice_items_max = 0
@@ -80,7 +79,6 @@ class Picked:
         self.page = Page(int(query["limit"]))
         self.next_after: str | None = None
         self.total = 0
-        """How many there are, on all pages."""
         self._limit = int(query["limit"])
         self._after: str = query.get("after", "")
         self._names = names

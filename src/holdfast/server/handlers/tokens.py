@@ -260,10 +260,7 @@ def is_hidden(api: Api, caller: Caller, name: str) -> bool:
 
 
 def check_reach(api: Api, caller: Caller, name: str) -> None:
-    """Raise unless this token is the caller's to end. One that is not known any more may be a retry's: that is decided.
-
-    Nothing is awaited between this look at the state and the decision, so it holds for it.
-    """
+    """Raise unless this token is the caller's to end. Nothing is awaited until the decision, so it holds for that."""
     static = api.auth.static.of(name)
     state = api.engine.state
     token = state.tokens.get(name)

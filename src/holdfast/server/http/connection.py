@@ -28,6 +28,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Iterable
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import msgspec
@@ -75,33 +76,17 @@ _NOTHING = memoryview(b"")
 log = logging.getLogger("holdfast.server")
 
 
-class NullTransport(asyncio.Transport):
-    """The transport of a closed connection: it accepts all calls and does nothing.
-
-    A TLS transport refers to the protocol, which must therefore not refer to it after its end: such a cycle would keep
-    all that was encrypted until the garbage collector runs.
-    """
-
-    def is_closing(self) -> bool:
-        return True
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def can_write_eof(self) -> bool:
-        return False
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-    def abort(self) -> None:
-        pass
-
-
-NULL_TRANSPORT = NullTransport()
+NULL_TRANSPORT: Any = SimpleNamespace(
+    is_closing=lambda: True,
+    get_write_buffer_size=lambda: 0,
+    can_write_eof=lambda: False,
+    get_extra_info=lambda _name, default=None: default,
+    write=lambda _data: None,
+    close=lambda: None,
+    abort=lambda: None,
+)
+"""The transport of a closed connection: it does nothing. A TLS transport refers to the protocol, and if the protocol
+referred to it after its end, that cycle would keep all that was encrypted until the garbage collector runs."""
 
 
 class FinalRefusal(msgspec.Struct, frozen=True):
@@ -128,7 +113,6 @@ class ResponseStream(ResponseWriter):
         """Done when the end of a large body may be handed over."""
         self._body = bytearray()
         self._body_bytes = 0
-        """Received in all."""
         self.body_is_complete = self.body_was_read = False
         self._is_gone = self._has_begun = self._is_complete = False
         self._body_changed = asyncio.Event()
@@ -343,10 +327,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._handshake = handshake
         self.loop = asyncio.get_running_loop()
         self._unread = b""
-        """Received and not parsed yet."""
         self._queue = ResponseQueue()
         self._rest = _NOTHING
-        """The unwritten part of a large body."""
         self.is_authenticated, self.principal = False, None
         self._since = manager.now_seconds
         """When the last response was complete, the current one was started, or the connection was over."""

@@ -48,7 +48,6 @@ _VALUES_BYTES_MAX = 256 + len(str(SMALL_BODY_BYTES))
 
 class CachedHeader(msgspec.Struct, eq=False):
     line_bytes_max: int
-    """The longest request line before it."""
     whole: bytes
     """As it was received last, for identical ones."""
     body_bytes: int
@@ -114,10 +113,7 @@ class CachedHeader(msgspec.Struct, eq=False):
 
 
 def cached_header_of(data: bytes, request: Request, bytes_max: int) -> CachedHeader | None:
-    """Return the header of a request that was parsed from this data, if a repeated one can be recognised by it.
-
-    The whole request must have arrived in one piece, and no field may change how it is read.
-    """
+    """Return the header of this data, if the whole request is in it and a repeated one can be recognised."""
     fields = request.headers
     if not request.keep_alive or not _NOT_REPEATABLE.isdisjoint(fields):
         return None

@@ -64,7 +64,6 @@ class BodyBudget:
         self._by_connection: dict[object, dict[Request, None]] = {}
         self._by_principal: dict[str, int] = {}
         self.bytes = 0
-        """In total."""
 
     def take(self, connection: object, request: Request, principal: str, size: int) -> None:
         """Count a body, or raise that it must not be kept."""
@@ -108,7 +107,6 @@ class WriteBudget:
         self._by_principal: dict[str | None, int] = {}
         self._owners: dict[Connection, str | None] = {}
         self.bytes = 0
-        """In total."""
 
     def note(self, connection: Connection, current: object, rest: memoryview) -> None:
         """Count the body of which `rest` is unwritten; called for each piece that was written."""
@@ -164,10 +162,7 @@ class SlowReaderTimer:
 
 
 class SchedDelay:
-    """How long the current thread waited for a processor: time that passed although no request used it.
-
-    Linux counts it for each thread. Where no system counts it, it is zero.
-    """
+    """How long the current thread waited for a processor, as Linux counts it; zero elsewhere."""
 
     def __init__(self, path: str = SCHEDSTAT) -> None:
         self._file: int | None = None

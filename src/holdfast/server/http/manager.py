@@ -64,23 +64,17 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     handle: Callable[[Request, Reply], None]
-    """Answer a request; the reply is called once, now or later."""
     refuse: Callable[[Problem, Request, Reply], None]
-    """Refuse a request in the format of its route."""
     is_streaming: Callable[[Request], bool]
-    """Tell whether a request is answered by `stream`."""
     stream: StreamHandler
     body_limit: Callable[[Request], int]
     """Return the body size limit, given only the header; raise if no more than a small one may be sent."""
     check_host: Callable[[Request], None]
-    """Raise if the request is for a server of another name."""
     principal_of: Callable[[Request], str | None]
     route_of: Callable[[Request], str] = lambda _request: ""
     """Return the path template of a request's route, for observers; empty if it matches none."""
     settling_ms: Callable[[], int] = lambda: 0
-    """Return how long the engine has spent on expiring."""
     headers: Fields = ()
-    """Header fields of all responses."""
 
 
 class RoundRobinQueue:
@@ -121,13 +115,11 @@ class ConnectionManager:
         self._proxies = proxies
         self.connections: set[Connection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
-        """Of streams."""
         self.is_stopping = False
         """Whether new connections are refused: one may still come out of its TLS handshake."""
         self._anonymous: dict[Connection, None] = {}
         """Oldest first. One that was authenticated meanwhile is removed when it is found."""
         self.buffer = memoryview(bytearray(READ_BYTES))
-        """Received data, until the connection has copied it."""
         self.now_seconds = 0
         """Counted by `tick`: a clock of whole seconds, precise enough for time limits."""
         self.response_seconds_max = WAIT_SECONDS_MAX + settings.disk_hang_seconds
@@ -188,10 +180,7 @@ class ConnectionManager:
                 del self._by_principal[connection.principal]
 
     def admit(self, peer: object, principal: str) -> str | None:
-        """Count a connection for the first principal that sends a request on it, or raise that it has too many.
-
-        Returns the principal to count it for: none for the connection of a trusted proxy, which many share.
-        """
+        """Count a connection for its first principal, or raise if that has too many. None: many share a proxy's."""
         if isinstance(peer, tuple) and self._proxies.is_one(peer[0]):
             return None
         most = self.settings.connections_max
@@ -251,10 +240,7 @@ class ConnectionManager:
     # Throttling.
 
     def charge(self, key: object, took_seconds: float) -> None:
-        """Throttle a principal for a request that took long, minus the time that was not its own.
-
-        That time is counted since the last call, or the last tick, so it excuses each principal once.
-        """
+        """Throttle a principal for a request that took long, minus foreign time, which excuses each principal once."""
         own_seconds = took_seconds - self._foreign_seconds()
         if own_seconds >= LONG_SECONDS:
             self.throttled[key] = self._throttled_until(own_seconds)
@@ -284,10 +270,7 @@ class ConnectionManager:
         return False
 
     def must_yield(self, key: object) -> bool:
-        """Tell whether a principal that sends a request is throttled, and note that somebody else asks if not.
-
-        Called only while any principal is throttled.
-        """
+        """Tell whether a principal that sends a request is throttled; note that others ask."""
         is_throttled = self.is_throttled(key)
         self._others_asked |= not is_throttled
         return is_throttled

@@ -18,7 +18,6 @@ SMALL_BODY_BYTES = 16_384
 """Up to here a body is read before it is known who sends it; a larger one only for an authenticated sender."""
 
 Fields: TypeAlias = tuple[tuple[bytes, bytes], ...]
-"""Header fields of a response."""
 
 _SINGLE = frozenset({b"authorization", b"content-length", b"content-type", b"host", b"idempotency-key"})
 """Fields that we, or a proxy, read. If one appears twice, two readers could disagree."""
@@ -29,10 +28,7 @@ def too_large(bytes_max: int) -> Problem:
 
 
 def fold(fields: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-    """Return header fields by their lower-case names.
-
-    Repeated fields are joined to a list. A repeated field that must be unique is refused.
-    """
+    """Return header fields by lower-case name, repeated ones joined. A repeated one that must be unique is refused."""
     folded = dict(fields)
     if len(folded) == len(fields):
         return folded
@@ -48,11 +44,7 @@ def fold(fields: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
 
 
 class Request(msgspec.Struct, eq=False):
-    """One request, undecoded. `request_id` is always ours. Made with `request_from`.
-
-    It is a struct because one is made for each request, and filling it takes no Python step per attribute. It may be
-    part of a reference cycle, so gc stays on.
-    """
+    """One request, undecoded, made with `request_from`. It may be part of a reference cycle, so gc stays on."""
 
     method: bytes
     path: bytes
@@ -72,9 +64,7 @@ class Request(msgspec.Struct, eq=False):
     keep_alive: bool = True
     """Whether the connection stays open after the response. Set by the connection, as the next."""
     is_old: bool = False
-    """Whether it is HTTP/1.0."""
     is_known: bool = False
-    """Whether the caller was authenticated."""
     rests_on_state: bool = False
     """Whether the handler read the state. A refusal must then wait until that state is durable."""
     on_disconnect: Callable[[], None] | None = None
@@ -115,7 +105,6 @@ _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".en
 _JSON_HEADER = b"content-type: application/json\r\n"
 _OK = 200
 _LENGTHS = tuple(b"%d\r\nx-request-id: " % length for length in range(1_024))
-"""The bytes after the usual prefix, by the length of the body."""
 
 
 def written(fields: Iterable[tuple[bytes, bytes]]) -> bytes:
@@ -221,4 +210,3 @@ class ResponseWriter(ABC):
 
 
 StreamHandler: TypeAlias = Callable[[Request, ResponseWriter], Awaitable[None]]
-"""Answers a request through a writer."""

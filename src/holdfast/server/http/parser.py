@@ -50,7 +50,6 @@ _FRAMING = frozenset({b"connection", b"content-length", b"transfer-encoding"})
 """Fields that httptools obeys even in a trailer."""
 _FRAGMENT = ord("#")
 _LENGTH_DIGITS = 20
-"""The parser knows no larger length."""
 
 
 class _EnoughError(Exception):
@@ -71,7 +70,6 @@ class RequestParser:
         self.ended = False
         self._data = b""
         self._heads: list[CachedHeader] = []
-        """The last headers, the latest first."""
         self._misses = 0
         self._upgrades = False
         self.on_message_begin()

@@ -20,12 +20,10 @@ from holdfast.server.starting.exits import EX_UNAVAILABLE, StartError
 from holdfast.settings import Settings, parse_address
 
 FAILURE_SECONDS = 0.5
-"""After the engine failed, how long responses that say so may take to be sent."""
 STOP_CHECK_SECONDS = 0.05
 SPARE_FILES = 512
 """File descriptors for everything but connections; at most half of all."""
 BACKLOG = 2_048
-"""How many connections the kernel keeps until they are accepted."""
 LISTENERS = 16
 """The event loop accepts one connection per socket and tick. With one socket, clients that open a connection for each
 request would be served one per commit, so the loop listens on several descriptors of the same socket."""
@@ -72,11 +70,7 @@ def url_of(listener: socket.socket, tls: Certificate | None) -> str:
 
 
 def within_files(settings: Settings) -> Settings:
-    """Raise the limit of open files to what the connections need, as far as the system allows.
-
-    Return the settings with as many connections as there are descriptors for. Otherwise unauthenticated clients could
-    take the last descriptor, and none of them would give way.
-    """
+    """Raise the limit of open files, and return the settings with as many connections as there are descriptors for."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = settings.connections_max + SPARE_FILES
     enough = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)

@@ -195,7 +195,6 @@ class TlsHandshake:
         self.loop = acceptor.loop
         self._since = acceptor.manager.now_seconds
         self._record_bytes = 0
-        """The size of the first record, as far as that is known."""
         self.started_ms = 0
         self._is_started = self._is_over = False
         self.is_authenticated: bool = False
@@ -295,9 +294,7 @@ class TlsAcceptor:
         self.context, self.manager, self.protocol = context, manager, protocol
         self._listener = listener
         self._ready: dict[TlsHandshake, None] = {}
-        """Those that wait for their start, in order."""
         self._under_way: dict[TlsHandshake, None] = {}
-        """Oldest first."""
         self.tasks: set[asyncio.Task[None]] = set()
         self._start_is_due = self._is_closed = False
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)

@@ -45,10 +45,7 @@ class Counters:
 
 
 class Call(msgspec.Struct):
-    """One request after all of it was read, on its way through a handler. It may be in a circle, so gc stays on.
-
-    It is what the engine calls back, by `decided` or `seen`: no function is made for each request.
-    """
+    """One decoded request on its way through a handler. The engine calls it back, so no function is made for each."""
 
     refusal: Envelope
     request: Request
@@ -73,10 +70,7 @@ class Call(msgspec.Struct):
         self.reply(self.request, *answered)
 
     def decided(self, outcome: Any, now: Moment) -> None:  # noqa: ANN401 - any outcome
-        """Answer it with what was decided. An outcome that is not in `shows` is a refusal.
-
-        Everything that is decided is answered here, so what leaves no record is counted here, for `/status`.
-        """
+        """Answer with what was decided; an outcome not in `shows` is a refusal. Count what leaves no record."""
         shows, api = self.shows, self.api
         kind = type(outcome)
         show = shows.get(kind)

@@ -136,10 +136,7 @@ class BodyReader:
 
 
 def _pieces_of(body: bytes, splits_max: int = -1) -> list[bytes]:
-    """Split JSON at its quotes: texts alternate with what is between them.
-
-    Escaped quotes and backslashes are left out first, so that each quote begins or ends a text.
-    """
+    """Split JSON at its quotes, without escaped ones: texts alternate with what is between them."""
     plain = body.replace(rb"\\", b"").replace(rb"\"", b"") if _BACKSLASH in body else body
     return plain.split(b'"', splits_max)
 
@@ -376,11 +373,7 @@ def _read_own_key(request: Request) -> str | None:
 
 
 def _content_reader(body: type[Any] | None) -> Callable[[Any], object]:
-    """Return what makes of a body that which a retry must not change.
-
-    How long a claim waits, and at which place in the line, may differ from one try to the next (C5). Labels have no
-    order, and none at all is the same as absent.
-    """
+    """Return what a retry must not change in a body (C5): all but wait and ticket; labels have no order."""
     if body is None or not issubclass(body, ClaimBody):
         return lambda read: read
     names = field_names(body)

@@ -44,9 +44,7 @@ class Operation(msgspec.Struct, frozen=True):
     problems: tuple[str, ...] = ()
     """The codes that do not follow from the rest of the row; `pages/documents.py` adds those."""
     query: dict[str, str] = {}
-    """The known fields and what they are for."""
     headers: dict[str, str] = {}
-    """The headers that this operation alone reads, and what they are for."""
 
     in_documents: bool = True
     """Whether it is part of the API, and so of `/docs` and of the OpenAPI document: pages are not."""
@@ -60,9 +58,7 @@ class Operation(msgspec.Struct, frozen=True):
     reader: Callable[[Api, Operation], Reader] | None = None
     """Makes the function that reads a request. None: `reading.by_token` if a scope is needed, else nothing is read."""
     passes_over_query: bool = False
-    """Whether the query may hold anything."""
     read_query: Callable[[dict[str, str]], Any] | None = None
-    """Makes what the handler gets of the query's fields."""
     check_body: Callable[[Any], None] | None = None
     """Raises what is wrong with a body of the right type, as far as that can be seen without the state."""
     key: Key = Key.IGNORED
@@ -75,4 +71,3 @@ class Operation(msgspec.Struct, frozen=True):
 
     refusal: Envelope = envelope
     is_stream: bool = False
-    """Whether the handler returns a stream."""

@@ -28,7 +28,6 @@ from holdfast.settings import Settings, parse_address, parse_url
 from holdfast.wire.problems import Problem
 
 WORD_CHARS_MAX = 32
-"""A longer word is no misspelt one of ours."""
 DOCS = "GET /docs lists them."
 WITHOUT_MCP = (
     "The tools for agents need a part of Holdfast that was not installed when this server started:"
@@ -155,7 +154,6 @@ class Route:
     __slots__ = ("body_bytes_max", "handler", "is_stream", "operation", "read")
 
     read: Reader
-    """Only where there is an `Api`."""
 
     def __init__(self, operation: Operation, settings: Settings, api: Api | None) -> None:
         self.operation = operation
@@ -341,10 +339,7 @@ class Routes(Finder):
             reply(request, *envelope(Problem("internal_error", BUG), request))
 
     def body_limit(self, request: Request) -> int:
-        """Return the body size limit of a request, given only the header, or raise why only a small one may be sent.
-
-        A connection asks as soon as it knows that the body is larger than `SMALL_BODY_BYTES`, before it keeps more.
-        """
+        """Return the body size limit of a request, given only the header, or raise why only a small one may be sent."""
         self.check_host(request)
         route, _ = self.find(request.method, request.path)
         if route.body_bytes_max > SMALL_BODY_BYTES:

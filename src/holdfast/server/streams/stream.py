@@ -77,7 +77,7 @@ class Stream(ABC):
 
     def _is_let_in(self) -> bool:
         """Return whether the caller's token is still good: expiry is noticed here, a revocation by the feed."""
-        return bool(self._api.is_still_let_in(self._authorization))
+        return self._api.caller_now(self._authorization) is not None
 
     async def _heard(self, following: Callable[[], Awaitable[T | None]]) -> T | bytes | None:
         """Return what a listener hears next, `KEEPALIVE` if that is due first, or None once the stream is over."""
