@@ -52,7 +52,6 @@ def _first_line(file: str) -> str:
 
 
 def is_branch(name: str) -> bool:
-    """Tell whether git takes a name for that of a branch, with what may stand before it."""
     return name.startswith((HEADS, "heads/"))
 
 

@@ -33,8 +33,6 @@ _INTERACTIVE = (
 
 
 class Want:
-    """A job that something needs."""
-
     __slots__ = ("job", "problem", "rule", "rules", "what")
 
     def __init__(self, rules: Rules, rule: Rule, job: str, what: str, problem: str = "") -> None:
@@ -43,8 +41,6 @@ class Want:
 
 
 class Verdict:
-    """Whether it passes, and what to say."""
-
     __slots__ = ("kind", "text")
 
     def __init__(self, kind: str, text: str = "") -> None:
@@ -52,15 +48,12 @@ class Verdict:
 
 
 class Matcher:
-    """Finds what the rules say about files, commands and tools."""
-
     def __init__(self, base: str) -> None:
         self._base = base
         self._read: dict[str, Rules] = {}
         self._folds: dict[str, bool] = {}
 
     def of_event(self, event: Event) -> Iterator[Want]:
-        """Return what a call of a tool needs. Raises `BrokenRulesError`."""
         for file in event.files:
             is_below = event.takes_folders and os.path.isdir(os.path.join(event.cwd, paths.usable(file)))
             yield from self.of_path(file, event.cwd, is_below=is_below)
@@ -97,7 +90,6 @@ class Matcher:
                         yield from _filled(rules, rule, top, path=".", folder=top)
 
     def of_command_line(self, line: str, cwd: str, *, is_codex: bool = False) -> Iterator[Want]:
-        """Return what running a command line needs."""
         try:
             commands = shell.commands_of(paths.usable(line), cwd)
         except UnclearError as error:
@@ -157,7 +149,6 @@ class Matcher:
                     yield Want(rules, rule, rule.job, line, problem)
 
     def of_tool(self, event: Event) -> Iterator[Want]:
-        """Return what calling a tool needs by its name and arguments."""
         may_look = event.tool in READERS or self._mends(event)
         for rules in self._sound_around(event.cwd) if may_look else self.around(event.cwd):
             for rule in rules.rules:
@@ -167,11 +158,9 @@ class Matcher:
                     yield from _filled(rules, rule, event.tool, folder=event.cwd, arguments=event.arguments)
 
     def around(self, folder: str) -> list[Rules]:
-        """Return the rules that hold in a folder. Raises `BrokenRulesError`."""
         return [self._rules(file) for file, _ in paths.rule_files_above(os.path.join(os.path.realpath(folder), "."))]
 
     def _sound_around(self, folder: str) -> list[Rules]:
-        """Return the rules that hold in a folder, without the files that are broken."""
         files = paths.rule_files_above(os.path.join(os.path.realpath(folder), "."))
         return [self._rules(file) for file, _ in files if not self._is_broken(file)]
 
@@ -206,7 +195,6 @@ class Matcher:
 
 
 def _pushed(behind: list[Word], folder: str) -> list[str]:
-    """Return the branches that a push changes; none if that cannot be told."""
     if not all(word.is_sure for word in behind):
         return []
     return branches.pushed([word.text for word in behind], branches.current(folder)) or []
@@ -343,7 +331,6 @@ def agreed(base: str, folder: str, *, call: str = "", job: str = "") -> bool:
 
 
 def owner_of(job: str, environment: Mapping[str, str]) -> Mapping[str, object]:
-    """Return the status of a job. Raises `AwayError` and `RefusedError`."""
     status, said = server.find(environment).call("GET", f"/locks/{server.quoted(job)}")
     if status != 200:  # noqa: PLR2004 - done
         raise server.refusal(status, said)

@@ -24,8 +24,6 @@ _OVER = frozenset({401, 404, 410})
 
 
 class Held:
-    """Another has the job."""
-
     __slots__ = ("fields", "job")
 
     def __init__(self, job: str, fields: Mapping[str, object]) -> None:
@@ -33,8 +31,6 @@ class Held:
 
 
 class Had:
-    """The job is this owner's."""
-
     __slots__ = ("is_fresh", "job", "lease_id", "previous")
 
     def __init__(self, job: str, fields: Mapping[str, object]) -> None:
@@ -47,8 +43,6 @@ class Had:
 
 
 class Claims:
-    """The claims of one owner."""
-
     def __init__(
         self, base: str, owner: Owner, environment: Mapping[str, str], ttl_seconds: int, host: str = ""
     ) -> None:
@@ -89,24 +83,19 @@ class Claims:
 
     def _resume(self, job: str, what: str) -> Had | Held:
         status, said = self._claimed(f"/locks/{server.quoted(job)}/acquire", {"resume": True}, what)
-        if status == 200 and said.get("status") == "acquired":  # noqa: PLR2004 - done
-            return Had(job, said)
-        if said.get("status") in {"held", "delayed", "done"}:
-            return Held(job, said)
-        raise server.refusal(status, said)
+        return Had(job, said) if _is_acquired(status, said) else Held(job, said)
 
     def _claim_together(self, jobs: Mapping[str, str]) -> list[Had] | Held:
         if not jobs:
             return []
         status, said = self._claimed("/claims", {"all": list(jobs)}, next(iter(jobs.values())))
-        entries = said.get("claims" if said.get("status") == "acquired" else "held")
+        is_acquired = _is_acquired(status, said)
+        entries = said.get("claims" if is_acquired else "held")
         found = [each for each in entries if isinstance(each, dict)] if isinstance(entries, list) else []
-        if status == 200 and said.get("status") == "acquired":  # noqa: PLR2004 - done
+        if is_acquired:
             return [Had(str(each.get("name")), each) for each in found]
-        if said.get("status") in {"held", "delayed", "done"}:
-            fields = {**said, **(found[0] if found else {})}
-            return Held(str(fields.get("name") or next(iter(jobs))), fields)
-        raise server.refusal(status, said)
+        fields = {**said, **(found[0] if found else {})}
+        return Held(str(fields.get("name") or next(iter(jobs))), fields)
 
     def _claimed(self, path: str, fields: Mapping[str, object], what: str) -> tuple[int, dict[str, object]]:
         """Send a claim in this owner's session; if that is over, in a new one, once."""
@@ -129,10 +118,7 @@ class Claims:
         """Say who has a job, if another has it; claim nothing. Raises as `claim`."""
         session = state.read_session(self._owner.folder)
         status, said = server.find(self._environment).call("GET", f"/locks/{server.quoted(job)}", seconds=self._left())
-        if status != 200:  # noqa: PLR2004 - done
-            raise server.refusal(status, said)
-        if not isinstance(said.get("status"), str):
-            # Something answers there and says nothing of the job: that is not "free".
+        if status != 200 or not isinstance(said.get("status"), str):  # noqa: PLR2004 - without a status it is not free
             raise server.refusal(status, said)
         is_ours = session is not None and said.get("session") == session.id
         return Held(job, said) if said.get("status") == "held" and not is_ours else None
@@ -173,7 +159,6 @@ class Claims:
                 raise
 
     def _ensured_alone(self) -> Session:
-        """Do so under the owner's lock."""
         found = state.read_session(self._owner.folder)
         if found is not None and not self._is_of_server(found):
             self._end(found)
@@ -212,18 +197,18 @@ class Claims:
         if self._owner.agent or self._host:
             return ""
         host = processes.proven_host(self._environment)
-        name = os.path.basename(os.path.dirname(self._owner.folder))
-        return host if host and link.host_sessions(self._base, host) <= {name} else ""
+        return host if host and link.host_sessions(self._base, host) <= {self._owner.host_session} else ""
 
     def _joined(self) -> Session | None:
         """Return the session that the agent's own MCP process opened, if it lives and is of the same server."""
         host = self._linked_host()
         session = link.mcp_session(self._base, host) if host else None
-        if session is None or session.urls != server.find(self._environment).urls:
-            return None
-        if link.is_of_another_host(self._base, session.id, host):
-            return None
-        if renew(session, self._left()) is None:
+        if (
+            session is None
+            or session.urls != server.find(self._environment).urls
+            or link.is_of_another_host(self._base, session.id, host)
+            or renew(session, self._left()) is None
+        ):
             return None
         session.from_url, session.from_config = server.found_by(self._environment)
         return session
@@ -268,11 +253,19 @@ class Claims:
     def _forget(self, session: Session, why: str) -> None:
         """Forget a session that is over, unless another has put a new one in its place."""
         self._session = None
-        with state.locked(self._base, self._owner.folder):
-            found = state.read_session(self._owner.folder)
-            if found is not None and found.id == session.id:
+        with state.locked_while(self._base, self._owner.folder, session) as is_current:
+            if is_current:
                 state.log(self._base, f"{self._owner.name}: {why}; what it had may have had another owner since")
                 os.unlink(self._owner.folder + "/session")
+
+
+def _is_acquired(status: int, said: Mapping[str, object]) -> bool:
+    """Tell a grant from another owner's job. Raises `RefusedError` for any other answer."""
+    if status == 200 and said.get("status") == "acquired":  # noqa: PLR2004 - done
+        return True
+    if said.get("status") in {"held", "delayed", "done"}:
+        return False
+    raise server.refusal(status, said)
 
 
 def _of(session: Session) -> Server:
@@ -280,7 +273,6 @@ def _of(session: Session) -> Server:
 
 
 def _is_over(session: Session, seconds: float) -> bool:
-    """Tell whether a session is over; a name that cannot be found is also 404."""
     status, _ = _of(session).call("GET", f"/sessions/{session.id}", seconds=seconds)
     return status in _OVER
 
@@ -300,12 +292,10 @@ def renew(session: Session, seconds: float) -> float | None:
 
 
 def end_session(session: Session, seconds: float = asking.SECONDS_MAX) -> None:
-    """End a session and every claim of it. Raises `AwayError` and `RefusedError`."""
     _of(session).call("DELETE", f"/sessions/{session.id}", seconds=seconds)
 
 
 def jobs_of(session: Session) -> list[Mapping[str, object]]:
-    """Return the jobs that a session has. Raises `AwayError` and `RefusedError`."""
     status, said = _of(session).call("GET", f"/locks?session={session.id}")
     found = said.get("locks")
     if status != 200 or not isinstance(found, list):  # noqa: PLR2004 - done
@@ -316,28 +306,25 @@ def jobs_of(session: Session) -> list[Mapping[str, object]]:
 def give_up(base: str, folder: str) -> Session | None:
     """Mark an owner's session as one without a host, so that its keeper ends it; return it, if there is one."""
     session = state.read_session(folder)
-    if session is None:
-        return None
-    with state.locked(base, folder):
-        found = state.read_session(folder)
-        if found is not None and found.id == session.id:
-            found.host = ""
-            state.write_private(folder + "/session", found.fields())
+    if session is not None:
+        with state.locked(base, folder):
+            found = state.read_session(folder)
+            if found is not None and found.id == session.id:
+                found.host = ""
+                state.write_private(folder + "/session", found.fields())
     return session
 
 
 def release(base: str, folder: str, seconds: float = asking.SECONDS_MAX) -> str:
     """End an owner's session, and forget it; return its name, or "" if it had none. Raises `AwayError`.
 
-    It is marked first as one without a host: if the server is away, or this process is stopped in the middle, the
-    keeper ends it.
+    It is given up first: if the server is away, or this process is stopped in the middle, the keeper ends it.
     """
     session = give_up(base, folder)
     if session is None:
         return ""
     end_session(session, seconds)
-    with state.locked(base, folder):
-        found = state.read_session(folder)
-        if found is not None and found.id == session.id:
+    with state.locked_while(base, folder, session) as is_current:
+        if is_current:
             state.remove_folder(folder)
     return session.owner

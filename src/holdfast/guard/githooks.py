@@ -47,7 +47,6 @@ def main(arguments: list[str]) -> int:
 
 
 def _staged() -> list[Want]:
-    """Return what the staged files need. Both names of one that was renamed count."""
     top = os.path.realpath(os.fsdecode(asked(["rev-parse", "--show-toplevel"]).rstrip(b"\n")))
     names = asked(["diff", "--cached", "--name-only", "-z", "--no-renames", "--ignore-submodules=none"]).split(b"\0")
     matcher = Matcher(state.base_of(os.environ))
@@ -81,7 +80,6 @@ def asked(arguments: list[str], folder: str | None = None) -> bytes:
 
 
 def _settled(wants: list[Want], base: str, environment: Mapping[str, str]) -> tuple[str, bool]:
-    """Return what to say, and whether it is refused."""
     above = processes.above()
     folders = folders_of_host(base, above)
     left = wants
@@ -108,22 +106,14 @@ def _settled(wants: list[Want], base: str, environment: Mapping[str, str]) -> tu
 def folders_of_host(base: str, above: list[Process]) -> list[str]:
     """Return the folders of the owners whose host is above this process, an agent before its subagents."""
     marks = {each.mark for each in above}
-    found = []
-    for folder in state.owner_folders(base):
-        session = state.read_session(folder)
-        if (
-            session is not None
-            and session.host in marks
-            and not os.path.basename(os.path.dirname(folder)).startswith(GIT + "-")
-        ):
-            found.append(folder)
+    found = [folder for folder, session in state.sessions(base).items()
+             if session.host in marks and not state.host_session_of(folder).startswith(GIT + "-")]  # fmt: skip
     return sorted(found, key=lambda folder: os.path.basename(folder) != MAIN)
 
 
 def _owner_at(base: str, folder: str) -> tuple[Owner, str]:
-    """Return the owner that a folder is of, and its host's mark."""
     session = state.read_session(folder)
-    host = os.path.basename(os.path.dirname(folder)).partition("-")[0]
+    host = state.host_session_of(folder).partition("-")[0]
     owner = Owner(base, host, "")
     owner.folder = folder
     owner.name = session.owner if session else owner.name
@@ -145,5 +135,4 @@ def _user() -> str:
 
 
 def run() -> None:
-    """Run it as the command does."""
     os._exit(main(sys.argv[3:]))

@@ -11,7 +11,6 @@ ANY_DEPTH = "**"
 
 
 def fits(pattern: str, text: str) -> bool:
-    """Tell whether a text has the form of a pattern: `*` stands for anything, `?` for one character."""
     at = resume = for_next = 0
     star = -1
     while for_next < len(text):

@@ -26,7 +26,6 @@ _END_SECONDS_MAX = 1.0
 
 
 def main(arguments: list[str]) -> int:
-    """Run the hook; return its exit code."""
     host = _host(arguments)
     if not host:
         _write(2, USAGE + "\n")
@@ -74,7 +73,7 @@ def _answered(event: Event, base: str, environment: Mapping[str, str]) -> Verdic
             checking.agreed(base, owner.folder, call=event.use_id)
         elif event.kind == SESSION_ENDS or (event.kind == AGENT_ENDS and event.agent):
             if event.kind == SESSION_ENDS:
-                link.forget_session(base, os.path.basename(os.path.dirname(owner.folder)))
+                link.forget_session(base, owner.host_session)
             _release(base, owner, all_agents=event.kind == SESSION_ENDS)
         elif event.kind == TURN_ENDS and _ends_with_turn(event, base):
             _release(base, owner, all_agents=False)
@@ -108,10 +107,9 @@ def _ttl_seconds(event: Event, base: str) -> int:
 
 
 def _release(base: str, owner: Owner, *, all_agents: bool) -> None:
-    of_session = os.path.dirname(owner.folder) + "/"
     folders = [owner.folder]
     if all_agents:
-        folders = [each for each in state.owner_folders(base) if each.startswith(of_session)]
+        folders = [each for each in state.owner_folders(base) if state.host_session_of(each) == owner.host_session]
     for folder in folders:  # First all of them: if the server does not answer, their keepers end the sessions.
         claims.give_up(base, folder)
     for folder in folders:

@@ -74,15 +74,12 @@ class BadInputError(Exception):
 
 
 class Event:
-    """What a host says to a hook."""
-
     __slots__ = (
         "agent", "arguments", "command", "cwd", "files", "host", "kind", "name", "session", "takes_folders", "tool",
         "tool_names", "use_id",
     )  # fmt: skip
 
     def __init__(self, host: str, fields: Mapping[str, object]) -> None:
-        """Read what the host sent. Raises `BadInputError`."""
         self.host = host
         self.name = _text(fields, "hook_event_name")
         self.session = _text(fields, "conversation_id") if host == CURSOR else ""
@@ -147,7 +144,6 @@ class Event:
 
 
 def parsed(content: bytes) -> Mapping[str, object]:
-    """Read what the host sent as JSON. Raises `BadInputError`."""
     try:
         found = json.loads(content)
     except (ValueError, RecursionError):
@@ -226,12 +222,10 @@ def is_told(name: str) -> bool:
 
 
 def can_ask(event: Event) -> bool:
-    """Tell whether the host asks a person when a hook says so."""
     return event.host == CLAUDE or event.name in {"beforeShellExecution", "beforeMCPExecution"}
 
 
 def answer(host: str, name: str, verdict: str, text: str) -> tuple[int, str, str]:
-    """Return the exit code, the output and the errors by which a host is told a verdict."""
     if verdict == REFUSE:
         if host == CURSOR:
             return 0, _line({"permission": "deny", "user_message": text, "agent_message": text}), ""

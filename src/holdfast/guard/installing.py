@@ -46,13 +46,11 @@ def folder_of_hooks(repository: str, *, shared: bool) -> str:
 
 
 def install(folder: str, program: str) -> list[str]:
-    """Put both hooks in place; return what was done, in words. Raises `OSError`."""
     os.makedirs(folder, exist_ok=True)
     return [_install_one(folder, name, program) for name in HOOKS]
 
 
 def uninstall(folder: str) -> list[str]:
-    """Take both hooks away; return what was done, in words. Raises `OSError`."""
     return [_uninstall_one(folder, name) for name in HOOKS]
 
 

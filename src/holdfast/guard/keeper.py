@@ -1,9 +1,8 @@
 """The keeper of one owner: renews its session while the host's process lives, and ends it when that is gone.
 
-It has no other memory than the owner's file `session`, which it looks at every second: it keeps whichever session is
-named there, and when the file is gone it is not needed any more. It leaves under the owner's lock, so that no hook
-counts on a keeper that is about to leave. While the server is away it goes on trying; the server decides by its own
-time whether the session still lives. A job that is lost is not told to the agent here: the next check tells it.
+Each second it reads the owner's file `session` and keeps the session that is named there, until the file is gone. It
+leaves under the owner's lock, so that no hook counts on a keeper that is about to leave. While the server is away it
+goes on trying; the server decides by its own time whether the session lives. The next check reports a lost job.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 import os
 import select
 import sys
+from contextlib import suppress
 
 from holdfast.guard import claims, processes, state
 from holdfast.guard.server import AwayError, RefusedError
@@ -23,15 +23,12 @@ RETRY_SECONDS = 0.5
 
 
 class Keeper:
-    """The loop of a keeper."""
-
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._base = folder.rpartition(f"/{state.OWNERS}/")[0]
         self._told = ""
 
     def run(self) -> None:
-        """Keep the session until it or the host is over."""
         session_id, due = "", 0.0
         while state.is_same(LOCK_DESCRIPTOR, self._folder + "/keeper"):
             session = state.read_session(self._folder)
@@ -71,8 +68,7 @@ class Keeper:
         deadline = state.now() + session.ttl_seconds
         while state.now() < deadline:
             with state.locked(self._base, self._folder):
-                found = state.read_session(self._folder)
-                if found is None or (found.id, found.host) != (session.id, session.host):
+                if not self._is_current(session):
                     return
                 try:
                     claims.end_session(session, ANSWER_SECONDS_MAX)
@@ -86,9 +82,12 @@ class Keeper:
 
     def _forget(self, session: Session) -> None:
         with state.locked(self._base, self._folder):
-            found = state.read_session(self._folder)
-            if found is not None and (found.id, found.host) == (session.id, session.host):
+            if self._is_current(session):
                 state.remove_folder(self._folder)
+
+    def _is_current(self, session: Session) -> bool:
+        found = state.read_session(self._folder)
+        return found is not None and (found.id, found.host) == (session.id, session.host)
 
     def _has_left(self) -> bool:
         """Give the lock of the keeper up, unless a hook has begun another session meanwhile."""
@@ -107,15 +106,14 @@ class Keeper:
 
 def _wait(mark: str, seconds: float) -> None:
     """Wait, at most until the marked process ends."""
+    watched = []
+    with suppress(OSError, AttributeError, ValueError):
+        watched = [os.pidfd_open(int(mark.partition(":")[0]))]
     try:
-        watched = os.pidfd_open(int(mark.partition(":")[0])) if mark else -1
-    except (OSError, AttributeError, ValueError):
-        watched = -1
-    try:
-        select.select([watched] if watched >= 0 else [], [], [], max(seconds, 0.01))
+        select.select(watched, [], [], max(seconds, 0.01))
     finally:
-        if watched >= 0:
-            os.close(watched)
+        for descriptor in watched:
+            os.close(descriptor)
 
 
 if __name__ == "__main__":

@@ -1,18 +1,8 @@
 """Link the two parts of one agent: the guard's hooks and `holdfast mcp`, both started by the same host process.
 
-```text
-                     host process (pid, start time, boot id)
-                        │                             │
-            hook: host session, agent id       `holdfast mcp`
-                        │                             │
-   guard/owners/HOST-SESSION/AGENT/session ◄── joins ─┘      one Holdfast session, one owner
-                        │
-                     keeper: renews while the host lives, then ends the session
-```
-
-Both sides find the host by walking up their own ancestors as the kernel reports them, and meet in the guard's state
-folder, which only this user can read. A name or a variable is never enough: HOLDFAST_GUARD_HOST_PID counts only if it
-names an ancestor.
+Both find the host by walking up their own ancestors as the kernel reports them, and meet in the guard's state folder,
+which only this user can read. A name or a variable is never enough: HOLDFAST_GUARD_HOST_PID counts only if it names an
+ancestor.
 
 A hook sees each call of a Holdfast tool before the MCP process does, with the host's session and agent id. It opens the
 Holdfast session of that agent and leaves a note of the call; the MCP process takes the note and acts in that session.
@@ -38,6 +28,7 @@ from holdfast.guard import processes, state
 from holdfast.guard.state import MAIN, Owner, Session
 
 HOSTS = "hosts"
+_SESSION, _CALL, _MCP = "session-", "call-", "mcp-"
 CALLS_MAX = 200
 """Calls that were seen and never served, for instance because a person denied them; the oldest are removed."""
 AMBIGUOUS_SECONDS = 10.0
@@ -64,7 +55,7 @@ class UnseenCallError(Exception):
 
 
 def tool_of(name: str) -> str:
-    """Return which Holdfast tool a host's tool name means, such as `mcp__holdfast__claim_job`; "" for any other."""
+    """Return the Holdfast tool that a host calls, as `mcp__holdfast__claim_job`; "" for any other."""
     return next((each for each in TOOLS if name == each or name.endswith(("_" + each, ":" + each))), "")
 
 
@@ -75,16 +66,16 @@ def subject_of(arguments: Mapping[str, object]) -> str:
 
 
 def _folder(base: str, mark: str) -> str:
-    return f"{base}/{HOSTS}/{_file_name(mark)}"
+    return f"{base}/{HOSTS}/{mark.replace(':', '+')}"
 
 
-def _file_name(mark: str) -> str:
-    """Return the mark of a process as a file name; `_mark` is the inverse."""
-    return mark.replace(":", "+")
+def _folders(base: str) -> list[str]:
+    return [f"{base}/{HOSTS}/{name}" for name in state.names_in(f"{base}/{HOSTS}")]
 
 
-def _mark(name: str) -> str:
-    return name.replace("+", ":")
+def _entries(folder: str, kind: str) -> list[str]:
+    """Return the names of the entries of one kind, without the kind."""
+    return [name.removeprefix(kind) for name in state.names_in(folder) if name.startswith(kind)]
 
 
 def _made(base: str, mark: str) -> str:
@@ -97,13 +88,14 @@ def _made(base: str, mark: str) -> str:
 
 
 def _remove_dead(base: str) -> None:
-    for name in state.names_in(f"{base}/{HOSTS}"):
-        if processes.is_judged_here(_mark(name)) and not processes.lives(_mark(name)):
-            for each in state.names_in(f"{base}/{HOSTS}/{name}"):
-                with suppress(OSError):
-                    os.unlink(f"{base}/{HOSTS}/{name}/{each}")
+    for folder in _folders(base):
+        mark = os.path.basename(folder).replace("+", ":")
+        if processes.is_judged_here(mark) and not processes.lives(mark):
             with suppress(OSError):
-                os.rmdir(f"{base}/{HOSTS}/{name}")
+                for each in state.names_in(folder):
+                    with suppress(OSError):
+                        os.unlink(f"{folder}/{each}")
+                os.rmdir(folder)
 
 
 # --- Host sessions and their calls ------------------------------------------------------------------------------------
@@ -114,23 +106,21 @@ def note_call(base: str, mark: str, owner: Owner, *, tool: str, subject: str, us
     folder = _made(base, mark)
     call = {"owner": [owner.host, owner.session, owner.agent], "tool": tool, "subject": subject, "use": use}
     with state.locked(base, folder):
-        state.write_private(f"{folder}/session-{os.path.basename(os.path.dirname(owner.folder))}", {})
+        state.write_private(f"{folder}/{_SESSION}{owner.host_session}", {})
         calls = _calls(folder)
-        if use and any(state.read_object(f"{folder}/call-{number}") == call for number in calls):
+        if use and any(state.read_object(f"{folder}/{_CALL}{number}") == call for number in calls):
             return  # Two hooks are registered for the same event.
         for number in calls[: max(0, len(calls) - CALLS_MAX + 1)]:
-            os.unlink(f"{folder}/call-{number}")
-        state.write_private(f"{folder}/call-{(calls or [0])[-1] + 1}", call)
+            os.unlink(f"{folder}/{_CALL}{number}")
+        state.write_private(f"{folder}/{_CALL}{(calls or [0])[-1] + 1}", call)
 
 
 def _calls(folder: str) -> list[int]:
-    found = (name.removeprefix("call-") for name in state.names_in(folder) if name.startswith("call-"))
-    return sorted(int(number) for number in found if number.isdecimal())
+    return sorted(int(number) for number in _entries(folder, _CALL) if number.isdecimal())
 
 
 def sees_calls(base: str, mark: str) -> bool:
-    """Tell whether hooks see the calls of Holdfast tools under a host process."""
-    return any(name.startswith("session-") for name in state.names_in(_folder(base, mark)))
+    return bool(_entries(_folder(base, mark), _SESSION))
 
 
 def take_call(base: str, mark: str, tool: str, subject: str) -> Owner | None:
@@ -145,7 +135,7 @@ def take_call(base: str, mark: str, tool: str, subject: str) -> Owner | None:
     with state.locked(base, folder):
         same: list[tuple[str, tuple[str, ...]]] = []
         for number in _calls(folder):
-            file = f"{folder}/call-{number}"
+            file = f"{folder}/{_CALL}{number}"
             call = state.read_object(file)
             if (call.get("tool"), call.get("subject")) != (tool, subject):
                 continue
@@ -168,42 +158,33 @@ def take_call(base: str, mark: str, tool: str, subject: str) -> Owner | None:
 
 def host_sessions(base: str, mark: str) -> set[str]:
     """Return the host sessions under a host process that use Holdfast, each as HOST-SESSION."""
-    names = state.names_in(_folder(base, mark))
-    found = {name.removeprefix("session-") for name in names if name.startswith("session-")}
-    for folder in state.owner_folders(base):
-        session = state.read_session(folder)
-        if session is not None and session.host == mark and session.is_proven:
-            found.add(os.path.basename(os.path.dirname(folder)))
-    return found
+    sessions = state.sessions(base).items()
+    proven = (folder for folder, session in sessions if session.host == mark and session.is_proven)
+    return {*_entries(_folder(base, mark), _SESSION), *(state.host_session_of(folder) for folder in proven)}
 
 
 def all_sessions(base: str) -> set[str]:
     """Return the host sessions of live processes that called a Holdfast tool, each as HOST-SESSION."""
     _remove_dead(base)
-    names = (name for host in state.names_in(f"{base}/{HOSTS}") for name in state.names_in(f"{base}/{HOSTS}/{host}"))
-    return {name.removeprefix("session-") for name in names if name.startswith("session-")}
+    return {name for folder in _folders(base) for name in _entries(folder, _SESSION)}
 
 
 def is_of_another_host(base: str, session_id: str, mark: str) -> bool:
     """Tell whether an agent of another live host process has a session."""
-    for folder in state.owner_folders(base):
-        found = state.read_session(folder)
-        if found is not None and found.id == session_id and found.host != mark and processes.lives(found.host):
-            return True
-    return False
+    found = (each.host for each in state.sessions(base).values() if each.id == session_id)
+    return any(host != mark and processes.lives(host) for host in found)
 
 
 def forget_session(base: str, name: str) -> None:
     """Remove every trace of a host session (HOST-SESSION) that has ended, except for its owners' own folders."""
-    for host in state.names_in(f"{base}/{HOSTS}"):
-        folder = f"{base}/{HOSTS}/{host}"
+    for folder in _folders(base):
         with suppress(OSError):
-            os.unlink(f"{folder}/session-{name}")
+            os.unlink(f"{folder}/{_SESSION}{name}")
         for number in _calls(folder):
-            owner = state.read_object(f"{folder}/call-{number}").get("owner")
-            if isinstance(owner, list) and len(owner) > 1 and f"{owner[0]}-{state.plain_id(str(owner[1]))}" == name:
+            owner = state.read_object(f"{folder}/{_CALL}{number}").get("owner")
+            if isinstance(owner, list) and len(owner) > 1 and Owner(base, *map(str, owner[:2])).host_session == name:
                 with suppress(OSError):
-                    os.unlink(f"{folder}/call-{number}")
+                    os.unlink(f"{folder}/{_CALL}{number}")
 
 
 def main_folder(base: str, mark: str) -> str:
@@ -221,7 +202,7 @@ class Registration:
     def __init__(self, base: str, mark: str, process: str, owner: str) -> None:
         """Register `process` under the host `mark`; `owner` is a name that was given. Raises `StateError`."""
         self._base, self._mark, self._owner = base, mark, owner
-        self._file = f"{_made(base, mark)}/mcp-{_file_name(process)}"
+        self._file = f"{_made(base, mark)}/{_MCP}{process.replace(':', '+')}"
         self.publish(None)
 
     def publish(self, session: Session | None) -> None:
@@ -230,44 +211,44 @@ class Registration:
         state.write_private(self._file, {"owner": self._owner, "session": fields})
 
     def close(self) -> None:
-        """Remove the registration, and the host's folder if nothing else is in it."""
         with suppress(OSError):
             os.unlink(self._file)
-            os.rmdir(os.path.dirname(self._file))
+            os.rmdir(os.path.dirname(self._file))  # Only if nothing else is in it.
 
     def others(self, session_id: str) -> bool:
         """Tell whether another live MCP process under this host uses a session."""
-        entries = _registered(self._base, self._mark)
-        return any(file != self._file and _id_of(each) == session_id for file, each in entries.items())
+        entries = _registered(self._base, self._mark).items()
+        return any(file != self._file and session is not None and session.id == session_id
+                   for file, (_, session) in entries)  # fmt: skip
 
 
-def _registered(base: str, mark: str) -> dict[str, dict[str, object]]:
-    """Return the live MCP processes under a host, by file."""
-    folder, found = _folder(base, mark), {}
-    for name in state.names_in(folder):
-        if name.startswith("mcp-") and processes.lives(_mark(name.removeprefix("mcp-"))):
-            found[f"{folder}/{name}"] = state.read_object(f"{folder}/{name}")
+def _registered(base: str, mark: str) -> dict[str, tuple[str, Session | None]]:
+    """Return owner name and session of each live MCP process under a host, by file."""
+    found = {}
+    for name in _entries(_folder(base, mark), _MCP):
+        if processes.lives(name.replace("+", ":")):
+            file = f"{_folder(base, mark)}/{_MCP}{name}"
+            entry = state.read_object(file)
+            fields = entry.get("session")
+            found[file] = (
+                str(entry.get("owner") or ""),
+                state.session_of(fields) if isinstance(fields, dict) else None,
+            )
     return found
-
-
-def _id_of(entry: Mapping[str, object]) -> str:
-    session = entry.get("session")
-    return str(session.get("id")) if isinstance(session, dict) else ""
 
 
 def mcp_owners(base: str, mark: str) -> dict[str, str]:
     """Return in whose names, and at which servers, MCP processes under a host claim in sessions of their own."""
-    sessions = [each.get("session") for each in _registered(base, mark).values()]
-    return {str(each.get("owner")): str(each.get("urls")) for each in sessions if isinstance(each, dict)}
+    return {session.owner: session.urls for _, session in _registered(base, mark).values() if session is not None}
 
 
 def mcp_session(base: str, mark: str) -> Session | None:
     """Return the session of the only MCP process under a host that has one, for the guard to join."""
-    fields = [each["session"] for each in _registered(base, mark).values() if _id_of(each)]
-    return state.session_of(fields[0]) if len(fields) == 1 and isinstance(fields[0], dict) else None
+    found = [session for _, session in _registered(base, mark).values() if session is not None]
+    return found[0] if len(found) == 1 else None
 
 
 def mcp_owner(base: str, mark: str) -> str:
     """Return the owner name that was given to the MCP process under a host; "" if none was, or several differ."""
-    names = {str(each.get("owner") or "") for each in _registered(base, mark).values()} - {""}
+    names = {owner for owner, _ in _registered(base, mark).values()} - {""}
     return names.pop() if len(names) == 1 else ""

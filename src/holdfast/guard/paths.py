@@ -47,7 +47,6 @@ def rule_files_above(path: str) -> list[tuple[str, str]]:
 
 
 def ignored_above(path: str) -> list[str]:
-    """Return the rule files above a resolved path that are not asked."""
     return [file for file, _ in _found_above(path) if is_open(file)]
 
 
@@ -69,7 +68,6 @@ def _found_above(path: str) -> list[tuple[str, str]]:
 
 
 def is_open(file: str) -> bool:
-    """Tell whether everybody may write to the folder of a file."""
     return bool(os.stat(os.path.dirname(file)).st_mode & stat.S_IWOTH)
 
 

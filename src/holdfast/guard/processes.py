@@ -20,8 +20,6 @@ _HAS_PROC = os.path.exists("/proc/self/stat")
 
 
 class Process:
-    """A process as the system shows it."""
-
     __slots__ = ("mark", "parent", "words")
 
     def __init__(self, mark: str, parent: int, words: list[str]) -> None:
@@ -29,7 +27,6 @@ class Process:
 
     @property
     def name(self) -> str:
-        """The program's name."""
         return os.path.basename(self.words[0]).lstrip("-") if self.words else ""
 
     @property
@@ -102,7 +99,6 @@ def lives(mark: str) -> bool:
 
 
 def above() -> list[Process]:
-    """Return the processes above this one, the nearest first."""
     found: list[Process] = []
     pid = os.getppid()
     while pid > 0 and len(found) < _ABOVE_MAX:
@@ -124,7 +120,6 @@ def host_mark(environment: Mapping[str, str]) -> str:
 
 
 def own_mark() -> str:
-    """Return the mark of this process."""
     process = look(os.getpid())
     return process.mark if process else ""
 
@@ -136,5 +131,4 @@ def proven_host(environment: Mapping[str, str]) -> str:
 
 
 def is_cheap() -> bool:
-    """Tell whether looking at processes costs next to nothing here."""
     return _HAS_PROC

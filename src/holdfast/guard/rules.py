@@ -30,12 +30,9 @@ class BrokenRulesError(Exception):
 
 
 class Rule:
-    """One rule."""
-
     __slots__ = ("arguments", "commands", "job", "paths", "tools", "when_away", "when_free")
 
     def __init__(self, table: dict[str, object]) -> None:
-        """Make it of a table of the checked form, as `parse` makes it."""
         self.job: str = table["job"]  # type: ignore[assignment]
         self.paths: list[list[str]] = table["paths"]  # type: ignore[assignment]
         self.commands: list[list[str]] = table["commands"]  # type: ignore[assignment]
@@ -46,8 +43,6 @@ class Rule:
 
 
 class Rules:
-    """A rule file that was read."""
-
     __slots__ = ("file", "release", "rules", "top", "ttl_seconds")
 
     def __init__(self, file: str, table: dict[str, object]) -> None:
@@ -129,7 +124,6 @@ class _Problem(Exception):
 
 
 def parse(file: str, text: str) -> dict[str, object]:
-    """Return the rules in the checked form of `Rules`. Raises `BrokenRulesError`."""
     import tomllib  # Most checks find the rules parsed already.
 
     try:

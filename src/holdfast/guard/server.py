@@ -34,8 +34,6 @@ class RefusedError(Exception):
 
 
 class Server:
-    """A server, and what to show it."""
-
     __slots__ = ("addresses", "bearer", "ca_file", "urls")
 
     def __init__(self, urls: str, origin: str, ca_file: str, bearer: str) -> None:
@@ -55,7 +53,6 @@ class Server:
         key: str = "",
         seconds: float = asking.SECONDS_MAX,
     ) -> tuple[int, dict[str, object]]:
-        """Ask, and return the status and the JSON. Raises `AwayError`."""
         headers = f"Authorization: Bearer {self.bearer}\r\n" + (f"Idempotency-Key: {key}\r\n" if key else "")
         content = b"" if body is None else json.dumps(body).encode()
         try:
@@ -92,7 +89,6 @@ def found_by(environment: Mapping[str, str]) -> tuple[str, str]:
 
 
 def find(environment: Mapping[str, str]) -> Server:
-    """Find the server and the token. Raises `RefusedError`."""
     try:
         kept = asking.Kept(environment)
     except ValueError as error:

@@ -41,7 +41,6 @@ class StateError(Exception):
 
 
 def base_of(environment: Mapping[str, str]) -> str:
-    """Return the guard's folder."""
     home = environment.get("XDG_STATE_HOME", "")
     if not home.startswith("/"):
         home = (environment.get("HOME") or os.path.expanduser("~")) + "/.local/state"
@@ -58,7 +57,15 @@ class Owner:
         of_session, of_agent = plain_id(session), plain_id(agent) if agent else ""
         self.folder = f"{base}/{OWNERS}/{host}-{of_session}/{of_agent or MAIN}"
         self.name = f"{host}:{of_session}" + (f"/{of_agent}" if of_agent else "")
-        """In whose name jobs are claimed, for people."""
+
+    @property
+    def host_session(self) -> str:
+        return host_session_of(self.folder)
+
+
+def host_session_of(folder: str) -> str:
+    """Return the host session of an owner's folder, as HOST-SESSION."""
+    return os.path.basename(os.path.dirname(folder))
 
 
 def plain_id(text: str) -> str:
@@ -71,43 +78,39 @@ def plain_id(text: str) -> str:
 
 
 class Session:
-    """The Holdfast session of an owner, as its file says."""
+    """The Holdfast session of an owner, as its file says.
+
+    `from_url` and `from_config` are the variable and the `client.toml` by which the server was found: if they change,
+    it is looked for again. `host` is the mark of the host's process (see `processes`); `is_proven` tells whether the
+    kernel showed it among the ancestors of the process that wrote this.
+    """
 
     __slots__ = ("ca_file", "from_config", "from_url", "host", "id", "is_proven", "owner", "secret", "ttl_seconds",
                  "urls")  # fmt: skip
 
     def __init__(self, fields: Mapping[str, object]) -> None:
-        """Take the fields of the file. Raises `KeyError`, `TypeError` or `ValueError` for others."""
         self.id, self.secret, self.owner = (str(fields[name]) for name in ("id", "secret", "owner"))
-        self.urls, self.ca_file = str(fields["urls"]), str(fields["ca_file"])
+        self.urls, self.ca_file, self.host = (str(fields[name]) for name in ("urls", "ca_file", "host"))
         self.from_url, self.from_config = str(fields["from_url"]), str(fields["from_config"])
-        """By which variable and by which `client.toml` the server was found: if these change, it is looked for anew."""
         self.ttl_seconds = float(str(fields["ttl_seconds"]))
-        self.host = str(fields["host"])
-        """The mark of the host's process: see `processes`."""
         self.is_proven = fields["is_proven"] is True
-        """Whether the kernel showed that process among the ancestors of the one that wrote this."""
 
     def fields(self) -> dict[str, object]:
-        """Return what the file says."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
-def read_session(folder: str) -> Session | None:
-    """Return an owner's session; None if there is none, or it cannot be used."""
-    return session_of(read_object(folder + "/session"))
-
-
 def session_of(fields: Mapping[str, object]) -> Session | None:
-    """Return the session with these fields; None if they are not those of one."""
     try:
         return Session(fields)
     except (ValueError, KeyError, TypeError):
         return None
 
 
+def read_session(folder: str) -> Session | None:
+    return session_of(read_object(folder + "/session"))
+
+
 def write_private(file: str, content: Mapping[str, object]) -> None:
-    """Write a file of an owner as a whole. Raises `StateError`."""
     from pathlib import Path
 
     from holdfast.privatefiles import replace
@@ -132,23 +135,17 @@ def make_folder(base: str, folder: str) -> None:
 
 
 def make_private(folder: str) -> None:
-    """Make a folder and those above it that are missing, for this user alone."""
-    missing = []
-    while not os.path.isdir(folder):
-        missing.append(folder)
-        folder = os.path.dirname(folder)
-    for each in reversed(missing):
+    if not os.path.isdir(folder):
+        make_private(os.path.dirname(folder))
         with suppress(FileExistsError):
-            os.mkdir(each, 0o700)
+            os.mkdir(folder, 0o700)
 
 
 def remove_folder(folder: str) -> None:
     """Remove an owner's folder; whoever calls has its lock."""
-    names = ["session", "asked", "agreed", "keeper"]
-    with suppress(OSError):
-        # Whoever was killed while it wrote left a file that never got its name.
-        names += [name for name in os.listdir(folder) if name.startswith((".session.", ".asked.", ".agreed."))]
-    for name in [*names, "lock"]:
+    # A process that was killed while it wrote left a file that never got its name.
+    names = [name for name in names_in(folder) if name.startswith((".session.", ".asked.", ".agreed."))]
+    for name in ["session", "asked", "agreed", "keeper", *names, "lock"]:
         with suppress(OSError):
             os.unlink(f"{folder}/{name}")
     for each in (folder, os.path.dirname(folder)):
@@ -160,37 +157,37 @@ def remove_folder(folder: str) -> None:
 def locked(base: str, folder: str) -> Iterator[None]:
     """Be the only one who changes something of an owner. Raises `StateError` if another does not end."""
     deadline = now() + LOCK_SECONDS_MAX
-    while True:
-        descriptor = _open_lock(base, folder)
+    for _ in range(_LOCK_TRIES):
+        make_folder(base, folder)
         try:
-            _lock_until(descriptor, deadline, folder)
-            # The folder may have been removed, and made anew, while this one waited for the old lock.
+            descriptor = os.open(folder + "/lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        except FileNotFoundError:
+            continue
+        try:
+            while not try_lock(descriptor):
+                if now() > deadline:
+                    raise StateError(
+                        f"{folder}/lock has been held for too long; look who holds it: fuser -v {folder}/lock"
+                    )
+                time.sleep(_PAUSE_SECONDS)
+            # The folder may have been removed, and made again, while this one waited for the old lock.
             if is_same(descriptor, folder + "/lock"):
                 yield
                 return
         finally:
             os.close(descriptor)
-
-
-def _open_lock(base: str, folder: str) -> int:
-    for _ in range(100):
-        make_folder(base, folder)
-        with suppress(FileNotFoundError):
-            return os.open(folder + "/lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     raise StateError(f"{folder} is removed again and again; look whether something cleans it up")
 
 
-def _lock_until(descriptor: int, deadline: float, folder: str) -> None:
-    import time
-
-    while not try_lock(descriptor):
-        if now() > deadline:
-            raise StateError(f"{folder}/lock has been held for too long; look who holds it: fuser -v {folder}/lock")
-        time.sleep(0.01)
+@contextmanager
+def locked_while(base: str, folder: str, session: Session) -> Iterator[bool]:
+    """Lock an owner; tell whether a session is still the one that it has."""
+    with locked(base, folder):
+        found = read_session(folder)
+        yield found is not None and found.id == session.id
 
 
 def try_lock(descriptor: int) -> bool:
-    """Lock an open file, unless another has locked it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -199,7 +196,6 @@ def try_lock(descriptor: int) -> bool:
 
 
 def is_same(descriptor: int, path: str) -> bool:
-    """Tell whether an open file is still the one that has this name."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(path))
     except OSError:
@@ -207,7 +203,6 @@ def is_same(descriptor: int, path: str) -> bool:
 
 
 def keeper_lives(folder: str) -> bool:
-    """Tell whether an owner's keeper lives: it has its file locked."""
     try:
         descriptor = os.open(folder + "/keeper", os.O_RDWR | os.O_NOFOLLOW)
     except OSError:
@@ -219,19 +214,22 @@ def keeper_lives(folder: str) -> bool:
 
 
 def read_map(file: str) -> dict[str, list[str]]:
-    """Return a file of an owner that maps jobs to texts; empty if it cannot be used."""
     entries = read_object(file).items()
     return {str(job): [str(text) for text in texts] for job, texts in entries if isinstance(texts, list)}
 
 
 def owner_folders(base: str) -> list[str]:
-    """Return the folders of all owners."""
     sessions = [f"{base}/{OWNERS}/{name}" for name in names_in(f"{base}/{OWNERS}")]
     return [f"{session}/{agent}" for session in sessions for agent in names_in(session)]
 
 
+def sessions(base: str) -> dict[str, Session]:
+    """Return the sessions of all owners by their folders."""
+    found = {folder: read_session(folder) for folder in owner_folders(base)}
+    return {folder: session for folder, session in found.items() if session is not None}
+
+
 def names_in(folder: str) -> list[str]:
-    """Return what is in a folder, sorted; nothing if it cannot be read."""
     try:
         return sorted(os.listdir(folder))
     except OSError:
@@ -258,7 +256,12 @@ def log(base: str, text: str) -> None:
         try:
             if os.fstat(descriptor).st_size > LOG_BYTES_MAX:
                 os.replace(file, file + ".1")
-            os.write(descriptor, f"{written()} {plain(text)}\n".encode("utf-8", "backslashreplace"))
+            os.write(
+                descriptor,
+                f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {plain(text)}\n".encode(
+                    "utf-8", "backslashreplace"
+                ),
+            )
         finally:
             os.close(descriptor)
 
@@ -269,17 +272,12 @@ def _cannot(place: str, error: OSError) -> StateError:
 
 
 def now() -> float:
-    """Return seconds that only rise."""
     return time.monotonic()
-
-
-def written() -> str:
-    """Return the time as people write it, in UTC."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 LOCK_DESCRIPTOR = 3
 _TRIES, _PAUSE_SECONDS = 5, 0.01
+_LOCK_TRIES = 100
 
 
 def start_keeper(folder: str, python: str) -> bool:
@@ -289,12 +287,15 @@ def start_keeper(folder: str, python: str) -> bool:
     except OSError as error:
         raise StateError(f"{folder}/keeper cannot be opened: {error.strerror}") from None
     try:
-        if not _lock_keeper(descriptor):
-            return False
+        tries = _TRIES  # Whoever only looks whether a keeper lives has the file locked for a moment.
+        while not try_lock(descriptor):
+            tries -= 1
+            if not tries:
+                return False
+            time.sleep(_PAUSE_SECONDS)
         if not python:
             raise StateError("the keeper cannot be started: Python does not know its own program")
-        child = os.fork()
-        if not child:
+        if not os.fork():
             _become_keeper(descriptor, folder, python)
         return True
     except OSError as error:
@@ -303,22 +304,13 @@ def start_keeper(folder: str, python: str) -> bool:
         os.close(descriptor)
 
 
-def _lock_keeper(descriptor: int) -> bool:
-    """Lock the file of the keeper, unless one lives. Who only looks whether one does has it locked for a moment."""
-    for _ in range(_TRIES):
-        if try_lock(descriptor):
-            return True
-        time.sleep(_PAUSE_SECONDS)
-    return False
-
-
 def _become_keeper(descriptor: int, folder: str, python: str) -> None:
     """Leave the host's session, terminal, files and folder, and become the keeper."""
     try:
         os.setsid()
         os.chdir("/")
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        for ignored in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(ignored, signal.SIG_IGN)
         os.dup2(descriptor, LOCK_DESCRIPTOR)
         nothing = os.open(os.devnull, os.O_RDWR)
         for standard in range(3):

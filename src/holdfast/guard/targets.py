@@ -47,7 +47,6 @@ class Target:
 
 
 def targets_of(command: Command) -> Iterator[Target]:
-    """Return what a command is seen to write."""
     for target in _targets_of(command):
         if command.lost and not os.path.isabs(target.text) and not target.text.startswith("~"):
             # Relative to a folder that `cd` went to and that is not known exactly.
@@ -85,7 +84,6 @@ def _targets_of(command: Command) -> Iterator[Target]:
 
 
 def _written(command: Command, name: str, options: Options, operands: list[Word]) -> list[Word]:
-    """Return the words that name the files which a program writes."""
     words, kind = command.words[1:], interpreter(name)
     if name in _ALL_OPERANDS:
         return operands
@@ -265,7 +263,6 @@ def could_touch(pattern: Sequence[str], text: str) -> bool:
 
 
 def patched(text: str) -> list[str]:
-    """Return the files that a patch of `apply_patch` names."""
     lines = [line.strip() for line in text.splitlines()]
     return [line[len(mark) :].strip() for line in lines for mark in _PATCH_MARKS if line.startswith(mark)]
 
@@ -325,7 +322,6 @@ def _names_in(code: str, arguments: Sequence[Word]) -> list[Word]:
 
 
 def _of_awk(words: Sequence[Word]) -> list[Word]:
-    """Return the names behind `>` in a script of awk."""
     scripts = [word.text for word in words if "{" in word.text and ">" in word.text]
     return [word for code in scripts for before, text in _literals(code) if before.endswith(">")
             for word in _as_words(text)]  # fmt: skip

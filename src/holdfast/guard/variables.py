@@ -25,8 +25,6 @@ _SPLIT = "\0"
 
 
 class Variables:
-    """The known variables of one line."""
-
     def __init__(self) -> None:
         self._values: dict[str, list[Word]] = {}
         self._chosen: dict[str, Word] = {}
@@ -59,7 +57,6 @@ class Variables:
                         self.add(name.removesuffix("+"), each)
 
     def _added_to(self, name: str, value: Word) -> list[Word]:
-        """Return the values of a variable after `+=`."""
         known = self._values.get(name) or [Word(os.environ.get(name, ""))]
         if value.is_sure and all(each.is_sure for each in known) and len(known) < VALUES_MAX:
             return [Word(each.text + value.text) for each in known]
@@ -116,7 +113,6 @@ class Variables:
 
 
 def changed(value: Word, operator: str) -> Word:
-    """Apply the operator of `${name…}` to a value."""
     kind = operator[:1]
     if operator == "" or operator[:2] in {":-", ":=", ":?"} or kind in {"-", "=", "?"}:
         return value

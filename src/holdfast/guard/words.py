@@ -21,7 +21,6 @@ def shown(text: object) -> str:
 
 
 def span(milliseconds: object) -> str:
-    """Say how long a time is."""
     if not isinstance(milliseconds, int):
         return "an unknown time"
     seconds = max(milliseconds // 1_000, 0)
@@ -33,7 +32,6 @@ def span(milliseconds: object) -> str:
 
 
 def held(found: Held, what: str, hint: str = "") -> str:
-    """Refuse because another has the job; a hint says why a claim of the agent's own does not count."""
     job, fields = shown(found.job), found.fields
     if fields.get("status") == "done":
         return (
@@ -56,12 +54,10 @@ def held(found: Held, what: str, hint: str = "") -> str:
 
 
 def quoted(text: object) -> str:
-    """Show what another wrote, as a quotation."""
     return f'"{shown(text)}"' if text else "none"
 
 
 def taken_over(had: Had) -> str:
-    """Tell a new owner of the one before it; "" if there is nothing to tell."""
     previous = had.previous
     if not had.is_fresh or not previous.get("note"):
         return ""
@@ -72,7 +68,6 @@ def taken_over(had: Had) -> str:
 
 
 def away(what: str, job: str, reason: str) -> str:
-    """Refuse because nobody can tell who has the job."""
     return (
         f"{shown(what)} belongs to the job {shown(job)}, and the Holdfast server cannot be asked who has it:"
         f" {shown(reason)}. Nothing that a rule names passes until it answers. Wait and try again, or work on something"
@@ -81,7 +76,6 @@ def away(what: str, job: str, reason: str) -> str:
 
 
 def let_pass(whats: Mapping[str, str], reason: str) -> str:
-    """Say that something passed without a claim."""
     jobs = ", ".join(f"{shown(job)} ({shown(what)})" for job, what in whats.items())
     return (
         f"passed WITHOUT a claim, because the Holdfast server cannot be asked and the rule says let-pass: {jobs}."
@@ -90,12 +84,10 @@ def let_pass(whats: Mapping[str, str], reason: str) -> str:
 
 
 def cannot(what: str, job: str, reason: str) -> str:
-    """Refuse because the claim could not be made at all."""
     return f"{shown(what)} belongs to the job {shown(job)}, which could not be claimed: {shown(reason)}"
 
 
 def unclear(what: str, reason: str) -> str:
-    """Refuse because it cannot be told what a command would do."""
     return f"{shown(what)}: {shown(reason)}"
 
 
@@ -108,7 +100,6 @@ def asks(jobs: Mapping[str, str]) -> str:
 
 
 def asks_elsewhere(jobs: Mapping[str, str], host: str) -> str:
-    """Tell an agent to ask a person, where its host has no question for that."""
     return (
         f"a person must agree that this agent claims {_named(jobs)}, which {host} cannot ask from a hook. The job is"
         f" kept for you meanwhile. Ask the person you work for to run: {_agree(jobs)}. Then try again."

@@ -70,9 +70,8 @@ class HostLink:
 
     def is_kept_by_others(self, session_id: str) -> bool:
         """Tell whether an agent under the guard, or another MCP process of this host, needs a session."""
-        for folder in state.owner_folders(self._base):
-            found = state.read_session(folder)
-            if found is not None and found.id == session_id and processes.lives(found.host):
+        for found in state.sessions(self._base).values():
+            if found.id == session_id and processes.lives(found.host):
                 return True
         return self._registration is not None and self._registration.others(session_id)
 

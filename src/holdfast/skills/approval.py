@@ -120,7 +120,6 @@ def _is_trusted(folder: Path, rules: object) -> bool:
 
 
 def _read(file: Path) -> object:
-    """Return what a JSON file has; None if it is missing or cannot be read."""
     try:
         content = look(file).content
         return None if content is None else scan(content.decode("utf-8-sig")).value

@@ -16,7 +16,6 @@ _DIGEST = re.compile(r'^(  digest: ")([0-9a-f]*)("$)', re.MULTILINE)
 
 
 def text(file: Path = FILE) -> str:
-    """Return the text of such a file: of the skill, if none is named."""
     return file.read_text(encoding="utf-8")
 
 

@@ -140,7 +140,6 @@ def _umask() -> int:
 
 
 def _unchanged(found: Found) -> None:
-    """Raise `LeftAlone` if the file is not as it was when it was read."""
     try:
         now: bytes | None = found.target.read_bytes()
     except FileNotFoundError:

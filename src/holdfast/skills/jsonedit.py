@@ -70,7 +70,6 @@ def load(text: str) -> Json:
 
 
 def scan(text: str) -> Node:
-    """Find the object that the text is. Raises `NotUnderstood`."""
     scanner = _Scanner(text)
     start = scanner.skip(0, [])
     if text[start : start + 1] != "{":
@@ -262,7 +261,6 @@ def render(value: Json, indent: str = "", unit: str = "  ", newline: str = "\n")
 
 
 def newline_of(text: str) -> str:
-    """Tell how the lines of a text end, by its first one."""
     found = re.search(r"\r?\n", text)
     return found[0] if found else "\n"
 
@@ -302,7 +300,6 @@ def _appended(text: str, node: Node, key: str | None, value: Json) -> str:
 
 
 def _item(text: str, node: Node, key: str | None, value: Json, indent: str | None) -> str:
-    """Write an item of a container in the style of the text, with this indentation or on one line."""
     if indent is None:
         rendered = re.sub(r"\n\s*", " ", render(value))
     else:
@@ -336,7 +333,6 @@ def same(one: object, other: object) -> bool:
 
 
 def _blank_before(text: str, position: int) -> int:
-    """Return where the white space before a position begins."""
     return len(text[:position].rstrip(_BLANK))
 
 
@@ -358,7 +354,6 @@ def _beside_at(root: Node, at: int, entry: Entry) -> int:
 
 
 def _cut(text: str, node: Node, at: int) -> str:
-    """Return the text without one item, its comma and the white space before it."""
     item = node.items[at]
     start, end = _blank_before(text, item.start), item.node.end
     if at == 0 and item.comma is not None and len(node.items) > 1:

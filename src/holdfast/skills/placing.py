@@ -26,8 +26,6 @@ HOOK_WORDS = ("guard", "hook")
 
 
 class Word(enum.Enum):
-    """What became of one thing in one file."""
-
     ADDED = "added"
     RENEWED = "renewed"
     THERE = "there"
@@ -39,8 +37,6 @@ class Word(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one thing."""
-
     what: str
     word: Word
 
@@ -64,7 +60,6 @@ class Work:
         return self.found is not None and self.found.content != self.after
 
     def left(self, reason: str) -> Work:
-        """Return the same file, left alone for a reason."""
         outcomes = tuple(Outcome(each.what, Word.LEFT) for each in self.outcomes)
         return Work(self.path, None, None, outcomes, reason, self.by_hand)
 
@@ -78,7 +73,6 @@ class Scope:
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def path(self, place: Place) -> Path | None:
-        """Return where a host keeps something; None if it does not say."""
         if not self.is_user:
             return None if place.project is None else self.base / place.project
         if place.moved is not None and (folder := self.environment.get(place.moved[0])):
@@ -86,7 +80,6 @@ class Scope:
         return None if place.user is None else self.base / place.user
 
     def uses(self, host: Host) -> bool:
-        """Is a host in use here?"""
         return (self.base / ((self.is_user and host.user_folder) or host.folder)).is_dir()
 
 
@@ -97,8 +90,6 @@ def project_of(folder: Path) -> Scope:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Which parts are wanted."""
-
     skill: bool = True
     mcp: bool = True
     hooks: bool = True
@@ -112,8 +103,6 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class _Document:
-    """A file that is ours as a whole."""
-
     what: str
     file: Path
     empty = None
@@ -274,7 +263,6 @@ def plan(hosts: Iterable[Host], scope: Scope, parts: Parts, *, is_install: bool)
 
 
 def carry(work: Work, scope: Scope) -> Work:
-    """Do what was planned for one file; return what came of it."""
     if work.found is None or not work.is_change:
         return work
     try:
@@ -306,7 +294,6 @@ def _planned(path: Path, scope: Scope, pieces: list[_Piece], *, is_install: bool
 
 
 def _changed(found: Found, pieces: list[_Piece], *, is_install: bool) -> tuple[bytes | None, tuple[Outcome, ...]]:
-    """Apply all pieces to what was found."""
     content = found.content or b""
     mark = codecs.BOM_UTF8 if content.startswith(codecs.BOM_UTF8) else b""
     try:

@@ -84,7 +84,6 @@ def _lines(entry: Entry, newline: str = "\n") -> str:
 
 
 def load(text: str) -> dict[str, object]:
-    """Read what a text means. Raises `NotUnderstood`."""
     try:
         return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
@@ -106,7 +105,6 @@ def _cut(text: str, start: int, end: int) -> str:
 
 
 def _with(before: dict[str, object], entry: Entry) -> dict[str, object]:
-    """Return what a text will mean with the table in it."""
     place = after = copy.deepcopy(before)
     for key in entry.path:
         found = place.setdefault(key, {})
@@ -133,7 +131,6 @@ def _statements(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _path(statement: str) -> tuple[str, ...]:
-    """Return the keys of a header of one table; of anything else, none."""
     if not statement.startswith("[") or statement.startswith("[["):
         return ()
     keys = []

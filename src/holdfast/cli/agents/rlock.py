@@ -37,23 +37,19 @@ class UsageError(Exception):
 
 
 def rlock() -> NoReturn:
-    """Have a resource."""
     # All is written, nothing is open, and a look-up that hangs must not hold the end up: no tidying.
     os._exit(main("rlock", "acquire", timed=True))
 
 
 def runlock() -> NoReturn:
-    """Give a resource back."""
     os._exit(main("runlock", "release", timed=False))
 
 
 def heartbeat() -> NoReturn:
-    """Keep a resource."""
     os._exit(main("rlock-heartbeat", "heartbeat", timed=True))
 
 
 def main(command: str, verb: str, *, timed: bool) -> int:
-    """Run a command: print its line and return its exit code."""
     usage = f"usage: {command} URI [--ttl TIME]" if timed else f"usage: {command} URI"
     arguments = sys.argv[1:]
     try:

@@ -40,5 +40,4 @@ _TTL_HELP = (
 
 
 def text(usage: str, *, timed: bool) -> str:
-    """Return the help of a command."""
     return _HELP.format(usage=usage, ttl=_TTL_HELP if timed else "")

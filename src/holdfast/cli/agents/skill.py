@@ -223,7 +223,6 @@ def _tell_unready(parts: Parts) -> None:
 
 
 def _show(work: Work, scope: Scope) -> None:
-    """Print what would change in a file, as a diff."""
     from difflib import unified_diff
 
     old = work.found.content if work.found is not None else None
