@@ -499,7 +499,7 @@ def test_rooms_of_commands_stand_apart() -> None:
     assert wrong_rooms("cli/agents/session.py", "from holdfast.cli import main")
     assert wrong_rooms("cli/shared/options.py", "from ..agents import session")
     assert wrong_rooms("cli/agents/session.py", "from holdfast.cli.shared import output") == []
-    assert wrong_rooms("cli/agents/session.py", "from holdfast.cli.agents import rlock_options") == []
+    assert wrong_rooms("cli/agents/session.py", "from holdfast.cli.agents import rlock") == []
     assert wrong_rooms("cli/main.py", "from holdfast.cli.workers.run import run") == []
 
 

@@ -287,7 +287,7 @@ def test_end_of_mcp_leaves_the_session_of_a_dead_keeper(world: World, host: Host
 
 def test_calls_are_taken_once_by_tool_and_subject(tmp_path: Path) -> None:
     """Each note serves one call of the same tool and job; notes that were never served are bounded."""
-    base, mark = str(tmp_path / "guard"), processes.own_mark()
+    base, mark = str(tmp_path / "guard"), processes.mark_of(os.getpid())
     main, sub = (Owner(base, "claude", "s", agent) for agent in ("", "sub"))
 
     def note(owner: Owner, job: str, use: str = "") -> None:
@@ -320,7 +320,7 @@ def test_hosts_that_are_gone_are_forgotten(tmp_path: Path) -> None:
         found = processes.look(process.pid)
         assert found
         link.note_call(base, found.mark, Owner(base, "claude", "old"), tool="claim_job", subject="a")
-    link.note_call(base, processes.own_mark(), Owner(base, "claude", "new"), tool="claim_job", subject="a")
+    link.note_call(base, processes.mark_of(os.getpid()), Owner(base, "claude", "new"), tool="claim_job", subject="a")
     assert link.all_sessions(base) == {"claude-new"}
     assert len(list(Path(base, link.HOSTS).iterdir())) == 1
     assert all(path.stat().st_mode & 0o77 == 0 for path in Path(base).rglob("*") if path.name != state.LOG)

@@ -197,7 +197,7 @@ def test_a_file_of_somebody_else_is_left() -> None:
         os.seteuid(0)
         text = (folder / ".mcp.json").read_text()
         shutil.rmtree(folder)
-    assert carried.outcomes[0].word is Word.LEFT and "another user (0)" in carried.reason
+    assert carried.outcomes[0][1] is Word.LEFT and "another user (0)" in carried.reason
     assert text == "{}"
 
 
@@ -208,7 +208,7 @@ def test_what_changed_in_the_meantime_is_not_overwritten(project: Path) -> None:
     [work] = placing.plan([CLAUDE], scope, Parts(skill=False, hooks=False), is_install=True)
     (project / ".mcp.json").write_text('{"theirs": 1}')
     carried = placing.carry(work, scope)
-    assert carried.outcomes[0].word is Word.LEFT and "meantime" in carried.reason
+    assert carried.outcomes[0][1] is Word.LEFT and "meantime" in carried.reason
     assert tree_of(project).keys() == {".mcp.json"}
     assert (project / ".mcp.json").read_text() == '{"theirs": 1}'
 

@@ -73,10 +73,12 @@ class Matcher:
                 if path == file and self._is_broken(file):
                     continue  # Else nobody could mend it.
                 rules = self._rules(file)
-                pieces = paths.pieces_below(path, top, folded=self._ignores_case(file))
-                shown = os.path.relpath(path, top)
+                folded = paths.folded if self._ignores_case(file) else str
+                pieces = [folded(piece) for piece in path.removeprefix(top).split("/") if piece]
+                shown, form = os.path.relpath(path, top), folded(entry)
                 for rule in rules.rules:
-                    if any(self._path_fits(each, pieces, file, is_below=is_below, entry=entry) for each in rule.paths):
+                    patterns = ([folded(piece) for piece in each] for each in rule.paths)
+                    if any(globs.path_fits(each, pieces, below=is_below, entry=form) for each in patterns):
                         yield from _filled(rules, rule, shown, path=shown, folder=os.path.dirname(path))
 
     def _of_own_repository(self, path: str, cwd: str, entry: str) -> Iterator[Want]:
@@ -149,20 +151,18 @@ class Matcher:
                     yield Want(rules, rule, rule.job, line, problem)
 
     def of_tool(self, event: Event) -> Iterator[Want]:
-        may_look = event.tool in READERS or self._mends(event)
-        for rules in self._sound_around(event.cwd) if may_look else self.around(event.cwd):
+        # A broken file can still be read and repaired.
+        for rules in self.around(event.cwd, skips_broken=event.tool in READERS or self._mends(event)):
             for rule in rules.rules:
                 if any(globs.fits(each, name) for each in rule.tools for name in event.tool_names) and all(
-                    globs.fits(pattern, _argument(event, name)) for name, pattern in rule.arguments.items()
+                    globs.fits(pattern, str(event.arguments.get(name, ""))) for name, pattern in rule.arguments.items()
                 ):
                     yield from _filled(rules, rule, event.tool, folder=event.cwd, arguments=event.arguments)
 
-    def around(self, folder: str) -> list[Rules]:
-        return [self._rules(file) for file, _ in paths.rule_files_above(os.path.join(os.path.realpath(folder), "."))]
-
-    def _sound_around(self, folder: str) -> list[Rules]:
+    def around(self, folder: str, *, skips_broken: bool = False) -> list[Rules]:
+        """Return the rules that hold in a folder. Raises `BrokenRulesError` unless it skips broken files."""
         files = paths.rule_files_above(os.path.join(os.path.realpath(folder), "."))
-        return [self._rules(file) for file, _ in files if not self._is_broken(file)]
+        return [self._rules(file) for file, _ in files if not (skips_broken and self._is_broken(file))]
 
     def _mends(self, event: Event) -> bool:
         """Tell whether a call writes nothing but broken rule files."""
@@ -188,21 +188,11 @@ class Matcher:
             self._folds[file] = paths.ignores_case(file)
         return self._folds[file]
 
-    def _path_fits(self, pattern: list[str], pieces: list[str], file: str, *, is_below: bool, entry: str) -> bool:
-        if self._ignores_case(file):
-            pattern, entry = [paths.folded_piece(piece) for piece in pattern], paths.folded_piece(entry)
-        return globs.path_fits(pattern, pieces, below=is_below, entry=entry)
-
 
 def _pushed(behind: list[Word], folder: str) -> list[str]:
     if not all(word.is_sure for word in behind):
         return []
     return branches.pushed([word.text for word in behind], branches.current(folder)) or []
-
-
-def _argument(event: Event, name: str) -> str:
-    value = event.arguments.get(name, "")
-    return value if isinstance(value, str) else str(value)
 
 
 def _filled(
@@ -218,7 +208,7 @@ def _filled(
     """Fill in the name of a rule's job. A push may need several."""
     job = rule.job.replace("{path}", path)
     for name, value in (arguments or {}).items():
-        job = job.replace(f"{{argument.{name}}}", value if isinstance(value, str) else str(value))
+        job = job.replace(f"{{argument.{name}}}", str(value))
     if "{argument." in job:
         yield Want(rules, rule, rule.job, what, "it lacks the argument that its job is named after")
     elif "{branch}" not in job:
@@ -248,8 +238,6 @@ def decide(event: Event, owner: Owner, base: str, environment: Mapping[str, str]
 class _Terms:
     """What the rules that name one job say together: the strictest of each holds."""
 
-    __slots__ = ("asks", "claims", "lets_pass", "what")
-
     def __init__(self, wants: list[Want]) -> None:
         self.what = wants[0].what
         self.claims = any(want.rule.when_free != ONLY_REFUSE for want in wants)
@@ -261,7 +249,7 @@ def settle(wants: list[Want], claims: Claims, base: str, *, owner: Owner, event:
     """Have every job, or refuse and give back what was claimed on the way."""
     for want in wants:
         if want.problem:
-            return Verdict(REFUSE, words.unclear(want.what, want.problem))
+            return Verdict(REFUSE, f"{words.shown(want.what)}: {words.shown(want.problem)}")
     # In one order for all, so that of two that want the same jobs one gets them all.
     jobs = {job: _Terms([want for want in wants if want.job == job]) for job in sorted({want.job for want in wants})}
     if len(jobs) > JOBS_MAX:
@@ -293,7 +281,7 @@ def settle(wants: list[Want], claims: Claims, base: str, *, owner: Owner, event:
         whats = {job: jobs[job].what for job in asked}
         if event is not None and can_ask(event):
             return Verdict(ASK_PERSON, words.asks(whats))
-        return Verdict(REFUSE, words.asks_elsewhere(whats, event.host if event else "git"))
+        return Verdict(REFUSE, words.asks(whats, event.host if event else "git"))
     told = [text for each in had if (text := words.taken_over(each))]
     if unasked:
         told.insert(0, words.let_pass(unasked, reason))

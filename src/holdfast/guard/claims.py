@@ -24,6 +24,8 @@ _OVER = frozenset({401, 404, 410})
 
 
 class Held:
+    """A job that another has."""
+
     __slots__ = ("fields", "job")
 
     def __init__(self, job: str, fields: Mapping[str, object]) -> None:
@@ -36,8 +38,7 @@ class Had:
     def __init__(self, job: str, fields: Mapping[str, object]) -> None:
         self.job = job
         self.lease_id = str(fields.get("lease_id", ""))
-        self.is_fresh = fields.get("reacquired") is not True
-        """Whether it was claimed now, and not before."""
+        self.is_fresh = fields.get("reacquired") is not True  # It was claimed now, and not before.
         found = fields.get("previous")
         self.previous: Mapping[str, object] = found if isinstance(found, dict) else {}
 
@@ -108,10 +109,17 @@ class Claims:
                 **fields,
             }
             status, said = _of(session).call("POST", path, body, seconds=self._left())
-            if status in _OVER and not is_last and _is_over(session, self._left()):
-                self._forget(session, "its session is over")
-                continue
-            return status, said
+            # A name that cannot be found is also 404.
+            is_over = status in _OVER and _of(session).call("GET", f"/sessions/{session.id}", seconds=self._left())
+            if is_last or not is_over or is_over[0] not in _OVER:
+                return status, said
+            self._session = None
+            with state.locked_while(self._base, self._owner.folder, session) as is_current:
+                if is_current:
+                    state.log(
+                        self._base, f"{self._owner.name}: its session is over; its jobs may have had other owners"
+                    )
+                    os.unlink(self._owner.folder + "/session")
         raise RefusedError("its session ended twice in a moment; look whether somebody ends it")
 
     def look(self, job: str) -> Held | None:
@@ -161,7 +169,10 @@ class Claims:
     def _ensured_alone(self) -> Session:
         found = state.read_session(self._owner.folder)
         if found is not None and not self._is_of_server(found):
-            self._end(found)
+            try:
+                end_session(found, self._left())
+            except (AwayError, RefusedError) as error:
+                state.log(self._base, f"{self._owner.name}: the session at {found.urls} was left to lapse: {error}")
             found = None
         if found is not None and not state.keeper_lives(self._owner.folder) and renew(found, self._left()) is None:
             state.log(self._base, f"{self._owner.name}: its keeper was gone and its session is over")
@@ -187,7 +198,7 @@ class Claims:
         if not self._is_of_server(session):
             return False
         # Where the system shows processes only through `ps`, that costs more than all the rest: there the keeper looks.
-        return not processes.is_cheap() or session.host == (self._host or processes.host_mark(self._environment))
+        return not processes.HAS_PROC or session.host == (self._host or processes.host_mark(self._environment))
 
     def _is_of_server(self, session: Session) -> bool:
         return (session.from_url, session.from_config) == server.found_by(self._environment)
@@ -223,40 +234,16 @@ class Claims:
         if status != 201 or not {"session_id", "session_secret"} <= said.keys():  # noqa: PLR2004 - made
             raise server.refusal(status, said)
         lives_ms = said.get("expires_in_ms")
-        return Session(
-            {
-                "id": said["session_id"],
-                "secret": said["session_secret"],
-                "owner": name,
-                "urls": target.urls,
-                "ca_file": target.ca_file,
-                "from_url": from_url,
-                "from_config": from_config,
-                "ttl_seconds": lives_ms / 1_000 if isinstance(lives_ms, int) else self._ttl_seconds,
-                "host": "",
-                "is_proven": False,
-            }
-        )
+        ttl_seconds = lives_ms / 1_000 if isinstance(lives_ms, int) else self._ttl_seconds
+        fields = {"id": said["session_id"], "secret": said["session_secret"], "owner": name, "ttl_seconds": ttl_seconds}
+        place = {"urls": target.urls, "ca_file": target.ca_file, "from_url": from_url, "from_config": from_config}
+        return Session({**fields, **place, "host": "", "is_proven": False})
 
     def _left(self) -> float:
         left = asking.seconds_until(self._deadline)
         if left <= 0:
             raise AwayError("it took too long altogether")
         return min(left, asking.SECONDS_MAX)
-
-    def _end(self, session: Session) -> None:
-        try:
-            end_session(session, self._left())
-        except (AwayError, RefusedError) as error:
-            state.log(self._base, f"{self._owner.name}: the session at {session.urls} was left to lapse: {error}")
-
-    def _forget(self, session: Session, why: str) -> None:
-        """Forget a session that is over, unless another has put a new one in its place."""
-        self._session = None
-        with state.locked_while(self._base, self._owner.folder, session) as is_current:
-            if is_current:
-                state.log(self._base, f"{self._owner.name}: {why}; what it had may have had another owner since")
-                os.unlink(self._owner.folder + "/session")
 
 
 def _is_acquired(status: int, said: Mapping[str, object]) -> bool:
@@ -270,11 +257,6 @@ def _is_acquired(status: int, said: Mapping[str, object]) -> bool:
 
 def _of(session: Session) -> Server:
     return Server(session.urls, "the session", session.ca_file, session.secret)
-
-
-def _is_over(session: Session, seconds: float) -> bool:
-    status, _ = _of(session).call("GET", f"/sessions/{session.id}", seconds=seconds)
-    return status in _OVER
 
 
 def renew(session: Session, seconds: float) -> float | None:

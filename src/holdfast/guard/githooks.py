@@ -1,9 +1,8 @@
 """`holdfast guard git pre-commit` and `pre-push`: the second net, for what no hook of a host has seen.
 
-Who asks: an agent whose host is above this process and has a session of the guard, else whoever HOLDFAST_OWNER names,
-else the user. The agent's jobs count, and what is free is claimed for it. Of a host with subagents any of them may have
-the job: a process of git does not show which of them started it. Without an agent, a session is opened for the process
-of git, and its keeper ends it when that is over.
+The owner is an agent whose host is above this process, else HOLDFAST_OWNER, else the user. Of a host with subagents any
+may have the job: a process of git does not show which of them started it. Without an agent, a session is opened for the
+process of git, and its keeper ends it when that is over.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 
 from holdfast.guard import branches, checking, claims, processes, state
 from holdfast.guard.checking import GIT, Matcher, Want
@@ -20,7 +20,7 @@ from holdfast.guard.hosts import REFUSE
 from holdfast.guard.processes import Process
 from holdfast.guard.rules import BrokenRulesError
 from holdfast.guard.server import AwayError, RefusedError
-from holdfast.guard.state import MAIN, Owner
+from holdfast.guard.state import MAIN, Owner, Session
 from holdfast.harmless import plain
 
 PRE_COMMIT, PRE_PUSH = "pre-commit", "pre-push"
@@ -81,18 +81,19 @@ def asked(arguments: list[str], folder: str | None = None) -> bytes:
 
 def _settled(wants: list[Want], base: str, environment: Mapping[str, str]) -> tuple[str, bool]:
     above = processes.above()
-    folders = folders_of_host(base, above)
+    found = owners_of_host(base, above)
     left = wants
-    try:
-        if len(folders) > 1:
-            ours = {str(job.get("name")) for folder in folders for job in _jobs(folder)}
+    if len(found) > 1:
+        # If the server is away, the same is asked again below, and refused there as the rules say.
+        with suppress(AwayError, RefusedError):
+            ours = {str(job.get("name")) for session in found.values() for job in claims.jobs_of(session)}
             left = [want for want in wants if want.job not in ours]
-    except (AwayError, RefusedError):
-        left = wants  # The same is asked again below, and refused there as the rules say.
     if not left:
         return "", False
-    if folders:
-        owner, mark = _owner_at(base, folders[0])
+    if found:
+        folder, session = next(iter(found.items()))
+        owner, mark = Owner(base, state.host_session_of(folder).partition("-")[0], ""), session.host
+        owner.folder, owner.name = folder, session.owner
     else:
         mark = next((each.mark for each in above if each.name == GIT), above[0].mark if above else "")
         owner = Owner(base, GIT, mark.replace(":", "-"))
@@ -103,26 +104,12 @@ def _settled(wants: list[Want], base: str, environment: Mapping[str, str]) -> tu
     return verdict.text, verdict.kind == REFUSE
 
 
-def folders_of_host(base: str, above: list[Process]) -> list[str]:
-    """Return the folders of the owners whose host is above this process, an agent before its subagents."""
+def owners_of_host(base: str, above: list[Process]) -> dict[str, Session]:
+    """Return the sessions whose host is above this process by their folders, an agent before its subagents."""
     marks = {each.mark for each in above}
-    found = [folder for folder, session in state.sessions(base).items()
+    found = [(folder, session) for folder, session in state.sessions(base).items()
              if session.host in marks and not state.host_session_of(folder).startswith(GIT + "-")]  # fmt: skip
-    return sorted(found, key=lambda folder: os.path.basename(folder) != MAIN)
-
-
-def _owner_at(base: str, folder: str) -> tuple[Owner, str]:
-    session = state.read_session(folder)
-    host = state.host_session_of(folder).partition("-")[0]
-    owner = Owner(base, host, "")
-    owner.folder = folder
-    owner.name = session.owner if session else owner.name
-    return owner, session.host if session else ""
-
-
-def _jobs(folder: str) -> list[Mapping[str, object]]:
-    session = state.read_session(folder)
-    return claims.jobs_of(session) if session else []
+    return dict(sorted(found, key=lambda each: os.path.basename(each[0]) != MAIN))
 
 
 def _user() -> str:

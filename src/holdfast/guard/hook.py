@@ -1,7 +1,7 @@
 """`holdfast guard hook --host HOST`: what the host says on standard input, the answer in the host's own way.
 
-The law of this file: whatever goes wrong, what could fall under a rule does not pass. A host takes any exit code but 0
-and 2 for a hook that failed, and goes on; so there is no way out of here but those two.
+Whatever goes wrong, what could fall under a rule does not pass. A host takes any exit code but 0 and 2 for a hook that
+failed, and goes on; so there is no way out of here but those two.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from holdfast.guard import checking, claims, hosts, link, paths, processes, state
 from holdfast.guard.checking import Verdict
 from holdfast.guard.hosts import AFTER, AGENT_ENDS, BEFORE, PASS, REFUSE, SESSION_ENDS, TURN_ENDS, BadInputError, Event
-from holdfast.guard.rules import TURN, BrokenRulesError
+from holdfast.guard.rules import TURN, BrokenRulesError, Rules
 from holdfast.guard.server import AwayError, RefusedError
 from holdfast.guard.state import Owner, StateError
 
@@ -26,8 +26,10 @@ _END_SECONDS_MAX = 1.0
 
 
 def main(arguments: list[str]) -> int:
-    host = _host(arguments)
-    if not host:
+    if arguments[:1] == ["--host"]:
+        arguments = ["--host=" + " ".join(arguments[1:])]
+    host = arguments[0].removeprefix("--host=") if len(arguments) == 1 else ""
+    if host not in hosts.HOSTS:
         _write(2, USAGE + "\n")
         return hosts.BLOCKED
     name = ""
@@ -56,12 +58,6 @@ def main(arguments: list[str]) -> int:
     return code
 
 
-def _host(arguments: list[str]) -> str:
-    if len(arguments) == 1 and arguments[0].startswith("--host="):
-        arguments = ["--host", arguments[0].removeprefix("--host=")]
-    return arguments[1] if len(arguments) == 2 and arguments[0] == "--host" and arguments[1] in hosts.HOSTS else ""  # noqa: PLR2004 - the option and its value
-
-
 def _answered(event: Event, base: str, environment: Mapping[str, str]) -> Verdict:
     owner = Owner(base, event.host, event.session, event.agent)
     if event.kind == BEFORE:
@@ -75,7 +71,7 @@ def _answered(event: Event, base: str, environment: Mapping[str, str]) -> Verdic
             if event.kind == SESSION_ENDS:
                 link.forget_session(base, owner.host_session)
             _release(base, owner, all_agents=event.kind == SESSION_ENDS)
-        elif event.kind == TURN_ENDS and _ends_with_turn(event, base):
+        elif event.kind == TURN_ENDS and any(rules.release == TURN for rules in _rules(event, base)):
             _release(base, owner, all_agents=False)
     except (AwayError, RefusedError, StateError) as error:
         state.log(base, f"{owner.name}: not released at {event.name}: {error}; its keeper goes on trying")
@@ -91,7 +87,8 @@ def _linked(event: Event, owner: Owner, base: str, environment: Mapping[str, str
         subject = link.subject_of(event.arguments)
         link.note_call(base, host, owner, tool=tool, subject=subject, use=event.use_id)
         if tool in link.CLAIMING and len(link.host_sessions(base, host)) == 1:
-            claims.Claims(base, owner, environment, _ttl_seconds(event, base)).ensure()
+            ttl_seconds = min((rules.ttl_seconds for rules in _rules(event, base)), default=TTL_SECONDS)
+            claims.Claims(base, owner, environment, ttl_seconds).ensure()
     except StateError as error:
         return Verdict(REFUSE, f"the MCP tools would not know which agent makes this call: {error}")
     except (AwayError, RefusedError) as error:
@@ -99,11 +96,11 @@ def _linked(event: Event, owner: Owner, base: str, environment: Mapping[str, str
     return None
 
 
-def _ttl_seconds(event: Event, base: str) -> int:
+def _rules(event: Event, base: str) -> list[Rules]:
     try:
-        return min((rules.ttl_seconds for rules in checking.Matcher(base).around(event.cwd)), default=TTL_SECONDS)
+        return checking.Matcher(base).around(event.cwd)
     except BrokenRulesError:
-        return TTL_SECONDS
+        return []
 
 
 def _release(base: str, owner: Owner, *, all_agents: bool) -> None:
@@ -116,13 +113,6 @@ def _release(base: str, owner: Owner, *, all_agents: bool) -> None:
         claims.release(base, folder, _END_SECONDS_MAX)
 
 
-def _ends_with_turn(event: Event, base: str) -> bool:
-    try:
-        return any(rules.release == TURN for rules in checking.Matcher(base).around(event.cwd))
-    except BrokenRulesError:
-        return False
-
-
 def _of_bad_input(problem: str, cwd: object) -> Verdict:
     """Without the input it cannot be told what is touched. Where there is no rule file, nothing is guarded anyway."""
     folders = [os.getcwd(), *([cwd] if isinstance(cwd, str) and os.path.isabs(cwd) and "\0" not in cwd else [])]
@@ -132,13 +122,11 @@ def _of_bad_input(problem: str, cwd: object) -> Verdict:
 
 
 def _read_input() -> bytes:
-    pieces, size = [], 0
-    while piece := os.read(0, 1 << 20):
-        pieces.append(piece)
-        size += len(piece)
-        if size > INPUT_BYTES_MAX:
-            return b""
-    return b"".join(pieces)
+    """Read all of the input; nothing if it is too large."""
+    content = bytearray()
+    while len(content) <= INPUT_BYTES_MAX and (piece := os.read(0, 1 << 20)):
+        content += piece
+    return bytes(content) if len(content) <= INPUT_BYTES_MAX else b""
 
 
 def _write(descriptor: int, text: str) -> None:

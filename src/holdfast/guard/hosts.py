@@ -1,8 +1,7 @@
-"""The hosts: what each says to its hooks, and how each wants to be answered. The table stands in docs/guide/guard.md.
+"""What each host says to its hooks, and how each wants to be answered: the table in docs/guide/guard.md.
 
-All of them send one JSON object. A refusal is exit code 2 with the reason on standard error (Claude Code, Codex, Gemini
-CLI, Qwen Code, opencode), or a JSON object with `permission: deny` (Cursor). opencode runs no commands as hooks: the
-plugin `skills/opencode.js` sends the events under the names of Claude Code.
+All of them send one JSON object. opencode runs no commands as hooks: the plugin `skills/opencode.js` sends the events
+under the names of Claude Code.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 
+from holdfast.guard.pipes import quoted
 from holdfast.guard.targets import patched
 
 CLAUDE, CODEX, CURSOR, GEMINI, OPENCODE, QWEN = "claude", "codex", "cursor", "gemini", "opencode", "qwen"
@@ -20,23 +20,14 @@ PASS, REFUSE, ASK = "pass", "refuse", "ask"
 BLOCKED = 2
 """The exit code by which a hook stops what it was asked about."""
 
-_KINDS = {
-    "PreToolUse": BEFORE,
-    "BeforeTool": BEFORE,
-    "preToolUse": BEFORE,
-    "beforeShellExecution": BEFORE,
-    "beforeMCPExecution": BEFORE,
-    "PostToolUse": AFTER,
-    "AfterTool": AFTER,
-    "postToolUse": AFTER,
-    "Stop": TURN_ENDS,
-    "AfterAgent": TURN_ENDS,
-    "stop": TURN_ENDS,
-    "SubagentStop": AGENT_ENDS,
-    "subagentStop": AGENT_ENDS,
-    "SessionEnd": SESSION_ENDS,
-    "sessionEnd": SESSION_ENDS,
+_NAMES = {
+    BEFORE: "PreToolUse BeforeTool preToolUse beforeShellExecution beforeMCPExecution",
+    AFTER: "PostToolUse AfterTool postToolUse",
+    TURN_ENDS: "Stop AfterAgent stop",
+    AGENT_ENDS: "SubagentStop subagentStop",
+    SESSION_ENDS: "SessionEnd sessionEnd",
 }
+_KINDS = {name: kind for kind, names in _NAMES.items() for name in names.split()}
 _SHELLS = frozenset(
     {"Bash", "Monitor", "Shell", "bash", "exec_command", "local_shell", "run_shell_command", "run_terminal_cmd"}
     | {"shell"}
@@ -87,15 +78,16 @@ class Event:
         self.agent = _text(fields, "agent_id") or _text(fields, "subagent_id")
         self.tool, self.use_id = _text(fields, "tool_name"), _text(fields, "tool_use_id")
         self.arguments = _arguments(fields.get("tool_input"))
-        self.cwd = _text(fields, "cwd") or _first_root(fields) or os.getcwd()
+        roots = fields.get("workspace_roots")
+        root = roots[0] if isinstance(roots, list) and roots and isinstance(roots[0], str) else ""
+        self.cwd = _text(fields, "cwd") or root or os.getcwd()
         self.kind = _KINDS.get(self.name, OTHER)
         if self.kind == OTHER and self.tool and not self.name.lower().startswith(("post", "after", "permission")):
             # A name that we do not know, before a tool: looked at rather than let through.
             self.kind = BEFORE
         self.command: str | None = None
         self.files: list[str] = []
-        self.takes_folders = False
-        """Whether a folder among the files is moved or removed with all below it."""
+        self.takes_folders = False  # Whether a folder among the files is moved or removed with all below it.
         if not self.name:
             raise BadInputError("there is no hook_event_name in it")
         if not self.session:
@@ -118,7 +110,8 @@ class Event:
                 raise BadInputError("it is a patch that names no file")
         elif self._is_mcp:
             # Any server may have such a tool. Without a path it writes no file that is known here.
-            verbs = _VERBS & set(_parts(self.tool))
+            words = "".join(f"_{char.lower()}" if char.isupper() else char for char in self.tool)
+            verbs = _VERBS & set(words.replace("-", "_").replace(":", "_").split("_"))
             self.files = self._paths() if verbs else []
             self.takes_folders = bool(verbs & _TAKES_FOLDERS)
         elif self.tool in _WRITERS:
@@ -157,27 +150,12 @@ def _text(fields: Mapping[str, object], name: str) -> str:
     value = fields.get(name)
     if isinstance(value, list) and value and all(isinstance(part, str) for part in value[:_PARTS_MAX]):
         # A command as a list of words, as some versions of Codex send it.
-        return " ".join(_as_word(part) for part in value)
+        return " ".join(quoted(part) for part in value)
     return value if isinstance(value, str) else ""
 
 
 def _first(fields: Mapping[str, object], names: Sequence[str]) -> str:
     return next((text for name in names if (text := _text(fields, name))), "")
-
-
-def _parts(tool: str) -> list[str]:
-    """Return the words in the name of a tool: those of `mcp__files__writeFile` are mcp, files, write and file."""
-    text = "".join(f"_{char.lower()}" if char.isupper() else char for char in tool)
-    return text.replace("-", "_").replace(":", "_").split("_")
-
-
-def _as_word(text: str) -> str:
-    return "'" + text.replace("'", "'\\''") + "'"
-
-
-def _first_root(fields: Mapping[str, object]) -> str:
-    roots = fields.get("workspace_roots")
-    return roots[0] if isinstance(roots, list) and roots and isinstance(roots[0], str) else ""
 
 
 def _arguments(value: object) -> Mapping[str, object]:
@@ -198,22 +176,16 @@ def _spellings(host: str, tool: str, context: object) -> set[str]:
     may be counts.
     """
     known = context if isinstance(context, dict) else {}
-    server, name = known.get("server_name"), known.get("tool_name")
-    if isinstance(server, str) and isinstance(name, str):
-        pairs = [(server, name)]
-    elif tool.startswith("mcp__"):
-        server, _, name = tool.removeprefix("mcp__").partition("__")
-        pairs = [(server, name)]
-    elif tool.startswith("mcp_") or host == OPENCODE:
-        words = tool.removeprefix("mcp_").split("_", _SERVER_WORDS_MAX)
-        pairs = [("_".join(words[:at]), "_".join(words[at:])) for at in range(1, len(words))]
-    else:
+    pairs = [(known.get("server_name"), known.get("tool_name"))]
+    if not all(isinstance(each, str) for each in pairs[0]):
         pairs = []
-    return {
-        tool,
-        *(f"mcp__{server}__{name}" for server, name in pairs),
-        *(f"mcp_{server}_{name}" for server, name in pairs),
-    }
+        if tool.startswith("mcp__"):
+            server, _, name = tool.removeprefix("mcp__").partition("__")
+            pairs = [(server, name)]
+        elif tool.startswith("mcp_") or host == OPENCODE:
+            words = tool.removeprefix("mcp_").split("_", _SERVER_WORDS_MAX)
+            pairs = [("_".join(words[:at]), "_".join(words[at:])) for at in range(1, len(words))]
+    return {tool, *(f"mcp{line}{server}{line}{name}" for server, name in pairs for line in ("_", "__"))}
 
 
 def is_told(name: str) -> bool:
@@ -238,11 +210,11 @@ def answer(host: str, name: str, verdict: str, text: str) -> tuple[int, str, str
         return 0, _line({"permission": "ask", **fields} if verdict == ASK else fields), text + "\n"
     if host == GEMINI:
         return 0, _line({"systemMessage": text}), ""
-    specific: dict[str, object] = {"hookEventName": name}
     if verdict == ASK:
-        return 0, _line({"hookSpecificOutput": {**specific, "permissionDecision": "ask",
-                                                "permissionDecisionReason": text}}), ""  # fmt: skip
-    return 0, _line({"systemMessage": text, "hookSpecificOutput": {**specific, "additionalContext": text}}), ""
+        specific = {"hookEventName": name, "permissionDecision": "ask", "permissionDecisionReason": text}
+        return 0, _line({"hookSpecificOutput": specific}), ""
+    specific = {"hookEventName": name, "additionalContext": text}
+    return 0, _line({"systemMessage": text, "hookSpecificOutput": specific}), ""
 
 
 def _line(fields: Mapping[str, object]) -> str:

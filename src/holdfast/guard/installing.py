@@ -1,8 +1,8 @@
-"""The hooks of git, put in place and taken away: additively, and back to the byte.
+"""The hooks of git, installed and removed: additively, and back to the byte.
 
-A hook that is a shell script stays where it is, and a block is put behind its first line: some of them look at their
-own name and folder. Any other one is moved aside (`pre-commit.before-holdfast`), and a script of ours runs it. What is
-taken away must be exactly what was put there; what somebody has changed since is left alone, and said.
+A hook that is a shell script stays where it is, and gets a block behind its first line: some of them look at their own
+name and folder. Any other one is moved aside (`pre-commit.before-holdfast`), and a script of ours runs it. Only what is
+exactly as it was installed is removed.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import stat
 
 from holdfast.guard.githooks import HOOKS, PRE_PUSH, asked
+from holdfast.guard.pipes import quoted
 
 ASIDE = ".before-holdfast"
 _SHELLS = (b"sh", b"bash", b"dash", b"zsh", b"ksh")
@@ -45,16 +46,9 @@ def folder_of_hooks(repository: str, *, shared: bool) -> str:
     return folder
 
 
-def install(folder: str, program: str) -> list[str]:
+def install(folder: str, name: str, program: str) -> str:
+    """Install one hook; return what was done, in words. Raises `OSError`."""
     os.makedirs(folder, exist_ok=True)
-    return [_install_one(folder, name, program) for name in HOOKS]
-
-
-def uninstall(folder: str) -> list[str]:
-    return [_uninstall_one(folder, name) for name in HOOKS]
-
-
-def _install_one(folder: str, name: str, program: str) -> str:
     path = f"{folder}/{name}"
     block = _block(name, program).encode()
     if not os.path.lexists(path):
@@ -63,9 +57,19 @@ def _install_one(folder: str, name: str, program: str) -> str:
     if not os.path.islink(path):
         content, mode = _read(path)
         if _BEGIN.encode() in content:
-            return _again(path, content, mode, block)
+            before, found, after = _parted(content)
+            if found == block:
+                return f"{path} has the guard already"
+            if not found:
+                return (
+                    f"{path} is left alone: its part for the guard was changed by hand; remove that part, and try again"
+                )
+            _write(path, before + block + after, mode)
+            return f"{path} had the guard, and names this program now"
         first, newline, rest = content.partition(b"\n")
-        if _is_shell(first) and newline and mode & stat.S_IXUSR:
+        words = [os.path.basename(word) for word in first.removeprefix(b"#!").split()] if first[:2] == b"#!" else []
+        shell = words[1:2] if words[:1] == [b"env"] and words[1:] else words[:1]
+        if newline and mode & stat.S_IXUSR and shell and shell[0] in _SHELLS:
             _write(path, first + newline + block + rest, mode)
             return f"{path} asks the guard first now; the rest of it is as it was"
     if os.path.lexists(path + ASIDE):
@@ -75,27 +79,17 @@ def _install_one(folder: str, name: str, program: str) -> str:
     return f"{path} asks the guard and then runs what was there, now {name + ASIDE}"
 
 
-def _again(path: str, content: bytes, mode: int, block: bytes) -> str:
-    before, found, after = _parted(content)
-    if found == block:
-        return f"{path} has the guard already"
-    if not found:
-        return f"{path} is left alone: its part for the guard was changed by hand; remove that part, and try again"
-    _write(path, before + block + after, mode)
-    return f"{path} had the guard, and names this program now"
-
-
-def _uninstall_one(folder: str, name: str) -> str:
+def uninstall(folder: str, name: str) -> str:
+    """Remove one hook; return what was done, in words. Raises `OSError`."""
     path = f"{folder}/{name}"
     if not os.path.lexists(path) or os.path.islink(path):
         return f"{path} has no guard"
     content, mode = _read(path)
     before, found, after = _parted(content)
+    if not found and (_BEGIN.encode() in content or _END.encode() in content):
+        return f"{path} is left alone: its part for the guard was changed by hand"
     if not found:
-        has_marks = _BEGIN.encode() in content or _END.encode() in content
-        return (
-            f"{path} is left alone: its part for the guard was changed by hand" if has_marks else f"{path} has no guard"
-        )
+        return f"{path} has no guard"
     if (before, after) != (_FIRST, _THEN):
         _write(path, before + after, mode)
         return f"{path} is as it was before the guard"
@@ -122,11 +116,10 @@ def _parted(content: bytes) -> tuple[bytes, bytes, bytes]:
 
 def _block(name: str, program: str) -> str:
     """Return the part of a hook that asks the guard. If there is no program to ask, git is stopped."""
-    word = "'" + program.replace("'", "'\\''") + "'"
     lines = [
         _BEGIN,
         "# `holdfast guard git uninstall` removes these lines.",
-        f"holdfast_guard={word}",
+        f"holdfast_guard={quoted(program)}",
         '[ -x "$holdfast_guard" ] || holdfast_guard=holdfast',
     ]
     if name == PRE_PUSH:
@@ -145,14 +138,6 @@ def _block(name: str, program: str) -> str:
     else:
         lines.append(f'"$holdfast_guard" guard git {name} "$@" || exit 1')
     return "\n".join([*lines, _END, ""])
-
-
-def _is_shell(first: bytes) -> bool:
-    words = first.removeprefix(b"#!").split()
-    if not first.startswith(b"#!") or not words:
-        return False
-    program = os.path.basename(words[0])
-    return (os.path.basename(words[1]) if program == b"env" and len(words) > 1 else program) in _SHELLS
 
 
 def _read(path: str) -> tuple[bytes, int]:

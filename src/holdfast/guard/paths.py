@@ -79,13 +79,7 @@ def ignores_case(rules: str) -> bool:
         return False
 
 
-def pieces_below(path: str, top: str, *, folded: bool) -> list[str]:
-    """Return the parts of a resolved path below a folder; none for the folder itself."""
-    pieces = [piece for piece in path.removeprefix(top).split("/") if piece]
-    return [folded_piece(piece) for piece in pieces] if folded else pieces
-
-
-def folded_piece(piece: str) -> str:
+def folded(piece: str) -> str:
     """Return a piece as a file system that ignores case compares it. Such ones ignore the form of accents too."""
     import unicodedata
 

@@ -195,6 +195,6 @@ def filled(word: Word, mark: str, names: Sequence[Word]) -> list[Word]:
     return found
 
 
-def quoted(words: Sequence[Word]) -> str:
-    """Write words that are known so that a shell reads the same ones."""
-    return " ".join("'" + word.text.replace("'", "'\\''") + "'" for word in words if word.is_sure)
+def quoted(text: str) -> str:
+    """Write a text so that a shell reads it as one word."""
+    return "'" + text.replace("'", "'\\''") + "'"

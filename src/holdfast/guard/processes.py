@@ -15,33 +15,24 @@ from collections.abc import Mapping
 VARIABLE = "HOLDFAST_GUARD_HOST_PID"
 _ABOVE_MAX = 64
 _LAUNCHERS = frozenset({"env", "timeout", "nice", "setsid", "uv", "uvx", "pipx"})
-_BETWEEN = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash", "fish"}) | _LAUNCHERS
-_HAS_PROC = os.path.exists("/proc/self/stat")
+_SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash", "fish"})
+HAS_PROC = os.path.exists("/proc/self/stat")
 
 
 class Process:
-    __slots__ = ("mark", "parent", "words")
+    __slots__ = ("is_between", "mark", "name", "parent")
 
     def __init__(self, mark: str, parent: int, words: list[str]) -> None:
-        self.mark, self.parent, self.words = mark, parent, words
-
-    @property
-    def name(self) -> str:
-        return os.path.basename(self.words[0]).lstrip("-") if self.words else ""
-
-    @property
-    def is_between(self) -> bool:
-        """Was it started only to start another: a shell with `-c`, `env` and the like?"""
-        if self.name not in _BETWEEN:
-            return False
-        return self.name in _LAUNCHERS or any(
-            word[:1] == "-" and "c" in word and word[:2] != "--" for word in self.words[1:3]
-        )
+        self.mark, self.parent = mark, parent
+        self.name = os.path.basename(words[0]).lstrip("-") if words else ""
+        runs_script = any(word[:1] == "-" and "c" in word and word[:2] != "--" for word in words[1:3])
+        self.is_between = self.name in _LAUNCHERS or (self.name in _SHELLS and runs_script)
+        """Whether it was started only to start another: a shell with `-c`, `env` and the like."""
 
 
 def look(pid: int) -> Process | None:
     """Look at a process; None if there is none of this number, or it has ended and waits for its parent."""
-    return _in_proc(pid) if _HAS_PROC else _by_ps(pid)
+    return _in_proc(pid) if HAS_PROC else _by_ps(pid)
 
 
 def _in_proc(pid: int) -> Process | None:
@@ -71,7 +62,7 @@ def _boot() -> str:
 def is_judged_here(mark: str) -> bool:
     """Tell whether this process can know if the marked process lives: not if it is of another PID namespace or boot."""
     boot_id, _, namespace = mark.rpartition(":")[2].partition(".")
-    here_id, _, here_namespace = (_boot() if _HAS_PROC else "").partition(".")
+    here_id, _, here_namespace = (_boot() if HAS_PROC else "").partition(".")
     return boot_id != here_id or namespace == here_namespace
 
 
@@ -94,17 +85,13 @@ def _by_ps(pid: int) -> Process | None:
 def lives(mark: str) -> bool:
     """Tell whether the marked process still lives."""
     pid = mark.partition(":")[0]
-    found = look(int(pid)) if pid.isdecimal() else None
-    return found is not None and found.mark == mark
+    return pid.isdecimal() and mark_of(int(pid)) == mark
 
 
 def above() -> list[Process]:
     found: list[Process] = []
     pid = os.getppid()
-    while pid > 0 and len(found) < _ABOVE_MAX:
-        process = look(pid)
-        if process is None:
-            break
+    while pid > 0 and len(found) < _ABOVE_MAX and (process := look(pid)):
         found.append(process)
         pid = process.parent
     return found
@@ -114,13 +101,12 @@ def host_mark(environment: Mapping[str, str]) -> str:
     """Return the mark of the host; "" if it cannot be found."""
     named = environment.get(VARIABLE, "")
     if named.isdecimal():
-        process = look(int(named))
-        return process.mark if process else ""
+        return mark_of(int(named))
     return next((process.mark for process in above() if not process.is_between), "")
 
 
-def own_mark() -> str:
-    process = look(os.getpid())
+def mark_of(pid: int) -> str:
+    process = look(pid)
     return process.mark if process else ""
 
 
@@ -128,7 +114,3 @@ def proven_host(environment: Mapping[str, str]) -> str:
     """Return the mark of the host if it is an ancestor of this process; "" if the kernel does not show that it is."""
     mark = host_mark(environment)
     return mark if any(process.mark == mark for process in above()) else ""
-
-
-def is_cheap() -> bool:
-    return _HAS_PROC

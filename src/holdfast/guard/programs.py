@@ -238,7 +238,7 @@ def is_interactive(command: Command) -> bool:
     if not name or command.has_input:
         return False
     name = name if name in _CLIENTS or name in _EDITORS else name.rstrip("0123456789.")
-    options, operands = parsed(name, [word for word in command.words[1:] if word.text != "-"])
+    options, operands = parsed(name, [word for word in command.words[1:] if word.text not in {"", "-"}])
     given = {option for option, _ in options}
     if given & ({"-V", "--help", "--version"} if name in _CLIENTS else {"-V", "-h", "--help", "--version"}):
         return False

@@ -10,6 +10,7 @@ import json
 import os
 import stat
 from collections.abc import Mapping
+from contextlib import suppress
 
 from holdfast.guard import globs, shell, state
 from holdfast.guard.syntax import UnclearError
@@ -64,12 +65,12 @@ def read(file: str, base: str) -> Rules:
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
         found = os.fstat(descriptor)
         with os.fdopen(descriptor, "rb") as opened:
-            content = (opened.read(FILE_BYTES_MAX + 1) or b"") if stat.S_ISREG(found.st_mode) else b""
+            if not stat.S_ISREG(found.st_mode):
+                # A pipe that nobody writes to, or /dev/null, would be a file without rules.
+                raise BrokenRulesError(file, "it is not a regular file")
+            content = opened.read(FILE_BYTES_MAX + 1)
     except OSError as error:
         raise BrokenRulesError(file, error.strerror or str(error)) from None
-    if not stat.S_ISREG(found.st_mode):
-        # A pipe that nobody writes to, or /dev/null, would be a file without rules.
-        raise BrokenRulesError(file, "it is not a regular file")
     if len(content) > FILE_BYTES_MAX:
         raise BrokenRulesError(file, f"it has more than {FILE_BYTES_MAX // 1024} KiB")
     try:
@@ -78,19 +79,12 @@ def read(file: str, base: str) -> Rules:
     except UnicodeDecodeError:
         raise BrokenRulesError(file, "it is not UTF-8") from None
     kept = f"{base}/{state.RULES}/{found.st_dev:x}-{found.st_ino:x}.json"
-    table = _kept(kept, text)
-    if table is None:
+    cached = state.read_object(kept, FILE_BYTES_MAX * 8)
+    table = cached.get("table")
+    if not isinstance(table, dict) or (cached.get("form"), cached.get("text")) != (FORM, text):
         table = parse(file, text)
         _keep(kept, {"form": FORM, "text": text, "table": table})
     return Rules(file, table)
-
-
-def _kept(file: str, text: str) -> dict[str, object] | None:
-    found = state.read_object(file, FILE_BYTES_MAX * 8)
-    if found.get("form") != FORM or found.get("text") != text:
-        return None
-    table = found.get("table")
-    return table if isinstance(table, dict) else None
 
 
 def _keep(file: str, content: dict[str, object]) -> None:
@@ -99,16 +93,13 @@ def _keep(file: str, content: dict[str, object]) -> None:
 
     from holdfast.privatefiles import replace
 
-    try:
+    with suppress(OSError):
         folder = Path(file).parent
         state.make_private(str(folder))
         others = list(folder.iterdir())  # Also what a killed process did not finish.
-        if len(others) >= _KEPT_FILES_MAX:
-            for other in others:
-                other.unlink(missing_ok=True)
+        for other in others if len(others) >= _KEPT_FILES_MAX else ():
+            other.unlink(missing_ok=True)
         replace(Path(file), json.dumps(content).encode())
-    except OSError:
-        return
 
 
 RULES_MAX = 500

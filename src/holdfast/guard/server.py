@@ -18,7 +18,7 @@ DEFAULT_URL = "http://127.0.0.1:7420"
 TOKEN_BYTES_MAX = 4_096
 _SWITCH = frozenset({"1", "true", "yes", "on"})
 _AWAY = frozenset({502, 503, 504})
-_HEX = "0123456789ABCDEF"
+_SAFE = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_."
 
 
 class AwayError(Exception):
@@ -64,9 +64,8 @@ class Server:
         try:
             found = json.loads(answer) if answer else {}
         except (ValueError, RecursionError):
-            found = None
-        if found is None and status == 200:  # noqa: PLR2004 - the answer to a release
-            found = {}
+            found = ""
+        found = {} if found is None and status == 200 else found  # noqa: PLR2004 - the answer to a release
         if not isinstance(found, dict):
             raise RefusedError(f"another program answers at {self.urls} (HTTP {status}); look at HOLDFAST_URL")
         return status, found
@@ -129,9 +128,4 @@ def _token(environment: Mapping[str, str], kept_file: str) -> str:
 
 def quoted(name: str) -> str:
     """Write a name as one segment of a path (N2). A character that is half of one is refused by the server."""
-    safe = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_."
-    found = []
-    for byte in name.encode("utf-8", "replace"):
-        char = chr(byte)
-        found.append(char if char in safe else f"%{_HEX[byte >> 4]}{_HEX[byte & 15]}")
-    return "".join(found)
+    return "".join(chr(byte) if chr(byte) in _SAFE else f"%{byte:02X}" for byte in name.encode("utf-8", "replace"))

@@ -13,33 +13,10 @@ from __future__ import annotations
 
 import os
 
-from holdfast.guard import pipes
+from holdfast.guard import pipes, programs, syntax
 from holdfast.guard.pipes import Fed
-from holdfast.guard.programs import (
-    SHELLS,
-    WRAPPER_VERBS,
-    WRAPPERS,
-    Options,
-    is_typed_into,
-    parsed,
-    program,
-    script_at,
-    starts_shell,
-    unwrapped,
-    values_of,
-)
-from holdfast.guard.syntax import (
-    BELOW,
-    KEYWORDS,
-    LOST,
-    UNKNOWN,
-    Command,
-    UnclearError,
-    Word,
-    begun,
-    closing,
-    is_assignment,
-)
+from holdfast.guard.programs import SHELLS, WRAPPER_VERBS, WRAPPERS, is_typed_into, program
+from holdfast.guard.syntax import BELOW, KEYWORDS, LOST, UNKNOWN, Command, UnclearError, Word, begun, closing
 from holdfast.guard.variables import Draft, Variables, changed, split
 
 COMMANDS_MAX = 2_000
@@ -81,12 +58,12 @@ class _Reader:
     def __init__(self, text: str, cwd: str, found: list[Command], known: Variables, depth: int, *, at: int = 0) -> None:
         if depth > DEPTH_MAX:
             raise UnclearError("it is nested too deeply")
-        self.text, self.cwd, self.found, self.known, self.depth, self.at = text, cwd, found, known, depth, at
+        self.text, self.found, self.known, self.depth, self.at = text, found, known, depth, at
+        self._places: list[_Place] = [(cwd, 0)]
         self.open_variable = ""
         """The first variable with several values in the word that is being read."""
         self.mark, self.names = "", list[Word]()
         """The placeholder of `xargs -I` or `find -exec` in this text, and the names that replace it."""
-        self.lost = 0
         self.words: list[Word] = []
         self.outputs: list[Word] = []
         self.inputs: list[Word] = []
@@ -99,8 +76,6 @@ class _Reader:
         """The output of each command whose output is not piped on."""
         self.before = (cwd, 0)
         self.pushed: list[_Place] = []
-        self.others: list[_Place] = []
-        """Folders in which the commands may run as well: a `cd` may fail, or may not run at all."""
         self.blocks: list[list[_Place]] = []
         """The folders at the beginning of each `if`, loop, `case` and `{` around this place."""
         self.list_began = self.places
@@ -111,9 +86,8 @@ class _Reader:
     def inner(self, text: str, at: int = 0, cwd: str = "") -> _Reader:
         """Return a reader of another text, or of a part of this one, that adds to the same commands."""
         reader = _Reader(text, cwd or self.cwd, self.found, self.known, self.depth + 1, at=at)
-        reader.lost, reader.mark, reader.names = self.lost, self.mark, self.names
-        reader.others = list(self.others) if reader.cwd == self.cwd else []
-        reader.list_began = reader.places
+        reader.mark, reader.names = self.mark, self.names
+        reader.places = reader.list_began = self.places if reader.cwd == self.cwd else [(cwd, self.places[0][1])]
         return reader
 
     def substituted(self, text: str, at: int, end: str) -> tuple[int, list[Word] | None]:
@@ -415,11 +389,11 @@ class _Reader:
         fed, fed_here, is_piped = self.fed, self.fed_here, self.is_piped
         self.fed, self.fed_here, self.is_piped = None, [], is_pipe
         self.enter_and_leave(given)
-        words, count, place, places = begun(given), len(self.found), (self.cwd, self.lost), self.places
+        words, count, places = begun(given), len(self.found), self.places
         self.known.note(words or given, None if fed is None else fed.names)
         self.keep(words, outputs, self.cwd, fed)
         heres = [here for here in self.here if here.words is given]
-        for made in self.found[-1 - len(self.others) :] if len(self.found) > count else ():
+        for made in self.found[-len(self.places) :] if len(self.found) > count else ():
             made.inputs += inputs
             made.typed += [*typed, *([fed.text] if fed is not None and fed.text is not None else [])]
             made.has_input = made.has_input or is_piped or bool(typed or inputs or heres)
@@ -430,10 +404,11 @@ class _Reader:
                 self.script(text, self.cwd)
             for here in fed_here:
                 here.words = words
-        if place[1] and words and words[0].text == "pwd":
-            produced = Fed(pipes.below([Word(place[0])])) if place[1] == BELOW else None
+        folder, lost = places[0]
+        if lost and words and words[0].text == "pwd":
+            produced = Fed(pipes.below([Word(folder)])) if lost == BELOW else None
         else:
-            produced = pipes.out_of(words, fed, place[0]) if words else Fed([])
+            produced = pipes.out_of(words, fed, folder) if words else Fed([])
         if is_pipe:
             self.fed = produced
             if words and words[0].text == "cat":
@@ -443,13 +418,17 @@ class _Reader:
         self.settle(words, places, separator, is_piped=is_pipe or is_piped)
 
     @property
+    def cwd(self) -> str:
+        return self._places[0][0]
+
+    @property
     def places(self) -> list[_Place]:
-        """Every folder in which the next command may run."""
-        return [(self.cwd, self.lost), *self.others]
+        """Every folder in which the next command may run: a `cd` may fail, or may not run at all."""
+        return self._places
 
     @places.setter
     def places(self, places: list[_Place]) -> None:
-        (self.cwd, self.lost), *self.others = dict.fromkeys(places)
+        self._places = list(dict.fromkeys(places))
         if len(places) > PLACES_MAX:
             raise UnclearError("it may run in too many folders")
 
@@ -467,7 +446,9 @@ class _Reader:
                 self.may_be_in(self.blocks.pop())
             elif word.text in {"else", "elif"} and self.blocks:
                 self.may_be_in(self.blocks[-1])
-            elif not (word.text in KEYWORDS or is_assignment(word.text) or "function" in words[max(0, at - 1)].text):
+            elif not (
+                word.text in KEYWORDS or syntax.is_assignment(word.text) or "function" in words[max(0, at - 1)].text
+            ):
                 return
 
     def settle(self, words: list[Word], places: list[_Place], separator: str, *, is_piped: bool) -> None:
@@ -498,14 +479,15 @@ class _Reader:
         outer = self.mark, self.names
         while (name := program(words)) in WRAPPERS:
             wrapper = words
-            words, cwd, script, options = unwrapped(words, cwd)
+            words, cwd, script, options = programs.unwrapped(words, cwd)
             if name in {"xargs", "parallel"}:
                 words, script = self.with_input(name, words, options, fed)
             elif name == "env" and script:
-                script, words = f"env {script} {pipes.quoted(words)}", []
+                rest = " ".join(pipes.quoted(word.text) for word in words if word.is_sure)
+                script, words = f"env {script} {rest}", []
             elif name == "watch" and words:
                 script, words = " ".join(word.text for word in words), []
-            elif not words and not script and starts_shell(wrapper):
+            elif not words and not script and programs.starts_shell(wrapper):
                 words = [Word("sh")]
             words = begun(words)  # `time` may stand before a keyword.
             if script:
@@ -513,15 +495,17 @@ class _Reader:
         if words or outputs:
             if len(self.found) >= COMMANDS_MAX:
                 raise UnclearError("it has too many commands")
-            others = self.others if cwd == self.cwd else [(cwd, self.lost)] * len(self.others)
-            self.found += [Command(words, place, outputs, lost) for place, lost in [(cwd, self.lost), *others]]
+            places = self.places if cwd == self.cwd else [(cwd, self.places[0][1])] * len(self.places)
+            self.found += [Command(words, place, outputs, lost) for place, lost in places]
         if words:
             self.follow(program(words), words, cwd, fed)
         self.mark, self.names = outer
 
-    def with_input(self, name: str, words: list[Word], options: Options, fed: Fed | None) -> tuple[list[Word], str]:
+    def with_input(
+        self, name: str, words: list[Word], options: programs.Options, fed: Fed | None
+    ) -> tuple[list[Word], str]:
         """Return the command that `xargs` or `parallel` runs, or the line that `parallel` hands to a shell."""
-        mark = next((word.text for word in values_of(options, "-I")), "") or "{}"
+        mark = next((word.text for word in programs.values_of(options, "-I")), "") or "{}"
         words, names = pipes.names_for(words, fed)
         self.mark, self.names = mark, names
         if name == "parallel" and words and " " in words[0].text:
@@ -540,7 +524,7 @@ class _Reader:
         elif name == "eval":
             self.places = self.script(" ".join(word.text for word in words[1:]), cwd).places
         elif name in SHELLS:
-            if at := script_at(words):
+            if at := programs.script_at(words):
                 before = self.known.positional(words[at + 2 :])
                 self.script(words[at].text, cwd)
                 self.known.positional(before)
@@ -549,7 +533,7 @@ class _Reader:
         elif name == "trap" and words[2:] and words[1].text != "-":
             self.script(words[1].text, cwd)
         elif name in WRAPPER_VERBS and len(words) > 1 and words[1].text == WRAPPER_VERBS[name]:
-            self.keep(parsed(name, words[2:], stops=True)[1], [], cwd, fed)
+            self.keep(programs.parsed(name, words[2:], stops=True)[1], [], cwd, fed)
         elif name == "find":
             self.found_by_find(words, cwd)
         elif name == "holdfast":
@@ -560,9 +544,9 @@ class _Reader:
     def go(self, name: str, words: list[Word]) -> None:
         """Follow `cd`, `pushd` and `popd`, as a shell does: `..` is taken off the name, wherever a link led."""
         targets = [word for word in words[1:] if word.text == "-" or word.text[:1] != "-"]
-        here = (self.cwd, self.lost)
+        here = self.places[0]
         if name == "popd" or (not targets and name == "pushd"):
-            self.places = [self.pushed.pop() if self.pushed else here, *self.others]
+            self.places = [self.pushed.pop() if self.pushed else here, *self.places[1:]]
         elif not targets:
             self.places = [(os.path.expanduser("~"), 0)]
         else:

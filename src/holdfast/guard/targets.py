@@ -366,19 +366,15 @@ def _of_patch(command: Command, options: Options, operands: Sequence[Word], cwd:
     """Return the names in the patch that a command applies; an unknown one if the patch cannot be read."""
     if has_option(options, *_DRY_RUN):
         return []
-    files = [*operands, *command.inputs, *values_of(options, "-i", "--input")]
-    patches = [*command.typed, *(text for word in files if (text := _content(word, cwd)))]
+    patches = [*command.typed]
+    for word in [*operands, *command.inputs, *values_of(options, "-i", "--input")]:
+        file = os.path.join(cwd, word.text)
+        if word.is_sure and os.path.isfile(file) and os.path.getsize(file) <= PATCH_BYTES_MAX:
+            with open(file, encoding="utf-8", errors="surrogateescape") as opened:
+                patches.append(opened.read())
     folder = next((word.text for word in values_of(options, "-d", "--directory")), "")
     names = [os.path.join(folder, name) for text in patches for name in _names_in_patch(text)]
     return [Word(name) for name in names] or [UNKNOWN]
-
-
-def _content(word: Word, cwd: str) -> str:
-    file = os.path.join(cwd, word.text)
-    if not word.is_sure or not os.path.isfile(file) or os.path.getsize(file) > PATCH_BYTES_MAX:
-        return ""
-    with open(file, encoding="utf-8", errors="surrogateescape") as opened:
-        return opened.read()
 
 
 def _names_in_patch(text: str) -> list[str]:

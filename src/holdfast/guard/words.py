@@ -1,6 +1,6 @@
-"""What the guard says: to an agent, which must know what to do instead, and to people.
+"""What the guard says to an agent, which must know what to do instead, and to people.
 
-Names and notes were written by others. They are escaped, cut and put in quotes, so that they read as what they are.
+Names and notes were written by others. They are escaped, cut and quoted, so that they read as what they are.
 """
 
 from __future__ import annotations
@@ -20,50 +20,49 @@ def shown(text: object) -> str:
     return found if len(found) <= TEXT_CHARS_MAX else found[:TEXT_CHARS_MAX] + "…"
 
 
-def span(milliseconds: object) -> str:
+def _quoted(text: object) -> str:
+    return f'"{shown(text)}"' if text else "none"
+
+
+def _span(milliseconds: object) -> str:
     if not isinstance(milliseconds, int):
         return "an unknown time"
-    seconds = max(milliseconds // 1_000, 0)
-    return (
-        f"{seconds} s"
-        if seconds < _MINUTE_SECONDS
-        else f"{seconds // _MINUTE_SECONDS} min {seconds % _MINUTE_SECONDS} s"
-    )
+    minutes, seconds = divmod(max(milliseconds // 1_000, 0), _MINUTE_SECONDS)
+    return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
 
 
 def held(found: Held, what: str, hint: str = "") -> str:
-    job, fields = shown(found.job), found.fields
-    if fields.get("status") == "done":
+    """Refuse because another has the job; a hint says why a claim of the agent's own does not count."""
+    job, fields, status = shown(found.job), found.fields, found.fields.get("status")
+    begin = f"{shown(what)} belongs to the job {job}, which"
+    if status == "done":
         return (
-            f"{shown(what)} belongs to the job {job}, which is done: by {shown(fields.get('owner'))}, result:"
-            f" {quoted(fields.get('result'))}. Do not do it again. If it must be: `holdfast reopen {job}`."
+            f"{begin} is done: by {shown(fields.get('owner'))}, result: {_quoted(fields.get('result'))}. Do not do it"
+            f" again. If it must be: `holdfast reopen {job}`."
         )
-    if fields.get("status") == "delayed":
+    if status == "delayed":
         return (
-            f"{shown(what)} belongs to the job {job}, which is closed for another {span(fields.get('retry_after_ms'))}"
-            " after its last owner. Wait for so long and try again, or work on something else."
+            f"{begin} is closed for another {_span(fields.get('retry_after_ms'))} after its last owner. Wait for so"
+            " long and try again, or work on something else."
         )
     owner = shown(fields.get("owner") or fields.get("shown_as") or "one that gave no name")
-    note = f"; its note: {quoted(fields.get('note'))}" if fields.get("note") else ""
+    note = f"; its note: {_quoted(fields.get('note'))}" if fields.get("note") else ""
     return (
-        f"{shown(what)} belongs to the job {job}, which another has: owner {owner}, since"
-        f" {shown(fields.get('claimed_at'))}, {span(fields.get('expires_in_ms'))} left unless it is renewed{note}. Do"
-        f" not change it in another way. Instead: work on something that another job covers, or wait and try again;"
+        f"{begin} another has: owner {owner}, since {shown(fields.get('claimed_at'))},"
+        f" {_span(fields.get('expires_in_ms'))} left unless it is renewed{note}. Do not change it in another way."
+        " Instead: work on something that another job covers, or wait and try again;"
         f" `holdfast why {job}` says who has it and who waits." + (f" {hint}" if hint else "")
     )
 
 
-def quoted(text: object) -> str:
-    return f'"{shown(text)}"' if text else "none"
-
-
 def taken_over(had: Had) -> str:
+    """Tell a new owner the note of the one before it; "" if there is none."""
     previous = had.previous
     if not had.is_fresh or not previous.get("note"):
         return ""
     return (
         f"You have the job {shown(had.job)} now. Its last owner, {shown(previous.get('owner'))}"
-        f" ({shown(previous.get('ended'))}), left a note: {quoted(previous.get('note'))}"
+        f" ({shown(previous.get('ended'))}), left a note: {_quoted(previous.get('note'))}"
     )
 
 
@@ -87,28 +86,16 @@ def cannot(what: str, job: str, reason: str) -> str:
     return f"{shown(what)} belongs to the job {shown(job)}, which could not be claimed: {shown(reason)}"
 
 
-def unclear(what: str, reason: str) -> str:
-    return f"{shown(what)}: {shown(reason)}"
-
-
-def asks(jobs: Mapping[str, str]) -> str:
-    """Ask a person; a host without a terminal shows this to the agent instead."""
-    return (
-        f"a person must agree that this agent claims {_named(jobs)}; no other agent gets it until the session ends. If"
-        f" there is no terminal to ask at, ask the person you work for to run: {_agree(jobs)}. Then try again."
+def asks(jobs: Mapping[str, str], unable: str = "") -> str:
+    """Ask a person; a host that is unable to shows this to its agent, and so does a host without a terminal."""
+    named = ", ".join(f"{shown(job)} for {shown(what)}" for job, what in jobs.items())
+    middle = (
+        f", which {unable} cannot ask from a hook. The job is kept for you meanwhile. Ask"
+        if unable
+        else "; no other agent gets it until the session ends. If there is no terminal to ask at, ask"
     )
-
-
-def asks_elsewhere(jobs: Mapping[str, str], host: str) -> str:
+    agree = "; ".join(f"holdfast guard agree {shown(job)}" for job in jobs)
     return (
-        f"a person must agree that this agent claims {_named(jobs)}, which {host} cannot ask from a hook. The job is"
-        f" kept for you meanwhile. Ask the person you work for to run: {_agree(jobs)}. Then try again."
+        f"a person must agree that this agent claims {named}{middle} the person you work for to run: {agree}. Then try"
+        " again."
     )
-
-
-def _named(jobs: Mapping[str, str]) -> str:
-    return ", ".join(f"{shown(job)} for {shown(what)}" for job, what in jobs.items())
-
-
-def _agree(jobs: Mapping[str, str]) -> str:
-    return "; ".join(f"holdfast guard agree {shown(job)}" for job in jobs)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,7 +31,7 @@ class HostLink:
         self.warning: str | None = None
         self._registration: link.Registration | None = None
         if self._mark:
-            self._registration = link.Registration(self._base, self._mark, processes.own_mark(), owner or "")
+            self._registration = link.Registration(self._base, self._mark, processes.mark_of(os.getpid()), owner or "")
         elif state.owner_folders(self._base):
             self.warning = _HIDDEN
 

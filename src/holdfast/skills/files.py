@@ -1,9 +1,8 @@
 """Files of others that we add something to: read as a whole, replaced as a whole, or left alone with the reason.
 
-A file is changed only if it is a plain file of ours that may be written and has one name. A link is followed, so that
-it stays one; in a project it must not lead out of the project. What is written is a new file beside the old one with
-its mode and owner, put in its place in one step: a crash leaves the old one or the new one. A file that somebody else
-changed since we read it is not replaced.
+A file is changed only if it is a plain file of this user that may be written and has one name. A link is followed, so
+that it stays one. A new file with the mode and owner of the old one takes its place in one step, unless that was
+changed since it was read: a crash leaves the old one or the new one.
 """
 
 from __future__ import annotations
@@ -77,10 +76,7 @@ def _obstacle(status: os.stat_result) -> str:
 
 
 def put(found: Found, content: bytes | None) -> None:
-    """Put these bytes in the place of what was found; None takes the file away. Raises `LeftAlone`.
-
-    Folders are made as they are needed, and those that are empty afterwards are removed by `tidy`.
-    """
+    """Put these bytes in the place of what was found; None removes the file. Raises `LeftAlone`."""
     if found.obstacle:
         raise LeftAlone(found.obstacle)
     try:
@@ -125,7 +121,9 @@ def _replace(found: Found, content: bytes) -> None:
 def _dress(descriptor: int, like: Path | None) -> None:
     """Give a new file the owner and the mode of the old one; without one, those that any new file gets."""
     if like is None:
-        os.fchmod(descriptor, 0o666 & ~_umask())
+        mask = os.umask(0o077)
+        os.umask(mask)
+        os.fchmod(descriptor, 0o666 & ~mask)
         return
     old = like.stat()
     if (old.st_uid, old.st_gid) != (os.geteuid(), os.fstat(descriptor).st_gid):
@@ -133,16 +131,7 @@ def _dress(descriptor: int, like: Path | None) -> None:
     os.fchmod(descriptor, stat.S_IMODE(old.st_mode))
 
 
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
-
-
 def _unchanged(found: Found) -> None:
-    try:
-        now: bytes | None = found.target.read_bytes()
-    except FileNotFoundError:
-        now = None
+    now = found.target.read_bytes() if found.target.exists() else None
     if now != found.content:
         raise LeftAlone("somebody changed it in the meantime; run the command again")

@@ -1,7 +1,7 @@
 """The table of hosts: where each keeps skills, MCP servers and hooks, as its documentation says.
 
 A part that a host does not document is None here, and the guide says so. A path is below the project or, for a user,
-below the home directory. Some hosts have a variable that moves their folder: `moved` says where a file is below it.
+below the home directory.
 """
 
 from __future__ import annotations
@@ -32,13 +32,16 @@ FAIL_CLOSED = " || exit 2"
 _CLAUDE_TOOLS = "Edit|MultiEdit|Write|NotebookEdit|Bash|Monitor|mcp__.*"
 
 
+MOVED = {"CLAUDE_CONFIG_DIR": ".claude", "CODEX_HOME": ".codex", "XDG_CONFIG_HOME": ".config"}
+"""Variables that name another folder than this one in the home directory."""
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A path below the project, one below the home directory, and one below the folder that a variable names."""
+    """A path below the project, and one below the home directory."""
 
     project: str | None
     user: str | None
-    moved: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,22 +93,24 @@ class Host:
     user_folder: str = ""
 
 
+def _in_both(path: str) -> Place:
+    return Place(path, path)
+
+
+def _events(**matchers: str | None) -> tuple[tuple[str, str | None], ...]:
+    return tuple(matchers.items())
+
+
 HOSTS = (
     Host(
         "claude",
         "Claude Code",
         ".claude",
-        Place(".claude/skills", ".claude/skills", ("CLAUDE_CONFIG_DIR", "skills")),
-        McpServers(Place(".mcp.json", ".claude.json", ("CLAUDE_CONFIG_DIR", ".claude.json")), "mcpServers", MCP),
+        _in_both(".claude/skills"),
+        McpServers(Place(".mcp.json", ".claude.json"), "mcpServers", MCP),
         Hooks(
-            Place(".claude/settings.json", ".claude/settings.json", ("CLAUDE_CONFIG_DIR", "settings.json")),
-            (
-                ("PreToolUse", _CLAUDE_TOOLS),
-                ("PostToolUse", _CLAUDE_TOOLS),
-                ("Stop", None),
-                ("SubagentStop", None),
-                ("SessionEnd", None),
-            ),
+            _in_both(".claude/settings.json"),
+            _events(PreToolUse=_CLAUDE_TOOLS, PostToolUse=_CLAUDE_TOOLS, Stop=None, SubagentStop=None, SessionEnd=None),
             strict=(("timeout", 30), ("onFailure", "block")),
             earlier=((("timeout", 30), ("onFailure", "block")),),
         ),
@@ -115,15 +120,11 @@ HOSTS = (
         "codex",
         "Codex",
         ".codex",
-        Place(".agents/skills", ".agents/skills"),
-        McpServers(
-            Place(".codex/config.toml", ".codex/config.toml", ("CODEX_HOME", "config.toml")),
-            "mcp_servers",
-            {**MCP, "env_vars": VARIABLES},
-        ),
+        _in_both(".agents/skills"),
+        McpServers(_in_both(".codex/config.toml"), "mcp_servers", {**MCP, "env_vars": VARIABLES}),
         Hooks(
-            Place(".codex/hooks.json", ".codex/hooks.json", ("CODEX_HOME", "hooks.json")),
-            (("PreToolUse", "Bash|apply_patch|mcp__.*"), ("SubagentStop", None), ("SessionEnd", None)),
+            _in_both(".codex/hooks.json"),
+            _events(PreToolUse="Bash|apply_patch|mcp__.*", SubagentStop=None, SessionEnd=None),
         ),
         "Codex reads the files of a project only if you trust it, and runs a hook only after you allow it with /hooks.",
     ),
@@ -131,11 +132,11 @@ HOSTS = (
         "cursor",
         "Cursor",
         ".cursor",
-        Place(".cursor/skills", ".cursor/skills"),
-        McpServers(Place(".cursor/mcp.json", ".cursor/mcp.json"), "mcpServers", MCP),
+        _in_both(".cursor/skills"),
+        McpServers(_in_both(".cursor/mcp.json"), "mcpServers", MCP),
         Hooks(
-            Place(".cursor/hooks.json", ".cursor/hooks.json"),
-            (("preToolUse", None), ("subagentStop", None), ("sessionEnd", None)),
+            _in_both(".cursor/hooks.json"),
+            _events(preToolUse=None, subagentStop=None, sessionEnd=None),
             is_flat=True,
             beside=(("version", 1),),
             strict=(("failClosed", True),),
@@ -145,17 +146,12 @@ HOSTS = (
         "gemini",
         "Gemini CLI",
         ".gemini",
-        Place(".gemini/skills", ".gemini/skills"),
-        McpServers(
-            Place(".gemini/settings.json", ".gemini/settings.json"),
-            "mcpServers",
-            MCP,
-            # Gemini CLI withholds variables whose names look like secrets, except those that the entry names.
-            env=("HOLDFAST_TOKEN", "HOLDFAST_TOKEN_FILE"),
-        ),
+        _in_both(".gemini/skills"),
+        # Gemini CLI withholds variables whose names look like secrets, except those that the entry names.
+        McpServers(_in_both(".gemini/settings.json"), "mcpServers", MCP, ("HOLDFAST_TOKEN", "HOLDFAST_TOKEN_FILE")),
         Hooks(
-            Place(".gemini/settings.json", ".gemini/settings.json"),
-            (("BeforeTool", "write_file|replace|run_shell_command|mcp_.*"), ("SessionEnd", None)),
+            _in_both(".gemini/settings.json"),
+            _events(BeforeTool="write_file|replace|run_shell_command|mcp_.*", SessionEnd=None),
         ),
         "Gemini CLI reads the files of a project only in a trusted folder. With --skip-trust it ignores them without a"
         " message: for headless use, trust the folder or install with --user.",
@@ -164,18 +160,14 @@ HOSTS = (
         "opencode",
         "opencode",
         ".opencode",
-        Place(".opencode/skills", ".config/opencode/skills", ("XDG_CONFIG_HOME", "opencode/skills")),
+        Place(".opencode/skills", ".config/opencode/skills"),
         McpServers(
-            Place("opencode.json", ".config/opencode/opencode.json", ("XDG_CONFIG_HOME", "opencode/opencode.json")),
+            Place("opencode.json", ".config/opencode/opencode.json"),
             "mcp",
             {"type": "local", "command": ["holdfast", "mcp"]},
         ),
         Hooks(
-            Place(
-                ".opencode/plugins/holdfast.js",
-                ".config/opencode/plugins/holdfast.js",
-                ("XDG_CONFIG_HOME", "opencode/plugins/holdfast.js"),
-            ),
+            Place(".opencode/plugins/holdfast.js", ".config/opencode/plugins/holdfast.js"),
             (("tool.execute.before", None), ("session.idle", None), ("session.deleted", None)),
             plugin=PLUGIN,
         ),
@@ -185,15 +177,15 @@ HOSTS = (
         "qwen",
         "Qwen Code",
         ".qwen",
-        Place(".qwen/skills", ".qwen/skills"),
-        McpServers(Place(".qwen/settings.json", ".qwen/settings.json"), "mcpServers", MCP),
+        _in_both(".qwen/skills"),
+        McpServers(_in_both(".qwen/settings.json"), "mcpServers", MCP),
         Hooks(
-            Place(".qwen/settings.json", ".qwen/settings.json"),
-            (
-                ("PreToolUse", "edit|write_file|notebook_edit|run_shell_command|mcp__.*"),
-                ("Stop", None),
-                ("SubagentStop", None),
-                ("SessionEnd", None),
+            _in_both(".qwen/settings.json"),
+            _events(
+                PreToolUse="edit|write_file|notebook_edit|run_shell_command|mcp__.*",
+                Stop=None,
+                SubagentStop=None,
+                SessionEnd=None,
             ),
         ),
     ),

@@ -1,8 +1,7 @@
-"""What is done to each file when the skill is put in place or taken away. It is planned first, then `carry` does it.
+"""What is done to each file when the skill is installed or removed: planned first, without writing, then carried out.
 
-A plan reads files and writes none. Each file gets one `Work`: what was found, what shall be there, and an `Outcome` for
-each thing of ours in it. Ours is known by what it is: an entry that is equal to the one we write. An entry that runs
-our command and is not equal was changed by somebody; it stays, and that is said.
+An entry is ours if it is equal to the one we write. An entry that runs our command and is not equal was changed by
+somebody; it stays, and that is reported.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from pathlib import Path, PurePath
 
 from holdfast.skills import document, jsonedit, tomledit
 from holdfast.skills.files import Found, LeftAlone, look, put, tidy
-from holdfast.skills.hosts import FAIL_CLOSED, HOOK, NAME, SKILL, Hooks, Host, Place
+from holdfast.skills.hosts import FAIL_CLOSED, HOOK, MOVED, NAME, SKILL, Hooks, Host, Place
 from holdfast.skills.jsonedit import Entry, Json, NotUnderstood, same
 
 PROGRAM = "holdfast"
@@ -26,6 +25,8 @@ HOOK_WORDS = ("guard", "hook")
 
 
 class Word(enum.Enum):
+    """What became of one thing in one file."""
+
     ADDED = "added"
     RENEWED = "renewed"
     THERE = "there"
@@ -36,14 +37,8 @@ class Word(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    what: str
-    word: Word
-
-
-@dataclass(frozen=True, slots=True)
 class Work:
-    """One file: what was found, and what shall be there; None is no file.
+    """One file: what was found, what shall be there (None is no file), and what becomes of each thing of ours in it.
 
     If it is left alone, `reason` says why, and `by_hand` is what a person would write there.
     """
@@ -51,7 +46,7 @@ class Work:
     path: Path
     found: Found | None
     after: bytes | None
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[tuple[str, Word], ...]
     reason: str = ""
     by_hand: str = ""
 
@@ -60,7 +55,7 @@ class Work:
         return self.found is not None and self.found.content != self.after
 
     def left(self, reason: str) -> Work:
-        outcomes = tuple(Outcome(each.what, Word.LEFT) for each in self.outcomes)
+        outcomes = tuple((what, Word.LEFT) for what, _ in self.outcomes)
         return Work(self.path, None, None, outcomes, reason, self.by_hand)
 
 
@@ -73,11 +68,12 @@ class Scope:
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def path(self, place: Place) -> Path | None:
-        if not self.is_user:
-            return None if place.project is None else self.base / place.project
-        if place.moved is not None and (folder := self.environment.get(place.moved[0])):
-            return Path(folder) / place.moved[1]
-        return None if place.user is None else self.base / place.user
+        found = place.user if self.is_user else place.project
+        if found is not None and self.is_user:
+            for variable, folder in MOVED.items():
+                if found.startswith(folder) and (moved := self.environment.get(variable)):
+                    return Path(moved) / found.removeprefix(folder + "/")
+        return None if found is None else self.base / found
 
     def uses(self, host: Host) -> bool:
         return (self.base / ((self.is_user and host.user_folder) or host.folder)).is_dir()
@@ -278,7 +274,7 @@ def _planned(path: Path, scope: Scope, pieces: list[_Piece], *, is_install: bool
     by_hand: str | None = None
     for piece in pieces:  # What a file would hold if all these were alone in it.
         by_hand, _ = piece.added(by_hand)
-    nothing = Work(path, None, None, tuple(Outcome(each.what, Word.ABSENT) for each in pieces), by_hand=by_hand or "")
+    nothing = Work(path, None, None, tuple((each.what, Word.ABSENT) for each in pieces), by_hand=by_hand or "")
     content: bytes | None = None
     try:
         found = look(path, None if scope.is_user else scope.base)
@@ -293,7 +289,9 @@ def _planned(path: Path, scope: Scope, pieces: list[_Piece], *, is_install: bool
     return replace(nothing, found=found, after=after, outcomes=outcomes)
 
 
-def _changed(found: Found, pieces: list[_Piece], *, is_install: bool) -> tuple[bytes | None, tuple[Outcome, ...]]:
+def _changed(
+    found: Found, pieces: list[_Piece], *, is_install: bool
+) -> tuple[bytes | None, tuple[tuple[str, Word], ...]]:
     content = found.content or b""
     mark = codecs.BOM_UTF8 if content.startswith(codecs.BOM_UTF8) else b""
     try:
@@ -308,7 +306,7 @@ def _changed(found: Found, pieces: list[_Piece], *, is_install: bool) -> tuple[b
             text, word = piece.added(text)
         else:
             text, word = (None, Word.ABSENT) if text is None else piece.removed(text)
-        outcomes.append(Outcome(piece.what, word))
+        outcomes.append((piece.what, word))
     if text is None and found.content is not None and (mark or found.path.is_symlink()):
         # We write no mark and no links: the file is somebody's, and an empty one stays, unless all of it was ours.
         text = pieces[0].empty

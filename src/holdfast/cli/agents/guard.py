@@ -8,15 +8,11 @@ import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from holdfast.cli.shared import output
 from holdfast.cli.shared.options import InOrder, as_json, wants_json
-
-if TYPE_CHECKING:
-    from holdfast.guard.checking import Want
 
 _TEMPLATE = """\
 # What agents touch here, and the job that it belongs to. Whoever has the job may touch it; `holdfast guard` sees to it.
@@ -102,21 +98,33 @@ def check(*, paths: tuple[str, ...], line: str | None) -> int:
         raise click.UsageError(str(error)) from None
     rows = []
     for want in wants:
+        said: Mapping[str, object]
         try:
             said = {} if want.problem else owner_of(want.job, os.environ)
         except (AwayError, RefusedError) as error:
             said = {"status": "unknown", "problem": str(error)}
-        rows.append(_row(want, said))
+        rows.append(
+            {
+                "what": want.what,
+                "job": want.job,
+                "status": "refused" if want.problem else said.get("status"),
+                "owner": said.get("owner") or said.get("shown_as"),
+                "note": said.get("note"),
+                "problem": want.problem or said.get("problem"),
+            }
+        )
     _tell_ignored(ignored_above(f"{Path(cwd).resolve()}/."))
     if wants_json():
         output.say_json({"rule_files": files, "wants": rows})
     elif not rows:
-        output.hint(output.plain(_nothing(files, asked=bool(paths or line))))
+        found = "no rule names that: it passes" if paths or line else f"{', '.join(files)} can be used"
+        if not files:
+            found = "there is no holdfast-guard.toml here, so nothing is guarded; write one with `holdfast guard init`"
+        output.hint(output.plain(found))
     else:
         columns = ("what", "job", "status", "owner")
-        output.say_table(
-            [name.upper() for name in columns], [[str(row[name] or "-") for name in columns] for row in rows]
-        )
+        cells = [[str(row[name] or "-") for name in columns] for row in rows]
+        output.say_table([name.upper() for name in columns], cells)
     return output.HELD if any(row["status"] != "free" for row in rows) else output.OK
 
 
@@ -124,23 +132,6 @@ def _tell_ignored(files: list[str]) -> None:
     for file in files:
         folder = shlex.quote(str(Path(file).parent))
         output.hint(output.plain(f"{file} is not asked: everybody may write to its folder; run: chmod o-w {folder}"))
-
-
-def _nothing(files: list[str], *, asked: bool) -> str:
-    if not files:
-        return "there is no holdfast-guard.toml here, so nothing is guarded; write one with `holdfast guard init`"
-    return "no rule names that: it passes" if asked else f"{', '.join(files)} can be used"
-
-
-def _row(want: Want, said: Mapping[str, object]) -> dict[str, object]:
-    return {
-        "what": want.what,
-        "job": want.job,
-        "status": "refused" if want.problem else said.get("status"),
-        "owner": said.get("owner") or said.get("shown_as"),
-        "note": said.get("note"),
-        "problem": want.problem or said.get("problem"),
-    }
 
 
 @guard.command(short_help="List the agents that the guard knows here.")
@@ -155,40 +146,32 @@ def status() -> None:
     from holdfast.skills.approval import problems
     from holdfast.skills.placing import Scope, project_of
 
-    rows: list[dict[str, object]] = []
-    shown: list[list[str]] = []
     base = state.base_of(os.environ)
-    known = {Path(folder).parent.name for folder in state.owner_folders(base)}
-    for name in sorted(link.all_sessions(base) - known):  # They called a tool and have no session of their own.
-        owner = name.replace("-", ":", 1)
-        rows.append({"owner": owner, "jobs": [], "keeper": False, "host": True, "problem": None})
-        shown.append([owner, "-", "-", _lives(True)])
-    for folder in state.owner_folders(base):
-        session = state.read_session(folder)
-        if session is None:
-            continue
+    only_seen = link.all_sessions(base) - {state.host_session_of(folder) for folder in state.owner_folders(base)}
+    rows: list[tuple[str, list[str], bool, bool, str | None]] = [
+        (name.replace("-", ":", 1), [], False, True, None) for name in sorted(only_seen)
+    ]
+    for folder, session in state.sessions(base).items():
         try:
             jobs, problem = [str(job.get("name")) for job in claims.jobs_of(session)], None
         except (AwayError, RefusedError) as error:
             jobs, problem = [], str(error)
-        keeper, host = state.keeper_lives(folder), processes.lives(session.host)
-        rows.append({"owner": session.owner, "jobs": jobs, "keeper": keeper, "host": host, "problem": problem})
-        shown.append([session.owner, ", ".join(jobs) or problem or "-", _lives(keeper), _lives(host)])
+        rows.append((session.owner, jobs, state.keeper_lives(folder), processes.lives(session.host), problem))
     user = Scope(Path.home(), is_user=True, environment=os.environ)
     warnings = [each for scope in (project_of(Path.cwd()), user) for each in problems(scope, user)]
     if wants_json():
-        output.say_json({"owners": rows, "warnings": warnings})
+        names = ("owner", "jobs", "keeper", "host", "problem")
+        output.say_json({"owners": [dict(zip(names, row, strict=True)) for row in rows], "warnings": warnings})
         return
     for warning in warnings:
         output.complain(warning)
     if not rows:
         output.hint("no agent of yours has a job through the guard on this machine")
     else:
-        output.say_table(["OWNER", "JOBS", "KEEPER", "HOST"], shown, folded=("JOBS",))
-
-
-def _lives(found: bool) -> str:  # noqa: FBT001 - the only argument
-    return "lives" if found else "gone"
+        word = {True: "lives", False: "gone"}
+        cells = [[owner, ", ".join(jobs) or problem or "-", word[keeper], word[host]]
+                 for owner, jobs, keeper, host, problem in rows]  # fmt: skip
+        output.say_table(["OWNER", "JOBS", "KEEPER", "HOST"], cells, folded=("JOBS",))
 
 
 @guard.command(short_help="Give back what an agent has through the guard.")
@@ -197,20 +180,17 @@ def _lives(found: bool) -> str:  # noqa: FBT001 - the only argument
 def release(*, owner: str | None, everyone: bool) -> int:
     """End the session of the agent that runs this, or of another one, and give back every job of it."""
     from holdfast.guard import claims, link, processes, state
-    from holdfast.guard.githooks import folders_of_host
+    from holdfast.guard.githooks import owners_of_host
     from holdfast.guard.server import AwayError, RefusedError
 
     if owner and everyone:
         raise click.UsageError("say --owner or --all, not both")
     base = state.base_of(os.environ)
-    sessions = {folder: state.read_session(folder) for folder in state.owner_folders(base)}
-    if everyone:
-        chosen = [folder for folder, session in sessions.items() if session]
-    elif owner:
-        chosen = [folder for folder, session in sessions.items() if session and session.owner == owner]
+    if everyone or owner:
+        chosen = [folder for folder, each in state.sessions(base).items() if everyone or each.owner == owner]
     else:
-        chosen = folders_of_host(base, processes.above())
-    named = {Path(folder).parent.name for folder in chosen if Path(folder).name == state.MAIN}
+        chosen = list(owners_of_host(base, processes.above()))
+    named = {state.host_session_of(folder) for folder in chosen if Path(folder).name == state.MAIN}
     only_seen = link.all_sessions(base) if everyone else link.all_sessions(base) & {(owner or "").replace(":", "-", 1)}
     for name in named | only_seen:
         link.forget_session(base, name)
@@ -265,20 +245,24 @@ def git() -> None:
 @click.option("--shared", is_flag=True, help="Also where core.hooksPath is for all your repositories.")
 def install(*, shared: bool) -> None:
     """Put the hooks pre-commit and pre-push in place. Hooks that are there go on running."""
-    from holdfast.guard import installing
+    from holdfast.guard.githooks import HOOKS
+    from holdfast.guard.installing import install
 
     program = shutil.which(sys.argv[0]) or str(Path(sys.executable).parent / "holdfast")
-    for line in installing.install(_folder(shared=shared), str(Path(program).absolute())):
-        output.say(output.plain(line))
+    folder = _folder(shared=shared)
+    for name in HOOKS:
+        output.say(output.plain(install(folder, name, str(Path(program).absolute()))))
 
 
 @git.command(short_help="Take both hooks away again.")
 def uninstall() -> None:
     """Take away exactly what `install` put in place."""
-    from holdfast.guard import installing
+    from holdfast.guard.githooks import HOOKS
+    from holdfast.guard.installing import uninstall
 
-    for line in installing.uninstall(_folder(shared=True)):
-        output.say(output.plain(line))
+    folder = _folder(shared=True)
+    for name in HOOKS:
+        output.say(output.plain(uninstall(folder, name)))
 
 
 def _folder(*, shared: bool) -> str:

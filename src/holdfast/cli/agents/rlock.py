@@ -1,9 +1,8 @@
 """`rlock`, `runlock`, `rlock-heartbeat`: one question to the gateway, one line of JSON, one exit code.
 
-The law of this file: success is said only when the gateway said it. It imports the standard library alone, and of that
-as little as it can, because a shell script may start it a thousand times; whatever is seldom needed is imported late.
-How a question is sent is `lightly/asking.py`, which the guard shares.
-The secret comes from the environment and leaves in the body, so it is on no command line.
+Success is reported only when the gateway reported it. It imports as little as it can of the standard library, because a
+shell script may start it a thousand times; whatever is rarely needed is imported late. The secret comes from the
+environment and leaves in the body, so it is on no command line.
 """
 
 from __future__ import annotations
@@ -27,6 +26,23 @@ EXIT |= {413: BAD_REQUEST, 421: BAD_REQUEST, 429: NOT_ALLOWED}
 """The exit code of each HTTP status; any other is `OTHER`."""
 
 _ANOTHER = "another program answers there; look at the address in GATEWAY_URL"
+
+_HELP = """\
+{usage}
+
+  URI             what to lock, as in github://acme/app/issues/42{ttl}
+  --ca-file FILE  trust the certificates in FILE and no others; else HOLDFAST_CA_FILE
+  --allow-insecure-http  ask the server of HOLDFAST_URL over plain HTTP, as HOLDFAST_ALLOW_INSECURE_HTTP=1 does
+
+Environment: GATEWAY_URL, SHUTDOWN_SECRET, HOLDFAST_CA_FILE. Without GATEWAY_URL the server of HOLDFAST_URL or of your
+client.toml is asked; HOLDFAST_RLOCK_STANDALONE=1 then means that there is no server and no need of one.
+An address may be several, with commas in between: those of the nodes of one server.
+Prints one line of JSON. Exit codes: 0 ok, 1 held by another, 2 not found, 3 not allowed, 4 bad request, 5 unavailable,
+6 unreachable, 7 other, 9 usage, 10-12 gateway errors.
+"""
+_TTL_HELP = (
+    "\n  --ttl TIME      for how long, as 120 (seconds), 90s, 15m, 1h30m; the server's resourceLockTimeout if absent"
+)
 
 Said = tuple[int, dict[str, object]]
 """An exit code and what to print."""
@@ -54,9 +70,7 @@ def main(command: str, verb: str, *, timed: bool) -> int:
     arguments = sys.argv[1:]
     try:
         if arguments[:1] in (["-h"], ["--help"]):
-            from holdfast.cli.agents import rlock_options
-
-            _write(2, rlock_options.text(usage, timed=timed))
+            _write(2, _HELP.format(usage=usage, ttl=_TTL_HELP if timed else ""))
             # Not 0: a script whose key happens to be "-h" must not believe that it has a lock.
             raise UsageError
         code, said = run(arguments, verb, os.environ, timed=timed)
@@ -95,8 +109,7 @@ def run(
     arguments: list[str], verb: str, environment: Mapping[str, str], *, timed: bool, seconds: float = SECONDS_MAX
 ) -> Said:
     """Ask the gateway; return the exit code and what to print. Raises `UsageError` and `UnreachableError`."""
-    if any(each.startswith(("--ca-file", "--allow-insecure-http")) for each in arguments):
-        arguments, environment = _with_options(arguments, environment)
+    arguments, environment = _with_options(arguments, environment)
     if not environment.get("GATEWAY_URL") and environment.get("HOLDFAST_RLOCK_STANDALONE") == "1":
         return OK, {"ok": True}
     addresses = _find(environment)
@@ -112,13 +125,21 @@ def _failed(text: str) -> dict[str, object]:
 
 
 def _with_options(arguments: list[str], environment: Mapping[str, str]) -> tuple[list[str], Mapping[str, str]]:
-    """Take the options out that are variables as well, and put them there."""
-    from holdfast.cli.agents.rlock_options import taken_out
-
-    left, given = taken_out(arguments)
-    if given.get("HOLDFAST_CA_FILE", "given"):
-        return left, {**environment, **given}
-    raise UsageError("--ca-file needs a file")
+    """Move the options that are variables as well to the environment."""
+    left: list[str] = []
+    given: dict[str, str] = {}
+    rest = iter(arguments)
+    for argument in rest:
+        name, equals, value = argument.partition("=")
+        if name == "--ca-file":
+            given["HOLDFAST_CA_FILE"] = value if equals else next(rest, "")
+            if not given["HOLDFAST_CA_FILE"]:
+                raise UsageError("--ca-file needs a file")
+        elif argument == "--allow-insecure-http":
+            given["HOLDFAST_ALLOW_INSECURE_HTTP"] = "1"
+        else:
+            left.append(argument)
+    return left, {**environment, **given} if given else environment
 
 
 def _read_arguments(arguments: list[str], *, timed: bool) -> dict[str, object]:
@@ -143,9 +164,6 @@ def _read_seconds(text: str) -> float:
     if not (found_ms := milliseconds(text)):
         raise UsageError("--ttl needs a time above 0, as 120, 90s, 15m, 1h30m or 500ms")
     return found_ms / 1_000
-
-
-# Where to ask.
 
 
 def _find(environment: Mapping[str, str]) -> list[Address]:
@@ -178,9 +196,6 @@ def _guarded(found: list[Address], *, allowed: bool) -> list[Address]:
             raise UnreachableError(f"the secret would travel unencrypted: use https://, or {meant}")
         _write(2, f"the secret travels to {address.authority} unencrypted, as was allowed\n")
     return found
-
-
-# How to ask.
 
 
 def ask(gateways: list[Address], verb: str, body: dict[str, object], seconds: float = SECONDS_MAX) -> Said:

@@ -4,30 +4,12 @@ from __future__ import annotations
 
 import click
 
-from holdfast.cli.shared import output, times
+from holdfast.cli.shared import options, output, times, with_command
 from holdfast.cli.shared.completion import COMMAND
-from holdfast.cli.shared.options import (
-    Duration,
-    InOrder,
-    as_json,
-    asks_server,
-    attaches,
-    client,
-    from_environment,
-    metadata_of,
-    reach,
-    wants_json,
-)
+from holdfast.cli.shared.options import Duration, as_json, asks_server, attaches, client, metadata_of, wants_json
 from holdfast.cli.shared.refusals import quoted
 from holdfast.cli.shared.waiting import orderly_end
-from holdfast.cli.shared.with_command import (
-    GRACE_SECONDS,
-    RETRY_SECONDS,
-    TTL_SECONDS,
-    WithCommand,
-    environment_with,
-    keeps_token,
-)
+from holdfast.cli.shared.with_command import GRACE_SECONDS, RETRY_SECONDS, TTL_SECONDS, WithCommand, keeps_token
 from holdfast.errors import HoldfastError, LeaseLost
 
 EXEC_EXAMPLES = """\
@@ -75,13 +57,13 @@ def exec_(
     from holdfast.supervision.supervisor import run_child
 
     attached = metadata_of(metadata, pairs)
-    with orderly_end(), Holdfast(retry_seconds=RETRY_SECONDS, **reach()) as server:
+    with orderly_end(), Holdfast(retry_seconds=RETRY_SECONDS, **options.reach()) as server:
         began_ms = times.monotonic_ms()
         session = server.session(name, ttl=ttl, metadata=attached)
         # What passed since it was asked for is gone, however slow the answer was: it was given nevertheless.
         tell_shortened(ttl, session.remaining + (times.monotonic_ms() - began_ms) / 1_000)
         secret = None if keep_token else session.secret
-        base = environment_with(secret, {**server.environment, "HOLDFAST_URL": session.url})
+        base = with_command.environment_with(secret, {**server.environment, "HOLDFAST_URL": session.url})
         lost = False
         try:
             ended = run_child(
@@ -109,7 +91,7 @@ def tell_shortened(asked: float, got: float) -> None:
         output.hint("its setting max_session_ttl_seconds is the longest")
 
 
-@click.group(cls=InOrder, short_help="Start, end and list sessions: their claims end with them.")
+@click.group(cls=options.InOrder, short_help="Start, end and list sessions: their claims end with them.")
 def session() -> None:
     """Start, end and list sessions. All claims of a session end with it."""
 
@@ -170,7 +152,7 @@ def start(*, name: str | None, ttl: int | None, metadata: str | None, pairs: tup
 @asks_server
 def end(*, session_id: str | None) -> None:
     """End the session ID, or that of HOLDFAST_SESSION, and every claim of it, in one step."""
-    found = session_id or from_environment("HOLDFAST_SESSION")
+    found = session_id or options.from_environment("HOLDFAST_SESSION")
     if not found:
         raise click.UsageError("there is no session here; name it, or see `holdfast session list`")
     with client() as server:

@@ -118,7 +118,7 @@ def uninstall(hosts: list[Host], scope: Scope, parts: Parts, *, dry_run: bool) -
     from holdfast.skills.placing import Word
 
     works = placing.plan(hosts or HOSTS, scope, parts, is_install=False)
-    if all(outcome.word is Word.ABSENT for work in works for outcome in work.outcomes):
+    if all(word is Word.ABSENT for work in works for _, word in work.outcomes):
         output.hint(output.plain(f"there is nothing of Holdfast's in {scope.base}"))
         return output.OK
     return _do(works, scope, dry_run=dry_run, bad={Word.LEFT, Word.CHANGED})
@@ -155,7 +155,7 @@ def _do(works: list[Work], scope: Scope, *, dry_run: bool, bad: set[Word]) -> in
         if dry_run and work.is_change:
             _show(work, scope)
         _tell(work, scope, is_shown=dry_run)
-        found |= {outcome.word for outcome in work.outcomes}
+        found |= {word for _, word in work.outcomes}
     if dry_run:
         output.hint("nothing was changed: this was a dry run")
     return output.FAILED if found & bad else output.OK
@@ -173,22 +173,18 @@ def _tell(work: Work, scope: Scope, *, is_shown: bool) -> None:
     }
     name = _name(work.path, scope)
     for word in Word:
-        things = ", ".join(outcome.what for outcome in work.outcomes if outcome.word is word)
+        things = ", ".join(what for what, found in work.outcomes if found is word)
         if not things or word is Word.ABSENT:
             continue
         if word is Word.CHANGED:
             output.complain(f"{name}: {things}: not as we wrote it, and left as it is")
         elif word is Word.LEFT:
             output.complain(f"{name} is left alone: {work.reason}. What you would write there by hand ({things}):")
-            for line in _by_hand(work):
+            is_skill = work.path.name == Path(SKILL).name
+            for line in ["what `holdfast skill show` prints"] if is_skill else work.by_hand.splitlines():
                 output.hint(f"    {line}")
         elif not is_shown or word is Word.THERE:
             output.say(output.plain(f"{name}: {said[word]}: {things}"))
-
-
-def _by_hand(work: Work) -> list[str]:
-    is_skill = work.path.name == Path(SKILL).name
-    return ["what `holdfast skill show` prints"] if is_skill else work.by_hand.splitlines()
 
 
 def _tell_missing(host: Host, scope: Scope, parts: Parts) -> None:
@@ -228,15 +224,12 @@ def _show(work: Work, scope: Scope) -> None:
     old = work.found.content if work.found is not None else None
     name = _name(work.path, scope)
     before, after = ("/dev/null" if each is None else name for each in (old, work.after))
-    for line in unified_diff(_lines(old), _lines(work.after), before, after, lineterm="\n"):
+    # Split at line feeds alone, as programs that read a diff do.
+    one, other = (re.findall(r"[^\n]*\n|[^\n]+", (each or b"").decode()) for each in (old, work.after))
+    for line in unified_diff(one, other, before, after, lineterm="\n"):
         output.say("\t".join(map(output.plain, line.removesuffix("\n").split("\t"))))
         if not line.endswith("\n"):
             output.say("\\ No newline at end of file")
-
-
-def _lines(content: bytes | None) -> list[str]:
-    """Split at line feeds alone, as programs that read a diff do."""
-    return re.findall(r"[^\n]*\n|[^\n]+", (content or b"").decode())
 
 
 def _name(path: Path, scope: Scope) -> str:
