@@ -13,7 +13,6 @@ _HEAD_CHARS_MAX = 4_096
 
 
 def top_level(folder: str) -> str:
-    """Return the top folder of the working tree around a folder; "" if there is none."""
     at = os.path.realpath(folder)
     while not os.path.lexists(os.path.join(at, ".git")):
         if at == os.path.dirname(at):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 
-from holdfast.guard import branches, globs, paths, server, shell, state, targets, words
+from holdfast.guard import branches, globs, paths, server, shell, state, targets
 from holdfast.guard.claims import Claims, Had, Held
 from holdfast.guard.hosts import ASK as ASK_PERSON
 from holdfast.guard.hosts import CODEX, PASS, READERS, REFUSE, Event, can_ask
@@ -14,8 +14,11 @@ from holdfast.guard.rules import ASK, LET_PASS, ONLY_REFUSE, BrokenRulesError, R
 from holdfast.guard.server import AwayError, RefusedError
 from holdfast.guard.state import Owner, StateError
 from holdfast.guard.syntax import Command, UnclearError, Word
+from holdfast.harmless import plain
 
 WHAT_CHARS_MAX = 120
+TEXT_CHARS_MAX = 400
+_MINUTE_SECONDS = 60
 GIT = "git"
 """The host of an owner that is no agent: a process of git."""
 TARGETS_MAX = 20_000
@@ -33,16 +36,12 @@ _INTERACTIVE = (
 
 
 class Want:
-    __slots__ = ("job", "problem", "rule", "rules", "what")
-
     def __init__(self, rules: Rules, rule: Rule, job: str, what: str, problem: str = "") -> None:
         self.rules, self.rule, self.job, self.problem = rules, rule, job, problem
         self.what = what if len(what) <= WHAT_CHARS_MAX else what[:WHAT_CHARS_MAX] + "…"
 
 
 class Verdict:
-    __slots__ = ("kind", "text")
-
     def __init__(self, kind: str, text: str = "") -> None:
         self.kind, self.text = kind, text
 
@@ -249,7 +248,7 @@ def settle(wants: list[Want], claims: Claims, base: str, *, owner: Owner, event:
     """Have every job, or refuse and give back what was claimed on the way."""
     for want in wants:
         if want.problem:
-            return Verdict(REFUSE, f"{words.shown(want.what)}: {words.shown(want.problem)}")
+            return Verdict(REFUSE, f"{_shown(want.what)}: {_shown(want.problem)}")
     # In one order for all, so that of two that want the same jobs one gets them all.
     jobs = {job: _Terms([want for want in wants if want.job == job]) for job in sorted({want.job for want in wants})}
     if len(jobs) > JOBS_MAX:
@@ -267,24 +266,26 @@ def settle(wants: list[Want], claims: Claims, base: str, *, owner: Owner, event:
         except AwayError as error:
             strict = next((each for each in step if not jobs[each].lets_pass), None)
             if strict is not None:
-                return Verdict(REFUSE, words.away(jobs[strict].what, strict, str(error)))
+                return Verdict(REFUSE, _away_text(jobs[strict].what, strict, str(error)))
             unasked.update({each: jobs[each].what for each in step})
             reason = str(error)
             continue
         except (RefusedError, StateError) as error:
-            return Verdict(REFUSE, words.cannot(what, job, str(error)))
+            return Verdict(
+                REFUSE, f"{_shown(what)} belongs to the job {_shown(job)}, which could not be claimed: {_shown(error)}"
+            )
         if isinstance(found, Held):
-            return Verdict(REFUSE, words.held(found, jobs[found.job].what, claims.why_not_linked(found)))
+            return Verdict(REFUSE, _held_text(found, jobs[found.job].what, claims.why_not_linked(found)))
         had += found or []
     asked = _to_ask({each.job: each for each in had if jobs[each.job].asks}, owner, base, event)
     if asked:
         whats = {job: jobs[job].what for job in asked}
         if event is not None and can_ask(event):
-            return Verdict(ASK_PERSON, words.asks(whats))
-        return Verdict(REFUSE, words.asks(whats, event.host if event else "git"))
-    told = [text for each in had if (text := words.taken_over(each))]
+            return Verdict(ASK_PERSON, _question(whats))
+        return Verdict(REFUSE, _question(whats, event.host if event else "git"))
+    told = [text for each in had if (text := _handover_text(each))]
     if unasked:
-        told.insert(0, words.let_pass(unasked, reason))
+        told.insert(0, _let_pass_text(unasked, reason))
         state.log(base, f"{owner.name}: {told[0]}")
     return Verdict(PASS, "\n".join(told))
 
@@ -323,3 +324,91 @@ def owner_of(job: str, environment: Mapping[str, str]) -> Mapping[str, object]:
     if status != 200:  # noqa: PLR2004 - done
         raise server.refusal(status, said)
     return said
+
+
+# --- What is said to an agent, which must know what to do instead, and to people --------------------------------------
+#
+# Names and notes were written by others. They are escaped, cut and quoted, so that they read as what they are.
+
+
+def _shown(text: object) -> str:
+    """Show a text of another: on one line, nothing in it acts, and not too long."""
+    found = plain(str(text))
+    return found if len(found) <= TEXT_CHARS_MAX else found[:TEXT_CHARS_MAX] + "…"
+
+
+def _quoted(text: object) -> str:
+    return f'"{_shown(text)}"' if text else "none"
+
+
+def _span(milliseconds: object) -> str:
+    if not isinstance(milliseconds, int):
+        return "an unknown time"
+    minutes, seconds = divmod(max(milliseconds // 1_000, 0), _MINUTE_SECONDS)
+    return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
+
+
+def _held_text(found: Held, what: str, hint: str = "") -> str:
+    """Refuse because another has the job; a hint says why a claim of the agent's own does not count."""
+    job, fields, status = _shown(found.job), found.fields, found.fields.get("status")
+    begin = f"{_shown(what)} belongs to the job {job}, which"
+    if status == "done":
+        return (
+            f"{begin} is done: by {_shown(fields.get('owner'))}, result: {_quoted(fields.get('result'))}. Do not do it"
+            f" again. If it must be: `holdfast reopen {job}`."
+        )
+    if status == "delayed":
+        return (
+            f"{begin} is closed for another {_span(fields.get('retry_after_ms'))} after its last owner. Wait for so"
+            " long and try again, or work on something else."
+        )
+    owner = _shown(fields.get("owner") or fields.get("shown_as") or "one that gave no name")
+    note = f"; its note: {_quoted(fields.get('note'))}" if fields.get("note") else ""
+    return (
+        f"{begin} another has: owner {owner}, since {_shown(fields.get('claimed_at'))},"
+        f" {_span(fields.get('expires_in_ms'))} left unless it is renewed{note}. Do not change it in another way."
+        " Instead: work on something that another job covers, or wait and try again;"
+        f" `holdfast why {job}` says who has it and who waits." + (f" {hint}" if hint else "")
+    )
+
+
+def _handover_text(had: Had) -> str:
+    """Tell a new owner the note of the one before it; "" if there is none."""
+    previous = had.previous
+    if not had.is_fresh or not previous.get("note"):
+        return ""
+    return (
+        f"You have the job {_shown(had.job)} now. Its last owner, {_shown(previous.get('owner'))}"
+        f" ({_shown(previous.get('ended'))}), left a note: {_quoted(previous.get('note'))}"
+    )
+
+
+def _away_text(what: str, job: str, reason: str) -> str:
+    return (
+        f"{_shown(what)} belongs to the job {_shown(job)}, and the Holdfast server cannot be asked who has it:"
+        f" {_shown(reason)}. Nothing that a rule names passes until it answers. Wait and try again, or work on"
+        " something that no rule names; `holdfast doctor` looks for the reason."
+    )
+
+
+def _let_pass_text(whats: Mapping[str, str], reason: str) -> str:
+    jobs = ", ".join(f"{_shown(job)} ({_shown(what)})" for job, what in whats.items())
+    return (
+        f"passed WITHOUT a claim, because the Holdfast server cannot be asked and the rule says let-pass: {jobs}."
+        f" Another may be at work on it: {_shown(reason)}"
+    )
+
+
+def _question(jobs: Mapping[str, str], unable: str = "") -> str:
+    """Ask a person; a host that is unable to shows this to its agent, and so does a host without a terminal."""
+    named = ", ".join(f"{_shown(job)} for {_shown(what)}" for job, what in jobs.items())
+    middle = (
+        f", which {unable} cannot ask from a hook. The job is kept for you meanwhile. Ask"
+        if unable
+        else "; no other agent gets it until the session ends. If there is no terminal to ask at, ask"
+    )
+    agree = "; ".join(f"holdfast guard agree {_shown(job)}" for job in jobs)
+    return (
+        f"a person must agree that this agent claims {named}{middle} the person you work for to run: {agree}. Then try"
+        " again."
+    )

@@ -26,15 +26,11 @@ _OVER = frozenset({401, 404, 410})
 class Held:
     """A job that another has."""
 
-    __slots__ = ("fields", "job")
-
     def __init__(self, job: str, fields: Mapping[str, object]) -> None:
         self.job, self.fields = job, fields
 
 
 class Had:
-    __slots__ = ("is_fresh", "job", "lease_id", "previous")
-
     def __init__(self, job: str, fields: Mapping[str, object]) -> None:
         self.job = job
         self.lease_id = str(fields.get("lease_id", ""))

@@ -65,11 +65,6 @@ class BadInputError(Exception):
 
 
 class Event:
-    __slots__ = (
-        "agent", "arguments", "command", "cwd", "files", "host", "kind", "name", "session", "takes_folders", "tool",
-        "tool_names", "use_id",
-    )  # fmt: skip
-
     def __init__(self, host: str, fields: Mapping[str, object]) -> None:
         self.host = host
         self.name = _text(fields, "hook_event_name")

@@ -30,8 +30,6 @@ _OF_TREE = frozenset({"diff", "diff-index", "diff-tree", "log", "show", "status"
 class Fed:
     """The output of a command: the names of files in it, and all of it; None if that is unknown."""
 
-    __slots__ = ("names", "text")
-
     def __init__(self, names: list[Word], text: str | None = None) -> None:
         self.names, self.text = names, text
 
@@ -145,7 +143,6 @@ def below(places: Sequence[Word]) -> list[Word]:
 
 
 def places_of_find(words: Sequence[Word]) -> list[Word]:
-    """Return where a `find` begins to look."""
     rest = [word for word in words[1:] if word.text not in {"-H", "-L", "-P"}]
     end = next((at for at, word in enumerate(rest) if word.text[:1] in {"-", "(", "!"}), len(rest))
     return rest[:end] or [Word(".")]
@@ -196,5 +193,4 @@ def filled(word: Word, mark: str, names: Sequence[Word]) -> list[Word]:
 
 
 def quoted(text: str) -> str:
-    """Write a text so that a shell reads it as one word."""
     return "'" + text.replace("'", "'\\''") + "'"

@@ -20,8 +20,6 @@ HAS_PROC = os.path.exists("/proc/self/stat")
 
 
 class Process:
-    __slots__ = ("is_between", "mark", "name", "parent")
-
     def __init__(self, mark: str, parent: int, words: list[str]) -> None:
         self.mark, self.parent = mark, parent
         self.name = os.path.basename(words[0]).lstrip("-") if words else ""
@@ -83,7 +81,6 @@ def _by_ps(pid: int) -> Process | None:
 
 
 def lives(mark: str) -> bool:
-    """Tell whether the marked process still lives."""
     pid = mark.partition(":")[0]
     return pid.isdecimal() and mark_of(int(pid)) == mark
 
@@ -98,7 +95,6 @@ def above() -> list[Process]:
 
 
 def host_mark(environment: Mapping[str, str]) -> str:
-    """Return the mark of the host; "" if it cannot be found."""
     named = environment.get(VARIABLE, "")
     if named.isdecimal():
         return mark_of(int(named))

@@ -119,7 +119,6 @@ Options = list[tuple[str, Word | None]]
 
 
 def program(words: Sequence[Word]) -> str:
-    """Return the name of the program that words run; "" if there are none."""
     return os.path.basename(words[0].text) if words else ""
 
 

@@ -31,8 +31,6 @@ class BrokenRulesError(Exception):
 
 
 class Rule:
-    __slots__ = ("arguments", "commands", "job", "paths", "tools", "when_away", "when_free")
-
     def __init__(self, table: dict[str, object]) -> None:
         self.job: str = table["job"]  # type: ignore[assignment]
         self.paths: list[list[str]] = table["paths"]  # type: ignore[assignment]
@@ -44,8 +42,6 @@ class Rule:
 
 
 class Rules:
-    __slots__ = ("file", "release", "rules", "top", "ttl_seconds")
-
     def __init__(self, file: str, table: dict[str, object]) -> None:
         self.file, self.top = file, os.path.dirname(file)
         self.release: str = table["release"]  # type: ignore[assignment]

@@ -34,8 +34,6 @@ class RefusedError(Exception):
 
 
 class Server:
-    __slots__ = ("addresses", "bearer", "ca_file", "urls")
-
     def __init__(self, urls: str, origin: str, ca_file: str, bearer: str) -> None:
         """Raises `RefusedError` for an address that is none."""
         self.urls, self.ca_file, self.bearer = urls, ca_file, bearer

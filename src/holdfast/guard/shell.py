@@ -36,8 +36,6 @@ _Place = tuple[str, int]
 class Here:
     """A here-document whose text is still to come, and the command that reads it."""
 
-    __slots__ = ("command", "delimiter", "is_quoted", "words")
-
     def __init__(self, delimiter: Word, words: list[Word]) -> None:
         self.delimiter, self.is_quoted, self.words = delimiter.text, delimiter.is_quoted, words
         self.command: Command | None = None
@@ -53,8 +51,6 @@ def commands_of(text: str, cwd: str) -> list[Command]:
 
 
 class _Reader:
-    """Reads one text; substitutions are read by another one on the same list."""
-
     def __init__(self, text: str, cwd: str, found: list[Command], known: Variables, depth: int, *, at: int = 0) -> None:
         if depth > DEPTH_MAX:
             raise UnclearError("it is nested too deeply")
@@ -185,7 +181,6 @@ class _Reader:
         return not before.endswith("=") and self.text[self.at + 1 : self.at + 64].lstrip()[:1] not in {"", ")"}
 
     def end_of(self, quote: str) -> int:
-        """Return where the text ends that the quote at this place begins."""
         end = self.text.find(quote, self.at + 1)
         if end < 0:
             raise UnclearError(f"a {quote} is missing")
@@ -475,7 +470,6 @@ class _Reader:
             self.list_began, self.may_stay, self.if_moved = self.places, False, []
 
     def keep(self, words: list[Word], outputs: list[Word], cwd: str, fed: Fed | None = None) -> None:
-        """Keep a command, and read those that it runs itself."""
         outer = self.mark, self.names
         while (name := program(words)) in WRAPPERS:
             wrapper = words
@@ -518,7 +512,6 @@ class _Reader:
         return pipes.placed(words, names, mark, is_added=is_added)
 
     def follow(self, name: str, words: list[Word], cwd: str, fed: Fed | None) -> None:
-        """Read the commands that a command runs, and go where it goes."""
         if name in {"cd", "pushd", "popd"}:
             self.go(name, words)
         elif name == "eval":
@@ -558,7 +551,6 @@ class _Reader:
         self.known.add("OLDPWD", Word(here[0]) if not here[1] else UNKNOWN)
 
     def gone(self, place: _Place, target: Word) -> _Place:
-        """Return where `cd` leads from a place."""
         folder, lost = place
         if target.text == "-":
             return self.before
@@ -585,7 +577,6 @@ class _Reader:
 
 
 def _name_at(text: str, start: int) -> str:
-    """Return the name of a variable that begins at a position; "" if none does."""
     end = start
     while text[end : end + 1] in _LETTERS:
         end += 1

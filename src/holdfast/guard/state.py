@@ -50,8 +50,6 @@ def base_of(environment: Mapping[str, str]) -> str:
 class Owner:
     """Who acts: an agent of a host, or a subagent of it."""
 
-    __slots__ = ("agent", "folder", "host", "name", "session")
-
     def __init__(self, base: str, host: str, session: str, agent: str = "") -> None:
         self.host, self.session, self.agent = host, session, agent
         of_session, of_agent = plain_id(session), plain_id(agent) if agent else ""
@@ -85,9 +83,6 @@ class Session:
     kernel showed it among the ancestors of the process that wrote this.
     """
 
-    __slots__ = ("ca_file", "from_config", "from_url", "host", "id", "is_proven", "owner", "secret", "ttl_seconds",
-                 "urls")  # fmt: skip
-
     def __init__(self, fields: Mapping[str, object]) -> None:
         self.id, self.secret, self.owner = (str(fields[name]) for name in ("id", "secret", "owner"))
         self.urls, self.ca_file, self.host = (str(fields[name]) for name in ("urls", "ca_file", "host"))
@@ -96,7 +91,7 @@ class Session:
         self.is_proven = fields["is_proven"] is True
 
     def fields(self) -> dict[str, object]:
-        return {name: getattr(self, name) for name in self.__slots__}
+        return dict(vars(self))
 
 
 def session_of(fields: Mapping[str, object]) -> Session | None:
@@ -224,7 +219,6 @@ def owner_folders(base: str) -> list[str]:
 
 
 def sessions(base: str) -> dict[str, Session]:
-    """Return the sessions of all owners by their folders."""
     found = {folder: read_session(folder) for folder in owner_folders(base)}
     return {folder: session for folder, session in found.items() if session is not None}
 

@@ -296,7 +296,6 @@ def interpreter(name: str) -> str:
 
 
 def _of_code(command: Command, kind: str) -> list[Word]:
-    """Return the names that the inline code of an interpreter may write, with the arguments of that code."""
     words = command.words[1:]
     options, operands = parsed(kind, words, stops=True)
     codes = values_of(options, *_CODE_OPTIONS[kind])
@@ -328,7 +327,6 @@ def _of_awk(words: Sequence[Word]) -> list[Word]:
 
 
 def _as_words(text: str) -> list[Word]:
-    """Return a string of code as a word, if it could be a path."""
     if not any(char.isalnum() for char in text) or any(char.isspace() for char in text) or "://" in text:
         return []
     at = min((place for place in map(text.find, "{%*?$") if place >= 0), default=-1)

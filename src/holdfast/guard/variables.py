@@ -73,7 +73,6 @@ class Variables:
         return name
 
     def values(self, name: str, cwd: str) -> list[Word]:
-        """Return the values of a variable; none if it is unknown."""
         if name in self._chosen:
             return [self._chosen[name]]
         name = "@" if name == "*" or (name.isdecimal() and name != "0") else name
@@ -94,7 +93,6 @@ class Variables:
         return before
 
     def may_choose(self, count: int) -> bool:
-        """Tell whether a word may be read so many times more."""
         self._left -= count
         return self._left >= 0
 

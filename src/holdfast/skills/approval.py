@@ -10,12 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 from holdfast.skills.files import LeftAlone, look
 from holdfast.skills.hosts import HOSTS, Host
-from holdfast.skills.jsonedit import NotUnderstood, scan
+from holdfast.skills.jsonedit import NotUnderstood, load
 from holdfast.skills.placing import HOOK_WORDS, MCP_WORDS, Scope, runs
 
 _CODEX_TIMEOUT_SECONDS = 600
@@ -42,7 +42,7 @@ def _of_codex(host: Host, scope: Scope, user: Scope) -> Iterator[str]:
     file, config_file = scope.path(host.hooks.place) if host.hooks else None, user.path(host.mcp.place)
     if file is None or config_file is None:
         return
-    found = _hooks_in(file)
+    found = _codex_hooks(file)
     if not found:
         return
     try:
@@ -56,36 +56,30 @@ def _of_codex(host: Host, scope: Scope, user: Scope) -> Iterator[str]:
             " the project, and approve the hooks with /hooks"
         )
         return
-    for key, group in found.items():
+    for key, expected in found.items():
         names = {f"{each}:pre_tool_use:{key}" for each in (file, file.resolve())}
         state = next((each for each in (_at(config, "hooks", "state", name) for name in names) if each), {})
         if _at(state, "enabled") is False:
             yield f"Codex skips the hook in {file} without a message, because it is disabled. Enable it with /hooks"
         elif not isinstance(approved := _at(state, "trusted_hash"), str):
             yield f"Codex skips the hook in {file} without a message until you start `codex` and approve it with /hooks"
-        elif approved != _hash_of(group, key):
+        elif approved != expected:
             yield (
                 f"Codex skips the hook in {file} without a message, because it was changed after you approved it. Start"
                 " `codex` and approve it again with /hooks"
             )
 
 
-def _hooks_in(file: Path) -> dict[str, Mapping[str, object]]:
-    """Return the groups with a hook of the guard that asks, by the indices of group and hook as Codex writes them."""
-    groups = _at(_read(file), "hooks", "PreToolUse")
-    found: dict[str, Mapping[str, object]] = {}
-    for at, group in enumerate(groups if isinstance(groups, list) else ()):
-        hooks = _at(group, "hooks")
-        for index, hook in enumerate(hooks if isinstance(hooks, list) else ()):
+def _codex_hooks(file: Path) -> dict[str, str]:
+    """Return the hashes of the guard's hooks that ask, by the indices of group and hook as Codex writes them."""
+    found: dict[str, str] = {}
+    for at, group in enumerate(_list(_at(_read(file), "hooks", "PreToolUse"))):
+        matcher = _at(group, "matcher")
+        for index, hook in enumerate(_list(_at(group, "hooks"))):
             if runs(hook, HOOK_WORDS):
-                found[f"{at}:{index}"] = group
+                command = str(_at(hook, "command"))
+                found[f"{at}:{index}"] = codex_hash(matcher if isinstance(matcher, str) else None, command)
     return found
-
-
-def _hash_of(group: Mapping[str, object], key: str) -> str:
-    hooks, matcher = group["hooks"], group.get("matcher")
-    hook = hooks[int(key.partition(":")[2])] if isinstance(hooks, list) else {}
-    return codex_hash(matcher if isinstance(matcher, str) else None, str(_at(hook, "command")))
 
 
 def _of_gemini(host: Host, scope: Scope, user: Scope) -> Iterator[str]:
@@ -93,8 +87,8 @@ def _of_gemini(host: Host, scope: Scope, user: Scope) -> Iterator[str]:
     if file is None or scope.is_user or user.environment.get(_TRUST_WORKSPACE) == "true":
         return
     settings = _read(file)
-    servers, groups = _at(settings, "mcpServers"), _at(settings, "hooks", "BeforeTool")
-    entries = [*(servers.values() if isinstance(servers, dict) else ()), *(groups if isinstance(groups, list) else ())]
+    servers = _at(settings, "mcpServers")
+    entries = [*(servers.values() if isinstance(servers, dict) else ()), *_list(_at(settings, "hooks", "BeforeTool"))]
     if not any(runs(each, words) for each in entries for words in (HOOK_WORDS, MCP_WORDS)):
         return
     own = user.path(host.mcp.place)
@@ -122,9 +116,13 @@ def _is_trusted(folder: Path, rules: object) -> bool:
 def _read(file: Path) -> object:
     try:
         content = look(file).content
-        return None if content is None else scan(content.decode("utf-8-sig")).value
+        return None if content is None else load(content.decode("utf-8-sig"))
     except (LeftAlone, NotUnderstood, ValueError):
         return None
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
 
 
 def _at(value: object, *keys: str) -> object:

@@ -247,17 +247,9 @@ def _found(text: str, entry: Entry) -> tuple[list[Node], int]:
 
 def render(value: Json, indent: str = "", unit: str = "  ", newline: str = "\n") -> str:
     """Write a value over several lines; a list of plain values stands on one."""
-    match value:
-        case dict() if value:
-            parts = [f"{json.dumps(key)}: {render(each, indent + unit, unit, newline)}" for key, each in value.items()]
-            first, last = "{}"
-        case list() if any(isinstance(each, dict | list) for each in value):
-            parts = [render(each, indent + unit, unit, newline) for each in value]
-            first, last = "[]"
-        case _:
-            return json.dumps(value, ensure_ascii=False)
-    inner = f",{newline}{indent}{unit}".join(parts)
-    return f"{first}{newline}{indent}{unit}{inner}{newline}{indent}{last}"
+    text = json.dumps(value, ensure_ascii=False, indent=unit)
+    text = re.sub(r"\[\s+([^\[\]{}]*?)\s+\]", lambda found: "[" + re.sub(r",\s+", ", ", found[1]) + "]", text)
+    return text.replace("\n", newline + indent)
 
 
 def newline_of(text: str) -> str:
@@ -283,7 +275,6 @@ def _deepest(root: Node, entry: Entry) -> tuple[Node, int]:
 
 
 def _appended(text: str, node: Node, key: str | None, value: Json) -> str:
-    """Return the text with one more item at the end of a container."""
     newline, line = newline_of(text), _indent_at(text, node.start)
     if not node.items:
         at = node.comments[-1][1] if node.comments else node.start + 1
@@ -310,7 +301,6 @@ def _item(text: str, node: Node, key: str | None, value: Json, indent: str | Non
 
 
 def _indent_at(text: str, position: int) -> str:
-    """Return the white space with which the line of a position begins."""
     line = text[text.rfind("\n", 0, position) + 1 :]
     return line[: len(line) - len(line.lstrip(" \t"))]
 

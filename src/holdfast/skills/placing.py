@@ -204,7 +204,6 @@ def runs(value: object, words: tuple[str, ...]) -> bool:
 
 
 def server_entry(host: Host) -> tuple[Entry, tuple[Json, ...]]:
-    """Return the MCP server as an entry of a file, with the values that earlier versions wrote."""
     value: dict[str, Json] = {key: each if isinstance(each, str) else [*each] for key, each in host.mcp.value.items()}
     if not host.mcp.env:
         return Entry((host.mcp.key,), NAME, value), ()
@@ -233,7 +232,6 @@ def _hook(hooks: Hooks, matcher: str | None, command: dict[str, Json]) -> Json:
 
 
 def _pieces(host: Host, scope: Scope, parts: Parts) -> Iterator[tuple[Path, _Piece]]:
-    """Yield each thing of ours and the file it belongs into. What a host has no place for is left out."""
     if parts.skill and (folder := scope.path(host.skill)):
         yield folder / SKILL, _Document("the skill", document.FILE)
     if parts.mcp and (path := scope.path(host.mcp.place)):

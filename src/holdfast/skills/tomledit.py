@@ -6,7 +6,7 @@ The text itself says later what was there before us:
     ends without a newline              a blank line, our lines, and no newline at the end either
     there was no file                   our lines, and nothing before them
 
-`insert` tries the way back before it answers, and has `tomllib` compare what both texts mean.
+`insert` tries the way back before it answers, and `remove` has `tomllib` compare what both texts mean.
 """
 
 from __future__ import annotations
@@ -15,62 +15,50 @@ import copy
 import json
 import re
 import tomllib
-from collections.abc import Iterator
 
 from holdfast.skills.jsonedit import Entry, NotUnderstood, newline_of
-
-_TOKEN = re.compile(
-    r'"""(?:\\.|[^\\])*?"""(?:"{1,2})?'
-    r"|'''.*?'''(?:'{1,2})?"
-    r'|"(?:\\.|[^"\\\n])*"'
-    r"|'[^'\n]*'"
-    r"|(?P<comment>\#[^\n]*)"
-    r"|(?P<newline>\n)"
-    r"|(?P<open>[\[{])"
-    r"|(?P<close>[\]}])"
-    r"""|[^"'#\n\[\]{}]+"""
-    r"|.",
-    re.DOTALL,
-)
 
 
 def insert(text: str | None, entry: Entry) -> str:
     """Return the text with the table at its end; None is a file that is not there. Raises `NotUnderstood`."""
     if text is None:
         return _lines(entry) + "\n"
-    before = load(text)
+    load(text)
     newline = newline_of(text)
     lines = _lines(entry, newline)
     ends = not text or text.endswith("\n")
     changed = text + newline + lines + newline if ends else text + newline * 2 + lines
     try:
-        is_right = load(changed) == _with(before, entry) and remove(changed, entry) == text
+        if remove(changed, entry) == text:
+            return changed
     except NotUnderstood:
-        is_right = False
-    if not is_right:
-        raise NotUnderstood(f"it is written so that {_header(entry)} cannot be added at its end")
-    return changed
+        pass
+    raise NotUnderstood(f"it is written so that {_header(entry)} cannot be added at its end")
 
 
 def remove(text: str, entry: Entry) -> str | None:
     """Return the text without the table; None if the file was ours as a whole.
 
-    Raises `NotUnderstood`, also if the table is not there as lines of its own, or if a comment stands in it.
+    Raises `NotUnderstood`, also if the table is not there in exactly the lines that `insert` writes.
     """
-    load(text)
-    statements = list(_statements(text))
-    path = (*entry.path, entry.key)
-    at = next((at for at, (start, end) in enumerate(statements) if _path(text[start:end].strip()) == path), None)
-    if at is None:
-        raise NotUnderstood(f"there are no lines {_header(entry)}")
-    start, end = statements[at]
-    for first, last in statements[at + 1 :]:
-        if text[first:last].strip().startswith("["):
-            break
-        end = last
-    if any(found["comment"] for found in _TOKEN.finditer(text, start, end)):
-        raise NotUnderstood("a comment stands in it")
-    return None if _lines(entry) + "\n" == text else _cut(text, start, end)
+    meant = load(text)
+    for lines in (_lines(entry), _lines(entry, "\r\n")):
+        start = text.find(lines)
+        while start >= 0:
+            end = start + len(lines)
+            if text[:start][-1:] in {"", "\n"} and text[end : end + 1] in {"", "\r", "\n"}:
+                after = _cut(text, start, end)
+                if _means(after, entry, meant):  # Not if the lines stand in a string.
+                    return None if lines + "\n" == text else after
+            start = text.find(lines, start + 1)
+    raise NotUnderstood(f"there are no lines {_header(entry)} as they were added")
+
+
+def _means(text: str, entry: Entry, meant: dict[str, object]) -> bool:
+    try:
+        return _with(load(text), entry) == meant
+    except NotUnderstood:
+        return False
 
 
 def _header(entry: Entry) -> str:
@@ -113,29 +101,3 @@ def _with(before: dict[str, object], entry: Entry) -> dict[str, object]:
         place = found
     place[str(entry.key)] = entry.value
     return after
-
-
-def _statements(text: str) -> Iterator[tuple[int, int]]:
-    """Find the lines of all headers and keys of a text that tomllib has taken, without the newline behind them."""
-    start, depth, has_content = 0, 0, False
-    for found in _TOKEN.finditer(text):
-        if found["newline"] and depth == 0:
-            if has_content:
-                yield start, found.start() - text.endswith("\r", start, found.start())
-            start, has_content = found.end(), False
-            continue
-        depth += bool(found["open"]) - bool(found["close"])
-        has_content = has_content or not (found["comment"] or not found[0].strip())
-    if has_content:
-        yield start, len(text) - text.endswith("\r", start)
-
-
-def _path(statement: str) -> tuple[str, ...]:
-    if not statement.startswith("[") or statement.startswith("[["):
-        return ()
-    keys = []
-    place: object = load(statement)
-    while isinstance(place, dict) and place:
-        [(key, place)] = place.items()
-        keys.append(key)
-    return tuple(keys)
