@@ -36,8 +36,8 @@ _INTERACTIVE = (
 
 
 class Want:
-    def __init__(self, rules: Rules, rule: Rule, job: str, what: str, problem: str = "") -> None:
-        self.rules, self.rule, self.job, self.problem = rules, rule, job, problem
+    def __init__(self, rule: Rule, job: str, what: str, problem: str = "") -> None:
+        self.rule, self.job, self.problem = rule, job, problem
         self.what = what if len(what) <= WHAT_CHARS_MAX else what[:WHAT_CHARS_MAX] + "…"
 
 
@@ -71,24 +71,22 @@ class Matcher:
             for file, top in paths.rule_files_above(os.path.join(path, ".") if is_below else path):
                 if path == file and self._is_broken(file):
                     continue  # Else nobody could mend it.
-                rules = self._rules(file)
                 folded = paths.folded if self._ignores_case(file) else str
                 pieces = [folded(piece) for piece in path.removeprefix(top).split("/") if piece]
                 shown, form = os.path.relpath(path, top), folded(entry)
-                for rule in rules.rules:
+                for rule in self._rules(file).rules:
                     patterns = ([folded(piece) for piece in each] for each in rule.paths)
                     if any(globs.path_fits(each, pieces, below=is_below, entry=form) for each in patterns):
-                        yield from _filled(rules, rule, shown, path=shown, folder=os.path.dirname(path))
+                        yield from _filled(rule, shown, path=shown, folder=os.path.dirname(path))
 
     def _of_own_repository(self, path: str, cwd: str, entry: str) -> Iterator[Want]:
         """Return what the rules around `cwd` name if all of their folder is below a path, as with `rm -rf ../re*`."""
         above = path.rstrip("/") + "/"
         for file, top in paths.rule_files_above(os.path.join(os.path.realpath(cwd), ".")):
             if top.startswith(above) and globs.may_fit(entry, top[len(above) :].partition("/")[0]):
-                rules = self._rules(file)
-                for rule in rules.rules:
+                for rule in self._rules(file).rules:
                     if rule.paths:
-                        yield from _filled(rules, rule, top, path=".", folder=top)
+                        yield from _filled(rule, top, path=".", folder=top)
 
     def of_command_line(self, line: str, cwd: str, *, is_codex: bool = False) -> Iterator[Want]:
         try:
@@ -116,10 +114,9 @@ class Matcher:
 
     def _refused(self, command: Command, problem: str) -> Iterator[Want]:
         """Refuse a command that could write any file, or run any command, where a rule guards these."""
-        for rules in self.around(command.cwd):
-            for rule in rules.rules:
-                if rule.paths or (rule.commands and problem is _INTERACTIVE):
-                    yield Want(rules, rule, rule.job, " ".join(command.texts) or "a redirection", problem)
+        for rule in self._rules_in(command.cwd):
+            if rule.paths or (rule.commands and problem is _INTERACTIVE):
+                yield Want(rule, rule.job, " ".join(command.texts) or "a redirection", problem)
 
     def _of_command(self, command: Command) -> Iterator[Want]:
         folder, pushed = command.cwd, None
@@ -127,41 +124,39 @@ class Matcher:
             rest, folder = targets.behind_git_options(command.words[1:], folder)
             if rest and rest[0].text == "push":
                 pushed = _pushed(rest[1:], folder)
-        for rules in self.around(folder):
-            for rule in rules.rules:
-                if any(targets.command_fits(each, command) for each in rule.commands):
-                    yield from _filled(rules, rule, " ".join(command.texts), folder=folder, pushed=pushed)
+        for rule in self._rules_in(folder):
+            if any(targets.command_fits(each, command) for each in rule.commands):
+                yield from _filled(rule, " ".join(command.texts), folder=folder, pushed=pushed)
 
     def of_push(self, pushed: list[str], folder: str) -> Iterator[Want]:
         """Return what a push needs that git is about to make: by the rules that name `git push`."""
         command = Command([Word("git"), Word("push")], folder, [])
-        for rules in self.around(folder):
-            for rule in rules.rules:
-                if any(targets.command_fits(each[:2], command) for each in rule.commands):
-                    yield from _filled(rules, rule, f"git push of {', '.join(pushed)}", folder=folder, pushed=pushed)
+        for rule in self._rules_in(folder):
+            if any(targets.command_fits(each[:2], command) for each in rule.commands):
+                yield from _filled(rule, f"git push of {', '.join(pushed)}", folder=folder, pushed=pushed)
 
     def _of_unclear(self, line: str, cwd: str, reason: str) -> Iterator[Want]:
-        for rules in self.around(cwd):
-            for rule in rules.rules:
-                if any(targets.could_be(each, line) for each in rule.commands) or any(
-                    targets.could_touch(each, f"{cwd} {line}") for each in rule.paths
-                ):
-                    problem = f"this command line cannot be read ({reason}); write it plainer, one step at a time"
-                    yield Want(rules, rule, rule.job, line, problem)
+        problem = f"this command line cannot be read ({reason}); write it plainer, one step at a time"
+        for rule in self._rules_in(cwd):
+            could_touch = any(targets.could_touch(each, f"{cwd} {line}") for each in rule.paths)
+            if could_touch or any(targets.could_be(each, line) for each in rule.commands):
+                yield Want(rule, rule.job, line, problem)
 
     def of_tool(self, event: Event) -> Iterator[Want]:
         # A broken file can still be read and repaired.
-        for rules in self.around(event.cwd, skips_broken=event.tool in READERS or self._mends(event)):
-            for rule in rules.rules:
-                if any(globs.fits(each, name) for each in rule.tools for name in event.tool_names) and all(
-                    globs.fits(pattern, str(event.arguments.get(name, ""))) for name, pattern in rule.arguments.items()
-                ):
-                    yield from _filled(rules, rule, event.tool, folder=event.cwd, arguments=event.arguments)
+        for rule in self._rules_in(event.cwd, skips_broken=event.tool in READERS or self._mends(event)):
+            if any(globs.fits(each, name) for each in rule.tools for name in event.tool_names) and all(
+                globs.fits(pattern, str(event.arguments.get(name, ""))) for name, pattern in rule.arguments.items()
+            ):
+                yield from _filled(rule, event.tool, folder=event.cwd, arguments=event.arguments)
 
     def around(self, folder: str, *, skips_broken: bool = False) -> list[Rules]:
         """Return the rules that hold in a folder. Raises `BrokenRulesError` unless it skips broken files."""
         files = paths.rule_files_above(os.path.join(os.path.realpath(folder), "."))
         return [self._rules(file) for file, _ in files if not (skips_broken and self._is_broken(file))]
+
+    def _rules_in(self, folder: str, *, skips_broken: bool = False) -> Iterator[Rule]:
+        return (rule for rules in self.around(folder, skips_broken=skips_broken) for rule in rules.rules)
 
     def _mends(self, event: Event) -> bool:
         """Tell whether a call writes nothing but broken rule files."""
@@ -195,7 +190,6 @@ def _pushed(behind: list[Word], folder: str) -> list[str]:
 
 
 def _filled(
-    rules: Rules,
     rule: Rule,
     what: str,
     *,
@@ -209,16 +203,16 @@ def _filled(
     for name, value in (arguments or {}).items():
         job = job.replace(f"{{argument.{name}}}", str(value))
     if "{argument." in job:
-        yield Want(rules, rule, rule.job, what, "it lacks the argument that its job is named after")
+        yield Want(rule, rule.job, what, "it lacks the argument that its job is named after")
     elif "{branch}" not in job:
-        yield Want(rules, rule, job, what)
+        yield Want(rule, job, what)
     else:
         found = [branches.current(folder)] if pushed is None else pushed
         if not found or not all(found):
             problem = "it cannot be told which branch this is; name it, as in `git push origin main`"
-            yield Want(rules, rule, rule.job, what, problem)
+            yield Want(rule, rule.job, what, problem)
             return
-        yield from (Want(rules, rule, job.replace("{branch}", branch), what) for branch in found)
+        yield from (Want(rule, job.replace("{branch}", branch), what) for branch in found)
 
 
 def decide(event: Event, owner: Owner, base: str, environment: Mapping[str, str]) -> Verdict:
@@ -227,9 +221,8 @@ def decide(event: Event, owner: Owner, base: str, environment: Mapping[str, str]
         wants = list(Matcher(base).of_event(event))
         if not wants:
             return Verdict(PASS)
-        return settle(
-            wants, Claims(base, owner, environment, wants[0].rules.ttl_seconds), base, event=event, owner=owner
-        )
+        claims = Claims(base, owner, environment, wants[0].rule.ttl_seconds)
+        return settle(wants, claims, base, event=event, owner=owner)
     except BrokenRulesError as error:
         return Verdict(REFUSE, str(error))
 

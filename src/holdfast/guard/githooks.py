@@ -13,9 +13,9 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 
-from holdfast.guard import branches, checking, claims, processes, state
+from holdfast.guard import branches, checking, processes, state
 from holdfast.guard.checking import GIT, Matcher, Want
-from holdfast.guard.claims import Claims
+from holdfast.guard.claims import Claims, jobs_of
 from holdfast.guard.hosts import REFUSE
 from holdfast.guard.processes import Process
 from holdfast.guard.rules import BrokenRulesError
@@ -86,7 +86,7 @@ def _settled(wants: list[Want], base: str, environment: Mapping[str, str]) -> tu
     if len(found) > 1:
         # If the server is away, the same is asked again below, and refused there as the rules say.
         with suppress(AwayError, RefusedError):
-            ours = {str(job.get("name")) for session in found.values() for job in claims.jobs_of(session)}
+            ours = {str(job.get("name")) for session in found.values() for job in jobs_of(session)}
             left = [want for want in wants if want.job not in ours]
     if not left:
         return "", False
@@ -98,9 +98,8 @@ def _settled(wants: list[Want], base: str, environment: Mapping[str, str]) -> tu
         mark = next((each.mark for each in above if each.name == GIT), above[0].mark if above else "")
         owner = Owner(base, GIT, mark.replace(":", "-"))
         owner.name = environment.get("HOLDFAST_OWNER") or f"git:{_user()}@{os.uname().nodename}"
-    verdict = checking.settle(
-        left, Claims(base, owner, environment, left[0].rules.ttl_seconds, mark), base, owner=owner
-    )
+    claims = Claims(base, owner, environment, left[0].rule.ttl_seconds, mark)
+    verdict = checking.settle(left, claims, base, owner=owner)
     return verdict.text, verdict.kind == REFUSE
 
 

@@ -31,7 +31,8 @@ class BrokenRulesError(Exception):
 
 
 class Rule:
-    def __init__(self, table: dict[str, object]) -> None:
+    def __init__(self, table: dict[str, object], ttl_seconds: int) -> None:
+        self.ttl_seconds = ttl_seconds
         self.job: str = table["job"]  # type: ignore[assignment]
         self.paths: list[list[str]] = table["paths"]  # type: ignore[assignment]
         self.commands: list[list[str]] = table["commands"]  # type: ignore[assignment]
@@ -43,10 +44,10 @@ class Rule:
 
 class Rules:
     def __init__(self, file: str, table: dict[str, object]) -> None:
-        self.file, self.top = file, os.path.dirname(file)
+        self.file = file
         self.release: str = table["release"]  # type: ignore[assignment]
         self.ttl_seconds: int = table["ttl_seconds"]  # type: ignore[assignment]
-        self.rules = [Rule(each) for each in table["rules"]]  # type: ignore[attr-defined]
+        self.rules = [Rule(each, self.ttl_seconds) for each in table["rules"]]  # type: ignore[attr-defined]
 
 
 FILE_BYTES_MAX = 256 * 1024

@@ -62,7 +62,7 @@ class Server:
         try:
             found = json.loads(answer) if answer else {}
         except (ValueError, RecursionError):
-            found = ""
+            found = None
         found = {} if found is None and status == 200 else found  # noqa: PLR2004 - the answer to a release
         if not isinstance(found, dict):
             raise RefusedError(f"another program answers at {self.urls} (HTTP {status}); look at HOLDFAST_URL")

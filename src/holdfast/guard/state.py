@@ -161,9 +161,8 @@ def locked(base: str, folder: str) -> Iterator[None]:
         try:
             while not try_lock(descriptor):
                 if now() > deadline:
-                    raise StateError(
-                        f"{folder}/lock has been held for too long; look who holds it: fuser -v {folder}/lock"
-                    )
+                    file = f"{folder}/lock"
+                    raise StateError(f"{file} has been held for too long; look who holds it: fuser -v {file}")
                 time.sleep(_PAUSE_SECONDS)
             # The folder may have been removed, and made again, while this one waited for the old lock.
             if is_same(descriptor, folder + "/lock"):
@@ -250,12 +249,8 @@ def log(base: str, text: str) -> None:
         try:
             if os.fstat(descriptor).st_size > LOG_BYTES_MAX:
                 os.replace(file, file + ".1")
-            os.write(
-                descriptor,
-                f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {plain(text)}\n".encode(
-                    "utf-8", "backslashreplace"
-                ),
-            )
+            line = f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {plain(text)}\n"
+            os.write(descriptor, line.encode("utf-8", "backslashreplace"))
         finally:
             os.close(descriptor)
 
