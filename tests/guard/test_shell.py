@@ -86,6 +86,7 @@ def programs(line: str) -> list[str]:
         ("[[ a > b ]] && git push", ["[[ a > b ]]", "git push"]),
         ("env -S'git push'; env -iS 'git push' origin", ["git push", "git push origin"]),
         ("env --split-string='-i A=1 git' push", ["git push"]),
+        ("env - A=1 git push; su - ana -c 'git push'", ["git push", "git push"]),
         ("sudo -uana git push; su -lc 'git push' ana", ["git push", "git push"]),
         ("runuser -u ana -- git push; runuser ana -c 'git push'", ["git push", "git push"]),
         ("pkexec git push; chroot /x git push; unbuffer git push", ["git push", "git push", "git push"]),

@@ -95,8 +95,8 @@ class Claims:
         return Held(str(fields.get("name") or next(iter(jobs))), fields)
 
     def _claimed(self, path: str, fields: Mapping[str, object], what: str) -> tuple[int, dict[str, object]]:
-        """Send a claim in this owner's session; if that is over, in a new one, once."""
-        for is_last in (False, True):
+        """Send a claim in this owner's session; if that is over, in a new one."""
+        for _ in range(_TRIES):
             session = self._ensured()
             body = {
                 "owner": session.owner,
@@ -107,7 +107,7 @@ class Claims:
             status, said = _of(session).call("POST", path, body, seconds=self._left())
             # A name that cannot be found is also 404.
             is_over = status in _OVER and _of(session).call("GET", f"/sessions/{session.id}", seconds=self._left())
-            if is_last or not is_over or is_over[0] not in _OVER:
+            if not is_over or is_over[0] not in _OVER:
                 return status, said
             self._session = None
             with state.locked_while(self._base, self._owner.folder, session) as is_current:
@@ -116,7 +116,7 @@ class Claims:
                         self._base, f"{self._owner.name}: its session is over; its jobs may have had other owners"
                     )
                     os.unlink(self._owner.folder + "/session")
-        raise RefusedError("its session ended twice in a moment; look whether somebody ends it")
+        raise RefusedError("its session ended again and again; look whether somebody ends it")
 
     def look(self, job: str) -> Held | None:
         """Say who has a job, if another has it; claim nothing. Raises as `claim`."""

@@ -175,9 +175,9 @@ def unwrapped(words: Sequence[Word], cwd: str) -> tuple[list[Word], str, str, Op
         options += found
         if operands and name == "script" and len(after) < len(rest) and rest[len(rest) - len(after) - 1].text == "--":
             operands = 0
-        if after and operands:
+        if after and operands and after[0].text != "-":
             operands -= 1
-        elif not (after and name in _TAKES_SETTINGS and is_assignment(after[0].text)):
+        elif not (after and (after[0].text == "-" or (name in _TAKES_SETTINGS and is_assignment(after[0].text)))):
             rest = after
             break
         rest = after[1:]
@@ -188,12 +188,11 @@ def unwrapped(words: Sequence[Word], cwd: str) -> tuple[list[Word], str, str, Op
 
 
 def script_at(words: Sequence[Word]) -> int:
-    """Return the position of the command line that a shell is given; 0 if it has none."""
-    rest = [word for word in words[1:] if word.text[:1] != "+"]
-    options, operands = parsed(program(words), rest, stops=True)
-    if not operands or not has_option(options, "-c"):
-        return 0
-    return next(at for at, word in enumerate(words) if at and word is operands[0])
+    """Return the position of the command line that a shell is given behind `-c`; 0 if it has none."""
+    flags = (at for at, word in enumerate(words) if at and word.text[:1] == "-" and word.text[:2] != "--")
+    flag = next((at for at in flags if "c" in words[at].text), 0)
+    behind = parsed(program(words), words[flag + 1 :], stops=True)[1] if flag else []
+    return len(words) - len(behind) if behind else 0
 
 
 def starts_shell(words: Sequence[Word]) -> bool:
@@ -238,16 +237,17 @@ def is_interactive(command: Command) -> bool:
         return False
     name = name if name in _CLIENTS or name in _EDITORS else name.rstrip("0123456789.")
     options, operands = parsed(name, [word for word in command.words[1:] if word.text not in {"", "-"}])
-    given = {option for option, _ in options}
-    if given & ({"-V", "--help", "--version"} if name in _CLIENTS else {"-V", "-h", "--help", "--version"}):
+    texts, given = command.texts[1:], {option for option, _ in options}
+    if {"-V", "--help", "--version", *(() if name in _CLIENTS else ("-h",))} & set(texts):
         return False
     if name in SHELLS:
         return not script_at(command.words) and (not operands or not given.isdisjoint({"-i", "-s"}))
     if name in _INTERPRETERS:
-        return not (given & _CODE or operands) or ("-i" in given and name not in {"perl", "ruby"})  # There: in place.
+        # `-i` is in place for some, and `-d` the debugger of Perl.
+        asks = "-d" in given if name == "perl" else "-i" in given and name != "ruby"
+        return asks or not (given & _CODE or operands)
     if name in _CLIENTS:
         return given.isdisjoint(_CLIENTS[name])
     if name == "sqlite":
         return len(operands) < 2  # noqa: PLR2004 - the database and the statement
-    texts = command.texts[1:]
     return name in _EDITORS and not any(text[:1] == "+" or text in _CODE or text[:3] == "-es" for text in texts)

@@ -298,6 +298,8 @@ def interpreter(name: str) -> str:
 def _of_code(command: Command, kind: str) -> list[Word]:
     words = command.words[1:]
     options, operands = parsed(kind, words, stops=True)
+    if kind == "python":
+        options = options[: next((at for at, (option, _) in enumerate(options) if option == "-m"), len(options)) + 1]
     codes = values_of(options, *_CODE_OPTIONS[kind])
     if not codes and kind == "node" and operands and has_option(options, "-p", "--print"):
         codes = operands[:1]
