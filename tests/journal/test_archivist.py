@@ -18,9 +18,10 @@ import pytest
 
 from holdfast.core.events import Record, is_history
 from holdfast.journal.archive.archivist import Child, Local
-from holdfast.journal.archive.child import Commit, Order, Setup
+from holdfast.journal.archive.child import Order, Setup
 from holdfast.journal.archive.file import FILE as ARCHIVE
 from holdfast.journal.archive.file import LOCK, Lock
+from holdfast.journal.archive.writer import Commit
 from holdfast.journal.base import (
     Changes,
     Journal,

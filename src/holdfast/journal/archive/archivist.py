@@ -23,7 +23,7 @@ import apsw
 import msgspec
 
 from holdfast import __version__
-from holdfast.journal.archive.child import LENGTH, Batches, Commit, Failed, Setup, answer_of, framed
+from holdfast.journal.archive.child import LENGTH, Failed, Setup, answer_of, framed
 from holdfast.journal.archive.file import (
     CHECKPOINT_PAGES,
     Position,
@@ -33,7 +33,7 @@ from holdfast.journal.archive.file import (
     open_for_reading,
     open_for_writing,
 )
-from holdfast.journal.archive.writer import Writer
+from holdfast.journal.archive.writer import Batches, Commit, Writer
 from holdfast.journal.base import JournalError, JournalUnavailableError, OutcomeUnknownError
 from holdfast.journal.store import DiskFullError
 
@@ -93,6 +93,19 @@ class Archivist(ABC):
     @abstractmethod
     async def step(self, step: Step, feed: Feed) -> None:
         """Write a step. Raises `JournalUnavailableError` if nothing of it counts. Then `position` is as before."""
+
+    @abstractmethod
+    async def _send(self, order: Order) -> None: ...
+
+    async def _write(self, step: Step, feed: Feed) -> None:
+        if step.head is not None:
+            after = self.position.upto
+            while rows := feed(after):
+                await self._send(Batches(rows))
+                after = rows[-1][1]
+            for each in step.changes:
+                await self._send(each)
+        await self._send(Commit(step.upto, step.head, step.wall_ms))
 
     @contextlib.contextmanager
     def another_reader(self) -> Iterator[Reader]:
@@ -167,22 +180,10 @@ class Local(Archivist):
             raise
         self.position = self.writer.position
 
-    async def _write(self, step: Step, feed: Feed) -> None:
-        writer = self.writer
-        if step.head is None:
-            writer.prune(step.wall_ms)
-            return
-        writer.begin()
-        after = self.position.upto
-        while rows := feed(after):
-            for first, last, body in rows:
-                writer.enter(first, last, body)
-                after = last
-            await asyncio.sleep(0)
-        for changes in step.changes:
-            writer.change(changes)
-            await asyncio.sleep(0)
-        writer.commit(step.upto, step.head, step.wall_ms)
+    async def _send(self, order: Order) -> None:
+        if not isinstance(order, Setup):
+            self.writer.do(order)
+        await asyncio.sleep(0)
 
     @contextlib.contextmanager
     def another_reader(self) -> Iterator[Reader]:
@@ -227,6 +228,7 @@ class Child(Archivist):
             if self._process is None:
                 await self._start()
             await self._write(step, feed)
+            self._hear(await self._receive())
         except (OSError, _GoneError) as error:
             await self._bury(step, error)
         except BaseException:
@@ -249,17 +251,6 @@ class Child(Archivist):
         place = self._place
         place.lock.note(self._process.pid)
         await self._send(Setup(str(place.path), place.identity, place.keeping, __version__))
-        self._hear(await self._receive())
-
-    async def _write(self, step: Step, feed: Feed) -> None:
-        if step.head is not None:
-            after = self.position.upto
-            while rows := feed(after):
-                await self._send(Batches(rows))
-                after = rows[-1][1]
-            for each in step.changes:
-                await self._send(each)
-        await self._send(Commit(step.upto, step.head, step.wall_ms))
         self._hear(await self._receive())
 
     def _hear(self, answer: Answer) -> None:

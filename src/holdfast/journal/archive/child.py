@@ -33,7 +33,7 @@ import msgspec
 
 from holdfast import __version__
 from holdfast.journal.archive.file import Position, give_back, open_for_writing
-from holdfast.journal.archive.writer import Writer
+from holdfast.journal.archive.writer import Batches, Commit, Writer
 from holdfast.journal.base import Changes, JournalError, Keeping, OutcomeUnknownError
 from holdfast.journal.failpoints import arm
 from holdfast.journal.store import DiskFullError
@@ -53,20 +53,6 @@ class Setup(msgspec.Struct, frozen=True, array_like=True, tag="setup"):
     keeping: Keeping
     version: str
     """Of the server. Only an archivist of the same version may write what that one reads."""
-
-
-class Batches(msgspec.Struct, frozen=True, array_like=True, tag="batches"):
-    """Some batches, as the journal has them: first number, last number, bytes. The first begin a step."""
-
-    rows: list[tuple[int, int, bytes]]
-
-
-class Commit(msgspec.Struct, frozen=True, array_like=True, tag="commit"):
-    """The end of the step. Without a head there was nothing new, and history is only pruned."""
-
-    upto: int
-    head: bytes | None
-    wall_ms: int
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
@@ -118,7 +104,11 @@ def serve(connection: socket.socket) -> None:
                 writer = Writer(store, setup.keeping)
                 connection.sendall(framed(writer.position))
                 while (order := _read_order(orders)) is not None:
-                    _do(order, writer, connection)
+                    if isinstance(order, Setup):
+                        raise JournalError("archive: the archivist was set up twice")
+                    writer.do(order)
+                    if isinstance(order, Commit):
+                        connection.sendall(framed(writer.position))
             except DiskFullError:
                 give_back(store)
                 raise
@@ -135,25 +125,6 @@ def serve(connection: socket.socket) -> None:
             _tell(connection, "archive: " + str(error).removeprefix("archive: "))
         except Exception as error:  # noqa: BLE001 - Whatever it is, the server says it.
             _tell(connection, f"archive: the archivist failed: {type(error).__name__}: {error}")
-
-
-def _do(order: Order, writer: Writer, connection: socket.socket) -> None:
-    match order:
-        case Batches(rows):
-            if rows[0][0] == writer.position.upto + 1:
-                writer.begin()
-            for first, last, body in rows:
-                writer.enter(first, last, body)
-        case Changes():
-            writer.change(order)
-        case Commit(upto, head, wall_ms):
-            if head is None:
-                writer.prune(wall_ms)
-            else:
-                writer.commit(upto, head, wall_ms)
-            connection.sendall(framed(writer.position))
-        case _:
-            raise JournalError("archive: the archivist was set up twice")
 
 
 def _tell(connection: socket.socket, text: str) -> None:

@@ -481,6 +481,20 @@ FILL_ROWS = 50_000
 """How many rows one transaction of a fill writes: only the last one makes the archive count."""
 
 
+class Batches(msgspec.Struct, frozen=True, array_like=True, tag="batches"):
+    """Some batches, as the journal has them: first number, last number, bytes. The first begin a step."""
+
+    rows: list[tuple[int, int, bytes]]
+
+
+class Commit(msgspec.Struct, frozen=True, array_like=True, tag="commit"):
+    """The end of the step. Without a head there was nothing new, and history is only pruned."""
+
+    upto: int
+    head: bytes | None
+    wall_ms: int
+
+
 class Writer:
     def __init__(self, store: Store, keeping: Keeping) -> None:
         self._store = store
@@ -490,7 +504,32 @@ class Writer:
         self._is_filling = False
         self._filled = 0
 
-    def begin(self) -> None:
+    def do(self, order: Batches | Changes | Commit) -> None:
+        """Write the next part of a step."""
+        match order:
+            case Batches(rows):
+                if rows[0][0] == self.position.upto + 1:
+                    self._begin()
+                with self._store.changing(_STEP):
+                    for first, last, body in rows:
+                        if first != self._upto + 1:
+                            text = f"archive: record {first} was given where {self._upto + 1} should be"
+                            raise JournalUnavailableError(text)
+                        self._entries.enter(body)
+                        self._upto = last
+            case Changes():
+                with self._store.changing(_STEP):
+                    self._values.change(order)
+                    failpoint("archive_mid")
+            case Commit():
+                if order.head is None:
+                    self._begin()
+                self._commit(order)
+
+    def abort(self) -> None:
+        self._store.roll_back()
+
+    def _begin(self) -> None:
         self._store.begin(_STEP)
         with self._store.changing(_STEP):
             self._shares = Shares(self._store)
@@ -499,41 +538,17 @@ class Writer:
             self._upto = self.position.upto
             failpoint("archive_begin")
 
-    def enter(self, first: int, last: int, body: bytes) -> None:
-        """Enter a batch, which must follow the one before."""
+    def _commit(self, order: Commit) -> None:
         with self._store.changing(_STEP):
-            if first != self._upto + 1:
-                raise JournalUnavailableError(f"archive: record {first} was given where {self._upto + 1} should be")
-            self._entries.enter(body)
-            self._upto = last
-
-    def change(self, changes: Changes) -> None:
-        with self._store.changing(_STEP):
-            self._values.change(changes)
-            failpoint("archive_mid")
-
-    def commit(self, upto: int, head: bytes, wall_ms: int) -> None:
-        """Prune the history, and make the step count."""
-        with self._store.changing(_STEP):
-            if upto != self._upto:
-                raise JournalUnavailableError(f"archive: the batches end with record {self._upto}, and not with {upto}")
-            self._values.set_head(head)
-        self._commit(upto, wall_ms)
-
-    def prune(self, wall_ms: int) -> None:
-        """Prune the history: there is nothing new."""
-        self.begin()
-        self._commit(self.position.upto, wall_ms)
-
-    def abort(self) -> None:
-        self._store.roll_back()
-
-    def _commit(self, upto: int, wall_ms: int) -> None:
-        with self._store.changing(_STEP):
+            if order.upto != self._upto:
+                text = f"archive: the batches end with record {self._upto}, and not with {order.upto}"
+                raise JournalUnavailableError(text)
+            if order.head is not None:
+                self._values.set_head(order.head)
             self._entries.write()
             pruning = Pruning(self._store, self._shares, self._keeping)
-            pruning.prune(wall_ms)
-            self._write_totals(upto, max(self.position.pruned, pruning.newest))
+            pruning.prune(order.wall_ms)
+            self._write_totals(order.upto, max(self.position.pruned, pruning.newest))
             failpoint("archive_before_commit")
         self._end()
 
@@ -554,7 +569,7 @@ class Writer:
     def fill(self, part: Values | History) -> None:
         """Write a part of the content of an empty archive. It counts for nothing before `end_fill`."""
         if not self._is_filling:
-            self.begin()
+            self._begin()
             self._is_filling = True
         with self._store.changing(_STEP):
             if isinstance(part, Values):
