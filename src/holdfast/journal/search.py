@@ -121,7 +121,7 @@ class TailHolds:
         """Yield the names that are held by these records and asked for, as sorted lists."""
         held = iter([name for name, said in self.latest.items() if said is not None])
         while some := list(islice(held, NAMES_AT_ONCE)):
-            yield sorted(name for name in some if is_wanted(query, name))
+            yield sorted(n for n in some if n.startswith(query.prefix) and (query.after is None or n > query.after))
 
 
 class Names:
@@ -132,7 +132,12 @@ class Names:
 
     def between(self, after: str, last: str | None) -> Iterator[str]:
         """Yield the names after one, up to another or to the end."""
-        return heapq.merge(*(_part(run, after, last) for run in self._runs))
+        return heapq.merge(
+            *(
+                islice(run, bisect_right(run, after), None if last is None else bisect_right(run, last))
+                for run in self._runs
+            )
+        )
 
 
 class PageOfHeld:
@@ -193,12 +198,3 @@ def all_held(names: Iterable[str], holds: Iterable[Hold], tail: TailHolds) -> It
     older = (hold for hold in holds if hold[0] not in tail.latest)
     newer = ((name, *said) for name in names if (said := tail.latest[name]) is not None)
     return heapq.merge(older, newer, key=itemgetter(0))
-
-
-def is_wanted(query: HeldQuery, name: str) -> bool:
-    """Tell whether a name is asked for."""
-    return name.startswith(query.prefix) and (query.after is None or name > query.after)
-
-
-def _part(run: list[str], after: str, last: str | None) -> Iterator[str]:
-    return islice(run, bisect_right(run, after), len(run) if last is None else bisect_right(run, last))

@@ -624,16 +624,13 @@ def check_archive(store: Store, path: Path, position: Position) -> None:
     if position.identity != store.meta("identity"):
         raise JournalLostError(f"{path} is the archive of another journal than {store.path.name}", PUT_BACK)
     archived = store.meta("archived")
+    back = "has gone back in time: it ends with record"
     if position.upto < archived:
-        problem = (
-            f"{path} has gone back in time: it ends with record {position.upto}, and {store.path.name} has dropped"
-        )
-        raise JournalLostError(f"{problem} all up to record {archived}", PUT_BACK)
+        problem = f"{path} {back} {position.upto}, and {store.path.name} has dropped all up to record {archived}"
+        raise JournalLostError(problem, PUT_BACK)
     last = last_seq_of(store)
     if position.upto > last:
-        problem = (
-            f"{store.path} has gone back in time: it ends with record {last}, and {path.name} with {position.upto}"
-        )
+        problem = f"{store.path} {back} {last}, and {path.name} with {position.upto}"
         raise JournalLostError(problem, f"Put the newest {FILE} back, with its -wal, or restore a backup")
 
 

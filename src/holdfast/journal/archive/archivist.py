@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator
     from pathlib import Path
 
-    from holdfast.journal.archive.child import Answer, Order
+    from holdfast.journal.archive.child import Order
     from holdfast.journal.archive.file import Connect, Lock
     from holdfast.journal.base import Changes, Keeping, Watch
     from holdfast.journal.store import Store
@@ -228,7 +228,7 @@ class Child(Archivist):
             if self._process is None:
                 await self._start()
             await self._write(step, feed)
-            self._hear(await self._receive())
+            await self._hear()
         except (OSError, _GoneError) as error:
             await self._bury(step, error)
         except BaseException:
@@ -251,16 +251,17 @@ class Child(Archivist):
         place = self._place
         place.lock.note(self._process.pid)
         await self._send(Setup(str(place.path), place.identity, place.keeping, __version__))
-        self._hear(await self._receive())
+        await self._hear()
 
-    def _hear(self, answer: Answer) -> None:
-        match answer:
-            case Failed(text):
-                raise _GoneError(text)
-            case Position(identity) if identity == self._place.identity:
-                self.position = answer
-            case _:
-                raise _GoneError(f"archive: {self._place.path} is that of another journal")
+    async def _hear(self) -> None:
+        async with self._patience():
+            (length,) = LENGTH.unpack(await self._bytes(LENGTH.size))
+            answer = answer_of(await self._bytes(length))
+        if isinstance(answer, Failed):
+            raise _GoneError(answer.text)
+        if answer.identity != self._place.identity:
+            raise _GoneError(f"archive: {self._place.path} is that of another journal")
+        self.position = answer
 
     async def _send(self, order: Order) -> None:
         if self._socket is None:
@@ -269,11 +270,6 @@ class Child(Archivist):
             await asyncio.get_running_loop().sock_sendall(self._socket, framed(order))
         # What the socket takes immediately is sent without a turn of the loop, and a quick child makes room constantly.
         await asyncio.sleep(0)
-
-    async def _receive(self) -> Answer:
-        async with self._patience():
-            (length,) = LENGTH.unpack(await self._bytes(LENGTH.size))
-            return answer_of(await self._bytes(length))
 
     @contextlib.asynccontextmanager
     async def _patience(self) -> AsyncIterator[None]:
@@ -285,23 +281,23 @@ class Child(Archivist):
             raise _GoneError(text) from None
 
     async def _bytes(self, count: int) -> bytes:
-        loop, parts = asyncio.get_running_loop(), bytearray()
-        while len(parts) < count and self._socket is not None:
-            part = await loop.sock_recv(self._socket, count - len(parts))
+        loop, parts = asyncio.get_running_loop(), b""
+        while len(parts) < count:
+            part = b"" if self._socket is None else await loop.sock_recv(self._socket, count - len(parts))
             if not part:
-                break
+                raise _GoneError
             parts += part
-        if len(parts) < count:
-            raise _GoneError
-        return bytes(parts)
+        return parts
 
     async def _bury(self, step: Step, error: Exception) -> None:
         """Wait for the end of a child that broke off. Raises unless the step was committed nevertheless."""
         why = str(error)
         if isinstance(error, OSError):
             # It ended while we wrote to it. Its last answer is still to be read.
-            with contextlib.suppress(OSError, _GoneError):
-                why = getattr(await self._receive(), "text", why)
+            try:
+                await self._hear()
+            except (OSError, _GoneError) as said:
+                why = str(said) or why
         process = self._process
         self._kill()
         await self.settle()
