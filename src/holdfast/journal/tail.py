@@ -403,23 +403,19 @@ class Room:
 
     def words(self) -> str:
         """Return "ok", or since when the archive cannot be written and what follows from that."""
-        waiting, most = _mib(self.size_bytes), _mib(self.bytes_max)
         if self.failing is None and self.is_open_to_all:
             return "ok"
         why = "the archive has fallen behind"
         if self.failing is not None:
             since = datetime.fromtimestamp(self.failing[0] / 1000, UTC).isoformat(timespec="seconds")
             why = f"nothing could be archived since {since}: {self.failing[1]}"
+        text, most = f"{why}. The journal has {_mib(self.size_bytes)} to archive", _mib(self.bytes_max)
         if not self.is_open:
-            return (
-                f"{why}. The journal has {waiting} to archive, more than tail_mib_max ({most}): new claims are refused"
-            )
-        if self._refused:
-            return (
-                f"{why}. The journal has {waiting} to archive. Whoever has more than half of tail_mib_max ({most}) "
-                f"of it is refused new claims: {len(self._refused)} (the log says who)"
-            )
-        return f"{why}. The journal has {waiting} to archive; beyond {most} (tail_mib_max) new claims would be refused"
+            return f"{text}, more than tail_mib_max ({most}): new claims are refused"
+        if not self._refused:
+            return f"{text}; beyond {most} (tail_mib_max) new claims would be refused"
+        more = f"Whoever has more than half of tail_mib_max ({most}) of it is refused new claims"
+        return f"{text}. {more}: {len(self._refused)} (the log says who)"
 
 
 def _mib(size_bytes: int) -> str:

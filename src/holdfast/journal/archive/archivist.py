@@ -29,7 +29,6 @@ from holdfast.journal.archive.file import (
     Position,
     Reader,
     give_back,
-    one_instant,
     open_for_reading,
     open_for_writing,
 )
@@ -110,7 +109,10 @@ class Archivist(ABC):
     @contextlib.contextmanager
     def another_reader(self) -> Iterator[Reader]:
         """Give a reader that sees one instant, for as long as it is open. It may be used in another thread."""
-        with one_instant(self._open_for_reading()) as reader:
+        with contextlib.closing(self._open_for_reading()) as store:
+            store.db.execute("BEGIN").fetchall()
+            reader = Reader(store)
+            reader.position()
             yield reader
 
     async def settle(self) -> None:  # noqa: B027 - only a child can have something on its way

@@ -320,26 +320,6 @@ class StateRows:
         return next((name for name, each in self._numbers.items() if each == number), "")
 
 
-def read_values(store: Store) -> Iterator[Values]:
-    """Yield all values, some of a table at a time, the head first. Raises unless they are those written."""
-    count = total = 0
-    for number, table in store.some("read_tables"):
-        place, behind = places_of(number)
-        while rows := store.some("read_state_after", (place, behind, READ_ROWS)):
-            place = rows[-1][0]
-            try:
-                checksums = [crc32(value, crc32(key, number)) for _, key, value, _ in rows]
-            except TypeError:
-                checksums = []
-            if checksums != [row[3] for row in rows]:
-                raise store.damaged(f"a value of the table {table} is not the one that was written")
-            count += len(rows)
-            total += sum(checksums)
-            yield Values(table, [(key, value) for _, key, value, _ in rows])
-    if (count, total) != (store.meta("state_rows"), store.meta("state_sum")):
-        raise store.damaged("the values are not those that were written")
-
-
 class Reader:
     """Reads an archive, on any connection."""
 
@@ -350,7 +330,23 @@ class Reader:
         return position_of(self.store)
 
     def values(self) -> Iterator[Values]:
-        return read_values(self.store)
+        """Yield the state, some values of a table at a time, the head first. Raises unless all are those written."""
+        count = total = 0
+        for number, table in self.store.some("read_tables"):
+            place, behind = places_of(number)
+            while rows := self.store.some("read_state_after", (place, behind, READ_ROWS)):
+                place = rows[-1][0]
+                try:
+                    checksums = [crc32(value, crc32(key, number)) for _, key, value, _ in rows]
+                except TypeError:
+                    checksums = []
+                if checksums != [row[3] for row in rows]:
+                    raise self.store.damaged(f"a value of the table {table} is not the one that was written")
+                count += len(rows)
+                total += sum(checksums)
+                yield Values(table, [(key, value) for _, key, value, _ in rows])
+        if (count, total) != (self.store.meta("state_rows"), self.store.meta("state_sum")):
+            raise self.store.damaged("the values are not those that were written")
 
     def newest_first(self, name: str | None, upto: int, before: int, limit: int) -> Iterator[tuple[int, int, bytes]]:
         """Yield number, wall time and bytes of records up to a number and before another: all, or those of a name."""
@@ -401,18 +397,6 @@ class Reader:
         problem = f"the grant of record {seq} is missing" if found is None else grants.take(seq, found[0])
         if problem is not None:
             raise self.store.damaged(problem)
-
-
-@contextlib.contextmanager
-def one_instant(store: Store) -> Iterator[Reader]:
-    """Give a reader that sees one instant, and close the store after the block."""
-    try:
-        store.db.execute("BEGIN").fetchall()
-        reader = Reader(store)
-        reader.position()
-        yield reader
-    finally:
-        store.close()
 
 
 def _behind(prefix: str) -> str | bytes:

@@ -300,7 +300,8 @@ def put_right(store: Store, entries: Entries, pruned: int) -> None:
     after = ""
     while rows := store.some("read_some_living", (after, SOME)):
         for name, seq in rows:
-            lease = None if number is None else _lease_of(store, number, name)
+            found = None if number is None else store.one("read_value", (number, name.encode()))
+            lease = None if found is None else _slot_of(found[0]).lease
             if lease is None or lease.lease_id != _granted(store, name, seq).lease_id:
                 entries.let_go(name, seq, max(pruned, seq + 1))
         after = rows[-1][0]
@@ -318,11 +319,6 @@ def put_right(store: Store, entries: Entries, pruned: int) -> None:
                 record = Record(made_up, 0, lease.granted_wall_ms, Granted(name, lease))
                 entries.hold(name, made_up, encode_batch([record]))
                 made_up -= 1
-
-
-def _lease_of(store: Store, number: int, name: str) -> Lease | None:
-    found = store.one("read_value", (number, name.encode()))
-    return None if found is None else _slot_of(found[0]).lease
 
 
 def _granted(store: Store, name: str, seq: int) -> Lease:
