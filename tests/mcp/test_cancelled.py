@@ -30,7 +30,7 @@ from tests.support.server import ServerProcess
 
 ANSWER_SECONDS_MAX = 30
 PIPE_BYTES = 4_096
-"""The least that a pipe takes: less than one answer of `tools/list`."""
+"""The smallest size of a pipe: less than two answers of `tools/list`."""
 HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
 
 
@@ -214,7 +214,7 @@ def test_host_that_does_not_read_keeps_nothing(home: Home, operator: Api, name: 
         assert pipe.process.stdin is not None
         pipe.process.stdin.write(flood)
         pipe.process.stdin.flush()
-        wait_until(lambda: _unread(pipe) == PIPE_BYTES)
+        wait_until(lambda: _unread(pipe) > PIPE_BYTES // 2)
         if how == "signal":
             pipe.process.send_signal(signal.SIGTERM)
         else:

@@ -10,39 +10,25 @@ from pathlib import Path
 import click
 
 from holdfast import __version__
-from holdfast.cli.agents.guard import guard
-from holdfast.cli.agents.mcp import mcp
-from holdfast.cli.agents.session import session
-from holdfast.cli.agents.skill import skill
-from holdfast.cli.operators.backup import backup
-from holdfast.cli.operators.doctor import doctor
-from holdfast.cli.operators.nodes import nodes
-from holdfast.cli.operators.restore import restore
-from holdfast.cli.operators.revoke import check, reopen, revoke
-from holdfast.cli.operators.serve import serve
-from holdfast.cli.operators.token import token
-from holdfast.cli.operators.watch import history, watch
-from holdfast.cli.operators.why import why
-from holdfast.cli.shared import output
-from holdfast.cli.shared.completion import VARIABLE, completion, register
+from holdfast.cli.agents import guard, mcp, session, skill
+from holdfast.cli.operators import backup, doctor, nodes, restore, revoke, serve, token, watch, why
+from holdfast.cli.shared import completion, output
 from holdfast.cli.shared.options import JSON, takes_text
 from holdfast.cli.shared.refusals import as_object, exit_code, sentence
-from holdfast.cli.stores.move import move
-from holdfast.cli.stores.store import store
-from holdfast.cli.workers.claim import claim
-from holdfast.cli.workers.heartbeat import heartbeat, note
-from holdfast.cli.workers.owner import jobs, owner
-from holdfast.cli.workers.release import release, transfer
-from holdfast.cli.workers.run import run as run_command
+from holdfast.cli.stores import move, store
+from holdfast.cli.workers import claim, heartbeat, owner, release
+from holdfast.cli.workers import run as run_command
 from holdfast.errors import HoldfastError
 from holdfast.extras import how_to_install
 
+_OWN = (run_command.run, claim.claim, heartbeat.heartbeat, heartbeat.note, release.release, release.transfer)
+_OPERATE = (serve.serve, doctor.doctor, nodes.nodes, backup.backup, restore.restore, store.store, move.move)
 SECTIONS: dict[str, tuple[click.Command, ...]] = {
-    "Own a job": (run_command, claim, heartbeat, note, release, transfer, session),
-    "Look around": (owner, jobs, why, history, watch, check),
-    "Operate": (serve, doctor, nodes, backup, restore, store, move, token, revoke, reopen),
-    "Agents": (mcp, skill, guard),
-    "Shell": (completion,),
+    "Own a job": (*_OWN, session.session),
+    "Look around": (owner.owner, owner.jobs, why.why, watch.history, watch.watch, revoke.check),
+    "Operate": (*_OPERATE, token.token, revoke.revoke, revoke.reopen),
+    "Agents": (mcp.mcp, skill.skill, guard.guard),
+    "Shell": (completion.completion,),
 }
 """Every command, in the order of the help."""
 
@@ -88,8 +74,8 @@ takes_text(cli)
 
 def main() -> None:
     _fill_standard_files()
-    if VARIABLE in os.environ:  # The shell asks what could follow; click answers and ends.
-        register()
+    if completion.VARIABLE in os.environ:  # The shell asks what could follow; click answers and ends.
+        completion.register()
         cli.main(prog_name="holdfast")
     sys.exit(run(sys.argv[1:]))
 

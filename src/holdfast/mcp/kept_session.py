@@ -100,26 +100,16 @@ class _Wait:
     def __init__(self) -> None:
         self.task: asyncio.Task[AsyncClaim]
         self.place: Place | None = None
-        self._calls = 0
-        self._give_up_timer: asyncio.TimerHandle | None = None
+        self.calls = 0
+        self.timer: asyncio.TimerHandle | None = None
+        """Gives up."""
 
     def set_place(self, place: Place) -> None:
         self.place = place
 
-    def enter(self) -> None:
-        self._calls += 1
-        self.stop_timer()
-
-    def leave(self, give_up: Callable[[], None]) -> None:
-        """Give up, unless another call waits or comes back in time."""
-        self._calls -= 1
-        self.stop_timer()
-        if not self._calls:
-            self._give_up_timer = asyncio.get_running_loop().call_later(PLACE_SECONDS, give_up)
-
     def stop_timer(self) -> None:
-        if self._give_up_timer is not None:
-            self._give_up_timer.cancel()
+        if self.timer is not None:
+            self.timer.cancel()
 
     @property
     def has_claim(self) -> bool:
@@ -140,11 +130,14 @@ class Waits:
         Raises what the wait raised, and `RefusedError` if there are too many waits.
         """
         wait = self._waits.get(job) or self._begin(job)
-        wait.enter()
+        wait.calls += 1
+        wait.stop_timer()
         try:
             await asyncio.wait({wait.task}, timeout=seconds)
         finally:
-            wait.leave(lambda: self._give_up(job, wait))
+            wait.calls -= 1
+            if not wait.calls:
+                wait.timer = asyncio.get_running_loop().call_later(PLACE_SECONDS, self._give_up, job, wait)
         # The result of a cancelled task would cancel its reader, and with it the whole server.
         if not wait.task.done() or wait.task.cancelled():
             return wait.place

@@ -297,21 +297,17 @@ class _Output:
         written: asyncio.Future[None] = loop.create_future()
 
         def write() -> None:
-            error = _write(self._descriptor, data)
+            rest, error = data, None
+            try:
+                while rest:
+                    rest = rest[os.write(self._descriptor, rest) :]
+            except OSError as raised:
+                error = raised
             with contextlib.suppress(RuntimeError):  # The loop has ended.
                 loop.call_soon_threadsafe(_resolve, written, error)
 
         threading.Thread(target=write, name="standard output", daemon=True).start()
         await written
-
-
-def _write(descriptor: int, data: bytes) -> OSError | None:
-    try:
-        while data:
-            data = data[os.write(descriptor, data) :]
-    except OSError as error:
-        return error
-    return None
 
 
 def _resolve(written: asyncio.Future[None], error: OSError | None) -> None:

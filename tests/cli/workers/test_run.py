@@ -536,7 +536,7 @@ def test_nobody_there(
 ) -> None:
     """Without a server nothing is run, and the exit code says unreachable."""
     # In this process, because a process of its own would wait for the server as long as it really does.
-    monkeypatch.setattr("holdfast.cli.workers.run.RETRY_SECONDS", 0.2)
+    monkeypatch.setattr("holdfast.cli.shared.with_command.RETRY_SECONDS", 0.2)
     for name, value in environment(server, tmp_path).items():
         monkeypatch.setenv(name, value)
     assert main.run(["run", "--url", "http://127.0.0.1:9", "job", "--", "echo", "no"]) == 69

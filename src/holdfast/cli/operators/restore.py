@@ -124,4 +124,4 @@ def _tell(file: Path, contents: Contents, start: Start, directory: Path) -> None
     )
     output.hint("that with their next request. Now start the server. Readers of /events are told to look anew.")
     if file.stat().st_mode & FOR_OTHERS:
-        output.hint(output.plain(f"Other users may read {file}, and it holds the server's key: chmod 600 '{file}'"))
+        output.hint(f"Other users may read {file}, and it holds the server's key: chmod 600 '{file}'")

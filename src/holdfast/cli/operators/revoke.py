@@ -35,7 +35,7 @@ def revoke(*, job: str, reason: str) -> None:
             f" renewal, within {times.span(owner.expires_in)} if it keeps to its lease. The job can be claimed from now"
             " on."
         )
-        output.hint(output.plain(text))
+        output.hint(text)
 
 
 @click.command(short_help="Let a finished job be claimed again.")

@@ -40,7 +40,7 @@ ROTATE_EXAMPLES = """\
 @click.argument("name")
 @click.option("--scope", "scopes", type=click.Choice(SCOPES), multiple=True, help="What it may do. Can be repeated.")
 @click.option("--prefix", metavar="PREFIX", help="Confine it to names that start with PREFIX.")
-@click.option("--expires", metavar="TIME", type=Duration(), help="Let it end after 90s, 15m, 12h, 30d or 2w.")
+@click.option("--expires", type=Duration(), help="Let it end after 90s, 15m, 12h, 30d or 2w.")
 @as_json
 @asks_server
 def create(*, name: str, scopes: tuple[str, ...], prefix: str | None, expires: int | None) -> None:
@@ -73,10 +73,8 @@ def _show(made: Any) -> None:  # noqa: ANN401 - a reply of the server
     names = f"names that start with {made.prefix}" if made.prefix else "all names"
     until = f", until {_clock(made.expires_at)}" if made.expires_at else " and never expires"
     output.hint(
-        output.plain(
-            f"{made.name} may {'+'.join(made.scopes)} {names}{until}. This is the only time the access token is shown:"
-            " keep it in a file of mode 600 and name that file in HOLDFAST_TOKEN_FILE."
-        )
+        f"{made.name} may {'+'.join(made.scopes)} {names}{until}. This is the only time the access token is shown:"
+        " keep it in a file of mode 600 and name that file in HOLDFAST_TOKEN_FILE."
     )
 
 
@@ -142,7 +140,6 @@ def revoke(*, name: str, keep_sessions: bool) -> None:
 @keeps_sessions
 @click.option(
     "--expires",
-    metavar="TIME",
     type=_OwnExpiry(),
     help="Let the new one end after 90s, 15m, 12h, 30d or 2w, or never. Else it lives as long as the old one was to.",
 )

@@ -7,17 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.shared import completion, output, times
-from holdfast.cli.shared.options import (
-    PastMoment,
-    as_json,
-    asks_server,
-    client,
-    labels,
-    labels_of,
-    names_job,
-    wants_json,
-)
+from holdfast.cli.shared import completion, options, output, times
 
 if TYPE_CHECKING:
     from holdfast import Happened
@@ -36,9 +26,9 @@ COLOURS = {
 @click.command(short_help="Follow everything that happens.")
 @click.argument("prefix", required=False, shell_complete=completion.claimed_jobs)
 @click.option("--after", metavar="N", type=click.IntRange(0), help="Begin after event N instead of now.")
-@labels("Only what has this label; of several, all of them.")
-@as_json
-@asks_server
+@options.labels("Only what has this label; of several, all of them.")
+@options.as_json
+@options.asks_server
 def watch(*, prefix: str | None, after: int | None, labels: tuple[str, ...]) -> None:
     """Print what happens to all jobs, or to those that begin with PREFIX, one line each, until Ctrl-C.
 
@@ -47,31 +37,29 @@ def watch(*, prefix: str | None, after: int | None, labels: tuple[str, ...]) -> 
     """
     if prefix is not None and any(char.isspace() for char in prefix):
         raise click.UsageError(f"no job has a blank in its name, so nothing begins with {prefix!r:.200}")
-    with client() as server:
-        for event in server.events(prefix, labels=labels_of(labels), after=after, on_away=_say_away):
-            if wants_json():
+    with options.client() as server:
+        for event in server.events(prefix, labels=options.labels_of(labels), after=after, on_away=_say_away):
+            if options.wants_json():
                 output.say_json_line(event)
             else:
                 _say(event)
 
 
 @click.command(short_help="Say what happened to a job.")
-@names_job
+@options.names_job
 @click.option("--limit", metavar="N", type=click.IntRange(1), default=LIMIT, help="At most so many [100].")
 @click.option("--owner", metavar="NAME", help="Only what concerns NAME.")
-@click.option(
-    "--since", metavar="WHEN", type=PastMoment(), help="Not before: 02:14, 2026-11-15T02:14:00Z, or 2h (ago)."
-)
-@click.option("--until", metavar="WHEN", type=PastMoment(), help="Not after.")
-@as_json
-@asks_server
+@click.option("--since", type=options.PastMoment(), help="Not before: 02:14, 2026-11-15T02:14:00Z, or 2h (ago).")
+@click.option("--until", type=options.PastMoment(), help="Not after.")
+@options.as_json
+@options.asks_server
 def history(*, job: str, limit: int, owner: str | None, since: str | None, until: str | None) -> None:
     """Say what happened to JOB, newest first."""
-    with client() as server:
+    with options.client() as server:
         # One more than is shown tells whether there is more.
         known = server.history(job, limit=limit + 1, owner=owner, since=since, until=until)
     found = known[:limit]
-    if wants_json():
+    if options.wants_json():
         output.say_json({"history": found})
     elif found:
         now = times.now()
@@ -79,8 +67,8 @@ def history(*, job: str, limit: int, owner: str | None, since: str | None, until
         output.say_table(heads, [_row(each, now) for each in found], folded=("OWNER", "BY", "REASON"))
     else:
         like_this = " that is like this" if owner or since or until else ""
-        output.hint(output.plain(f"nothing is known of {job}{like_this}, or it is no longer kept"))
-    if len(known) > limit and not wants_json():
+        output.hint(f"nothing is known of {job}{like_this}, or it is no longer kept")
+    if len(known) > limit and not options.wants_json():
         output.hint(f"there is more: these are the newest {limit}; see more of them with --limit")
 
 

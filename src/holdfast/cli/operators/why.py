@@ -35,8 +35,10 @@ def why(*, job: str) -> None:
         _say_link(link, depth, now)
     if told["circle"]:
         _say_circle(chain)
-    else:
-        _say_end(chain, is_cut=bool(chain[-1]["waits_for"]))
+    elif chain[-1]["waits_for"]:
+        output.say("the chain goes on, but no more of it is shown")
+    elif chain[-1]["status"] == "held" and len(chain) > 1:
+        output.say(output.plain(f"everybody waits for {_who(chain[-1])}, who waits for nobody"))
     _say_line(job, told["waiting"], now)
 
 
@@ -64,14 +66,6 @@ def _who(told: dict[str, Any]) -> str:
     return told["owner"] or told.get("shown_as") or "(no owner given)"
 
 
-def _say_end(chain: list[dict[str, Any]], *, is_cut: bool) -> None:
-    last = chain[-1]
-    if is_cut:
-        output.say("the chain goes on, but no more of it is shown")
-    elif last["status"] == "held" and len(chain) > 1:
-        output.say(output.plain(f"everybody waits for {_who(last)}, who waits for nobody"))
-
-
 def _say_circle(chain: list[dict[str, Any]]) -> None:
     # The last link closes it: its owner was in the chain before.
     first = next(place for place, link in enumerate(chain) if _same_holder(link, chain[-1]))
@@ -80,7 +74,7 @@ def _say_circle(chain: list[dict[str, Any]]) -> None:
         names.append(names[0])
     text = click.style("CIRCLE", fg="red", bold=True)
     output.say(f"{text}: {output.plain(' -> '.join(names))}: nobody in it can go on by itself")
-    output.hint(output.plain(f"an operator can break it: holdfast revoke {quoted(chain[-1]['name'])} --reason '...'"))
+    output.hint(f"an operator can break it: holdfast revoke {quoted(chain[-1]['name'])} --reason '...'")
 
 
 def _same_holder(one: dict[str, Any], other: dict[str, Any]) -> bool:

@@ -202,6 +202,12 @@ def names_job(command: F) -> F:
     return click.argument("job", type=Job(), shell_complete=completion.claimed_jobs)(command)
 
 
+def names_jobs(command: F) -> F:
+    """Add the arguments JOB..., completed with the names of claimed jobs."""
+    names = completion.claimed_jobs
+    return click.argument("jobs", nargs=-1, required=True, type=Job(), metavar="JOB...", shell_complete=names)(command)
+
+
 def names_own_job(command: F) -> F:
     """Add the argument JOB, completed with what was claimed from here, and the options that say by whom."""
     job = click.argument("job", type=Job(), shell_complete=completion.own_jobs)

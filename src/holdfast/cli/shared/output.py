@@ -42,7 +42,7 @@ def say(text: str, colour: str | None = None) -> None:
 
 def hint(text: str) -> None:
     """Write a line for people to standard error, so that a pipe has the result alone."""
-    click.echo(text, err=True)
+    click.echo(plain(text), err=True)
 
 
 def progress(text: str) -> None:

@@ -5,19 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from holdfast import errors
 from holdfast.cli.shared import output, times
-from holdfast.errors import (
-    Deadlock,
-    HoldfastError,
-    JobDone,
-    JobHeld,
-    LeaseLost,
-    NotAllowed,
-    NotInTime,
-    Refused,
-    SettingsError,
-    Unreachable,
-)
 
 OPTIONS = {
     "ttl_seconds": "--ttl",
@@ -33,85 +22,85 @@ SECRET_PREFIXES = ("holdc_", "holds_")
 """The secrets of claims and sessions."""
 
 
-def exit_code(error: HoldfastError) -> int:
+def exit_code(error: errors.HoldfastError) -> int:
     return _outcome(error)[1]
 
 
-def as_object(error: HoldfastError) -> dict[str, Any]:
+def as_object(error: errors.HoldfastError) -> dict[str, Any]:
     """Return an error for programs: its `status`, and everything that it knows."""
     status, code = _outcome(error)
     return {**_fields(error), "status": status, "text": str(error), "exit_code": code}
 
 
-def _outcome(error: HoldfastError) -> tuple[str, int]:
+def _outcome(error: errors.HoldfastError) -> tuple[str, int]:
     """Return the status and the exit code of an error."""
     match error:
-        case SettingsError():
+        case errors.SettingsError():
             return "usage", output.USAGE
-        case NotInTime():
+        case errors.NotInTime():
             return "not_in_time", output.NOT_IN_TIME
-        case JobHeld():
+        case errors.JobHeld():
             return "held", output.HELD
-        case JobDone():
+        case errors.JobDone():
             return "done", output.DONE
-        case Deadlock():
+        case errors.Deadlock():
             return "deadlock", output.DEADLOCK
-        case LeaseLost() | Refused(code="session_expired"):
+        case errors.LeaseLost() | errors.Refused(code="session_expired"):
             return "lost", output.LOST
-        case Refused(code="outcome_unknown"):
+        case errors.Refused(code="outcome_unknown"):
             return "uncertain", output.LOST
-        case Refused(code=code) if code in LIMIT_CODES:
+        case errors.Refused(code=code) if code in LIMIT_CODES:
             return "refused", output.LIMIT
-        case NotAllowed():
+        case errors.NotAllowed():
             return "not_allowed", output.NOT_ALLOWED
-        case Unreachable():
+        case errors.Unreachable():
             return "unreachable", output.UNREACHABLE
-        case Refused(status=408 | 429 | 502 | 503 | 504):
+        case errors.Refused(status=408 | 429 | 502 | 503 | 504):
             return "refused", output.UNREACHABLE
-        case Refused(status=status):
+        case errors.Refused(status=status):
             return "refused", output.USAGE if status // 100 == 4 else output.UNEXPECTED  # noqa: PLR2004 - 4xx
         case _:
             return "error", output.UNEXPECTED
 
 
-def _fields(error: HoldfastError) -> dict[str, Any]:
+def _fields(error: errors.HoldfastError) -> dict[str, Any]:
     fields = {name: value for name, value in vars(error).items() if not name.startswith("_")}
     if others := fields.pop("others", ()):
         fields["others"] = [_fields(each) for each in others]
     return fields
 
 
-def sentence(error: HoldfastError) -> str:
+def sentence(error: errors.HoldfastError) -> str:
     """Return what went wrong and what to do next, in one line."""
     match error:
-        case JobHeld():
+        case errors.JobHeld():
             return f"{_held(error)}; {_what_now(error)}"
-        case JobDone():
+        case errors.JobDone():
             return f"{_done(error)}; to do it again, add --redo"
-        case Deadlock(cycle=[owner, job]):
+        case errors.Deadlock(cycle=[owner, job]):
             advice = _what_now_with_ones_own(job)
             return f"you hold {job} yourself, as {owner}, and would wait for ever; {advice}"
-        case Deadlock(cycle=[_, job, around]) if around == AROUND:
+        case errors.Deadlock(cycle=[_, job, around]) if around == AROUND:
             return f"{AROUND} holds {job} already, and waits for this one: leave out the inner `holdfast run`"
-        case Deadlock():
+        case errors.Deadlock():
             circle = " -> ".join([*error.cycle, *error.cycle[:1]])
             return (
                 f"waiting would never end: {circle or error}; release what you hold, then claim again (or all at once)"
             )
-        case LeaseLost(job_id=str(job)) if job:
+        case errors.LeaseLost(job_id=str(job)) if job:
             return f"{error}. Whose it is now: holdfast owner {quoted(job)}"
-        case Unreachable(hint=""):
+        case errors.Unreachable(hint=""):
             return f"{error}; is the server running? Start it with `holdfast serve`, or name another with HOLDFAST_URL"
-        case NotAllowed(code="authentication_required"):
+        case errors.NotAllowed(code="authentication_required"):
             return f"the server wants an access token, and there is none for it here.{_token_advice(error)}"
-        case NotAllowed(status=401 | 429):
+        case errors.NotAllowed(status=401 | 429):
             return f"{error}{_token_advice(error)}"
-        case Refused(code="not_leader"):
+        case errors.Refused(code="not_leader"):
             again = "try again in some seconds; if that does not help, `holdfast nodes` shows what each node says"
             return f"no node leads right now, and nothing was changed; {again}"
-        case Refused(error="Session not found" | "Session expired"):
+        case errors.Refused(error="Session not found" | "Session expired"):
             return f"{error} Begin one with `holdfast session start`, or leave it out: unset HOLDFAST_SESSION"
-        case Refused(request_id=str(request_id)):
+        case errors.Refused(request_id=str(request_id)):
             text = str(error)
             for field, option in OPTIONS.items():
                 text = text.replace(field, option)
@@ -120,7 +109,7 @@ def sentence(error: HoldfastError) -> str:
             return str(error)
 
 
-def _token_advice(error: NotAllowed) -> str:
+def _token_advice(error: errors.NotAllowed) -> str:
     """Say where to put another access token; nothing to the command of a run, which has a secret."""
     if error.token_file is not None:
         return " Put the access token there that is valid now."
@@ -136,27 +125,27 @@ def quoted(word: str) -> str:
     return shlex.quote(word)
 
 
-def _held(error: JobHeld) -> str:
+def _held(error: errors.JobHeld) -> str:
     if error.claimed_at is None:
-        is_said = not isinstance(error, NotInTime) or "not acquired" in str(error)
+        is_said = not isinstance(error, errors.NotInTime) or "not acquired" in str(error)
         return str(error) if is_said else f"not acquired in time: {error}"
     now = times.now()
     whose = f"{error.job_id} is held by {error.shown_as}"
     if error.same_owner:
         whose = f"you hold {error.job_id} yourself, as {error.shown_as},"
     text = f"{whose} since {times.since(error.claimed_at, now)}"
-    if isinstance(error, NotInTime):
+    if isinstance(error, errors.NotInTime):
         text = f"not acquired in time: {text}"
     if error.last_heartbeat_at is not None:
         text += f", last heartbeat {times.ago(error.last_heartbeat_at, now)}"
     return text + (f"; note: {error.note}" if error.note else "")
 
 
-def _what_now(error: JobHeld) -> str:
+def _what_now(error: errors.JobHeld) -> str:
     ask = f"ask `holdfast why {quoted(error.job_id)}`"
     if error.same_owner:
         return _what_now_with_ones_own(error.job_id)
-    if isinstance(error, NotInTime):
+    if isinstance(error, errors.NotInTime):
         return f"wait longer with -w, or {ask}"
     after = "" if error.retry_after is None else f" in {times.span(error.retry_after)}"
     return f"try again{after}, wait with -w, or {ask}"
@@ -169,7 +158,7 @@ def _what_now_with_ones_own(job: str) -> str:
     )
 
 
-def _done(error: JobDone) -> str:
+def _done(error: errors.JobDone) -> str:
     text = f"{error.job_id} is done: by {error.shown_as}"
     if error.completed_at is not None:
         now = times.now()

@@ -105,7 +105,7 @@ def words(place: Place) -> str:
     if (owner := place.owner) is not None:
         held = times.span((output.answered_at(owner) - owner.claimed_at).total_seconds())
         text += f", held by {owner.shown_as} for {held}"
-    return output.plain(text)
+    return text
 
 
 def ordinal(number: int) -> str:

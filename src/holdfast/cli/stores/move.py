@@ -106,5 +106,5 @@ def _tell(moved: Moved, directory: Path, to: str) -> None:
                 ("in line", str(moved.waiting)),
             ]
         )
-    output.hint(output.plain(f"No server starts on {directory} any more."))
-    output.hint(output.plain(f"Now start the nodes: holdfast serve --store '{to}'"))
+    output.hint(f"No server starts on {directory} any more.")
+    output.hint(f"Now start the nodes: holdfast serve --store '{to}'")

@@ -50,7 +50,7 @@ def init(*, store: str | None) -> int:
         output.say_json({"status": "made" if is_new else "there", "authority": authority, "store": place.shown})
     elif is_new:
         output.say(output.plain(f"{place.shown} is ready: authority {authority} in the schema {place.schema}"))
-        output.hint(output.plain(f"Now start the nodes: holdfast serve --store '{place.shown}'"))
+        output.hint(f"Now start the nodes: holdfast serve --store '{place.shown}'")
     else:
         output.say(output.plain(f"{place.shown} has an authority already: {authority}; nothing was changed"))
     return output.OK
@@ -80,7 +80,7 @@ def restored(*, store: str | None, yes: bool) -> int:
         output.say_json({"status": "restored", "store": place.shown, "epoch": epoch})
         return output.OK
     output.say(output.plain(f"{place.shown}: fencing tokens jump when the next leader (epoch {epoch}) begins"))
-    output.hint(output.plain(f"Now start the nodes: holdfast serve --store '{place.shown}'"))
+    output.hint(f"Now start the nodes: holdfast serve --store '{place.shown}'")
     return output.OK
 
 

@@ -7,21 +7,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from holdfast.cli.shared import completion, leases, output, times
-from holdfast.cli.shared.options import (
-    Duration,
-    Job,
-    as_json,
-    asks_server,
-    attaches,
-    client,
-    default_owner,
-    from_environment,
-    labels,
-    labels_of,
-    metadata_of,
-    wants_json,
-)
+from holdfast.cli.shared import leases, options, output, times
 from holdfast.cli.shared.refusals import quoted
 from holdfast.cli.shared.waiting import orderly_end, waiting
 from holdfast.errors import Refused
@@ -40,24 +26,20 @@ holdfast claim --any issue-1 issue-2 issue-3 -m model=small --json
 
 
 @click.command(epilog=EXAMPLES, short_help="Claim a job.")
-@click.argument("jobs", nargs=-1, required=True, type=Job(), metavar="JOB...", shell_complete=completion.claimed_jobs)
+@options.names_jobs
 @click.option("--any", "any_of", is_flag=True, help="Claim the first free one of several jobs, not all of them.")
-@click.option(
-    "--ttl", metavar="TIME", type=Duration(), help="How long it lives unrenewed [2m, or what the server allows]."
-)
-@click.option(
-    "-w", "--wait", metavar="TIME", type=Duration(least=0), help="Stand in line for so long; else fail at once."
-)
+@click.option("--ttl", type=options.Duration(), help="How long it lives unrenewed [2m, or what the server allows].")
+@click.option("-w", "--wait", type=options.Duration(least=0), help="Stand in line for so long; else fail at once.")
 @click.option("--owner", metavar="NAME", help="In whose name; else HOLDFAST_OWNER, else user@host:pid.")
-@attaches
-@labels("Mark it, to be found by. Can be repeated.")
+@options.attaches
+@options.labels("Mark it, to be found by. Can be repeated.")
 @click.option("--note", metavar="TEXT", help="Say what you are about to do.")
 @click.option("--resume", is_flag=True, help="Take back what you hold already under the same owner.")
 @click.option("--redo", is_flag=True, help="Claim it although it is done.")
 @click.option("--session", metavar="ID", help="End with this session; else HOLDFAST_SESSION, else none.")
 @click.option("--no-keep", is_flag=True, help="Print the lease id instead of keeping it for heartbeat and release.")
-@as_json
-@asks_server
+@options.as_json
+@options.asks_server
 def claim(
     *,
     jobs: tuple[str, ...],
@@ -81,32 +63,32 @@ def claim(
     """
     if resume and len(jobs) > 1:
         raise click.UsageError("--resume takes back one job; name one")
-    options: ClaimAnyOptions = {
+    terms: ClaimAnyOptions = {
         "ttl": ttl or TTL_SECONDS,
-        "owner": owner or default_owner(),
+        "owner": owner or options.default_owner(),
         "wait": wait,
-        "metadata": metadata_of(metadata, pairs),
-        "labels": labels_of(labels),
+        "metadata": options.metadata_of(metadata, pairs),
+        "labels": options.labels_of(labels),
         "redo": redo,
     }
-    session = session or from_environment("HOLDFAST_SESSION") or None
+    session = session or options.from_environment("HOLDFAST_SESSION") or None
 
     def ask() -> list[JobClaim]:
-        with waiting(wait) as options["on_wait"]:
+        with waiting(wait) as terms["on_wait"]:
             if any_of:
-                return [server.claim_any_job(jobs, session=session, **options)]
+                return [server.claim_any_job(jobs, session=session, **terms)]
             if len(jobs) > 1:
-                return server.claim_all_jobs(jobs, session=session, **options)
-            return [server.claim_job(jobs[0], session=session, resume=resume, **options)]
+                return server.claim_all_jobs(jobs, session=session, **terms)
+            return [server.claim_job(jobs[0], session=session, resume=resume, **terms)]
 
-    with orderly_end(), client() as server:
+    with orderly_end(), options.client() as server:
         try:
             try:
                 claims = ask()
             except Refused as error:
                 if ttl is not None or error.code != "invalid_ttl":
                     raise
-                options["ttl"] = None  # Our default is too long for this server.
+                terms["ttl"] = None  # Our default is too long for this server.
                 claims = ask()
         except KeyboardInterrupt:
             output.complain(f"interrupted; nothing was claimed and you are no longer in line for {', '.join(jobs)}")
@@ -153,7 +135,7 @@ def history_lines(claim: JobClaim) -> list[str]:
 
 
 def _say(claims: list[JobClaim], *, as_list: bool, shows_lease: bool) -> None:
-    if wants_json():
+    if options.wants_json():
         values = [msgspec.structs.asdict(each) for each in claims]
         output.say_json({"status": "acquired", **({"claims": values} if as_list else values[0])})
         return
@@ -166,4 +148,4 @@ def _say(claims: list[JobClaim], *, as_list: bool, shows_lease: bool) -> None:
             output.say(f"lease {output.plain(each.lease_id)}")
     if output.is_terminal() and not shows_lease:
         job = quoted(claims[0].job_id)
-        output.hint(output.plain(f"renew it with `holdfast heartbeat {job}`, end it with `holdfast release {job}`"))
+        output.hint(f"renew it with `holdfast heartbeat {job}`, end it with `holdfast release {job}`")

@@ -15,7 +15,7 @@ from holdfast.cli.shared.options import Duration, as_json, asks_server, client, 
 @click.command(short_help="Renew a claim.")
 @names_own_job
 @click.option("--note", metavar="TEXT", help="Say how far it is; the next owner reads it if you die.")
-@click.option("--ttl", metavar="TIME", type=Duration(), help="Let it live for so long from now on; else as before.")
+@click.option("--ttl", type=Duration(), help="Let it live for so long from now on; else as before.")
 @as_json
 @asks_server
 def heartbeat(*, job: str, note: str | None, ttl: int | None, lease: str | None, owner: str | None) -> None:

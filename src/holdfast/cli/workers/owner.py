@@ -7,17 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.shared import completion, output, times
-from holdfast.cli.shared.options import (
-    PastMoment,
-    as_json,
-    asks_server,
-    client,
-    labels,
-    labels_of,
-    names_job,
-    wants_json,
-)
+from holdfast.cli.shared import completion, options, output, times
 from holdfast.cli.shared.refusals import quoted
 
 if TYPE_CHECKING:
@@ -27,17 +17,17 @@ if TYPE_CHECKING:
 
 
 @click.command(short_help="Say who owns a job.")
-@names_job
-@as_json
-@asks_server
+@options.names_job
+@options.as_json
+@options.asks_server
 def owner(*, job: str) -> int:
     """Say who owns JOB, since when, and how alive that one looks.
 
     It ends with 0 when somebody owns it, with 1 when nobody does, and with 12 when it is done.
     """
-    with client() as server:
+    with options.client() as server:
         status = server.job(job)
-    if wants_json():
+    if options.wants_json():
         output.say_json(status)
     elif status.owner is not None:
         _say_held(status, status.owner)
@@ -52,27 +42,26 @@ def owner(*, job: str) -> int:
 @click.argument("prefix", required=False, shell_complete=completion.claimed_jobs)
 @click.option("--owner", metavar="NAME", help="Only what NAME owns.")
 @click.option("--session", metavar="ID", help="Only what is bound to this session.")
-@labels("Only what has this label; of several, all of them.")
+@options.labels("Only what has this label; of several, all of them.")
 @click.option(
     "--at",
-    metavar="WHEN",
-    type=PastMoment(),
+    type=options.PastMoment(),
     help="Who had what then, from the history: 02:14 (the last one past), 2026-11-15T02:14:00Z, or 2h (ago).",
 )
-@as_json
-@asks_server
+@options.as_json
+@options.asks_server
 def jobs(
     *, prefix: str | None, owner: str | None, session: str | None, labels: tuple[str, ...], at: str | None
 ) -> None:
     """List the claimed jobs, all or those that begin with PREFIX, in order of name: now, or at a moment."""
-    wanted: dict[str, Any] = {"owner": owner, "session": session, "labels": labels_of(labels)}
+    wanted: dict[str, Any] = {"owner": owner, "session": session, "labels": options.labels_of(labels)}
     kind = " like this" if prefix or owner or session or labels else ""
-    with client() as server:
+    with options.client() as server:
         if at is not None:
             _say_then(server.list_claimed_jobs_at(at, prefix, **wanted), kind)
             return
         found = server.list_claimed_jobs(prefix, **wanted)
-    if wants_json():
+    if options.wants_json():
         output.say_json({"jobs": found})
     elif found:
         heads = ["JOB", "OWNER", "AGE", "HEARTBEAT", "LEFT", "WAITING", "NOTE"]
@@ -90,7 +79,7 @@ def _say_jobs(heads: list[str], found: Sequence[JobOwner | JobThen], rows: list[
 
 
 def _say_then(then: JobsThen, kind: str) -> None:
-    if wants_json():
+    if options.wants_json():
         output.say_json(then)
         return
     now = times.now()
@@ -165,7 +154,7 @@ def _say_not_held(status: JobStatus) -> None:
         rows += _rows_of_any_status(status, now)
     output.say_fields(rows)
     if status.status == "done":
-        output.hint(output.plain(f"to do it again: holdfast claim {quoted(status.job_id)} --redo"))
+        output.hint(f"to do it again: holdfast claim {quoted(status.job_id)} --redo")
 
 
 def _rows_of_any_status(status: JobStatus, now: datetime) -> list[tuple[str, str]]:

@@ -5,18 +5,7 @@ from __future__ import annotations
 import click
 import msgspec
 
-from holdfast.cli.shared import leases, output
-from holdfast.cli.shared.options import (
-    REMEMBER_SECONDS_MAX,
-    Duration,
-    as_json,
-    asks_server,
-    client,
-    find_lease_id,
-    names_own_job,
-    report,
-    wants_json,
-)
+from holdfast.cli.shared import leases, options, output
 from holdfast.cli.workers import claim
 from holdfast.errors import LeaseLost, Refused
 
@@ -24,15 +13,15 @@ REMEMBER_SECONDS = 86_400
 
 
 @click.command(short_help="Release a claim.")
-@names_own_job
+@options.names_own_job
 @click.option("--done", is_flag=True, help="The work is finished: nobody shall do it again.")
 @click.option("--failed", is_flag=True, help="It did not end well: it counts as an attempt.")
 @click.option(
-    "--remember", metavar="TIME", type=Duration(REMEMBER_SECONDS_MAX, "30d"), help="With --done: for how long [1d]."
+    "--remember", type=options.Duration(options.REMEMBER_SECONDS_MAX, "30d"), help="With --done: for how long [1d]."
 )
 @click.option("--result", metavar="TEXT", help="With --done: what came of it.")
-@as_json
-@asks_server
+@options.as_json
+@options.asks_server
 def release(
     *,
     job: str,
@@ -52,8 +41,8 @@ def release(
     if not done and (remember is not None or result is not None):
         raise click.UsageError("--remember and --result belong to --done; add it")
     outcome = "done" if done else "failed" if failed else None
-    with client() as server:
-        lease_id = find_lease_id(server.url, job, lease, owner)
+    with options.client() as server:
+        lease_id = options.find_lease_id(server.url, job, lease, owner)
         try:
             server.release_job(
                 job, lease_id, outcome=outcome, result=result, remember=(remember or REMEMBER_SECONDS) if done else None
@@ -72,18 +61,16 @@ def release(
             ) from None
         _forget(server.url, job, lease_id)
     text = f"released {job}" + (f" as {outcome}" if outcome else "")
-    report({"status": "released", "job_id": job, "outcome": outcome}, text)
+    options.report({"status": "released", "job_id": job, "outcome": outcome}, text)
 
 
 @click.command(short_help="Hand a claim to another owner.")
-@names_own_job
+@options.names_own_job
 @click.option("--to", "to_owner", metavar="OWNER", required=True, help="Who has it from now on.")
-@click.option(
-    "--ttl", metavar="TIME", type=Duration(), help="Let it live for so long from now on; else for the time left."
-)
+@click.option("--ttl", type=options.Duration(), help="Let it live for so long from now on; else for the time left.")
 @click.option("--reason", metavar="TEXT", help="Why; the old owner is told, and the history has it.")
-@as_json
-@asks_server
+@options.as_json
+@options.asks_server
 def transfer(
     *, job: str, to_owner: str, ttl: int | None, reason: str | None, lease: str | None, owner: str | None
 ) -> None:
@@ -92,13 +79,13 @@ def transfer(
     The lease id and the token are new; the old ones are worth nothing from then on. The new lease id is printed for
     OWNER, and kept here in its name. The claim leaves its session; OWNER takes it up with `holdfast claim --resume`.
     """
-    with client() as server:
-        lease_id = find_lease_id(server.url, job, lease, owner)
+    with options.client() as server:
+        lease_id = options.find_lease_id(server.url, job, lease, owner)
         given = server.transfer_job(job, lease_id, to_owner, ttl=ttl, reason=reason)
         claim.keep(server.url, [given])
     value = {"status": "transferred", **msgspec.structs.asdict(given)}
-    report(value, f"handed to {to_owner}: {claim.describe(given)}")
-    if not wants_json():
+    options.report(value, f"handed to {to_owner}: {claim.describe(given)}")
+    if not options.wants_json():
         output.say(f"lease {output.plain(given.lease_id)}")
 
 

@@ -10,30 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.shared import completion, output
-from holdfast.cli.shared.options import (
-    REMEMBER_SECONDS_MAX,
-    Duration,
-    Job,
-    asks_server,
-    attaches,
-    from_environment,
-    labels,
-    labels_of,
-    metadata_of,
-    reach,
-)
+from holdfast.cli.shared import completion, options, output, with_command
 from holdfast.cli.shared.refusals import AROUND, exit_code, sentence
 from holdfast.cli.shared.waiting import orderly_end, waiting
-from holdfast.cli.shared.with_command import (
-    GRACE_SECONDS,
-    RETRY_SECONDS,
-    WithCommand,
-    environment_for,
-    environment_with,
-    keeps_token,
-    outer_jobs,
-)
 from holdfast.cli.workers.claim import describe, history_lines
 from holdfast.errors import Deadlock, HoldfastError, JobHeld, LeaseLost, Refused
 
@@ -61,35 +40,30 @@ the command succeeded, and that is not remembered), 126 and 127 as a shell has t
 """
 
 
-@click.command(cls=WithCommand, epilog=EPILOG, short_help="Run a command while a job is yours.")
-@click.argument("jobs", nargs=-1, required=True, type=Job(), metavar="JOB...", shell_complete=completion.claimed_jobs)
+@click.command(cls=with_command.WithCommand, epilog=EPILOG, short_help="Run a command while a job is yours.")
+@options.names_jobs
 @click.option("-n", "--no-wait", is_flag=True, help="Fail at once if somebody else has the job.")
 @click.option(
-    "-w",
-    "--wait",
-    type=Duration(least=0),
-    metavar="TIME",
-    help="Stand in line for so long. Without -n and -w: for ever.",
+    "-w", "--wait", type=options.Duration(least=0), help="Stand in line for so long. Without -n and -w: for ever."
 )
-@click.option("--ttl", type=Duration(), metavar="TIME", help="The life of the lease; else the server's default [60s].")
+@click.option("--ttl", type=options.Duration(), help="The life of the lease; else the server's default [60s].")
 @click.option("--any", "any_one", is_flag=True, help="Take the first free one of the jobs instead of all of them.")
-@click.option("--grace", type=Duration(), metavar="TIME", default=GRACE_SECONDS, help="From TERM to KILL [10s].")
+@click.option("--grace", type=options.Duration(), default=with_command.GRACE_SECONDS, help="From TERM to KILL [10s].")
 @click.option(
     "-E", "--conflict-exit-code", "conflict", type=click.IntRange(0, 255), metavar="N", help="End with N if it is held."
 )
 @click.option(
     "--remember",
-    type=Duration(REMEMBER_SECONDS_MAX, "30d"),
-    metavar="TIME",
+    type=options.Duration(options.REMEMBER_SECONDS_MAX, "30d"),
     help="If the command succeeds, the job is done for so long. At most 30d.",
 )
 @click.option("--redo", is_flag=True, help="Run it although the job is done.")
 @click.option("--owner", metavar="NAME", help="In whose name; else HOLDFAST_OWNER, else host:pid:random.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")
-@keeps_token
-@attaches
-@labels("Mark it, to be found by. Can be repeated.")
-@asks_server
+@with_command.keeps_token
+@options.attaches
+@options.labels("Mark it, to be found by. Can be repeated.")
+@options.asks_server
 @click.pass_context
 def run(
     context: click.Context,
@@ -120,26 +94,26 @@ def run(
     if no_wait and wait is not None:
         raise click.UsageError("-n does not wait and -w does; use one of them")
     seconds = 0.0 if no_wait else float("inf" if wait is None else wait)
-    options: ClaimAnyOptions = {
+    terms: ClaimAnyOptions = {
         "wait": seconds,
         "ttl": ttl,
         "redo": redo,
-        "owner": owner or from_environment("HOLDFAST_OWNER"),
-        "metadata": metadata_of(metadata, pairs),
-        "labels": labels_of(labels),
+        "owner": owner or options.from_environment("HOLDFAST_OWNER"),
+        "metadata": options.metadata_of(metadata, pairs),
+        "labels": options.labels_of(labels),
     }
     command = context.meta[completion.COMMAND]
     # A signal may come while the wait is still shown: what is claimed by then has to be known here.
     got: list[Claim | Claims] = []
-    with orderly_end(), Holdfast(retry_seconds=RETRY_SECONDS, **reach()) as server:
+    with orderly_end(), Holdfast(retry_seconds=with_command.RETRY_SECONDS, **options.reach()) as server:
         try:
             if seconds and not any_one:
                 refuse_jobs_of_outer_run(server, jobs)
-            with waiting(seconds, quiet=quiet) as options["on_wait"]:
+            with waiting(seconds, quiet=quiet) as terms["on_wait"]:
                 if any_one or len(jobs) > 1:
-                    got.append((server.claim_any if any_one else server.claim_all)(jobs, **options))
+                    got.append((server.claim_any if any_one else server.claim_all)(jobs, **terms))
                 else:
-                    got.append(server.claim(jobs[0], **options))
+                    got.append(server.claim(jobs[0], **terms))
         except JobHeld as error:
             if conflict is None:
                 raise
@@ -157,7 +131,7 @@ def refuse_jobs_of_outer_run(server: Holdfast, jobs: Sequence[str]) -> None:
 
     The server cannot know, because each has an owner of its own. An environment that outlived its run is ignored.
     """
-    for each in outer_jobs(os.environ):
+    for each in with_command.outer_jobs(os.environ):
         if each["job"] in jobs and server.check(each["job"], each["fencing_token"]):
             circle = ("this command", each["job"], AROUND)
             raise Deadlock(409, "deadlock", "Deadlock", cycle=circle)
@@ -180,7 +154,7 @@ def run_held(
 
         claims = tuple(held) if isinstance(held, Claims) else (held,)
         secret = None if keep_token else server.claim_secret(claims[0].job_id, claims[0].lease_id)
-        base = environment_with(secret, server.environment)
+        base = with_command.environment_with(secret, server.environment)
     except BaseException:
         # Nothing of it ran: the job did not fail.
         release(held, None)
@@ -189,7 +163,11 @@ def run_held(
         if not quiet:
             _announce(claims)
         ended = run_child(
-            command, environment=environment_for(base, claims), held=held, grace_seconds=grace, say=output.complain
+            command,
+            environment=with_command.environment_for(base, claims),
+            held=held,
+            grace_seconds=grace,
+            say=output.complain,
         )
     except BaseException:
         release(held, "failed")
@@ -204,13 +182,13 @@ def run_held(
 def _announce(claims: Sequence[Claim]) -> None:
     for each in claims:
         word = "acquired again:" if each.reacquired else "acquired"
-        output.hint(f"holdfast: {word} {output.plain(describe(each.record))}")
+        output.complain(f"{word} {describe(each.record)}")
         if each.reacquired:
-            output.hint(
-                'holdfast: this access token had the job already (reentrant = "holder"): another command may work on it'
+            output.complain(
+                'this access token had the job already (reentrant = "holder"): another command may work on it'
             )
         for line in history_lines(each.record):
-            output.hint(f"holdfast: {output.plain(line)}")
+            output.complain(line)
 
 
 def release(held: Claim | Claims, outcome: str | None, *, is_stopped: bool = False) -> bool:
