@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, Unpack
 from weakref import ref
 
-from holdfast.client import base, clock
+from holdfast.client import clock
 from holdfast.client.background import SLICE_MS, Background, Kept, Resting, Schedule
 from holdfast.client.base import ClaimingSession, Client
 from holdfast.client.deadline import Term
@@ -23,11 +23,11 @@ from holdfast.client.lease import ClaimGroup, HeldClaim, HeldSession, mention
 from holdfast.client.operations import effects
 from holdfast.client.operations.claims import Got
 from holdfast.client.operations.effects import Flow
-from holdfast.client.operations.events import Follower, OnAway
+from holdfast.client.operations.events import Follower
 from holdfast.client.operations.leases import Renewal
 from holdfast.client.operations.loss_stream import Ends
 from holdfast.client.options import ClaimOptions
-from holdfast.client.records import Happened, plain_labels
+from holdfast.client.records import Happened
 from holdfast.errors import HoldfastError
 from holdfast.wire.replies import SessionOpenedReply
 
@@ -387,6 +387,7 @@ class AsyncHoldfast(
         Acquiring[AsyncClaim],
         Acquiring[AsyncClaims],
         Acquiring[AsyncSession],
+        AsyncIterator[Happened],
     ],
     effects.Awaiting,
 ):
@@ -435,23 +436,9 @@ class AsyncHoldfast(
 
         return Acquiring(get)
 
-    _decorator = staticmethod(base.for_coroutine)
+    _awaits = True
 
-    async def events(
-        self,
-        prefix: str | None = None,
-        *,
-        labels: Mapping[str, str] | None = None,
-        after: int | None = None,
-        on_away: OnAway | None = None,
-    ) -> AsyncIterator[Happened]:
-        """Follow everything that happens but renewals, for ever, through broken connections.
-
-        `after` is the `seq` of the last event one has seen; without it, it begins now. What the server no longer keeps
-        comes as an event `resync`. `on_away` is called with the reason if the server is away, and with None when it is
-        back.
-        """
-        follower = Follower(self._policy, prefix, after, plain_labels(labels), on_away)
+    async def _follow(self, follower: Follower) -> AsyncIterator[Happened]:
         try:
             while True:
                 for event in await self._run(follower.more()):

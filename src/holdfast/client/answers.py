@@ -13,8 +13,7 @@ from holdfast.wire import replies
 
 T = TypeVar("T")
 
-FOLLOWS, SHARED = replies.FOLLOWS, replies.SHARED
-"""What a node says of itself in `/readyz`, and of its store."""
+FOLLOWS, SHARED = replies.FOLLOWS, replies.SHARED  # What a node says of itself in `/readyz`, and of its store.
 NOT_NOW = frozenset({502, 503, 504})
 """What may be gone when asked again: the server restarts, or what stands in between does."""
 NOBODY_LEADS = "a node says that none leads right now: `holdfast nodes` shows what each of them says"

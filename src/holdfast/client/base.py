@@ -11,8 +11,8 @@ import logging
 import os
 import string
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from functools import partial, wraps
 from pathlib import Path
@@ -23,8 +23,8 @@ import msgspec
 from holdfast.client import clock, config, owners
 from holdfast.client.operations import claims
 from holdfast.client.operations import sessions as session_flows
-from holdfast.client.operations.claims import Got
 from holdfast.client.operations.effects import ANSWER_SECONDS, RETRY_SECONDS, Flow, Policy, Trail, acquisition
+from holdfast.client.operations.events import Follower, OnAway
 from holdfast.client.operations.queries import TTL_SECONDS, Operations
 from holdfast.client.options import (
     ClaimAllOptions,
@@ -36,7 +36,7 @@ from holdfast.client.options import (
     takes_options,
     wanted,
 )
-from holdfast.client.records import JobClaim, Metadata
+from holdfast.client.records import JobClaim, Metadata, plain_labels
 from holdfast.client.requests import names, patience, whole_seconds
 from holdfast.errors import JobDone, JobHeld
 
@@ -56,10 +56,11 @@ AnySession = TypeVar("AnySession")  # A session: `Session` or `AsyncSession`.
 GotClaim = TypeVar("GotClaim")
 """What the verbs for one claim return: the claim, or something to await or enter."""
 GotClaims = TypeVar("GotClaims")  # The same for several claims.
+GotEvents = TypeVar("GotEvents")  # What `events` returns, to iterate over.
 GotSession = TypeVar("GotSession")  # The same for a session.
 
 
-class Client(Operations, ABC, Generic[AnyClaim, AnyClaims, AnySession, GotClaim, GotClaims, GotSession]):
+class Client(Operations, ABC, Generic[AnyClaim, AnyClaims, AnySession, GotClaim, GotClaims, GotSession, GotEvents]):
     """A client of one server: its configuration and all that it can do. The token never shows."""
 
     def __init__(
@@ -117,7 +118,7 @@ class Client(Operations, ABC, Generic[AnyClaim, AnyClaims, AnySession, GotClaim,
     def _enter(self, flow: Callable[[Trail], Flow[Any]], kind: str, on_lost: Callable[[Any], object] | None) -> Any:  # noqa: ANN401
         """Run a flow that obtains something, and return what keeps that: a `claim`, `claims` or a `session`."""
 
-    _decorator: Callable[..., Callable[[Any], Any]]  # `for_function` or `for_coroutine`.
+    _awaits: bool  # Whether it is a client for coroutines.
 
     @property
     def url(self) -> str:
@@ -138,14 +139,8 @@ class Client(Operations, ABC, Generic[AnyClaim, AnyClaims, AnySession, GotClaim,
             return terms
         return msgspec.structs.replace(terms, owner=self._owner or owners.owner_of(self._worker()))
 
-    def _claim(self, job_id: str, terms: Wanted, trail: Trail) -> Flow[Got]:
-        return claims.claim(job_id, self._named(terms), self._policy, trail)
-
-    def _claim_any(self, job_ids: Sequence[str], terms: Wanted, trail: Trail) -> Flow[Got]:
-        return claims.claim_any(job_ids, self._named(terms), self._policy, trail)
-
-    def _claim_all(self, job_ids: Sequence[str], terms: Wanted, trail: Trail) -> Flow[list[Got]]:
-        return claims.claim_all(job_ids, self._named(terms), self._policy, trail)
+    def _claiming(self, how: Callable[..., Flow[T]], jobs: str | Sequence[str], terms: Wanted, trail: Trail) -> Flow[T]:
+        return how(jobs, self._named(terms), self._policy, trail)
 
     @takes_options(ClaimOptions)
     def claim(
@@ -168,7 +163,7 @@ class Client(Operations, ABC, Generic[AnyClaim, AnyClaims, AnySession, GotClaim,
         `Holdfast` in a thread of its own, by `AsyncHoldfast` on the event loop, which awaits what it returns.
         """
         terms = wanted(options, ClaimOptions, session)
-        got: GotClaim = self._enter(partial(self._claim, job_id, terms), "claim", on_lost)
+        got: GotClaim = self._enter(partial(self._claiming, claims.claim, job_id, terms), "claim", on_lost)
         return got
 
     @takes_options(ClaimAnyOptions)
@@ -186,7 +181,7 @@ class Client(Operations, ABC, Generic[AnyClaim, AnyClaims, AnySession, GotClaim,
         With `wait` it asks again and again; there is no line for this. The options are those of `claim`.
         """
         terms = wanted(options, ClaimAnyOptions, session)
-        got: GotClaim = self._enter(partial(self._claim_any, names(job_ids), terms), "claim", on_lost)
+        got: GotClaim = self._enter(partial(self._claiming, claims.claim_any, names(job_ids), terms), "claim", on_lost)
         return got
 
     @takes_options(ClaimAllOptions)
@@ -200,7 +195,9 @@ class Client(Operations, ABC, Generic[AnyClaim, AnyClaims, AnySession, GotClaim,
     ) -> GotClaims:
         """Claim every job of a list or none, and keep all of them renewed. Options and exceptions as of `claim`."""
         terms = wanted(options, ClaimAllOptions, session)
-        got: GotClaims = self._enter(partial(self._claim_all, names(job_ids), terms), "claims", on_lost)
+        got: GotClaims = self._enter(
+            partial(self._claiming, claims.claim_all, names(job_ids), terms), "claims", on_lost
+        )
         return got
 
     @overload
@@ -227,7 +224,8 @@ class Client(Operations, ABC, Generic[AnyClaim, AnyClaims, AnySession, GotClaim,
         with `skip` it returns None and logs the reason. The other options are those of `claim`.
         """
         check_names(options, ClaimOptions)
-        return self._decorator(job_id, partial(self.claim, **options), remember=remember, skip=skip)
+        claim = partial(self.claim, **options)
+        return exclusively(job_id, claim, remember=remember, skip=skip, awaits=self._awaits)
 
     @acquisition
     @takes_options(ClaimJobOptions)
@@ -244,7 +242,7 @@ class Client(Operations, ABC, Generic[AnyClaim, AnyClaims, AnySession, GotClaim,
     ) -> Flow[JobClaim]:
         """Claim a job and leave it to the caller to renew. Options and exceptions as of `claim`."""
         terms = wanted(options, ClaimJobOptions, session, owner=owner, metadata=metadata, ttl=ttl)
-        return (yield from self._claim(job_id, terms, trail)).claim
+        return (yield from self._claiming(claims.claim, job_id, terms, trail)).claim
 
     @acquisition
     @takes_options(ClaimAnyOptions, ttl=JOB_TTL_SECONDS)
@@ -253,7 +251,7 @@ class Client(Operations, ABC, Generic[AnyClaim, AnyClaims, AnySession, GotClaim,
     ) -> Flow[JobClaim]:
         """Claim the first free job of a list and leave it to the caller to renew. Raises as `claim_any`."""
         terms = wanted(options, ClaimAnyOptions, session, ttl=JOB_TTL_SECONDS)
-        return (yield from self._claim_any(names(job_ids), terms, trail)).claim
+        return (yield from self._claiming(claims.claim_any, names(job_ids), terms, trail)).claim
 
     @acquisition
     @takes_options(ClaimAllOptions, ttl=JOB_TTL_SECONDS)
@@ -262,7 +260,7 @@ class Client(Operations, ABC, Generic[AnyClaim, AnyClaims, AnySession, GotClaim,
     ) -> Flow[list[JobClaim]]:
         """Claim every job of a list or none, and leave it to the caller to renew each. Raises as `claim_all`."""
         terms = wanted(options, ClaimAllOptions, session, ttl=JOB_TTL_SECONDS)
-        return [got.claim for got in (yield from self._claim_all(names(job_ids), terms, trail))]
+        return [got.claim for got in (yield from self._claiming(claims.claim_all, names(job_ids), terms, trail))]
 
     def session(
         self,
@@ -282,15 +280,32 @@ class Client(Operations, ABC, Generic[AnyClaim, AnyClaims, AnySession, GotClaim,
         got: GotSession = self._enter(partial(session_flows.open_session, self._policy, **options), "session", on_lost)
         return got
 
+    def events(
+        self,
+        prefix: str | None = None,
+        *,
+        labels: Mapping[str, str] | None = None,
+        after: int | None = None,
+        on_away: OnAway | None = None,
+    ) -> GotEvents:
+        """Follow everything that happens but renewals, for ever, through broken connections.
+
+        `after` is the `seq` of the last event one has seen; without it, it begins now. What the server no longer keeps
+        comes as an event `resync`. `on_away` is called with the reason if the server is away, and with None when it is
+        back.
+        """
+        return self._follow(Follower(self._policy, prefix, after, plain_labels(labels), on_away))
+
+    @abstractmethod
+    def _follow(self, follower: Follower) -> GotEvents:
+        """Return what tells of the events, to iterate over."""
+
 
 class ClaimingSession(ABC, Generic[AnyClaim, AnyClaims, GotClaim, GotClaims]):
     """The part of a session that claims: what is claimed through it ends with it."""
 
-    _claimer: Client[AnyClaim, AnyClaims, Any, GotClaim, GotClaims, Any]
-
-    @property
-    @abstractmethod
-    def session_id(self) -> str: ...
+    _claimer: Client[AnyClaim, AnyClaims, Any, GotClaim, GotClaims, Any, Any]
+    session_id: Any
 
     @abstractmethod
     def _adopt(self, got: T) -> T:
@@ -340,13 +355,20 @@ class Skipping(Protocol):
     def __call__(self, function: Callable[P, R], /) -> Callable[P, R | None]: ...
 
 
-def for_function(job_id: str, claim: Callable[[str], Any], *, remember: float | None, skip: bool) -> Callable[[F], F]:
-    """Return the decorator for an ordinary function; `claim` returns what to enter."""
+def exclusively(
+    job_id: str, claim: Callable[[str], Any], *, remember: float | None, skip: bool, awaits: bool
+) -> Callable[[F], F]:
+    """Return the decorator for an ordinary function, or for a coroutine function. `claim` returns what to enter."""
 
     def decorate(function: F) -> F:
-        if inspect.iscoroutinefunction(function):
-            raise TypeError("this is for ordinary functions; take AsyncHoldfast.exclusive for coroutine functions")
+        if inspect.iscoroutinefunction(function) is not awaits:
+            one, other = ("coroutine", "Holdfast") if awaits else ("ordinary", "AsyncHoldfast")
+            raise TypeError(f"this is for {one} functions; take {other}.exclusive for the others")
         signature = _checked(job_id, function)
+        work: Callable[..., Any] = function
+
+        def note(reason: Exception) -> None:
+            log.info("%s was not called: %s", function.__qualname__, reason)
 
         @wraps(function)
         def run(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - whatever the function takes and gives
@@ -355,46 +377,28 @@ def for_function(job_id: str, claim: Callable[[str], Any], *, remember: float | 
             except (JobHeld, JobDone) as reason:
                 if not skip:
                     raise
-                log.info("%s was not called: %s", function.__qualname__, reason)
-                return None
+                return note(reason)
             with held:
-                result = function(*args, **kwargs)
+                result = work(*args, **kwargs)
                 if remember is not None:
                     held.done(remember=remember)
             return result
 
-        return cast("F", run)
-
-    return decorate
-
-
-def for_coroutine(
-    job_id: str, claim: Callable[[str], AbstractAsyncContextManager[Any]], *, remember: float | None, skip: bool
-) -> Callable[[F], F]:
-    """Return the decorator for a coroutine function."""
-
-    def decorate(function: F) -> F:
-        if not inspect.iscoroutinefunction(function):
-            raise TypeError("this is for coroutine functions; take Holdfast.exclusive for ordinary ones")
-        signature = _checked(job_id, function)
-        work = cast("Callable[..., Awaitable[Any]]", function)
-
         @wraps(function)
-        async def run(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - whatever the function takes and gives
+        async def run_async(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the same
             async with AsyncExitStack() as stack:
                 try:
                     held = await stack.enter_async_context(claim(_name(job_id, signature, args, kwargs)))
                 except (JobHeld, JobDone) as reason:
                     if not skip:
                         raise
-                    log.info("%s was not called: %s", function.__qualname__, reason)
-                    return None
+                    return note(reason)
                 result = await work(*args, **kwargs)
                 if remember is not None:
                     await held.done(remember=remember)
             return result
 
-        return cast("F", run)
+        return cast("F", run_async if awaits else run)
 
     return decorate
 

@@ -71,12 +71,12 @@ def exclusive(
     check_names(options, ClaimOptions)
 
     def decorate(function: F) -> F:
-        if inspect.iscoroutinefunction(function):
+        manage: Callable[[str], Any] = partial(claim, **options)
+        if awaits := inspect.iscoroutinefunction(function):
             from holdfast.client.aio import claim_alone  # noqa: PLC0415 - it needs aiohttp
 
             manage = claim_alone(**options)
-            return base.for_coroutine(job_id, manage, remember=remember, skip=skip)(function)
-        return base.for_function(job_id, partial(claim, **options), remember=remember, skip=skip)(function)
+        return base.exclusively(job_id, manage, remember=remember, skip=skip, awaits=awaits)(function)
 
     return decorate
 

@@ -184,8 +184,7 @@ class HeldClaim(Held):
         """The claim as a plain value."""
         return self._claim
 
-    def __repr__(self) -> str:
-        """Show everything but the secret."""
+    def __repr__(self) -> str:  # Everything but the secret.
         return f"<{type(self).__name__} {self.job_id!r} owner={self.owner!r} token={self.token}, {self._state}>"
 
     @operation
@@ -289,11 +288,11 @@ class HeldClaim(Held):
             self._is_back = True
         except LeaseLost as error:
             self._told = self._is_back = True
-            raise LeaseLost(
-                str(error), job_id=self.job_id, token=self.token, reason=error.reason, by=error.by, why=error.why
-            ) from None
+            error.token = self.token
+            raise
         except (Refused, TypeError, ValueError):
             self._term.resume()
+            self._how = ("failed", None, None)
             raise
 
     def _within(self, left: float) -> Policy:
@@ -478,8 +477,7 @@ class HeldSession(Held, Generic[H]):
         """What a child process needs for `rlock` and related commands."""
         return gateway_environment(self.url, self.secret)
 
-    def __repr__(self) -> str:
-        """Show everything but the secret."""
+    def __repr__(self) -> str:  # Everything but the secret.
         return f"<{type(self).__name__} {self.name or self.session_id!r}, {self._state}>"
 
     def _adopt(self, got: T) -> T:

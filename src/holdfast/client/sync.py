@@ -24,7 +24,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from inspect import GEN_CLOSED, getgeneratorstate
@@ -33,7 +33,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 from weakref import ref
 
-from holdfast.client import base, clock
+from holdfast.client import clock
 from holdfast.client.background import SLICE_MS, Background, Kept, Resting, Schedule, log
 from holdfast.client.base import ClaimingSession, Client
 from holdfast.client.deadline import Term
@@ -41,10 +41,10 @@ from holdfast.client.lease import ClaimGroup, Held, HeldClaim, HeldSession, ment
 from holdfast.client.operations import effects
 from holdfast.client.operations.claims import Got
 from holdfast.client.operations.effects import Flow
-from holdfast.client.operations.events import Follower, OnAway
+from holdfast.client.operations.events import Follower
 from holdfast.client.operations.leases import Renewal
 from holdfast.client.operations.loss_stream import Ends
-from holdfast.client.records import Happened, plain_labels
+from holdfast.client.records import Happened
 from holdfast.client.transports.sync import Transport, transport_to
 from holdfast.errors import HoldfastError, Unreachable
 from holdfast.wire.replies import SessionOpenedReply
@@ -445,7 +445,7 @@ class Session(HeldUntilExit, HeldSession[Claim], ClaimingSession[Claim, Claims, 
 # --- The client ------------------------------------------------------------------------------------------------------
 
 
-class Holdfast(Client[Claim, Claims, Session, Claim, Claims, Session], effects.Blocking):
+class Holdfast(Client[Claim, Claims, Session, Claim, Claims, Session, Iterator[Happened]], effects.Blocking):
     """A client of one server, for any number of threads. Close it, or use it as a context manager.
 
     >>> with Holdfast() as holdfast, holdfast.claim("github-issue-1842", ttl=120) as claim:
@@ -480,23 +480,9 @@ class Holdfast(Client[Claim, Claims, Session, Claim, Claims, Session], effects.B
         made = Claim if kind == "claim" else Claims
         return link.hold(flow, lambda got: made(link, got, on_lost))
 
-    _decorator = staticmethod(base.for_function)
+    _awaits = False
 
-    def events(
-        self,
-        prefix: str | None = None,
-        *,
-        labels: Mapping[str, str] | None = None,
-        after: int | None = None,
-        on_away: OnAway | None = None,
-    ) -> Iterator[Happened]:
-        """Follow everything that happens but renewals, for ever, through broken connections.
-
-        `after` is the `seq` of the last event one has seen; without it, it begins now. What the server no longer keeps
-        comes as an event `resync`. `on_away` is called with the reason if the server is away, and with None when it is
-        back.
-        """
-        follower = Follower(self._policy, prefix, after, plain_labels(labels), on_away)
+    def _follow(self, follower: Follower) -> Iterator[Happened]:
         try:
             while True:
                 yield from self._run(follower.more())

@@ -69,8 +69,7 @@ class Open(msgspec.Struct, frozen=True):
     headers: Mapping[str, str]
     read_seconds: float
     method: str = "GET"
-    body: object = None
-    """Sent as JSON; for what must not stand in an address."""
+    body: object = None  # Sent as JSON; for what must not stand in an address.
 
 
 class Read(msgspec.Struct, frozen=True):
@@ -85,8 +84,7 @@ class Close(msgspec.Struct, frozen=True):
     stream: Any
 
 
-READ_SECONDS = 45.0
-"""How long a stream may be silent: three times as long as the server ever is."""
+READ_SECONDS = 45.0  # How long a stream may be silent: three times as long as the server ever is.
 ROAMING_READ_SECONDS = 20.0
 """The same where there are other addresses. One that is left too early costs a new stream, and nothing is missed."""
 
@@ -116,14 +114,12 @@ IMMEDIATE: Mapping[type, Callable[[], Any]] = {Now: clock.now, NewKey: clock.new
 class Policy(msgspec.Struct, frozen=True):
     """How patient a client is: for one answer, and with a server that does not answer."""
 
-    url: str
-    """For the text of errors; several addresses have commas in between."""
+    url: str  # For the text of errors; several addresses have commas in between.
     answer_seconds: float = ANSWER_SECONDS
     retry_seconds: float = RETRY_SECONDS
     token_file: str | None = None
     """Where the token is, if in a file: one that the server does not know may be another soon."""
-    addresses: int = 1
-    """How many addresses the server has."""
+    addresses: int = 1  # How many addresses the server has.
 
     @property
     def read_seconds(self) -> float:
@@ -138,8 +134,7 @@ class Policy(msgspec.Struct, frozen=True):
 class Blocking:
     """A client for threads, or something that it holds: its operations block."""
 
-    _link: Any
-    """A `sync.Link`, which runs flows."""
+    _link: Any  # A `sync.Link`, which runs flows.
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -153,8 +148,7 @@ class Blocking:
 class Awaiting:
     """A client for coroutines, or something that it holds: its operations are awaited."""
 
-    _link: Any
-    """An `aio.AsyncLink`, which runs flows."""
+    _link: Any  # An `aio.AsyncLink`, which runs flows.
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

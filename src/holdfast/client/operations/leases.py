@@ -14,7 +14,7 @@ in time that the claim is lost.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import UNSET
@@ -35,17 +35,9 @@ _Renew, _Release = brief(RenewBody), brief(ReleaseBody)
 T = TypeVar("T")
 
 
-def renew(
-    job: str,
-    lease_id: str,
-    policy: Policy,
-    *,
-    ttl: float | None = None,
-    note: str | None = None,
-    metadata: Metadata = None,
-) -> Flow[tuple[RenewedReply, Instant]]:
-    """Renew a lease, for its own ttl unless told otherwise. Raises `LeaseLost` if it has ended."""
-    request = renewal_request(job, lease_id, policy.answer_seconds, ttl=ttl, note=note, metadata=metadata)
+def renew(job: str, lease_id: str, policy: Policy, **what: Any) -> Flow[tuple[RenewedReply, Instant]]:  # noqa: ANN401
+    """Renew a lease; the rest is as of `renewal_request`. Raises `LeaseLost` if it has ended."""
+    request = renewal_request(job, lease_id, policy.answer_seconds, **what)
     heard = yield from exchange(request, policy)
     return _reply(job, heard.answer, policy, request, RenewedReply), heard.sent
 
@@ -59,7 +51,10 @@ def renewal_request(
     note: str | None = None,
     metadata: Metadata = None,
 ) -> Send:
-    """Return the request that renews a lease. It needs no key: a second time only reaches further."""
+    """Return the request that renews a lease, for its own ttl unless told otherwise.
+
+    It needs no key: a second time only reaches further.
+    """
     body = _Renew(
         lease_id=lease_id,
         ttl_seconds=None if ttl is None else whole_seconds(ttl),
