@@ -293,6 +293,7 @@ class Entered(effects.Awaiting):
     _how_to_end: ClassVar[str] = "use `async with`, or await release()"
     raise_if_lost: Any
     _title: Any
+    _ending_word: str
     _give_back: Any
     _stop: Any
     _loss: Any
@@ -318,7 +319,7 @@ class Entered(effects.Awaiting):
             if error is None or ours:
                 raise
             # What happened in the block matters more.
-            mention(problem, f"{self._title} was not released")
+            mention(problem, f"{self._title} was not {self._ending_word}")
         finally:
             self._stop()
         if ours:

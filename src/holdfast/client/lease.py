@@ -337,6 +337,8 @@ H = TypeVar("H", bound=HeldClaim)
 class ClaimGroup(Generic[H]):
     """Several claims that were granted together. All of them are ours, or the group is lost."""
 
+    _ending_word = "released"
+
     def __init__(self, claims: Sequence[H]) -> None:
         self._claims = tuple(claims)
         self._terms = [claim._term for claim in claims]  # noqa: SLF001 - its own parts
@@ -426,7 +428,7 @@ class ClaimGroup(Generic[H]):
 
     @property
     def _title(self) -> str:
-        return f"the claims on {', '.join(self.tokens)}"
+        return f"one of the claims on {', '.join(self.tokens)}"
 
     def _loss(self) -> LeaseLost:
         """Return the exception for the first loss among them."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from numbers import Integral, Real
 from urllib.parse import quote, urlencode
 
@@ -102,17 +101,10 @@ def _check_number(seconds: object, what: str) -> None:
 
 def job_path(job: str, verb: str = "") -> str:
     """Return the path of a job: its name is one percent-encoded segment (N2)."""
-    path = _job_path(job_name(job))
-    return f"{path}/{verb}" if verb else path
-
-
-@lru_cache(maxsize=1_024)
-def _job_path(job: str) -> str:
-    """Return the path of a job. Kept for a while: whoever claims a job renews it and gives it back."""
-    segment = quote(job, safe="")
+    segment = quote(job_name(job), safe="")
     if segment in {".", ".."}:
         segment = segment.replace(".", "%2E")  # Whoever tidies addresses would take it for a step in the path.
-    return f"/locks/{segment}"
+    return f"/locks/{segment}" + (f"/{verb}" if verb else "")
 
 
 def session_path(session_id: str, verb: str = "") -> str:

@@ -339,6 +339,7 @@ class Entered(effects.Blocking):
     lost: Lost  # An event that is set at the loss.
     raise_if_lost: Any
     _title: Any
+    _ending_word: str
     _give_back: Any
     _stop: Any
 
@@ -360,7 +361,7 @@ class Entered(effects.Blocking):
             if error is None:
                 raise
             # What happened in the block matters more.
-            mention(problem, f"{self._title} was not released")
+            mention(problem, f"{self._title} was not {self._ending_word}")
         finally:
             self._stop()
 

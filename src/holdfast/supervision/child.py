@@ -156,16 +156,12 @@ def _alive(group: int) -> list[int] | None:
         return None
     if os.getpid() not in numbers:
         return None
-    return [number for number in numbers if _is_alive_in(number, group)]
-
-
-def _is_alive_in(number: int, group: int) -> bool:
-    try:
-        # After the name, which may hold anything: state, parent, group, …, and as the 18th the number of threads.
-        fields = Path(f"/proc/{number}/stat").read_bytes().rpartition(b")")[2].split()
-    except OSError:
-        return False
-    if int(fields[2]) != group:
-        return False
-    # A dead first thread with others alive is a process that works.
-    return fields[0] not in {b"Z", b"X"} or int(fields[17]) > 1
+    alive: list[int] = []
+    for number in numbers:
+        with contextlib.suppress(OSError):
+            # After the name, which may hold anything: state, parent, group, …, and as the 18th the number of threads.
+            fields = Path(f"/proc/{number}/stat").read_bytes().rpartition(b")")[2].split()
+            # A dead first thread with others alive is a process that works.
+            if int(fields[2]) == group and (fields[0] not in {b"Z", b"X"} or int(fields[17]) > 1):
+                alive.append(number)
+    return alive

@@ -26,13 +26,8 @@ DEAF_TO = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGTSTP", "SIGUSR1", "SIGU
 """A stop that is sent to every process around must not end the one that is to see it through."""
 TO_WHOLE_GROUP = 4  # PIDFD_SIGNAL_PROCESS_GROUP, from Linux 6.9.
 
-_BOOT: int | None
-if hasattr(time, "CLOCK_BOOTTIME"):
-    _BOOT = time.CLOCK_BOOTTIME
-elif sys.platform == "darwin":
-    _BOOT = time.CLOCK_MONOTONIC
-else:
-    _BOOT = None
+# On macOS CLOCK_MONOTONIC counts while the machine sleeps, and Python's own monotonic clock does not.
+_BOOT: int | None = getattr(time, "CLOCK_MONOTONIC" if sys.platform == "darwin" else "CLOCK_BOOTTIME", None)
 
 
 class BothClocks(NamedTuple):
@@ -77,24 +72,20 @@ class GuardedGroup:
     def send(self, number: int) -> bool:
         """Send a signal; 0 only asks. False if nobody is there."""
         try:
-            if not self._send_by_pidfd(number):
+            if self._leader is not None and self._by_pidfd:
+                signal.pidfd_send_signal(self._leader, number, None, TO_WHOLE_GROUP)
+            else:
                 os.killpg(self.number, number)
         except ProcessLookupError:
             return False
         except PermissionError:
             return True
-        return True
-
-    def _send_by_pidfd(self, number: int) -> bool:
-        if self._leader is None or not self._by_pidfd:
-            return False
-        try:
-            signal.pidfd_send_signal(self._leader, number, None, TO_WHOLE_GROUP)
-        except (ProcessLookupError, PermissionError):
-            raise
         except OSError:
+            if not self._by_pidfd:
+                raise
             self._by_pidfd = False  # This kernel cannot.
-        return self._by_pidfd
+            return self.send(number)
+        return True
 
 
 class Guardian:

@@ -118,8 +118,6 @@ class Connection:
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
-        self._look: select.poll | None = None
-        """What looks whether it is quiet. Made when it is kept for the first time: by then it speaks as it will."""
 
     def __del__(self) -> None:
         self.sock.close()
@@ -134,20 +132,17 @@ class Connection:
 
     def is_quiet(self) -> bool:
         """Tell whether it can be used again. What can be read before we have asked is a hang-up, or not for us."""
-        if self._look is None:
-            self._look = select.poll()
-            self._look.register(self.sock, select.POLLIN)
-        return not self._look.poll(0)
+        look = select.poll()
+        look.register(self.sock, select.POLLIN)
+        return not look.poll(0)
 
     def say(self, request: bytes, seconds: float) -> int:
         """Send a request. Returns the moment by which its answer has to be read, to the end: in so many seconds."""
         until_ms = clock.monotonic_ms() + round(seconds * 1_000)
         if self.sock.gettimeout() != seconds:  # To say it is a call of the system, so it is not said twice.
             self.sock.settimeout(seconds)
-        try:  # noqa: SIM105 - for every request: `suppress` takes longer than all else here
+        with suppress(BrokenPipeError):  # It may have answered before it had heard everything.
             self.sock.sendall(request)
-        except BrokenPipeError:
-            pass  # It may have answered before it had heard everything.
         return until_ms
 
     def heard(self) -> bytes:
