@@ -83,8 +83,9 @@ async def frames_of(engine: Engine, directory: Path, after: str | None, count: i
     api = Api(engine, auth, Settings(data=directory))
     request = request_from(b"GET", b"/events", b"", {b"authorization": f"Bearer {TOKEN}".encode()}, b"", "")
     caller = auth.identify(request.authorization, engine.state, engine.clock.wall_ms())
-    call = Call(lambda *_: (0, b"", ()), request, lambda *_: None, "", {}, None, caller, api)
-    stream = Events(api, call, "", frozenset(), None if after is None else parse_id(after))
+    query = {} if after is None else {"after": after}
+    call = Call(lambda *_: (0, b"", ()), request, lambda *_: None, "", query, None, caller, api)
+    stream = Events(api, call)
     told: list[bytes] = []
     frames = stream.frames()
     while sum(frame.count(b"\n\n") for frame in told) < count:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from holdfast.server.observability.metrics import Row
+
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
@@ -16,3 +18,10 @@ def samples_in(text: bytes) -> Samples:
 def value(text: bytes, name: str, **labels: str) -> float:
     """One sample."""
     return samples_in(text)[name, frozenset(labels.items())]
+
+
+def samples_of(row: Row) -> tuple[str, ...]:
+    """The names under which Prometheus knows a metric."""
+    if row.kind == "histogram":
+        return f"{row.name}_bucket", f"{row.name}_count", f"{row.name}_sum"
+    return (row.name,)

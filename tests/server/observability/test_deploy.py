@@ -20,6 +20,7 @@ from holdfast.server.observability.metrics import ROWS, Row, Sources, as_markdow
 from holdfast.settings import Settings
 from holdfast.testing.clock import ManualClock
 from tests.server.observability.promql import spoken_of
+from tests.server.observability.reading import samples_of
 from tests.support import callers
 from tests.support.fronts import make_certificate
 from tests.support.server import serving
@@ -72,7 +73,7 @@ def rules() -> list[dict[str, str]]:
 
 @cache
 def by_sample() -> dict[str, Row]:
-    return {sample: row for row in ROWS for sample in row.samples}
+    return {sample: row for row in ROWS for sample in samples_of(row)}
 
 
 @cache

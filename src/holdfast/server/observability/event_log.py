@@ -3,8 +3,8 @@
     granted 'deploy' to 'agent-3', fencing token 12
     expired 'deploy' of 'agent-3', fencing token 12
 
-A line has the name, the owner, the access token's name, the fencing token and the record's sequence number, which
-`/events` and the history use too. It never has a lease id, metadata, a note, labels or a reason: those may be secret.
+A line has the name, the owner, the access token's name, the fencing token and the record's sequence number. It never
+has a lease id, metadata, a note, labels or a reason: those may be secret.
 
 One record may end ten thousand leases. Records therefore wait in a bounded queue, and each iteration of the event loop
 logs at most `LINES_PER_TURN` lines. Lines that find no room are dropped and counted, and a warning reports the count.

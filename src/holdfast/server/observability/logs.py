@@ -7,10 +7,9 @@
 Only the writer thread ever waits for standard error. It reports dropped lines at the place where they are missing. When
 the process stops, or its watchdog ends it, the last lines are flushed for at most `FLUSH_SECONDS`.
 
-All lines are ASCII and contain no control characters. One record is one line; only for people a traceback follows on
-lines of its own. A record may carry fields (`extra={"fields": {…}}`), which JSON lines show alongside the message.
-Formatters cut everything that looks like one of our secrets out of every line. That is the last net: callers never pass
-queries, headers or bodies to the log.
+All lines are ASCII without control characters, and one record is one line; only for people a traceback follows on lines
+of its own. A record may carry fields (`extra={"fields": {…}}`), which JSON lines show. Formatters cut everything that
+looks like one of our secrets out of every line, as a last net: callers never log queries, headers or bodies.
 """
 
 from __future__ import annotations

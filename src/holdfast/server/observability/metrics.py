@@ -1,11 +1,9 @@
 """The metrics of one process, the last hours of them, and the text of `/metrics`.
 
 `Sources` knows where each number is; each metric is one row of `ROWS`, from which the text, the docs page and the tests
-of the dashboard and the alerts are made. Every number is counted already, or is the length of something: reading them
-costs the same for ten leases as for a million. The text is made at most once a second, so where `metrics_open` lets
-anybody ask, asking often costs nothing more. Labels have only the values listed here, never user input.
-
-`Series` keeps a sample every ten seconds for six hours, in memory, for the charts of the operators' page.
+of the dashboard and the alerts are made. Every number is counted already, or is the length of something, and the text
+is made at most once a second: with `metrics_open`, asking often costs nothing more. Labels have only the values listed
+here, never user input. `Series` keeps a sample every ten seconds for six hours, for the charts of the operators' page.
 
 `python -m holdfast.server.observability.metrics` prints the table of the guide.
 """
@@ -137,12 +135,6 @@ class Row(msgspec.Struct, frozen=True):
     read: Callable[[Look], Value]
     label: str = ""
     values: tuple[str, ...] = ()
-
-    @property
-    def samples(self) -> tuple[str, ...]:
-        if self.kind == "histogram":
-            return f"{self.name}_bucket", f"{self.name}_count", f"{self.name}_sum"
-        return (self.name,)
 
 
 def _refusals(look: Look) -> Mapping[str, float]:

@@ -1,14 +1,12 @@
 """Observers of requests, and the request log, which is one of them; traces are another.
 
 Observers wrap the handler of a server, so each request is observed once, on the node and the connection where it came
-in: also requests refused before they are read, streams, and requests that a node forwards. A stream ends when its
-response ends. A client that disconnects before its response is observed too. Without observers nothing is wrapped.
+in: also requests refused before they are read, streams (until their response ends), and requests that a node forwards.
+A client that disconnects before its response is observed too. Without observers nothing is wrapped.
 
-The request log has one line per request, when it is answered:
+The request log has one line per request, when it is answered, without query, headers and body, where secrets may be:
 
     GET /locks/deploy 200 3 ms req_5f…
-
-It never contains the query, headers or body, where secrets may be. The route tells what was asked without the name.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "GET",
         "/backup",
-        backup.backup,
+        backup.Backup,
         "All that the server knows, as one file to restore from; it holds secrets",
         scope="admin",
         is_stream=True,
@@ -125,7 +125,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "GET",
         "/events",
-        events.events,
+        events.Events,
         "Everything that happens but renewals, in order; resumable",
         scope="read",
         query={
@@ -153,7 +153,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "POST",
         "/leases/follow",
-        follow.follow,
+        follow.Follow,
         "The ends of one's own leases and sessions, told as they happen",
         scope="claim",
         own_scope=own_scope("claim"),
@@ -311,7 +311,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "GET",
         "/locks/{name}/watch",
-        watch.watch,
+        watch.Watch,
         "What happens to a name, live",
         scope="read",
         own_scope=own_scope("read"),

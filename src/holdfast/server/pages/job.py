@@ -3,13 +3,12 @@
     state ──► view_of: owner, queue, why ─┬─► job.html        POST …/revoke | reopen | transfer ──► back to it
     journal ──► history ──────────────────┘
 
-Each look is bounded, however long a queue is and however many waits hang together. What the API hides is not here
-either: a name outside of the reader's prefix, a lease id, a ticket. History is read first and the state then, so the
-state may be a little newer: the lease that it knows counts.
+Each look is bounded, however long a queue is and however many waits hang together. No lease id and no ticket is shown.
+History is read first and the state then, so the state may be a little newer: the lease that it knows counts.
 
 **Forms.** A form says which lease its reader saw, by the fencing token. If another one lives by then, nothing is done
-and the page is shown again: a page that is an hour old would end another's lease. A form also has a key of its own, so
-that one that is sent twice has one effect. Nothing is awaited between the look at the lease and the decision.
+and the page is shown again. A form also has a key of its own, so one that is sent twice has one effect. Nothing is
+awaited between the look at the lease and the decision.
 """
 
 from __future__ import annotations
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from holdfast.core.values import Done, Lease, Moment
     from holdfast.server.api import Api, Show
     from holdfast.server.operations.call import Call
+    from holdfast.server.pages.rows import Gone, Row
     from holdfast.server.render import Answered
 
 LINE_SHOWN = 100
@@ -46,37 +46,33 @@ LINKS_SHOWN = 12
 
 def view_of(state: State, now: Moment, name: str, prefix: str | None, line_from: int = 1) -> dict[str, Any]:
     """Return what `job.html` shows of the state, also of a name that the state does not know."""
-    slot, line = state.slots.get(name, EMPTY), state.index.lines.get(name, {})
+
+    def known_of(name: str) -> tuple[str, Row | None, Gone]:
+        lease = state.lease_of(name)
+        row = None if lease is None else row_of(name, lease, state, now)
+        return state_of(state, now, name), row, gone_of(name, state, now)
+
+    line = state.index.lines.get(name, {})
     first = min(max(line_from, 1), max(len(line), 1))
     present = state.presence.lines.get(name)
     chain = why(state, name, prefix or "")
-    shown = chain.links[:LINKS_SHOWN]
+    shown = islice(line, first - 1, first - 1 + LINE_SHOWN)
+    its_state, row, gone = known_of(name)
     return {
         "name": name,
-        "state": state_of(state, now, name),
-        "slot": slot,
-        "row": None if slot.lease is None else row_of(name, slot.lease, state, now),
-        "gone": gone_of(name, state, now),
+        "state": its_state,
+        "slot": state.slots.get(name, EMPTY),
+        "row": row,
+        "gone": gone,
         "wall_ahead_ms": now.wall_ms - now.ms,
         "line_total": len(line),
         "line_there": state.waiting_at(name),
         "line_first": first,
         "line_shown": LINE_SHOWN,
-        "places": [
-            (state.tickets[id_], id_ in state.presence.present)
-            for id_ in islice(line, first - 1, first - 1 + LINE_SHOWN)
-        ],
+        "places": [(state.tickets[ticket_id], ticket_id in state.presence.present) for ticket_id in shown],
         "next": state.tickets[next(iter(present))[1]] if present else None,
-        "chain": [
-            (
-                link,
-                state_of(state, now, link.name),
-                None if link.slot.lease is None else row_of(link.name, link.slot.lease, state, now),
-                gone_of(link.name, state, now),
-            )
-            for link in shown
-        ],
-        "chain_left_out": len(chain.links) - len(shown),
+        "chain": [(link, *known_of(link.name)) for link in chain.links[:LINKS_SHOWN]],
+        "chain_left_out": max(0, len(chain.links) - LINKS_SHOWN),
         "is_circle": chain.circle,
     }
 
@@ -94,13 +90,7 @@ def state_of(state: State, now: Moment, name: str) -> str:
 
 
 RECORDS = 100
-QUERY = {
-    "name": "The job, where its name cannot stand in a path.",
-    "before": "Only records before this number: the next page of history.",
-    "offset": "How much of record `before` was told on the page before.",
-    "line": "The first place in the line to show.",
-    "did": "What was just done: for the sentence that says so.",
-}
+QUERY = dict.fromkeys(("name", "before", "offset", "line", "did"), "")
 _NUMBER = re.compile(r"[0-9]{1,16}")
 
 

@@ -1,8 +1,7 @@
 """The list of jobs: the page at `/`, which `static/jobs.js` fills, and `GET /ui/rows`, its rows as JSON.
 
-The script loads the rows, listens to `/ui/live`, searches and sorts. In the address, `q` is the search and `sort` the
-order. The server searches only among very many jobs: prefixes by the order of names, anything else name by name. Then a
-request looks at `LOOKED_AT_MAX` names at most, and says so if there are more.
+The script loads the rows, listens to `/ui/live`, searches and sorts. The server searches only among very many jobs:
+prefixes by the order of names, anything else name by name, `LOOKED_AT_MAX` names per request at most.
 
     prefix:github://acme     names that start so
     owner:agent-3            owners that start so, in upper or lower case

@@ -16,13 +16,12 @@ from holdfast.durations import milliseconds
 from holdfast.engine.build import HeldQuery, HistoryQuery
 from holdfast.server.handlers.history import Asked, begins_at, find, number_of, refuse_unless_kept, time_of
 from holdfast.server.pages import site
-from holdfast.server.pages.history import owner_of
+from holdfast.server.pages.history import happened, owner_of
 from holdfast.server.pages.jobs import prefix_for, read_search
 from holdfast.server.pages.rows import DAY_MS, Row
 from holdfast.server.render import encode
 from holdfast.server.streams.happenings import concerned
 from holdfast.server.times import rfc3339
-from holdfast.wire.holders import shown_as
 from holdfast.wire.problems import Problem
 from holdfast.wire.replies import Mark, MarksReply
 
@@ -181,12 +180,10 @@ def marks(api: Api, call: Call) -> None:
 
 def mark_of(record: Record, prefix: str) -> Mark | None:
     """Return the mark of a record that ended leases badly; None if none of their names begins with `prefix`."""
-    ended = [
-        (name, told) for name, told in concerned(record.event) if isinstance(told, Ended) and name.startswith(prefix)
-    ]
+    changes = concerned(record.event)
+    ended = [(name, told) for name, told in changes if isinstance(told, Ended) and name.startswith(prefix)]
     if not ended:
         return None
     name, told = ended[0]
-    owner = shown_as(told.principal) if told.owner is None else told.owner
-    how = "failed" if told.how == "released" else told.how
-    return Mark(record.seq, rfc3339(record.wall_ms), how, name, owner, len(ended) - 1)
+    row = happened(record, told)
+    return Mark(record.seq, rfc3339(record.wall_ms), row.event, name, row.owner, len(ended) - 1)

@@ -1,8 +1,7 @@
-"""Recent events that have no record: refused circular waits, and access tokens that ended. In memory, and bounded.
+"""Recent events without a record: refused circular waits, and access tokens that ended. In memory, and bounded.
 
 A restart forgets them, and so does a change of the leader; the pages say since when they are kept. No principal can
-push out what another did: each has a small share, and when all together are too much, the principal with most loses
-its oldest. A repeated event is one entry with a count.
+push out another's entries: each has a share, and beyond the total the principal with most loses its oldest.
 """
 
 from __future__ import annotations

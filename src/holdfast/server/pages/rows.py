@@ -4,8 +4,8 @@
     Beat   what a heartbeat changes of it: most of what the stream carries
     Gone   a name that nobody holds any more, and how its last lease ended
 
-A row never has a lease id. Times are wall times in milliseconds, so that a browser can count by itself; it has the same
-words for signs and times (`static/clock.js`). What a user wrote is plain text here, and escaped where it is shown.
+A row never has a lease id. Times are wall times in milliseconds; `static/clock.js` has the same words for signs and
+times. User input is plain text here, and escaped where it is shown.
 """
 
 from __future__ import annotations

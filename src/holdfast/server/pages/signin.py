@@ -8,9 +8,9 @@
 The token is in the body of that one request and nowhere else: not in an address, a page, a log or browser storage.
 A wrong one counts by address, as everywhere (`access.refusals`).
 
-**A link from another site.** A browser sends a `Strict` cookie only with requests of our own pages. A reader who opens
-a link that was pasted into a chat comes without one. The sign-in page therefore asks `/ui/here` once before it shows
-its field: a page of ours asks, so the cookie comes along. If it is good, the page is loaded again.
+**A link from another site.** A browser sends a `Strict` cookie only with requests of our own pages, so a reader who
+opens a link in a chat comes without one. The sign-in page therefore asks `/ui/here` before it shows its field: that
+request has the cookie. If it is good, the page is loaded again.
 
 **Login forgery.** Another site must not sign a reader in with a token that it chose. So the form is accepted only from
 a page of ours. The sign-in page tells where it is sent from (`Referrer-Policy: same-origin`): over plain http browsers

@@ -3,12 +3,11 @@
     handler ──► await page(api, call, now, "room.html", …) ──► status, bytes, headers
     problem ──► problem_page(problem, request)             ──► the same, for a reader who was refused
 
-**Text is text.** Templates escape everything they are given (autoescape), and an undefined name is an error. No page
-has a script or a style in it: `POLICY` forbids both, and in the browsers that know it also that a script makes a page
-of text.
+Templates escape everything they are given (autoescape), and an undefined name is an error. No page has a script or a
+style in it: `POLICY` forbids both, and in the browsers that know it also that a script makes a page of text.
 
-**Static files** are served below one folder that is named by the hash of all of them. So a browser keeps them for
-ever, modules import each other by plain names, and a page never gets those of another version by mistake.
+Static files are served below one folder that is named by the hash of all of them. So a browser keeps them for ever,
+modules import each other by plain names, and a page never gets those of another version.
 """
 
 from __future__ import annotations
@@ -84,7 +83,6 @@ class Me(msgspec.Struct, frozen=True):
     prefix: str | None
     form_token: str
     """For forms; empty for one who came by a token, and needs none."""
-    is_signed_in: bool
 
     def may(self, scope: str) -> bool:
         return scope in self.scopes
@@ -101,7 +99,7 @@ async def page(  # noqa: PLR0917 - what every page has, in the order in which it
     caller, cookie, state = call.caller, call.caller.cookie, api.engine.state
     form_token = "" if cookie is None else cookies.form_token(api.auth.key, cookie, caller.digest)
     known = {
-        "me": Me(caller.principal, in_order(caller.scopes), caller.prefix, form_token, cookie is not None),
+        "me": Me(caller.principal, in_order(caller.scopes), caller.prefix, form_token),
         "room": room,
         "server_ms": now.wall_ms,
         "counts": {"jobs": len(state.index.held), "waits": len(state.tickets), "sessions": len(state.sessions)},

@@ -5,10 +5,8 @@
     └──────────┘           └──────────┘           └──────────┘
     waits for nobody       waits for cem          waits for ben
 
-A node is an owner that holds what others want, or wants it. An edge leads from the waiter to the holder, with the
-name. A node's column is the length of the longest chain from it to an owner who waits for nobody: an operator looks
-there first. An edge that closes a circle counts in no chain and is marked. Inside a column, a node is near those it
-waits for.
+A node's column is the length of the longest chain from it to an owner who waits for nobody: an operator looks there
+first. An edge that closes a circle counts in no chain and is marked. In a column, a node is near those it waits for.
 
 Of many queues the longest are shown, with all that their holders wait for themselves. Of a long queue the first are
 shown, and those who hold what others want; the rest is one box with a number. A reader that is confined to a prefix
@@ -123,29 +121,25 @@ def draw(knots: Iterable[Knot], edges: Sequence[Edge]) -> Drawing:
 
 
 def _depths(waits_for: WaitsFor) -> tuple[dict[str, int], set[tuple[str, str]]]:
-    """Return the column of each knot, and the edges that lead back into a chain that they are part of.
-
-    Depth first, and without recursion: a chain may be as long as there are knots.
-    """
+    """Return the column of each knot, and the edges that lead back into a chain that they are part of."""
     depth: dict[str, int] = {}
     circles: set[tuple[str, str]] = set()
-    for start in waits_for:
-        if start in depth:
-            continue
-        chain: dict[str, list[str]] = {start: list(waits_for[start])}
-        while chain:
-            key = next(reversed(chain))
-            ahead = chain[key]
-            if ahead:
-                following = ahead.pop(0)
-                if following in chain:
-                    circles.add((key, following))
-                elif following not in depth:
-                    chain[following] = list(waits_for[following])
-                continue
-            those = [depth[each] for each in waits_for[key] if (key, each) not in circles]
-            depth[key] = 1 + max(those, default=-1)
-            del chain[key]
+    chain: set[str] = set()
+
+    def visit(key: str) -> None:
+        # As deep as a chain is long: at most `NAMES_MAX` holders and a waiter.
+        chain.add(key)
+        for holder in waits_for[key]:
+            if holder in chain:
+                circles.add((key, holder))
+            elif holder not in depth:
+                visit(holder)
+        chain.remove(key)
+        depth[key] = 1 + max((depth[each] for each in waits_for[key] if (key, each) not in circles), default=-1)
+
+    for key in waits_for:
+        if key not in depth:
+            visit(key)
     return depth, circles
 
 

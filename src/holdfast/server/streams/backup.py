@@ -29,23 +29,20 @@ RETRY_MS = 5_000
 log = logging.getLogger("holdfast.server")
 
 
-def backup(api: Api, call: Call) -> Backup:
-    """GET /backup: begin one, or raise why not."""
-    if call.caller.cookie is not None:
-        # It holds the key that signs cookies: with it a copied cookie would be worth more than its own end.
-        text = "A backup holds the server's key, and the page's cookie is not enough for it: send an access token."
-        raise Problem("forbidden", text)
-    if call.caller.prefix is not None:
-        text = "A backup holds all names, and this token is confined to a prefix: use an operator's token without one."
-        raise Problem("forbidden", text)
-    if api.engine.feed.is_listened_to(PLACE):
-        text = "A backup is being made already, and one is made at a time: try again."
-        raise Problem("capacity_exceeded", text, retry_after_ms=RETRY_MS)
-    return Backup(api, call)
-
-
 class Backup(Stream):
     def __init__(self, api: Api, call: Call) -> None:
+        if call.caller.cookie is not None:
+            # It holds the key that signs cookies: with it a copied cookie would be worth more than its own end.
+            text = "A backup holds the server's key, and the page's cookie is not enough for it: send an access token."
+            raise Problem("forbidden", text)
+        if call.caller.prefix is not None:
+            text = (
+                "A backup holds all names, and this token is confined to a prefix: use an operator's token without one."
+            )
+            raise Problem("forbidden", text)
+        if api.engine.feed.is_listened_to(PLACE):
+            text = "A backup is being made already, and one is made at a time: try again."
+            raise Problem("capacity_exceeded", text, retry_after_ms=RETRY_MS)
         super().__init__(api, call, api.streams)
         self._listener = api.engine.feed.listen(PLACE, call.caller.principal, call.caller.session)
 

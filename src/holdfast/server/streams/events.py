@@ -41,35 +41,25 @@ NEAR = 100
 SLICE_RECORDS = 500
 
 
-def events(api: Api, call: Call) -> Events:
-    """GET /events: let a reader in, or raise why not."""
-    prefix: str | None = call.query.get("prefix")
-    own = call.caller.prefix
-    if own is not None and prefix is not None:
-        call.caller.require_within_prefix(prefix)
-    # The header first: a browser that comes back on its own repeats the address it began with.
-    header = call.request.headers.get(b"last-event-id")
-    said = call.query.get("after") if header is None else header.decode("latin-1").strip() or call.query.get("after")
-    after = None if said is None else parse_id(said)
-    return Events(api, call, prefix or own or "", call.query.get(LABEL, frozenset()), after)
-
-
 class Events(Stream):
-    """One reader: of names that start with `prefix` and claims that have all `labels`, after the record `after`.
+    """GET /events: one reader, of names that start with a prefix and claims that have all labels."""
 
-    Without `after` it begins with what happens now.
-    """
-
-    def __init__(
-        self, api: Api, call: Call, prefix: str, labels: frozenset[tuple[str, str]], after: EventCursor | None
-    ) -> None:
-        super().__init__(api, call, api.streams)
-        self._prefix = prefix
-        self._labels = labels
-        self._after = after
+    def __init__(self, api: Api, call: Call) -> None:
+        prefix: str | None = call.query.get("prefix")
+        own = call.caller.prefix
+        if own is not None and prefix is not None:
+            call.caller.require_within_prefix(prefix)
+        # The header first: a browser that comes back on its own repeats the address it began with.
+        header = call.request.headers.get(b"last-event-id", b"").decode("latin-1").strip()
+        after = header or call.query.get("after")
+        self._after = None if after is None else parse_id(after)
+        """None: it begins with what happens now."""
+        self._prefix = prefix or own or ""
+        self._labels: frozenset[tuple[str, str]] = call.query.get(LABEL, frozenset())
         self._sent = 0
         """The last record that was sent or skipped."""
         self._listener: Listener | None = None
+        super().__init__(api, call, api.streams)
 
     async def frames(self) -> AsyncIterator[bytes]:
         """Yield what was missed, then what happens, until the token ends or the server stops."""

@@ -51,12 +51,6 @@ def check_ids(body: FollowBody) -> None:
     body.sessions = [read_uuid(session_id, "an id in sessions") for session_id in body.sessions]
 
 
-def follow(api: Api, call: Call) -> Follow:
-    """POST /leases/follow: let a follower in, or raise why not."""
-    _check_count(api, call.body)
-    return Follow(api, call)
-
-
 def add(api: Api, call: Call) -> None:
     _check_count(api, call.body)
     stream = api.followed.get(call.item)
@@ -78,6 +72,7 @@ def _check_count(api: Api, body: FollowBody) -> None:
 
 class Follow(Stream):
     def __init__(self, api: Api, call: Call) -> None:
+        _check_count(api, call.body)
         super().__init__(api, call, api.followers)
         caller = call.caller
         self._asked: FollowBody = call.body

@@ -28,23 +28,15 @@ if TYPE_CHECKING:
 RETRY_MS = 1_000
 
 
-def watch(api: Api, call: Call) -> Watch:
-    """GET /locks/{name}/watch: let a watcher in, or raise why not."""
-    feed, settings = api.engine.feed, api.settings
-    if feed.names >= settings.watched_names_max and not feed.is_listened_to(call.item):
-        raise Problem(
-            "capacity_exceeded",
-            f"{settings.watched_names_max} names are watched, the most there may be (watched_names_max): try again.",
-            retry_after_ms=RETRY_MS,
-        )
-    return Watch(api, call)
-
-
 class Watch(Stream):
     def __init__(self, api: Api, call: Call) -> None:
+        feed, most = api.engine.feed, api.settings.watched_names_max
+        if feed.names >= most and not feed.is_listened_to(call.item):
+            text = f"{most} names are watched, the most there may be (watched_names_max): try again."
+            raise Problem("capacity_exceeded", text, retry_after_ms=RETRY_MS)
         super().__init__(api, call, api.streams)
         self._name = call.item
-        self._listener = api.engine.feed.listen(self._name, call.caller.principal, call.caller.session)
+        self._listener = feed.listen(self._name, call.caller.principal, call.caller.session)
         self._token = 0
 
     async def frames(self) -> AsyncIterator[bytes]:
