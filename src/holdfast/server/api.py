@@ -92,7 +92,6 @@ class FairLock:
 
 class Api:
     def __init__(self, engine: Engine, auth: Auth, settings: Settings, meter: Meter | None = None) -> None:
-        """`meter` is that of the process, if it has one already."""
         self.engine = engine
         self.auth = auth
         self.settings = settings
@@ -222,7 +221,6 @@ class Api:
             call.request.on_disconnect = partial(self.engine.step_away, waiter)
 
     def refusal_of(self, call: Call, outcome: object) -> Answered:
-        """Put what was decided against a call into a reply, and log it if somebody was not let in."""
         if type(outcome) is Deadlock:
             self.note_circle(call, outcome)
         problem = render.problem(outcome, call.caller.prefix, knows_revoked=self.knows_revoked)
@@ -242,7 +240,6 @@ class Api:
         return render.envelope(Problem("internal_error", BUG), call.request)
 
     def read(self, call: Call, view: Callable[[State, Moment], Answered]) -> None:
-        """Answer from the state, once what it shows is durable."""
         self.engine.read(view, call.seen)
 
     def refuse(self, problem: Problem, refusal: Envelope, request: Request, reply: Reply) -> None:

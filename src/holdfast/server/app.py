@@ -188,8 +188,6 @@ def _greet(api: Api, url: str, token_path: str | None, file: Path | None) -> Non
 
 
 class Authority:
-    """What is served from a directory: one engine, for as long as the process lives."""
-
     def __init__(self, api: Api) -> None:
         self._api = api
         self.ended = api.engine.ended

@@ -49,8 +49,6 @@ _OTHER_ORIGIN = "This was sent by a page of another origin, and programs alone a
 
 
 class Ask(Protocol):
-    """Asks this server something, on behalf of the request with this scope; returns status, headers and body."""
-
     def __call__(
         self, scope: Scope, method: str, path: str, headers: Mapping[str, str], body: bytes
     ) -> Awaitable[tuple[int, Mapping[str, str], bytes]]: ...
@@ -69,7 +67,6 @@ class Mounting:
         *,
         body_bytes_max: int = SMALL_BODY_BYTES,
     ) -> None:
-        """`mounts` are by the path that each answers, and everything below it."""
         self._applications = {path.encode(): mount(self.ask) for path, mount in mounts.items()}
         self._paths = tuple(self._applications)
         if not all(path.startswith(NEVER_REPEATED) for path in self._paths):

@@ -73,7 +73,6 @@ def previous(end: LastEnd) -> Previous:
 
 
 def nameless_holder(end: LastEnd) -> str | None:
-    """Return the principal of an ended lease that named no owner."""
     # A holder that releases its own lease, or hands it over, is `by`.
     return end.by if end.whose is None and end.how in {"released", "transferred"} else end.whose
 

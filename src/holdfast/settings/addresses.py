@@ -24,7 +24,6 @@ _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Split `host:port` or `[IPv6]:port`."""
     found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+(?:%[\w.-]+)?)\]|([^\s:/\[\]@]+)):([0-9]{1,5})", text)
     if found is None or int(found[3]) > 65_535:  # noqa: PLR2004 - the largest port there is
         raise ValueError(f"{text!r} is not host:port or [IPv6]:port")
@@ -40,7 +39,6 @@ def is_for_all(host: str) -> bool:
 
 
 def parse_hosts(text: str) -> frozenset[str]:
-    """Split names of hosts at their commas; each in lower case and without the dot at its end."""
     names = set()
     for written in filter(None, (each.strip() for each in text.split(","))):
         name = written.lower().removesuffix(".")
@@ -54,7 +52,6 @@ def parse_hosts(text: str) -> frozenset[str]:
 
 
 def parse_url(text: str) -> SplitResult | None:
-    """Take `https://host[:port][/path]` apart; None if there is none."""
     if not text:
         return None
     parts = urlsplit(text)
@@ -102,7 +99,6 @@ def parse_node(text: str) -> str:
 
 
 def parse_schema(text: str) -> str:
-    """Return the name of a schema. It is put into statements, so not any text will do."""
     if not _SCHEMA.fullmatch(text):
         raise ValueError(f"{text!r:.200} is no name for a schema: write up to 63 of a-z, 0-9 and _, no digit first")
     return text
@@ -144,7 +140,6 @@ def has_password(url: str) -> bool:
 
 
 def shown(url: str) -> str:
-    """Return the address without its password, for people. What is no address is not shown at all."""
     if is_torn(url):
         return NO_URL
     parts = split_url(url)

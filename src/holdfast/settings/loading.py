@@ -117,7 +117,6 @@ def unknown_variables(environment: Mapping[str, str]) -> list[str]:
 
 
 def _of_octostore(environment: Mapping[str, str]) -> list[str]:
-    """Say in one sentence that variables of OctoStore are set, for those who move from there and forgot some."""
     found = [name for name in sorted(environment) if name.startswith("OCTOSTORE_") or name in OCTOSTORE_VARIABLES]
     return [f"variables of OctoStore are not read: {', '.join(found)}; docs/guide/octostore.md says ours"] * bool(found)
 
@@ -188,7 +187,6 @@ def _row(name: str, origin: str) -> Setting:
 
 
 def _nearest(name: str, known: Mapping[str, object]) -> str:
-    """Ask whether another name was meant. Where `known` says how a name is written, as that says."""
     near = difflib.get_close_matches(name, list(known), n=1)
     if not near:
         return ""

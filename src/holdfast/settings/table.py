@@ -133,7 +133,6 @@ class Setting(About, frozen=True, kw_only=True):
 
 
 def _seconds_of(text: str) -> int | None:
-    """Read a time of the file. A number in quotes is none: 60 and "60" are two different things there."""
     return None if text.strip().isdecimal() else durations.seconds(text)
 
 
@@ -461,7 +460,6 @@ NAMES: Mapping[str, Setting] = {name: row for row in TABLE for name in (row.name
 
 
 def default_data(environment: Mapping[str, str]) -> Path:
-    """Tell where the data goes when nobody says."""
     share = environment.get("XDG_DATA_HOME", "")
     # The XDG specification: a path that is not absolute counts as not set.
     return (Path(share) if Path(share).is_absolute() else home_of(environment) / ".local" / "share") / "holdfast"

@@ -46,7 +46,6 @@ OWN_CLAIM_ONLY = (
 
 
 def in_order(scopes: Iterable[str]) -> list[str]:
-    """Return scopes in the order in which they are always shown."""
     there = frozenset(scopes)
     return [scope for scope in SCOPES if scope in there]
 
@@ -89,7 +88,6 @@ class Caller(msgspec.Struct, frozen=True):
         return self.session if self.claim is None else self.claim.grant
 
     def may_give(self, scopes: Iterable[str], prefix: str | None) -> bool:
-        """Tell whether these rights lie within the caller's: nobody gives, sees or takes what is wider than its own."""
         if not self.scopes.issuperset(scopes):
             return False
         return self.prefix is None or (prefix is not None and prefix.startswith(self.prefix))
@@ -122,8 +120,6 @@ class BadTokenError(ValueError):
 
 
 class StaticTokens:
-    """The tokens that the settings give: known by digest, like all others."""
-
     def __init__(self, entries: Iterable[str]) -> None:
         self.callers: dict[str, Caller] = {}
         self._by_name: dict[str, Caller] = {}
@@ -147,7 +143,6 @@ class StaticTokens:
 
 
 def entries_of(text: str) -> list[str]:
-    """Split entries of static tokens at commas and newlines; `#` begins a comment line."""
     lines = (line for line in text.splitlines() if not line.lstrip().startswith("#"))
     return [entry.strip() for line in lines for entry in line.split(",") if entry.strip()]
 
@@ -175,8 +170,6 @@ def _read_static(entry: str, number: int) -> tuple[str, frozenset[str], str]:
 
 
 class _Run(msgspec.Struct, frozen=True):
-    """What made a session's secret right: the session, and the token that its principal had."""
-
     session_id: str
     salt: str
     owner: Caller
@@ -252,7 +245,6 @@ class Auth:
         return cached[1]
 
     def hidden(self, state: State) -> list[str]:
-        """Return the names of made tokens that are not let in, because a static token has the same name."""
         return [name for name in state.tokens if self.static.of(name) is not None]
 
     def _by_session(self, authorization: bytes, secret: str, state: State, wall_ms: int) -> Caller:
@@ -279,7 +271,6 @@ class Auth:
         return caller
 
     def _seen_before(self, run: _Run, state: State, wall_ms: int) -> Caller | None:
-        """Return the caller of a secret that was right before, if session and token are still the same ones."""
         session = state.sessions.get(run.session_id)
         if session is None or session.salt != run.salt:
             return None

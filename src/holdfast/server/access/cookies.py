@@ -78,7 +78,6 @@ def written(key: AuthorityKey, cookie: Cookie, token_digest: str) -> str:
 
 
 def cookie_in(value: str) -> Cookie | None:
-    """Return what something of the shape of a cookie says, or None."""
     kind, _, rest = value.partition(".")
     said, dot, _ = rest.partition(".")
     if kind not in {_SAFE, _PLAIN} or not dot or len(value) > COOKIE_CHARS_MAX:
@@ -95,7 +94,6 @@ def is_right(key: AuthorityKey, value: str, cookie: Cookie, token_digest: str) -
 
 
 def is_ours(key: AuthorityKey, value: str, cookie: Cookie) -> bool:
-    """Tell whether we made this cookie, for whichever token."""
     return key.was_signed("page", cookie.said, value.rpartition(".")[2])
 
 
@@ -142,6 +140,5 @@ def _field(name: bytes, value: bytes, seconds: int, *, is_safe: bool) -> bytes:
 
 
 def _port_of(headers: Mapping[bytes, bytes]) -> bytes:
-    """Return `-` and the port in `Host`; nothing if it is the usual one."""
     found = _PORT.search(headers.get(b"host", b""))
     return b"" if found is None else b"-" + found[1]

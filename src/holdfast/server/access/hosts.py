@@ -52,7 +52,6 @@ class Hosts:
 
 
 def _read(host: bytes) -> str | None:
-    """Return the name in a header, in lower case, without port and last dot; None if it is an IP address."""
     found = _HOST.fullmatch(host.decode("latin-1"))
     try:
         if found is None:

@@ -30,7 +30,6 @@ class TokenUses:
         self._settings_may_have_changed = True
 
     def last_of(self, name: str, state: State) -> int | None:
-        """Return the minute in which the token of this name was last used, as wall time; None if it never was."""
         seen = self.seen.get(name)
         if seen is not None and self._is_of_current_token(name, seen, state):
             return _minute_of(seen)
@@ -66,7 +65,6 @@ class TokenUses:
                     yield name, 0
 
     def _is_of_current_token(self, name: str, seen: int, state: State) -> bool:
-        """Tell whether a use was one of today's token of that name, and not of one that is gone."""
         if name in self._static:
             return True
         token = state.tokens.get(name)

@@ -63,7 +63,6 @@ class Origins(OwnOrigin):
         self._key = key
 
     def check(self, request: Request, caller: Caller) -> None:
-        """Raise unless one who came by a cookie may be let in with this request."""
         cookie = caller.cookie
         if cookie is None:
             return

@@ -35,7 +35,6 @@ class Proxies:
                 )
 
     def client_of(self, request: Request) -> Address | None:
-        """Return the address of the client; None where a connection has none."""
         client = _read(request.peer)
         if client is None or not self._is_trusted(client):
             return client
@@ -50,7 +49,6 @@ class Proxies:
         return client
 
     def scheme_of(self, request: Request, own: str) -> str:
-        """Return `http` or `https`, whichever the client used; `own` is that of the connection itself."""
         told = request.headers.get(b"x-forwarded-proto")
         peer = None if told is None else _read(request.peer)
         if told is None or peer is None or not self._is_trusted(peer):

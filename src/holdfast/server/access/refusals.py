@@ -104,12 +104,10 @@ class RefusalLog:
         return problem.status in LOGGED_STATUSES or problem.code == COUNTED_CODE
 
     def look(self, now_ms: int) -> None:
-        """End the minute if it is over, and tell what was left out. Called every second."""
         if self._window_ends_ms is not None and now_ms >= self._window_ends_ms:
             self.end()
 
     def end(self) -> None:
-        """Tell what was left out so far, and begin anew."""
         left_out, elsewhere = self._left_out, self._left_out_elsewhere
         self._window_ends_ms = None
         self._lines, self._lines_by_source = 0, {}

@@ -68,7 +68,6 @@ def token_from(seed: bytes) -> str:
 
 
 def is_mistyped(token: str) -> bool:
-    """Tell whether a token has our shape and a wrong checksum, or not even the length."""
     if not token.startswith(TOKEN_PREFIX):
         return False
     body = token[len(TOKEN_PREFIX) :]
@@ -136,7 +135,6 @@ class AuthorityKey:
         return len(signature) == SIGNATURE_CHARS and same(mark, signature[_OWN_CHARS:])
 
     def session_secret(self, session: Session, token_digest: str) -> str:
-        """Return the secret that a session has under a token (S5)."""
         session_id = session.session_id
         signature = self.signature("run", session_id, f"{session_id} {session.salt} {token_digest}")
         return f"{SESSION_PREFIX}{session_id.replace('-', '')}_{signature}"
@@ -150,11 +148,9 @@ class AuthorityKey:
             return None
 
     def is_ours(self, secret: str, session_id: str) -> bool:
-        """Tell whether this was once a secret of this session."""
         return len(secret) == SECRET_CHARS_MAX and self.was_signed("run", session_id, secret[-SIGNATURE_CHARS:])
 
     def token_for(self, principal: str, key: str, salt: str) -> str:
-        """Return the token that an idempotency key makes: the same one for a retry."""
         return token_from(self.mac("salted token", f"{salt} {principal} {key}"))
 
     def holder(self, kind: str, who: str) -> str:
@@ -171,7 +167,6 @@ class AuthorityKey:
         return known
 
     def mac(self, purpose: str, text: str) -> bytes:
-        """Return 32 bytes that only this authority can make, for one purpose."""
         return hmac.digest(self._key, f"{purpose}:{text}".encode(), "sha256")
 
 
@@ -231,7 +226,6 @@ def key_within(key: str, authorization: bytes | None) -> str:
 
 
 def was_ours(authority: AuthorityKey, secret: str, claim: ClaimId) -> bool:
-    """Tell whether this was once a secret of this claim."""
     return authority.was_signed("claim", " ".join(claim), secret[-SIGNATURE_CHARS:])
 
 

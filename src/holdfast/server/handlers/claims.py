@@ -80,7 +80,6 @@ def _check_ids(body: ClaimBody) -> None:
 
 
 def check_session(call: Call) -> None:
-    """Let a session's secret claim for that session alone, bound to it."""
     body: ClaimBody = call.body
     if body.session_id not in {None, call.caller.session}:
         raise Problem("not_found", "A session's secret claims for that session alone.", label="Session not found")

@@ -60,8 +60,6 @@ _NEEDS_HOST = frozenset({"ftp", "http", "https", "ws", "wss"})
 
 
 class Run(msgspec.Struct, frozen=True):
-    """A run that was let in, and for how long it asks: the body of its call."""
-
     session: str
     owner: str
     """What it is called: its session's name, or its id if it has none."""
@@ -69,7 +67,6 @@ class Run(msgspec.Struct, frozen=True):
 
 
 def by_secret(api: Api, operation: Operation) -> Reader:
-    """For an operation that a run asks for."""
     bytes_max = body_bytes_max(operation, api.settings)
 
     def read(request: Request, _segment: bytes, reply: Reply) -> Call:
@@ -149,7 +146,6 @@ def _parse_key(text: str) -> str:
 
 
 def _read_ttl(api: Api, ttl: object) -> int:
-    """Return the time to hold in milliseconds; a fraction of one counts as one."""
     settings = api.settings
     if ttl is None:
         return settings.resource_lock_timeout * 1000
@@ -182,7 +178,6 @@ def _bad(text: str) -> Problem:
 
 
 def error(problem: Problem, _request: Request) -> Answered:
-    """Put a problem into the gateway's words."""
     return problem.status, encode(GatewayErrorReply(False, problem.details)), problem.headers()
 
 
@@ -257,7 +252,6 @@ def release(api: Api, call: Call) -> None:
 
 
 def heartbeat(api: Api, call: Call) -> None:
-    """POST /locks/heartbeat: keep a resource until now + ttl."""
     run: Run = call.body
     command = Renew(
         name=call.item, principal=call.caller.principal, run=run.owner, ttl_ms=run.ttl_ms, as_session=run.session
@@ -292,7 +286,6 @@ def _holder(outcome: Held) -> str:
 
 
 def list_(api: Api, call: Call) -> None:
-    """GET /locks/list: what the run has, in the order of names."""
     run: Run = call.body
 
     def view(state: State, now: Moment) -> Answered:

@@ -111,7 +111,6 @@ async def found(api: Api) -> NodesReply:
 
 
 def reply_of(seat: Seat, peers: Sequence[Peer]) -> NodesReply:
-    """Say who has the seat and who told the store of itself: the leader first, then the others by name."""
     leader = seat.node if seat.is_held else None
     others = sorted((peer for peer in peers if not _is_leader(peer, seat)), key=lambda peer: peer.node)
     shown = [_shown(peer) for peer in others]

@@ -40,7 +40,6 @@ _NUMBER = re.compile(r"[0-9]{1,16}")
 
 
 def check_limit(query: dict[str, str]) -> dict[str, str]:
-    """Check how many records are wanted; the rest of the query is looked at after the caller is known."""
     return read_limit(query, LIMIT, LIMIT_MAX)
 
 
@@ -147,7 +146,6 @@ def list_then(api: Api, call: Call, prefix: str | None) -> None:
 
 
 async def find(engine: Engine, asked: Asked) -> Then:
-    """Return the moment that is asked for. Raises the problem with one that cannot be looked at."""
     last, now_ms = await engine.look(lambda state, now: (state.seq, now.wall_ms))
     journal = engine.journal
     if asked.record is not None:
@@ -186,7 +184,6 @@ async def _not_kept(engine: Engine) -> Problem:
 
 
 async def begins_at(engine: Engine) -> int | None:
-    """Return the earliest moment that can be looked at, as wall time; None if nothing is kept."""
     first = await engine.journal.follow(engine.journal.history_begins_after, 1)
     return first[0].wall_ms if first else None
 

@@ -134,8 +134,6 @@ def reopen(api: Api, call: Call) -> None:
 
 
 def check(api: Api, call: Call) -> None:
-    """POST /locks/{name}/check: what a guarded resource asks before it accepts a write."""
-
     def view(state: State, _: Moment) -> Answered:
         lease = state.lease_of(call.item)
         token = None if lease is None else lease.token

@@ -33,7 +33,6 @@ _NUMBER = re.compile(r"[0-9]{1,9}")
 
 
 def read_limit(query: dict[str, Any], default: int = LIMIT, most: int = LIMIT_MAX) -> dict[str, Any]:
-    """Check how many items are wanted."""
     limit = query.setdefault("limit", str(default))
     if not _NUMBER.fullmatch(limit) or not 0 < int(limit) <= most:
         raise Problem("invalid_input", f"limit is 1 to {most}.")
@@ -87,7 +86,6 @@ class Picked:
         """What may go on this page, in order, and one more: it says whether there is a next page."""
 
     def take_slice(self, state: State, now: Moment) -> bool:
-        """Show some, and tell whether the page is done."""
         if self._left is None:
             names = list(self._names(state))
             self.total = len(names)

@@ -48,7 +48,6 @@ def check_is_token(_call: Call) -> None:
 
 
 def check_is_own(call: Call) -> None:
-    """Let a session's secret know that session alone (S3)."""
     if call.caller.session != call.item:
         raise render.problem(SessionUnknown())
 
@@ -89,7 +88,6 @@ def _opened(api: Api, call: Call, outcome: SessionOpen, now: Moment) -> Answered
 
 
 def secret(api: Api, call: Call) -> None:
-    """POST /sessions/{id}/secret: the secret that a session has under this token (S5)."""
     caller = call.caller
 
     def view(state: State, _now: Moment) -> Answered:

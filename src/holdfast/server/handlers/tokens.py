@@ -78,7 +78,6 @@ def _check_expiry(seconds: int | None) -> None:
 
 
 def _check_giver(caller: Caller, scopes: frozenset[str], prefix: str | None) -> None:
-    """Raise unless these rights are the caller's to give, with what it may give."""
     if not caller.may_give(scopes, prefix):
         allowed = "+".join(in_order(caller.scopes))
         names = "" if caller.prefix is None else f", and a prefix that starts with {caller.prefix!r}"
@@ -100,7 +99,6 @@ def _check_heir(state: State, caller: Caller, name: str) -> None:
 
 
 def _new_token(api: Api, call: Call) -> tuple[str, str]:
-    """Return a salt and a new token. With a key it is derived, so that a retry can be told the same one (C5)."""
     if call.key is None:
         return "", new_token()
     salt = new_secret(SALT_BYTES).hex()
@@ -158,7 +156,6 @@ def list_(api: Api, call: Call) -> None:
 
 
 def picked_for(api: Api, caller: Caller, query: dict[str, str]) -> paging.Picked:
-    """Return a page of the tokens whose rights lie within the caller's, to be taken in slices."""
     may_give = caller.may_give
     static = {
         caller.principal: caller

@@ -124,7 +124,6 @@ class ResponseStream(ResponseWriter):
     # The connection's side.
 
     def feed_body(self, data: bytes) -> None:
-        """Take a piece of the body; after the response it is of no use."""
         if not self._is_complete:
             self._body += data
             self._body_bytes += len(data)
@@ -138,7 +137,6 @@ class ResponseStream(ResponseWriter):
         return len(self._body) < BODY_BYTES_MAX
 
     def resume(self) -> None:
-        """Hand over the end of a large body: called by the run queue."""
         if self._turn is not None and not self._turn.done():
             self._turn.set_result(None)
 
@@ -230,7 +228,6 @@ class ResponseStream(ResponseWriter):
         connection.write(status_line(status) + written(fields) + b"\r\n")
 
     async def write(self, data: bytes) -> None:
-        """Write a piece of the body, and wait until there is room for more."""
         if self._is_gone or self._is_complete:
             return
         if not self._has_begun:
@@ -246,7 +243,6 @@ class ResponseStream(ResponseWriter):
             await self._can_write
 
     def finish(self) -> None:
-        """Complete the response, and let the connection go on."""
         if self._is_gone or self._is_complete:
             return
         if not self._has_begun:
@@ -358,7 +354,6 @@ class HttpConnection(asyncio.BufferedProtocol):
         return self._manager.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Parse and answer what was received, or keep it until there is room."""
         parser, queue, manager = self._parser, self._queue, self._manager
         if parser.ended:
             self._discard(nbytes)
@@ -386,7 +381,6 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def eof_received(self) -> bool:
-        """Called when the client sends no more. True: the connection stays open for the responses."""
         self._is_half_closed = True
         self._parser.ended |= not self._unread
         if self._is_over or self._is_waiting() or not (self._queue.current or self._queue or self._unread):
@@ -417,7 +411,6 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._queue.append(request)
 
     def enqueue_stream(self, request: Request) -> ResponseStream | None:
-        """Queue a request whose body may follow, if its response is streamed."""
         if not self._manager.is_streaming(request):
             return None
         request.on_known = None if self.is_authenticated else self._authenticate
@@ -429,7 +422,6 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._queue.append(CONTINUE)
 
     def body_limit(self, request: Request) -> int:
-        """Return the body size limit of a request, or raise why only a small one may be sent."""
         request.on_known = None if self.is_authenticated else self._authenticate
         return self._manager.body_limit(self, request)
 
@@ -478,7 +470,6 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._advance(has_turn=True)
 
     def _update_reading(self) -> None:
-        """Let the client send only if what it sent is parsed."""
         # A paused transport never reports a disconnect, so keep reading while a claim waits or a stream is open.
         must_read = self._is_waiting() and self._queue.open_stream() is None
         if must_read and len(self._unread) > UNREAD_BYTES_MAX:
@@ -530,7 +521,6 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._close()
 
     def _authenticate(self, principal: str) -> None:
-        """Count the connection for its principal, or raise that it has too many."""
         if not self.is_authenticated:
             self.principal, self.is_authenticated = self._manager.admit(self.peer, principal), True
 
@@ -540,7 +530,6 @@ class HttpConnection(asyncio.BufferedProtocol):
         return isinstance(current, ResponseStream) or (current is not None and current.on_disconnect is not None)
 
     def _reply(self, request: Request, status: int, body: bytes, headers: Fields) -> None:
-        """Write a response, unless the client is gone."""
         queue, manager = self._queue, self._manager
         if queue.current is not request or self._rest:
             return
@@ -562,7 +551,6 @@ class HttpConnection(asyncio.BufferedProtocol):
             self.done(keep_alive=keep_alive)
 
     def _write_rest(self) -> None:
-        """Write more of a large body, as long as the client reads it."""
         while self._rest and not self.is_writing_paused and not self._transport.is_closing():
             # Copied, and no empty view at the end: each view, and so the transport's, would keep the whole body.
             piece = bytes(self._rest[:WRITE_BUFFER_BYTES_MAX])
@@ -593,14 +581,12 @@ class HttpConnection(asyncio.BufferedProtocol):
         return "http" if self._transport.get_extra_info("sslcontext") is None else "https"
 
     def resume_parsing(self) -> None:
-        """Called when a stream has room for more of its body."""
         if self._unread:
             self._advance()
 
     # The end.
 
     def shutdown(self) -> None:
-        """Close after the current response: the server stops."""
         self.is_stopping = True
         if self._queue.current is None:
             self._close()

@@ -66,7 +66,6 @@ class BodyBudget:
         self.bytes = 0
 
     def take(self, connection: object, request: Request, principal: str, size: int) -> None:
-        """Count a body, or raise that it must not be kept."""
         has = self._by_principal.get(principal, 0)
         if has and has + size > USER_BYTES_MAX:
             text = f"This access token has {has} bytes of large bodies under way, and {USER_BYTES_MAX} is the most:"
@@ -154,7 +153,6 @@ class SlowReaderTimer:
         self._since = now_seconds
 
     def slow_seconds(self, buffered_bytes: int, now_seconds: int) -> int:
-        """Return for how long the client has read too little, if so many of the written bytes are still buffered."""
         read_bytes = self.written_bytes - buffered_bytes
         if buffered_bytes == 0 or read_bytes - self._read_bytes >= READ_BYTES_MIN:
             self._read_bytes, self._since = read_bytes, now_seconds

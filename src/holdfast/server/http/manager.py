@@ -109,7 +109,6 @@ class ConnectionManager:
         *,
         wrap: Callable[[Handler], Handler] | None = None,
     ) -> None:
-        """`wrap` is applied to each handler: observers of requests, mounted applications."""
         self.settings = settings
         self._wrap = wrap
         self._proxies = proxies
@@ -157,7 +156,6 @@ class ConnectionManager:
     # Admission.
 
     def add(self, connection: Connection) -> int:
-        """Count a connection, and close unauthenticated ones if there are too many. Return how many are left over."""
         self.connections.add(connection)
         beyond = len(self.connections) - self.settings.connections_max
         while beyond > 0 and self._anonymous:
@@ -193,7 +191,6 @@ class ConnectionManager:
         return principal
 
     def body_limit(self, connection: Connection, request: Request) -> int:
-        """Return the body size limit of a request, and count its body if it is large; or raise why not."""
         bytes_max = self.handler.body_limit(request)
         if bytes_max > SMALL_BODY_BYTES:
             principal = self._principal_of(request) or connection.principal

@@ -121,7 +121,6 @@ class ResponsePrefix:
     __slots__ = ("fields", "fields_kept", "usual")
 
     def __init__(self, common: Iterable[tuple[bytes, bytes]]) -> None:
-        """`common` is the date, and other fields of every response of this server."""
         self.fields = written([*common, *NO_STORE])
         self.fields_kept = written([*common, *NO_STORE[1:]])
         """For a response with a `Cache-Control` of its own."""
@@ -137,7 +136,6 @@ def message(  # noqa: PLR0917 - made for every response: keywords cost
     prefix: ResponsePrefix,
     keep_alive: bool,  # noqa: FBT001 - the same
 ) -> bytes:
-    """Return the response, without its body if that is large: the caller writes it separately."""
     length, request_id = len(body), request.request_id.encode()
     if status == _OK and keep_alive and not headers and length < len(_LENGTHS) and request.method != b"HEAD":
         return b"".join((prefix.usual, _LENGTHS[length], request_id, b"\r\n\r\n", body))

@@ -78,7 +78,6 @@ class RequestParser:
     # Bytes in.
 
     def feed(self, data: bytes) -> None:
-        """Parse at most `FEED_BYTES`; pass on what is complete."""
         while data:
             # A header that began in an earlier piece has no beginning in this one: a value in it could look like one.
             self._data = data if self.phase == IDLE else b""
@@ -108,7 +107,6 @@ class RequestParser:
             self._refuse(self._too_large())
 
     def _without_upgrade(self) -> bytes:
-        """Return the header without its upgrade, and start a new parser for it."""
         method, version = self._parser.get_method(), self._parser.get_http_version().encode()
         fields = b"".join(b"%b: %b\r\n" % field for field in self._fields if field[0] != b"upgrade")
         self._parser = httptools.HttpRequestParser(self)
@@ -116,7 +114,6 @@ class RequestParser:
         return b"%b %b HTTP/%b\r\n%b\r\n" % (method, self._url, version, fields)
 
     def repeated(self, data: bytes) -> Request | None:
-        """Return the request, if it is the whole data and its header is one of the last ones."""
         if self.phase == IDLE:
             line, _, follows = data.partition(END_OF_LINE)
             for head in self._heads:
@@ -129,7 +126,6 @@ class RequestParser:
     # httptools' callbacks.
 
     def on_message_begin(self) -> None:
-        """Begin a request."""
         if self.ended:
             raise _EnoughError
         self.phase, self.since = HEAD, self._clock.now_seconds
@@ -151,7 +147,6 @@ class RequestParser:
         self._fields.append((name.lower(), value.rstrip(b" \t")))
 
     def on_headers_complete(self) -> None:
-        """Read the header; pass the request on already if its response is streamed."""
         parser = self._parser
         method = parser.get_method()
         if parser.should_upgrade() and method != b"CONNECT":

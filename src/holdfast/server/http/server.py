@@ -33,8 +33,6 @@ log = logging.getLogger("holdfast.server")
 
 
 class Service(Protocol):
-    """What a server serves: an authority on a directory, or a node of a cluster."""
-
     ended: asyncio.Event
     """Set when the process must end."""
 
@@ -100,7 +98,6 @@ class HttpServer:
         self._is_forced = False
 
     async def run(self, listener: socket.socket, greet: Callable[[], None]) -> None:
-        """Serve until a signal comes or the service ends."""
         ticker = asyncio.create_task(self._tick())
         close: list[Callable[[], None]] = []
         try:
@@ -158,7 +155,6 @@ class HttpServer:
 
     @contextlib.contextmanager
     def _signals(self) -> Generator[None, None, None]:
-        """Stop on SIGTERM and SIGINT; the exit code is ours and not the signal's."""
         loop = asyncio.get_running_loop()
         before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
         for number in before:
@@ -171,6 +167,5 @@ class HttpServer:
                 signal.signal(number, handler)
 
     def stop(self) -> None:
-        """Stop; called again, stop immediately."""
         self._is_forced = self._told_to_stop.is_set()
         self._told_to_stop.set()

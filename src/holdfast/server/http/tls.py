@@ -74,7 +74,6 @@ def certificate_of(settings: Settings) -> Certificate | None:
 
 class Certificate:
     def __init__(self, chain: Path, key: Path | None) -> None:
-        """Read both. Raises `BadCertificateError`."""
         self._chain, self._key = chain, key
         self._seen = self._tried = self._look()
         self._current = self.context = _context_of(chain, key)
@@ -99,7 +98,6 @@ class Certificate:
         connection.context = self._current
 
     def _look(self) -> tuple[object, ...]:
-        """Return what identifies the two files, behind links too."""
         return tuple(_fingerprint(path) for path in (self._chain, self._key) if path is not None)
 
 
@@ -141,7 +139,6 @@ def _read(name: str, path: Path) -> bytes:
 
 
 def _check_mode(name: str, path: Path) -> None:
-    """Refuse a key that all users can read; warn of a group that can, unless root provides it that way."""
     found = path.stat()
     mode = stat.S_IMODE(found.st_mode)
     at = f"{name} {path}"
@@ -187,8 +184,6 @@ def _explained(error: Exception, chain: Path, key: Path, named: str) -> str:
 
 
 class TlsHandshake:
-    """A connection until its TLS handshake is complete."""
-
     def __init__(self, acceptor: TlsAcceptor, sock: socket.socket) -> None:
         self._acceptor = acceptor
         self._socket = sock
@@ -253,7 +248,6 @@ class TlsHandshake:
             self.finish()
 
     def finish(self) -> None:
-        """Stop counting it: the handshake is complete or has failed."""
         if not self._is_over:
             self._is_over = True
             self._acceptor.remove(self)

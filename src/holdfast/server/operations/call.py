@@ -93,7 +93,6 @@ class Call(msgspec.Struct):
         reply(self.request, status, body, headers)
 
     def seen(self, outcome: object, _now: Moment) -> None:
-        """Answer it with what a look at the state found, or with the reason why nobody could look."""
         if type(outcome) is tuple:
             reply, (status, body, headers) = self.reply, outcome
             reply(self.request, status, body, headers)

@@ -80,8 +80,6 @@ def body_bytes_max(operation: Operation, settings: Settings) -> int:
 
 
 class BodyReader:
-    """Reads the JSON bodies of one type of request."""
-
     def __init__(self, body: type[Any], bytes_max: int, settings: Settings) -> None:
         self._bytes_max = bytes_max
         self._texts_max = _VALUES_SPARE + 2 * settings.names_per_call_max
@@ -210,7 +208,6 @@ def read_uuid_segment(segment: bytes) -> str:
 
 
 def read_uuid(text: str, field: str, *, status: int = 422) -> str:
-    """Return an id in its usual form."""
     if _UUID.fullmatch(text):
         return text
     try:
@@ -278,8 +275,6 @@ def reader_for(api: Api, operation: Operation) -> Reader:
 
 
 def nothing(api: Api, operation: Operation) -> Reader:
-    """For an operation that takes nothing and does not ask who asks."""
-
     def read(request: Request, _segment: bytes, reply: Reply) -> Call:
         return Call(operation.refusal, request, reply, "", None, None, NOBODY, api)
 
@@ -287,7 +282,6 @@ def nothing(api: Api, operation: Operation) -> Reader:
 
 
 def by_token(api: Api, operation: Operation) -> Reader:
-    """For an operation that is asked for with a bearer token, or a session's secret in its place."""
     read_item = _item_reader(operation.path)
     is_name = operation.path.startswith("/locks/{name}")
     read_fields = _query_reader(operation)

@@ -26,8 +26,6 @@ class Key(Enum):
 
 
 class Operation(msgspec.Struct, frozen=True):
-    """A method on a path: what it takes, who may ask for it, who answers, and what it may answer."""
-
     method: str
     path: str
     handler: Handler

@@ -70,7 +70,6 @@ class Guides:
         self._firsts = sorted({first.removeprefix("/").partition("/")[0] for first, _ in self._routes} - {""})
 
     def for_path(self, path: bytes) -> str:
-        """Say which route a path without one is nearest to."""
         if path == b"/mcp":
             return WITHOUT_MCP
         found = self._nearest(path)
@@ -149,8 +148,6 @@ STREAM_SUFFIXES = (b"/watch", b"/events", b"/follow", b"/backup", b"/live")
 
 
 class Route:
-    """An operation with all that was made ready for it when the server started."""
-
     __slots__ = ("body_bytes_max", "handler", "is_stream", "operation", "read")
 
     read: Reader
@@ -210,13 +207,11 @@ class Finder:
         return False
 
     def route_of(self, request: Request) -> str:
-        """Return the path template of a request's route; empty if there is none."""
         with contextlib.suppress(Problem):
             return self.find(request.method, request.path)[0].operation.path
         return ""
 
     def words_of(self, request: Request) -> Envelope:
-        """Return what puts a problem into the words of a request's route."""
         with contextlib.suppress(Problem):
             return self.find(request.method, request.path)[0].operation.refusal
         return envelope
@@ -301,14 +296,11 @@ log = logging.getLogger("holdfast.server")
 
 
 class Routes(Finder):
-    """The operations of an authority."""
-
     def __init__(self, api: Api, operations: tuple[Operation, ...]) -> None:
         super().__init__(api.settings, operations, api)
         self.api = api
 
     def handler(self, headers: Fields = ()) -> Handler:
-        """Return the handler of connections; `headers` are on all its responses."""
         return Handler(
             handle=self.handle,
             refuse=self.refuse,
@@ -339,7 +331,6 @@ class Routes(Finder):
             reply(request, *envelope(Problem("internal_error", BUG), request))
 
     def body_limit(self, request: Request) -> int:
-        """Return the body size limit of a request, given only the header, or raise why only a small one may be sent."""
         self.check_host(request)
         route, _ = self.find(request.method, request.path)
         if route.body_bytes_max > SMALL_BODY_BYTES:
