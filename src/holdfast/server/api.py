@@ -117,10 +117,9 @@ class Api:
         self._seen = self.token_uses.seen
         streams = {"watches": self.streams, "followers": self.followers, "pages": self.pages}
         self.meter.sources.serve(engine, streams)
+        self.ended = engine.ended
         self.started_ms = engine.clock.monotonic_ms()
         self._tasks: set[asyncio.Task[None]] = set()
-
-    # Who asks.
 
     def admit(self, request: Request, scope: str, own_scope: str = "") -> Caller:
         """Return the caller as of this turn, if it may ask. A session's secret keeps its session alive (S1)."""
@@ -183,6 +182,11 @@ class Api:
         now_ms = self.engine.clock.monotonic_ms()
         self._refusal_log.look(now_ms)
         self.token_uses.look(now_ms)
+        self.meter.tick()
+
+    async def end_waits(self) -> None:
+        self.engine.feed.close()
+        self.engine.end_waits()
 
     def end(self) -> None:
         """Say and write what was not yet: the server stops."""
@@ -211,8 +215,6 @@ class Api:
         state = self.engine.state
         if not is_own(claim, name, state) and not was_own(claim, name, getattr(body, "lease_id", None), state):
             raise Problem("forbidden", OWN_CLAIM_ONLY)
-
-    # Answers.
 
     def submit(self, call: Call, command: Command, shows: Mapping[type, Show]) -> None:
         call.shows = shows

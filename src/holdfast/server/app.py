@@ -94,7 +94,7 @@ async def _serve(settings: Settings, file: Path | None, mounts: Mapping[str, Mou
         warn_of_hidden(api)
         api.meter.start()
         _tune_collector()
-        server = HttpServer(Authority(api), manager, tls)
+        server = HttpServer(api, manager, tls)
         await server.run(listener, lambda: _greet(api, url, token_path, file))
         api.meter.stop()
         api.end()
@@ -123,11 +123,7 @@ async def _serve_node(settings: Settings, file: Path | None, mounts: Mapping[str
 
 
 def _tune_collector() -> None:
-    """Keep the garbage collector off what was loaded, and let it look seldom: our values are not in its care.
-
-    But not too seldom, for the loop waits for it. A look at 10,000 new objects takes 0.4 ms on a quiet machine, and 3
-    to 15 ms while thousands of strangers come and go: what it looks at is in no cache then.
-    """
+    """Keep the collector off what was loaded, and run it rarely; but a run must stay short."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(1_000, 500, 100)
@@ -185,17 +181,3 @@ def _greet(api: Api, url: str, token_path: str | None, file: Path | None) -> Non
         '    -d \'{"ttl_seconds": 120, "owner": "me"}\'\n',
         flush=True,
     )
-
-
-class Authority:
-    def __init__(self, api: Api) -> None:
-        self._api = api
-        self.ended = api.engine.ended
-
-    def tick(self) -> None:
-        self._api.tick()
-        self._api.meter.tick()
-
-    async def end_waits(self) -> None:
-        self._api.engine.feed.close()
-        self._api.engine.end_waits()

@@ -105,10 +105,7 @@ def parse_schema(text: str) -> str:
 
 
 def split_url(url: str) -> SplitResult:
-    """Split the URL of a store, which may list several hosts. Raises `ValueError`.
-
-    Some versions of `urlsplit` accept only one IPv6 address in brackets, so each host is checked alone.
-    """
+    """Split the URL of a store with several hosts, each alone: some `urlsplit`s accept only one IPv6 address."""
     scheme, separator, rest = re.sub(r"[\t\r\n]", "", url).partition("://")  # As `urlsplit` does.
     netloc = re.split(r"[/?#]", rest, maxsplit=1)[0]
     user, at, hosts = netloc.rpartition("@")

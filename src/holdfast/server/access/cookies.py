@@ -68,9 +68,6 @@ class Cookie(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, made_ms=wall_ms)
 
 
-# Making and checking.
-
-
 def written(key: AuthorityKey, cookie: Cookie, token_digest: str) -> str:
     kind = _SAFE if cookie.is_safe else _PLAIN
     said = f"{cookie.principal} {cookie.signed_in_ms} {cookie.made_ms}"
@@ -100,9 +97,6 @@ def is_ours(key: AuthorityKey, value: str, cookie: Cookie) -> bool:
 def form_token(key: AuthorityKey, cookie: Cookie, token_digest: str) -> str:
     """Return what a form on a page of ours has in it, and one on a page of others cannot: it stays for one sign-in."""
     return base64(key.mac("form", f"{cookie.principal} {cookie.signed_in_ms} {token_digest}")[:_FORM_BYTES])
-
-
-# In the head of a request, and in that of an answer.
 
 
 def shown_in(headers: Mapping[bytes, bytes]) -> bytes | None:

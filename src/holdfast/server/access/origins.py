@@ -82,11 +82,10 @@ class Origins(OwnOrigin):
         raise Problem("forbidden", _NOT_OURS)
 
     def _check_look(self, request: Request) -> None:
-        """Raise if a page of another origin loads something of ours behind its reader's back, as a picture or a script.
+        """Raise if another origin loads something of ours behind its reader's back, as a picture, a script or a frame.
 
-        A neighbour on another port, or below the same domain, gets the cookie sent. It could read nothing, but it could
-        open streams until its reader has none left, or measure how long answers take. A link to a page of ours may be
-        followed. It may not be opened in a frame, and a link may not lead to a stream or a backup.
+        It could read nothing, but could open streams until none are left, or measure how long answers take. A link to a
+        page of ours may be followed, but not to a stream or a backup.
         """
         said = request.headers.get
         if said(b"sec-fetch-site") not in _OTHER_SITES:

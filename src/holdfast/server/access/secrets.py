@@ -123,10 +123,7 @@ class AuthorityKey:
         return self._key
 
     def signature(self, kind: str, said: str, signed: str) -> str:
-        """Return a signature of `signed`, which says whose token it is for. Its last characters depend on `said` alone.
-
-        By these a secret whose token is gone is told from a guess.
-        """
+        """Return a signature of `signed`. Its end depends on `said` alone: that tells an ended secret from a guess."""
         return base64(self.mac(kind, signed)[:_OWN_BYTES] + self.mac(_MARKS[kind], said)[:_MARK_BYTES])
 
     def was_signed(self, kind: str, said: str, signature: str) -> bool:

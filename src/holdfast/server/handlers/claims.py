@@ -47,9 +47,6 @@ COMES_BACK = b"holdfast-comes-back"
 """The header of one who asks again at once if its wait is over (W2)."""
 
 
-# What is read and checked before the handlers are called.
-
-
 def held_status(query: dict[str, str]) -> int:
     wanted = query.get("on_held", "200")
     if wanted not in {"200", "409"}:
@@ -84,9 +81,6 @@ def check_session(call: Call) -> None:
     if body.session_id not in {None, call.caller.session}:
         raise Problem("not_found", "A session's secret claims for that session alone.", label="Session not found")
     body.session_id, body.ephemeral = call.caller.session, True
-
-
-# The handlers.
 
 
 def acquire(api: Api, call: Call) -> None:
@@ -273,9 +267,6 @@ SHOWS_SEVERAL: Mapping[type, Show] = {
     Waiting: _waiting,
     Finished: _done,
 }
-
-
-# Letting somebody work on a claim.
 
 
 def secret(api: Api, call: Call) -> None:

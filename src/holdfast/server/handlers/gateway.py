@@ -56,9 +56,6 @@ NOT_KNOWN = frozenset({"authentication_required", "authentication_failed", "sess
 _NEEDS_HOST = frozenset({"ftp", "http", "https", "ws", "wss"})
 
 
-# Reading requests.
-
-
 class Run(msgspec.Struct, frozen=True):
     session: str
     owner: str
@@ -174,9 +171,6 @@ def _bad(text: str) -> Problem:
     return Problem("invalid_input", text)
 
 
-# How a problem is told.
-
-
 def error(problem: Problem, _request: Request) -> Answered:
     return problem.status, encode(GatewayErrorReply(False, problem.details)), problem.headers()
 
@@ -185,9 +179,6 @@ def error_of_status(problem: Problem, request: Request) -> Answered:
     if problem.code in NOT_KNOWN:
         problem = Problem("authentication_failed", "Unauthorized")
     return error(problem, request)
-
-
-# Claiming.
 
 
 def acquire(api: Api, call: Call) -> None:
@@ -234,9 +225,6 @@ _SHOWS_ACQUIRED: dict[type, Show] = {
 }
 
 
-# Giving back and keeping.
-
-
 def release(api: Api, call: Call) -> None:
     """POST /locks/release: give a resource back. With an idempotency key, a retry is told what the first try did."""
     run: Run = call.body
@@ -280,9 +268,6 @@ def _refused(**fields: Any) -> Answered:  # noqa: ANN401 - the fields of the rep
 
 def _holder(outcome: Held) -> str:
     return outcome.holder or shown_as(outcome.lease.principal)
-
-
-# Looks.
 
 
 def list_(api: Api, call: Call) -> None:

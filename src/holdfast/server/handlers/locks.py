@@ -31,9 +31,6 @@ WAITERS_SHOWN = 100
 _OK = 200
 
 
-# What is read and checked before the handlers are called.
-
-
 def check_lease_id(body: RenewBody | ReleaseBody | TransferBody | ClaimSecretBody) -> None:
     if body.lease_id is not UNSET:
         body.lease_id = read_uuid(body.lease_id, "lease_id")
@@ -42,9 +39,6 @@ def check_lease_id(body: RenewBody | ReleaseBody | TransferBody | ClaimSecretBod
 def check_outcome(body: ReleaseBody) -> None:
     if body.outcome != "done" and (body.result is not None or body.remember_seconds is not None):
         raise Problem("invalid_input", 'result and remember_seconds go with "outcome": "done".', status=422)
-
-
-# The lease.
 
 
 def renew(api: Api, call: Call) -> None:
@@ -115,9 +109,6 @@ _SHOWS_TRANSFERRED: Mapping[type, Show] = {
 }
 
 
-# As an operator.
-
-
 def revoke(api: Api, call: Call) -> None:
     principal, reason = call.caller.principal, call.body.reason
     command = Revoke(name=call.item, principal=principal, reason=reason, key=call.key, fingerprint=call.fingerprint)
@@ -128,9 +119,6 @@ def reopen(api: Api, call: Call) -> None:
     principal, reason = call.caller.principal, call.body.reason
     command = Reopen(name=call.item, principal=principal, reason=reason, key=call.key, fingerprint=call.fingerprint)
     api.submit(call, command, {OpenAgain: no_content})
-
-
-# Looks.
 
 
 def check(api: Api, call: Call) -> None:

@@ -39,9 +39,6 @@ SALT_BYTES = 12
 _OK, _CREATED = 200, 201
 
 
-# What is checked before the handlers are called.
-
-
 def check_is_token(_call: Call) -> None:
     """Let no session's secret open another session, or have the next secret of its own."""
     raise Problem("forbidden", "A session's secret cannot ask for sessions or secrets: use the access token.")
@@ -50,9 +47,6 @@ def check_is_token(_call: Call) -> None:
 def check_is_own(call: Call) -> None:
     if call.caller.session != call.item:
         raise render.problem(SessionUnknown())
-
-
-# The handlers.
 
 
 def open_(api: Api, call: Call) -> None:
@@ -131,10 +125,9 @@ def end(api: Api, call: Call) -> None:
 
 
 def may_see(api: Api, caller: Caller, principal: str) -> bool:
-    """Tell whether a caller sees the sessions of a principal: its own, and an operator those within its own rights.
+    """Tell whether a caller sees the sessions of a principal: its own, and an operator those within its rights.
 
-    With a session's secret it sees that session alone, which is for the handlers to keep. Of a principal without an
-    access token nobody knows the rights: only who has all of them sees its sessions.
+    The rights of a principal without an access token are unknown: only an operator with all rights sees its sessions.
     """
     if principal == caller.principal:
         return True

@@ -34,9 +34,6 @@ _OK, _CREATED = 200, 201
 _YES_OR_NO = {"true": True, "false": False}
 
 
-# Making.
-
-
 def create(api: Api, call: Call) -> None:
     body: TokenBody = call.body
     _check(api, body)
@@ -142,9 +139,6 @@ def _shows_taken(api: Api, call: Call, outcome: TokenExists, _now: Moment) -> An
     return call.refusal(problem, call.request)
 
 
-# Looking.
-
-
 def list_(api: Api, call: Call) -> None:
     picked = picked_for(api, call.caller, call.query)
 
@@ -187,9 +181,6 @@ def picked_for(api: Api, caller: Caller, query: dict[str, str]) -> paging.Picked
 
 def _expiry(token: AccessToken) -> str | None:
     return None if token.expires_wall_ms is None else rfc3339(token.expires_wall_ms)
-
-
-# Ending.
 
 
 def read_keep_sessions(fields: dict[str, str]) -> bool:

@@ -97,10 +97,8 @@ class FinalRefusal(msgspec.Struct, frozen=True):
 class ResponseStream(ResponseWriter):
     """An entry of the queue whose response is written over time, by a task of its own.
 
-    At most `BODY_BYTES_MAX` of the request body are buffered; then the connection reads no more until the handler has
-    taken them. A task has no turn in the manager's run queue, and many can become ready together. A large body takes
-    long to process, so its handler waits in that queue before it gets the end of the body. A response without a length
-    is sent in chunks, and to HTTP/1.0 until the connection closes.
+    At most `BODY_BYTES_MAX` of the request body are buffered. A task has no turn in the
+    manager's run queue, so the handler of a large body waits in that queue before it gets the end of the body.
     """
 
     def __init__(self, connection: HttpConnection, manager: ConnectionManager, request: Request) -> None:

@@ -63,11 +63,8 @@ class CachedHeader(msgspec.Struct, eq=False):
     content_type: bytes | None
 
     def read(self, line: bytes, data: bytes) -> Request | None:
-        """Return the request with this line, if the rest is this header, except for values that may differ, and a body.
-
-        `removeprefix` returns the very same bytes if they have another beginning.
-        """
-        body = data.removeprefix(self.whole)
+        """Return the request with this line, if the rest is this header, but for values that may differ, and a body."""
+        body = data.removeprefix(self.whole)  # The same object, if the beginning is another.
         fields, key = self.fields, None
         if len(body) != self.body_bytes or body is data:
             fields, body = self._values(data)

@@ -58,10 +58,7 @@ Reply: TypeAlias = Callable[[Request, int, bytes, Fields], None]
 
 
 class Handler(msgspec.Struct, frozen=True, kw_only=True):
-    """What answers requests, and what connections ask of it. Observers and mounts wrap it (`msgspec.structs.replace`).
-
-    A repeated POST (`header_cache`) is never checked for being a stream: the paths of all such streams are excluded.
-    """
+    """Answers requests, and what connections ask about them. Observers and mounts wrap it."""
 
     handle: Callable[[Request, Reply], None]
     refuse: Callable[[Problem, Request, Reply], None]
@@ -153,8 +150,6 @@ class ConnectionManager:
     def _principal_of(self, request: Request) -> str | None:
         return self.handler.principal_of(request)
 
-    # Admission.
-
     def add(self, connection: Connection) -> int:
         self.connections.add(connection)
         beyond = len(self.connections) - self.settings.connections_max
@@ -204,8 +199,6 @@ class ConnectionManager:
         self.write_budget.drop(connection)
         self.body_budget.drop(connection)
 
-    # Time.
-
     async def tick(self) -> None:
         """Count a second and check the time limits of all connections, without delaying other work."""
         self.now_seconds += 1
@@ -233,8 +226,6 @@ class ConnectionManager:
         date = (b"date", formatdate(seconds, usegmt=True).encode())
         self.common_fields: Fields = (date, *self.handler.headers)
         self.prefix = ResponsePrefix(self.common_fields)
-
-    # Throttling.
 
     def charge(self, key: object, took_seconds: float) -> None:
         """Throttle a principal for a request that took long, minus foreign time, which excuses each principal once."""
@@ -275,8 +266,8 @@ class ConnectionManager:
     def defer(self, entry: Runnable, *, throttled: str | None = None, key: object = None) -> None:
         """Resume an entry later, after those that have waited longer.
 
-        `throttled` is its principal, if it is to yield to all that are not throttled; empty for an unauthenticated
-        connection. It yields for as long as `key` is throttled; without a key, always.
+        `throttled` is its principal (empty: unauthenticated), if it yields to all that are not throttled: as long as
+        `key` is throttled, or always without a key.
         """
         if throttled is None:
             self._queue.append(entry)

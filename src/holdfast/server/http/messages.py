@@ -162,15 +162,9 @@ class ClientDisconnectedError(ConnectionError):
 
 
 class ResponseWriter(ABC):
-    """Where a handler writes one response over time: an event stream, a backup, a mounted application.
+    """Where a handler writes one response over time: `start`, then `write` for each piece, then `finish`.
 
-        await response.read_body()
-        response.start(200, headers)
-        await response.write(piece)     waits while the client does not read
-        response.finish()
-
-    A handler that returns before `finish` leaves a part: the connection is then aborted, so that a client never takes
-    it for the whole.
+    If it returns before `finish`, the connection is aborted, so that a client never takes a part for the whole.
     """
 
     request: Request

@@ -75,8 +75,6 @@ class RequestParser:
         self.on_message_begin()
         self.phase = IDLE
 
-    # Bytes in.
-
     def feed(self, data: bytes) -> None:
         while data:
             # A header that began in an earlier piece has no beginning in this one: a value in it could look like one.
@@ -122,8 +120,6 @@ class RequestParser:
                     self._misses = 0
                     return request
         return None
-
-    # httptools' callbacks.
 
     def on_message_begin(self) -> None:
         if self.ended:
@@ -204,17 +200,12 @@ class RequestParser:
         self.ended, self._body = True, b""
 
     def close(self) -> None:
-        """Drop references to the parser and the sink.
-
-        Otherwise they form a cycle, and after many connections the garbage collector would delay everything else.
-        """
+        """Drop references to parser and sink: many such cycles would make the garbage collector delay everything."""
         self.end()
         if self._request is not None and self._request.on_lost is not None:
             self._request.on_lost()
         self._stream = self._request = None
         del self._parser, self._sink
-
-    # The header.
 
     def _read_head(self, method: bytes, version: str) -> None:
         if self._counted_bytes + FEED_BYTES > self._head_bytes_max or len(self._fields) > FIELDS_MAX:
@@ -255,8 +246,6 @@ class RequestParser:
         head = cached_header_of(self._data, request, self._head_bytes_max)
         if head is not None:
             self._heads = [head, *self._heads[: HEADS_MAX - 1]]
-
-    # Refusals.
 
     def _too_large(self) -> Problem:
         text = f"The head of a request, or what follows its body, has at most {self._head_bytes_max} bytes."

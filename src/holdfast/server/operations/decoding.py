@@ -384,10 +384,9 @@ def _content_reader(body: type[Any] | None) -> Callable[[Any], object]:
 
 
 def fingerprint(request: Request, item: str, content: object) -> str:
-    """Return what a request comes to: another request may not use its key again (C5).
+    """Return what identifies a request: another one may not use its key again (C5).
 
-    What another session's secret asks is another request, or two runs that use one key would both hear that they own it
-    (S3). Whether the secret is right is looked at before the key is.
+    A session's secret is part of it, or two runs with one key would both hear that they own the name (S3).
     """
     written = encode((request.method, item, content))
     authorization = request.authorization

@@ -51,10 +51,10 @@ class Operation(msgspec.Struct, frozen=True):
     is_local: bool = False
     """Whether every node answers it by itself: its handler looks at nothing but the call, not even at the `Api`."""
 
-    # What is done on the way to the handler. `reading.by_token` has the order.
+    # What is done on the way to the handler. `decoding.by_token` has the order.
 
     reader: Callable[[Api, Operation], Reader] | None = None
-    """Makes the function that reads a request. None: `reading.by_token` if a scope is needed, else nothing is read."""
+    """Makes the function that reads a request. None: `decoding.by_token` if a scope is needed, else nothing is read."""
     passes_over_query: bool = False
     read_query: Callable[[dict[str, str]], Any] | None = None
     check_body: Callable[[Any], None] | None = None

@@ -153,7 +153,8 @@ class Clustered:
         tenure = self.node.tenure()
         if tenure is not None:
             tenure.api.tick()
-        self._meter.tick()
+        else:
+            self._meter.tick()
 
     async def end_waits(self) -> None:
         """Give the seat back: all waiters are answered, and another node can lead while connections are closed."""
