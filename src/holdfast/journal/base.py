@@ -31,9 +31,6 @@ HEAD = "head"
 """The table of the one value that changes with each `archive`. `open` yields it first."""
 
 
-# Errors.
-
-
 class JournalError(Exception):
     """The journal cannot do what was asked. The text says which operation, on what, and what to do now."""
 
@@ -83,15 +80,11 @@ class DeposedError(JournalError):
     """
 
 
-# The archived state.
-
-
 class Values(msgspec.Struct, frozen=True):
     """Some rows of one table of the state, in their order. The journal does not interpret them."""
 
     table: str
     rows: Sequence[tuple[bytes, bytes]]
-    """Keys and values."""
 
 
 class Changes(msgspec.Struct, frozen=True, array_like=True, tag="changes"):
@@ -130,9 +123,6 @@ class Recovered(msgspec.Struct, frozen=True):
     """The authority's key, if the store keeps it. None: a file alongside the journal does."""
 
 
-# Nodes.
-
-
 class Seat(msgspec.Struct, frozen=True, kw_only=True):
     """The leadership of a shared store, as one read found it. Any node may read it."""
 
@@ -147,11 +137,10 @@ class Seat(msgspec.Struct, frozen=True, kw_only=True):
     is_held: bool
     """Whether there is a leader. One that resigned leaves its name."""
     node: str
-    """The name of the leading node."""
     process: str
     """32 random hexadecimal digits of the leading process."""
     url: str
-    """Where the other nodes reach that node."""
+    """Where the other nodes reach the leading node."""
     last_seq: int
     now_ms: int
     since_wall_ms: int
@@ -159,7 +148,6 @@ class Seat(msgspec.Struct, frozen=True, kw_only=True):
     format: int
     """A node that does not know it can neither lead nor read the store."""
     version: str
-    """Of Holdfast, on the leading node."""
     jumps: int = 0
     """How often the store lost records, and tokens jumped: after another loss it may have a lower epoch."""
     wants_jump: bool = False
@@ -176,14 +164,11 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     version: str
     format_max: int
-    """The newest format that it knows."""
+    """The newest record format that it knows."""
     tokens: str
     """A digest of its static tokens: nodes should have the same."""
     seen_ms_ago: int = 0
     """How long ago it last reported, by the store's clock."""
-
-
-# History.
 
 
 class HistoryQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -248,7 +233,7 @@ class Keeping(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of the store: whether it accepts any new claims, its size, and a text for people."""
+    """The state of the store, with a text for people."""
 
     takes_claims: bool
     size_bytes: int
@@ -256,9 +241,6 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     text: str = "ok"
     free_bytes: int | None = None
     """The free space of its disk; None if it has none."""
-
-
-# Watching calls that can hang.
 
 
 class Watch(Protocol):
@@ -293,11 +275,8 @@ def watched(watch: Watch, what: str) -> Iterator[None]:
         watch.leave(number)
 
 
-# Copying a store.
-
-
 class Tail(msgspec.Struct, frozen=True):
-    """Some records that are not archived, in order."""
+    """A part of a snapshot: some records that are not archived, in order."""
 
     records: Sequence[Record]
 
@@ -337,10 +316,7 @@ class StoreWriter(Protocol):
         """Write the next part, in the order of a snapshot."""
 
     async def end(self, source: Snapshot) -> None:
-        """Complete the copy: note how far the source reaches."""
-
-
-# Journals.
+        """Complete the copy."""
 
 
 class Journal(Protocol):
@@ -422,13 +398,13 @@ class Journal(Protocol):
         """Up to which number history is pruned: what follows is complete."""
 
     def health(self) -> Health:
-        """Tell how the store is, without waiting for anything."""
+        """Return the state of the store, without waiting for anything."""
 
     def why_no_claims(self, principal: str) -> str | None:
         """Return why new claims of a principal are refused now, before they are decided; None if they are accepted."""
 
     async def close(self) -> None:
-        """Let another process become the writer."""
+        """Release the journal to the next writer."""
 
 
 class SharedJournal(Journal, Protocol):

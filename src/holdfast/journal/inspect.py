@@ -62,13 +62,10 @@ _slot_of = msgspec.msgpack.Decoder(Slot).decode
 
 
 class Inspection(msgspec.Struct, kw_only=True):
-    """What a data directory contains, and what is wrong with it."""
-
     epoch: int = 0
     archived_upto: int = 0
-    """The sequence number of the last archived record."""
     records: int = 0
-    """How many records there are: those that will be replayed, and the history."""
+    """Those that will be replayed, and the history."""
     last_seq: int = 0
     restored: Record | None = None
     """The record of the last restore from a backup: its event is a `Restored`."""
@@ -104,7 +101,7 @@ def dump(directory: Path) -> Iterator[dict[str, Any]]:
 
 @contextlib.contextmanager
 def reading(directory: Path) -> Iterator[Files]:
-    """Open all files of a directory, for a backup of it. Raises as `dump` does."""
+    """Open all files of a directory. Raises as `dump` does."""
     with _read_only() as closing:
         files = Files(directory, closing)
         files.check()
@@ -112,7 +109,6 @@ def reading(directory: Path) -> Iterator[Files]:
 
 
 def as_json(record: Record) -> dict[str, Any]:
-    """Return a record as plain dictionaries, its event's kind under `event`."""
     return {
         "seq": record.seq,
         "at_ms": record.at_ms,
@@ -134,7 +130,7 @@ def _plain(value: object) -> object:
 
 
 class Files:
-    """The files of a directory, opened read-only; a backup is made of them too. Raises for damage that it meets."""
+    """The files of a directory, opened read-only, as parts of a snapshot (`base.Snapshot`)."""
 
     def __init__(self, directory: Path, closing: contextlib.ExitStack) -> None:
         """Open the journal, and wait for an archivist that may still write the archive."""
@@ -158,12 +154,10 @@ class Files:
 
     @property
     def upto(self) -> int:
-        """Up to which number the records are archived."""
         return 0 if self.archive is None else self.archive.position().upto
 
     @property
     def pruned(self) -> int:
-        """Up to which number the history is incomplete."""
         return 0 if self.archive is None else self.archive.position().pruned
 
     @property
@@ -178,16 +172,13 @@ class Files:
             check_archive(self.journal, self.archive.store.path, self.archive.position())
 
     def tail(self) -> Iterator[Sequence[Record]]:
-        """Yield every record that is not archived, batch by batch."""
         for _, _, body in self.journal.run("read_batches", (self.upto,)):
             yield list(decode_batch(body))
 
     def values(self) -> Iterator[Values]:
-        """Yield the archived state."""
         return iter(()) if self.archive is None else self.archive.values()
 
     def history(self) -> Iterator[Sequence[Record]]:
-        """Yield the archived records with history value, oldest first."""
         return iter(()) if self.archive is None else self.archive.records()
 
 

@@ -46,7 +46,6 @@ _BAD_WORDS = tuple(word.encode() for word in BAD_WORDS)
 
 
 def matches(query: HistoryQuery, record: Record) -> bool:
-    """Tell whether a record is one of those asked for."""
     if query.before_seq is not None and record.seq >= query.before_seq:
         return False
     if query.since_wall_ms is not None and record.wall_ms < query.since_wall_ms:
@@ -111,7 +110,7 @@ async def follow(data: bytes, upto: int, latest: Latest) -> None:
 
 
 class TailHolds:
-    """What the records of the tail say of names, as of the last that was added."""
+    """What the records of the tail say of names."""
 
     def __init__(self) -> None:
         self.latest: Latest = {}
@@ -141,8 +140,6 @@ class Names:
 
 
 class PageOfHeld:
-    """A page, while it is made."""
-
     def __init__(self, query: HeldQuery) -> None:
         self._query = query
         self._held: list[Held] = []

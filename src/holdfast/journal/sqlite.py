@@ -300,7 +300,7 @@ class SqliteJournal:
             log.warning("%s cannot be written: %s; it is tried again later", self._directory / mark.FILE, why)
 
     async def _unlock(self) -> None:
-        """Release everything: the archive first, for the lock of the journal keeps others from it."""
+        """Release the archive first: the lock of the journal protects it."""
         store, self._store = self._store, None
         if store is not None:
             await self._archivist.close()
@@ -518,7 +518,6 @@ class SqliteJournal:
             yield self._values.popleft()
 
     def _records(self) -> Iterator[Record]:
-        """Yield the records that are not archived."""
         store, upto = self._seated("open"), self._tail.upto
         wanted = upto + 1
         for _, _, body in store.run("read_batches", (upto,)):
@@ -611,7 +610,6 @@ class SqliteWriter:
     """Fills an empty data directory. It is synced once, at the end: until then nothing may count on it."""
 
     def __init__(self, directory: Path, *, identity: int, epoch: int) -> None:
-        """`identity` is the number of the new journal, `epoch` that of the last start on what it is filled with."""
         self._directory = directory
         self._epoch = epoch
         self._archivist = Local(synchronous="NORMAL")
@@ -642,7 +640,6 @@ class SqliteWriter:
             raise JournalUnavailableError(f"fill: the disk under {self._directory} is full: {error}") from error
 
     async def close(self) -> None:
-        """Close the files and sync them."""
         await self._journal.close()
         for name in (archive_file.FILE, FILE):
             with contextlib.suppress(FileNotFoundError):
@@ -689,7 +686,6 @@ def check_sound(store: Store) -> None:
 
 
 def last_seq_of(store: Store) -> int:
-    """Return the number of the last record of a journal, dropped or not."""
     return max(store.meta("archived"), next(store.run("read_last_batch"))[0] or 0)
 
 

@@ -87,13 +87,11 @@ class Tail:
         """Where the readers begin that still need what may be archived meanwhile."""
 
     def some(self, after: int, upto: int) -> list[Batch]:
-        """Return some batches after a number and up to another."""
         return self._store.some_bytes("read_batches_upto", (after, upto), FEED_BYTES)
 
     def refuse_unless_durable(self, upto: int) -> None:
         """Raise unless a batch ends with this record."""
-        last = next((last for (last,) in self._store.run("read_batch_end", (upto,))), 0)
-        if last != upto:
+        if self._store.one("read_batch_end", (upto,)) != (upto,):
             raise JournalUnavailableError(f"archive: no durable batch ends with record {upto}")
 
     # Dropping.
@@ -327,7 +325,6 @@ def _page_of(reader: Reader, query: HeldQuery, upto: int, tail: TailHolds) -> He
 
 
 def part_of(last: int, records: Iterable[Record], body: bytes) -> Part:
-    """Count a large batch by principal."""
     sums: dict[str, int] = {}
     for record, size_bytes in zip(records, frame_sizes(body), strict=True):
         who = principal_of(record.event)
