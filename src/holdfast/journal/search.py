@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from holdfast.journal.base import HeldQuery, HistoryQuery
 
 Latest: TypeAlias = dict[str, tuple[int, Lease] | None]
-"""By name: the number of the latest grant, and its lease; None if nobody holds it."""
+"""By name: the number of the latest grant in the tail, and its lease; None if nobody holds it. The archive knows the
+names that are missing."""
 Hold: TypeAlias = tuple[str, int, Lease | None]
 """A name, the number of its grant, and its lease if the grant is in the tail. The archive finds it by the number."""
 
@@ -109,34 +110,23 @@ async def follow(data: bytes, upto: int, latest: Latest) -> None:
             await asyncio.sleep(0)
 
 
-class TailHolds:
-    """What the records of the tail say of names."""
-
-    def __init__(self) -> None:
-        self.latest: Latest = {}
-        """Names that are missing were not touched: the archive knows of these."""
-
-    def runs(self, query: HeldQuery) -> Iterator[list[str]]:
-        """Yield the names that are held by these records and asked for, as sorted lists."""
-        held = iter([name for name, said in self.latest.items() if said is not None])
-        while some := list(islice(held, NAMES_AT_ONCE)):
-            yield sorted(n for n in some if n.startswith(query.prefix) and (query.after is None or n > query.after))
+def held_names(latest: Latest, query: HeldQuery) -> Iterator[list[str]]:
+    """Yield the names that are held by the tail and asked for, as sorted lists of a bounded length."""
+    held = iter([name for name, said in latest.items() if said is not None])
+    while some := list(islice(held, NAMES_AT_ONCE)):
+        yield sorted(n for n in some if n.startswith(query.prefix) and (query.after is None or n > query.after))
 
 
-class Names:
-    """Names in order, as several sorted lists."""
-
-    def __init__(self, runs: Iterable[list[str]]) -> None:
-        self._runs = [run for run in runs if run]
-
-    def between(self, after: str, last: str | None) -> Iterator[str]:
-        """Yield the names after one, up to another or to the end."""
-        return heapq.merge(
-            *(
-                islice(run, bisect_right(run, after), None if last is None else bisect_right(run, last))
-                for run in self._runs
-            )
-        )
+def all_held(
+    runs: Iterable[list[str]], holds: Iterable[Hold], latest: Latest, after: str = "", last: str | None = None
+) -> Iterator[Hold]:
+    """Merge, by name, the holds of the archive and those of the tail (`held_names`) after a name and up to another."""
+    older = (hold for hold in holds if hold[0] not in latest)
+    names = heapq.merge(
+        *(run[bisect_right(run, after) : None if last is None else bisect_right(run, last)] for run in runs)
+    )
+    newer = ((name, *said) for name in names if (said := latest[name]) is not None)
+    return heapq.merge(older, newer, key=itemgetter(0))
 
 
 class PageOfHeld:
@@ -188,10 +178,3 @@ class Grants:
         self.bytes += len(data)
         lacking = next((name for name in names if (seq, name) not in self.leases), None)
         return None if lacking is None else f"record {seq} did not grant {lacking}"
-
-
-def all_held(names: Iterable[str], holds: Iterable[Hold], tail: TailHolds) -> Iterator[Hold]:
-    """Merge, by name, what the archive and the tail say. `names` are those that the tail granted, in order."""
-    older = (hold for hold in holds if hold[0] not in tail.latest)
-    newer = ((name, *said) for name in names if (said := tail.latest[name]) is not None)
-    return heapq.merge(older, newer, key=itemgetter(0))

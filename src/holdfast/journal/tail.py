@@ -28,12 +28,11 @@ from holdfast.journal.codec import decode_batch, frame_sizes
 from holdfast.journal.failpoints import failpoint
 from holdfast.journal.search import (
     Grants,
-    Names,
     PageOfHeld,
-    TailHolds,
     Texts,
     all_held,
     follow,
+    held_names,
     last_by_in,
     matches,
 )
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from holdfast.journal.archive.archivist import Archivist
     from holdfast.journal.archive.file import Reader
     from holdfast.journal.base import HeldPage, HeldQuery, HistoryQuery, Values
+    from holdfast.journal.search import Latest
     from holdfast.journal.store import Store
 
     Batch = tuple[int, int, bytes]
@@ -213,13 +213,13 @@ class Tail:
         with self._kept(), self._archivist.another_reader() as reader:
             after = upto = reader.position().upto
             last_seq = min(query.seq, last_seq)
-            holds = TailHolds()
+            latest: Latest = {}
             while after < last_seq and (rows := self.some(after, last_seq)):
                 for _, last, body in rows:
-                    await follow(body, last_seq, holds.latest)
+                    await follow(body, last_seq, latest)
                     after = last
                 await asyncio.sleep(0)
-            return await asyncio.to_thread(_page_of, reader, query, upto, holds)
+            return await asyncio.to_thread(_page_of, reader, query, upto, latest)
 
     @contextlib.asynccontextmanager
     async def snapshot(self, last_seq: int) -> AsyncIterator[SqliteSnapshot]:
@@ -308,11 +308,10 @@ def _search(
     return found, before
 
 
-def _page_of(reader: Reader, query: HeldQuery, upto: int, tail: TailHolds) -> HeldPage:
+def _page_of(reader: Reader, query: HeldQuery, upto: int, latest: Latest) -> HeldPage:
     """Return the names that were held, in their order, and where to go on."""
     page = PageOfHeld(query)
-    names = Names(tail.runs(query)).between("", None)
-    holds = all_held(names, reader.holds(query, upto), tail)
+    holds = all_held(held_names(latest, query), reader.holds(query, upto), latest)
     while (room := page.room) and (some := list(islice(holds, room))):
         grants = Grants(some)
         for seq in grants.missing:

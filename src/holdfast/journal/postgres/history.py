@@ -21,7 +21,7 @@ from holdfast.journal.base import HistoryPage, JournalDamagedError
 from holdfast.journal.postgres.archive import READ_BYTES, READ_ROWS, read_batches, read_history, read_values, records_of
 from holdfast.journal.postgres.connection import Servers, Side
 from holdfast.journal.postgres.writer import LOOK_SECONDS, Ground, position
-from holdfast.journal.search import Grants, Names, PageOfHeld, TailHolds, Texts, all_held, follow, last_by_in, matches
+from holdfast.journal.search import Grants, PageOfHeld, Texts, all_held, follow, held_names, last_by_in, matches
 from holdfast.journal.tail import FEED_BYTES, FOREVER, SEARCH_BYTES, SEARCH_ROWS, SLICE_BYTES, Spent
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from holdfast.journal.postgres.connection import Row
     from holdfast.journal.postgres.leadership import Mine
     from holdfast.journal.postgres.writer import Ask
-    from holdfast.journal.search import Hold
+    from holdfast.journal.search import Hold, Latest
 
 SKIMMED_ROWS = 4_096
 """How many batches are read at once where only the front of each record is decoded; their bytes are bounded too."""
@@ -130,9 +130,9 @@ class Looking:
         async with self._lock, self._instant.instant() as line:
             ask = partial(line.ask, seconds=LOOK_SECONDS)
             upto, last_seq = itemgetter("upto", "last_seq")(await position(ask, self._mine))
-            tail = await _tail_holds(ask, upto, min(query.seq, last_seq, self._mine.last_seq))
+            latest = await _tail_holds(ask, upto, min(query.seq, last_seq, self._mine.last_seq))
             page = PageOfHeld(query)
-            holds = _all_held(ask, query, upto, tail)
+            holds = _all_held(ask, query, upto, latest)
             is_all = False
             while (room := page.room) and not is_all:
                 some = await _first_of(holds, room)
@@ -145,43 +145,37 @@ class Looking:
         await self._instant.close()
 
 
-async def _tail_holds(ask: Ask, after: int, upto: int) -> TailHolds:
-    holds = TailHolds()
+async def _tail_holds(ask: Ask, after: int, upto: int) -> Latest:
+    latest: Latest = {}
     looked_at = 0
     async for body in read_batches(ask, after, upto):
-        await follow(body, upto, holds.latest)
+        await follow(body, upto, latest)
         looked_at += len(body)
         if looked_at >= FEED_BYTES:
             looked_at = 0
             await asyncio.sleep(0)
-    return holds
+    return latest
 
 
-async def _all_held(ask: Ask, query: HeldQuery, upto: int, tail: TailHolds) -> AsyncIterator[Hold]:
+async def _all_held(ask: Ask, query: HeldQuery, upto: int, latest: Latest) -> AsyncIterator[Hold]:
     """Yield who held what by the archive and by the tail, by name. The archive is read some names at a time."""
     limit = min(query.limit + 1, READ_ROWS)
     first, behind = query.prefix.encode(), _behind(query.prefix.encode())
     if query.after is not None:
         first = max(first, query.after.encode() + b"\0")
-    names, after, is_over = await _names_in_order(query, tail), "", False
+    runs, after, is_over = [], "", False
+    for run in held_names(latest, query):
+        runs.append(run)
+        await asyncio.sleep(0)
     while not is_over:
         rows = await ask("read_holds", first, behind, min(query.seq, upto), limit)
         holds: list[Hold] = [(name.decode(), seq, None) for name, seq in rows]
         is_over = len(holds) < limit
         last = None if is_over else holds[-1][0]
-        for found in all_held(names.between(after, last), holds, tail):
+        for found in all_held(runs, holds, latest, after, last):
             yield found
         if last is not None:
             first, after = last.encode() + b"\0", last
-
-
-async def _names_in_order(query: HeldQuery, tail: TailHolds) -> Names:
-    """Sort the names of the tail, some at a time: they may be many, and other tasks need to run."""
-    runs = []
-    for run in tail.runs(query):
-        runs.append(run)
-        await asyncio.sleep(0)
-    return Names(runs)
 
 
 async def _first_of(holds: AsyncIterator[Hold], count: int) -> list[Hold]:
