@@ -39,7 +39,7 @@ from holdfast.journal.base import (
 )
 from holdfast.journal.codec import decode_batch, encode_batch
 from holdfast.journal.postgres.archive import checksum_of, records_in_pieces, values_in_pieces
-from holdfast.journal.postgres.connection import LostError, RefusedError, Servers, Side, addresses
+from holdfast.journal.postgres.connection import LostError, RefusedError, Servers, Side, addresses, marks_of
 from holdfast.journal.postgres.history import PostgresSnapshot, snapshot
 from holdfast.journal.postgres.leadership import (
     Fresh,
@@ -137,7 +137,7 @@ class Operating:
         return Facts(
             server=server,
             seat=seat_of(await self._seat()),
-            marks=type(server.marks)(row["system_id"], row["timeline"], row["database_oid"], row["table_oid"]),
+            marks=marks_of(row),
             has_standby=row["has_standby"],
             wants_jump=row["wants_jump"],
             jumps=row["jumps"],

@@ -324,33 +324,22 @@ class Archive:
         """`side` is for steps alone: one may keep it busy for seconds. `room` counts the tail."""
         self._ground = Ground(side, mine)
         self._room = room
-        self._pruning = Pruning(self._ground, keeping)
+        self.pruning = Pruning(self._ground, keeping)
         self._steps = 0
         """The number of the current step: no other has it in this term."""
         self._pieces = 0
-        self._is_settled = True
-        self._state_rows = 0
+        self.is_settled = True
+        """Whether our last step is: otherwise it may yet be applied."""
         self.upto = 0
 
-    @property
-    def pruned(self) -> int:
-        return self._pruning.pruned
+    async def begin(self, ask: Ask) -> Iterator[Values]:
+        """Read the state, on the connection that has the seat, after the last step was settled.
 
-    # Recovery.
-
-    async def be_settled(self) -> None:
-        """Settle our last step. That may take as long as the step itself."""
-        if not self._is_settled:
-            await self.settle()
-
-    async def begin(self, ask: Ask) -> None:
-        """Read how far the archive reaches, on the connection that has the seat, after it was settled."""
+        The head comes first, and each part is freed once it was taken.
+        """
         row = await position(ask, self._ground.mine)
-        self.upto, self._state_rows, self._pruning.pruned = row["upto"], row["state_rows"], row["pruned"]
-
-    async def values(self, ask: Ask) -> Iterator[Values]:
-        """Return the state, the head first. Each part is freed once it was taken."""
-        found = deque([each async for each in read_values(ask, self._state_rows)])
+        self.upto, self.pruning.pruned = row["upto"], row["pruned"]
+        found = deque([each async for each in read_values(ask, row["state_rows"])])
         return (found.popleft() for _ in range(len(found)))
 
     # Steps.
@@ -362,7 +351,7 @@ class Archive:
             await self._bring(upto, head, changes)
         try:
             await self._drop_archived()
-            await self._pruning.prune(wall_ms)
+            await self.pruning.prune(wall_ms)
         except JournalUnavailableError as error:
             if not is_step:
                 raise
@@ -380,7 +369,7 @@ class Archive:
                         log.warning("%s; asking again what became of the archive", error)
                         await asyncio.sleep(RETRY_SECONDS)
                     else:
-                        self._is_settled = True
+                        self.is_settled = True
                         return int(rows[0]["upto"])
         except TimeoutError as error:
             raise OutcomeUnknownError("archive: the store cannot be asked whether the last step counts") from error
@@ -400,12 +389,12 @@ class Archive:
                 await asyncio.sleep(0)
             else:
                 await self._stage("stage_values", piece)
-        self._is_settled = False
+        self.is_settled = False
         try:
             checksum = checksum_of(HEAD, HEAD.encode(), head)
             values = (self._steps, self._pieces, upto, head, checksum)
             await self._ground.write("apply_step", *values, seconds=APPLY_SECONDS)
-            self._is_settled = True
+            self.is_settled = True
         except (LostError, RefusedError) as error:
             if await self.settle() != upto:
                 raise JournalUnavailableError(f"archive: {error.problem}") from error

@@ -304,6 +304,10 @@ class Marks(msgspec.Struct, frozen=True):
     """Of the seat: a restore into the same cluster changes it. 0: there is none yet."""
 
 
+def marks_of(row: Row) -> Marks:
+    return Marks(row["system_id"], row["timeline"], row["database_oid"], row["table_oid"])
+
+
 class Server(msgspec.Struct, frozen=True, kw_only=True):
     marks: Marks
     started: str
@@ -334,7 +338,7 @@ async def ask_server(line: Line, seat: str) -> Server:
     if is_pooled:
         log.warning("%s is behind a pooler: nothing is promised. %s", line.where, DIRECTLY)
     return Server(
-        marks=Marks(row["system_id"], row["timeline"], row["database_oid"], row["table_oid"]),
+        marks=marks_of(row),
         started=row["started"],
         has_standby=bool(row["synchronous_standby_names"]),
         is_pooled=is_pooled,

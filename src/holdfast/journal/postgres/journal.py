@@ -116,8 +116,7 @@ class PostgresJournal:
 
     async def key(self) -> bytes:
         await self._watching.look()
-        row = await self._side.one("read_key")
-        return self._unsealed(row)
+        return self._unsealed(await self._side.one("read_key"))
 
     async def report(self, peer: Peer) -> None:
         values = (peer.node, peer.process, peer.url, peer.version, peer.format_max, peer.tokens)
@@ -206,7 +205,7 @@ class PostgresJournal:
 
     @property
     def history_begins_after(self) -> int:
-        return self._archive.pruned
+        return self._archive.pruning.pruned
 
     def health(self) -> Health:
         return Health(
@@ -262,10 +261,10 @@ class PostgresJournal:
 
     async def _recover(self, line: Line, *, was_closed: bool) -> Recovered:
         with Beating(self._tenancy, line) as beating:
-            await beating.beside(self._archive.be_settled())
+            if not self._archive.is_settled:
+                await beating.beside(self._archive.settle())
             key = self._unsealed(next(iter(await beating.ask("read_key")), None))
-            await self._archive.begin(beating.ask)
-            values = await self._archive.values(beating.ask)
+            values = await self._archive.begin(beating.ask)
             bodies, parts = await self._read_tail(beating.ask)
             self._room.begin(sum(map(len, bodies)), parts)
             self._judge()

@@ -20,7 +20,7 @@ import asyncio
 import hmac
 import logging
 from hashlib import sha256
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -34,7 +34,7 @@ from holdfast.journal.base import (
     Seat,
 )
 from holdfast.journal.codec import FORMAT
-from holdfast.journal.postgres.connection import RefusedError
+from holdfast.journal.postgres.connection import RefusedError, marks_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,17 +48,8 @@ RESTORED = "If it was restored on purpose, run: holdfast store restored"
 OTHER_STORE = "Check the setting `store`, or restart this node to serve what is there"
 
 
-class Noted(NamedTuple):
-    """The part of a seat that shows a loss."""
-
-    jumps: int
-    epoch: int
-    tenure: str
-    last_seq: int
-
-
 class Knowledge(msgspec.Struct, eq=False):
-    """The highest numbers that were seen, shared by all journals of a process."""
+    """The highest numbers that were seen of a store, shared by all journals of a process."""
 
     authority: str | None = None
     epoch: int = 0
@@ -66,28 +57,25 @@ class Knowledge(msgspec.Struct, eq=False):
     last_seq: int = 0
     jumps: int = 0
 
-    def noted(self) -> Noted:
-        return Noted(self.jumps, self.epoch, self.tenure, self.last_seq)
-
-    def learn(self, authority: str, seen: Noted, noted: Noted) -> str | None:
+    def learn(self, seen: Knowledge, noted: Knowledge) -> str | None:
         """Note a seat that was read. Return what was lost since the last time, if anything; then it is not noted.
 
         `noted` is what was known before the read: a write may have been answered meanwhile. Raises `JournalLostError`
         if it is another authority.
         """
         if self.authority is None:
-            self.authority = authority
-        if self.authority != authority:
+            self.authority = seen.authority
+        if self.authority != seen.authority:
             raise JournalLostError(
-                f"the store has the authority {authority}, and it was {self.authority} before", OTHER_STORE
+                f"the store has the authority {seen.authority}, and it was {self.authority} before", OTHER_STORE
             )
         loss = _lost(seen, noted)
         if loss is None and (seen.jumps, seen.epoch, seen.last_seq) >= (self.jumps, self.epoch, self.last_seq):
-            self.jumps, self.epoch, self.tenure, self.last_seq = seen
+            self.jumps, self.epoch, self.tenure, self.last_seq = seen.jumps, seen.epoch, seen.tenure, seen.last_seq
         return loss
 
 
-def _lost(seen: Noted, noted: Noted) -> str | None:
+def _lost(seen: Knowledge, noted: Knowledge) -> str | None:
     if seen.jumps > noted.jumps:
         return None
     if seen.jumps < noted.jumps:
@@ -326,10 +314,10 @@ class Watching(msgspec.Struct, eq=False):
 
     async def _learned(self) -> tuple[Row, str | None]:
         """Return the seat's row, and what was lost. Anything learned after the read began is ignored."""
-        noted = self.knowledge.noted()
+        noted = msgspec.structs.replace(self.knowledge)
         row = await self._read()
-        seen = Noted(row["jumps"], row["epoch"], row["tenure"], row["last_seq"])
-        return row, self.knowledge.learn(row["authority"], seen, noted)
+        seen = Knowledge(row["authority"], row["epoch"], row["tenure"], row["last_seq"], row["jumps"])
+        return row, self.knowledge.learn(seen, noted)
 
     async def _read(self) -> Row:
         row = await read_seat(self.side, self._where)
@@ -366,8 +354,7 @@ class Watching(msgspec.Struct, eq=False):
         if (now.epoch, now.tenure) == (epoch, tenure):
             if loss is not None:
                 return went_back(self._where, loss)
-            its_marks = (row["system_id"], row["timeline"], row["database_oid"], row["table_oid"])
-            if its_marks != msgspec.structs.astuple(marks):
+            if marks_of(row) != marks:
                 return went_back(
                     self._where,
                     "it is on another server or timeline, or was restored, and records that were answered may be gone",
@@ -388,11 +375,11 @@ def _why_jump(row: Row, marks: Marks) -> str:
     """Return why tokens jump, if no record need be lost."""
     if row["wants_jump"]:
         return "an operator said that the store was restored from a backup"
-    before = (row["system_id"], row["database_oid"], row["table_oid"])
-    is_same_store = before == (marks.system_id, marks.database_oid, marks.table_oid)
-    if row["has_standby"] and row["timeline"] != marks.timeline and is_same_store:
+    before = marks_of(row)
+    is_same_store = msgspec.structs.replace(before, timeline=marks.timeline) == marks
+    if row["has_standby"] and before.timeline != marks.timeline and is_same_store:
         return (
-            f"the store was promoted (timeline {row['timeline']} to {marks.timeline}): tokens jump in case something"
+            f"the store was promoted (timeline {before.timeline} to {marks.timeline}): tokens jump in case something"
             " was lost; if it was the synchronous standby that its last record waited for, nothing was"
         )
     return ""

@@ -179,12 +179,11 @@ class Forwarding(Finder):
             row, _ = self.find(request.method, request.path)
             if row.operation.body is not None:
                 await response.read_body()
-        except ClientDisconnectedError:
+        except (ClientDisconnectedError, Problem) as error:
             self._bodies.free(request.request_id)
-            raise
-        except Problem as problem:
-            self._bodies.free(request.request_id)
-            await response.respond(*envelope(problem, request))
+            if not isinstance(error, Problem):
+                raise
+            await response.respond(*envelope(error, request))
             return
         pending = Pending(request, None, asyncio.Queue(), self._read_ms(), True)
         self._pass_on(pending)
@@ -260,11 +259,10 @@ class Forwarding(Finder):
             client = str(self._proxies.client_of(request) or client)
         if b"x-forwarded-proto" in headers:
             scheme = self._proxies.scheme_of(request, scheme)
-        pending.scheme = scheme
         body = request.body
         may_wait = b"wait" in body or _BACKSLASH in body
         request.on_disconnect = partial(self._left, pending) if may_wait and pending.reply is not None else None
-        if not link.ask(pending, client, self._read_ms()):
+        if not link.ask(pending, client, scheme, self._read_ms()):
             text = "The leader takes no request as large as this: its settings are others than those of this node."
             self._answer_problem(pending, Problem("invalid_input", text, status=413))
 

@@ -79,7 +79,6 @@ class Pending(msgspec.Struct, eq=False):
     """For how long it was held before it was held last."""
     held_since_ms: int = 0
     number: int = 0
-    scheme: str = ""
 
     def answer(self, status: int, body: bytes, headers: Fields) -> None:
         if self.is_answered:

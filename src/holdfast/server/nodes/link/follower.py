@@ -131,7 +131,7 @@ class Link(frames.Framed):
         """Send nothing for a moment: the leader refuses."""
         self._rests_until_ms = self.manager.now_ms() + REST_MS
 
-    def ask(self, pending: Pending, client: str, now_ms: int) -> bool:
+    def ask(self, pending: Pending, client: str, scheme: str, now_ms: int) -> bool:
         """Send a request. False: it is larger than the leader takes, and nothing of it was sent."""
         request = pending.request
         headers = request.headers
@@ -145,7 +145,7 @@ class Link(frames.Framed):
                 {name: headers[name] for name in KEPT if name in headers},
                 request.body,
                 client,
-                pending.scheme,
+                scheme,
                 now_ms - pending.received_ms,
                 request.request_id,
                 pending.inbox is not None,

@@ -460,11 +460,13 @@ class LinkedStream(ResponseWriter):
             self._link.send(frames.Begun(self._number, status, tuple(headers), self.principal))
 
     async def write(self, data: bytes) -> None:
+        if self._is_over:
+            return
         for start in range(0, len(data), PIECE_BYTES_MAX):
             while not self._is_gone and (self._credit_bytes <= 0 or self._link.writing_pauses):
                 self._changed.clear()
                 await self._changed.wait()
-            if self._is_over or self._is_gone:
+            if self._is_gone:
                 return
             piece = data[start : start + PIECE_BYTES_MAX]
             self._credit_bytes -= len(piece)
