@@ -77,7 +77,7 @@ def test_role_cannot_weaken_a_session(own: Postgres) -> None:
         await journal.open()
         await journal.append(grants(1, 1))
         server = journal._side.server
-        assert server is not None and server.settings == GOOD | {"synchronous_commit": "on"}
+        assert server.settings == GOOD | {"synchronous_commit": "on"}
         assert not server.is_pooled and not server.has_standby
         await journal.close()
 

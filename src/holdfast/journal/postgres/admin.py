@@ -27,7 +27,6 @@ from holdfast.journal.base import (
     Changes,
     History,
     JournalDamagedError,
-    JournalError,
     JournalLockedError,
     JournalLostError,
     JournalUnavailableError,
@@ -131,11 +130,8 @@ class Operating:
         is_beating = row["held"] and await self._watched(row, watch_seconds) is None
         size = await self._side.rows("read_size", self.schema)
         tail = await self._side.rows("read_tail_size")
-        server = self._side.server
-        if server is None:
-            raise JournalError("the connection to the store was lost", "Try again")
         return Facts(
-            server=server,
+            server=self._side.server,
             seat=seat_of(await self._seat()),
             marks=marks_of(row),
             has_standby=row["has_standby"],
@@ -192,9 +188,7 @@ class Operating:
         before = await read_seat(self._side, self.where)
         if before is not None:
             return seat_of(before)
-        if self._side.server is None:
-            raise JournalError("the connection to the store was lost", "Try again")
-        await create(self._side, self.schema, fresh, secret, self._side.server.marks)
+        await create(self._side, self.schema, fresh, secret)
         made = seat_of(await self._seat())
         return None if made.authority == fresh.authority else made
 

@@ -436,12 +436,13 @@ class Servers:
 class Side:
     """A connection that does not write under the seat: made when it is needed, and again after it was lost."""
 
+    server: Server
+    """The one that it is connected to, or was last."""
+
     def __init__(self, servers: Servers) -> None:
         self._servers = servers
         self._line: Line | None = None
         self._lock = asyncio.Lock()
-        self.server: Server | None = None
-        """The one that it is connected to, or was last."""
 
     async def rows(self, name: str, *values: object, seconds: float | None = ANSWER_SECONDS) -> Sequence[Row]:
         """Return the rows of a named statement.

@@ -152,7 +152,7 @@ class Fresh(msgspec.Struct, frozen=True):
     wall_ms: int
 
 
-async def create(side: Side, schema: str, fresh: Fresh, secret: bytes | None, marks: Marks) -> None:
+async def create(side: Side, schema: str, fresh: Fresh, secret: bytes | None) -> None:
     """Make schema, tables, seat, authority and key in one transaction; nothing if another node was first."""
     line = await side.alone()
     try:
@@ -160,7 +160,7 @@ async def create(side: Side, schema: str, fresh: Fresh, secret: bytes | None, ma
             await line.ask("begin", seconds=None)
             await line.ask("lock_creation", seconds=None)
             if not (await line.ask("has_seat", schema, seconds=None))[0][0]:
-                await create_tables(line, schema, fresh, secret, marks)
+                await create_tables(line, schema, fresh, secret, side.server.marks)
             await line.ask("commit", seconds=None)
     except BaseException:
         # Closing the connection ends the transaction.
@@ -330,7 +330,9 @@ class Watching(msgspec.Struct, eq=False):
             raise JournalUnavailableError(
                 f"{self._where} has no store of Holdfast", "Run: holdfast store init, or start a node with it"
             )
-        await self._create(self.fresh)
+        await create(self.side, self.servers.schema, self.fresh, self.secret)
+        # The marks of the seat's own table are read on the next connection.
+        self.side.drop()
         row = await read_seat(self.side, self._where)
         if row is None:
             raise JournalUnavailableError(f"{self._where} has no store of Holdfast any more")
@@ -338,15 +340,6 @@ class Watching(msgspec.Struct, eq=False):
         whose = "it was made now" if is_ours else "another node made it at the same time"
         log.warning("%s had no store of Holdfast: %s, as authority %s", self._where, whose, row["authority"])
         return row
-
-    async def _create(self, fresh: Fresh) -> None:
-        await self.side.alone()
-        server = self.side.server
-        if server is None:
-            raise JournalUnavailableError("the connection to the store was lost again")
-        await create(self.side, self.servers.schema, fresh, self.secret, server.marks)
-        # The marks of the seat's own table are read on the next connection.
-        self.side.drop()
 
     def _why_not(self, row: Row, loss: str | None, epoch: int, tenure: str, marks: Marks) -> JournalError:
         """Return why the write that takes the seat found no row."""

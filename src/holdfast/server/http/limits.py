@@ -3,7 +3,7 @@
 `BodyBudget` counts request bodies over 16 KiB, from when the sender is known until the response. The size is the
 announced one, or else the largest of its route. Beyond `USER_BYTES_MAX` the next is refused with 429, beyond
 `ALL_BYTES_MAX` with 503. The last `SPARE_BYTES` of the total are for principals that have little, so that a few cannot
-shut the others out. Bodies of unauthenticated senders have limits of their own (`nodes/bearers`).
+shut the others out. Bodies of unauthenticated senders have limits of their own (`nodes/pending`).
 
 `WriteBudget` counts response bodies that clients do not read: a connection keeps at most one, but a principal may have
 thousands of connections. Beyond `USER_BYTES_MAX` its oldest connection is aborted; all unauthenticated ones share
