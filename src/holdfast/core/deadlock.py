@@ -21,22 +21,16 @@ when such a client asks, and the answer says *possible deadlock* (D3).
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from holdfast.core.presence import Place
 from holdfast.core.refusals import Deadlock, TooTangled
-from holdfast.core.state import EMPTY
+from holdfast.core.state import EMPTY, State
 from holdfast.core.timers import EDGES_MAX, Budget
-from holdfast.core.values import Slot, holder_of_lease
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from holdfast.core.presence import Place
-    from holdfast.core.state import State
-    from holdfast.core.values import Holder, Lease
+from holdfast.core.values import Holder, Lease, Slot, holder_of_lease
 
 LINKS_MAX = 100
 WAITS_SHOWN = 100

@@ -14,25 +14,20 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from holdfast.core import commands, leases, queue, sessions, tokens
-from holdfast.core.decision import Due, end_of, left
+from holdfast.core.commands import Command
+from holdfast.core.decision import Decision, Due, end_of, left
 from holdfast.core.events import DoneFaded, Forgotten, SessionEnded, SharesForgotten, TimePassed
 from holdfast.core.evolve import may_go
 from holdfast.core.queue import circle_at_handover, next_turn
 from holdfast.core.refusals import SessionLapsed, TicketGone
 from holdfast.core.sessions import ends_with, places_in
-from holdfast.core.shares import givers
+from holdfast.core.shares import Shares, givers
+from holdfast.core.state import State
 from holdfast.core.timers import EDGES_MAX
-from holdfast.core.values import ABSENT_MS_MAX
-
-if TYPE_CHECKING:
-    from holdfast.core.commands import Command
-    from holdfast.core.decision import Decision
-    from holdfast.core.shares import Shares
-    from holdfast.core.state import State
-    from holdfast.core.values import Limits, Moment
+from holdfast.core.values import ABSENT_MS_MAX, Limits, Moment
 
 FORGET_EVERY_MS = 1_000
 FORGET_MAX = 2_000

@@ -6,14 +6,11 @@ version replays an older journal unchanged; `tests/journal/kept` has a journal o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import msgspec
 
 from holdfast.core.values import AccessToken, Done, Labels, Lease, Session, Terms, Ticket
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 class Opened(msgspec.Struct, frozen=True, array_like=True, tag="opened", gc=False):

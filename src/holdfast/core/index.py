@@ -12,8 +12,9 @@ Python compares strings by code point, which is the byte order of UTF-8.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
+from collections.abc import Hashable, Iterator
 from operator import itemgetter
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
 from holdfast.core.names import NAME_BYTES_MAX
 from holdfast.core.shares import (
@@ -24,17 +25,11 @@ from holdfast.core.shares import (
     weight_of_name,
     weight_of_remembered,
 )
-from holdfast.core.values import holder_of_ticket
+from holdfast.core.values import AccessToken, Holder, Lease, Remembered, Session, Slot, Ticket, holder_of_ticket
 
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator
-    from typing import TypeVar
+K = TypeVar("K", bound=Hashable)
 
-    from holdfast.core.values import AccessToken, Holder, Lease, Remembered, Session, Slot, Ticket
-
-    K = TypeVar("K", bound=Hashable)
-
-    V = TypeVar("V")
+V = TypeVar("V")
 
 BLOCK_NAMES = 512
 """How many names a new block has. It is split at twice that, and small ones are left alone."""

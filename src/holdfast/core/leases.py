@@ -5,13 +5,12 @@ The order of the checks is part of the API: the first that fails is reported.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 from msgspec.structs import replace
 
 from holdfast.core import queue, refusals
 from holdfast.core.answers import Acquired, AcquiredMany, Extended, HandedOver, OpenAgain, Released
+from holdfast.core.commands import Acquire, ClaimAll, ClaimAny, Release, Renew, Reopen, Revoke, Transfer
 from holdfast.core.deadlock import find_circle, name_of_holder
 from holdfast.core.decision import (
     Decision,
@@ -26,9 +25,10 @@ from holdfast.core.decision import (
     why_no_grant,
     why_unusable,
 )
-from holdfast.core.events import Granted, GrantedMany, Renewed, Reopened, Transferred
+from holdfast.core.events import Ended, Event, Granted, GrantedMany, Renewed, Reopened, Transferred
+from holdfast.core.refusals import Refusal
 from holdfast.core.shares import exceeded, weight_of_done
-from holdfast.core.state import EMPTY
+from holdfast.core.state import EMPTY, State
 from holdfast.core.values import (
     INTEREST_MS,
     LABELS_OF_ALL_BYTES_MAX,
@@ -41,7 +41,11 @@ from holdfast.core.values import (
     Done,
     EndedLease,
     Lease,
+    Limits,
     Memo,
+    Moment,
+    Slot,
+    Terms,
     Ticket,
     bad_labels,
     holder_of_ticket,
@@ -49,13 +53,6 @@ from holdfast.core.values import (
     lease_from,
     may_touch,
 )
-
-if TYPE_CHECKING:
-    from holdfast.core.commands import Acquire, ClaimAll, ClaimAny, Release, Renew, Reopen, Revoke, Transfer
-    from holdfast.core.events import Ended, Event
-    from holdfast.core.refusals import Refusal
-    from holdfast.core.state import State
-    from holdfast.core.values import Limits, Moment, Slot, Terms
 
 RELEASED = Released()
 

@@ -16,18 +16,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import OrderedDict
+from collections.abc import Callable, Iterator
 from heapq import merge
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from holdfast.core.shares import Shares, givers
-from holdfast.core.values import INTERESTS_MAX, INTERESTS_OF_HOLDER_MAX, holder_of_ticket
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from holdfast.core.values import Holder, Ticket
-
+from holdfast.core.values import INTERESTS_MAX, INTERESTS_OF_HOLDER_MAX, Holder, Ticket, holder_of_ticket
 
 Place = tuple[int, str]
 """A join number and its ticket: sorts in the order of joining (I12)."""

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from msgspec.structs import replace
 
 from holdfast.core import refusals
 from holdfast.core.answers import SessionOpen, SessionOver
+from holdfast.core.commands import EndSession, KeepSession, OpenSession, RenewSession
 from holdfast.core.decision import Decision, accept, end_of, left, recall, refuse, too_long, why_unusable
 from holdfast.core.events import Ended, Left, Renewed, SessionEnded, SessionKept, SessionOpened, SessionRenewed
-from holdfast.core.values import SESSION_NAME_CHARS_MAX, SESSION_TTL_MS_MIN, Memo, Session
-
-if TYPE_CHECKING:
-    from holdfast.core.commands import EndSession, KeepSession, OpenSession, RenewSession
-    from holdfast.core.state import State
-    from holdfast.core.values import Limits, Moment
+from holdfast.core.state import State
+from holdfast.core.values import SESSION_NAME_CHARS_MAX, SESSION_TTL_MS_MIN, Limits, Memo, Moment, Session
 
 
 def open_(state: State, command: OpenSession, now: Moment, limits: Limits) -> Decision:

@@ -11,17 +11,13 @@ each time; so adding and removing costs a few sums.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import msgspec
 
-from holdfast.core.values import EndedLease, EndedSession, SpentKey
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from holdfast.core.values import Done, LastEnd, Remembered, Slot
+from holdfast.core.values import Done, EndedLease, EndedSession, LastEnd, Remembered, Slot, SpentKey
 
 K = TypeVar("K", str, str | None)
 

@@ -28,6 +28,7 @@ of our own would double the cost of each change). Values are frozen, so that the
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Hashable, Iterator, Mapping
 from heapq import heappush
 from typing import TYPE_CHECKING, Any, Generic, Never, NoReturn, TypeVar
 
@@ -37,9 +38,6 @@ from holdfast.core.index import Index
 from holdfast.core.presence import Presence
 from holdfast.core.timers import Agenda
 from holdfast.core.values import ABSENT_MS_MAX, AccessToken, Lease, Memo, Remembered, Session, Slot, Ticket
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Mapping
 
 K = TypeVar("K", bound="Hashable")
 V = TypeVar("V")

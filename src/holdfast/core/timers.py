@@ -15,12 +15,10 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any, Generic, TypeVar
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator
-
-    from holdfast.core.values import Session, Slot
+from holdfast.core.values import Session, Slot
 
 Alarm = TypeVar("Alarm", bound=tuple[Any, ...])
 ALARMS_SPARE = 1_000

@@ -14,21 +14,15 @@ Either way the secrets of its sessions are dead: they are derived from the diges
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from holdfast.core import refusals
-from holdfast.core.answers import TokenGone, TokenMade, UsesNoted
+from holdfast.core.answers import Answer, TokenGone, TokenMade, UsesNoted
+from holdfast.core.commands import CreateToken, NoteUses, RevokeToken, RotateToken
 from holdfast.core.decision import Decision, accept, left, recall, refuse
 from holdfast.core.events import SessionEnded, TokenCreated, TokenEnded, TokenRevoked, TokensUsed
 from holdfast.core.sessions import ends_with, places_in
 from holdfast.core.shares import half_of
-from holdfast.core.values import AccessToken, Memo
-
-if TYPE_CHECKING:
-    from holdfast.core.answers import Answer
-    from holdfast.core.commands import CreateToken, NoteUses, RevokeToken, RotateToken
-    from holdfast.core.state import State
-    from holdfast.core.values import Limits, Moment
+from holdfast.core.state import State
+from holdfast.core.values import AccessToken, Limits, Memo, Moment
 
 
 def create(state: State, command: CreateToken, now: Moment, limits: Limits) -> Decision:

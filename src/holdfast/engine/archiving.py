@@ -13,22 +13,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import msgspec
 
+from holdfast.core.state import State, Taken
 from holdfast.core.values import Moment
 from holdfast.engine import snapshot
-from holdfast.engine.replies import outcome_or_raise, settle_future
-from holdfast.journal.base import DeposedError, JournalUnavailableError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from holdfast.core.state import State, Taken
-    from holdfast.engine.clock import Clock
-    from holdfast.engine.replies import OwedAnswer
-    from holdfast.journal.base import Journal
+from holdfast.engine.clock import Clock
+from holdfast.engine.replies import OwedAnswer, outcome_or_raise, settle_future
+from holdfast.journal.base import DeposedError, Journal, JournalUnavailableError
 
 RETRY_MS_MIN = 1_000
 """How soon a refusal is followed by another attempt, however many records come."""

@@ -7,18 +7,15 @@ loop a slice now and then, however much is held. It needs no room on the server'
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
+from pathlib import Path
+from typing import TypeVar
 
+from holdfast.engine.engine import Engine
 from holdfast.engine.snapshot import parts
 from holdfast.journal import inspect
 from holdfast.journal.backup import About, BackupWriter
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
-    from pathlib import Path
-
-    from holdfast.engine.engine import Engine
-    from holdfast.journal.base import Snapshot
+from holdfast.journal.base import Snapshot
 
 T = TypeVar("T")
 

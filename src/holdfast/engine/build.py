@@ -6,11 +6,15 @@ imported late.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
-from holdfast.engine.clock import SystemClock
+from holdfast.core.values import Limits
+from holdfast.engine.archiving import Archiving
+from holdfast.engine.clock import Clock, SystemClock
 from holdfast.engine.engine import Engine
 from holdfast.engine.ids import new_identity, new_secret
+from holdfast.engine.measures import Measures
 from holdfast.engine.watchdog import Watchdog
 from holdfast.errors import SettingsError
 from holdfast.journal.archive.archivist import Child
@@ -36,15 +40,6 @@ from holdfast.journal.codec import FORMAT
 from holdfast.journal.failpoints import arm
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.privatefiles import NotOursError, read_ours, reason_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from holdfast.core.values import Limits
-    from holdfast.engine.archiving import Archiving
-    from holdfast.engine.clock import Clock
-    from holdfast.engine.measures import Measures
 
 __all__ = [
     "DeposedError",

@@ -20,13 +20,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
+from typing import Protocol
 
 from holdfast.core.values import Moment
 from holdfast.engine.measures import Measures
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 TURN_MS = 1
 TURN_MS_MAX = 250

@@ -13,14 +13,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from holdfast.core.events import (
     Ended,
+    Event,
     Granted,
     Joined,
     Left,
+    Record,
     Renewed,
     SessionEnded,
     SessionKept,
@@ -34,11 +37,6 @@ from holdfast.core.events import (
     parts_of,
 )
 from holdfast.engine.measures import Tally
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from holdfast.core.events import Event, Record
 
 TOUCHED_MAX = 20_000
 """How many names and sessions are noted. Beyond that none is, and the reader has to read everything again."""

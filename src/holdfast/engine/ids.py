@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import os
 from binascii import hexlify
+from collections.abc import Callable, Iterator
 from itertools import chain
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 _BLOCK = 256
 _DIGITS = 32

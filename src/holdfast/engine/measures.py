@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from holdfast.core.events import (
     Ended,
+    Event,
     Granted,
     Joined,
     Left,
+    Record,
     Renewed,
     SessionEnded,
     SessionOpened,
@@ -24,11 +26,6 @@ from holdfast.core.events import (
     Transferred,
     parts_of,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from holdfast.core.events import Event, Record
 
 _FINE_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 """For machines. 0.05 is the budget of a turn."""

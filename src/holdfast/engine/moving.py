@@ -18,7 +18,9 @@ The bytes that were given to the store and those that are read back are digested
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 
 import msgspec
 
@@ -26,19 +28,11 @@ from holdfast.core.events import is_history
 from holdfast.engine.recovery import replay
 from holdfast.engine.snapshot import copy, load, parts
 from holdfast.journal import mark
-from holdfast.journal.base import JournalError, Values
+from holdfast.journal.base import JournalError, Part, Values
 from holdfast.journal.codec import encode_batch
 from holdfast.journal.failpoints import failpoint
+from holdfast.journal.postgres.admin import PostgresWriter
 from holdfast.journal.sqlite import SqliteJournal
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from contextlib import AbstractAsyncContextManager
-    from pathlib import Path
-
-    from holdfast.journal.base import Part
-    from holdfast.journal.postgres.admin import PostgresWriter
-
 
 TELL_EVERY = 10_000
 

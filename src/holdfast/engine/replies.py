@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
 
 import msgspec
 
+from holdfast.core.values import Moment
 from holdfast.journal.base import DeposedError, JournalUnavailableError
-
-if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable, Iterable
-
-    from holdfast.core.values import Moment
 
 log = logging.getLogger("holdfast.engine")
 

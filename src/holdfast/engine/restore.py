@@ -17,7 +17,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -30,17 +31,11 @@ from holdfast.engine.recovery import jump_since, replay
 from holdfast.journal import mark
 from holdfast.journal.archive.file import FILE as ARCHIVE
 from holdfast.journal.backup import ANOTHER, KEY, RECORDS, ROWS, TAIL, About, BackupReader, Totals, frames, values_in
-from holdfast.journal.base import History, JournalDamagedError, JournalError, JournalTooNewError
+from holdfast.journal.base import History, JournalDamagedError, JournalError, JournalTooNewError, Part, Values
 from holdfast.journal.codec import decode_batch
 from holdfast.journal.inspect import inspect
 from holdfast.journal.sqlite import FILE, SqliteWriter
 from holdfast.privatefiles import check_folder, make_folder, replace, sync_folder
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-    from pathlib import Path
-
-    from holdfast.journal.base import Part, Values
 
 READ_BYTES = 1024 * 1024
 FILES = (ARCHIVE, mark.FILE, FILE)

@@ -6,7 +6,9 @@ A store is named by its address and the schema in it. All functions raise `Journ
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import TypeVar
 
 import msgspec
 
@@ -14,18 +16,11 @@ from holdfast.engine.build import store_secret
 from holdfast.engine.clock import SystemClock
 from holdfast.engine.ids import new_secret
 from holdfast.errors import SettingsError
-from holdfast.journal.base import JournalError, JournalUnavailableError
-from holdfast.journal.postgres.admin import Operating, filling
+from holdfast.journal.base import JournalError, JournalUnavailableError, Peer, Seat
+from holdfast.journal.postgres.admin import Contents, Facts, Operating, PostgresWriter, filling
 from holdfast.journal.postgres.leadership import Fresh
 from holdfast.settings import load
 from holdfast.settings.addresses import ESCAPES, is_torn, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
-    from contextlib import AbstractAsyncContextManager
-
-    from holdfast.journal.base import Peer, Seat
-    from holdfast.journal.postgres.admin import Contents, Facts, PostgresWriter
 
 ROUND_TRIPS = 20
 KEY_BYTES = 32

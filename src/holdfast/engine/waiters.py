@@ -7,21 +7,17 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
+from collections.abc import Iterable, Iterator
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from holdfast.core.answers import Waiting
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from holdfast.core.decision import Notice
-    from holdfast.core.state import State
-    from holdfast.engine.clock import Turns
-    from holdfast.engine.replies import OwedAnswer, Reply
-
+from holdfast.core.decision import Notice
+from holdfast.core.state import State
+from holdfast.engine.clock import Turns
+from holdfast.engine.replies import OwedAnswer, Reply
 
 BETWEEN_MS_MAX = 2_000
 """How long a ticket stays present between two requests of a client that comes back."""

@@ -11,10 +11,8 @@ import logging
 import os
 import threading
 from itertools import count
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from holdfast.engine.clock import Clock
+from holdfast.engine.clock import Clock
 
 EXIT_DISK_HANGS = 75
 LOOK_EVERY_SECONDS = 0.25
