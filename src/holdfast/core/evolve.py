@@ -5,7 +5,7 @@ Nothing else changes what is durable. `evolve` trusts decisions; recovery checks
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from heapq import heappush
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any
@@ -468,41 +468,41 @@ def event_fits(state: State, event: events.Event) -> bool:
             free = all(state.lease_of(grant.name) is None for grant in event.grants)
             rising = all(one < other for one, other in pairwise(tokens))
             return free and rising and (event.ticket_id is None or event.ticket_id in state.tickets)
+        case events.Transferred():
+            return event.lease.token > state.last_token and _is_held(state, event.name, event.old_lease_id)
+        case events.Renewed():
+            known = event.session is None or event.session in state.sessions
+            return known and _is_held(state, event.name, event.lease_id)
+        case events.Ended():
+            return _is_held(state, event.name, event.lease_id) and _all_fit(state, event.left)
         case events.Joined():
             return event.ticket.ticket_id not in state.tickets
-        case events.Transferred():
-            old = state.lease_of(event.name)
-            return old is not None and old.lease_id == event.old_lease_id and event.lease.token > state.last_token
         case events.Left() | events.TakenOver():
             return event.ticket_id in state.tickets
         case events.Reopened():
             return event.name in state.slots
-        case events.Renewed() | events.Ended():
-            lease = state.lease_of(event.name)
-            if lease is None or lease.lease_id != event.lease_id:
-                return False
-            if isinstance(event, events.Renewed):
-                return event.session is None or event.session in state.sessions
-            return _places_fit(state, event.left)
         case events.SessionKept():
             return event.session_id in state.sessions
         case events.SessionRenewed():
-            return event.session_id in state.sessions and all(event_fits(state, renewed) for renewed in event.leases)
+            return event.session_id in state.sessions and _all_fit(state, event.leases)
         case events.SessionEnded():
-            fits = event.session_id in state.sessions and all(event_fits(state, ended) for ended in event.leases)
-            return fits and _places_fit(state, event.left)
+            return event.session_id in state.sessions and _all_fit(state, (*event.leases, *event.left))
         case events.TokenRevoked():
             return event.name in state.tokens
+        case events.TokenEnded():
+            return event.name in state.tokens and _all_fit(state, (*event.sessions, *event.left))
         case events.Restored():
             return event.last_token > state.last_token
         case events.DoneFaded():
             return all(name in state.slots for name in event.names)
-        case events.TokenEnded():
-            fits = event.name in state.tokens and all(event_fits(state, each) for each in event.sessions)
-            return fits and _places_fit(state, event.left)
         case _:
             return True
 
 
-def _places_fit(state: State, left: tuple[events.Left, ...]) -> bool:
-    return all(each.ticket_id in state.tickets for each in left)
+def _is_held(state: State, name: str, lease_id: str) -> bool:
+    lease = state.lease_of(name)
+    return lease is not None and lease.lease_id == lease_id
+
+
+def _all_fit(state: State, parts: Iterable[events.Event]) -> bool:
+    return all(event_fits(state, part) for part in parts)

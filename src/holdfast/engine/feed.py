@@ -17,25 +17,8 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import TypeAlias
 
-from holdfast.core.events import (
-    Ended,
-    Event,
-    Granted,
-    Joined,
-    Left,
-    Record,
-    Renewed,
-    SessionEnded,
-    SessionKept,
-    SessionOpened,
-    SessionRenewed,
-    TokenEnded,
-    TokenRevoked,
-    Transferred,
-    is_history,
-    names_of,
-    parts_of,
-)
+from holdfast.core import events
+from holdfast.core.events import Event, Record, is_history, names_of, parts_of
 from holdfast.engine.measures import Tally
 
 TOUCHED_MAX = 20_000
@@ -60,15 +43,15 @@ class Touched:
     def note(self, records: Iterable[Record]) -> None:
         for record in records:
             match record.event:
-                case Renewed():
+                case events.Renewed():
                     self._note_renewal(record.event)
-                case SessionKept(session_id=session_id):
+                case events.SessionKept(session_id=session_id):
                     self.sessions[session_id] = None
-                case SessionRenewed(session_id=session_id, leases=leases):
+                case events.SessionRenewed(session_id=session_id, leases=leases):
                     self.sessions[session_id] = None
                     for each in leases:
                         self._note_renewal(each)
-                case SessionOpened(session=session):
+                case events.SessionOpened(session=session):
                     self.sessions[session.session_id] = None
                 case event:
                     self.names.update(dict.fromkeys(names_of(event), True))
@@ -79,7 +62,7 @@ class Touched:
             self.is_too_much = True
         self._news.set()
 
-    def _note_renewal(self, renewed: Renewed) -> None:
+    def _note_renewal(self, renewed: events.Renewed) -> None:
         if renewed.note is None and renewed.metadata is None:
             self.names.setdefault(renewed.name, False)
         else:
@@ -101,11 +84,11 @@ class Touched:
         return was
 
 
-def _ended_sessions(event: Event) -> tuple[SessionEnded, ...]:
+def _ended_sessions(event: Event) -> tuple[events.SessionEnded, ...]:
     match event:
-        case SessionEnded():
+        case events.SessionEnded():
             return (event,)
-        case TokenEnded():
+        case events.TokenEnded():
             return event.sessions
         case _:
             return ()
@@ -124,11 +107,11 @@ FOLLOWERS_PER_ID_MAX = 8
 One more displaces the oldest, since its connection may be dead. It is notified, so a live one opens another stream.
 """
 
-_ENDING = frozenset({Ended, Transferred, SessionEnded, TokenEnded})
+_ENDING = frozenset({events.Ended, events.Transferred, events.SessionEnded, events.TokenEnded})
 """Events that end a lease or a session."""
-_REVOKING = frozenset({SessionEnded, TokenEnded, TokenRevoked})
+_REVOKING = frozenset({events.SessionEnded, events.TokenEnded, events.TokenRevoked})
 """Events that end the right to listen."""
-_OF_NAME = frozenset({Granted, Renewed, Ended, Transferred})
+_OF_NAME = frozenset({events.Granted, events.Renewed, events.Ended, events.Transferred})
 """Events that the listeners to a name receive."""
 
 
@@ -236,9 +219,9 @@ class Follower(Listener):
 def _size_of(event: Event) -> int:
     """Return how many names an event has: its weight in a backlog."""
     match event:
-        case Joined():
+        case events.Joined():
             return len(event.ticket.names)
-        case Left():
+        case events.Left():
             return len(event.names)
         case _:
             return sum(1 for _ in parts_of(event))
@@ -312,7 +295,7 @@ class Feed:
             if kind in _ENDING and self._by_id:
                 self._notify_followers(record, event)
             if self._by_name:
-                for part in event.leases if isinstance(event, SessionRenewed) else parts_of(event):
+                for part in event.leases if isinstance(event, events.SessionRenewed) else parts_of(event):
                     if type(part) in _OF_NAME:
                         self._notify(part.name, record, part)  # type: ignore[union-attr]
                 if EVERYTHING in self._by_name and is_history(event):
@@ -325,27 +308,32 @@ class Feed:
             listener.put(record, event)
 
     def _notify_followers(self, record: Record, event: Event) -> None:
+        ended = ""
+        parts: tuple[Event, ...] = ()
         match event:
-            case Ended(lease_id=ended) | Transferred(old_lease_id=ended) | SessionEnded(session_id=ended):
-                for follower in list(self._by_id.get(ended, ())):
-                    follower.leave(ended)
-                    follower.put(record, event)
+            case events.Ended():
+                ended = event.lease_id
+            case events.Transferred():
+                ended = event.old_lease_id
+            case events.SessionEnded():
+                ended, parts = event.session_id, event.leases
+            case events.TokenEnded():
+                parts = event.sessions
             case _:
                 pass
-        match event:
-            case SessionEnded(leases=parts) | TokenEnded(sessions=parts):
-                for part in parts:
-                    self._notify_followers(record, part)
-            case _:
-                pass
+        for follower in list(self._by_id.get(ended, ())):
+            follower.leave(ended)
+            follower.put(record, event)
+        for part in parts:
+            self._notify_followers(record, part)
 
     def _end_listeners_of(self, event: Event) -> None:
         """End the listeners whose token or session this event ended."""
         match event:
-            case TokenEnded(name=principal) | TokenRevoked(name=principal):
+            case events.TokenEnded(name=principal) | events.TokenRevoked(name=principal):
                 # Those of its sessions too: their secrets are dead, even if the sessions live on (S5).
                 key = _token(principal)
-            case SessionEnded(session_id=session_id):
+            case events.SessionEnded(session_id=session_id):
                 key = _session(session_id)
             case _:
                 return

@@ -48,11 +48,10 @@ def places_after(in_line: list[OwedAnswer], state: State, refused: object) -> li
         state.arrive(ticket_id)
     places = {ticket_id: Waiting(ticket_id, state.position_of(ticket_id)) for ticket_id in there}
     state.send_everybody_away()
-    return [(reply, _instead(waited, places.get(waited.ticket_id)) or refused, now) for reply, waited, now in in_line]
-
-
-def _instead(waited: Waited, place: Waiting | None) -> Waited | None:
-    return None if place is None else Waited(place, waited.waited_ms, waited.ticket_id)
+    return [
+        (reply, Waited(places[at], waited.waited_ms, at) if (at := waited.ticket_id) in places else refused, now)
+        for reply, waited, now in in_line
+    ]
 
 
 class Waiter:
@@ -149,10 +148,10 @@ class Waiters:
         return everybody
 
     def next_deadline_ms(self) -> int | None:
-        over_ms = next(iter(self.between.values()), None)
-        if not self.deadlines:
-            return over_ms
-        return self.deadlines[0][0] if over_ms is None else min(over_ms, self.deadlines[0][0])
+        soonest = [next(iter(self.between.values()))] if self.between else []
+        if self.deadlines:
+            soonest.append(self.deadlines[0][0])
+        return min(soonest, default=None)
 
     def give_up_on_those_between(self, state: State, now_ms: int) -> None:
         """Mark as absent the clients that announced another request and did not send it."""
