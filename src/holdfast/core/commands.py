@@ -67,7 +67,6 @@ class Transfer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     name: str
     principal: str
     lease_id: str | None
-    """None if an operator asks, for whichever lease is live."""
     new_lease_id: str
     to_owner: str
     ttl_ms: int | None = None
@@ -132,7 +131,6 @@ class OpenSession(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     key: str | None = None
     fingerprint: str = ""
     salt: str = ""
-    """Random, for its secret (S5)."""
 
 
 class KeepSession(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -84,7 +84,6 @@ def waits_of(state: State, holder: Holder) -> Iterator[str]:
 
 
 STEPS_TOLD = 50
-"""How many steps of a longer path are reported from each end."""
 
 
 def find_circle(

@@ -227,7 +227,6 @@ DECISIONS: dict[type, Decide] = {
     commands.RotateToken: lambda state, command, now, _limits: tokens.rotate(state, command, now),
     commands.NoteUses: lambda state, command, _now, _limits: tokens.note_uses(state, command),
 }
-"""A table and no `match`: the last is found as fast as the first."""
 
 
 def decide(state: State, command: Command, now: Moment, limits: Limits) -> Decision:

@@ -79,7 +79,6 @@ class Left(msgspec.Struct, frozen=True, array_like=True, tag="left", gc=False):
     labels: Labels | None = None
     is_remembered: bool = False
     principal: str | None = None
-    """The principal that the history is counted against."""
 
 
 class Renewed(msgspec.Struct, frozen=True, array_like=True, tag="renewed", gc=False):
@@ -119,11 +118,9 @@ class Ended(msgspec.Struct, frozen=True, array_like=True, tag="ended", gc=False)
     owner: str | None = None
     note: str | None = None
     left: tuple[Left, ...] = ()
-    """Those waiters."""
     labels: Labels | None = None
     principal: str | None = None
     whose: str | None = None
-    """See `LastEnd`."""
 
 
 class SessionOpened(msgspec.Struct, frozen=True, array_like=True, tag="session_opened", gc=False):

@@ -190,7 +190,6 @@ def _lead_to_place(state: State, ticket: Ticket) -> None:
 
 
 def _taken_over(state: State, event: events.TakenOver, record: events.Record) -> None:
-    """Give the ticket to another request of its holder. The key before it is remembered (C5)."""
     known = state.tickets[event.ticket_id]
     ticket = replace(known, terms=event.terms)
     state.tickets.put(ticket.ticket_id, ticket)
@@ -209,7 +208,6 @@ def _left(state: State, event: events.Left, record: events.Record) -> None:
 
 
 def _spend_place(state: State, ticket: Ticket, record: events.Record) -> None:
-    """Remember the key of a ticket that is gone (C5)."""
     terms = ticket.terms
     if terms.key is not None:
         session = terms.session if terms.bound else None

@@ -41,15 +41,11 @@ _last = itemgetter(-1)
 
 
 class OrderedNames:
-    """A set of names that can be walked in order from any point."""
-
     def __init__(self) -> None:
         self._blocks: list[list[str]] = []
         self._in_blocks = 0
         self._added: set[str] = set()
-        """In the set and in no block yet."""
         self._removed: set[str] = set()
-        """In a block and no longer in the set."""
 
     def __len__(self) -> int:
         return self._in_blocks - len(self._removed) + len(self._added)
@@ -67,7 +63,6 @@ class OrderedNames:
             self._removed.add(name)
 
     def build(self, order: list[str]) -> None:
-        """Fill an empty set, with names in any order."""
         order.sort()
         self._blocks = [order[place : place + BLOCK_NAMES] for place in range(0, len(order), BLOCK_NAMES)]
         self._in_blocks = len(order)
@@ -144,9 +139,7 @@ class Index:
         self.held = OrderedNames()
         self.lease_count: dict[str, int] = {}
         self.sessions_by_principal: dict[str, dict[str, None]] = {}
-        """In the order of opening."""
         self.tickets_by_principal: dict[str, dict[str, None]] = {}
-        """In the order of joining."""
         self.names_by_session: dict[str, dict[str, bool]] = {}
         """The held names of a session, and whether they are bound to it."""
         self.lines: dict[str, dict[str, None]] = {}
@@ -160,20 +153,16 @@ class Index:
         self.ticket_by_lease_id: dict[str, str] = {}
         self.token_by_digest: dict[str, AccessToken] = {}
         self.token_prefixes: list[str] = []
-        """Of the confined tokens, sorted."""
         self.closed_until_ms = 0
-        """When the last of the closed names opens (L6)."""
         self.waiting_names: dict[tuple[str, str | None], int] = {}
         """How many names a principal waits for, with each of its tickets; and one of its sessions."""
         self.places: dict[tuple[str, str, str | None], int] = {}
         """How many tickets in the queue for a name a principal has, and one of its sessions."""
         self.memory = Shares()
-        """The retry memory, by owner."""
         self.free = Shares()
         """Free names, by who left them. Done names are among them with weight 0."""
         self.done_count = 0
         self.done = Shares()
-        """Names remembered as done, by who finished them (L5)."""
 
     def build(
         self,

@@ -237,7 +237,6 @@ def renew(state: State, command: Renew, now: Moment, limits: Limits) -> Decision
 
 
 def release(state: State, command: Release, now: Moment, limits: Limits) -> Decision:
-    """End the lease; finished work may be remembered, and answers all waiters (L5)."""
     if command.result is not None and (wrong := too_long("result", command.result, limits)) is not None:
         return refuse(wrong)
     if not 0 <= command.remember_ms <= REMEMBER_MS_MAX:
@@ -286,7 +285,6 @@ def _too_much_done(state: State, name: str, lease: Lease, done: Done, limits: Li
 
 
 def transfer(state: State, command: Transfer, now: Moment, limits: Limits) -> Decision:
-    """Hand the claim to another owner of the same principal, in one step (L8, L8a)."""
     if command.ttl_ms is not None and not 0 < command.ttl_ms <= limits.ttl_ms_max:
         return refuse(refusals.BadTtl(limits.ttl_ms_max))
     if not 0 < len(command.to_owner) <= OWNER_CHARS_MAX:
@@ -488,7 +486,6 @@ def _bad(names: tuple[str, ...], terms: Terms, wait_ms: int, limits: Limits) -> 
 
 
 def _bulky(names: tuple[str, ...], terms: Terms) -> Refusal | None:
-    """Refuse labels that the names would multiply to megabytes, in a record and wherever the leases are shown."""
     if terms.labels is None:
         return None
     size = len(msgspec.json.encode(terms.labels)) * len(names)
@@ -531,7 +528,6 @@ def _grant_all(state: State, ticket: Ticket, now: Moment) -> Decision:
 
 
 def _any_before(state: State, command: ClaimAny, memo: Memo) -> Decision:
-    """Answer a retry: the lease it made, or that it has ended."""
     for name in command.names:
         slot = state.slots.get(name, EMPTY)
         if slot.lease is not None and slot.lease.lease_id == memo.made:
@@ -558,7 +554,7 @@ def _all_before(state: State, command: ClaimAll, memo: Memo, now: Moment) -> Dec
 
 
 def _ended_before(state: State, name: str, memo: Memo) -> EndedLease | None:
-    """Return the end of the lease that a claim of all made for a name. Its ticket may have another order."""
+    """Find the ended lease by its name: the ticket of the claim may have had another order of names."""
     for lease_id in memo.lease_ids or (memo.made,):
         ended = state.remembered.get(lease_id)
         if isinstance(ended, EndedLease) and ended.name == name:

@@ -50,10 +50,9 @@ class PresentLine:
 class Presence:
     def __init__(self) -> None:
         self.present: set[str] = set()
-        """Tickets at which a request waits."""
         self.lines: dict[str, PresentLine] = {}
         self.tickets_by_holder: dict[Holder, dict[str, None]] = {}
-        """The same by holder, in the order of arriving."""
+        """Of present tickets, in the order of arriving."""
         self.lacking: dict[str, int] = {}
         """How many of its names are not open, for each present ticket of several names."""
         self.absent_since: OrderedDict[str, int] = OrderedDict()
@@ -61,9 +60,7 @@ class Presence:
         self.interests: dict[Holder, dict[str, int]] = {}
         """Until when a holder is thought to wait for a name (D3)."""
         self.interests_by_age: OrderedDict[tuple[Holder, str], tuple[int, str]] = OrderedDict()
-        """The same, oldest first, with the principal."""
         self.interest_shares = Shares()
-        """The same, by principal and session."""
 
     def enter(self, ticket: Ticket, join_number: int, is_open: Callable[[str], bool]) -> bool:
         """Mark a ticket as present. Return whether all that it wants is open."""

@@ -75,7 +75,6 @@ def ticket_for(command: Acquire | ClaimAll, state: State, now: Moment) -> Ticket
 
 
 def join(state: State, ticket: Ticket, wait_ms: int, now: Moment, limits: Limits) -> Decision:
-    """Join the queue, or come back to the ticket that the holder has already (W3)."""
     place = own_place(state, ticket)
     if place is not None:
         return come_back(state, replace(place, terms=ticket.terms), wait_ms, now)
@@ -147,7 +146,6 @@ def _finished(state: State, names: tuple[str, ...], now_ms: int) -> refusals.Fin
 
 
 def leave(state: State, command: Leave) -> Decision:
-    """Give a ticket up, and answer the request that waits with it."""
     ticket = state.tickets.get(command.ticket_id)
     if ticket is None or not may_touch(ticket.terms, command.principal, command.as_session):
         return refuse(refusals.TicketGone())

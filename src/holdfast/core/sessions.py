@@ -14,7 +14,6 @@ from holdfast.core.values import SESSION_NAME_CHARS_MAX, SESSION_TTL_MS_MIN, Lim
 
 
 def open_(state: State, command: OpenSession, now: Moment, limits: Limits) -> Decision:
-    """Open a session; its ttl is clamped, never refused (S1)."""
     if command.name is not None and len(command.name) > SESSION_NAME_CHARS_MAX:
         return refuse(refusals.BadField(f"name has at most {SESSION_NAME_CHARS_MAX} characters"))
     wrong = too_long("metadata", command.metadata, limits)
@@ -98,7 +97,6 @@ def end(state: State, command: EndSession, now: Moment) -> Decision:
 
 
 def places_in(state: State, session_id: str) -> tuple[Left, ...]:
-    """Return the ends of the tickets that end with a session (I10)."""
     return tuple(
         left(state.tickets[each], "session_ended") for each in state.index.tickets_by_session.get(session_id, ())
     )

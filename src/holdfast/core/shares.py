@@ -36,8 +36,6 @@ class Account(msgspec.Struct):
 
 
 class Purse(msgspec.Struct):
-    """The accounts of one principal: its plain one, under None, and those of its sessions."""
-
     accounts: dict[str | None, Account] = msgspec.field(default_factory=dict)
     weight: int = 0
 

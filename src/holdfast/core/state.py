@@ -179,14 +179,13 @@ class State:
         self.slots: Kept[str, Slot] = Kept()
         self.sessions: Kept[str, Session] = Kept()
         self.remembered: Kept[str, Remembered] = Kept()
-        """The retry memory (C5): ended leases and sessions by id, and spent keys, oldest first."""
         self.memos: Kept[tuple[str, str], Memo] = Kept()
         """What each (principal, idempotency key) made, while that lives or is remembered."""
         self.tokens: Kept[str, AccessToken] = Kept()
         self.tickets: Kept[str, Ticket] = Kept()
         """In the order of joining (W2)."""
         self.last_used: Kept[str, int] = Kept()
-        """By token name, made or static: the minute of its last use, as wall time."""
+        """By token name: the minute of its last use, as wall time."""
         self.index = Index()
         self.agenda = Agenda()
         self.presence = Presence()

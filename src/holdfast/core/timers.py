@@ -22,7 +22,6 @@ from holdfast.core.values import Session, Slot
 
 Alarm = TypeVar("Alarm", bound=tuple[Any, ...])
 ALARMS_SPARE = 1_000
-"""How many stale entries are tolerated beyond the number of live ones."""
 SIFTED_AT_ONCE = 10
 """More than one call can add, so that it comes to an end."""
 
@@ -90,10 +89,8 @@ class Budget:
 class Agenda:
     def __init__(self) -> None:
         self.lease_alarms: Alarms[tuple[int, int, str]] = Alarms()
-        """Deadline, fencing token, name."""
         self.session_alarms: Alarms[tuple[int, str]] = Alarms()
         self.opening_alarms: list[tuple[int, str]] = []
-        """When a closed name opens (L6)."""
         self.opened_until_ms = 0
         """Names whose delay was over by then are open: their entries were handled."""
         self.rang_at_ms = 0
@@ -109,7 +106,6 @@ class Agenda:
         """When more may be evicted from the retry memory, and from the free names."""
         self.cut_names_at_ms = 0
         self.done_alarms: Alarms[tuple[int, str]] = Alarms()
-        """When finished work is no longer remembered (L5)."""
         self.fade_at_ms = 0
         self.lapsed = 0
         """How many tickets have ended because their holder stayed away, and when the next may."""

@@ -49,7 +49,6 @@ def _too_many_within(prefix: str, limits: Limits) -> refusals.QuotaExceeded:
 
 
 def _made_before(state: State, memo: Memo) -> Decision:
-    """Repeat what a key made. The caller tells by the digest whether the token is still that one."""
     token = state.tokens.get(memo.made)
     return refuse(refusals.TokenUnknown()) if token is None else accept(TokenMade(token))
 

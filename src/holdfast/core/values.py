@@ -27,7 +27,6 @@ INTEREST_MS = 60_000
 INTERESTS_MAX = 100_000
 """Of all holders together; beyond it fair-share eviction begins (D3)."""
 INTERESTS_OF_HOLDER_MAX = 1_000
-"""All of them are dropped when the holder gives anything back."""
 REMEMBER_MS_MAX = 30 * 86_400_000
 REASON_CHARS_MAX = 1_024
 LABELS_MAX = 16
@@ -39,7 +38,6 @@ LABELS_OF_LINE_BYTES_MAX = 2**20
 """Labels, as JSON, of the waiters that finished work answers: they are stored in one record."""
 
 Labels = dict[str, str]
-"""Never changed once made."""
 
 
 class Moment(msgspec.Struct, frozen=True, gc=False):
@@ -80,7 +78,6 @@ class Terms(msgspec.Struct, frozen=True, gc=False):
     delay_ms: int = 0
     metadata: str | None = None
     redo: bool = False
-    """Claim it although it is done (L5)."""
     key: str | None = None
     fingerprint: str = ""
     """What the request comes to: another request may not use its key again (C5)."""
@@ -132,7 +129,6 @@ class Done(msgspec.Struct, frozen=True, array_like=True, gc=False):
     wall_ms: int
     until_ms: int
     whose: str | None = None
-    """As in `LastEnd`."""
 
 
 class Slot(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -140,7 +136,6 @@ class Slot(msgspec.Struct, frozen=True, array_like=True, gc=False):
     closed_until_ms: int = 0
     last_end: LastEnd | None = None
     attempts: int = 0
-    """Claims since the job last ended well (C7)."""
     done: Done | None = None
     left_by: str | None = None
     """The principal that a free name is counted against, and its session if the lease was bound to one."""
@@ -193,7 +188,6 @@ class EndedLease(msgspec.Struct, frozen=True, array_like=True, tag="lease", gc=F
     key: str | None = None
     end_key: str | None = None
     bound: bool = False
-    """Then it counts against that session."""
 
     @property
     def at_ms(self) -> int:
@@ -218,11 +212,9 @@ class SpentKey(msgspec.Struct, frozen=True, array_like=True, tag="key", gc=False
     key: str
     at_ms: int
     session: str | None = None
-    """The session it counts against, if it was spent for something bound to one."""
 
 
 Remembered = EndedLease | EndedSession | SpentKey
-"""Entries of the retry memory."""
 
 
 class Memo(msgspec.Struct, frozen=True, array_like=True, gc=False):

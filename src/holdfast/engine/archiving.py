@@ -30,7 +30,6 @@ RETRY_MS_MIN = 1_000
 RETRY_MS_MAX = 30_000
 """The latest retry without new records: a journal that is too full takes no claims until it was archived."""
 STEPS_AT_ONCE = 1_000
-"""How many changes are added or freed before the loop serves others."""
 
 log = logging.getLogger("holdfast.engine")
 
@@ -59,7 +58,6 @@ class Archiver:
         self._wake_writer = wake_writer
         self._fail = fail
         self._last_seq = self._archived_seq = 0
-        """The last durable record, and the last that is archived."""
         self._due_records = archiving.records
         self._due_bytes = archiving.size_bytes
         self._not_before_ms = 0
@@ -88,7 +86,6 @@ class Archiver:
         self.count(0)
 
     def count(self, records: int) -> None:
-        """Count records that became durable, and begin if it is due."""
         self._last_seq += records
         is_due = self._last_seq - self._archived_seq >= self._due_records or self._journal.tail_bytes >= self._due_bytes
         if is_due and (self._refused is None or self._clock.monotonic_ms() >= self._not_before_ms):
@@ -173,7 +170,6 @@ class Archiver:
 
 
 async def _slowly(steps: Iterator[None]) -> None:
-    """Take all steps, and let the loop serve now and then."""
     for number, _ in enumerate(steps, 1):
         if number % STEPS_AT_ONCE == 0:
             await asyncio.sleep(0)

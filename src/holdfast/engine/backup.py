@@ -23,7 +23,6 @@ __all__ = ["BackupWriter", "backup", "backup_of_directory"]
 
 
 async def backup(engine: Engine, key: bytes, version: str, writer: BackupWriter) -> AsyncGenerator[bytes, None]:
-    """Yield a backup of a running server, piece by piece."""
     if engine.journal.is_shared:
         # A store that was left behind still shows a leader that was deposed all that there was.
         await engine.look(lambda _state, _now: None)
@@ -47,7 +46,6 @@ async def _pieces(
 def backup_of_directory(
     directory: Path, key: bytes, version: str, wall_ms: int, writer: BackupWriter
 ) -> Iterator[bytes]:
-    """Yield a backup of a directory that no server has open."""
     with inspect.reading(directory) as files, asyncio.Runner() as runner:
         pieces = _pieces(_Directory(files), key, version, wall_ms, writer)
 

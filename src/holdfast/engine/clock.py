@@ -37,7 +37,6 @@ BUDGET_MS = 50
 """A longer round is logged: no other request is served meanwhile."""
 _BUDGET_SECONDS = (BUDGET_MS - 1) / 1000
 LOG_EVERY_MS = 10_000
-"""Slow rounds come in bursts: at most one line in so long."""
 
 log = logging.getLogger("holdfast.engine")
 
@@ -75,7 +74,6 @@ class AuthorityTime:
         self.now_ms = resumed_ms
 
     def advance(self, read_ms: int) -> int:
-        """Move on by what passed since the last call, at most one turn's worth."""
         passed_ms = read_ms - self._last_ms
         if passed_ms > 0:
             self._last_ms = read_ms
@@ -87,20 +85,17 @@ class Turns:
     """The turns of one engine, and the timer that lets time pass without requests."""
 
     def __init__(self, clock: Clock, tick: Callable[[], None], measures: Measures | None = None) -> None:
-        """`tick` is called when the timer expires."""
         self.read_seconds = clock.monotonic_seconds
         self.now = Moment(0, 0)
         """The time of the turn, while `read_seconds() < over_seconds`."""
         self.over_seconds = 0.0
         """When the turn is over; 0 if none has begun."""
         self.began_ms = 0
-        """When the last turn began, by the monotonic clock."""
         self.settling_ms = 0
         """How long expiry took in all turns together."""
         self.round_began_ms: int | None = None
         """When the first turn of the current round began."""
         self.round_began_seconds = 0.0
-        """The same to the microsecond."""
         self.owing_since_seconds = 0.0
         """When the first round began whose answers the writer has not taken yet; 0 for none."""
         self.timer: asyncio.TimerHandle | None = None
@@ -134,7 +129,6 @@ class Turns:
         self.settling_ms += self._clock.monotonic_ms() - self.began_ms
 
     def end_round(self, records: int, answers: int) -> None:
-        """End the round and its turn, which produced so many records and answers."""
         began_ms = self.round_began_ms
         if began_ms is not None:
             took_seconds = self.read_seconds() - self.round_began_seconds
@@ -158,7 +152,6 @@ class Turns:
         self._unlogged, self._logs_from_ms = 0, now_ms + LOG_EVERY_MS
 
     def take_owing(self) -> float:
-        """Return `owing_since_seconds` and reset it."""
         since_seconds, self.owing_since_seconds = self.owing_since_seconds, 0.0
         return since_seconds
 

@@ -75,10 +75,8 @@ if TYPE_CHECKING:
     from holdfast.journal.base import HistoryPage, HistoryQuery, SharedJournal
 
 LAST_ANSWERS_SECONDS = 3.0
-"""How long the engine waits at its end for the last answers of a shared store."""
 UNANSWERED_MS_MAX = 1_000
 REASONS_LOGGED_MAX = 16
-"""How many different reasons of failing writes are logged, until writes work again."""
 
 T = TypeVar("T")
 
@@ -120,7 +118,6 @@ class Engine:
         self.state = State()
         self.turns = Turns(clock, self._tick, self.measures)
         self.key: bytes | None = None
-        """The authority's key, if the journal keeps it."""
         self.failed: str | None = None
         """Why the engine can never answer again, once it cannot."""
         self.ended = asyncio.Event()
@@ -140,7 +137,6 @@ class Engine:
         self._writer: asyncio.Handle | asyncio.Future[None] | None = None
         """The call at the end of this round, or the append under way. None: nothing to do."""
         self._refused_writes = 0
-        """How many writes failed since the last that did not."""
         self._reasons_logged: set[str] = set()
         """A full disk may be reported for either file, again and again."""
         # A shared store answers one question at a time.
@@ -295,7 +291,6 @@ class Engine:
         self._answers.append((reply, view(self.state, now), now))
 
     async def ask(self, command: Command) -> tuple[Any, Moment]:
-        """Submit a command and wait for the outcome."""
         answered: asyncio.Future[tuple[Any, Moment]] = asyncio.get_running_loop().create_future()
         self.submit(command, lambda outcome, now: settle_future(answered, (outcome, now)))
         return await answered
@@ -401,7 +396,6 @@ class Engine:
         self._set_timer()
 
     async def archive(self) -> None:
-        """Archive all that is durable, and wait until it is."""
         if self._serving:
             await self._archiver.archive()
 
@@ -511,7 +505,6 @@ class Engine:
                 self._archiver.count(len(records))
 
     def _answer(self, batch: Batch) -> None:
-        """Give the answers of a batch, and note how long the first took: the others took no longer."""
         answer_all(batch.answers)
         if batch.owing_since_seconds and batch.answers:
             seconds = self.turns.read_seconds() - batch.owing_since_seconds
@@ -599,7 +592,6 @@ class Engine:
 
     @property
     def unarchived(self) -> tuple[int, bool]:
-        """How many durable records are not archived, and whether the last attempt failed."""
         return self._archiver.owed_records, self._archiver.is_refused
 
     def _answer_everybody(self, answers: Iterable[OwedAnswer], outcome: Unknown | NotLeader | Unavailable) -> None:

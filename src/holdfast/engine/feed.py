@@ -30,7 +30,6 @@ class Touched:
         self.names: dict[str, bool] = {}
         """In the order in which they changed first; True if more may have changed than the times of a lease."""
         self.sessions: dict[str, None] = {}
-        """Sessions that have another deadline, began or ended."""
         self.is_too_much = False
         """Whether some were not noted, for lack of room."""
         self._news = asyncio.Event()
@@ -79,7 +78,6 @@ class Touched:
         return taken
 
     def take_too_much(self) -> bool:
-        """Return whether some were not noted, and reset it."""
         was, self.is_too_much = self.is_too_much, False
         return was
 
@@ -108,11 +106,8 @@ One more displaces the oldest, since its connection may be dead. It is notified,
 """
 
 _ENDING = frozenset({events.Ended, events.Transferred, events.SessionEnded, events.TokenEnded})
-"""Events that end a lease or a session."""
 _REVOKING = frozenset({events.SessionEnded, events.TokenEnded, events.TokenRevoked})
-"""Events that end the right to listen."""
 _OF_NAME = frozenset({events.Granted, events.Renewed, events.Ended, events.Transferred})
-"""Events that the listeners to a name receive."""
 
 
 Groups: TypeAlias = "dict[str, dict[Listener, None]]"
@@ -123,7 +118,7 @@ class Listener:
 
     def __init__(self, backlog_max: int) -> None:
         self._groups: dict[str, Groups] = {}
-        """What it is in, by key. Names, ids and `_token` or `_session` keys are never equal."""
+        """What it is in, by key. Names, ids and the keys of tokens and sessions are never equal."""
         self._backlog_max = backlog_max
         self._backlog: deque[tuple[Record, Event]] = deque()
         self._backlog_names = 0
@@ -217,7 +212,6 @@ class Follower(Listener):
 
 
 def _size_of(event: Event) -> int:
-    """Return how many names an event has: its weight in a backlog."""
     match event:
         case events.Joined():
             return len(event.ticket.names)

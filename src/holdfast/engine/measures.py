@@ -30,7 +30,6 @@ from holdfast.core.events import (
 _FINE_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 """For machines. 0.05 is the budget of a turn."""
 _LONG_SECONDS = (0.01, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3_600.0, 14_400.0, 86_400.0)
-"""For people and agents."""
 _LONG_MS = tuple(round(bound * 1000) for bound in _LONG_SECONDS)
 _RECORDS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1_000.0, 5_000.0)
 
@@ -66,13 +65,11 @@ class Tally:
         self.grants = 0
         """Without transfers."""
         self.renewals = 0
-        """With those of a renewed session."""
         self.ends: dict[str, int] = defaultdict(int)
         self.joins = 0
         self.leaves: dict[str, int] = defaultdict(int)
         """Tickets that ended without a grant, by how."""
         self.sessions = 0
-        """Opened sessions."""
         self.session_ends: dict[str, int] = defaultdict(int)
 
     @property
@@ -130,10 +127,7 @@ class Measures:
         self.commits = Spread(_FINE_SECONDS)
         """Seconds until an append was durable, or leadership proven."""
         self.batches = Spread(_RECORDS)
-        """Records per append."""
         self.answers = Spread(_FINE_SECONDS)
         """Seconds from the first request of a batch to its answers, once for each answer."""
         self.waits = Spread(_LONG_SECONDS)
-        """Seconds in the queue, until the grant."""
         self.holds = Spread(_LONG_SECONDS)
-        """Seconds that a lease was held."""

@@ -45,7 +45,6 @@ class Moved(msgspec.Struct, frozen=True, kw_only=True):
     seq: int = 0
     last_token: int = 0
     records: int = 0
-    """Of history."""
     leases: int = 0
     sessions: int = 0
     tokens: int = 0
@@ -172,7 +171,6 @@ class _Sums:
     def __init__(self) -> None:
         self._digests: dict[str, hashlib._Hash] = {}
         self.records = 0
-        """Of history."""
 
     def add(self, part: Part) -> None:
         if isinstance(part, Values):

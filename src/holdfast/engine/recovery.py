@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 STEP_RECORDS = 1_000
 REPORT_EVERY = 10 * STEP_RECORDS
-"""How many records of a long recovery are replayed between two log lines."""
 BEAT_MS = 400
 """About how often a shared store gets a heartbeat while it is read: others take over from a silent leader."""
 
@@ -55,7 +54,6 @@ UNKNOWN_MS = 366 * 86_400_000
 class Found(msgspec.Struct, frozen=True):
     state: State
     replayed: int
-    """How many records are not archived."""
     now_ms: int
     key: bytes | None
 

@@ -34,9 +34,7 @@ class NotLeader(msgspec.Struct, frozen=True):
 
 
 Reply: TypeAlias = "Callable[[Any, Moment], None]"
-"""Called once, with the outcome and the time at which it was decided."""
 OwedAnswer: TypeAlias = "tuple[Reply, Any, Moment]"
-"""An answer that was decided and not given yet."""
 
 
 def answer_all(answers: Iterable[OwedAnswer]) -> None:

@@ -41,12 +41,9 @@ READ_BYTES = 1024 * 1024
 FILES = (ARCHIVE, mark.FILE, FILE)
 """What a restore makes beside the key, in the order in which it is moved into place."""
 NOT_CONTENT = frozenset({"lost+found"})
-"""What a file system puts into its own root."""
 
 
 class Lived(msgspec.Struct, frozen=True, kw_only=True):
-    """A live lease of a backup."""
-
     name: str
     owner: str | None
     token: int
@@ -54,8 +51,6 @@ class Lived(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Contents(msgspec.Struct, frozen=True, kw_only=True):
-    """What a backup holds, except the history."""
-
     about: About
     totals: Totals
     key: bytes

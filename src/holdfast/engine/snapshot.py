@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SLICE_ROWS = 512
-"""How many rows are encoded together, at most: about a millisecond."""
 SLICE_BYTES = 128 * 1024
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -25,7 +25,6 @@ from holdfast.settings.addresses import ESCAPES, is_torn, shown
 ROUND_TRIPS = 20
 KEY_BYTES = 32
 LOOK_AT_IT = "Check that the database runs, and the address, the role and its password (PGPASSFILE, else ~/.pgpass)"
-"""The advice for a store that cannot be asked."""
 
 T = TypeVar("T")
 
@@ -37,7 +36,6 @@ class Place(msgspec.Struct, frozen=True):
     schema: str
     secret: bytes | None = None
     watch_seconds: float = 3.0
-    """How long the leader's heartbeat is watched before it counts as dead."""
 
     @property
     def shown(self) -> str:
@@ -80,12 +78,10 @@ def facts(place: Place) -> tuple[Facts, float]:
 
 
 def contents(place: Place, tell: Callable[[int], None]) -> Contents:
-    """Read and check all that a store holds; `tell` gets the progress."""
     return _ask(place, lambda store: store.read(tell))
 
 
 def init(place: Place) -> tuple[str, bool]:
-    """Make the authority of a store; return its id, and whether it is new."""
     fresh = Fresh(new_secret(16).hex(), new_secret(KEY_BYTES), SystemClock().wall_ms())
     found = _ask(place, lambda store: store.init(fresh, place.secret))
     return (fresh.authority, True) if found is None else (found.authority, False)

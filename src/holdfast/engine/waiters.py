@@ -34,7 +34,6 @@ class Waited(msgspec.Struct, frozen=True):
 
 
 def after_wait(outcome: object) -> tuple[object, int]:
-    """Return an outcome and how long it was waited for, 0 if it came immediately."""
     return (outcome.outcome, outcome.waited_ms) if isinstance(outcome, Waited) else (outcome, 0)
 
 
@@ -63,7 +62,6 @@ class Waiter:
         self.received_ms = received_ms
         self.deadline_ms = deadline_ms
         self.comes_back = False
-        """Whether another request follows if this one is answered `waiting`."""
 
     def answered(self, outcome: object, turns: Turns) -> OwedAnswer:
         # As of the turn, like the lease's own time, and rounded down: a client's deadline must never be late (I4).

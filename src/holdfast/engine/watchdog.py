@@ -27,7 +27,6 @@ class Watchdog:
         self._end_ms = end_ms
         self._numbers = count(1)
         self._on_their_way: dict[int, tuple[int, str]] = {}
-        """Start time and description by number, oldest first."""
         self._warned_of: int | None = None
         self._overdue: int | None = None
         self._stopped = threading.Event()
@@ -45,7 +44,6 @@ class Watchdog:
             self._thread = None
 
     def enter(self, what: str) -> int:
-        """Note that a call to the disk begins; return its number."""
         number = next(self._numbers)
         self._on_their_way[number] = (self._clock.monotonic_ms(), what)
         return number
