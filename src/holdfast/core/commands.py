@@ -55,41 +55,39 @@ class ClaimAll(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     comes_back: bool = False
 
 
+class WithKey(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    principal: str
+    key: str | None = None
+    fingerprint: str = ""
+    """What the request comes to: another request may not use its key again (C5)."""
+
+
 class Leave(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ticket_id: str
     principal: str
     as_session: str | None = None
 
 
-class Transfer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Transfer(WithKey, frozen=True, kw_only=True, gc=False):
     """Hand a claim to another owner of the same principal, without a gap (L8)."""
 
     name: str
-    principal: str
     lease_id: str | None
     new_lease_id: str
     to_owner: str
     ttl_ms: int | None = None
     as_session: str | None = None
-    key: str | None = None
-    fingerprint: str = ""
     reason: str | None = None
 
 
-class Revoke(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Revoke(WithKey, frozen=True, kw_only=True, gc=False):
     name: str
-    principal: str
     reason: str
-    key: str | None = None
-    fingerprint: str = ""
 
 
-class Reopen(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Reopen(WithKey, frozen=True, kw_only=True, gc=False):
     name: str
-    principal: str
     reason: str | None = None
-    key: str | None = None
-    fingerprint: str = ""
 
 
 class Renew(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -106,30 +104,24 @@ class Renew(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     run: str | None = None
 
 
-class Release(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Release(WithKey, frozen=True, kw_only=True, gc=False):
     """`failed` leaves the attempts counting (C7); `remember_ms` keeps it as done (L5)."""
 
     name: str
-    principal: str
     lease_id: str = ""
     failed: bool = False
     done: bool = False
     remember_ms: int = 0
     result: str | None = None
     as_session: str | None = None
-    key: str | None = None
-    fingerprint: str = ""
     run: str | None = None
 
 
-class OpenSession(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    principal: str
+class OpenSession(WithKey, frozen=True, kw_only=True, gc=False):
     session_id: str
     ttl_ms: int
     name: str | None = None
     metadata: str | None = None
-    key: str | None = None
-    fingerprint: str = ""
     salt: str = ""
 
 
@@ -145,43 +137,33 @@ class RenewSession(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     session_id: str
 
 
-class EndSession(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    principal: str
+class EndSession(WithKey, frozen=True, kw_only=True, gc=False):
     session_id: str
-    key: str | None = None
-    fingerprint: str = ""
 
 
-class CreateToken(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    principal: str
+class CreateToken(WithKey, frozen=True, kw_only=True, gc=False):
     name: str
     digest: str
     scopes: tuple[str, ...]
     prefix: str | None = None
     expires_wall_ms: int | None = None
     salt: str = ""
-    key: str | None = None
-    fingerprint: str = ""
     within: str | None = None
     """Its maker is confined to this prefix, and may use half of `tokens_max`."""
 
 
-class RevokeToken(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class RevokeToken(WithKey, frozen=True, kw_only=True, gc=False):
     """End a token, its sessions and its tickets. `keep_sessions` leaves the sessions (S5)."""
 
-    principal: str
     name: str
     keep_sessions: bool = False
-    key: str | None = None
-    fingerprint: str = ""
     alone: bool = False
     """The principal has another token, of the settings: only this one ends."""
 
 
-class RotateToken(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class RotateToken(WithKey, frozen=True, kw_only=True, gc=False):
     """Replace a token by another of the same name and rights, in one step."""
 
-    principal: str
     name: str
     digest: str
     expires_wall_ms: int | None = None
@@ -189,8 +171,6 @@ class RotateToken(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     keep_sessions: bool = False
     keep_lifetime: bool = False
     """The new one lives as long as the old one was to live; `expires_wall_ms` is ignored."""
-    key: str | None = None
-    fingerprint: str = ""
 
 
 class NoteUses(msgspec.Struct, frozen=True, kw_only=True):
@@ -203,7 +183,6 @@ LeaseCommand = Acquire | ClaimAny | ClaimAll | Leave | Renew | Release | Transfe
 SessionCommand = OpenSession | KeepSession | RenewSession | EndSession
 TokenCommand = CreateToken | RevokeToken | RotateToken | NoteUses
 Command = LeaseCommand | SessionCommand | TokenCommand
-WithKey = Release | Transfer | Revoke | Reopen | OpenSession | EndSession | CreateToken | RevokeToken | RotateToken
 
 NEEDS_ROOM = (Acquire, ClaimAny, ClaimAll, OpenSession, CreateToken, NoteUses)
 """Refused when the disk is full; all others end or keep what exists."""
