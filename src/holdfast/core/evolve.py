@@ -27,14 +27,6 @@ def spend_key(state: State, principal: str, key: str, memo: Memo, at_ms: int, *,
     remember(state, f"{principal} {key}", SpentKey(principal, key, at_ms, session))
 
 
-def take_back_key(state: State, principal: str, key: str) -> None:
-    """Forget that a key was spent: its request has its ticket back."""
-    place = f"{principal} {key}"
-    spent = state.remembered.pop(place, None)
-    if spent is not None:
-        state.index.forget(place, spent)
-
-
 def remember(state: State, place: str, thing: Remembered) -> None:
     """Add to the retry memory, as the newest of its account."""
     if place in state.remembered:
@@ -164,16 +156,6 @@ def _finish(state: State, name: str, lease: Lease) -> None:
         state.presence.lose_interest(holder_of_lease(lease))
 
 
-def _change_holder(state: State, name: str, before: Lease, lease: Lease) -> None:
-    """Update the other parts of the state for a session that took a live lease up."""
-    state.index.drop_lease(name, before)
-    state.index.add_lease(name, lease, state.sessions)
-    if name in state.presence.lines:
-        state.agenda.names_with_new_holder.append(name)
-    if state.presence.interests:
-        state.presence.lose_interest(holder_of_lease(lease), name)
-
-
 def _joined(state: State, event: events.Joined, _record: events.Record) -> None:
     ticket = event.ticket
     state.tickets.put(ticket.ticket_id, ticket)
@@ -183,9 +165,13 @@ def _joined(state: State, event: events.Joined, _record: events.Record) -> None:
 
 
 def _lead_to_place(state: State, ticket: Ticket) -> None:
+    """Let the key of the request that has a ticket lead to it, also if it was spent before."""
     terms = ticket.terms
     if terms.key is not None:
-        take_back_key(state, terms.principal, terms.key)
+        place = f"{terms.principal} {terms.key}"
+        spent = state.remembered.pop(place, None)
+        if spent is not None:
+            state.index.forget(place, spent)
         state.memos.put((terms.principal, terms.key), Memo("acquire", ticket.lease_ids[0], terms.fingerprint))
 
 
@@ -248,7 +234,8 @@ def _renewed(state: State, event: events.Renewed, record: events.Record) -> None
     )
     if event.session is not None:
         lease = replace(lease, session=event.session, bound=True)
-        _change_holder(state, event.name, before, lease)
+        state.index.drop_lease(event.name, before)
+        _begin(state, event.name, lease)
     if event.until_ms < before.until_ms:
         # A later deadline keeps its alarm, which looks again when it rings; only an earlier one needs its own.
         heappush(state.agenda.lease_alarms.heap, (event.until_ms, lease.token, event.name))
