@@ -4,6 +4,8 @@ A journal is in a directory, with one server; or in a store that several nodes s
 imported late.
 """
 
+# ruff: noqa: I001, PLC0414 - What the server may use of the journal is re-exported here, in one import.
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -19,51 +21,27 @@ from holdfast.engine.watchdog import Watchdog
 from holdfast.errors import SettingsError
 from holdfast.journal.archive.archivist import Child
 from holdfast.journal.base import (
-    DeposedError,
-    Health,
-    Held,
-    HeldQuery,
-    HistoryPage,
-    HistoryQuery,
-    JournalDamagedError,
-    JournalError,
-    JournalLockedError,
-    JournalLostError,
-    JournalUnavailableError,
-    Keeping,
-    OutcomeUnknownError,
-    Peer,
-    Seat,
-    SharedJournal,
+    DeposedError as DeposedError,
+    Health as Health,
+    Held as Held,
+    HeldQuery as HeldQuery,
+    HistoryPage as HistoryPage,
+    HistoryQuery as HistoryQuery,
+    JournalDamagedError as JournalDamagedError,
+    JournalError as JournalError,
+    JournalLockedError as JournalLockedError,
+    JournalLostError as JournalLostError,
+    JournalUnavailableError as JournalUnavailableError,
+    Keeping as Keeping,
+    OutcomeUnknownError as OutcomeUnknownError,
+    Peer as Peer,
+    Seat as Seat,
+    SharedJournal as SharedJournal,
 )
-from holdfast.journal.codec import FORMAT
+from holdfast.journal.codec import FORMAT as FORMAT
 from holdfast.journal.failpoints import arm
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.privatefiles import NotOursError, read_ours, reason_of
-
-__all__ = [
-    "DeposedError",
-    "FORMAT",
-    "Health",
-    "Held",
-    "HeldQuery",
-    "HistoryPage",
-    "HistoryQuery",
-    "JournalDamagedError",
-    "JournalError",
-    "JournalLockedError",
-    "JournalLostError",
-    "JournalUnavailableError",
-    "Keeping",
-    "OutcomeUnknownError",
-    "Peer",
-    "Seat",
-    "SharedJournal",
-    "arm_failpoints",
-    "build",
-    "shared_journals",
-    "store_secret",
-]
 
 _AUTHORITY_BYTES, _KEY_BYTES = 16, 32
 SECRET_BYTES_MAX, SECRET_BYTES_MIN = 4_096, 16
