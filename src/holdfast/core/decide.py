@@ -1,12 +1,11 @@
 """The entry points of the core: `decide` for commands, `settle` for what falls due by itself.
 
-Both are functions of state and time. They change nothing durable: a decision is a list of events, and `evolve` applies
-them. What is due is ended by a record before anything else is decided; there is no other expiry check (T3).
+Both are functions of state and time that change nothing durable: `evolve` applies the events of a decision. What is due
+is ended by a record before anything else is decided; there is no other expiry check (T3).
 
 What is over by time alone has a record too (T3a). A restart goes on at the time of the last record: if that was before
-the end of a delay, a name that was reported free would be closed again. Finished work that is forgotten has its own
-record (`DoneFaded`). The end of a delay changes only answers: any record of that time or later will do, and
-`TimePassed` is written if there is none.
+the end of a delay, a name that was reported free would be closed again. The end of a delay changes only answers: any
+record of that time or later will do, and `TimePassed` is written if there is none.
 """
 
 from __future__ import annotations

@@ -217,10 +217,10 @@ def _reacquire(state: State, command: Acquire, slot: Slot, lease: Lease, now: Mo
 def renew(state: State, command: Renew, now: Moment, limits: Limits) -> Decision:
     if command.ttl_ms is not None and not 0 < command.ttl_ms <= limits.ttl_ms_max:
         return refuse(refusals.BadTtl(limits.ttl_ms_max))
-    if command.note is not None or command.metadata is not None:
-        wrong = too_long("note", command.note, limits) or too_long("metadata", command.metadata, limits)
-        if wrong is not None:
-            return refuse(wrong)
+    if command.note is not None and (wrong := too_long("note", command.note, limits)) is not None:
+        return refuse(wrong)
+    if command.metadata is not None and (wrong := too_long("metadata", command.metadata, limits)) is not None:
+        return refuse(wrong)
     lease = _held_by_caller(state, command) if command.run is None else _held_by_run(state, command, limits)
     if not isinstance(lease, Lease):
         return refuse(lease)

@@ -1,9 +1,8 @@
 """Timers: deadlines of everything that may fall due, and the waiters that may be granted.
 
-They are hints. A deadline that has moved, or a candidate that cannot be granted, costs one check; only a missing entry
-would be a bug. `evolve` and `arrive` add entries, `settle` takes them. Every live lease has an entry at its deadline or
-before. A renewal that moves the deadline later leaves the entry, which is set again when it is reached. Only an earlier
-deadline needs a new entry.
+They are hints: a deadline that has moved costs one check, and only a missing entry would be a bug. `evolve` and
+`arrive` add entries, `settle` takes them. Every live lease has an entry at its deadline or before. A renewal that moves
+the deadline later leaves the entry, which is set again when it is reached.
 
 `Alarms` is a heap with lazy deletion. A lease of a day that was released immediately must not keep its entry for a day,
 so stale entries are removed when they outnumber the live ones. Doing so in one turn would take as long as all users'

@@ -1,4 +1,4 @@
-"""Time: the clocks of the machine, authority time kept from them (T1, T2), and the turns in which commands are decided.
+"""Time: the machine's clocks, authority time (T1, T2), and the turns in which commands are decided.
 
 Only this module reads a clock on the server.
 
@@ -6,13 +6,13 @@ Only this module reads a clock on the server.
     ├── turn ──┼── turn ──┼── turn ──┤  the writer takes the batch
     0          1          2        2.4 ms
 
-**A turn ends with the millisecond in which it began.** A round of the event loop does not bound its age: under load
-uvloop polls the sockets again within one round, and with a thousand busy connections a request can arrive 80 ms after
-the round began. With the time of the round's beginning its lease would end before its client stops trusting it (T1a,
-I4). So every decision first checks whether the turn is over, at the cost of one clock call and a comparison.
+**A turn ends with the millisecond in which it began.** A round does not bound its age: under load uvloop polls the
+sockets again within one round, and with a thousand busy connections a request can arrive 80 ms after the round began.
+With the time of the round's beginning its lease would end before its client stops trusting it (T1a, I4). So every
+decision first checks whether the turn is over, at the cost of one clock call and a comparison.
 
-Times are whole milliseconds, rounded down. A decision is therefore less than a millisecond older than the truth, which
-the client's margin covers.
+Times are whole milliseconds, rounded down: a decision is less than a millisecond older than the truth, which the
+client's margin covers.
 """
 
 from __future__ import annotations

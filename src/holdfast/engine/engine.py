@@ -1,6 +1,6 @@
 """The one write path: settle, decide, evolve in memory, make durable, publish, answer. In this order, for everything.
 
-Everything runs on one event loop: commands are decided one after another, and there are no locks.
+Commands are decided one after another on one event loop. There are no locks.
 
     submit, read, tick             each in a turn: one time, and what is due has ended first
         ▼  decide, evolve          in memory, immediately
@@ -8,16 +8,13 @@ Everything runs on one event loop: commands are decided one after another, and t
         ▼  the writer takes both
     append ──► publish ──► answer  during a slow append, the next batch gathers
 
-**A turn** begins with the first request, and has one time for all that is decided in it. It ends with the millisecond
-in which it began (`clock` says why), and at the latest when the writer takes the batch; if the writer is busy, with
-this round of the event loop.
+**A turn** has one time for all that is decided in it. It ends with the millisecond in which it began (`clock` says
+why), and at the latest when the writer takes the batch; if the writer is busy, with this round of the event loop.
 
-**A batch** is every record since the writer took the last one. One batch is one append and one sync: alone, an answer
-waits for one sync; under load one sync serves hundreds.
-
-**The writer** is called by the loop at the end of the round in which the first request came. It takes records and
-answers together. So an answer is given after the records that it made, and after those of all earlier requests. An
-append that waits has a task; one that is done in the call (`AtOnce`) needs none. Both end in `_conclude`.
+**The writer** is called at the end of the round in which the first request came. It takes all records and answers since
+the last time: one batch, one append, one sync. So an answer is given after the records that it made, and after those of
+all earlier requests. An append that waits has a task; one that is done in the call (`AtOnce`) needs none. Both end in
+`_conclude`.
 
 **Nothing is answered early.** A refusal or a read may rest on a record that is not durable yet: "held by ana" would be
 untrue if the power failed before ana's grant was on the disk. So all answers wait in `_answers`.
@@ -25,9 +22,8 @@ untrue if the power failed before ana's grant was on the disk. So all answers wa
 **When the journal fails**, it says whether the batch may have happened:
 
 - It did not (`JournalUnavailableError`): the batch, and all that was decided on top of it, is answered `Unavailable`.
-  The state is read again from the journal, and the engine goes on. Waiters whose places are in it are told so.
-- It did not, and another node leads (`DeposedError`): all requests are answered `NotLeader`, waiters too, and the
-  engine is over.
+  The state is read again from the journal, and the engine goes on. Waiters whose tickets are in it are told so.
+- It did not, and another node leads (`DeposedError`): all are answered `NotLeader`, and the engine is over.
 - Nobody knows (`OutcomeUnknownError`, and anything else): all are answered `Unknown`, and the engine is over.
 
 An engine that is over sets `ended`. On a journal in a directory the process ends then, and the next start reads what is
@@ -39,8 +35,8 @@ decided (N-15). When a write is unanswered for a second, the engine refuses new 
 clients go to another node (N-19). Decided requests keep waiting, since only the answer tells what became of them.
 Safety does not depend on this: the fence keeps an old leader from answering.
 
-**A bug in the core**: if `decide` raises, nothing was changed, and only that request fails. If anything after it raises
-(`evolve`, `settle`), memory cannot be trusted. Nothing of it is written, and the process ends as if nobody knew.
+**A bug in the core**: if `decide` raises, nothing was changed, and only that request fails. If anything after it
+raises, memory cannot be trusted: nothing of it is written, and the process ends as if nobody knew.
 """
 
 from __future__ import annotations
@@ -353,9 +349,9 @@ class Engine:
         if type(event) in ENDING:
             # By the wall clock, which is all that a lease keeps of its beginning.
             for name in (event.name,) if type(event) is Ended else ends_of(event):
-                lease = self.state.lease_of(name)
-                if lease is not None:
-                    self._holds_ms.append(now.wall_ms - lease.granted_wall_ms)
+                slot = self.state.slots.get(name)
+                if slot is not None and slot.lease is not None:
+                    self._holds_ms.append(now.wall_ms - slot.lease.granted_wall_ms)
         try:
             evolve(self.state, record)
         except Exception as error:
@@ -439,13 +435,9 @@ class Engine:
             if not isinstance(error, Exception):
                 raise
             return
+        turns = self.turns
         batch = Batch(
-            self._batch,
-            self._answers,
-            self.turns.take_owing(),
-            self.turns.read_seconds(),
-            self._holds_ms,
-            self._waits_ms,
+            self._batch, self._answers, turns.take_owing(), turns.read_seconds(), self._holds_ms, self._waits_ms
         )
         self._batch, self._answers = [], []
         if self._holds_ms or self._waits_ms:

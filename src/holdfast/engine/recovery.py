@@ -2,8 +2,8 @@
 
     archive ──► State ──► record ──► record ──► … ──► the last durable one ──► Opened, by this authority
 
-It runs at every start, and again after an append that is known to have failed: what was decided on top of it is in
-memory and in no journal, so the memory is thrown away. No `Opened` is written then.
+It runs at every start, and again, without `Opened`, after an append that is known to have failed: what was decided on
+top of it is in memory and in no journal, so the memory is thrown away.
 
 **Time** goes on at the last record's, or at the time that the term before may have answered with, if the journal knows
 a later one (N-17). `Opened` has that time, so it never goes back behind it.
@@ -12,7 +12,7 @@ a later one (N-17). `Opened` has that time, so it never goes back behind it.
 in the same append, and the next fencing token is greater than any that was given out (C6).
 
 A record that does not fit the records before it means that the journal is damaged or had two writers: the start is
-refused, and nothing is changed.
+refused.
 """
 
 from __future__ import annotations
