@@ -270,20 +270,20 @@ def test_commands_that_a_rule_names(rule: str, line: str, fits: bool) -> None:
         ("origin --delete old", ["old"]),
         ("-o ci.skip origin a", ["a"]),
         ("origin tag v1", ["refs/tags/v1"]),
-        ("--all origin", None),
-        ("--mirror", None),
-        ("--tags", None),
+        ("--all origin", []),
+        ("--mirror", []),
+        ("--tags", []),
         ("origin heads/main a:heads/b", ["main", "b"]),
-        ("origin refs/heads/*:refs/heads/*", None),
-        ("origin :", None),
+        ("origin refs/heads/*:refs/heads/*", []),
+        ("origin :", []),
     ],
 )
-def test_pushed_branches(words: str, expected: list[str] | None) -> None:
-    """The branches that change there; None where they cannot be told."""
+def test_pushed_branches(words: str, expected: list[str]) -> None:
+    """The branches that change there; none where they cannot be told."""
     assert branches.pushed(words.split(), "main") == expected
 
 
 def test_nothing_to_push_without_a_branch() -> None:
     """On no branch, a push that names none cannot be told."""
-    assert branches.pushed([], "") is None and branches.pushed(["origin", "HEAD"], "") is None
+    assert branches.pushed([], "") == branches.pushed(["origin", "HEAD"], "") == []
     assert "git push" in RULES

@@ -50,17 +50,17 @@ def _first_line(file: str) -> str:
         return ""
 
 
-def pushed(words: Sequence[str], checked_out: str) -> list[str] | None:
-    """Return the branches that `git push` with these words (behind `push`) changes there; None if that is not clear.
+def pushed(words: Sequence[str], checked_out: str) -> list[str]:
+    """Return the branches that `git push` with these words (behind `push`) changes there; none if that is not clear.
 
     What is not a branch is named whole, as `refs/tags/v1`.
     """
     options, operands = parsed("git push", [Word(word) for word in words])
     if has_option(options, "--all", "--branches", "--mirror", "--tags"):
-        return None
+        return []
     refs = iter([word.text for word in operands[1:]])
     if len(operands) <= 1:
-        return [checked_out] if checked_out and not has_option(options, "-d", "--delete") else None
+        return [checked_out] if checked_out and not has_option(options, "-d", "--delete") else []
     found = []
     for ref in refs:
         if ref == "tag":
@@ -70,7 +70,7 @@ def pushed(words: Sequence[str], checked_out: str) -> list[str] | None:
         name = target if colon else source
         name = checked_out if name in {"HEAD", "@"} else name
         if not name or "*" in name:
-            return None
+            return []
         is_branch = name.startswith((HEADS, "heads/"))
         found.append(name.removeprefix("refs/").removeprefix("heads/") if is_branch else name)
     return found

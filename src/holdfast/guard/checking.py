@@ -50,7 +50,6 @@ class Matcher:
     def __init__(self, base: str) -> None:
         self._base = base
         self._read: dict[str, Rules] = {}
-        self._folds: dict[str, bool] = {}
 
     def of_event(self, event: Event) -> Iterator[Want]:
         for file in event.files:
@@ -71,10 +70,11 @@ class Matcher:
             for file, top in paths.rule_files_above(os.path.join(path, ".") if is_below else path):
                 if path == file and self._is_broken(file):
                     continue  # Else nobody could mend it.
-                folded = paths.folded if self._ignores_case(file) else str
+                rules = self._rules(file)
+                folded = paths.folded if rules.ignores_case else str
                 pieces = [folded(piece) for piece in path.removeprefix(top).split("/") if piece]
                 shown, form = os.path.relpath(path, top), folded(entry)
-                for rule in self._rules(file).rules:
+                for rule in rules.rules:
                     patterns = ([folded(piece) for piece in each] for each in rule.paths)
                     if any(globs.path_fits(each, pieces, below=is_below, entry=form) for each in patterns):
                         yield from _filled(rule, shown, path=shown, folder=os.path.dirname(path))
@@ -123,7 +123,8 @@ class Matcher:
         if program(command.words) == "git":
             rest, folder = targets.behind_git_options(command.words[1:], folder)
             if rest and rest[0].text == "push":
-                pushed = _pushed(rest[1:], folder)
+                is_known = all(word.is_sure for word in rest)
+                pushed = branches.pushed([word.text for word in rest[1:]], branches.current(folder)) if is_known else []
         for rule in self._rules_in(folder):
             if any(targets.command_fits(each, command) for each in rule.commands):
                 yield from _filled(rule, " ".join(command.texts), folder=folder, pushed=pushed)
@@ -176,17 +177,6 @@ class Matcher:
         except BrokenRulesError:
             return True
         return False
-
-    def _ignores_case(self, file: str) -> bool:
-        if file not in self._folds:
-            self._folds[file] = paths.ignores_case(file)
-        return self._folds[file]
-
-
-def _pushed(behind: list[Word], folder: str) -> list[str]:
-    if not all(word.is_sure for word in behind):
-        return []
-    return branches.pushed([word.text for word in behind], branches.current(folder)) or []
 
 
 def _filled(
@@ -289,12 +279,16 @@ def _to_ask(had: Mapping[str, Had], owner: Owner, base: str, event: Event | None
         return []  # A commit without an agent is made by a person.
     with state.locked(base, owner.folder):
         agreed_to = state.read_map(owner.folder + "/agreed")
-        found = [job for job, each in had.items() if agreed_to.get(job) != [each.lease_id]]
+        found = [job for job, each in had.items() if agreed_to.get(job) != [_lease_of(each)]]
         if found:
             asked = state.read_map(owner.folder + "/asked")
-            asked.update({job: [event.use_id if event else "", had[job].lease_id] for job in found})
+            asked.update({job: [event.use_id if event else "", _lease_of(had[job])] for job in found})
             state.write_private(owner.folder + "/asked", asked)
     return found
+
+
+def _lease_of(had: Had) -> str:
+    return str(had.fields.get("lease_id", ""))
 
 
 def agreed(base: str, folder: str, *, call: str = "", job: str = "") -> bool:
@@ -367,8 +361,8 @@ def _held_text(found: Held, what: str, hint: str = "") -> str:
 
 def _handover_text(had: Had) -> str:
     """Tell a new owner the note of the one before it; "" if there is none."""
-    previous = had.previous
-    if not had.is_fresh or not previous.get("note"):
+    previous = had.fields.get("previous")
+    if had.fields.get("reacquired") is True or not isinstance(previous, dict) or not previous.get("note"):
         return ""
     return (
         f"You have the job {_shown(had.job)} now. Its last owner, {_shown(previous.get('owner'))}"

@@ -23,20 +23,15 @@ _OVER = frozenset({401, 404, 410})
 """The answers to a secret whose session is over."""
 
 
-class Held:
-    """A job that another has."""
+class Had:
+    """A job that this owner has, and what the server says of it."""
 
     def __init__(self, job: str, fields: Mapping[str, object]) -> None:
         self.job, self.fields = job, fields
 
 
-class Had:
-    def __init__(self, job: str, fields: Mapping[str, object]) -> None:
-        self.job = job
-        self.lease_id = str(fields.get("lease_id", ""))
-        self.is_fresh = fields.get("reacquired") is not True  # It was claimed now, and not before.
-        found = fields.get("previous")
-        self.previous: Mapping[str, object] = found if isinstance(found, dict) else {}
+class Held(Had):
+    """A job that another has."""
 
 
 class Claims:

@@ -43,14 +43,11 @@ def rule_files_above(path: str) -> list[tuple[str, str]]:
     All of them count, so that none in a folder can switch off one further up. A linked worktree without one has that of
     its repository. A folder that everybody may write to, as /tmp, is not asked: anybody could have put one there.
     """
-    return [(file, folder) for file, folder in _found_above(path) if not is_open(file)]
+    return [(file, folder) for file, folder in found_above(path) if not is_open(file)]
 
 
-def ignored_above(path: str) -> list[str]:
-    return [file for file, _ in _found_above(path) if is_open(file)]
-
-
-def _found_above(path: str) -> list[tuple[str, str]]:
+def found_above(path: str) -> list[tuple[str, str]]:
+    """Return the same with those that are not asked."""
     found = []
     folder = path
     for _ in range(_DEPTH_MAX):

@@ -195,12 +195,6 @@ def script_at(words: Sequence[Word]) -> int:
     return len(words) - len(behind) if behind else 0
 
 
-def starts_shell(words: Sequence[Word]) -> bool:
-    """Tell whether a program that was given no command runs a shell instead."""
-    takes_shell = any(word.text in {"-i", "-s", "--login", "--shell"} for word in words[1:])
-    return program(words) in ({"chroot", "script", "su", "doas", "sudo"} if takes_shell else {"chroot", "script", "su"})
-
-
 def is_typed_into(words: list[Word]) -> bool:
     """Is this a shell that runs what it reads on its standard input?"""
     words = begun(words)

@@ -12,7 +12,7 @@ import stat
 from collections.abc import Mapping
 from contextlib import suppress
 
-from holdfast.guard import globs, shell, state
+from holdfast.guard import globs, paths, shell, state
 from holdfast.guard.syntax import UnclearError
 
 CLAIM, ASK, ONLY_REFUSE = "claim", "ask", "only-refuse"
@@ -44,7 +44,7 @@ class Rule:
 
 class Rules:
     def __init__(self, file: str, table: dict[str, object]) -> None:
-        self.file = file
+        self.file, self.ignores_case = file, paths.ignores_case(file)
         self.release: str = table["release"]  # type: ignore[assignment]
         self.ttl_seconds: int = table["ttl_seconds"]  # type: ignore[assignment]
         self.rules = [Rule(each, self.ttl_seconds) for each in table["rules"]]  # type: ignore[attr-defined]
@@ -107,10 +107,6 @@ _WHEN_FREE = (CLAIM, ASK, ONLY_REFUSE)
 _WHEN_AWAY = (REFUSE, LET_PASS)
 
 
-class _Problem(Exception):
-    """What is wrong, in words."""
-
-
 def parse(file: str, text: str) -> dict[str, object]:
     import tomllib  # Most checks find the rules parsed already.
 
@@ -118,7 +114,7 @@ def parse(file: str, text: str) -> dict[str, object]:
         return _checked(tomllib.loads(text))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise BrokenRulesError(file, f"it is not TOML: {str(error) or 'it is nested too deeply'}") from None
-    except _Problem as problem:
+    except ValueError as problem:
         raise BrokenRulesError(file, str(problem)) from None
 
 
@@ -126,15 +122,15 @@ def _checked(lines: Mapping[str, object]) -> dict[str, object]:
     _known(lines, _TOP, "the file")
     rules = lines.get("rule", [])
     if not isinstance(rules, list) or not all(isinstance(rule, dict) for rule in rules):
-        raise _Problem("rules are written as [[rule]]")
+        raise ValueError("rules are written as [[rule]]")
     if len(rules) > RULES_MAX:
-        raise _Problem(f"it has {len(rules)} rules, and {RULES_MAX} are the most")
+        raise ValueError(f"it has {len(rules)} rules, and {RULES_MAX} are the most")
     from holdfast.durations import seconds
 
     ttl = lines.get("ttl", "60s")
     ttl_seconds = seconds(ttl) if isinstance(ttl, str) else ttl if type(ttl) is int else None
     if ttl_seconds is None or not TTL_SECONDS_MIN <= ttl_seconds <= TTL_SECONDS_MAX:
-        raise _Problem('ttl is a time from "10s" to "1h"')
+        raise ValueError('ttl is a time from "10s" to "1h"')
     usual = {
         "when_free": _one_of(lines, "when_free", _WHEN_FREE, CLAIM),
         "when_away": _one_of(lines, "when_away", _WHEN_AWAY, REFUSE),
@@ -150,15 +146,15 @@ def _rule(table: Mapping[str, object], which: str, usual: Mapping[str, str]) -> 
     _known(table, _RULE, which)
     kinds = [name for name in ("paths", "command", "tool") if name in table]
     if len(kinds) != 1:
-        raise _Problem(f"{which} needs exactly one of paths, command and tool")
+        raise ValueError(f"{which} needs exactly one of paths, command and tool")
     if "arguments" in table and kinds != ["tool"]:
-        raise _Problem(f"{which}: arguments belong to a tool")
+        raise ValueError(f"{which}: arguments belong to a tool")
     job = table.get("job")
     if not isinstance(job, str) or not job:
-        raise _Problem(f"{which} has no job")
+        raise ValueError(f"{which} has no job")
     arguments = table.get("arguments", {})
     if not isinstance(arguments, dict) or not all(isinstance(value, str) for value in arguments.values()):
-        raise _Problem(f"{which}: arguments are patterns by the name of the argument")
+        raise ValueError(f"{which}: arguments are patterns by the name of the argument")
     _placeholders(job, which, kinds[0], arguments)
     commands = [_words(each, which) for each in _texts(table, "command", which)]
     return {
@@ -176,9 +172,9 @@ def _words(text: str, which: str) -> list[str]:
     try:
         found = shell.commands_of(text, "/")
     except UnclearError as error:
-        raise _Problem(f"{which}: the command cannot be read: {error}") from None
+        raise ValueError(f"{which}: the command cannot be read: {error}") from None
     if len(found) != 1 or not found[0].words:
-        raise _Problem(f"{which}: the command is not one command")
+        raise ValueError(f"{which}: the command is not one command")
     return found[0].texts
 
 
@@ -190,27 +186,27 @@ def _placeholders(job: str, which: str, kind: str, arguments: Mapping[str, str])
         name, closed, rest = rest.partition("}")
         if "}" in before or not opened or not closed or name not in allowed:
             known = ", ".join(f"{{{each}}}" for each in sorted(allowed))
-            raise _Problem(f"{which}: in the name of its job only {known} can be filled in")
+            raise ValueError(f"{which}: in the name of its job only {known} can be filled in")
 
 
 def _texts(table: Mapping[str, object], name: str, which: str) -> list[str]:
     value = table.get(name, [])
     found = [value] if isinstance(value, str) else value
     if not isinstance(found, list) or not all(isinstance(each, str) and each.strip() for each in found):
-        raise _Problem(f"{which}: {name} is a text or a list of texts")
+        raise ValueError(f"{which}: {name} is a text or a list of texts")
     if name in table and not found:
-        raise _Problem(f"{which}: {name} is empty")
+        raise ValueError(f"{which}: {name} is empty")
     return found
 
 
 def _one_of(lines: Mapping[str, object], name: str, allowed: tuple[str, ...], usual: str, which: str = "") -> str:
     value = lines.get(name, usual)
     if not isinstance(value, str) or value not in allowed:
-        raise _Problem(f"{which}{': ' * bool(which)}{name} is one of {', '.join(allowed)}")
+        raise ValueError(f"{which}{': ' * bool(which)}{name} is one of {', '.join(allowed)}")
     return value
 
 
 def _known(table: Mapping[str, object], known: set[str], which: str) -> None:
     for name in table:
         if name not in known:
-            raise _Problem(f"{which} knows no {name!r:.60}; it knows {', '.join(sorted(known))}")
+            raise ValueError(f"{which} knows no {name!r:.60}; it knows {', '.join(sorted(known))}")

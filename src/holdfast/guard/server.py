@@ -28,10 +28,6 @@ class AwayError(Exception):
 class RefusedError(Exception):
     """The server refused, or it cannot be asked as things are. Waiting does not help; the text says what would."""
 
-    def __init__(self, text: str, status: int = 0) -> None:
-        super().__init__(text)
-        self.status = status
-
 
 class Server:
     def __init__(self, urls: str, origin: str, ca_file: str, bearer: str) -> None:
@@ -73,7 +69,7 @@ def refusal(status: int, said: Mapping[str, object]) -> RefusedError:
     """Make an exception of an answer that is neither a grant nor an owner's name."""
     words = str(said.get("details") or said.get("error") or "it gave no reason").rstrip(".")
     hint = "; look at HOLDFAST_TOKEN and HOLDFAST_TOKEN_FILE, or ask `holdfast doctor`" if status in {401, 403} else ""
-    return RefusedError(f"the server refused (HTTP {status}): {words}{hint}", status)
+    return RefusedError(f"the server refused (HTTP {status}): {words}{hint}")
 
 
 def found_by(environment: Mapping[str, str]) -> tuple[str, str]:

@@ -128,14 +128,15 @@ class _Reader:
         words = [self.word()]
         name = self.open_variable
         values = self.known.values(name, self.cwd) if name else []
-        if len(values) > 1 and self.known.may_choose(len(values)):
+        self.known.expansions_left -= len(values)
+        if len(values) > 1 and self.known.expansions_left >= 0:
             words = []
             for value in values:
                 self.at = start
                 del self.found[count:]
-                self.known.choose(name, value)
+                self.known.chosen[name] = value
                 words.append(self.word())
-            self.known.choose(name, None)
+            del self.known.chosen[name]
         words = [each for word in words for each in split(word)]
         if self.mark and any(self.mark in word.text for word in words):
             self.known.spend(len(words) * len(self.names))
@@ -472,7 +473,6 @@ class _Reader:
     def keep(self, words: list[Word], outputs: list[Word], cwd: str, fed: Fed | None = None) -> None:
         outer = self.mark, self.names
         while (name := program(words)) in WRAPPERS:
-            wrapper = words
             words, cwd, script, options = programs.unwrapped(words, cwd)
             if name in {"xargs", "parallel"}:
                 words, script = self.with_input(name, words, options, fed)
@@ -481,8 +481,10 @@ class _Reader:
                 script, words = f"env {script} {rest}", []
             elif name == "watch" and words:
                 script, words = " ".join(word.text for word in words), []
-            elif not words and not script and programs.starts_shell(wrapper):
-                words = [Word("sh")]
+            elif not (words or script) and name in {"chroot", "doas", "script", "su", "sudo"}:
+                # Without a command they run a shell, some of them only if they are told to.
+                is_shell = programs.has_option(options, "-i", "-s", "--login", "--shell")
+                words = [Word("sh")] if is_shell or name in {"chroot", "script", "su"} else []
             words = begun(words)  # `time` may stand before a keyword.
             if script:
                 self.script(script, cwd)

@@ -27,8 +27,9 @@ _SPLIT = "\0"
 class Variables:
     def __init__(self) -> None:
         self._values: dict[str, list[Word]] = {}
-        self._chosen: dict[str, Word] = {}
-        self._left = EXPANSIONS_MAX
+        self.chosen: dict[str, Word] = {}
+        """The value of a variable with several that a word is being read with."""
+        self.expansions_left = EXPANSIONS_MAX
         self._names_left = NAMES_MAX
         self.folders = set[str]()
         """The folders that the line makes."""
@@ -73,8 +74,8 @@ class Variables:
         return name
 
     def values(self, name: str, cwd: str) -> list[Word]:
-        if name in self._chosen:
-            return [self._chosen[name]]
+        if name in self.chosen:
+            return [self.chosen[name]]
         name = "@" if name == "*" or (name.isdecimal() and name != "0") else name
         found = self._values.get(name)
         if found is not None:
@@ -92,22 +93,11 @@ class Variables:
             self._values["@"] = list(words)
         return before
 
-    def may_choose(self, count: int) -> bool:
-        self._left -= count
-        return self._left >= 0
-
     def spend(self, count: int) -> None:
         """Count names that replace placeholders. Raises `UnclearError` if there are too many."""
         self._names_left -= count
         if self._names_left < 0:
             raise UnclearError("too many names stand in too many places")
-
-    def choose(self, name: str, value: Word | None) -> None:
-        """Give a variable one of its values; None restores all of them."""
-        if value is None:
-            self._chosen.pop(name, None)
-        else:
-            self._chosen[name] = value
 
 
 def changed(value: Word, operator: str) -> Word:

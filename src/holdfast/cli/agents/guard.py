@@ -50,13 +50,10 @@ def guard() -> None:
 @guard.command(short_help="Write a rule file with comments.")
 def init() -> None:
     """Write `holdfast-guard.toml` at the top of this repository, with comments. One that is there is left alone."""
-    from holdfast.guard.githooks import GitError, asked
-    from holdfast.guard.paths import RULES_NAME, is_open
+    from holdfast.guard.paths import RULES_NAME
+    from holdfast.skills.placing import project_of
 
-    try:
-        top = Path(os.fsdecode(asked(["rev-parse", "--show-toplevel"]).rstrip(b"\n")))
-    except GitError:
-        top = Path.cwd()
+    top = project_of(Path.cwd()).base
     file = top / RULES_NAME
     name = "".join(char for char in top.name.lower() if char.isascii() and (char.isalnum() or char == "-"))
     try:
@@ -65,7 +62,7 @@ def init() -> None:
     except FileExistsError:
         raise click.UsageError(f"{file} is there already; change it by hand") from None
     output.say(output.plain(f"{file} is written"))
-    _tell_ignored([str(file)] if is_open(str(file)) else [])
+    _tell_ignored([str(file)])
     output.hint(
         "change its rules, then put the hooks in place: `holdfast guard git install`, and those of your host with"
         " `holdfast skill install --hooks`"
@@ -83,7 +80,7 @@ def check(*, paths: tuple[str, ...], line: str | None) -> int:
     file is read.
     """
     from holdfast.guard.checking import Matcher, owner_of
-    from holdfast.guard.paths import ignored_above
+    from holdfast.guard.paths import found_above
     from holdfast.guard.rules import BrokenRulesError
     from holdfast.guard.server import AwayError, RefusedError
     from holdfast.guard.state import base_of
@@ -113,7 +110,7 @@ def check(*, paths: tuple[str, ...], line: str | None) -> int:
                 "problem": want.problem or said.get("problem"),
             }
         )
-    _tell_ignored(ignored_above(f"{Path(cwd).resolve()}/."))
+    _tell_ignored([file for file, _ in found_above(f"{Path(cwd).resolve()}/.")])
     if wants_json():
         output.say_json({"rule_files": files, "wants": rows})
     elif not rows:
@@ -129,7 +126,9 @@ def check(*, paths: tuple[str, ...], line: str | None) -> int:
 
 
 def _tell_ignored(files: list[str]) -> None:
-    for file in files:
+    from holdfast.guard.paths import is_open
+
+    for file in filter(is_open, files):
         folder = shlex.quote(str(Path(file).parent))
         output.hint(output.plain(f"{file} is not asked: everybody may write to its folder; run: chmod o-w {folder}"))
 
