@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from holdfast import AsyncSession
 from holdfast.guard import link, processes, server, state
 from holdfast.guard.server import RefusedError as BadServerError
 from holdfast.guard.state import Owner, Session, StateError
@@ -80,14 +81,17 @@ class HostLink:
         """Tell whether an agent of another live host process has a session."""
         return link.is_of_another_host(self._base, session_id, self._mark)
 
-    def publish(self, session_id: str, secret: str, owner: str, ttl_seconds: float) -> None:
+    def publish(self, session: AsyncSession | None, owner: str, ttl_seconds: float) -> None:
         """Show the guard which session this process uses."""
-        from_url, from_config = self._found_by
-        self._write(
-            Session(
+        if self._registration is None:
+            return
+        shown = None
+        if session is not None:
+            from_url, from_config = self._found_by
+            shown = Session(
                 {
-                    "id": session_id,
-                    "secret": secret,
+                    "id": session.session_id,
+                    "secret": session.secret,
                     "owner": owner,
                     "urls": self._urls,
                     "ca_file": self._ca_file,
@@ -98,16 +102,8 @@ class HostLink:
                     "is_proven": True,
                 }
             )
-        )
-
-    def withdraw(self) -> None:
-        """Show the guard that this process uses no session."""
-        self._write(None)
-
-    def _write(self, session: Session | None) -> None:
         try:
-            if self._registration is not None:
-                self._registration.publish(session)
+            self._registration.publish(shown)
         except StateError as error:
             state.log(self._base, f"holdfast mcp: {error}")
 

@@ -352,12 +352,8 @@ class KeptSession(AgentSession[AsyncClaim]):
 
     def _publish(self) -> None:
         """Show the guard which session this process uses; that of a subagent is known there anyway."""
-        if self._host is None or self._folder:
-            return
-        if self._session is None:
-            self._host.withdraw()
-        else:
-            self._host.publish(self._session.session_id, self._session.secret, self._owner, self._ttl)
+        if self._host is not None and not self._folder:
+            self._host.publish(self._session, self._owner, self._ttl)
 
     async def call(self, asked: tools.Arguments) -> Result:
         await self.begin()

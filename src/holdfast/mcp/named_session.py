@@ -107,10 +107,11 @@ class NamedSession(AgentSession[JobClaim]):
             if error.status not in GONE_STATUSES:
                 raise
             return False
-        self._handle = handle_of(session_id, secret)
-        given, proof = (named, secret) if named.startswith(SECRET_PREFIX) else (named.lower(), self._handle)
+        handle = handle_of(session_id, secret)
+        given, proof = (named, secret) if named.startswith(SECRET_PREFIX) else (named.lower(), handle)
         if not hmac.compare_digest(given.encode(), proof.encode()):
             return False
+        self._handle = handle
         self._id, self._owner = known.session_id, known.name or known.session_id
         ttl = known.metadata.get("ttl_seconds") if isinstance(known.metadata, dict) else None
         if isinstance(ttl, int):

@@ -56,12 +56,10 @@ def backup(*, file: Path, force: bool, data: Path | None) -> int:
         pieces = _from_server() if data is None else _from_directory(data)
         _save(pieces, reader, file)
     except JournalError as error:
-        output.complain(f"{error.problem}. There is no backup" + "".join(f". {way}" for way in error.ways))
-        return output.FAILED
+        return output.fail(JournalError(error.problem, "There is no backup", *error.ways))
     except OSError as error:
-        said = f"{file} cannot be written: {error.strerror or error}"
-        output.complain(f"{said}. There is no backup, and nothing is left of it")
-        return output.FAILED
+        problem = f"{file} cannot be written: {error.strerror or error}"
+        return output.fail(JournalError(problem, "There is no backup, and nothing is left of it"))
     _tell(reader, file)
     return output.OK
 

@@ -28,12 +28,12 @@ from holdfast.cli.shared import output, times
 from holdfast.cli.shared.options import as_json, asks_server, reach, wants_json
 from holdfast.errors import ServerError, Unreachable
 from holdfast.harmless import in_json
-from holdfast.journal.base import DeposedError, JournalError, JournalLockedError, JournalTooNewError
 from holdfast.privatefiles import FOR_OTHERS, ROOT, NotOursError, check_file, how_to_be, user_named
 
 if TYPE_CHECKING:
     from holdfast.cli.operators.probe import Answer, Probe
     from holdfast.engine.stores import Place
+    from holdfast.journal.base import JournalError
     from holdfast.journal.postgres.admin import Facts
 
 OK = 200
@@ -323,6 +323,7 @@ def _directory_checks(data: Path) -> list[Verdict]:
 def _backup_checks(file: Path) -> list[Verdict]:
     from holdfast.engine.restore import look_into
     from holdfast.journal.backup import MAGIC
+    from holdfast.journal.base import JournalError, JournalTooNewError
 
     with file.open("rb") as opened:
         if opened.read(len(MAGIC)) != MAGIC:
@@ -381,6 +382,7 @@ def _disk(free: int) -> Verdict:
 
 def _journal(data: Path) -> Verdict:
     from holdfast.core.events import Restored
+    from holdfast.journal.base import JournalError, JournalLockedError
     from holdfast.journal.inspect import inspect
     from holdfast.server.access.secrets import KEY_FILE
 
@@ -425,6 +427,7 @@ def _key(data: Path) -> Verdict:
 
 
 def _dump(data: Path) -> int:
+    from holdfast.journal.base import JournalError
     from holdfast.journal.inspect import dump
 
     try:
@@ -443,6 +446,7 @@ def _dump(data: Path) -> int:
 def store_checks(place: Place) -> list[Verdict]:
     """Check a store. One that cannot be asked is a single verdict."""
     from holdfast.engine import stores
+    from holdfast.journal.base import JournalError
 
     try:
         facts, round_trip_ms = stores.facts(place)
@@ -453,6 +457,7 @@ def store_checks(place: Place) -> list[Verdict]:
 
 def _store_journal(place: Place) -> Verdict:
     from holdfast.engine import stores
+    from holdfast.journal.base import DeposedError, JournalError
 
     def tell(records: int) -> None:
         output.progress(f"{records} records read …")

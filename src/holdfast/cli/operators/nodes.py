@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from holdfast.cli.shared import output, times
-from holdfast.cli.shared.options import as_json, asks_server, reach, wants_json
+from holdfast.cli.shared.options import ANSWER_SECONDS, as_json, asks_server, reach, wants_json
 from holdfast.errors import ServerError, Unreachable
 
 if TYPE_CHECKING:
@@ -56,10 +56,16 @@ def _from_server() -> dict[str, Any]:
     from holdfast.cli.operators.probe import Probe
 
     with Probe.find(reach()) as server:
-        answer = server.ask("/nodes")
-        if answer.status == UNAVAILABLE:
+        answer, problem = None, None
+        try:
+            answer = server.ask("/nodes", ANSWER_SECONDS)
+        except Unreachable as error:
+            problem = error
+        if answer is None or answer.status == UNAVAILABLE:
             with server.each() as nodes:
                 rows = [_row_of(node) for node in nodes]
+            if problem and all(row["role"] == "silent" for row in rows):
+                raise problem
             return {"leader": None, "epoch": None, "since": None, "authority": None, "nodes": rows}
         if answer.status != SUCCESS:
             server.refuse(answer)

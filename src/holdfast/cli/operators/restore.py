@@ -73,9 +73,8 @@ def restore(*, file: Path, data: Path | None, beyond: int) -> int:
         return output.fail(error)
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
-        output.progress("")
-        output.complain(f"{place}{error.strerror or error}. Nothing was restored: nothing is left of it")
-        return output.FAILED
+        problem = f"{place}{error.strerror or error}"
+        return output.fail(JournalError(problem, "Nothing was restored: nothing is left of it"))
     output.progress("")
     _tell(file, contents, start, directory)
     return output.OK
@@ -119,9 +118,7 @@ def _tell(file: Path, contents: Contents, start: Start, directory: Path) -> None
         output.say_table(["JOB", "OWNER", "LIVES ON FOR"], rows, folded=("JOB", "OWNER"))
     if len(leases) > LEASES_SHOWN_MAX:
         output.hint(f"and {len(leases) - LEASES_SHOWN_MAX} more; see them with `holdfast jobs`")
-    output.hint(
-        "What was claimed after the backup is not known, and others can claim it immediately. Its holders learn"
-    )
-    output.hint("that with their next request. Now start the server. Readers of /events are told to look anew.")
+    output.hint("What was claimed after the backup is not known, and others can claim it now. Its holders learn that")
+    output.hint("with their next request. Now start the server. Readers of /events are told to look anew.")
     if file.stat().st_mode & FOR_OTHERS:
         output.hint(f"Other users may read {file}, and it holds the server's key: chmod 600 '{file}'")
