@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.server.access.hosts import PASSED_MAX, Hosts
+from holdfast.server.access.origins import PASSED_MAX, Hosts
 from holdfast.wire.problems import Problem
 from tests.support import callers
 from tests.support.api import Api

@@ -13,8 +13,7 @@ from holdfast.core.commands import CreateToken, RevokeToken
 from holdfast.core.events import Record, TokensUsed
 from holdfast.core.values import Limits
 from holdfast.engine.engine import Engine
-from holdfast.server.access.auth import Auth, StaticTokens
-from holdfast.server.access.lastused import MINUTE_MS, PERIOD_MS
+from holdfast.server.access.auth import MINUTE_MS, PERIOD_MS, Auth, StaticTokens
 from holdfast.server.access.secrets import AuthorityKey, digest
 from holdfast.server.api import Api
 from holdfast.server.http.messages import request_from

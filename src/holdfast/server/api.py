@@ -23,8 +23,7 @@ from holdfast.engine.build import DeposedError, JournalError
 from holdfast.engine.engine import Engine
 from holdfast.engine.replies import NotLeader
 from holdfast.server import render
-from holdfast.server.access.auth import OWN_CLAIM_ONLY, Auth, Caller, WrongTokenError
-from holdfast.server.access.lastused import TokenUses
+from holdfast.server.access.auth import OWN_CLAIM_ONLY, Auth, Caller, TokenUses, WrongTokenError
 from holdfast.server.access.origins import Origins
 from holdfast.server.access.proxies import Proxies
 from holdfast.server.access.refusals import RefusalLog, WrongTokens

@@ -1,18 +1,25 @@
 """Who asks: bearer tokens of settings and journal, secrets of sessions and claims, the cookie of the page.
 
 What is known of a token is read from the engine's state at each request, so a revoked one is out immediately.
+
+When each token was last used is kept right to the minute. Once a minute, and at an orderly stop, one record
+`TokensUsed` has the tokens whose minute has changed; one that is killed forgets at most the last minute. A session's
+secret counts for the token that opened the session.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from holdfast.core.answers import UsesNoted
+from holdfast.core.commands import NoteUses
 from holdfast.core.names import has_dot_segment
 from holdfast.core.state import State
-from holdfast.core.values import SESSION_NAME_CHARS_MAX, AccessToken
+from holdfast.core.values import SESSION_NAME_CHARS_MAX, AccessToken, Moment
+from holdfast.engine.engine import Engine
 from holdfast.server.access.cookies import COOKIE, Cookie, cookie_in, is_ours, is_right
 from holdfast.server.access.secrets import (
     CLAIM_PREFIX,
@@ -35,6 +42,8 @@ SCOPES = ("read", "claim", "admin")
 TOKEN_CHARS_MIN = 16
 CACHED_MAX = 10_000
 """How many digests and callers are kept at hand; what they say is checked against the state each time."""
+PERIOD_MS = 60_000
+MINUTE_MS = 60_000
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 _BEARER = b"Bearer "
 
@@ -325,3 +334,58 @@ def check_token_name(name: str) -> None:
             "invalid_input",
             "An access token's name has 1 to 64 letters, digits, '.', '_', '@', '-' and starts with a letter or digit.",
         )
+
+
+class TokenUses:
+    def __init__(self, engine: Engine, static: StaticTokens) -> None:
+        self.seen: dict[str, int] = {}
+        """By the token's name: the wall time of its last use. `Api.admit` writes it."""
+        self._engine = engine
+        self._static = frozenset(caller.principal for caller in static.callers.values())
+        self._next_ms = engine.clock.monotonic_ms() + PERIOD_MS
+        self._settings_may_have_changed = True
+
+    def last_of(self, name: str, state: State) -> int | None:
+        seen = self.seen.get(name)
+        if seen is not None and self._is_of_current_token(name, seen, state):
+            return _minute_of(seen)
+        return state.last_used.get(name)
+
+    def look(self, now_ms: int) -> None:
+        if now_ms >= self._next_ms:
+            self._next_ms = now_ms + PERIOD_MS
+            self.write()
+
+    def write(self) -> None:
+        uses = tuple(self._uses(self._engine.state))
+        taken = self.seen.copy()
+        self.seen.clear()
+
+        def noted(outcome: object, _: Moment) -> None:
+            if not isinstance(outcome, UsesNoted):
+                # Nothing was written. It is tried again in a minute, unless the token is used meanwhile.
+                self.seen.update({name: wall_ms for name, wall_ms in taken.items() if name not in self.seen})
+
+        if uses:
+            self._engine.submit(NoteUses(uses=uses), noted)
+
+    def _uses(self, state: State) -> Iterator[tuple[str, int]]:
+        for name, seen in self.seen.items():
+            if self._is_of_current_token(name, seen, state):
+                yield name, _minute_of(seen)
+        if self._settings_may_have_changed:
+            # Made tokens take what is known of them along. Static ones go with a restart, and no record tells of it.
+            self._settings_may_have_changed = False
+            for name in state.last_used:
+                if name not in self._static and name not in state.tokens:
+                    yield name, 0
+
+    def _is_of_current_token(self, name: str, seen: int, state: State) -> bool:
+        if name in self._static:
+            return True
+        token = state.tokens.get(name)
+        return token is not None and seen >= token.made_wall_ms
+
+
+def _minute_of(wall_ms: int) -> int:
+    return wall_ms - wall_ms % MINUTE_MS

@@ -1,4 +1,4 @@
-"""Whether a request that a browser sent with our cookie was made by a page of ours, and not by one of another site.
+"""What a browser may make its user ask: only pages of ours may use our cookie, and only by one of our names.
 
 A browser adds the cookie by itself, so the cookie says who asks and not who wanted it. `SameSite=Strict` keeps it away
 from what other sites send, and whoever changes something by a cookie needs both of these as well:
@@ -8,10 +8,16 @@ from what other sites send, and whoever changes something by a cookie needs both
     who wrote it  the header `X-Holdfast-Page: 1`, which no form can send and no other site may; or, in a form that was
                   sent without a script, a field that only a page of ours has (`cookies.form_token`). Such a form may
                   have `Origin: null`, as a page with `Referrer-Policy: no-referrer` sends it
+
+A page may let the name of its own site lead to our address (DNS rebinding), and so read what we say. Such a request has
+that name in `Host`, so a name passes only if it is one of ours. An IP address passes: nobody can turn it to us.
 """
 
 from __future__ import annotations
 
+import re
+import socket
+from ipaddress import IPv4Address, IPv6Address
 from urllib.parse import parse_qsl, urlsplit
 
 from holdfast.server.access.auth import Caller
@@ -19,9 +25,14 @@ from holdfast.server.access.cookies import form_token
 from holdfast.server.access.proxies import Proxies
 from holdfast.server.access.secrets import AuthorityKey, same
 from holdfast.server.http.messages import Request
-from holdfast.settings import Settings
+from holdfast.settings import Settings, parse_hosts
 from holdfast.wire.problems import Problem
 
+PASSED_MAX = 1_000
+"""How many headers that passed are kept at hand."""
+
+_HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]{1,254}))(?::[0-9]{0,5})?", re.IGNORECASE)
+_LOOPBACK = frozenset({"localhost", ".localhost", "ip6-localhost", "ip6-loopback"})
 FORM = b"application/x-www-form-urlencoded"
 FORM_FIELD = "form_token"
 FORM_FIELDS_MAX = 64
@@ -107,3 +118,53 @@ def fields_of(request: Request) -> list[tuple[str, str]]:
         )
     except ValueError:
         raise Problem("invalid_input", "The body is not that of a form.") from None
+
+
+class Hosts:
+    def __init__(self, allowed: str, listens_on: str, called: str | None = None) -> None:
+        """`allowed` is the setting `allowed_hosts`; the others are the hosts of `listen` and `public_url`."""
+        machine = socket.gethostname().lower()
+        own = {machine, machine.partition(".")[0], listens_on.lower(), (called or listens_on).lower()}
+        self._names = parse_hosts(allowed) | _LOOPBACK | own
+        self.passed: set[bytes | None] = {None}
+        """Headers that may pass without another look. None: HTTP/1.0 has no `Host`, and no browser speaks it."""
+
+    def check(self, host: bytes) -> None:
+        name = _read(host)
+        if not self._is_ours(name):
+            # Without its port: so it can be copied into the setting.
+            raise Problem(
+                "misdirected",
+                f"This server does not answer to the name {name!r}. If that is its name, add it to the setting"
+                " allowed_hosts (HOLDFAST_ALLOWED_HOSTS) and start the server again.",
+            )
+        if len(self.passed) >= PASSED_MAX:
+            self.passed.clear()
+        self.passed |= {None, host}
+
+    def _is_ours(self, name: str | None) -> bool:
+        """Tell whether a name is one of ours, or below one that stands with a dot before it. None: an address."""
+        if name is None or "*" in self._names or name in self._names or f".{name}" in self._names:
+            return True
+        labels = name.split(".")
+        return any("." + ".".join(labels[start:]) in self._names for start in range(1, len(labels)))
+
+
+def _read(host: bytes) -> str | None:
+    found = _HOST.fullmatch(host.decode("latin-1"))
+    try:
+        if found is None:
+            raise ValueError(host)
+        if found[1] is not None:
+            IPv6Address(found[1])
+            return None
+    except ValueError:
+        raise Problem(
+            "invalid_input", "The Host header is not a name or an IP address with or without a port."
+        ) from None
+    name: str = found[2].lower().removesuffix(".")
+    try:
+        IPv4Address(name)
+    except ValueError:
+        return name
+    return None

@@ -15,7 +15,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from holdfast.extras import how_to_install
-from holdfast.server.access.hosts import Hosts
+from holdfast.server.access.origins import Hosts
 from holdfast.server.api import BUG, Api
 from holdfast.server.http.manager import Handler
 from holdfast.server.http.messages import SMALL_BODY_BYTES, Fields, Request, ResponseWriter

@@ -6,7 +6,7 @@ The rows of the gateway are in `handlers/gateway.py`, those of the operators' pa
 from __future__ import annotations
 
 from holdfast.server.access.auth import own_scope
-from holdfast.server.handlers import claims, health, history, listing, locks, paging, sessions, tokens
+from holdfast.server.handlers import claims, health, history, locks, paging, sessions, tokens
 from holdfast.server.handlers.gateway import GATEWAY
 from holdfast.server.observability import metrics_endpoint
 from holdfast.server.operations.operation import Key, Operation
@@ -166,7 +166,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "GET",
         "/locks",
-        listing.list_,
+        locks.list_,
         "The held names, in order",
         scope="read",
         query={
@@ -179,7 +179,7 @@ OPERATIONS: tuple[Operation, ...] = (
             "at": "Who held what at this time (RFC 3339) of the kept history, by the order of the journal.",
             "record": "Who held what once this record was durable; with `at`, the next page of that time.",
         },
-        read_query=listing.read_query,
+        read_query=locks.read_list_query,
         replies={200: (replies.LocksReply, replies.LocksThenReply)},
         problems=("history_not_kept",),
     ),
