@@ -114,18 +114,14 @@ def as_json(record: Record) -> dict[str, Any]:
         "at_ms": record.at_ms,
         "wall_ms": record.wall_ms,
         "event": str(record.event.__struct_config__.tag),
-        **_by_name(event_row(record.event)),
+        **_plain(event_row(record.event)),
     }
 
 
-def _by_name(struct: msgspec.Struct) -> dict[str, Any]:
-    """Return the fields of a struct, and of those in it, by name: the journal keeps them by position."""
-    return {field: _plain(getattr(struct, field)) for field in struct.__struct_fields__}
-
-
-def _plain(value: object) -> object:
+def _plain(value: Any) -> Any:  # noqa: ANN401 - any value of an event
+    """Return a struct, and those in it, as dictionaries: the journal keeps fields by position."""
     if isinstance(value, msgspec.Struct):
-        return _by_name(value)
+        return {field: _plain(getattr(value, field)) for field in value.__struct_fields__}
     return [_plain(item) for item in value] if isinstance(value, tuple) else value
 
 

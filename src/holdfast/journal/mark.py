@@ -84,7 +84,14 @@ def check(journal: Path, found: Mark | None, witnesses: Sequence[str]) -> None:
         if names:
             raise _lost(journal, known, names)
     elif known is not None:
-        _compare(journal, known, found)
+        accept = f"If this journal is to count from now on: {_STOP}, remove {path} and start again"
+        if known.identity not in {0, found.identity}:
+            problem = f"{journal} is another journal than the one that was here, and {_TWICE}"
+            raise JournalLostError(problem, "Put the right one back, with its -wal", accept)
+        if found.epoch < known.epoch or found.last_seq < known.last_seq:
+            back = f"{journal} has gone back in time: it ends with record {found.last_seq} of start {found.epoch}"
+            problem = f"{back}, and it had come to record {known.last_seq} of start {known.epoch}; {_TWICE}"
+            raise JournalLostError(problem, "Put the newest back, with its -wal", accept)
 
 
 def leave_moved(directory: Path, moved: Moved) -> None:
@@ -150,16 +157,3 @@ def all_is_new(files: str) -> str:
         f"If it is lost for good: {_STOP}, move {files} out of the directory and start again. All is new then:"
         " fencing tokens begin at 1, and no lease, session or token of before is known"
     )
-
-
-def _compare(journal: Path, known: Mark, found: Mark) -> None:
-    accept = f"If this journal is to count from now on: {_STOP}, remove {journal.with_name(FILE)} and start again"
-    if known.identity not in {0, found.identity}:
-        problem = f"{journal} is another journal than the one that was here, and {_TWICE}"
-        raise JournalLostError(problem, "Put the right one back, with its -wal", accept)
-    if found.epoch < known.epoch or found.last_seq < known.last_seq:
-        problem = (
-            f"{journal} has gone back in time: it ends with record {found.last_seq} of start {found.epoch}, and it had"
-            f" come to record {known.last_seq} of start {known.epoch}; {_TWICE}"
-        )
-        raise JournalLostError(problem, "Put the newest back, with its -wal", accept)

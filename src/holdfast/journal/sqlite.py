@@ -367,19 +367,16 @@ class SqliteJournal:
             self._has_reserve = self._ballast.lay()
         except NotOursError as error:
             raise JournalError(str(error)) from error
+        except apsw.BusyError as error:
+            raise JournalLockedError(f"another server has {self._directory} open", "Stop it first") from error
+        except (apsw.CorruptError, apsw.NotADBError) as error:
+            raise JournalDamagedError(f"{self._path} is damaged: {error}", RESTORE) from error
         except (apsw.Error, DiskFullError, OSError) as error:
-            raise self._explained(error) from error
+            way = "Check that the directory is writable and has room"
+            raise JournalError(f"{self._path} cannot be opened: {reason_of(error)}", way) from error
         finally:
             os.umask(mask)
         failpoint("after_open")
-
-    def _explained(self, error: Exception) -> JournalError:
-        if isinstance(error, apsw.BusyError):
-            return JournalLockedError(f"another server has {self._directory} open", "Stop it first")
-        if isinstance(error, apsw.CorruptError | apsw.NotADBError):
-            return JournalDamagedError(f"{self._path} is damaged: {error}", RESTORE)
-        way = "Check that the directory is writable and has room"
-        return JournalError(f"{self._path} cannot be opened: {reason_of(error)}", way)
 
     def _open_unless_locked(self) -> None:
         """Open both files, and try again if they are locked: two servers that start together can block each other.

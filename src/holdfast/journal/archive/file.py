@@ -28,18 +28,18 @@ from zlib import crc32
 import apsw
 import msgspec
 
-from holdfast.journal.base import HEAD, JournalError, JournalLockedError, Values
+from holdfast.journal.base import HEAD, Changes, JournalError, JournalLockedError, Values
 from holdfast.journal.codec import decode_batch
 from holdfast.journal.sql import load
 from holdfast.journal.store import Store, set_pragmas, write_again
 from holdfast.privatefiles import open_ours
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from holdfast.core.events import Record
-    from holdfast.journal.base import Changes, HeldQuery, Watch
+    from holdfast.journal.base import HeldQuery, Watch
     from holdfast.journal.search import Grants, Hold
     from holdfast.journal.store import Row
 
@@ -246,60 +246,40 @@ class StateRows:
 
     def change(self, changes: Changes) -> None:
         """Apply some changes. Those that do not fit the rows are damage, and refused."""
-        number = self._number_of(changes.table)
-        self._drop(number, changes.gone)
-        self._change(number, changes.changed)
-        self._add(number, changes.new)
+        store, table = self._store, changes.table
+        number = self._number_of(table)
+
+        def known(key: bytes) -> tuple[int, int]:
+            found: tuple[int, int] | None = store.one("read_place", (number, key))
+            if found is None:
+                raise store.damaged(f"a value of the table {table} that changed is not there")
+            return found
+
+        gone = [known(key) for key in changes.gone]
+        store.do("drop_value", [(place,) for place, _ in gone])
+        changed = [(value, checksum_of(number, key, value), *known(key)) for key, value in changes.changed]
+        store.do("change_value", [(value, checksum, place) for value, checksum, place, _ in changed])
+        last = self._last_place_of(number)
+        new = [
+            (place, number, key, value, checksum_of(number, key, value))
+            for place, (key, value) in enumerate(changes.new, last + 1)
+        ]
+        try:
+            store.do("write_value", new)
+        except apsw.ConstraintError as error:
+            raise store.damaged(f"a value that is new to the table {table} is there") from error
+        self._last_places[number] = last + len(new)
+        self._rows += len(new) - len(gone)
+        self._sum += sum(checksum - before for _, checksum, _, before in changed)
+        self._sum += sum(row[-1] for row in new) - sum(checksum for _, checksum in gone)
 
     def set_head(self, head: bytes) -> None:
-        number = self._number_of(HEAD)
         row = (HEAD.encode(), head)
-        if self._place_of(number, row[0]) is None:
-            self._add(number, [row])
-        else:
-            self._change(number, [row])
+        is_there = self._store.one("read_place", (self._number_of(HEAD), row[0])) is not None
+        self.change(Changes(HEAD, changed=[row]) if is_there else Changes(HEAD, new=[row]))
 
     def write_totals(self) -> None:
         self._store.do("write_meta", [("state_rows", self._rows), ("state_sum", self._sum)])
-
-    def _drop(self, number: int, keys: Sequence[bytes]) -> None:
-        places = [self._place_or_refuse(number, key) for key in keys]
-        self._store.do("drop_value", [(place,) for place, _ in places])
-        self._rows -= len(places)
-        self._sum -= sum(checksum for _, checksum in places)
-
-    def _change(self, number: int, rows: Sequence[tuple[bytes, bytes]]) -> None:
-        changed = []
-        for key, value in rows:
-            place, before = self._place_or_refuse(number, key)
-            checksum = checksum_of(number, key, value)
-            changed.append((value, checksum, place))
-            self._sum += checksum - before
-        self._store.do("change_value", changed)
-
-    def _add(self, number: int, rows: Sequence[tuple[bytes, bytes]]) -> None:
-        place = self._last_place_of(number)
-        added = []
-        for key, value in rows:
-            place += 1
-            checksum = checksum_of(number, key, value)
-            added.append((place, number, key, value, checksum))
-            self._sum += checksum
-        try:
-            self._store.do("write_value", added)
-        except apsw.ConstraintError as error:
-            raise self._store.damaged(f"a value that is new to the table {self._name_of(number)} is there") from error
-        self._last_places[number] = place
-        self._rows += len(added)
-
-    def _place_of(self, number: int, key: bytes) -> tuple[int, int] | None:
-        return self._store.one("read_place", (number, key))
-
-    def _place_or_refuse(self, number: int, key: bytes) -> tuple[int, int]:
-        found = self._place_of(number, key)
-        if found is None:
-            raise self._store.damaged(f"a value of the table {self._name_of(number)} that changed is not there")
-        return found
 
     def _last_place_of(self, number: int) -> int:
         if number not in self._last_places:
@@ -315,9 +295,6 @@ class StateRows:
             self._store.do("write_table", [(number, table)])
             self._numbers[table] = number
         return number
-
-    def _name_of(self, number: int) -> str:
-        return next((name for name, each in self._numbers.items() if each == number), "")
 
 
 class Reader:

@@ -86,10 +86,10 @@ def eldest_of_the_largest(
     sums = list(sums)
     records = {who: eldest(who) for who, _ in sums}
     choosing = choose(sums, excess, most)
+    found: Weighed | None = None
     try:
-        who = next(choosing)
         while True:
-            who = choosing.send(next(records[who], None))
+            found = next(records[choosing.send(found)], None)
     except StopIteration as end:
         chosen: list[int] = end.value
         return chosen
