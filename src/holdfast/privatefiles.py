@@ -213,11 +213,6 @@ def make_folder(directory: Path) -> None:
         sync_folder(path.parent)
 
 
-def sync_folder(folder: Path) -> None:
-    """Make the names in a directory last: one that was not synced is gone after a power cut."""
-    sync_file(folder)
-
-
 def sync_file(path: Path) -> None:
     """Make what is in a file last."""
     descriptor = os.open(path, os.O_RDONLY)
@@ -225,6 +220,9 @@ def sync_file(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+sync_folder = sync_file  # Makes the names in it last: one that was not synced is gone after a power cut.
 
 
 def _is_link(path: Path | str) -> NotOursError:

@@ -9,7 +9,7 @@ import ssl
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -29,7 +29,7 @@ from tests.support.fronts import NAME
 
 @contextmanager
 def to(url: str) -> Iterator[HttpTransport]:
-    with HttpTransport(Target(url, "test", None, "test"), environment={}) as transport:
+    with closing(HttpTransport(Target(url, "test", None, "test"), environment={})) as transport:
         yield transport
 
 
@@ -339,7 +339,8 @@ def test_tls_through_a_tunnel(pem: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         port = int(url.rpartition(":")[2])
         with tunnels(port, asked) as proxy:
             target = Target(f"https://{NAME}", "test", callers.ALICE, "test")
-            with HttpTransport(target, environment={"https_proxy": proxy.replace("//", "//ana:pw@")}) as transport:
+            environment = {"https_proxy": proxy.replace("//", "//ana:pw@")}
+            with closing(HttpTransport(target, environment=environment)) as transport:
                 for size in (1, 100, 200_000, 7):
                     assert transport.send(Send("POST", "/things", "x" * size)).body == b'"%s"' % (b"x" * size)
     assert asked == [f"CONNECT {NAME}:443 HTTP/1.1\r\nHost: {NAME}:443\r\nProxy-Authorization: Basic YW5hOnB3\r\n\r\n"]
@@ -350,7 +351,7 @@ def test_a_tunnel_that_is_refused() -> None:
     target = Target("https://refused.example.com", "test", callers.ALICE, "test")
     with (
         tunnels(0, []) as proxy,
-        HttpTransport(target, environment={"https_proxy": proxy}) as transport,
+        closing(HttpTransport(target, environment={"https_proxy": proxy})) as transport,
         pytest.raises(Unreachable, match=r"the proxy did not let us through \(403 Not For You\)"),
     ):
         transport.send(Send("GET", "/locks"))

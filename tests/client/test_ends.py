@@ -268,7 +268,7 @@ def test_short_claims_cost_nothing() -> None:
     terms = [Term(f"j{number}", 1, now, LONG * 1_000) for number in range(3)]
     renewals = [Renewal(term.job_id, term.job_id) for term in terms]
     kept = [
-        Kept(background, term, renewal, send=lambda _: None, ends=followed.ends, policy=POLICY)
+        Kept(background, term, renewal, send=lambda _: None, ends=followed.ends)
         for term, renewal in zip(terms, renewals, strict=True)
     ]
     assert background.due_ms == [now.boot_ms + MOMENT_MS] * 3
@@ -289,7 +289,7 @@ def test_a_claim_whose_answer_took_long_is_renewed() -> None:
     """
     followed, background = Followed(), AtOnce()
     term = Term("j0", 1, clock.now(), LONG * 1_000)
-    kept = Kept(background, term, Renewal("id-0", "j0"), send=lambda _: None, ends=followed.ends, policy=POLICY)
+    kept = Kept(background, term, Renewal("id-0", "j0"), send=lambda _: None, ends=followed.ends)
     assert list(followed.ends._held) == ["id-0"]
     assert len(background.resting) == 3  # The beginning, one that watches the deadline, and one that renews.
     kept.stop()

@@ -12,7 +12,7 @@ from holdfast.client.config import Target
 from holdfast.client.operations.effects import Flow, Policy, Send
 from holdfast.client.operations.exchange import ask
 from holdfast.client.transports import aio as aiohttp_transport
-from holdfast.client.transports.sync import HttpTransport, transport_to
+from holdfast.client.transports.sync import transport_to
 
 T = TypeVar("T")
 
@@ -26,10 +26,8 @@ class Way:
     def __init__(self, kind: str, target: Target, environment: dict[str, str]) -> None:
         self.transport: Any
         self._runner: asyncio.Runner | None = None
-        is_one = len(target.addresses) == 1
         if kind == "http.client":
-            one = HttpTransport(target, environment=environment, connect_seconds=2) if is_one else None
-            self.transport = one or transport_to(target, environment=environment)
+            self.transport = transport_to(target, environment=environment)
         else:
             self._runner = asyncio.Runner()
             self.transport = aiohttp_transport.transport_to(target, environment=environment)

@@ -118,8 +118,7 @@ class AsyncLink:
         return await drive(flow, self._transport, flow.send, [None])
 
     def keep(self, term: Term, renewal: Renewal) -> Kept:
-        background, send = self._background, self._transport.send
-        return Kept(background, term, renewal, send=send, ends=self._ends, policy=self.policy)
+        return Kept(self._background, term, renewal, send=self._transport.send, ends=self._ends)
 
     async def close(self) -> None:
         while self._listening:

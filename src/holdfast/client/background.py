@@ -25,7 +25,7 @@ from weakref import ref
 
 from holdfast.client import clock
 from holdfast.client.deadline import Term
-from holdfast.client.operations.effects import IMMEDIATE, Effect, Flow, Policy, Rest, Send
+from holdfast.client.operations.effects import IMMEDIATE, Effect, Flow, Rest, Send
 from holdfast.client.operations.leases import MOMENT_MS, Renewal, keep_renewed, watch_deadline
 from holdfast.client.operations.loss_stream import Ends
 
@@ -159,17 +159,10 @@ class Background(ABC):
 class Kept:
     """What goes on for one term, until it ends or nothing refers to this any more."""
 
-    __slots__ = ("__weakref__", "_background", "_ends", "_going_on", "_policy", "_renewal", "_send", "_term", "stopped")
+    __slots__ = ("__weakref__", "_background", "_ends", "_going_on", "_renewal", "_send", "_term", "stopped")
 
     def __init__(
-        self,
-        background: Background,
-        term: Term,
-        renewal: Renewal,
-        *,
-        send: Callable[[Send], Any],
-        ends: Ends,
-        policy: Policy,
+        self, background: Background, term: Term, renewal: Renewal, *, send: Callable[[Send], Any], ends: Ends
     ) -> None:
         self.stopped = False
         self._background = background
@@ -177,7 +170,6 @@ class Kept:
         self._renewal = renewal
         self._send = send
         self._ends = ends
-        self._policy = policy
         self._going_on: list[Resting] = []
         # Last of all: where the answer took long, the moment is past, and another thread may begin right now.
         self._going_on.append(background.begin_at(term.quiet_ms(MOMENT_MS), self))
@@ -187,7 +179,7 @@ class Kept:
         if self._term.ended:
             return
         renewal = self._renewal
-        renewing = keep_renewed(self._term, renewal.request, self._policy, renewal.look)
+        renewing = keep_renewed(self._term, renewal.request, self._ends.policy, renewal.look)
         for flow in (watch_deadline(self._term), renewing):
             running = self._background.add(flow, self._send, self)
             self._going_on.append(running)

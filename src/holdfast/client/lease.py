@@ -24,7 +24,7 @@ from holdfast.client.deadline import Loss, Term, lost_error
 from holdfast.client.operations import leases, sessions
 from holdfast.client.operations.claims import Got
 from holdfast.client.operations.effects import NOW, Flow, Policy, giving_back, operation
-from holdfast.client.records import JobClaim, Metadata, Previous, gateway_environment, unpacked
+from holdfast.client.records import JobClaim, Metadata, Previous, opened_session
 from holdfast.errors import HoldfastError, LeaseLost, LeaseReleased, Refused
 from holdfast.wire.replies import SessionOpenedReply
 
@@ -136,10 +136,10 @@ class Held:
 
 
 class _OfRecord(property, Generic[T]):
-    """A property of a claim that its record has."""
+    """A property of a claim or a session that its record has."""
 
     def __init__(self, name: str, doc: str) -> None:
-        super().__init__(lambda claim: getattr(claim.record, name), doc=doc)
+        super().__init__(lambda held: getattr(held._record, name), doc=doc)  # noqa: SLF001 - it is a method
 
     if TYPE_CHECKING:
 
@@ -154,7 +154,7 @@ class HeldClaim(Held):
 
     def __init__(self, got: Got, policy: Policy) -> None:
         super().__init__(policy, got.term)
-        self._claim = got.claim
+        self._record = got.claim
         self._session: object = None
         """The session it is bound to, which lives for as long as anything refers to a claim of it."""
 
@@ -182,7 +182,7 @@ class HeldClaim(Held):
     @property
     def record(self) -> JobClaim:
         """The claim as a plain value."""
-        return self._claim
+        return self._record
 
     def __repr__(self) -> str:  # Everything but the secret.
         return f"<{type(self).__name__} {self.job_id!r} owner={self.owner!r} token={self.token}, {self._state}>"
@@ -234,7 +234,7 @@ class HeldClaim(Held):
             raise self._told_of(error) from None
         self._term.extend(sent, reply.expires_in_ms)
         if metadata is not None:
-            self._claim = msgspec.structs.replace(self._claim, metadata=metadata)
+            self._record = msgspec.structs.replace(self._record, metadata=metadata)
 
     @giving_back
     def release(
@@ -444,40 +444,17 @@ class HeldSession(Held, Generic[H]):
 
     def __init__(self, policy: Policy, opened: SessionOpenedReply, term: Term) -> None:
         super().__init__(policy, term)
-        self._opened = opened
+        self._record = opened_session(opened, policy.url)
         self._members: WeakSet[H] = WeakSet()
         self._joining = threading.RLock()
         term.on_loss(partial(_lose_members, ref(self)))
 
-    @property
-    def session_id(self) -> str:
-        """Its id."""
-        return self._opened.session_id
-
-    @property
-    def name(self) -> str | None:
-        """Its name."""
-        return self._opened.name
-
-    @property
-    def metadata(self) -> Metadata:
-        """What was attached to it."""
-        return unpacked(self._opened.metadata)
-
-    @property
-    def secret(self) -> str:
-        """A bearer token for this session alone: for a child process, not for logs."""
-        return self._opened.session_secret
-
-    @property
-    def url(self) -> str:
-        """The address for whoever is handed the session: the server's `public_url` if it has one, else our own."""
-        return self._opened.public_url or self._policy.url
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """What a child process needs for `rlock` and related commands."""
-        return gateway_environment(self.url, self.secret)
+    session_id = _OfRecord[str]("session_id", "Its id.")
+    name = _OfRecord[str | None]("name", "Its name.")
+    metadata = _OfRecord[Metadata]("metadata", "What was attached to it.")
+    secret = _OfRecord[str]("secret", "A bearer token for this session alone: for a child process, not for logs.")
+    url = _OfRecord[str]("url", "Its address for others: the server's `public_url` if it has one, else our own.")
+    environment = _OfRecord[dict[str, str]]("environment", "What a child process needs for `rlock` and its variants.")
 
     def __repr__(self) -> str:  # Everything but the secret.
         return f"<{type(self).__name__} {self.name or self.session_id!r}, {self._state}>"

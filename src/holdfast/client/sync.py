@@ -142,8 +142,7 @@ class Link:
 
     def keep(self, term: Term, renewal: Renewal) -> Kept:
         """Renew a term in the background until it ends, or nothing refers to the result any more."""
-        send = self._transport.send
-        return Kept(_background, term, renewal, send=send, ends=self._ends, policy=self.policy)
+        return Kept(_background, term, renewal, send=self._transport.send, ends=self._ends)
 
 
 def _listen(transport: Transport, flow: Flow[None]) -> None:

@@ -81,8 +81,7 @@ def exchange(
     pause = RETRY_FIRST_SECONDS
     failing_since: Instant | None = None
     trying_since: Instant | None = None
-    unsure: Answer | tuple[str, str] | None = None
-    """What came of the last copy that may have been done, though no answer says so."""
+    unsure: Answer | tuple[str, str] | None = None  # Of the last copy that may have been done.
     while True:
         sent: Instant = yield NOW
         asked = request if isinstance(request, Send) else request(sent)
@@ -102,7 +101,10 @@ def exchange(
         now: Instant = yield NOW
         if failing_since is None or trying_since is None:
             failing_since, trying_since = now, sent
-        if _broke_off(asked, elapsed_ms(sent, now), policy):
+        if policy.answer_seconds < asked.answer_seconds and (
+            policy.retry_seconds * 1_000 < elapsed_ms(sent, now) < asked.answer_seconds * 1_000
+        ):
+            # It ended in the middle of a long wait: there was a server at its other end till now.
             failing_since = trying_since = now
         failing = elapsed_ms(failing_since, now) / 1_000
         left = policy.retry_seconds - failing
@@ -122,22 +124,12 @@ def exchange(
                 finally:
                     del found
             return Heard(found, sent)
-        yield Rest(max(pause * (0.5 + (yield SHARE) / 2), _asked_for(found, left)))
+        # A server without a leader asks for a pause; it is no longer than the request is tried at all.
+        wanted = (
+            min(retry_seconds(found), RETRY_SECONDS_MAX, left) if isinstance(found, Answer) and is_leaderless else 0
+        )
+        yield Rest(max(pause * (0.5 + (yield SHARE) / 2), wanted))
         pause = min(pause * 2, RETRY_SECONDS_MAX)
-
-
-def _asked_for(found: Answer | Unreachable, left: float) -> float:
-    """Return the pause that a server without a leader asks for; no longer than it is tried at all."""
-    if isinstance(found, Unreachable) or not lacks_leader(found):
-        return 0.0
-    return min(retry_seconds(found), RETRY_SECONDS_MAX, left)
-
-
-def _broke_off(asked: Send, elapsed: int, policy: Policy) -> bool:
-    """Tell whether this ended in the middle of a long wait: then there was a server at its other end till now."""
-    return asked.answer_seconds > policy.answer_seconds and (
-        policy.retry_seconds * 1_000 < elapsed < asked.answer_seconds * 1_000
-    )
 
 
 def insist(request: Send, policy: Policy) -> Flow[Heard]:

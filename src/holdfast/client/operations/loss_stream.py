@@ -30,7 +30,7 @@ from holdfast.client.deadline import Loss, Term
 from holdfast.client.operations.effects import SHARE, Close, Flow, Open, Policy, Read, Rest, Send
 from holdfast.client.operations.exchange import fields_of
 from holdfast.client.operations.leases import TOKEN_REFUSED, Renewal, look_whether_over, renew_once
-from holdfast.errors import HoldfastError, Unreachable
+from holdfast.errors import HoldfastError, Refused, Unreachable
 from holdfast.wire.replies import EndReply, FollowingReply
 from holdfast.wire.requests import FollowBody
 
@@ -56,14 +56,6 @@ class _Held(NamedTuple):
     term: ref[Term]
 
 
-class _RefusedError(Exception):
-    """The server does not let us follow."""
-
-    def __init__(self, status: int) -> None:
-        super().__init__()
-        self.status = status
-
-
 class Ends:
     """The ends that one client waits for."""
 
@@ -71,7 +63,7 @@ class Ends:
         self, policy: Policy, keep: Callable[[Flow[None]], object], listen: Callable[[Flow[None]], object]
     ) -> None:
         """`keep` lets a flow go on in the background, `listen` in a thread or a task of its own, for it blocks."""
-        self._policy = policy
+        self.policy = policy
         self._keep = keep
         self._listen = listen
         self._begin_anew()
@@ -119,7 +111,7 @@ class Ends:
         for body in _bodies((id_, held) for id_ in ids if (held := self._held.get(id_)) is not None and _lives(held)):
             try:
                 path = f"/followers/{stream}"
-                answer: Answer = yield Send("POST", path, body, answer_seconds=self._policy.answer_seconds)
+                answer: Answer = yield Send("POST", path, body, answer_seconds=self.policy.answer_seconds)
                 pause = AGAIN_SECONDS_MAX if answer.status >= _SERVER_TROUBLE else REFUSED_SECONDS
                 if answer.status == _OK:
                     self._take(msgspec.json.decode(answer.body, type=FollowingReply))
@@ -136,7 +128,7 @@ class Ends:
             try:
                 yield from self._follow()
                 pause = AGAIN_SECONDS
-            except _RefusedError as refused:
+            except Refused as refused:
                 pause = max(pause, REFUSED_SECONDS if refused.status < _SERVER_TROUBLE else AGAIN_SECONDS)
                 if refused.status in _NOT_THERE:
                     pause = NOT_THERE_SECONDS
@@ -161,15 +153,15 @@ class Ends:
         """Open a stream and hear what it tells, until it ends."""
         asked = (_bodies(self._living().items()) or [FollowBody()])[0]
         headers = {"Accept": "text/event-stream"}
-        stream: Any = yield Open("/leases/follow", headers, self._policy.read_seconds, method="POST", body=asked)
+        stream: Any = yield Open("/leases/follow", headers, self.policy.read_seconds, method="POST", body=asked)
         try:
             if stream.status != _OK:
-                raise _RefusedError(stream.status)
+                raise Refused(stream.status, "not_followed", "the server does not let us follow")
             rest = b""
             while data := (yield Read(stream)):
                 *frames, rest = (rest + data).split(b"\n\n")
                 if len(rest) > FRAME_BYTES_MAX:
-                    raise Unreachable(self._policy.url, "it sends events without end")
+                    raise Unreachable(self.policy.url, "it sends events without end")
                 for kind, said in map(_event, frames):
                     if kind == "following":
                         following = msgspec.json.decode(said, type=FollowingReply)
@@ -190,7 +182,7 @@ class Ends:
         for held in self._living().values():
             term = held.term()
             if term is not None:
-                yield from look_whether_over(term, held.renewal.look, self._policy)
+                yield from look_whether_over(term, held.renewal.look, self.policy)
 
     # What was told.
 
@@ -203,7 +195,7 @@ class Ends:
             term = None if held is None else held.term()
             if held is not None and term is not None and not term.ended:
                 # What cannot be asked now is asked when it is renewed anyway.
-                self._keep(_to_end(renew_once(term, held.renewal.request, self._policy, held.renewal.look)))
+                self._keep(_to_end(renew_once(term, held.renewal.request, self.policy, held.renewal.look)))
 
     def _tell(self, end: EndReply) -> None:
         """Lose what has ended. What we gave back ourselves has ended before, and cannot be lost."""

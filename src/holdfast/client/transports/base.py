@@ -64,11 +64,6 @@ class Bearer:
         return self.token != sent
 
 
-def may_repeat(request: Send) -> bool:
-    """Tell whether a request may be sent again though its answer was lost (C5), without asking whoever made it."""
-    return request.method == "GET" or request.key is not None
-
-
 def headers_for(token: str | None, request: Send | Open) -> dict[str, str]:
     """Return the headers of a request; the one place that the token goes into."""
     headers = {"Accept": "application/json", "User-Agent": f"holdfast/{__version__}"}
@@ -101,7 +96,10 @@ def proxy_for(url: str, environment: Mapping[str, str]) -> Proxy | None:
     name = f"{parts.scheme}_proxy"
     proxy = environment.get(name) or environment.get(name.upper())
     without = environment.get("no_proxy") or environment.get("NO_PROXY") or ""
-    if not proxy or is_loopback(url) or _is_listed(parts.hostname or "", without):
+    host = parts.hostname or ""
+    exempt = [entry.strip().lower().lstrip(".") for entry in without.split(",")]
+    is_exempt = any(entry in {"*", host} or host.endswith(f".{entry}") for entry in exempt if entry)
+    if not proxy or is_exempt or is_loopback(url):
         return None
     hop = _address_of(proxy, name)
     address = hop._replace(netloc=hop.netloc.rpartition("@")[2]).geturl()
@@ -118,9 +116,3 @@ def _address_of(proxy: str, name: str) -> SplitResult:
         if hop.scheme == "http" and hop.hostname and hop.port != 0 and proxy.isascii():
             return hop
     raise SettingsError("proxy", name, "its address cannot be used", "http://host:port")
-
-
-def _is_listed(host: str, without: str) -> bool:
-    """Does `no_proxy` name this host, or a domain it belongs to?"""
-    entries = [entry.strip().lower().lstrip(".") for entry in without.split(",")]
-    return any(entry in {"*", host} or host.endswith(f".{entry}") for entry in entries if entry)

@@ -31,7 +31,7 @@ import msgspec
 from holdfast.client.answers import NOBODY_LEADS, NOT_NOW, Answer, envelope, lacks_leader
 from holdfast.client.config import Target
 from holdfast.client.operations.effects import Send
-from holdfast.client.transports.base import Bearer, may_repeat
+from holdfast.client.transports.base import Bearer
 from holdfast.errors import Unreachable
 
 BEGIN_SECONDS = 10.0
@@ -107,7 +107,8 @@ class Failover:
 
     def sending(self, request: Send) -> Trying[Answer]:
         """Send one request to the first address that answers. Raises `Unreachable`."""
-        tries, repeats = Tries(self._urls), may_repeat(request)
+        tries = Tries(self._urls)
+        repeats = request.method == "GET" or request.key is not None  # Though an answer was lost (C5).
         for at in self.order():
             try:
                 answer = yield at

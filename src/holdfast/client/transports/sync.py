@@ -21,8 +21,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from http.client import BadStatusLine, HTTPException, HTTPResponse
-from types import TracebackType
-from typing import Self, TypeAlias, TypeVar, cast
+from typing import TypeAlias, TypeVar, cast
 
 from holdfast import sandbox, tlswords
 from holdfast.client.answers import Answer
@@ -42,14 +41,13 @@ T = TypeVar("T")
 
 
 class HttpTransport:
-    """A way to one server. Use it as a context manager, or `close` it."""
+    """A way to one server."""
 
     def __init__(
         self,
         target: Target,
         *,
         environment: Mapping[str, str],
-        connect_seconds: float = base.CONNECT_SECONDS,
         bearer: base.Bearer | None = None,
         connect_share: float = 1.0,
         begin_seconds: float = math.inf,
@@ -64,20 +62,11 @@ class HttpTransport:
         self._route = Route(target, base.proxy_for(target.url, environment))
         self._kept: deque[Connection] = deque(maxlen=CONNECTIONS_MAX)
         self._pid = os.getpid()
-        self._connect_seconds = connect_seconds
         self._connect_share = connect_share
         self._begin_seconds = begin_seconds
 
     def __repr__(self) -> str:  # Never the token.
         return f"HttpTransport({self.target!r})"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the connections of all threads. One that is in use is closed after that."""
@@ -154,7 +143,7 @@ class HttpTransport:
 
     def _connect(self, answer_seconds: float) -> Connection:
         try:
-            return self._route.connect(min(self._connect_seconds, answer_seconds * self._connect_share))
+            return self._route.connect(min(base.CONNECT_SECONDS, answer_seconds * self._connect_share))
         except _BROKEN as error:
             raise _unreachable(self.target.url, error, is_connecting=True, by_proxy=self._route.has_proxy) from None
 
