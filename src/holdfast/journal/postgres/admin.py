@@ -274,7 +274,6 @@ class PostgresWriter:
         self._leases: dict[str, Lease] = {}
         self._now_ms = 0
         self.authority: str | None = None
-        """The authority that was there already."""
 
     async def _ask(self, name: str, *values: object) -> Sequence[Any]:
         return await self._line.ask(name, *values, seconds=None)

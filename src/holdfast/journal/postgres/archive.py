@@ -47,8 +47,7 @@ if TYPE_CHECKING:
 
     from holdfast.core.events import Event, Record
     from holdfast.journal.base import Changes, Keeping
-    from holdfast.journal.postgres.connection import Row, Side
-    from holdfast.journal.postgres.leadership import Mine
+    from holdfast.journal.postgres.connection import Row
     from holdfast.journal.postgres.writer import Ask
     from holdfast.journal.tail import Room
 
@@ -155,7 +154,6 @@ class RecordsPiece(msgspec.Struct):
 
 
 def records_in_pieces(frames: Iterable[Frames]) -> Iterator[RecordsPiece]:
-    """Yield records in pieces."""
     piece = RecordsPiece()
     for some in frames:
         piece.add(some)
@@ -320,9 +318,9 @@ RETRY_SECONDS = 0.2
 
 
 class Archive:
-    def __init__(self, side: Side, mine: Mine, room: Room, keeping: Keeping) -> None:
-        """`side` is for steps alone: one may keep it busy for seconds. `room` counts the tail."""
-        self._ground = Ground(side, mine)
+    def __init__(self, ground: Ground, room: Room, keeping: Keeping) -> None:
+        """`ground` is for steps alone: one may keep it busy for seconds. `room` counts the tail."""
+        self._ground = ground
         self._room = room
         self.pruning = Pruning(self._ground, keeping)
         self._steps = 0
@@ -409,7 +407,6 @@ class Archive:
         self._pieces += 1
 
     async def _stage_records(self, upto: int) -> int:
-        """Stage the history of the batches up to a number; return their size in the tail."""
         piece, size_bytes, after = RecordsPiece(), 0, self.upto
         while after < upto:
             rows = await self._ground.read("read_batches", after, upto, FEED_ROWS, FEED_BYTES)

@@ -209,7 +209,6 @@ class Line:
             self._db.terminate()
 
     async def close(self) -> None:
-        """Close the connection in order, if the server answers."""
         self._prepared.clear()
         with contextlib.suppress(Exception):
             await self._db.close(timeout=CLOSE_SECONDS)

@@ -45,7 +45,7 @@ class Looking:
 
     def __init__(self, servers: Servers, mine: Mine) -> None:
         self._mine = mine
-        self._ground = Ground(Side(servers), mine)
+        self._ground = Ground(servers, mine)
         self._instant = Side(servers)
         """The connection for reads that need one instant."""
         self._lock = asyncio.Lock()

@@ -29,7 +29,7 @@ from holdfast.journal.postgres.archive import Archive
 from holdfast.journal.postgres.connection import Servers, Side
 from holdfast.journal.postgres.history import Looking, snapshot
 from holdfast.journal.postgres.leadership import Fresh, Knowledge, Mine, Watching, unseal
-from holdfast.journal.postgres.writer import NO_ANSWER, Ask, Batch, Beating, Tenancy
+from holdfast.journal.postgres.writer import NO_ANSWER, Ask, Batch, Beating, Ground, Tenancy
 from holdfast.journal.tail import LARGE_BYTES, Room, part_of
 
 if TYPE_CHECKING:
@@ -89,11 +89,11 @@ class PostgresJournal:
         self._mine = Mine(tenure)
         self._room = Room(tail_bytes_max)
         self._side = Side(self._servers)
-        self._archiving = Side(self._servers)
+        self._archiving = Ground(self._servers, self._mine)
         self._watching = Watching(
             self._servers, self._side, self._knowledge, may_lose=may_lose, fresh=fresh, secret=secret
         )
-        self._archive = Archive(self._archiving, self._mine, self._room, keeping or Keeping())
+        self._archive = Archive(self._archiving, self._room, keeping or Keeping())
         self._looking = Looking(self._servers, self._mine)
         self._tenancy = Tenancy(
             self._servers,

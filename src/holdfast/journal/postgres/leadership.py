@@ -365,7 +365,6 @@ class Watching(msgspec.Struct, eq=False):
 
 
 def _why_jump(row: Row, marks: Marks) -> str:
-    """Return why tokens jump, if no record need be lost."""
     if row["wants_jump"]:
         return "an operator said that the store was restored from a backup"
     before = marks_of(row)

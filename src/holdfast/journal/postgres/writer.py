@@ -47,14 +47,14 @@ from holdfast.journal.base import (
     JournalUnavailableError,
     OutcomeUnknownError,
 )
-from holdfast.journal.postgres.connection import CannotConnectError, LostError, RefusedError
+from holdfast.journal.postgres.connection import CannotConnectError, LostError, RefusedError, Side
 from holdfast.journal.postgres.leadership import Mine, went_back
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Sequence
     from typing import Self
 
-    from holdfast.journal.postgres.connection import Line, Row, Server, Servers, Side
+    from holdfast.journal.postgres.connection import Line, Row, Server, Servers
     from holdfast.journal.postgres.leadership import Knowledge
 
 log = logging.getLogger("holdfast.journal")
@@ -132,7 +132,6 @@ class Tenancy:
         return f"PostgreSQL could not be asked for {self._resolve_seconds:g} s"
 
     def begin(self, line: Line, server: Server) -> None:
-        """Continue on the connection that took the seat."""
         self._line, self._server, self._end, self._is_late = line, server, None, False
         if self._hurry is not None:
             self._hurry.cancel()
@@ -353,16 +352,18 @@ def deposed(operation: str, mine: Mine) -> DeposedError:
     return DeposedError(f"{operation}: another node has the seat; tenure {mine.epoch} is over")
 
 
-class Ground:
-    def __init__(self, side: Side, mine: Mine) -> None:
-        self.side = side
+class Ground(Side):
+    """A connection for statements that name our term."""
+
+    def __init__(self, servers: Servers, mine: Mine) -> None:
+        super().__init__(servers)
         self.mine = mine
         self._turn = asyncio.Lock()
 
     async def write(self, name: str, *values: object, seconds: float) -> Sequence[Row]:
         """Run a statement that changes the archive. Raises `DeposedError` if the term is over."""
         try:
-            return await self.side.rows(name, self.mine.epoch, self.mine.tenure, *values, seconds=seconds)
+            return await self.rows(name, self.mine.epoch, self.mine.tenure, *values, seconds=seconds)
         except RefusedError as error:
             if error.sqlstate == NOT_OURS:
                 raise deposed("archive", self.mine) from error
@@ -370,7 +371,7 @@ class Ground:
 
     async def read(self, name: str, *values: object) -> Sequence[Row]:
         """Run a statement that does not name our term: what rests on it is proved by another."""
-        return await self.side.rows(name, *values, seconds=LOOK_SECONDS)
+        return await self.rows(name, *values, seconds=LOOK_SECONDS)
 
     async def look(self, name: str, *values: object) -> Sequence[Row]:
         """Run a statement that finds something only in our term. Raises `DeposedError` if it is over."""
@@ -385,7 +386,7 @@ class Ground:
         The next one waits for that end. So at most one statement goes on for cancelled callers.
         """
         await self._turn.acquire()
-        task = asyncio.ensure_future(self.side.rows(name, *values, seconds=LOOK_SECONDS))
+        task = asyncio.ensure_future(self.read(name, *values))
         task.add_done_callback(self._end_turn)
         return await asyncio.shield(task)
 
@@ -396,10 +397,10 @@ class Ground:
             task.exception()
 
     async def close(self) -> None:
-        """Close the connection, without waiting for a statement of a cancelled caller."""
         if self._turn.locked():
-            self.side.drop()
-        await self.side.close()
+            # Not after a statement of a cancelled caller.
+            self.drop()
+        await super().close()
 
 
 BEAT_SECONDS = 0.4
@@ -412,7 +413,6 @@ class Beating:
     """Reads on the connection under the seat, and proves the seat now and then, for as long as the block lasts."""
 
     def __init__(self, tenancy: Tenancy, line: Line) -> None:
-        """`line` has just taken the seat, or proved it."""
         self._tenancy = tenancy
         self._line = line
         self._is_due = False

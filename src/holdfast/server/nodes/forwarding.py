@@ -281,7 +281,6 @@ class Forwarding(Finder):
         self.hand_over_soon()
 
     def _left(self, pending: Pending) -> None:
-        """Called when the client is gone, or has its stream."""
         pending.is_answered = True
         pending.request.on_disconnect = pending.request.on_lost = None
         if self._bodies:
@@ -312,7 +311,6 @@ class Forwarding(Finder):
         reply(request, status, body, headers)
 
     def hand_over_soon(self) -> None:
-        """Hand over held requests in the next turn, if they can be answered."""
         if not self._handing_over:
             self._handing_over = True
             asyncio.get_running_loop().call_soon(self._hand_over)

@@ -48,7 +48,6 @@ class Node:
         self.is_served = True
         """Whether the leader at the other end answers requests, as far as it has said."""
         self.hurry = asyncio.Event()
-        """Set when the store should be read immediately."""
         self.trouble: str | None = None
         """Why the leader is unknown, or why this node could not lead; None if neither is so."""
         self.public_trouble: str | None = None
@@ -73,7 +72,6 @@ class Node:
         await self._changed.wait()
 
     def look_soon(self) -> None:
-        """Let the store be read soon: the leader may have changed."""
         self.hurry.set()
 
     def why_nobody(self) -> str:
@@ -153,7 +151,6 @@ class Tenure(msgspec.Struct, eq=False):
     events: EventLog | None = None
 
     async def end(self) -> None:
-        """Answer what is pending, tell all waiters their tickets, and give the seat back; then nothing of it runs."""
         try:
             self.api.meter.sources.serve_no_more(self.engine)
             self.engine.feed.close()

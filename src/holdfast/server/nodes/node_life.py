@@ -93,7 +93,6 @@ class Life:
         self._told_to_stop = asyncio.Event()
         self._looking: asyncio.Timeout | None = None
         self._ending: set[asyncio.Task[None]] = set()
-        """Terms that are over, and are still being ended."""
         self._heard_ms: int | None = None
         """When another node last reported to the store, as far as is known. Never later than it was."""
         self._reported_ms: int | None = None
@@ -246,7 +245,6 @@ class Life:
         return None
 
     async def _lead(self, tenure: Tenure) -> str:
-        """Send heartbeats until the term is over; return why it is."""
         engine, lonely = tenure.engine, Loneliness()
         ended = asyncio.ensure_future(engine.ended.wait())
         told = asyncio.ensure_future(self._told_to_stop.wait())

@@ -92,8 +92,6 @@ class Pending(msgspec.Struct, eq=False):
 
 
 class Held:
-    """The requests that wait for a leader, in order of arrival."""
-
     def __init__(self, read_ms: Callable[[], int]) -> None:
         self._read_ms = read_ms
         self.waiting: dict[Pending, None] = {}

@@ -274,7 +274,6 @@ class Linking:
         """Which failure to reach a leader was logged last."""
 
     async def run(self) -> None:
-        """Keep a link to the leader until cancelled."""
         while True:
             seat = self._node.leader()
             if seat is None or self._node.tenure() is not None:
@@ -284,7 +283,6 @@ class Linking:
                 await self._follow(seat)
 
     async def _follow(self, seat: Seat) -> None:
-        """Have a link for one leader term, until that or the link is over."""
         bond = frames.Bond(seat.authority, seat.epoch, seat.tenure, self._node.key)
         link = Link(self._manager, frames.Handshake(bond, self._new_secret(frames.NONCE_BYTES)), self._forwarder)
         opening = asyncio.ensure_future(connect(seat.url, link, self._security))

@@ -122,12 +122,10 @@ class Asked(_Frame, tag=6):
     client: str
     """The client's address, as the follower knows it after its own trusted proxies."""
     scheme: str
-    """`http` or `https`, whichever the client used."""
     held_ms: int
     """How long ago the follower received it."""
     request_id: str
     in_pieces: bool
-    """Whether the response is a stream."""
 
 
 class More(_Frame, tag=7):

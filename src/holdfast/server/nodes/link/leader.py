@@ -397,8 +397,6 @@ class LinkEnd(frames.Framed):
 
 
 class _Later(msgspec.Struct, eq=False):
-    """A request of a link in the run queue."""
-
     end: LinkEnd
     request: Linked
     loop: asyncio.AbstractEventLoop
@@ -479,8 +477,6 @@ class LinkedStream(ResponseWriter):
 
 
 class Doorkeeper(asyncio.BufferedProtocol):
-    """One connection before its first bytes."""
-
     __slots__ = ("_handshake", "_links", "_manager", "_seen", "_since", "_transport", "loop")
 
     principal: str | None = None
