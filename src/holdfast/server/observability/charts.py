@@ -24,7 +24,6 @@ SPANS: dict[str, tuple[str, int]] = {
     "1h": ("1 hour", 3_600_000),
     "6h": ("6 hours", 21_600_000),
 }
-"""The spans: by name, in words, in milliseconds."""
 USUAL_SPAN = "1h"
 _NAN = float("nan")
 _UNITS = ((3_600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"), (0.0, "µs"))
@@ -62,14 +61,12 @@ class Line(msgspec.Struct, frozen=True):
     highest: str
 
 
-class Tick(msgspec.Struct, frozen=True):
-    at: float
-    text: str
-
-
 class Mark(msgspec.Struct, frozen=True):
+    """A mark of the scale, with its text, or of the time axis, with its time."""
+
     at: float
-    wall_ms: int
+    text: str = ""
+    wall_ms: int = 0
 
 
 class Chart(msgspec.Struct, frozen=True):
@@ -77,7 +74,7 @@ class Chart(msgspec.Struct, frozen=True):
     title: str
     about: str
     lines: list[Line]
-    scale: list[Tick]
+    scale: list[Mark]
     marks: list[Mark]
 
 
@@ -88,8 +85,6 @@ class Stat(msgspec.Struct, frozen=True):
 
 
 class Drawn(msgspec.Struct, frozen=True):
-    """Everything that the page shows of one span."""
-
     span: str
     since_wall_ms: int | None
     """The first sample of the span; None: there is none yet."""
@@ -203,7 +198,7 @@ def draw(samples: Sequence[Sample], span: str) -> Drawn:
     since, length_ms = times[0], max(times[-1] - times[0], 1)
     x = [round(LEFT + min(1.0, max(0.0, (moment - since) / length_ms)) * (RIGHT - LEFT), 1) for moment in times]
     parts = [number / TICKS for number in range(TICKS + 1)]
-    marks = [Mark(round(LEFT + part * (RIGHT - LEFT), 1), int(since + part * length_ms)) for part in parts]
+    marks = [Mark(round(LEFT + part * (RIGHT - LEFT), 1), wall_ms=int(since + part * length_ms)) for part in parts]
     return Drawn(span, int(since), _stats(samples), [_chart(plan, samples, x, marks) for plan in PLANS])
 
 
@@ -221,7 +216,7 @@ def _chart(plan: _Plan, samples: Sequence[Sample], x: list[float], marks: list[M
         Line(style, label, _path(values, x, y), plan.write(values[-1]), plan.write(_most(values)))
         for (style, label, _), values in zip(plan.lines, columns, strict=True)
     ]
-    scale = [Tick(y(top * part), plan.write(top * part)) for part in (0.0, 0.5, 1.0)]
+    scale = [Mark(y(top * part), plan.write(top * part)) for part in (0.0, 0.5, 1.0)]
     return Chart(plan.key, plan.title, plan.about, lines, scale, marks)
 
 

@@ -158,7 +158,6 @@ class LogQueue(QueueHandler):
         self.drain()
 
     def close(self) -> None:
-        """Flush and stop the writer thread."""
         is_drained = self.drain()
         self.records.put(None)
         if is_drained:
@@ -229,7 +228,6 @@ def flush(seconds: float = FLUSH_SECONDS) -> bool:
 
 
 def dropped_lines() -> int:
-    """Return how many log lines were dropped since the start."""
     return sum(handler.dropped for handler in _queues())
 
 

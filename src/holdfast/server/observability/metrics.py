@@ -71,7 +71,6 @@ class NodeRole(msgspec.Struct, frozen=True):
 
     leads: bool
     epoch: int | None = None
-    """Of the leader, if one is known."""
     is_linked: bool = False
     """Whether it follows and has a link to the leader."""
     links: int = 0
@@ -97,7 +96,6 @@ class Sources:
         self.role: Callable[[], NodeRole] = self._role_alone
 
     def serve(self, engine: Engine, streams: Mapping[str, Any]) -> None:
-        """Read from this engine from now on."""
         self.engine, self.streams = engine, streams
         self.takeovers += 1
 
@@ -369,7 +367,6 @@ class Stalls:
             self._timer = None
 
     def take_longest(self) -> float:
-        """Return the longest lag since the last call."""
         longest_seconds, self._longest_seconds = self._longest_seconds, 0.0
         return longest_seconds
 
@@ -381,8 +378,6 @@ class Stalls:
 
 
 class Series:
-    """The samples of one process, and the charts drawn from them."""
-
     def __init__(self, sources: Sources, stalls: Stalls) -> None:
         self._sources = sources
         self._stalls = stalls
@@ -433,7 +428,6 @@ class Series:
         return self._drawn[span]
 
     def _count(self) -> tuple[tuple[float, ...], list[list[int]]]:
-        """Return the counters and the counts of the histograms."""
         tally, counters = self._sources.measures.tally, self._sources.counters
         refusals = sum(counters.reasons.values()) + sum(counters.shown.values())
         losses = sum(tally.ends.values()) - tally.releases - tally.ends.get("transferred", 0)

@@ -17,15 +17,12 @@ from holdfast.server.observability.metrics import CONTENT_TYPE
 from holdfast.server.operations.decoding import by_token, nothing
 
 if TYPE_CHECKING:
-    from holdfast.core.state import State
-    from holdfast.core.values import Moment
     from holdfast.server.access.auth import StaticTokens
     from holdfast.server.api import Api
     from holdfast.server.http.messages import Request
     from holdfast.server.observability.metrics import Meter
     from holdfast.server.operations.call import Call, Reply
     from holdfast.server.operations.operation import Operation, Reader
-    from holdfast.server.render import Answered
 
 SCOPE = "read"
 _OK = 200
@@ -35,12 +32,8 @@ _HEADERS = ((b"content-type", CONTENT_TYPE),)
 
 def metrics(api: Api, call: Call) -> None:
     """GET /metrics."""
-
-    def view(_state: State, _now: Moment) -> Answered:
-        return _OK, api.meter.text.now(), _HEADERS
-
     if call.request.rests_on_state:
-        api.read(call, view)
+        api.read(call, lambda _state, _now: (_OK, api.meter.text.now(), _HEADERS))
     else:
         call.answer((_OK, api.meter.text.now(), _HEADERS))
 

@@ -24,7 +24,6 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from holdfast import __version__
 
 if TYPE_CHECKING:
-    from opentelemetry.context import Context
     from opentelemetry.trace import Span
 
     from holdfast.server.http.messages import Request
@@ -54,21 +53,15 @@ class Traces:
         attributes = {"http.request.method": method, "holdfast.request_id": request.request_id}
         if route:
             attributes["http.route"] = route
+        carried = {name: value.decode("latin-1") for name in _CARRIED if (value := request.headers.get(name.encode()))}
         span = self._tracer.start_span(
             f"{method} {route}".rstrip(),
-            context=self._trace_of(request),
+            # The trace of the client's own span, if it sent one.
+            context=self._propagator.extract(carried),
             kind=SpanKind.SERVER,
             attributes=attributes,
         )
         return partial(_end, span)
-
-    def _trace_of(self, request: Request) -> Context | None:
-        """Return the trace of the client's own span."""
-        headers = request.headers
-        if b"traceparent" not in headers:
-            return None
-        carried = {name: headers.get(name.encode(), b"").decode("latin-1") for name in _CARRIED}
-        return self._propagator.extract(carried)
 
     def close(self) -> None:
         """Send what is left, if the collector accepts it soon."""

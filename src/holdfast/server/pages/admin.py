@@ -122,7 +122,6 @@ def _token(told: TokenReply, state: State) -> Token:
 
 
 def revoke_token(api: Api, call: Call) -> None:
-    """POST /ui/tokens/{name}/revoke: as `DELETE /tokens/{name}`."""
     hidden = is_hidden(api, call.caller, call.item)
     if not hidden:
         check_reach(api, call.caller, call.item)

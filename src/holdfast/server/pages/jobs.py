@@ -58,8 +58,6 @@ class Search(msgspec.Struct, frozen=True):
         return not (self.owners or self.labels or self.words)
 
     def fits(self, row: Row) -> bool:
-        if self.is_of_names_alone:
-            return all(map(row.name.startswith, self.prefixes))
         owner, text = row.owner.lower(), _text_of(row) if self.words else ""
         return (
             all(map(row.name.startswith, self.prefixes))
@@ -77,24 +75,15 @@ def _text_of(row: Row) -> str:
 
 
 def read_search(text: str) -> Search:
-    prefixes: list[str] = []
-    owners: list[str] = []
-    labels: list[tuple[str, str | None]] = []
-    words: list[str] = []
+    found: dict[str | None, list[str]] = {"prefix": [], "owner": [], "label": [], None: []}
     for term in islice(_TERM.finditer(text[:SEARCH_CHARS_MAX]), TERMS_MAX):
         kind, value = term[1], term[2] if term[2] is not None else term[3] or ""
-        if not value or (kind is None and value in _UNFINISHED):
-            continue
-        if kind == "prefix":
-            prefixes.append(value)
-        elif kind == "owner":
-            owners.append(value.lower())
-        elif kind == "label":
-            key, colon, wanted = value.partition(":")
-            labels.append((key, wanted if colon else None))
-        else:
-            words.append(value.lower())
-    return Search(tuple(prefixes), tuple(owners), tuple(labels), tuple(words))
+        if value and (kind is not None or value not in _UNFINISHED):
+            found[kind].append(value)
+    parts = (label.partition(":") for label in found["label"])
+    labels = tuple((key, value if colon else None) for key, colon, value in parts)
+    owners, words = (tuple(map(str.lower, found[kind])) for kind in ("owner", None))
+    return Search(tuple(found["prefix"]), owners, labels, words)
 
 
 def prefix_for(caller: Caller, search: Search) -> str | None:
@@ -115,51 +104,40 @@ class RowsReply(msgspec.Struct, omit_defaults=True):
     totals: Totals | None = None
 
 
-class RowPage:
-    """One page of rows, made a slice at a time. Names lead on, so jobs may come and go meanwhile."""
+def rows(api: Api, call: Call) -> None:
+    """GET /ui/rows, made a slice at a time. Names lead on, so jobs may come and go meanwhile."""
+    query, own = call.query, call.caller.prefix or ""
+    search = read_search(query.get("q", ""))
+    prefix, page = prefix_for(call.caller, search), paging.Page(int(query["limit"]))
+    reply = RowsReply(0, 0, page.items, 0)
+    reached, looked_at = query.get("after", ""), 0
 
-    def __init__(self, caller: Caller, search: Search, after: str, limit: int) -> None:
-        self._own, self._prefix, self._search = caller.prefix or "", prefix_for(caller, search), search
-        self._reached = after
-        self._looked_at = 0
-        self._page = paging.Page(limit)
-        self._reply: RowsReply | None = None
-
-    def take_slice(self, state: State, now: Moment) -> bool:
-        """Look at some names. Return whether the page is done."""
-        page = self._page
-        if self._reply is None:
-            total, totals = state.index.held.count(self._own), None if self._own else totals_of(state)
-            self._reply = RowsReply(state.seq, now.wall_ms, page.items, total, totals=totals)
-        self._reply.now = now.wall_ms
-        ends_at = self._looked_at + SLICE_ROWS
-        for name in () if self._prefix is None else state.index.held.walk(self._prefix, self._reached):
+    def take_slice(state: State, now: Moment) -> bool:
+        nonlocal reached, looked_at
+        if not reply.now:
+            reply.seq, reply.total = state.seq, state.index.held.count(own)
+            reply.totals = None if own else totals_of(state)
+        reply.now = now.wall_ms
+        ends_at = looked_at + SLICE_ROWS
+        for name in () if prefix is None else state.index.held.walk(prefix, reached):
             lease = state.lease_of(name)
             row = None if lease is None else row_of(name, lease, state, now)
-            fits = row is not None and self._search.fits(row)
-            if (fits and page.is_full) or self._looked_at >= LOOKED_AT_MAX:
-                self._reply.next_after = self._reached
+            fits = row is not None and search.fits(row)
+            if (fits and page.is_full) or looked_at >= LOOKED_AT_MAX:
+                reply.next_after = reached
                 return True
             if fits:
                 page.add(row)
-            self._reached = name
-            self._looked_at += 1
-            if self._looked_at >= ends_at:
+            reached = name
+            looked_at += 1
+            if looked_at >= ends_at:
                 return False
         return True
 
-    def encoded(self) -> bytes:
-        return encode(self._reply)
-
-
-def rows(api: Api, call: Call) -> None:
-    query = call.query
-    page = RowPage(call.caller, read_search(query.get("q", "")), query.get("after", ""), int(query["limit"]))
-
     async def look() -> Answered:
         await paging.put_in_order(api.engine)
-        await paging.in_slices(api.engine, page.take_slice)
-        return 200, page.encoded(), ()
+        await paging.in_slices(api.engine, take_slice)
+        return 200, encode(reply), ()
 
     api.answer_later(call, look)
 
@@ -178,7 +156,6 @@ def show(api: Api, call: Call) -> None:
 
 
 def _origin(api: Api, call: Call) -> str:
-    """Return the address of this server as its reader sees it, for a command."""
     if api.settings.public_url:
         return api.settings.public_url.rstrip("/")
     host = call.request.host or b""

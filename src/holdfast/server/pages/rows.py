@@ -36,7 +36,7 @@ FIELDS_SHOWN = 8
 FIELD_CHARS_SHOWN = 120
 """Metadata in a row; the job's own page has all of it."""
 FIELDS_KEPT = 1_024
-"""How many parsed metadata are cached: a job is shown again and again, and its metadata stays."""
+"""How many parsed metadata are cached: a job is shown again and again."""
 
 
 class Row(msgspec.Struct, omit_defaults=True):
@@ -117,11 +117,7 @@ def _cut(text: str) -> str:
 
 
 def beat_of(name: str, lease: Lease, state: State, now: Moment) -> Beat:
-    """Show what a heartbeat changed of a held name.
-
-    Where the session ends first, the lease lives by the session's keepalives: a lease of an hour in a session of a
-    minute would otherwise look as if it were always ending.
-    """
+    """Return what a heartbeat changes. A lease whose session ends first lives by the session's keepalives."""
     to_wall_ms, until_ms = now.wall_ms - now.ms, state.until_of(lease)
     if until_ms == lease.until_ms:
         return name, lease.token, lease.beat_wall_ms, until_ms + to_wall_ms, lease.ttl_ms, 0

@@ -113,17 +113,14 @@ def _parts_of(session_id: str, state: State, now: Moment, prefix: str, after: st
     names = nsmallest(SHOWN + 1, (name for name in seen if name > after))
     rows = [row_of(name, lease, state, now) for name in names[:SHOWN] if (lease := state.lease_of(name)) is not None]
     tickets = state.index.tickets_by_session.get(session_id, {})
-    waits: list[tuple[Any, list[str], bool]] = []
-    for ticket_id in islice(tickets, SHOWN):
-        ticket = state.tickets[ticket_id]
-        waits.append(
-            (ticket, [name for name in ticket.names if name.startswith(prefix)], ticket_id in state.presence.present)
-        )
+    waiting = [(state.tickets[ticket_id], ticket_id in state.presence.present) for ticket_id in islice(tickets, SHOWN)]
     return {
         "rows": rows,
         "next_after": names[SHOWN - 1] if len(names) > SHOWN else None,
         "hidden": len(held) - len(seen),
-        "waits": waits,
-        "waits_left_out": len(tickets) - len(waits),
+        "waits": [
+            (ticket, [each for each in ticket.names if each.startswith(prefix)], here) for ticket, here in waiting
+        ],
+        "waits_left_out": len(tickets) - len(waiting),
         "shown": SHOWN,
     }

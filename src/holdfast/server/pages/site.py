@@ -93,8 +93,7 @@ async def page(  # noqa: PLR0917 - what every page has, in the order in which it
 ) -> Answered:
     """Return a page for the caller, rendered a slice at a time. `room` is marked in the head of the page.
 
-    A view that is loaded again when something changed is shown with `seq`, the last record before the state was read:
-    by it the page finds out what happened until it listens.
+    `seq` is the last record before the state was read: by it a live view finds out what happened until it listens.
     """
     caller, cookie, state = call.caller, call.caller.cookie, api.engine.state
     form_token = "" if cookie is None else cookies.form_token(api.auth.key, cookie, caller.digest)
@@ -124,11 +123,8 @@ def renewal(api: Api, call: Call, wall_ms: int) -> Fields:
 
 
 def problem_page(problem: Problem, request: Request) -> Answered:
-    """Return a refusal as a page. It rests on nothing but the problem: any node can make it.
-
-    Under a host name that is not ours there is no page of ours.
-    """
-    if problem.code == "misdirected":
+    """Return a refusal as a page. It rests on nothing but the problem: any node can make it."""
+    if problem.code == "misdirected":  # Under a host name that is not ours there is no page of ours.
         return envelope(problem, request)
     text = environment().get_template("problem.html").render(problem=problem, request_id=request.request_id)
     return problem.status, text.encode(), (*HEADERS, NO_REFERRER, *problem.headers())

@@ -234,10 +234,7 @@ def _key(holder: Holder) -> str:
 
 
 def circles_for(entries: Iterable[Entry[tuple[str, ...]]], prefix: str) -> list[tuple[tuple[str, ...], object]]:
-    """Return the refused circles that a reader may see, with the path as it may see it.
-
-    A path is who asked, what it wanted, who held that, what that one wanted, and so on; it comes back to the first.
-    """
+    """Return the refused circles that a reader may see, each with its path (see `masked`) as it may see it."""
     found: list[tuple[tuple[str, ...], object]] = []
     for entry in entries:
         path = entry.what

@@ -36,9 +36,7 @@ class Backup(Stream):
             text = "A backup holds the server's key, and the page's cookie is not enough for it: send an access token."
             raise Problem("forbidden", text)
         if call.caller.prefix is not None:
-            text = (
-                "A backup holds all names, and this token is confined to a prefix: use an operator's token without one."
-            )
+            text = "A backup holds all names, and this token is confined to a prefix: use one without a prefix."
             raise Problem("forbidden", text)
         if api.engine.feed.is_listened_to(PLACE):
             text = "A backup is being made already, and one is made at a time: try again."

@@ -66,7 +66,7 @@ class Events(Stream):
         engine = self._api.engine
         with contextlib.suppress(JournalError):
             newest = await self._newest()
-            ids = self._api.frames.ids = Ids.of_state(engine.state)
+            ids = self._api.frames.ids = Ids(engine.state.restores, engine.state.restored_seq)
             after = EventCursor(ids.count, newest) if self._after is None else self._after
             self._sent = after.seq
             if self._sent > newest or not ids.is_known(after):
@@ -91,7 +91,6 @@ class Events(Stream):
         return seq
 
     async def _missed(self, upto: int) -> AsyncIterator[bytes]:
-        """Yield what the journal has up to a record."""
         engine = self._api.engine
         while self._sent < upto and self._is_let_in():
             records = deque(await engine.journal.follow(self._sent, PAGE))

@@ -26,7 +26,6 @@ from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
     from holdfast.core.events import Record
-    from holdfast.core.state import State
     from holdfast.server.streams.happenings import Told
 
     Labels = frozenset[tuple[str, str]]
@@ -48,7 +47,6 @@ CHANGE_BYTES = 100
 """About what a change costs that is not encoded."""
 SLICE_CHANGES = 500
 SMALL_CHANGES = 16
-"""A record of so few changes is looked at immediately."""
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -78,10 +76,6 @@ class Ids(msgspec.Struct, frozen=True):
 
     count: int = 0
     restored_seq: int = 0
-
-    @classmethod
-    def of_state(cls, state: State) -> Ids:
-        return cls(state.restores, state.restored_seq)
 
     def of(self, seq: int) -> bytes:
         count = self.count if seq >= self.restored_seq else self.count - 1
@@ -127,45 +121,49 @@ class Newest(Generic[K, V]):
         self.size_bytes = 0
 
 
-class Seen:
+class Seen(msgspec.Struct):
     """What the readers of a prefix and labels may see of a record, and where each part of it ends."""
 
-    __slots__ = ("_looked_at", "_whole", "changes", "ends", "is_known", "place", "seq", "wall_ms")
+    place: Place
+    wall_ms: int
+    whole: Changes
+    """All changes of the record; empty once all parts are known."""
+    looked_at: int = 0
+    """How many of them were looked at."""
+    changes: Changes = []
+    """The visible ones."""
+    ends: list[int] = []
+    """Where each part ends among the visible ones."""
+    is_known: bool = False
+    """Whether all parts were found."""
 
-    def __init__(self, place: Place, wall_ms: int, whole: Changes) -> None:
-        self.place = place
-        self.seq = place[0]
-        self.wall_ms = wall_ms
-        self._whole = whole
-        self._looked_at = 0
-        """How many changes of the whole record were looked at."""
-        self.changes: Changes = []
-        self.ends: list[int] = []
-        self.is_known = not whole
+    @property
+    def seq(self) -> int:
+        return self.place[0]
 
     def look(self, parts: Parts) -> None:
         """Look at the next slice: first for visible changes, then for the end of a part. Keep the first parts."""
-        if self._looked_at < len(self._whole):
+        if self.looked_at < len(self.whole):
             self._filter()
         else:
             end, part = self.made(len(self.ends))
             if len(self.ends) < FIRST_PARTS:
                 parts.keep((self.place, len(self.ends)), part, ENTRY_BYTES + len(part))
             self.ends.append(end)
-        if self._looked_at == len(self._whole) and (self.ends[-1] if self.ends else 0) == len(self.changes):
-            self.is_known, self._whole, self._looked_at = True, [], 0
+        if self.looked_at == len(self.whole) and (self.ends[-1] if self.ends else 0) == len(self.changes):
+            self.is_known, self.whole, self.looked_at = True, [], 0
 
     def _filter(self) -> None:
         """Find the visible changes by names and labels, without encoding anything."""
         _, prefix, labels = self.place
-        piece = self._whole[self._looked_at : self._looked_at + SLICE_CHANGES]
+        piece = self.whole[self.looked_at : self.looked_at + SLICE_CHANGES]
         seen = piece if not prefix else [change for change in piece if change[0].startswith(prefix)]
         if labels:
             seen = [change for change in seen if has_labels(labels_of(change[1]), labels)]
         self.changes += seen
-        self._looked_at += len(piece)
-        if len(self.changes) == len(self._whole):
-            self.changes = self._whole
+        self.looked_at += len(piece)
+        if len(self.changes) == len(self.whole):
+            self.changes = self.whole
 
     def made(self, number: int) -> tuple[int, bytes]:
         """Return where a part ends, and its changes as JSON: as many as one frame has room for."""
@@ -210,7 +208,7 @@ class Frames:
             if self._newest[0] != record.seq:
                 self._newest = record.seq, list(concerned(record.event))
             whole = self._newest[1]
-            seen = Seen(place, record.wall_ms, whole)
+            seen = Seen(place, record.wall_ms, whole, is_known=not whole)
             self._seen.keep(place, seen, ENTRY_BYTES)
             while len(whole) <= SMALL_CHANGES and not seen.is_known:
                 self._look(seen)

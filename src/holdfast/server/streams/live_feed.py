@@ -84,33 +84,25 @@ def _frame(state: State, now: Moment, shown: Shown, *, is_all: bool) -> bytes:
 
 
 class Channel:
-    """The newest frames for all readers of one prefix."""
-
     def __init__(self, prefix: str | None) -> None:
         self.prefix = prefix
         self.readers: dict[Subscription, None] = {}
-        self._frames: deque[bytes] = deque()
+        self.frames: deque[bytes] = deque()
         self.size_bytes = 0
         self.end = 0
 
     def put(self, frame: bytes) -> None:
-        """Add a frame, and drop the oldest if there is no room."""
-        self._frames.append(frame)
+        self.frames.append(frame)
         self.size_bytes += len(frame)
         self.end += 1
-        while self.size_bytes > CHANNEL_BYTES_MAX and len(self._frames) > 1:
-            self.size_bytes -= len(self._frames.popleft())
+        while self.size_bytes > CHANNEL_BYTES_MAX and len(self.frames) > 1:
+            self.size_bytes -= len(self.frames.popleft())
 
     def lose(self) -> None:
         """Drop all: every reader is told to load again."""
-        self._frames.clear()
+        self.frames.clear()
         self.size_bytes = 0
         self.end += 1
-
-    def after(self, position: int) -> bytes | None:
-        """Return the frame after a position; None if it was dropped."""
-        behind = self.end - position
-        return self._frames[len(self._frames) - behind] if behind <= len(self._frames) else None
 
 
 class Subscription:
@@ -128,9 +120,12 @@ class Subscription:
 
     def next(self) -> bytes | None:
         """Return the next frame and go on; None if some were lost: then it is at the newest."""
-        frame = self._channel.after(self._position)
-        self._position = self._channel.end if frame is None else self._position + 1
-        return frame
+        frames, behind = self._channel.frames, self._channel.end - self._position
+        if behind > len(frames):
+            self._position = self._channel.end
+            return None
+        self._position += 1
+        return frames[len(frames) - behind]
 
     def leave(self) -> None:
         self._feed.forget(self._channel, self)
@@ -181,7 +176,6 @@ class LiveFeed:
         self._lengths = tuple(sorted({len(prefix) for prefix in self._channels if prefix is not None}))
 
     async def _run(self, touched: Touched) -> None:
-        """Fill the channels, round after round, until the last reader leaves."""
         while True:
             await touched.wait()
             await asyncio.sleep(FIRST_SECONDS)
@@ -244,16 +238,13 @@ class LiveFeed:
 
         Readers who may see everything get it in any case: without a job bound to it, that changes nothing.
         """
-        session = state.sessions.get(session_id)
-        if session is None:
-            # It has ended. What was bound to it is sent by name; readers of everything are told that there is one less.
-            if None in self._channels:
-                found.setdefault(None, {}).setdefault("kept", []).append(encode((session_id, 0)))
-            return 0
-        shown = encode((session_id, now.wall_ms + session.until_ms - now.ms))
+        session, names = state.sessions.get(session_id), state.index.names_by_session.get(session_id, {})
+        shown = encode((session_id, 0 if session is None else now.wall_ms + session.until_ms - now.ms))
         seen_by: set[str | None] = {None} if None in self._channels else set()
         wanted = tuple(prefix for prefix in self._channels if prefix is not None)
-        names = state.index.names_by_session.get(session_id, {}) if wanted else {}
+        if not wanted or session is None:
+            # What was bound to a session that has ended is sent by name.
+            names = {}
         for name, is_bound in islice(names.items(), SESSION_NAMES_MAX):
             if is_bound and name.startswith(wanted):
                 seen_by.update(self._seen_by(name))
@@ -265,7 +256,6 @@ class LiveFeed:
         return len(names)
 
     async def _wake(self) -> None:
-        """Wake the readers that are behind, one group after another."""
         behind = [reader for channel in self._channels.values() for reader in channel.readers if reader.is_behind]
         together = -(-len(behind) // WAKES_MAX)
         for number, reader in enumerate(behind, 1):

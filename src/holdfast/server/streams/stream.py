@@ -39,11 +39,10 @@ class OpenStreams:
         in_share = None if share is None else self._open.get((principal, share), 0)
         limit = exceeded(self._per_principal_max, 1, self._open.get((principal, None), 0), in_share)
         if limit is not None:
-            full, of_all = f"may have {limit} {self._kind} open", limit == self._per_principal_max
-            whose = (
-                f"This access token {full}" if of_all else f"This claim or session {full}, half of what its token may"
-            )
-            raise Problem("quota_exceeded", f"{whose} ({self._kind}_per_principal_max): close some.")
+            of_all = limit == self._per_principal_max
+            whose, why = ("access token", "") if of_all else ("claim or session", ", half of what its token may")
+            text = f"This {whose} may have {limit} {self._kind} open{why} ({self._kind}_per_principal_max): close some."
+            raise Problem("quota_exceeded", text)
         self.count += 1
         for who in {(principal, None), (principal, share)}:
             self._open[who] = self._open.get(who, 0) + 1

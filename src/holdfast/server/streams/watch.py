@@ -73,21 +73,21 @@ class Watch(Stream):
         return token, _frame(body, now.wall_ms)
 
     def _describe(self, record: Record, event: Event) -> bytes:
-        body: dict[str, Any] = {"event": "renewed", "lock_name": self._name}
+        what, until_ms = "renewed", None
         match event:
             case Granted() | Transferred():
-                self._token = event.lease.token
-                body |= {"event": "acquired"} | self._until(record, event.lease.until_ms)
+                self._token, what, until_ms = event.lease.token, "acquired", event.lease.until_ms
             case Renewed():
-                body |= self._until(record, event.until_ms)
+                until_ms = event.until_ms
             case Ended():
-                body["event"] = "released" if event.how == "released" or event.by is not None else "expired"
+                what = "released" if event.how == "released" or event.by is not None else "expired"
             case _:
                 pass
+        body: dict[str, Any] = {"event": what, "lock_name": self._name}
+        if until_ms is not None:
+            expires_at = rfc3339(record.wall_ms + until_ms - record.at_ms)
+            body |= {"fencing_token": self._token, "expires_at": expires_at}
         return _frame(body, record.wall_ms)
-
-    def _until(self, record: Record, until_ms: int) -> dict[str, Any]:
-        return {"fencing_token": self._token, "expires_at": rfc3339(record.wall_ms + until_ms - record.at_ms)}
 
 
 def _frame(body: dict[str, Any], observed_ms: int) -> bytes:
