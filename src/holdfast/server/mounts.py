@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 from urllib.parse import unquote
 
 import msgspec
@@ -48,12 +48,8 @@ _FORWARDED = (b"x-forwarded-for", b"x-forwarded-proto")
 _OTHER_ORIGIN = "This was sent by a page of another origin, and programs alone are served here: send no Origin."
 
 
-class Ask(Protocol):
-    def __call__(
-        self, scope: Scope, method: str, path: str, headers: Mapping[str, str], body: bytes
-    ) -> Awaitable[tuple[int, Mapping[str, str], bytes]]: ...
-
-
+Ask: TypeAlias = Callable[[Scope, str, str, Mapping[str, str], bytes], Awaitable[tuple[int, Mapping[str, str], bytes]]]
+"""Asks this server with a method, a path, headers and a body, on behalf of the request with this scope."""
 Mount: TypeAlias = Callable[[Ask], Application]
 """Makes an application that can ask."""
 

@@ -11,6 +11,7 @@ Up to the ttl that is the original's.
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import islice
 from typing import Any
 from urllib.parse import parse_qsl
@@ -318,25 +319,23 @@ def _agent(holder: str) -> str:
 
 _ERRORS = dict.fromkeys((400, 403, 413, 421, 429, 503), gateway.GatewayErrorReply)
 
+_row = partial(Operation, reader=by_secret, refusal=error)
+
 GATEWAY: tuple[Operation, ...] = (
-    Operation(
+    _row(
         "POST",
         "/locks/acquire",
         acquire,
         "Gateway: have a resource, as a run",
         body=gateway.GatewayTimedBody,
-        reader=by_secret,
-        refusal=error,
         replies={200: gateway.GatewayAcquiredReply, 409: gateway.GatewayRefusedReply, **_ERRORS},
     ),
-    Operation(
+    _row(
         "POST",
         "/locks/heartbeat",
         heartbeat,
         "Gateway: keep a resource, as a run",
         body=gateway.GatewayTimedBody,
-        reader=by_secret,
-        refusal=error,
         replies={
             200: gateway.GatewayKeptReply,
             404: gateway.GatewayRefusedReply,
@@ -344,24 +343,20 @@ GATEWAY: tuple[Operation, ...] = (
             **_ERRORS,
         },
     ),
-    Operation(
+    _row(
         "GET",
         "/locks/list",
         list_,
         "Gateway: what a run has",
         query={"secret": "The session's secret."},
-        reader=by_secret,
-        refusal=error,
         replies={200: list[gateway.GatewayOwnLock], **_ERRORS},
     ),
-    Operation(
+    _row(
         "POST",
         "/locks/release",
         release,
         "Gateway: give a resource back, as a run",
         body=gateway.GatewayBody,
-        reader=by_secret,
-        refusal=error,
         key=Key.WITH_CONTENT,
         replies={
             200: gateway.GatewayReleasedReply,

@@ -92,7 +92,6 @@ def status(api: Api, call: Call) -> None:
 
 SILENT_MS = 10_000
 """A node that was not heard of for so long is said to be silent: it stopped, or cannot reach the store."""
-_OK = 200
 
 
 def nodes(api: Api, call: Call) -> None:

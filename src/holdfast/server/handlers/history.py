@@ -22,7 +22,7 @@ from holdfast.engine.build import Held, HeldQuery, HistoryPage, HistoryQuery
 from holdfast.engine.engine import Engine
 from holdfast.server.access.secrets import AuthorityKey
 from holdfast.server.api import Api
-from holdfast.server.handlers.paging import PAGE_BYTES, SLICE_ITEMS, read_limit
+from holdfast.server.handlers.paging import PAGE_BYTES, SLICE_ITEMS
 from holdfast.server.operations.call import Call
 from holdfast.server.operations.decoding import LABEL
 from holdfast.server.render import Answered, encode, holder_id
@@ -37,10 +37,6 @@ LIMIT_MAX = 1_000
 WHOLE = 100
 """So many changes of one record stand on one page, however small its limit is."""
 _NUMBER = re.compile(r"[0-9]{1,16}")
-
-
-def check_limit(query: dict[str, str]) -> dict[str, str]:
-    return read_limit(query, LIMIT, LIMIT_MAX)
 
 
 def history(api: Api, call: Call) -> None:

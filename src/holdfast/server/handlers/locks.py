@@ -46,7 +46,8 @@ def check_lease_id(body: RenewBody | ReleaseBody | TransferBody | ClaimSecretBod
         body.lease_id = read_uuid(body.lease_id, "lease_id")
 
 
-def check_outcome(body: ReleaseBody) -> None:
+def check_release(body: ReleaseBody) -> None:
+    check_lease_id(body)
     if body.outcome != "done" and (body.result is not None or body.remember_seconds is not None):
         raise Problem("invalid_input", 'result and remember_seconds go with "outcome": "done".', status=422)
 

@@ -287,8 +287,7 @@ def by_token(api: Api, operation: Operation) -> Reader:
     read_fields = _query_reader(operation)
     no_fields = read_fields(b"")
     read_body = _body_reader(api, operation)
-    check_body, check_after_key = operation.check_body, operation.check_after_key
-    check_session, key_and_content = operation.check_session, _key_reader(operation)
+    check_body, check_session, key_and_content = operation.check_body, operation.check_session, _key_reader(operation)
     scope, own_scope, refusal = operation.scope or "", operation.own_scope, operation.refusal
     admit, check_name = api.admit, api.name_for
 
@@ -305,8 +304,6 @@ def by_token(api: Api, operation: Operation) -> Reader:
             if check_body is not None:
                 check_body(body)
         key, fingerprint = _NO_KEY if request.key is None else key_and_content(request, item, body)
-        if check_after_key is not None:
-            check_after_key(body)
         if caller is None:
             caller = admit(request, scope, own_scope)
         call = Call(refusal, request, reply, item, query, body, caller, api, key, fingerprint)
@@ -326,12 +323,9 @@ def _item_reader(path: str) -> Callable[[bytes], str]:
 
 
 def _query_reader(operation: Operation) -> Callable[[bytes], Any]:
-    if operation.passes_over_query:
-        return lambda _query: None
-    known = frozenset(operation.query)
-    made_of = operation.read_query
-    if made_of is None:
-        return lambda query: read_query(query, known)
+    known, made_of = frozenset(operation.query), operation.read_query
+    if operation.passes_over_query or made_of is None:
+        return lambda query: None if operation.passes_over_query else read_query(query, known)
     return lambda query: made_of(read_query(query, known))
 
 

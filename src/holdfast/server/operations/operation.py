@@ -60,8 +60,6 @@ class Operation(msgspec.Struct, frozen=True):
     check_body: Callable[[Any], None] | None = None
     """Raises what is wrong with a body of the right type, as far as that can be seen without the state."""
     key: Key = Key.IGNORED
-    check_after_key: Callable[[Any], None] | None = None
-    """As `check_body`, for a check that comes after that of the key."""
     check_session: Callable[[Call], None] | None = None
     """Raises unless the session whose secret was used may ask this (S3). Not called for a bearer token."""
 

@@ -5,6 +5,8 @@ The rows of the gateway are in `handlers/gateway.py`, those of the operators' pa
 
 from __future__ import annotations
 
+from functools import partial
+
 from holdfast.server.access.auth import own_scope
 from holdfast.server.handlers import claims, health, history, locks, paging, sessions, tokens
 from holdfast.server.handlers.gateway import GATEWAY
@@ -27,6 +29,10 @@ _CLAIM = (
     "quota_exceeded",
 )
 
+_health = partial(Operation, "GET", any_host=True)
+_session = partial(
+    Operation, scope="claim", check_session=sessions.check_is_own, problems=("not_found", "session_expired")
+)
 _DOCUMENTS = Documents(lambda: tuple(operation for operation in OPERATIONS if operation.in_documents))
 
 OPERATIONS: tuple[Operation, ...] = (
@@ -42,28 +48,22 @@ OPERATIONS: tuple[Operation, ...] = (
         replies={200: "application/octet-stream"},
         problems=("quota_exceeded", "capacity_exceeded"),
     ),
-    Operation(
-        "GET",
+    _health(
         "/health",
         health.health,
         "How the store is",
-        any_host=True,
         replies={200: replies.HealthReply, 503: replies.HealthReply},
     ),
-    Operation(
-        "GET",
+    _health(
         "/health/leader",
         health.leads,
         "Whether this node leads: for a load balancer",
-        any_host=True,
         replies={200: replies.ReadyReply, 503: replies.ReadyReply},
     ),
-    Operation(
-        "GET",
+    _health(
         "/healthz",
         health.alive,
         "Whether the process answers",
-        any_host=True,
         is_local=True,
         replies={200: replies.ReadyReply},
     ),
@@ -84,12 +84,10 @@ OPERATIONS: tuple[Operation, ...] = (
         scope="read",
         replies={200: replies.NodesReply},
     ),
-    Operation(
-        "GET",
+    _health(
         "/readyz",
         health.ready,
         "Whether the journal takes writes",
-        any_host=True,
         replies={200: replies.ReadyReply, 503: replies.ReadyReply},
     ),
     Operation("GET", "/status", health.status, "Counters since the start", replies={200: replies.StatusReply}),
@@ -270,7 +268,7 @@ OPERATIONS: tuple[Operation, ...] = (
             "since": "Only from this time on (RFC 3339).",
             "until": "Only up to this time (RFC 3339).",
         },
-        read_query=history.check_limit,
+        read_query=partial(paging.read_limit, default=history.LIMIT, most=history.LIMIT_MAX),
         replies={200: replies.HistoryReply},
     ),
     Operation(
@@ -289,9 +287,8 @@ OPERATIONS: tuple[Operation, ...] = (
         scope="claim",
         own_scope=own_scope("claim"),
         body=requests.ReleaseBody,
-        check_body=locks.check_lease_id,
+        check_body=locks.check_release,
         key=Key.WITH_CONTENT,
-        check_after_key=locks.check_outcome,
         replies={200: None},
         problems=_LEASE,
     ),
@@ -361,46 +358,35 @@ OPERATIONS: tuple[Operation, ...] = (
         replies={201: replies.SessionOpenedReply},
         problems=("not_found", "session_expired", "quota_exceeded"),
     ),
-    Operation(
+    _session(
         "DELETE",
         "/sessions/{id}",
         sessions.end,
         "End a session and all that is bound to it",
-        scope="claim",
         key=Key.WITH_CONTENT,
-        check_session=sessions.check_is_own,
         replies={204: None},
-        problems=("not_found", "session_expired"),
     ),
-    Operation(
+    _session(
         "GET",
         "/sessions/{id}",
         sessions.look,
         "What is known of a session",
         scope="read",
-        check_session=sessions.check_is_own,
         replies={200: replies.SessionReply},
-        problems=("not_found", "session_expired"),
     ),
-    Operation(
+    _session(
         "POST",
         "/sessions/{id}/keepalive",
         sessions.keep,
         "Keep a session alive",
-        scope="claim",
-        check_session=sessions.check_is_own,
         replies={200: replies.SessionKeptReply},
-        problems=("not_found", "session_expired"),
     ),
-    Operation(
+    _session(
         "POST",
         "/sessions/{id}/renew-all",
         sessions.renew_all,
         "Keep a session and every lease bound to it alive",
-        scope="claim",
-        check_session=sessions.check_is_own,
         replies={200: replies.SessionRenewedReply},
-        problems=("not_found", "session_expired"),
     ),
     Operation(
         "POST",
