@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any, TypeAlias
@@ -28,6 +27,7 @@ from holdfast.server.access.origins import Origins
 from holdfast.server.access.proxies import Proxies
 from holdfast.server.access.refusals import RefusalLog, WrongTokens
 from holdfast.server.access.secrets import ClaimId, is_own, was_own
+from holdfast.server.http.manager import RoundRobinQueue
 from holdfast.server.http.messages import Request
 from holdfast.server.observability.metrics import Meter
 from holdfast.server.operations.call import Call, Envelope, Reply
@@ -52,8 +52,7 @@ class FairLock:
 
     def __init__(self) -> None:
         self._is_taken = False
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
-        """By principal; the one whose turn it is next comes first."""
+        self._waiting: RoundRobinQueue[asyncio.Future[None]] = RoundRobinQueue()
 
     @contextlib.asynccontextmanager
     async def held_for(self, principal: str) -> AsyncIterator[None]:
@@ -67,7 +66,7 @@ class FairLock:
 
     async def _wait(self, principal: str) -> None:
         mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(principal, deque()).append(mine)
+        self._waiting.append(principal, mine)
         try:
             await mine
         except asyncio.CancelledError:
@@ -78,11 +77,7 @@ class FairLock:
 
     def _pass_on(self) -> None:
         while self._waiting:
-            principal = next(iter(self._waiting))
-            those = self._waiting.pop(principal)
-            following = those.popleft()
-            if those:
-                self._waiting[principal] = those
+            following = self._waiting.popleft()
             if not following.done():
                 following.set_result(None)
                 return

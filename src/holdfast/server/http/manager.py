@@ -22,7 +22,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from email.utils import formatdate
-from typing import TypeAlias
+from typing import Generic, TypeAlias, TypeVar
 
 import msgspec
 
@@ -54,6 +54,7 @@ _LENGTH_DIGITS = 20
 _LAST_SECOND = 253_402_300_799
 """Of the year 9999, the last that a date can be formatted for."""
 
+T = TypeVar("T")
 Reply: TypeAlias = Callable[[Request, int, bytes, Fields], None]
 
 
@@ -74,20 +75,20 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
     headers: Fields = ()
 
 
-class RoundRobinQueue:
+class RoundRobinQueue(Generic[T]):
     """A queue that serves principals in turn, and the entries of each in their order."""
 
     def __init__(self) -> None:
-        self._by_principal: dict[str, deque[tuple[Runnable, object]]] = {}
-        """The principal whose turn it is first. Each entry with the key that is throttled for it."""
+        self._by_principal: dict[str, deque[T]] = {}
+        """The principal whose turn it is first."""
 
     def __bool__(self) -> bool:
         return bool(self._by_principal)
 
-    def append(self, principal: str, entry: Runnable, key: object) -> None:
-        self._by_principal.setdefault(principal, deque()).append((entry, key))
+    def append(self, principal: str, entry: T) -> None:
+        self._by_principal.setdefault(principal, deque()).append(entry)
 
-    def popleft(self) -> tuple[Runnable, object]:
+    def popleft(self) -> T:
         principal = next(iter(self._by_principal))
         entries = self._by_principal.pop(principal)
         entry = entries.popleft()
@@ -134,7 +135,7 @@ class ConnectionManager:
         self._response_seconds: dict[object, float] = {}
         """The cost of each principal's large responses in this second, as far as it was not throttled for them."""
         self._queue: deque[Runnable] = deque()
-        self._throttled_queue = RoundRobinQueue()
+        self._throttled_queue: RoundRobinQueue[tuple[Runnable, object]] = RoundRobinQueue()
         self._others_asked = False
         """Whether a request of a principal that is not throttled came since the last run. Kept only if any is."""
         self._run_is_due = False
@@ -272,7 +273,7 @@ class ConnectionManager:
         if throttled is None:
             self._queue.append(entry)
         else:
-            self._throttled_queue.append(throttled, entry, key)
+            self._throttled_queue.append(throttled, (entry, key))
         if not self._run_is_due:
             self._run_is_due = True
             entry.loop.call_soon(self._run_queue)
