@@ -11,7 +11,7 @@ import pytest
 from holdfast.core.commands import OpenSession
 from holdfast.core.values import Limits
 from holdfast.engine.archiving import RETRY_MS_MAX, Archiving
-from holdfast.journal.archive.archivist import Local, Step
+from holdfast.journal.archive.archivist import Local
 from holdfast.journal.base import JournalUnavailableError
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.journal.tail import LARGE_BYTES
@@ -20,11 +20,14 @@ from tests.engine.driving import Asked, acquire, release, renew, run, serving, t
 from tests.journal.running import takes_claims
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from holdfast.core.commands import Acquire
     from holdfast.engine.engine import Engine
     from holdfast.journal.archive.archivist import Feed
+    from holdfast.journal.archive.writer import Commit
+    from holdfast.journal.base import Changes
     from holdfast.testing.clock import ManualClock
 
 BYTES_MAX = 10 * LARGE_BYTES
@@ -37,10 +40,10 @@ class Failing(Local):
 
     is_failing = True
 
-    async def step(self, step: Step, feed: Feed) -> None:
+    async def step(self, commit: Commit, changes: Iterable[Changes], feed: Feed) -> None:
         if self.is_failing:
             raise JournalUnavailableError("archive: it cannot be written")
-        await super().step(step, feed)
+        await super().step(commit, changes, feed)
 
 
 def opened(directory: Path, archivist: Local) -> SqliteJournal:

@@ -33,8 +33,9 @@ import msgspec
 
 from holdfast.journal import mark
 from holdfast.journal.archive import file as archive_file
-from holdfast.journal.archive.archivist import Local, Place, Step
+from holdfast.journal.archive.archivist import Local, Place
 from holdfast.journal.archive.file import Position, Reader
+from holdfast.journal.archive.writer import Commit
 from holdfast.journal.base import (
     NOBODY,
     RESTORE,
@@ -200,10 +201,10 @@ class SqliteJournal:
     async def archive(self, upto: int, head: bytes, changes: Iterable[Changes], wall_ms: int) -> None:
         self._seated("archive")
         tail, fed_bytes = self._tail, 0
-        step = Step(tail.upto, None, (), wall_ms)
+        commit = Commit(tail.upto, None, wall_ms)
         if upto > tail.upto:
             tail.refuse_unless_durable(upto)
-            step = Step(upto, head, changes, wall_ms)
+            commit = Commit(upto, head, wall_ms)
 
         def feed(after: int) -> list[tuple[int, int, bytes]]:
             nonlocal fed_bytes
@@ -212,7 +213,7 @@ class SqliteJournal:
             return rows
 
         try:
-            await self._archivist.step(step, feed)
+            await self._archivist.step(commit, changes, feed)
         except JournalUnavailableError as error:
             since_ms = wall_ms if self._room.failing is None else self._room.failing[0]
             self._room.failing = since_ms, error.problem

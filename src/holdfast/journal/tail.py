@@ -18,7 +18,6 @@ import contextlib
 import logging
 from collections import deque
 from datetime import UTC, datetime
-from functools import partial
 from itertools import accumulate, islice
 from typing import TYPE_CHECKING
 
@@ -39,7 +38,7 @@ from holdfast.journal.search import (
 from holdfast.journal.store import DiskFullError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 
     from holdfast.journal.archive.archivist import Archivist
     from holdfast.journal.archive.file import Reader
@@ -49,6 +48,8 @@ if TYPE_CHECKING:
 
     Batch = tuple[int, int, bytes]
     """The first and the last number of a batch, and its bytes."""
+    Rows = Sequence[tuple[int, bytes | None, int]]
+    """The first number, the bytes unless they cannot match, and the size of some batches or records, newest first."""
     Part = tuple[int, dict[str, int]]
     """The last number of a large batch, and how many bytes of it each principal has."""
 
@@ -65,8 +66,8 @@ SEARCHED_BYTES_MAX = 16 * 1024 * 1024
 """How many bytes one search reads before it returns what it found and where to go on."""
 DECODED_BYTES_MAX = 1024 * 1024
 """How many of them it decodes: that costs most."""
-SNAPSHOT_RECORDS = 256
-"""How many records of the tail a snapshot decodes at once."""
+READ_RECORDS = 256
+"""How many records of a batch are decoded at once."""
 LARGE_BYTES = 64 * 1024
 """Batches that are larger are counted by principal."""
 FOREVER = 2**62
@@ -139,29 +140,19 @@ class Tail:
 
     async def history(self, query: HistoryQuery) -> HistoryPage:
         """Search the tail, then the history, newest first. Numbers lead on, so a step meanwhile loses nothing."""
-        spent = Spent()
-        found: list[Record] = []
         before = FOREVER if query.before_seq is None else query.before_seq
-        for newest_first in (self._newest_first, partial(self._archived_first, query.name)):
-            while True:
-                records, reached = _search(newest_first(before), query, before, spent)
-                found.extend(records)
-                if len(found) >= query.limit:
-                    return HistoryPage(found[: query.limit], found[query.limit - 1].seq)
-                if reached == before:
-                    break
-                before = reached
-                if spent.is_over:
-                    return HistoryPage(found, before)
-                await asyncio.sleep(0)
-        return HistoryPage(found, None)
+        return await search(query, before, (self._tail_before, self._history_before))
 
-    def _newest_first(self, before: int) -> Iterator[tuple[int, None, bytes]]:
-        """Yield the first number and the bytes of each batch. The records of one have several wall times."""
-        return ((first, None, body) for first, body in self._store.run("read_batches_backwards", (self.upto, before)))
+    async def _tail_before(self, query: HistoryQuery, before: int) -> Rows:
+        slice_bytes = SEARCH_BYTES if Texts(query) else SLICE_BYTES
+        rows = self._store.some_bytes("read_batches_backwards", (self.upto, before), slice_bytes)
+        return [(first, body, len(body)) for first, body in rows]
 
-    def _archived_first(self, name: str | None, before: int) -> Iterator[tuple[int, int, bytes]]:
-        return self._archivist.reader.newest_first(name, self.upto, before, SEARCH_ROWS)
+    async def _history_before(self, query: HistoryQuery, before: int) -> Rows:
+        since = -FOREVER if query.since_wall_ms is None else query.since_wall_ms
+        until = FOREVER if query.until_wall_ms is None else query.until_wall_ms
+        rows = self._archivist.reader.newest_first(query.name, self.upto, before, SEARCH_ROWS, SEARCH_BYTES)
+        return [(seq, body if since <= wall_ms <= until else None, len(body)) for seq, wall_ms, body in rows]
 
     async def follow(self, after_seq: int, limit: int) -> Sequence[Record]:
         """Walk the history, then the tail, oldest first, a slice at a time.
@@ -243,11 +234,10 @@ class SqliteSnapshot:
         after = self.upto
         while rows := self._tail.some(after, self.last_seq):
             for _, last, body in rows:
-                records = decode_batch(body)
-                while some := list(islice(records, SNAPSHOT_RECORDS)):
-                    yield some
-                    await asyncio.sleep(0)
+                async for records in records_of(body):
+                    yield records
                 after = last
+            await asyncio.sleep(0)
         self._kept.close()
 
     async def values(self) -> AsyncIterator[Values]:
@@ -287,25 +277,43 @@ class Spent:
         return self._searched >= SEARCHED_BYTES_MAX or self._decoded >= DECODED_BYTES_MAX
 
 
-def _search(
-    rows: Iterable[tuple[int, int | None, bytes]], query: HistoryQuery, before: int, spent: Spent
-) -> tuple[list[Record], int]:
-    """Search a slice of rows as bytes, and decode only those that may match; return the number it reached down to."""
-    since = -FOREVER if query.since_wall_ms is None else query.since_wall_ms
-    until = FOREVER if query.until_wall_ms is None else query.until_wall_ms
+async def records_of(body: bytes, holding: Sequence[bytes] = ()) -> AsyncIterator[list[Record]]:
+    """Yield the records of a batch, some at a time: many leases may expire at once."""
+    records = decode_batch(body, holding)
+    while some := list(islice(records, READ_RECORDS)):
+        yield some
+        if len(some) == READ_RECORDS:
+            await asyncio.sleep(0)
+
+
+async def search(
+    query: HistoryQuery, before: int, sources: Iterable[Callable[[HistoryQuery, int], Awaitable[Rows]]]
+) -> HistoryPage:
+    """Search sources one after another, newest first, a slice at a time. Only rows that may match are decoded."""
+    spent, wanted = Spent(), Texts(query)
     found: list[Record] = []
-    wanted = Texts(query)
-    spent.begin_slice()
-    for seq, wall_ms, body in rows:
-        before = seq
-        is_decoded = (wall_ms is None or since <= wall_ms <= until) and wanted.are_in(body)
-        if is_decoded:
-            records = [record for record in decode_batch(body, wanted.all) if is_history(record.event)]
-            found.extend(record for record in reversed(records) if matches(query, record))
-        spent.add(len(body), is_decoded=is_decoded)
-        if spent.ends_slice or len(found) >= query.limit:
-            break
-    return found, before
+    for rows_before in sources:
+        while True:
+            reached = before
+            spent.begin_slice()
+            for reached, body, size_bytes in await rows_before(query, before):  # noqa: B007 - the last one counts
+                is_decoded = False
+                if body is not None and wanted.are_in(body):
+                    is_decoded = True
+                    some = [each async for part in records_of(body, wanted.all) for each in part]
+                    found.extend(each for each in reversed(some) if is_history(each.event) and matches(query, each))
+                spent.add(size_bytes, is_decoded=is_decoded)
+                if spent.ends_slice or len(found) >= query.limit:
+                    break
+            if len(found) >= query.limit:
+                return HistoryPage(found[: query.limit], found[query.limit - 1].seq)
+            if reached == before:
+                break
+            before = reached
+            if spent.is_over:
+                return HistoryPage(found, before)
+            await asyncio.sleep(0)
+    return HistoryPage(found, None)
 
 
 def _page_of(reader: Reader, query: HeldQuery, upto: int, latest: Latest) -> HeldPage:

@@ -66,15 +66,6 @@ class Place(msgspec.Struct, frozen=True):
     watch: Watch
 
 
-class Step(msgspec.Struct, frozen=True):
-    """The state up to a record. Without a head there is nothing new, and history is only pruned."""
-
-    upto: int
-    head: bytes | None
-    changes: Iterable[Changes]
-    wall_ms: int
-
-
 class Archivist(ABC):
     """The writer of the archive of an open journal."""
 
@@ -90,21 +81,21 @@ class Archivist(ABC):
         """Prepare to write an archive that exists."""
 
     @abstractmethod
-    async def step(self, step: Step, feed: Feed) -> None:
+    async def step(self, commit: Commit, changes: Iterable[Changes], feed: Feed) -> None:
         """Write a step. Raises `JournalUnavailableError` if nothing of it counts. Then `position` is as before."""
 
     @abstractmethod
     async def _send(self, order: Order) -> None: ...
 
-    async def _write(self, step: Step, feed: Feed) -> None:
-        if step.head is not None:
+    async def _write(self, commit: Commit, changes: Iterable[Changes], feed: Feed) -> None:
+        if commit.head is not None:
             after = self.position.upto
             while rows := feed(after):
                 await self._send(Batches(rows))
                 after = rows[-1][1]
-            for each in step.changes:
+            for each in changes:
                 await self._send(each)
-        await self._send(Commit(step.upto, step.head, step.wall_ms))
+        await self._send(commit)
 
     @contextlib.contextmanager
     def another_reader(self) -> Iterator[Reader]:
@@ -158,17 +149,17 @@ class Local(Archivist):
         self.position = self.writer.position
         self.reader = Reader(self._store if self._alone else self._open_for_reading())
 
-    async def step(self, step: Step, feed: Feed) -> None:
+    async def step(self, commit: Commit, changes: Iterable[Changes], feed: Feed) -> None:
         try:
-            await self._write(step, feed)
+            await self._write(commit, changes, feed)
         except OutcomeUnknownError as error:
             # Opened again, the file tells whether the step counts.
-            self._close()
+            await self.close()
             try:
                 self.open(self._place)
             except (apsw.Error, DiskFullError, JournalError, OSError) as again:
                 raise OutcomeUnknownError(f"{error}; then {again}") from again
-            if self.position.upto != step.upto or step.head is None:
+            if self.position.upto != commit.upto or commit.head is None:
                 raise JournalUnavailableError(str(error)) from error
         except DiskFullError as error:
             give_back(self._store)
@@ -196,9 +187,6 @@ class Local(Archivist):
             yield reader
 
     async def close(self) -> None:
-        self._close()
-
-    def _close(self) -> None:
         if not self._alone:
             self.reader.store.close()
         self._store.close()
@@ -224,15 +212,15 @@ class Child(Archivist):
         self.reader = Reader(self._open_for_reading())
         self.position = self.reader.position()
 
-    async def step(self, step: Step, feed: Feed) -> None:
+    async def step(self, commit: Commit, changes: Iterable[Changes], feed: Feed) -> None:
         await self.settle()
         try:
             if self._process is None:
                 await self._start()
-            await self._write(step, feed)
+            await self._write(commit, changes, feed)
             await self._hear()
         except (OSError, _GoneError) as error:
-            await self._bury(step, error)
+            await self._bury(commit, error)
         except BaseException:
             # It is not known how much of a message was sent. The file tells what the child has done, after its end.
             self._kill()
@@ -291,7 +279,7 @@ class Child(Archivist):
             parts += part
         return parts
 
-    async def _bury(self, step: Step, error: Exception) -> None:
+    async def _bury(self, commit: Commit, error: Exception) -> None:
         """Wait for the end of a child that broke off. Raises unless the step was committed nevertheless."""
         why = str(error)
         if isinstance(error, OSError):
@@ -303,7 +291,7 @@ class Child(Archivist):
         process = self._process
         self._kill()
         await self.settle()
-        if step.head is None or self.position.upto != step.upto:
+        if commit.head is None or self.position.upto != commit.upto:
             raise JournalUnavailableError(_words(why, process))
 
     def _kill(self) -> None:

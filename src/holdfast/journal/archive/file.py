@@ -325,12 +325,14 @@ class Reader:
         if (count, total) != (self.store.meta("state_rows"), self.store.meta("state_sum")):
             raise self.store.damaged("the values are not those that were written")
 
-    def newest_first(self, name: str | None, upto: int, before: int, limit: int) -> Iterator[tuple[int, int, bytes]]:
-        """Yield number, wall time and bytes of records up to a number and before another: all, or those of a name."""
+    def newest_first(
+        self, name: str | None, upto: int, before: int, limit: int, bytes_max: int
+    ) -> list[tuple[int, int, bytes]]:
+        """Return number, wall time and bytes of records up to a number and before another: all, or those of a name."""
         if name is None:
-            return self.store.run("read_history", (upto, before, limit))
+            return self.store.some_bytes("read_history", (upto, before, limit), bytes_max)
         values: Row = (min(upto, before), name, upto, before, limit)
-        return self.store.run("read_history_of_name", values)
+        return self.store.some_bytes("read_history_of_name", values, bytes_max)
 
     def oldest_first(self, after: int, upto: int, limit: int) -> Iterator[tuple[int, bytes]]:
         """Yield number and bytes of the records after a number and up to another."""

@@ -224,15 +224,6 @@ async def read_history(ask: Ask, upto: int) -> AsyncIterator[Sequence[Record]]:
         after = rows[-1][0]
 
 
-async def records_of(body: bytes, holding: Sequence[bytes] = ()) -> AsyncIterator[list[Record]]:
-    """Yield the records of a batch, some at a time: many leases may expire at once."""
-    records = decode_batch(body, holding)
-    while some := list(islice(records, READ_RECORDS)):
-        yield some
-        if len(some) == READ_RECORDS:
-            await asyncio.sleep(0)
-
-
 STRETCHES = 4
 """How many stretches of 1,024 numbers are searched at once."""
 ELDEST = 256

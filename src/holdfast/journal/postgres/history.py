@@ -5,7 +5,7 @@ archive ends there. Each statement goes on from the number at which the last one
 meanwhile loses nothing. Every statement proves that the seat is still ours, and none reads further than what this term
 knows to be durable (N-32).
 
-A read has a budget in bytes, as in the other journals (`Spent`): a page may end early and say where to go on.
+A read has a budget in bytes, as in the other journals (`tail.Spent`): a page may end early and say where to go on.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from holdfast.core.events import Record, is_history
-from holdfast.journal.base import HistoryPage, JournalDamagedError
-from holdfast.journal.postgres.archive import READ_BYTES, READ_ROWS, read_batches, read_history, read_values, records_of
+from holdfast.journal.base import JournalDamagedError
+from holdfast.journal.postgres.archive import READ_BYTES, READ_ROWS, read_batches, read_history, read_values
 from holdfast.journal.postgres.connection import Servers, Side
 from holdfast.journal.postgres.writer import LOOK_SECONDS, Ground, position
-from holdfast.journal.search import Grants, PageOfHeld, Texts, all_held, follow, held_names, last_by_in, matches
-from holdfast.journal.tail import FEED_BYTES, FOREVER, SEARCH_BYTES, SEARCH_ROWS, SLICE_BYTES, Spent
+from holdfast.journal.search import Grants, PageOfHeld, Texts, all_held, follow, held_names, last_by_in
+from holdfast.journal.tail import FEED_BYTES, FOREVER, SEARCH_BYTES, SEARCH_ROWS, SLICE_BYTES, records_of, search
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from holdfast.core.events import Record
-    from holdfast.journal.base import HeldPage, HeldQuery, HistoryQuery, Values
+    from holdfast.journal.base import HeldPage, HeldQuery, HistoryPage, HistoryQuery, Values
     from holdfast.journal.postgres.connection import Row
     from holdfast.journal.postgres.leadership import Mine
     from holdfast.journal.postgres.writer import Ask
@@ -54,30 +54,8 @@ class Looking:
 
     async def history(self, query: HistoryQuery) -> HistoryPage:
         """Search the tail, then the history, newest first."""
-        spent, wanted = Spent(), Texts(query)
-        found: list[Record] = []
         before = min(FOREVER if query.before_seq is None else query.before_seq, self._mine.last_seq + 1)
-        for rows_before in (self._tail_before, self._history_before):
-            while True:
-                reached = before
-                spent.begin_slice()
-                for reached, body, size_bytes in await rows_before(query, before):  # noqa: B007 - the last one counts
-                    is_decoded = body is not None and wanted.are_in(body)
-                    if is_decoded:
-                        some = [each async for part in records_of(body, wanted.all) for each in part]
-                        records = [each for each in some if is_history(each.event) and matches(query, each)]
-                        found.extend(reversed(records))
-                    spent.add(size_bytes, is_decoded=is_decoded)
-                    if spent.ends_slice or len(found) >= query.limit:
-                        break
-                if len(found) >= query.limit:
-                    return HistoryPage(found[: query.limit], found[query.limit - 1].seq)
-                if reached == before:
-                    break
-                before = reached
-                if spent.is_over:
-                    return HistoryPage(found, before)
-        return HistoryPage(found, None)
+        return await search(query, before, (self._tail_before, self._history_before))
 
     async def _tail_before(self, query: HistoryQuery, before: int) -> Sequence[Row]:
         """Return the first number, the bytes and the size of some batches, newest first."""
