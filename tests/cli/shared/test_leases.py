@@ -49,10 +49,7 @@ def test_found_by_every_address(leases: Leases) -> None:
 def test_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where neither the environment nor the system knows a home, the error says what to set."""
 
-    def nowhere() -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.setattr("holdfast.cli.shared.leases.Path.home", nowhere)
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)
     with pytest.raises(OSError, match="set HOME or XDG_STATE_HOME"):
         state_dir({})
 

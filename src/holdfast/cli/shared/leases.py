@@ -81,14 +81,12 @@ class Leases:
 
 def state_dir(environment: Mapping[str, str]) -> Path:
     """Return the user's folder for state. Raises `OSError` if there is none."""
-    state = environment.get("XDG_STATE_HOME", "")
-    # The XDG specification: a path that is not absolute counts as not set.
-    if Path(state).is_absolute():
-        return Path(state) / "holdfast"
-    try:
-        return Path(environment.get("HOME") or Path.home()) / ".local" / "state" / "holdfast"
-    except RuntimeError as error:  # A container may run as a number without a home.
-        raise OSError(errno.ENOENT, "there is no home directory; set HOME or XDG_STATE_HOME") from error
+    from holdfast.guard.state import base_of
+
+    folder = Path(base_of(environment)).parent
+    if not folder.is_absolute():  # A container may run as a number without a home.
+        raise OSError(errno.ENOENT, "there is no home directory; set HOME or XDG_STATE_HOME")
+    return folder
 
 
 def own() -> Leases:
