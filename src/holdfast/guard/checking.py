@@ -140,7 +140,8 @@ class Matcher:
         problem = f"this command line cannot be read ({reason}); write it plainer, one step at a time"
         for rule in self._rules_in(cwd):
             could_touch = any(targets.could_touch(each, f"{cwd} {line}") for each in rule.paths)
-            if could_touch or any(targets.could_be(each, line) for each in rule.commands):
+            # It could be a command of which all words are there.
+            if could_touch or any(all(word.strip("*?") in line for word in each) for each in rule.commands):
                 yield Want(rule, rule.job, line, problem)
 
     def of_tool(self, event: Event) -> Iterator[Want]:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 
 from holdfast.guard import branches
-from holdfast.guard.programs import SHELLS, WRAPPERS, has_option, parsed, program, script_at, unwrapped
+from holdfast.guard.programs import SHELLS, WRAPPERS, has_option, parsed, program, script_at, unwrapped, values_of
 from holdfast.guard.syntax import ANY_NAME, UNKNOWN, Word
 
 _FILTERS = frozenset({"cut", "head", "shuf", "sort", "tac", "tail", "tee", "tr", "uniq"})
@@ -112,12 +112,11 @@ def before_star(text: str) -> str:
 
 def _out_of_mktemp(words: Sequence[Word]) -> Fed:
     """`mktemp` prints a new name. Its template stands for it: no other file has such a name."""
-    texts = [word.text for word in words]
-    folder = next((text.partition("=")[2] for text in texts if text.startswith("--tmpdir=")), "")
-    if "-p" in texts[:-1]:
-        return Fed(below([words[texts.index("-p") + 1]]))
-    forms = [word for word in words if word.text[:1] != "-"]
-    if forms and not folder and not {"-t", "--tmpdir"} & set(texts):
+    options, forms = parsed("mktemp", words)
+    if folders := values_of(options, "-p"):
+        return Fed(below(folders[:1]))
+    folder = next((each.text for each in values_of(options, "--tmpdir")), "")
+    if forms and not has_option(options, "-t", "--tmpdir"):
         return Fed(forms[-1:])
     return Fed([Word((folder or os.environ.get("TMPDIR") or "/tmp") + "/tmp.XXXXXXXXXX")])  # noqa: S108 - as mktemp
 

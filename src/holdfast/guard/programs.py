@@ -60,6 +60,7 @@ _OPTIONS = {
     "lua": "el",
     "mapfile": "dnOsuCc",
     "mariadb": _SQL_OPTIONS,
+    "mktemp": "p",
     "mongosh": "f eval file host port",
     "mv": _COPY_OPTIONS,
     "mysql": _SQL_OPTIONS,

@@ -25,7 +25,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 
-from holdfast.privatefiles import NotOursError, check_folder, read_ours
+from holdfast.privatefiles import NotOursError, check_folder, read_ours, reason_of
 
 OWNERS, RULES, LOG = "owners", "rules", "log"
 MAIN = "main"
@@ -256,8 +256,7 @@ def log(base: str, text: str) -> None:
 
 
 def _cannot(place: str, error: OSError) -> StateError:
-    why = error.strerror or str(error)
-    return StateError(f"{place} cannot be written: {why}; let XDG_STATE_HOME name a folder that can")
+    return StateError(f"{place} cannot be written: {reason_of(error)}; let XDG_STATE_HOME name a folder that can")
 
 
 def now() -> float:

@@ -251,11 +251,6 @@ def command_fits(rule: Sequence[str], command: Command) -> bool:
     return not wanted
 
 
-def could_be(rule: Sequence[str], text: str) -> bool:
-    """Tell whether a line that cannot be read could have such a command in it: all its words are there."""
-    return all(word.strip("*?") in text for word in rule)
-
-
 def could_touch(pattern: Sequence[str], text: str) -> bool:
     """Tell whether a line that cannot be read could touch what a pattern means: the first name in it is there."""
     name = next((part for piece in pattern for part in piece.replace("?", "*").split("*") if part), "")

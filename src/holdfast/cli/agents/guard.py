@@ -14,6 +14,7 @@ import click
 from holdfast.cli.shared import output
 from holdfast.cli.shared.options import InOrder, as_json, wants_json
 
+_HOSTS = ["claude", "codex", "cursor", "gemini", "opencode", "qwen"]
 _TEMPLATE = """\
 # What agents touch here, and the job that it belongs to. Whoever has the job may touch it; `holdfast guard` sees to it.
 # Every rule has one of `paths`, `command` and `tool`, and the name of a job. What no rule names is never held up.
@@ -222,12 +223,7 @@ def agree(*, job: str) -> None:
 
 
 @guard.command(short_help="The hook of an agent's host.")
-@click.option(
-    "--host",
-    type=click.Choice(["claude", "codex", "cursor", "gemini", "opencode", "qwen"]),
-    required=True,
-    help="The host.",
-)
+@click.option("--host", type=click.Choice(_HOSTS), required=True, help="The host.")
 def hook(*, host: str) -> int:
     """Read what the host says on standard input, and answer in its own way. The host runs this; see the guide."""
     from holdfast.guard.hook import main

@@ -152,18 +152,15 @@ def _read_arguments(arguments: list[str], *, timed: bool) -> dict[str, object]:
     for argument in rest:
         name, equals, value = argument.partition("=")
         if name == "--ttl" and timed:
-            body["ttl"] = _read_seconds(value if equals else next(rest, ""))
+            from holdfast.durations import milliseconds
+
+            ttl_ms = milliseconds(value if equals else next(rest, ""))
+            if not ttl_ms:
+                raise UsageError("--ttl needs a time above 0, as 120, 90s, 15m, 1h30m or 500ms")
+            body["ttl"] = ttl_ms / 1_000
         elif argument.startswith("-"):
             raise UsageError(f"unknown option {name}")
     return body
-
-
-def _read_seconds(text: str) -> float:
-    from holdfast.durations import milliseconds
-
-    if not (found_ms := milliseconds(text)):
-        raise UsageError("--ttl needs a time above 0, as 120, 90s, 15m, 1h30m or 500ms")
-    return found_ms / 1_000
 
 
 def _find(environment: Mapping[str, str]) -> list[Address]:

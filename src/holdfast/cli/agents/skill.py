@@ -35,20 +35,11 @@ def _selects(command: Callable[..., int]) -> Callable[..., int]:
     """Add the options for hosts and scope. The command gets the hosts that were named, the scope and the parts."""
 
     @wraps(command)
-    def selected(
-        *,
-        names: tuple[str, ...],
-        folder: Path | None,
-        is_user: bool,
-        skill: bool,
-        mcp: bool,
-        hooks: bool,
-        dry_run: bool,
-    ) -> int:
+    def selected(*, names: tuple[str, ...], folder: Path | None, is_user: bool, dry_run: bool, **parts: bool) -> int:
         from holdfast.skills.placing import Parts
 
         hosts = [host for host in HOSTS if host.name in names]
-        return command(hosts, _scope(folder, is_user=is_user), Parts(skill, mcp, hooks), dry_run=dry_run)
+        return command(hosts, _scope(folder, is_user=is_user), Parts(**parts), dry_run=dry_run)
 
     options = [
         click.option(
