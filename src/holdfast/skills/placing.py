@@ -25,15 +25,15 @@ HOOK_WORDS = ("guard", "hook")
 
 
 class Word(enum.Enum):
-    """What became of one thing in one file."""
+    """What became of one thing in one file, in words."""
 
-    ADDED = "added"
-    RENEWED = "renewed"
-    THERE = "there"
+    ADDED = "put in place"
+    RENEWED = "brought up to date"
+    THERE = "there already"
     REMOVED = "removed"
-    ABSENT = "absent"
-    CHANGED = "changed"
-    LEFT = "left"
+    ABSENT = "not there"
+    CHANGED = "not as we wrote it, and left as it is"
+    LEFT = "left alone"
 
 
 @dataclass(frozen=True, slots=True)

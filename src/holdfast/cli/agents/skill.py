@@ -156,26 +156,20 @@ def _tell(work: Work, scope: Scope, *, is_shown: bool) -> None:
     """Say what became of each thing in a file. What would change, a dry run has shown."""
     from holdfast.skills.placing import Word
 
-    said = {
-        Word.ADDED: "put in place",
-        Word.RENEWED: "brought up to date",
-        Word.THERE: "there already",
-        Word.REMOVED: "removed",
-    }
     name = _name(work.path, scope)
     for word in Word:
         things = ", ".join(what for what, found in work.outcomes if found is word)
         if not things or word is Word.ABSENT:
             continue
         if word is Word.CHANGED:
-            output.complain(f"{name}: {things}: not as we wrote it, and left as it is")
+            output.complain(f"{name}: {things}: {word.value}")
         elif word is Word.LEFT:
             output.complain(f"{name} is left alone: {work.reason}. What you would write there by hand ({things}):")
             is_skill = work.path.name == Path(SKILL).name
             for line in ["what `holdfast skill show` prints"] if is_skill else work.by_hand.splitlines():
                 output.hint(f"    {line}")
         elif not is_shown or word is Word.THERE:
-            output.say(output.plain(f"{name}: {said[word]}: {things}"))
+            output.say(output.plain(f"{name}: {word.value}: {things}"))
 
 
 def _tell_missing(host: Host, scope: Scope, parts: Parts) -> None:
