@@ -218,7 +218,7 @@ DECISIONS: dict[type, Decide] = {
     commands.Revoke: lambda state, command, now, _limits: leases.revoke(state, command, now),
     commands.Reopen: lambda state, command, now, _limits: leases.reopen(state, command, now),
     commands.KeepSession: lambda state, command, now, _limits: sessions.keep(state, command, now),
-    commands.RenewSession: lambda state, command, now, _limits: sessions.renew_all(state, command, now),
+    commands.RenewSession: lambda state, command, now, _limits: sessions.keep(state, command, now),
     commands.OpenSession: sessions.open_,
     commands.EndSession: lambda state, command, now, _limits: sessions.end(state, command, now),
     commands.CreateToken: tokens.create,

@@ -260,28 +260,22 @@ def release(state: State, command: Release, now: Moment, limits: Limits) -> Deci
 
 def _finish(state: State, end: Ended, lease: Lease, done: Done, limits: Limits) -> Decision:
     """Remember the end of a lease as finished work, which answers all waiters (L5)."""
-    name = end.name
-    too_much = _too_much_done(state, name, lease, done, limits)
-    if too_much is not None:
-        return refuse(too_much)
+    name, kept = end.name, state.index.done
+    account = kept.account(lease.principal, lease.session).weight if lease.bound else None
+    weight, principal = weight_of_done(name, done), kept.purse(lease.principal).weight
+    limit = exceeded(limits.done_bytes_per_principal_max, weight, principal, account)
+    if limit is not None:
+        text = (
+            "As much finished work as this token or session may have is remembered"
+            f" (done_bytes_per_principal_max: {limit} bytes), and the lease is still held:"
+            " release it without remember_seconds, with a shorter result, or when some of it is no longer remembered"
+        )
+        return refuse(refusals.QuotaExceeded(text))
     finished = refusals.Finished(name, done)
     those = (state.tickets[each] for each in state.index.lines.get(name, ()))
     answered = tuple(answered_by_done(ticket for ticket in those if not ticket.terms.redo))
     notices = tuple((each.ticket_id, finished) for each in answered)
     return Decision((replace(end, done=done, left=answered),), RELEASED, notices)
-
-
-def _too_much_done(state: State, name: str, lease: Lease, done: Done, limits: Limits) -> refusals.QuotaExceeded | None:
-    account = state.index.done.account(lease.principal, lease.session).weight if lease.bound else None
-    bytes_max = limits.done_bytes_per_principal_max
-    limit = exceeded(bytes_max, weight_of_done(name, done), state.index.done.purse(lease.principal).weight, account)
-    if limit is None:
-        return None
-    return refusals.QuotaExceeded(
-        "As much finished work as this token or session may have is remembered"
-        f" (done_bytes_per_principal_max: {limit} bytes), and the lease is still held:"
-        " release it without remember_seconds, with a shorter result, or when some of it is no longer remembered"
-    )
 
 
 def transfer(state: State, command: Transfer, now: Moment, limits: Limits) -> Decision:

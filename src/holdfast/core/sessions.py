@@ -44,31 +44,24 @@ def _opened_before(state: State, command: OpenSession, memo: Memo) -> Decision:
     return accept(SessionOpen(state.sessions[memo.made])) if lacking is None else refuse(lacking)
 
 
-def keep(state: State, command: KeepSession, now: Moment) -> Decision:
+def keep(state: State, command: KeepSession | RenewSession, now: Moment) -> Decision:
+    """Renew the session, and maybe each lease bound to it by its own ttl; none is shortened (S1, S4)."""
     lacking = why_unusable(state, command.session_id, command.principal)
     if lacking is not None:
         return refuse(lacking)
     session = state.sessions[command.session_id]
     until_ms = now.ms + session.ttl_ms
-    kept = SessionOpen(replace(session, until_ms=until_ms))
-    return Decision((SessionKept(command.session_id, until_ms),), kept)
-
-
-def renew_all(state: State, command: RenewSession, now: Moment) -> Decision:
-    """Renew the session, and each lease bound to it by its own ttl; none is shortened."""
-    lacking = why_unusable(state, command.session_id, command.principal)
-    if lacking is not None:
-        return refuse(lacking)
-    session = state.sessions[command.session_id]
-    until_ms = now.ms + session.ttl_ms
+    kept = replace(session, until_ms=until_ms)
+    if isinstance(command, KeepSession):
+        return Decision((SessionKept(command.session_id, until_ms),), SessionOpen(kept))
     renewed: list[Renewed] = []
     for name in sorted(state.index.names_by_session.get(command.session_id, ())):
         lease = state.lease_of(name)
         if lease is not None and lease.bound:
             longer_ms = max(lease.until_ms, now.ms + lease.ttl_ms)
             renewed.append(Renewed(name, lease.lease_id, lease.ttl_ms, longer_ms))
-    kept = SessionOpen(replace(session, until_ms=until_ms), len(renewed))
-    return Decision((SessionRenewed(command.session_id, until_ms, tuple(renewed)),), kept)
+    event = SessionRenewed(command.session_id, until_ms, tuple(renewed))
+    return Decision((event,), SessionOpen(kept, len(renewed)))
 
 
 def end(state: State, command: EndSession, now: Moment) -> Decision:
