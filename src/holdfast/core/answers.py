@@ -22,15 +22,11 @@ class AcquiredMany(msgspec.Struct, frozen=True, gc=False):
 
 
 class MustWait(msgspec.Struct, frozen=True, gc=False):
-    """The answer comes at the waiter's turn, or when it has waited for so long."""
-
     ticket_id: str
     wait_ms: int
 
 
 class Waiting(msgspec.Struct, frozen=True, gc=False):
-    """The caller may come back with its ticket."""
-
     ticket_id: str
     position: int
 

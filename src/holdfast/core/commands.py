@@ -43,8 +43,6 @@ class ClaimAny(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ClaimAll(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Claim every name of a list or none, in one record (M2)."""
-
     names: tuple[str, ...]
     lease_ids: tuple[str, ...]
     terms: Terms
@@ -131,8 +129,6 @@ class KeepSession(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class RenewSession(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Keep a session and every lease bound to it alive, in one record (S4)."""
-
     principal: str
     session_id: str
 
@@ -162,8 +158,6 @@ class RevokeToken(WithKey, frozen=True, kw_only=True, gc=False):
 
 
 class RotateToken(WithKey, frozen=True, kw_only=True, gc=False):
-    """Replace a token by another of the same name and rights, in one step."""
-
     name: str
     digest: str
     expires_wall_ms: int | None = None
@@ -189,7 +183,6 @@ NEEDS_ROOM = (Acquire, ClaimAny, ClaimAll, OpenSession, CreateToken, NoteUses)
 
 
 def claimant_of(command: Command) -> str:
-    """Return who asks for a command that needs room; the empty name for the server itself."""
     match command:
         case Acquire() | ClaimAny() | ClaimAll():
             return command.terms.principal

@@ -39,8 +39,6 @@ WAITS_LOOKED_AT = 1_000
 
 
 class Link(msgspec.Struct, frozen=True):
-    """A name, what is known of it, and the first of what its holder waits for."""
-
     name: str
     slot: Slot
     waits_for: tuple[str, ...]
@@ -164,7 +162,6 @@ def _path(
 
 
 def name_of_holder(state: State, lease: Lease) -> str | None:
-    """Return what people call the holder of a lease; None for an anonymous claim."""
     holder = holder_of_lease(lease)
     return None if holder[0] == "alone" else label(state, holder)
 

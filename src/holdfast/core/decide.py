@@ -98,7 +98,6 @@ def _lapsed_ticket(state: State, now_ms: int) -> Due | None:
 
 
 def _open_names(state: State, now_ms: int) -> None:
-    """Update the queues of names whose delay is over (L6)."""
     agenda = state.agenda
     agenda.opened_until_ms = now_ms
     while agenda.opening_alarms and agenda.opening_alarms[0][0] <= now_ms:
@@ -133,7 +132,6 @@ def _what_is_kept(state: State, now_ms: int, limits: Limits) -> Due | None:
 
 
 def _faded_work(state: State, now_ms: int) -> Due | None:
-    """Return the names whose finished work is no longer remembered (L5)."""
     agenda = state.agenda
     faded: dict[str, None] = {}
     while (alarms := agenda.done_alarms.earlier()) and alarms[0][0] <= now_ms and len(faded) < FADE_MAX:
@@ -159,7 +157,6 @@ def _overdue_memory(state: State, now_ms: int, limits: Limits) -> Due | None:
 
 
 def _too_much_memory(state: State, now_ms: int, limits: Limits) -> Due | None:
-    """Drop the oldest of the largest accounts of the retry memory, if it is over a limit (C5)."""
     if now_ms < state.agenda.cut_memory_at_ms:
         return None
     cuts, room, _ = _oldest(state.index.memory, limits.retry_bytes_max, lambda _: True)

@@ -51,7 +51,6 @@ def refuse(refusal: Refusal) -> Decision:
 
 
 def accept(answer: Answer) -> Decision:
-    """Decide that nothing has to change."""
     return Decision((), answer)
 
 
@@ -134,7 +133,6 @@ def end_of(
 
 
 def end_by_transfer(event: Transferred, old: Lease, now: Moment) -> LastEnd:
-    """Return how the old lease ended, for its successor."""
     # The holder itself is `by`, except where an operator handed over the claim of another principal.
     whose = old.principal if old.owner is None and event.by != old.principal else None
     return LastEnd(
@@ -154,7 +152,6 @@ def too_many_leases(
 
 
 def why_no_grant(state: State, terms: Terms, names: tuple[str, ...], limits: Limits) -> Refusal | None:
-    """Return why these names may not be granted: the session, the quota, the fencing counter."""
     if terms.session is not None:
         lacking = why_unusable(state, terms.session, terms.principal)
         if lacking is not None:
@@ -177,7 +174,6 @@ def why_unusable(state: State, session_id: str, principal: str) -> Refusal | Non
 
 
 def no_place(state: State, ticket: Ticket, limits: Limits) -> Refusal | None:
-    """Return why the caller may not join these queues."""
     index, who = state.index, ticket.terms.principal
     session = ticket.terms.session if ticket.terms.bound else None
     places = len(index.tickets_by_principal.get(who, ()))

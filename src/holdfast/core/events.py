@@ -114,7 +114,6 @@ class Ended(msgspec.Struct, frozen=True, array_like=True, tag="ended", gc=False)
     key: str | None = None
     fingerprint: str = ""
     done: Done | None = None
-    """Finished work answers every waiter without `redo` by this record (L5)."""
     owner: str | None = None
     note: str | None = None
     left: tuple[Left, ...] = ()
@@ -212,8 +211,6 @@ class SharesForgotten(msgspec.Struct, frozen=True, array_like=True, tag="shares_
 
 
 class DoneFaded(msgspec.Struct, frozen=True, array_like=True, tag="done_faded", gc=False):
-    """The time of remembered finished work is over (L5)."""
-
     names: tuple[str, ...]
 
 
@@ -233,7 +230,6 @@ class Restored(msgspec.Struct, frozen=True, array_like=True, tag="restored", gc=
     """
 
     last_token: int
-    """Fencing tokens go on after this one."""
     backup_seq: int
     backup_wall_ms: int
     version: str
@@ -299,7 +295,6 @@ def names_of(event: Event) -> tuple[str, ...]:
 
 
 def grants_of(event: Event) -> tuple[tuple[str, Lease], ...]:
-    """Return the names that this event granted, each with its new lease."""
     return tuple((part.name, part.lease) for part in parts_of(event) if isinstance(part, _GRANTING))
 
 
@@ -328,7 +323,6 @@ BAD_WORDS = ("expired", "revoked", "failed")
 
 
 def owners_of(event: Event) -> set[str | None]:
-    """Return the owners that this event names."""
     owners: set[str | None] = set()
     for part in parts_of(event):
         match part:

@@ -135,7 +135,6 @@ def _granted_many(state: State, event: events.GrantedMany, record: events.Record
 
 
 def _begin(state: State, name: str, lease: Lease) -> None:
-    """Update the other parts of the state for a new live lease."""
     agenda, presence = state.agenda, state.presence
     state.index.add_lease(name, lease, state.sessions)
     heappush(agenda.lease_alarms.heap, (lease.until_ms, lease.token, name))
@@ -147,7 +146,6 @@ def _begin(state: State, name: str, lease: Lease) -> None:
 
 
 def _finish(state: State, name: str, lease: Lease) -> None:
-    """Update the other parts of the state for the end of a lease."""
     state.index.drop_lease(name, lease)
     if name in state.presence.lines:
         state.look_again_at(name)

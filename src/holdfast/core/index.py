@@ -69,7 +69,6 @@ class OrderedNames:
 
     @property
     def unordered(self) -> int:
-        """How many names `put_in_order` has to sort in or remove."""
         return len(self._added) + len(self._removed)
 
     def put_in_order(self, names_max: int) -> None:
@@ -101,7 +100,6 @@ class OrderedNames:
                 yield block[place]
 
     def count(self, prefix: str) -> int:
-        """Return how many names start with `prefix`, by position."""
         if not prefix:
             return len(self)
         self.put_in_order(self.unordered)

@@ -58,7 +58,6 @@ RELEASED = Released()
 
 
 def acquire(state: State, command: Acquire, now: Moment, limits: Limits) -> Decision:
-    """Grant the name, give the caller its own lease back, or refuse."""
     terms = command.terms
     refusal = bad_terms(terms, command.wait_ms, limits)
     if refusal is not None:
@@ -116,7 +115,6 @@ def held_by(state: State, name: str, lease: Lease, owner: str | None, *, named: 
 
 
 def _held(state: State, command: Acquire, lease: Lease, now: Moment) -> Decision:
-    """Refuse a held name. A caller that asks with interest is told of a cycle of interests (D3)."""
     held = held_by(state, command.name, lease, command.terms.owner, named=command.interest)
     if not command.interest:
         return refuse(held)
@@ -130,7 +128,6 @@ def _held(state: State, command: Acquire, lease: Lease, now: Moment) -> Decision
 
 
 def bad_terms(terms: Terms, wait_ms: int, limits: Limits) -> Refusal | None:
-    """Return what is wrong with the values of a claim, in the wire's order."""
     if not 0 < terms.ttl_ms <= limits.ttl_ms_max:
         return refusals.BadTtl(limits.ttl_ms_max)
     if terms.metadata is not None and (wrong_field := too_long("metadata", terms.metadata, limits)) is not None:
@@ -161,7 +158,6 @@ def _acquired_before(state: State, command: Acquire, memo: Memo, now: Moment) ->
 
 
 def _waits_again(state: State, command: Acquire | ClaimAll, memo: Memo, now: Moment) -> Decision | None:
-    """Return the decision for a retry of a request that had to wait, and has not been granted yet."""
     if memo.kind == "left":
         return queue.return_to(state, command, memo.made, now)
     ticket_id = state.index.ticket_by_lease_id.get(memo.made)
@@ -259,7 +255,6 @@ def release(state: State, command: Release, now: Moment, limits: Limits) -> Deci
 
 
 def _finish(state: State, end: Ended, lease: Lease, done: Done, limits: Limits) -> Decision:
-    """Remember the end of a lease as finished work, which answers all waiters (L5)."""
     name, kept = end.name, state.index.done
     account = kept.account(lease.principal, lease.session).weight if lease.bound else None
     weight, principal = weight_of_done(name, done), kept.purse(lease.principal).weight
@@ -407,7 +402,6 @@ def _why_not_held(state: State, command: Renew | Release | Transfer) -> Refusal:
 
 
 def not_current(state: State, name: str, lease_id: str | None, principal: str) -> refusals.NotCurrent:
-    """Refuse a lease id that does not own the name, with what is remembered of it for its owner."""
     ended = None if lease_id is None else state.remembered.get(lease_id)
     if not isinstance(ended, EndedLease) or ended.name != name or ended.principal != principal:
         ended = None

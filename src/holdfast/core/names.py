@@ -113,7 +113,6 @@ def looks_blank(name: str) -> str | None:
 
 @lru_cache(maxsize=4_096)
 def _as_usual(char: str) -> str:
-    """Return the NFKC form of a character: `.` for a full-width dot. Cached, since some stand for 18 others."""
     return unicodedata.normalize("NFKC", char)
 
 

@@ -35,8 +35,6 @@ log = logging.getLogger("holdfast.engine")
 
 
 class Archiving(msgspec.Struct, frozen=True, kw_only=True):
-    """Archiving is due once so many records, or so many bytes of them, are not archived."""
-
     records: int = 100_000
     size_bytes: int = 256 * 2**20
 

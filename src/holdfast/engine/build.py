@@ -89,7 +89,6 @@ def build(
 
 
 def store_secret(file: Path | None) -> bytes | None:
-    """Read the secret that seals the authority's key. Raises `SettingsError`."""
     if file is None:
         return None
     try:

@@ -92,9 +92,7 @@ class Turns:
         """When the turn is over; 0 if none has begun."""
         self.began_ms = 0
         self.settling_ms = 0
-        """How long expiry took in all turns together."""
         self.round_began_ms: int | None = None
-        """When the first turn of the current round began."""
         self.round_began_seconds = 0.0
         self.owing_since_seconds = 0.0
         """When the first round began whose answers the writer has not taken yet; 0 for none."""
@@ -156,7 +154,6 @@ class Turns:
         return since_seconds
 
     def drop(self) -> None:
-        """End the round and its turn without measuring it."""
         self.over_seconds, self.round_began_ms, self.owing_since_seconds = 0.0, None, 0.0
 
     def set_timer(self, alarm_ms: int | None) -> None:

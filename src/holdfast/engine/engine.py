@@ -298,7 +298,6 @@ class Engine:
         return outcome_or_raise(await answered)  # type: ignore[no-any-return]
 
     async def history(self, query: HistoryQuery) -> HistoryPage:
-        """Return events, newest first, with all that is decided by now."""
         await self.look(lambda _state, _now: None)
         return await self.journal.history(query)
 
@@ -334,7 +333,6 @@ class Engine:
             self._set_timer()
 
     def _settle(self, next_due: Callable[[State, Moment, Limits], Due | None], now: Moment) -> None:
-        """Apply everything that is due, one by one, before anything else is decided (T3, W1)."""
         while (due := next_due(self.state, now, self.limits)) is not None:
             event = due.event
             if type(event) is Granted or type(event) is GrantedMany:
@@ -418,7 +416,6 @@ class Engine:
     # Batch after batch.
 
     def _wake_writer(self) -> None:
-        """Run the writer at the end of this round, unless it will run or is busy."""
         if self._writer is None:
             self._writer = asyncio.get_running_loop().call_soon(self._write)
 
@@ -540,7 +537,6 @@ class Engine:
         self._wake_writer()
 
     def _note_refused(self, why: str) -> None:
-        """Log each reason once: every request may be a write that fails."""
         self._refused_writes += 1
         if why not in self._reasons_logged and len(self._reasons_logged) < REASONS_LOGGED_MAX:
             self._reasons_logged.add(why)
@@ -623,7 +619,6 @@ class Engine:
                 self._set_timer()
 
     def _fall_silent(self) -> None:
-        """Refuse new requests and end the streams: clients may reach another node."""
         self._answer_is_late = None
         self._is_silent = True
         log.warning("the store has not answered for a second: nobody is let in until it does")

@@ -31,7 +31,6 @@ class Touched:
         """In the order in which they changed first; True if more may have changed than the times of a lease."""
         self.sessions: dict[str, None] = {}
         self.is_too_much = False
-        """Whether some were not noted, for lack of room."""
         self._news = asyncio.Event()
 
     async def wait(self) -> None:
@@ -125,7 +124,6 @@ class Listener:
         self._news = asyncio.Event()
         self.is_over = False
         self.fell_behind = False
-        """Whether it is over because it did not keep up: it missed records."""
         self.on_over: Callable[[], None] = lambda: None
         """Called when it is over, for a task that waits for something else too."""
 
@@ -140,7 +138,6 @@ class Listener:
             del groups[key]
 
     async def next(self) -> tuple[Record, Event] | None:
-        """Return the next event, or None when it is over."""
         while not self._backlog:
             if self.is_over:
                 return None
@@ -156,7 +153,6 @@ class Listener:
         return record, event
 
     def put(self, record: Record, event: Event) -> None:
-        """Add to the backlog, or end a listener whose backlog is full."""
         size = _size_of(event)
         if len(self._backlog) >= self._backlog_max or self._backlog_names + size > NAMES_BACKLOG_MAX:
             self._backlog.clear()
@@ -185,7 +181,6 @@ class Follower(Listener):
         """The session or claim whose secret it came with; None if it came with the token."""
         self._count = 0
         self.gave_way_at: str | None = None
-        """The id that had too many followers, if it is over because of that."""
 
     def __len__(self) -> int:
         return self._count
@@ -233,7 +228,6 @@ class Feed:
     def __init__(self, tally: Tally | None = None) -> None:
         self._by_name: Groups = {}
         self._by_id: Groups = {}
-        """Followers, by the id of a lease or a session."""
         self._by_secret: Groups = {}
         """Listeners of each token and session, all followers among them."""
         self.observers: tuple[Callable[[Sequence[Record]], None], ...] = ()
@@ -248,7 +242,6 @@ class Feed:
         return name in self._by_name
 
     def listen(self, name: str, principal: str | None = None, session: str | None = None) -> Listener:
-        """Listen to a name until it is closed, or until this token or this session has ended."""
         listener = Listener(ALL_BACKLOG_MAX if name == EVERYTHING else BACKLOG_MAX)
         listener.enter(self._by_name, name)
         self._end_with(listener, principal, session)
@@ -322,7 +315,6 @@ class Feed:
             self._notify_followers(record, part)
 
     def _end_listeners_of(self, event: Event) -> None:
-        """End the listeners whose token or session this event ended."""
         match event:
             case events.TokenEnded(name=principal) | events.TokenRevoked(name=principal):
                 # Those of its sessions too: their secrets are dead, even if the sessions live on (S5).
@@ -335,7 +327,6 @@ class Feed:
             listener.close()
 
     def close(self) -> None:
-        """End every listener: the server stops."""
         for groups in (self._by_name, self._by_secret):
             for listener in [each for group in groups.values() for each in group]:
                 listener.close()

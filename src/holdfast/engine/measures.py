@@ -34,7 +34,6 @@ _LONG_MS = tuple(round(bound * 1000) for bound in _LONG_SECONDS)
 _RECORDS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1_000.0, 5_000.0)
 
 ENDING = frozenset({Ended, Transferred, SessionEnded, TokenEnded})
-"""Events that end leases."""
 
 
 class Spread:
@@ -63,7 +62,6 @@ class Spread:
 class Tally:
     def __init__(self) -> None:
         self.grants = 0
-        """Without transfers."""
         self.renewals = 0
         self.ends: dict[str, int] = defaultdict(int)
         self.joins = 0

@@ -40,7 +40,6 @@ TELL_EVERY = 10_000
 class Moved(msgspec.Struct, frozen=True, kw_only=True):
     authority: str
     was_done: bool
-    """Whether an earlier move had done it, and only the directory did not know."""
     epoch: int = 0
     seq: int = 0
     last_token: int = 0
@@ -151,8 +150,6 @@ async def _copy(
 
 
 class _Progress:
-    """Reports how far a copy is, once for every `TELL_EVERY` rows."""
-
     def __init__(self, tell: Callable[[str], None], what: str) -> None:
         self._tell = tell
         self._what = what

@@ -120,7 +120,6 @@ def _reading(recovered: Recovered) -> Generator[None, None, tuple[State, Replaye
 async def _restored(
     state: State, replayed: Replayed, journal: Journal, clock: Clock, *, version: str, why: str
 ) -> Restored:
-    """Return the record that the store may have lost what followed the last record."""
     last_wall_ms = replayed.last_wall_ms
     if last_wall_ms is None:
         newest = (await journal.history(HistoryQuery(limit=1))).records
@@ -140,7 +139,6 @@ async def _restored(
 
 
 def _report_crash(state: State, replayed: Replayed, clock: Clock) -> None:
-    """Log what a start found after a crash, and that nothing ended by it (T2)."""
     away = "nobody knows how long ago"
     if replayed.last_wall_ms is not None:
         away = f"its last record is {_span(clock.wall_ms() - replayed.last_wall_ms)} old"

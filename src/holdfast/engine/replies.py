@@ -38,7 +38,6 @@ OwedAnswer: TypeAlias = "tuple[Reply, Any, Moment]"
 
 
 def answer_all(answers: Iterable[OwedAnswer]) -> None:
-    """Call every reply. A failing one is logged and does not affect the others."""
     for reply, outcome, now in answers:
         try:
             reply(outcome, now)

@@ -57,7 +57,6 @@ class Contents(msgspec.Struct, frozen=True, kw_only=True):
     frozen: Frozen
 
     def leases(self) -> list[Lived]:
-        """Return the live leases, longest first."""
         state = State.thaw(self.frozen)
         found = [
             Lived(name=name, owner=lease.owner, token=lease.token, left_ms=state.until_of(lease) - state.now_ms)

@@ -105,7 +105,6 @@ def _slices(codec: _Codec, rows: dict[Any, Any]) -> Iterator[list[tuple[bytes, b
 
 
 def values(frozen: Frozen) -> Iterator[Values]:
-    """Yield the whole state, as the archive has it: the head first."""
     yield from (Values(HEAD, rows) for rows in _slices(_codecs[HEAD], {HEAD: frozen.head}))
     for table in TABLES:
         yield from (Values(table, rows) for rows in _slices(_codecs[table], getattr(frozen, table)))
@@ -156,7 +155,6 @@ def _read(archived: Iterable[Values]) -> Iterator[tuple[str, dict[Any, Any]]]:
 
 
 async def parts(source: Snapshot) -> AsyncIterator[Part]:
-    """Yield all that a snapshot holds: the tail, then the archived state, then the archived history."""
     async for records in source.tail():
         yield Tail(records)
     async for values in source.values():

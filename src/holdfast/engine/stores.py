@@ -60,12 +60,10 @@ def named(url: str | None, environment: Mapping[str, str]) -> Place:
 
 
 def roster(place: Place) -> tuple[Seat, Sequence[Peer]]:
-    """Return who leads, and which nodes registered."""
     return _ask(place, lambda store: store.roster())
 
 
 def facts(place: Place) -> tuple[Facts, float]:
-    """Return the facts of a store, and the milliseconds of a round trip."""
 
     async def look(store: Operating) -> tuple[Facts, float]:
         clock = SystemClock()

@@ -129,7 +129,6 @@ class Waiters:
         return self._by_ticket.pop(ticket_id, None)
 
     def drop(self, waiter: Waiter) -> bool:
-        """Remove this very request; False if it does not wait any more."""
         if not self._waits(waiter):
             return False
         del self._by_ticket[waiter.ticket_id]
