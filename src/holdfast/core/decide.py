@@ -124,7 +124,8 @@ def _what_is_kept(state: State, now_ms: int, limits: Limits) -> Due | None:
     agenda, memory, free = state.agenda, state.index.memory, state.index.free
     if now_ms >= agenda.forget_at_ms and (overdue := _overdue_memory(state, now_ms, limits)) is not None:
         return overdue
-    if agenda.done_alarms and now_ms >= agenda.fade_at_ms and (faded := _faded_work(state, now_ms)) is not None:
+    is_any_done = agenda.done_alarms.heap or agenda.done_alarms.aside
+    if is_any_done and now_ms >= agenda.fade_at_ms and (faded := _faded_work(state, now_ms)) is not None:
         return faded
     if memory.weight > limits.retry_bytes_max and (cut := _too_much_memory(state, now_ms, limits)) is not None:
         return cut

@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core import queue, refusals
+from holdfast.core import queue, refusals, values
 from holdfast.core.answers import Acquired, AcquiredMany, Extended, HandedOver, OpenAgain, Released
 from holdfast.core.commands import Acquire, ClaimAll, ClaimAny, Release, Renew, Reopen, Revoke, Transfer
 from holdfast.core.deadlock import find_circle, name_of_holder
@@ -30,14 +30,9 @@ from holdfast.core.refusals import Refusal
 from holdfast.core.shares import exceeded, weight_of_done
 from holdfast.core.state import EMPTY, State
 from holdfast.core.values import (
-    INTEREST_MS,
-    LABELS_OF_ALL_BYTES_MAX,
-    LOCK_DELAY_MS_MAX,
     OWNER_CHARS_MAX,
-    REASON_CHARS_MAX,
     REMEMBER_MS_MAX,
     TOKEN_MAX,
-    WAIT_MS_MAX,
     Done,
     EndedLease,
     Lease,
@@ -47,7 +42,6 @@ from holdfast.core.values import (
     Slot,
     Terms,
     Ticket,
-    bad_labels,
     holder_of_ticket,
     is_of_run,
     lease_from,
@@ -121,7 +115,7 @@ def _held(state: State, command: Acquire, lease: Lease, now: Moment) -> Decision
     holder = holder_of_ticket(queue.ticket_for(command, state, now))
     circle = find_circle(state, holder, (command.name,), now.ms, interests=True)
     # Who has no name can hold nothing else, and closes no circle.
-    interest = (holder, command.name, command.terms.principal, now.ms, now.ms + INTEREST_MS)
+    interest = (holder, command.name, command.terms.principal, now.ms, now.ms + values.INTEREST_MS)
     # In a tangle nothing is known of a circle, and it does not wait: it is told that the name is held.
     answer = circle if isinstance(circle, refusals.Deadlock) else held
     return Decision((), answer, interest=None if holder[0] == "alone" else interest)
@@ -132,16 +126,16 @@ def bad_terms(terms: Terms, wait_ms: int, limits: Limits) -> Refusal | None:
         return refusals.BadTtl(limits.ttl_ms_max)
     if terms.metadata is not None and (wrong_field := too_long("metadata", terms.metadata, limits)) is not None:
         return wrong_field
-    if terms.delay_ms and not 0 <= terms.delay_ms <= LOCK_DELAY_MS_MAX:
-        return refusals.BadField(f"lock_delay_seconds is 0 to {LOCK_DELAY_MS_MAX // 1000}")
+    if terms.delay_ms and not 0 <= terms.delay_ms <= values.LOCK_DELAY_MS_MAX:
+        return refusals.BadField(f"lock_delay_seconds is 0 to {values.LOCK_DELAY_MS_MAX // 1000}")
     if terms.bound and terms.session is None:
         return refusals.BadField("ephemeral needs a session_id: open one with POST /sessions")
     if terms.owner is not None and not 0 < len(terms.owner) <= OWNER_CHARS_MAX:
         return refusals.BadField(f"owner has 1 to {OWNER_CHARS_MAX} characters")
-    if terms.labels is not None and (wrong := bad_labels(terms.labels)) is not None:
+    if terms.labels is not None and (wrong := values.bad_labels(terms.labels)) is not None:
         return refusals.BadField(wrong)
-    if wait_ms and not 0 <= wait_ms <= WAIT_MS_MAX:
-        return refusals.BadField(f"wait_seconds is 0 to {WAIT_MS_MAX // 1000}")
+    if wait_ms and not 0 <= wait_ms <= values.WAIT_MS_MAX:
+        return refusals.BadField(f"wait_seconds is 0 to {values.WAIT_MS_MAX // 1000}")
     return None
 
 
@@ -278,8 +272,8 @@ def transfer(state: State, command: Transfer, now: Moment, limits: Limits) -> De
         return refuse(refusals.BadTtl(limits.ttl_ms_max))
     if not 0 < len(command.to_owner) <= OWNER_CHARS_MAX:
         return refuse(refusals.BadField(f"to_owner has 1 to {OWNER_CHARS_MAX} characters"))
-    if command.reason is not None and not 0 < len(command.reason) <= REASON_CHARS_MAX:
-        return refuse(refusals.BadField(f"reason has 1 to {REASON_CHARS_MAX} characters"))
+    if command.reason is not None and not 0 < len(command.reason) <= values.REASON_CHARS_MAX:
+        return refuse(refusals.BadField(f"reason has 1 to {values.REASON_CHARS_MAX} characters"))
     memo = recall(state, command, "transfer")
     if memo is not None:
         return _transferred_before(state, command, memo) if isinstance(memo, Memo) else refuse(memo)
@@ -336,8 +330,8 @@ def _transferred_before(state: State, command: Transfer, memo: Memo) -> Decision
 
 
 def revoke(state: State, command: Revoke, now: Moment) -> Decision:
-    if not 0 < len(command.reason) <= REASON_CHARS_MAX:
-        return refuse(refusals.BadField(f"reason has 1 to {REASON_CHARS_MAX} characters"))
+    if not 0 < len(command.reason) <= values.REASON_CHARS_MAX:
+        return refuse(refusals.BadField(f"reason has 1 to {values.REASON_CHARS_MAX} characters"))
     memo = recall(state, command, "revoke")
     if memo is not None:
         return accept(RELEASED) if isinstance(memo, Memo) else refuse(memo)
@@ -349,8 +343,8 @@ def revoke(state: State, command: Revoke, now: Moment) -> Decision:
 
 
 def reopen(state: State, command: Reopen, now: Moment) -> Decision:
-    if command.reason is not None and len(command.reason) > REASON_CHARS_MAX:
-        return refuse(refusals.BadField(f"reason has at most {REASON_CHARS_MAX} characters"))
+    if command.reason is not None and len(command.reason) > values.REASON_CHARS_MAX:
+        return refuse(refusals.BadField(f"reason has at most {values.REASON_CHARS_MAX} characters"))
     memo = recall(state, command, "reopen")
     if memo is not None:
         return accept(OpenAgain()) if isinstance(memo, Memo) else refuse(memo)
@@ -477,11 +471,11 @@ def _bulky(names: tuple[str, ...], terms: Terms) -> Refusal | None:
     if terms.labels is None:
         return None
     size = len(msgspec.json.encode(terms.labels)) * len(names)
-    if size <= LABELS_OF_ALL_BYTES_MAX:
+    if size <= values.LABELS_OF_ALL_BYTES_MAX:
         return None
     return refusals.BadField(
         f"{len(names)} jobs with these labels come to {size} bytes of labels as JSON,"
-        f" at most {LABELS_OF_ALL_BYTES_MAX} are taken: name fewer jobs in a call, or give fewer labels"
+        f" at most {values.LABELS_OF_ALL_BYTES_MAX} are taken: name fewer jobs in a call, or give fewer labels"
     )
 
 

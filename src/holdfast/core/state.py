@@ -47,13 +47,10 @@ MUST_BE_THERE: Any = object()
 _pop = dict.pop
 
 
-class Notes(Generic[K, V]):
-    __slots__ = ("changed", "gone", "new")
-
-    def __init__(self, gone: dict[K, None], changed: dict[K, V], new: dict[K, V]) -> None:
-        self.gone = gone
-        self.changed = changed
-        self.new = new
+class Notes(msgspec.Struct, Generic[K, V]):
+    gone: dict[K, None]
+    changed: dict[K, V]
+    new: dict[K, V]
 
     def __len__(self) -> int:
         return len(self.gone) + len(self.changed) + len(self.new)

@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from typing import Any, Generic, TypeVar
+
+import msgspec
 
 from holdfast.core.values import Session, Slot
 
@@ -35,13 +37,6 @@ class Alarms(Generic[Alarm]):
         self.aside: list[Alarm] = []
         self._kept: set[Hashable] = set()
         """What has an entry in the new heap already: one is enough."""
-
-    def __len__(self) -> int:
-        return len(self.heap) + len(self.aside)
-
-    def __iter__(self) -> Iterator[Alarm]:
-        yield from self.heap
-        yield from self.aside
 
     def fill(self, alarms: list[Alarm]) -> None:
         heapq.heapify(alarms)
@@ -74,11 +69,8 @@ EDGES_FOR_A_NAME = 20
 """How many each handed-over name adds, so that small cycles are found however much is settled."""
 
 
-class Budget:
-    __slots__ = ("edges",)
-
-    def __init__(self, edges: int = EDGES_MAX) -> None:
-        self.edges = edges
+class Budget(msgspec.Struct):
+    edges: int = EDGES_MAX
 
     def spend(self) -> bool:
         self.edges -= 1

@@ -53,15 +53,12 @@ def places_after(in_line: list[OwedAnswer], state: State, refused: object) -> li
     ]
 
 
-class Waiter:
-    __slots__ = ("comes_back", "deadline_ms", "received_ms", "reply", "ticket_id")
-
-    def __init__(self, ticket_id: str, reply: Reply, *, received_ms: int, deadline_ms: int) -> None:
-        self.ticket_id = ticket_id
-        self.reply = reply
-        self.received_ms = received_ms
-        self.deadline_ms = deadline_ms
-        self.comes_back = False
+class Waiter(msgspec.Struct, eq=False):
+    ticket_id: str
+    reply: Reply
+    received_ms: int
+    deadline_ms: int
+    comes_back: bool = False
 
     def answered(self, outcome: object, turns: Turns) -> OwedAnswer:
         # As of the turn, like the lease's own time, and rounded down: a client's deadline must never be late (I4).
