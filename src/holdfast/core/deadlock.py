@@ -6,16 +6,14 @@ the holder of the live lease it wants. So:
 
 - No false alarm: ended leases, dead sessions and absent tickets have no edges (D2).
 - No miss: a holder may be in several queues, and a claim of all has an edge for each of its names.
-- Bounded search: a wait in a graph of more than `EDGES_MAX` edges is refused (`TooTangled`), since a wait that may
-  never end is worse than one that is not begun. Up to there it is exact.
+- Bounded search: a wait in a graph of more than `EDGES_MAX` edges is refused (`TooTangled`). Up to there it is exact.
 - No timer: a cycle can only close when an edge appears. A wait is checked before it begins or resumes (`find_circle`).
   A grant or a transfer turns the edges of a name to its new holder, and `queue.circle_at_handover` checks that.
 
-The search is breadth first in the order of arriving: the cycle it reports is a shortest one and always the same. If the
-requester itself holds what it wants, that is a cycle of one (D1a).
-
-An *interest* is an edge of a client that asked without waiting, as `rlock` does. Interests fade, so they count only
-when such a client asks, and the answer says *possible deadlock* (D3).
+The search is breadth first in the order of arriving: the cycle it reports is a shortest one and always the same. A
+requester that holds what it wants is a cycle of one (D1a). An *interest* is an edge of a client that asked without
+waiting, as `rlock` does. Interests fade, so they count only when such a client asks, and the answer says *possible
+deadlock* (D3).
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """Look-ups over what is durable, and the held names in order.
 
 The index holds nothing that is not in the tables of the state, and is in no archive. `build` makes it, `evolve`
-maintains it with the other methods, and a test compares the two after every step. Empty collections are dropped.
+maintains it, and a test compares the two after every step. Empty collections are dropped.
 
 **`OrderedNames`** serves listings by prefix. Claims outnumber listings by far, so a change is only noted. A listing
-sorts the noted names in first, some at a time, and yields between. That takes time for what changed since the last
-listing, not for all names: the order is a list of short sorted lists, so that one change moves a few hundred names.
-Python compares strings by code point, which is the byte order of UTF-8.
+sorts the noted names in first, some at a time, and yields between. The order is a list of short sorted lists, so that
+one change moves a few hundred names. Python compares strings by code point, which is the byte order of UTF-8.
 """
 
 from __future__ import annotations

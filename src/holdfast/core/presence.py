@@ -5,11 +5,9 @@ first announced the second, the ticket is *present*: it can be granted and count
 absent: it keeps its order, blocks nobody, and is dropped after a minute. No record may depend on presence, or a replay
 would give another state.
 
-Each name with a present waiter has a `PresentLine`, which knows whether the name is open. A ticket of several names has
-a count of those that are not (`lacking`). Opening or closing a name changes the counts in its queue by one, so that
-nothing ever has to look at all the names of all tickets.
-
-An *interest* is what a refused `rlock` leaves: its holder is thought to want the name for a minute (D3).
+A `PresentLine` knows whether its name is open. A ticket of several names has a count of those that are not (`lacking`),
+so that nothing ever has to look at all the names of all tickets. An *interest* is what a refused `rlock` leaves: its
+holder is thought to want the name for a minute (D3).
 """
 
 from __future__ import annotations

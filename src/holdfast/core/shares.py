@@ -1,12 +1,10 @@
 """Fair-share eviction of retained state: everything kept after its use is charged to whoever left it (C5).
 
-The retry memory and the free names have limits for all together. So that one user cannot evict the entries of another,
-each is in an *account*: of a principal, and of a session if it was bound to one.
-
-Over a limit, the largest accounts are cut down to one level (`spread`, a water-fill), first between the principals,
-then between the accounts of each, and the oldest entries of an account go first. A principal within its part of the
-limit loses nothing. The largest accounts are found by a look at every principal. That is rare, since many entries go
-each time; so adding and removing costs a few sums.
+Each entry is in an *account*: of a principal, and of a session if it was bound to one. Over a limit, the largest
+accounts are cut down to one level (`spread`, a water-fill), first between the principals, then between the accounts of
+each, and the oldest entries of an account go first. A principal within its part of the limit loses nothing. The largest
+accounts are found by a look at every principal. That is rare, since many entries go each time; so adding and removing
+costs a few sums.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Archiving: when it is due, and how changes go to the archive while commands go on.
 
 The archive replaces all records up to a number, so that a start need not replay them. It may show only what is durable,
-and only whole batches. Only the writer knows where a batch ends, so it takes the changes with a batch, and the archiver
-gets them as the last answer of that batch. It encodes them in slices, and the event loop serves between two of them.
-Taking them is cheap, however much changed (`core/state.py`).
+and only whole batches. So the writer takes the changes with a batch, and the archiver gets them as its last answer. It
+encodes them in slices, and the event loop serves between two of them. Taking them is cheap, however much changed.
 
 If the journal refuses, the changes are kept, and the next attempt adds the newer ones. Meanwhile the previous archive
 stays valid, and the tail grows.

@@ -1,12 +1,11 @@
 """The event feed: durable records, published to listeners in their order (I16).
 
-A listener has a bounded backlog. A slow listener is disconnected and never delays others. A listener that was opened
-with a token or a session ends with it. A follower receives only the ends of the leases and sessions that it named;
-finding it costs one look-up by id, for records that end something.
+A slow listener is disconnected and never delays others. A listener that was opened with a token or a session ends with
+it. A follower receives only the ends of the leases and sessions that it named; finding it costs one look-up by id, for
+records that end something.
 
 A dashboard needs current state, not events, so `Touched` collects changed names: each once, however often it changed,
-renewals too. Of a kept session only the session is noted, since thousands of leases may be bound to it. Nothing is
-collected while no dashboard is open.
+renewals too. Of a kept session only the session is noted, since thousands of leases may be bound to it.
 """
 
 from __future__ import annotations

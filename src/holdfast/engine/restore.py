@@ -1,11 +1,9 @@
 """Restoring: a data directory made of a backup.
 
 It goes back in time, and nobody knows what was given out since. So both counters jump, by `jump_since`: that of fencing
-tokens (C6) and that of records. `beyond` is a larger token that somebody knows of.
-
-The number of records jumps too, so that a reader of `/events` who saw a lost record is told to start over: that number
-is none of the new ones. Authority time goes on where the backup has it: leases have the time left that they had then.
-All of the restored state is archived; the tail has one record, `Restored`.
+tokens (C6) and that of records, so that a reader of `/events` who saw a lost record is told to start over. `beyond` is
+a larger token that somebody knows of. Authority time goes on where the backup has it: leases have the time left that
+they had then. All of the restored state is archived; the tail has one record, `Restored`.
 
 **An interrupted restore is never taken for a complete one.** The first thing in the directory is a folder for the new
 files, and it goes last. While it is there without a journal beside it, or while there is a key alone, a server refuses
