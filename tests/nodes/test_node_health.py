@@ -37,7 +37,7 @@ def test_health_says_no_address_and_no_error(path: bytes, state: str) -> None:
     node.is_linked = state == "linked"
     if state == "no store":
         error = JournalUnavailableError("db.internal:5432 refused it")
-        node.trouble, node.public_trouble = str(error), in_public(error)
+        node.trouble = in_public(error)
     if state in {"linked", "no link"}:
         node.tell(SEAT, None)
     said: list[bytes] = []

@@ -42,5 +42,5 @@ def test_node_that_cannot_lead_says_so_once(caplog: pytest.LogCaptureFixture) ->
     """A node tries again every few seconds: what it meets each time is said once."""
     node_log = NodeLog("node1", ManualClock())
     for _ in range(100):
-        assert "went back" in node_log.could_not_lead(JournalError("it went back in time"))
-    assert len(caplog.records) == 1
+        node_log.could_not_lead(JournalError("it went back in time"))
+    assert ["went back" in message for message in caplog.messages] == [True]

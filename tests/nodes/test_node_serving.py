@@ -283,7 +283,8 @@ def test_a_node_without_a_store_is_alive_and_not_ready(tmp_path: Path) -> None:
             assert (await node.ask("GET", "/healthz", token=None)).status == 200
             ready = await node.ask("GET", "/readyz", token=None)
             assert ready.status == 503 and "the store cannot be reached" in ready.json()["details"]
-            assert "no way there" not in ready.json()["details"] and "no way there" in node.whole.node.why_nobody()
+            said = node.whole._life._log.trouble or ""
+            assert "no way there" not in ready.json()["details"] and "no way there" in said
         finally:
             await node.stop()
 

@@ -2,7 +2,7 @@
 
 tenure() is not None    we lead and serve: its routes answer
 leader() is not None    another leads: its `url`, `epoch`, `tenure` and `authority` are in it
-neither                 no leader, or none is known: `why_nobody()` says what is known
+neither                 no leader, or none is known: `trouble` says why
 
 `node_life` finds the leader. A term is a journal, an engine and all that answers from it, made together and thrown away
 together (N-18).
@@ -49,9 +49,7 @@ class Node:
         """Whether the leader at the other end answers requests, as far as it has said."""
         self.hurry = asyncio.Event()
         self.trouble: str | None = None
-        """Why the leader is unknown, or why this node could not lead; None if neither is so."""
-        self.public_trouble: str | None = None
-        """The same in fixed words, without addresses and errors, for unauthenticated callers."""
+        """Why the leader is unknown, or why this node could not lead: fixed words, for unauthenticated callers."""
         self._leader: Seat | None = None
         self._tenure: Tenure | None = None
         self._changed = asyncio.Event()
@@ -73,9 +71,6 @@ class Node:
 
     def look_soon(self) -> None:
         self.hurry.set()
-
-    def why_nobody(self) -> str:
-        return self.trouble or "no node leads now"
 
     def tell(self, leader: Seat | None, tenure: Tenure | None) -> None:
         """Set the leader and wake all who wait for a change. Another beat is no change."""
@@ -123,8 +118,8 @@ class FollowersHealth(msgspec.Struct, eq=False):
         has_leader = self.node.leader() is not None
         if has_leader and self._is_ready:
             return FOLLOWS
-        if self.node.public_trouble is not None:
-            return self.node.public_trouble
+        if self.node.trouble is not None:
+            return self.node.trouble
         if not has_leader:
             return "no node leads now"
         return REFUSES if self.node.is_linked else NO_LINK

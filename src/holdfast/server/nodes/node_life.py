@@ -96,7 +96,7 @@ class Life:
         self._heard_ms: int | None = None
         """When another node last reported to the store, as far as is known. Never later than it was."""
         self._reported_ms: int | None = None
-        self._cannot_lead: tuple[str, Exception] | None = None
+        self._cannot_lead: Exception | None = None
         """Why this node could not lead when it tried last; None if it could, or another leads."""
         self._failed_at: tuple[int, str, int] | None = None
         """The seat that it could not take, as it was seen then."""
@@ -115,7 +115,7 @@ class Life:
                     break
                 self._watcher.miss()
                 self._log.missed(error)
-                self._tell_trouble(self._log.trouble, error)
+                self._node.trouble = in_public(error)
                 if not isinstance(error, _AWAY):
                     # The store is not what it was. One that only cannot be reached may have a leader all the same,
                     # which answers over our link or does not.
@@ -163,14 +163,10 @@ class Life:
         if seen.leader is not None and _as_seen(seat) != self._failed_at:
             # Not at the mere sight of a seat: its owner may be long gone, while no node can take it.
             self._cannot_lead = None
-        self._tell_trouble(*self._cannot_lead or (None, None))
+        self._node.trouble = None if self._cannot_lead is None else in_public(self._cannot_lead)
         self._node.tell(seen.leader, None)
         if seen.why_take is not None:
             await self._take(seat, seen.why_take)
-
-    def _tell_trouble(self, text: str | None, error: Exception | None) -> None:
-        self._node.trouble = text
-        self._node.public_trouble = None if error is None else in_public(error)
 
     async def _report(self) -> None:
         """Report this node to the store now and then, and read which others did."""
@@ -196,7 +192,7 @@ class Life:
             return
         self._log.leads(tenure.seat, why_take)
         self._cannot_lead = None
-        self._tell_trouble(None, None)
+        self._node.trouble = None
         self._node.tell(None, tenure)
         try:
             why = await self._lead(tenure)
@@ -240,8 +236,9 @@ class Life:
         except Exception as error:  # noqa: BLE001 - another node may succeed, or this one later
             pause_ms = AGAIN_MS if isinstance(error, (*_AWAY, OutcomeUnknownError)) else ALONE_MS
             self._watcher.leave_alone(self._clock.monotonic_ms() + pause_ms)
-            self._cannot_lead, self._failed_at = (self._log.could_not_lead(error), error), _as_seen(seat)
-            self._tell_trouble(*self._cannot_lead)
+            self._log.could_not_lead(error)
+            self._cannot_lead, self._failed_at = error, _as_seen(seat)
+            self._node.trouble = in_public(error)
         return None
 
     async def _lead(self, tenure: Tenure) -> str:
@@ -342,13 +339,12 @@ class NodeLog:
             self._lost = words
             log.warning("this node does not take the seat: %s", words)
 
-    def could_not_lead(self, error: Exception) -> str:
-        """The seat was taken, or nearly, and could not be served from. Return the message."""
+    def could_not_lead(self, error: Exception) -> None:
+        """The seat was taken, or nearly, and could not be served from."""
         why = f"this node could not begin to lead: {_words_of(error)}"
         if self._is_new(why):
             is_ours = isinstance(error, JournalError | OSError)
             log.error("%s; it goes on trying", why, exc_info=None if is_ours else error)
-        return why
 
     def leads(self, seat: Seat, why: str) -> None:
         self._followed = None
