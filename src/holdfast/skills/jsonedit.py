@@ -28,8 +28,7 @@ DEPTH_MAX = 100
 Json = dict[str, "Json"] | list["Json"] | str | int | float | bool | None
 
 _BLANK = " \t\r\n"
-_SPACE = re.compile(r"[ \t\r\n]*")
-_COMMENT = re.compile(r"//[^\r\n]*|/\*.*?\*/", re.DOTALL)
+_TRIVIA = re.compile(r"[ \t\r\n]+|(?P<comment>//[^\r\n]*|/\*.*?\*/)", re.DOTALL)
 _STRING = re.compile(r'"(?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*"')
 _PLAIN = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w.+-])|true\b|false\b|null\b", re.ASCII)
 
@@ -91,14 +90,11 @@ class _Scanner:
 
     def skip(self, position: int, comments: list[tuple[int, int]]) -> int:
         """Pass over white space and comments, which are noted; return where the next token is."""
-        while True:
-            if space := _SPACE.match(self._text, position):
-                position = space.end()
-            found = _COMMENT.match(self._text, position)
-            if found is None:
-                return position
-            comments.append(found.span())
+        while found := _TRIVIA.match(self._text, position):
+            if found["comment"]:
+                comments.append(found.span())
             position = found.end()
+        return position
 
     def value(self, start: int, depth: int) -> Node:
         if depth > DEPTH_MAX:

@@ -129,15 +129,8 @@ def start(*, name: str | None, ttl: int | None, metadata: str | None, pairs: tup
     tell_shortened(ttl, made.expires_in)
     variables = {**made.environment, "HOLDFAST_SESSION": made.session_id}
     if wants_json():
-        output.say_json(
-            {
-                "status": "started",
-                "session_id": made.session_id,
-                "name": made.name,
-                "expires_in": made.expires_in,
-                "environment": variables,
-            }
-        )
+        told = {"session_id": made.session_id, "name": made.name, "expires_in": made.expires_in}
+        output.say_json({"status": "started", **told, "environment": variables})
         return
     for variable, value in variables.items():
         output.say(f"export {variable}={quoted(output.plain(value))}")
