@@ -54,7 +54,6 @@ class Sample(msgspec.Struct, frozen=True):
 
 class Line(msgspec.Struct, frozen=True):
     style: str
-    """Its class: `first`, `second`, `third` or `bad`."""
     label: str
     path: str
     last: str

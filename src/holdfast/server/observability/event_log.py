@@ -61,7 +61,6 @@ class EventLog:
             self._loop.call_soon(self._work, LINES_PER_TURN)
 
     def end(self) -> None:
-        """Log what is left, and detach from the engine."""
         self._feed.ignore(self.note)
         self._work(self._waiting)
 

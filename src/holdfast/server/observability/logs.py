@@ -128,7 +128,6 @@ class LogQueue(QueueHandler):
         self.thread.start()
 
     def enqueue(self, record: logging.LogRecord) -> None:
-        """Queue a formatted record, or drop and count it if the queue is full."""
         lines_max = self._lines_max if record.levelno >= logging.WARNING else self._lines_max // 2
         if self.records.qsize() >= lines_max:
             self._overflowed += 1

@@ -145,11 +145,6 @@ def _refusals(look: Look) -> Mapping[str, float]:
     return found
 
 
-def _all_of(values: tuple[str, ...], counts: Mapping[str, int]) -> Mapping[str, float]:
-    """Return the count of each value: one that has not happened yet is 0, so that its first time is seen as a rise."""
-    return {value: counts.get(value, 0) for value in values}
-
-
 def _streams(look: Look) -> Value:
     open_now = look.sources.streams
     return None if look.engine is None else {kind: open_now[kind].count if kind in open_now else 0 for kind in STREAMS}
@@ -200,6 +195,16 @@ def _row(  # noqa: PLR0917 - a row of the table
     return Row(name, kind, text, _reader(read) if isinstance(read, str) else read, label, values)
 
 
+def _by_how(name: str, text: str, field: str, values: tuple[str, ...]) -> Row:
+    """Return a counter of the tally by how. What has not happened yet is 0, so that its first time is a rise."""
+
+    def read(look: Look) -> Value:
+        counts: Mapping[str, int] = getattr(look.tally, field)
+        return {value: counts.get(value, 0) for value in values}
+
+    return _row("counter", name, text, read, "how", values)
+
+
 _counter, _gauge, _histogram = partial(_row, "counter"), partial(_row, "gauge"), partial(_row, "histogram")
 
 ROWS: tuple[Row, ...] = (
@@ -208,46 +213,16 @@ ROWS: tuple[Row, ...] = (
     _counter("holdfast_grants_total", "Leases granted.", "tally.grants"),
     _counter("holdfast_reacquires_total", "Claims answered with a lease held already.", "sources.counters.reacquires"),
     _counter("holdfast_renewals_total", "Leases renewed, each lease of a session too.", "tally.renewals"),
-    _counter(
-        "holdfast_ends_total",
-        "Leases that ended, by how. All but released and transferred were lost by their holders.",
-        lambda look: _all_of(ENDS, look.tally.ends),
-        "how",
-        ENDS,
-    ),
+    _by_how("holdfast_ends_total", "Leases that ended, by how; lost unless released or transferred.", "ends", ENDS),
     _counter("holdfast_joins_total", "Waiters that joined a queue.", "tally.joins"),
-    _counter(
-        "holdfast_leaves_total",
-        "Waiters that left a queue without a grant, by how.",
-        lambda look: _all_of(LEAVES, look.tally.leaves),
-        "how",
-        LEAVES,
-    ),
+    _by_how("holdfast_leaves_total", "Waiters that left without a grant, by how.", "leaves", LEAVES),
     _counter("holdfast_sessions_opened_total", "Sessions opened.", "tally.sessions"),
-    _counter(
-        "holdfast_sessions_ended_total",
-        "Sessions that ended, by how.",
-        lambda look: _all_of(SESSION_ENDS, look.tally.session_ends),
-        "how",
-        SESSION_ENDS,
-    ),
+    _by_how("holdfast_sessions_ended_total", "Sessions that ended, by how.", "session_ends", SESSION_ENDS),
     # Without a record.
-    _counter(
-        "holdfast_refusals_total",
-        "Requests refused, by reason: held, not_held, done or delayed, else the code of the problem.",
-        _refusals,
-        "reason",
-        REASONS,
-    ),
+    _counter("holdfast_refusals_total", "Requests refused, by reason or problem code.", _refusals, "reason", REASONS),
     # Durations and sizes.
-    _histogram(
-        "holdfast_answer_seconds",
-        "From the first request of a batch to all its answers, once per answer, without waits in queues.",
-        "measures.answers",
-    ),
-    _histogram(
-        "holdfast_commit_seconds", "Until a batch of records was durable, or leadership proven.", "measures.commits"
-    ),
+    _histogram("holdfast_answer_seconds", "From the first request of a batch to its answers.", "measures.answers"),
+    _histogram("holdfast_commit_seconds", "Until a batch was durable, or leadership proven.", "measures.commits"),
     _histogram("holdfast_commit_records", "Records per commit.", "measures.batches"),
     _histogram("holdfast_turn_seconds", "Until a turn had decided all its requests.", "measures.turns"),
     _histogram("holdfast_loop_lag_seconds", "How late the event loop was, ten times a second.", "sources.lags"),
@@ -263,20 +238,16 @@ ROWS: tuple[Row, ...] = (
     _gauge("holdfast_streams_open", "Open streams, by kind.", _streams, "kind", STREAMS),
     # The store.
     _gauge("holdfast_tail_records", "Records not archived yet.", _of_engine(lambda engine: engine.unarchived[0])),
-    _gauge("holdfast_tail_bytes", "Their size.", "engine.journal.tail_bytes"),
+    _gauge("holdfast_tail_bytes", "Size of the records not archived yet.", "engine.journal.tail_bytes"),
     _gauge(
         "holdfast_tail_bytes_max",
-        "Their size above which new claims are refused (tail_mib_max).",
+        "Limit of holdfast_tail_bytes; at it new claims are refused (tail_mib_max).",
         lambda look: look.sources.settings.tail_mib_max * 2**20,
     ),
-    _gauge(
-        "holdfast_archive_failing",
-        "1 if the last attempt to archive failed.",
-        _of_engine(lambda engine: engine.unarchived[1]),
-    ),
+    _gauge("holdfast_archive_failing", "1 if archiving failed last.", _of_engine(lambda engine: engine.unarchived[1])),
     _gauge("holdfast_store_takes_claims", "1 if the store takes new claims.", "health.takes_claims"),
     _gauge("holdfast_store_bytes", "The size of the store.", "health.size_bytes"),
-    _gauge("holdfast_store_free_bytes", "Free space on its disk.", "health.free_bytes"),
+    _gauge("holdfast_store_free_bytes", "Free space on the disk of the store.", "health.free_bytes"),
     # Nodes.
     _gauge("holdfast_leader", "1 if this node leads.", "role.leads"),
     _gauge("holdfast_epoch", "The epoch of the leader that this node knows.", "role.epoch"),
@@ -285,18 +256,12 @@ ROWS: tuple[Row, ...] = (
     _gauge("holdfast_links", "Links of followers to this node.", "role.links"),
     # The process.
     _gauge("holdfast_connections", "Open connections.", lambda look: look.sources.connections()),
-    _gauge("holdfast_connections_max", "Their limit (connections_max).", "sources.settings.connections_max"),
-    _counter(
-        "holdfast_log_lines_left_out_total",
-        "Log lines dropped because standard error did not accept them in time.",
-        lambda look: look.sources.lines_left_out(),
-    ),
+    _gauge("holdfast_connections_max", "Limit of open connections.", "sources.settings.connections_max"),
+    _counter("holdfast_log_lines_left_out_total", "Dropped log lines.", lambda look: look.sources.lines_left_out()),
     _counter("process_cpu_seconds_total", "Processor time of the server's process.", lambda _: processor_seconds()),
     _gauge("process_resident_memory_bytes", "Memory of the server's process.", _memory_bytes),
     _gauge(
-        "process_start_time_seconds",
-        "Start of the process, in seconds since 1970.",
-        lambda look: look.sources.started_wall_ms / 1000,
+        "process_start_time_seconds", "Start, in seconds since 1970.", lambda look: look.sources.started_wall_ms / 1000
     ),
 )
 

@@ -71,8 +71,6 @@ class Span(msgspec.Struct):
 
 
 class Story(msgspec.Struct, frozen=True):
-    """The leases and waits of one page of history, oldest first."""
-
     held: list[Span]
     waited: list[Span]
     reopened_ms: list[int] = []

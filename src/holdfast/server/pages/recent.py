@@ -39,7 +39,6 @@ class Recent(Generic[T]):
         self._entries: dict[tuple[str, T], Entry[T]] = {}
 
     def note(self, what: T, principal: str, *, now_ms: int, wall_ms: int) -> None:
-        """Keep what was said to a principal, or done by it."""
         self._forget(now_ms)
         place = (principal, what)
         entry = self._entries.pop(place, None)

@@ -149,7 +149,6 @@ def name_parts(name: str) -> tuple[str, str]:
 
 
 def sign_of(row: Row, now_wall_ms: int) -> str:
-    """Return the sign of life: `ending`, `late` or `alive`."""
     if (row.until - now_wall_ms) * ENDING_PART < row.ttl:
         return "ending"
     return "late" if (now_wall_ms - row.beat) * 3 > row.ttl * LATE_OF_3 else "alive"
@@ -234,7 +233,6 @@ def _of_json(text: str, most: int) -> list[tuple[str, str]]:
 
 
 def _unquoted(value: msgspec.Raw) -> str:
-    """Return a JSON string without its quotes, and any other value as it was written."""
     written = bytes(value).strip()
     return msgspec.json.decode(written, type=str) if written.startswith(b'"') else written.decode()
 

@@ -82,7 +82,6 @@ class Me(msgspec.Struct, frozen=True):
     scopes: list[str]
     prefix: str | None
     form_token: str
-    """For forms; empty for one who came by a token, and needs none."""
 
     def may(self, scope: str) -> bool:
         return scope in self.scopes

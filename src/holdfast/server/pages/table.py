@@ -42,7 +42,6 @@ def _data(path: str, handler: Handler, summary: str, media_type: str = "applicat
 
 
 def _nowhere(_api: Api, call: Call) -> None:
-    """GET of anything below /ui/ that is no page."""
     raise Problem("not_found", f"There is no page at {call.request.path.decode('latin-1')}.")
 
 

@@ -105,8 +105,7 @@ class Newest(Generic[K, V]):
         self.size_bytes = 0
 
     def get(self, key: K) -> V | None:
-        entry = self._kept.get(key)
-        return None if entry is None else entry[0]
+        return self._kept.get(key, (None, 0))[0]
 
     def keep(self, key: K, value: V, size_bytes: int) -> None:
         _, before = self._kept.pop(key, (None, 0))
@@ -129,11 +128,9 @@ class Seen(msgspec.Struct):
     whole: Changes
     """All changes of the record; empty once all parts are known."""
     looked_at: int = 0
-    """How many of them were looked at."""
     changes: Changes = []
     """The visible ones."""
     ends: list[int] = []
-    """Where each part ends among the visible ones."""
     is_known: bool = False
     """Whether all parts were found."""
 

@@ -132,8 +132,6 @@ class Subscription:
 
 
 class LiveFeed:
-    """All channels, and the one task that fills them while there are readers."""
-
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._channels: dict[str | None, Channel] = {}
@@ -227,7 +225,6 @@ class LiveFeed:
         return now.wall_ms - now.ms, frames
 
     def _seen_by(self, name: str) -> list[str | None]:
-        """Return the prefixes of the channels that may see a name."""
         found: list[str | None] = [prefix for length in self._lengths if (prefix := name[:length]) in self._channels]
         if None in self._channels:
             found.append(None)

@@ -62,7 +62,6 @@ class Watch(Stream):
         super().close()
 
     def _first(self, state: State, now: Moment) -> tuple[int, bytes]:
-        """Return the token of the live lease, or 0, and the first frame."""
         lease = state.lease_of(self._name)
         token = 0
         body: dict[str, Any] = {"event": "released", "lock_name": self._name}
