@@ -57,9 +57,8 @@ def read(environment: Mapping[str, str]) -> ClientConfig:
     except ValueError as error:
         raise SettingsError("client configuration", str(file), f"is not TOML: {error}") from None
     for name, value in lines.items():
-        if name not in ClientConfig.__struct_fields__:
-            allowed = f"{', '.join(ClientConfig.__struct_fields__[:-1])} and {ClientConfig.__struct_fields__[-1]}"
-            raise SettingsError(f"{name!r:.100}", str(file), "there is no such setting", allowed)
+        if name not in (known := ClientConfig.__struct_fields__):
+            raise SettingsError(f"{name!r:.100}", str(file), "there is no such setting", ", ".join(known))
         kind, allowed = (bool, "true or false") if name == "allow_insecure_http" else (str, "text")
         if not isinstance(value, kind) or value == "":
             raise SettingsError(name, str(file), f"{value!r:.100} cannot be used", allowed)

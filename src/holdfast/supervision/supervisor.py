@@ -84,12 +84,9 @@ class Terminal:
         except OSError:
             return None
 
-    def is_ours(self) -> bool:
-        return self.owner() == os.getpgrp()
-
     def lend(self, group: int) -> None:
         """Give it to a group, if it is ours to give."""
-        if self.is_ours():
+        if self.owner() == os.getpgrp():
             self._set(group)
 
     def take_back(self, group: int) -> None:
