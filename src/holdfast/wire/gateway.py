@@ -56,7 +56,6 @@ class GatewayRefusedReply(msgspec.Struct, gc=False, rename="camel"):
     held_since: EpochMillis | UnsetType = UNSET
     reason: str | UnsetType = UNSET
     deadlock: bool | UnsetType = UNSET
-    """Those that ask for what the others hold form a circle."""
     cycle: list[str] | UnsetType = UNSET
     """This run, what it wants, who holds that, what that one wants, and so on."""
 
@@ -82,7 +81,6 @@ class GatewayLock(msgspec.Struct, gc=False, rename="camel"):
 
     resource_key: str
     agent_name: str
-    """The holder without what follows its last dash."""
     holder: str
     held_since: EpochMillis
 

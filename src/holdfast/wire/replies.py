@@ -25,7 +25,6 @@ class ShownClaim(_Shown, kw_only=True, gc=False):
     """What is shown of somebody's claim wherever it is shown; it stands behind all else."""
 
     labels: Labels | UnsetType = UNSET
-    """What the claim is marked with; left out if it has none."""
 
 
 class Previous(_Shown, gc=False):
@@ -145,7 +144,6 @@ class HeldManyReply(msgspec.Struct, gc=False, tag_field="status", tag="held"):
     """The first of them in the order asked for, as far as there is room for them in a reply."""
     retry_after_ms: Millis
     left_out: int | UnsetType = UNSET
-    """How many more are in the way and not shown; only if there are any."""
 
 
 class CheckReply(msgspec.Struct, gc=False):
@@ -173,7 +171,6 @@ class EndReply(msgspec.Struct, gc=False):
 
     id: Uuid
     name: str | None
-    """Of the lease; null for a session."""
     ended: str
     """Of a lease `released`, `expired`, `revoked`, `session_ended` or `transferred`; of a session `expired`, `deleted`
     or `revoked`, which is the end of its token."""
@@ -188,7 +185,6 @@ class FollowingReply(msgspec.Struct, gc=False):
     stream: Uuid
     """The stream on which their ends are told: `POST /followers/{id}` adds to it."""
     following: int
-    """How many ends are awaited on it now."""
     ended: list[EndReply]
     unknown: list[Uuid]
     """What is not the caller's, never was there, or ended too long ago to be remembered."""
@@ -198,7 +194,6 @@ class DisplacedReply(msgspec.Struct, gc=False):
     """Why a stream of ends was ended: too many follow the same with the same token or secret, and it was the eldest."""
 
     id: Uuid
-    """Of the lease or the session that they follow."""
 
 
 class HistoryReply(msgspec.Struct, gc=False):
@@ -222,7 +217,6 @@ class WhyLink(_Shown, gc=False):
     expires_in_ms: Millis | None
     note: str | None
     waits_for: list[str]
-    """What the owner itself stands in line for."""
 
 
 class WhyWaiter(_Shown, gc=False):
@@ -240,7 +234,6 @@ class WhyReply(msgspec.Struct, gc=False):
     chain: list[WhyLink]
     waiting: list[WhyWaiter]
     circle: bool
-    """The chain comes back to where it was: nobody in it can go on."""
 
 
 class RenewedReply(msgspec.Struct, gc=False):
@@ -272,10 +265,8 @@ class LockReply(ShownClaim, gc=False, omit_defaults=True):
     attempts: int
     previous: Previous | None
     available_at: Time | UnsetType = UNSET
-    """Only while a lock delay keeps the name closed."""
     retry_after_ms: Millis | UnsetType = UNSET
     completed_at: Time | UnsetType = UNSET
-    """Only while the work is remembered as done."""
     result: str | UnsetType | None = UNSET
 
 
@@ -296,7 +287,6 @@ class SessionOpenedReply(msgspec.Struct, gc=False):
     expires_at: Time
     keepalive_interval_secs: int
     session_secret: str
-    """Usable as a bearer token for this session alone."""
     expires_in_ms: Millis
     name: str | None
     metadata: str | None
@@ -318,12 +308,9 @@ class SessionKeptReply(msgspec.Struct, gc=False):
     expires_in_ms: Millis
 
 
-class SessionRenewedReply(msgspec.Struct, gc=False):
+class SessionRenewedReply(SessionKeptReply, gc=False):
     """The session and all that is bound to it live on."""
 
-    session_id: Uuid
-    expires_at: Time
-    expires_in_ms: Millis
     renewed: int
 
 
@@ -363,7 +350,6 @@ class TokenReply(msgspec.Struct, gc=False):
     created_at: Time | None
     source: Literal["made", "static"]
     last_used: Time | None = None
-    """Right to the minute; None if it never was."""
 
 
 class TokenMadeReply(msgspec.Struct, gc=False):
@@ -471,7 +457,6 @@ class Mark(msgspec.Struct, gc=False):
     seq: int
     at: Time
     event: str
-    """`expired`, `revoked`, `failed` or `session_ended`."""
     name: str
     owner: str
     others: int
@@ -492,4 +477,3 @@ FOLLOWS = "this node follows, and passes requests on to the leader"
 LEADS = "this node leads"
 """How it begins, of one that has the seat; also if it cannot serve now."""
 SHARED = "postgresql"
-"""The kind of a store that nodes share."""

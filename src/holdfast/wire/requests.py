@@ -25,20 +25,15 @@ class ClaimBody(_Body):
     """What every claim says, of one name or of several."""
 
     ttl_seconds: U32 | None = None
-    """How long the lease lives without a renewal; `default_ttl_seconds` if absent."""
     metadata: str | None = None
-    """Shown to everybody who asks for the name."""
     owner: str | None = None
     session_id: str | None = None
     ephemeral: bool | None = None
     lock_delay_seconds: U32 | None = None
-    """Keep the name closed for so long after any end of this lease."""
     wait_seconds: Seconds | None = None
     """Stand in line for so long, 50 at most. Of several names only with `all`."""
     ticket: str | None = None
-    """Come back to a place in the line."""
     redo: bool | None = None
-    """Claim it although it is done."""
     labels: Labels | UnsetType | None = UNSET
     """What to find it by: lists and events can be asked for a label. Shown to everybody, like metadata."""
 
@@ -95,7 +90,6 @@ class TransferBody(_Body, kw_only=True):
     """The new lease's ttl, from now on. If absent, the new lease keeps the old ttl and the time that was left; with a
     session's secret it lives for the old ttl from now on."""
     reason: str | UnsetType | None = UNSET
-    """The old owner is told, and the history keeps it."""
 
 
 class ClaimSecretBody(_Body):
@@ -144,9 +138,7 @@ class TokenBody(_Body):
 
     name: str
     scopes: list[Literal["read", "claim", "admin"]] | None = None
-    """`read` and `claim` if absent."""
     prefix: str | None = None
-    """Confine the token to names that start so."""
     expires_in_seconds: U32 | None = None
 
 
@@ -156,9 +148,7 @@ class RotateBody(_Body):
     expires_in_seconds: U32 | None = None
     """Of the new one, from now on. If absent it lives as long as the old one was to live when it was made."""
     keep_sessions: bool = False
-    """Let the sessions of the old token live on, under new secrets."""
     never_expires: bool = False
-    """The new one never expires, although the old one did."""
 
 
 def field_names(body: type[msgspec.Struct]) -> tuple[str, ...]:

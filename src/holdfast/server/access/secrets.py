@@ -19,19 +19,15 @@ import hashlib
 import hmac
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 from uuid import UUID
 from zlib import crc32
 
-from holdfast.core.values import KEY_CHARS_MAX, EndedLease
+from holdfast.core.state import State
+from holdfast.core.values import KEY_CHARS_MAX, EndedLease, Session
 from holdfast.engine.ids import new_secret
 from holdfast.privatefiles import read_ours, replace, sync_folder
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from holdfast.core.state import State
-    from holdfast.core.values import Session
 
 TOKEN_PREFIX = "hold_"  # noqa: S105 - a shape, not a token
 SESSION_PREFIX = "holds_"

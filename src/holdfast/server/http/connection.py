@@ -97,8 +97,8 @@ class FinalRefusal(msgspec.Struct, frozen=True):
 class ResponseStream(ResponseWriter):
     """An entry of the queue whose response is written over time, by a task of its own.
 
-    At most `BODY_BYTES_MAX` of the request body are buffered. A task has no turn in the
-    manager's run queue, so the handler of a large body waits in that queue before it gets the end of the body.
+    At most `BODY_BYTES_MAX` of the request body are buffered. A task has no turn in the manager's run queue, so the
+    handler of a large body waits in that queue before it gets the end of the body.
     """
 
     def __init__(self, connection: HttpConnection, manager: ConnectionManager, request: Request) -> None:
