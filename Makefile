@@ -191,17 +191,18 @@ endif
 	@"$(PYTHON)" -m venv --clear --without-pip $(@D)
 	@$(@D)/bin/python -c '$(WHOSE)' > $@
 
-# Defines the shell function `into_venv`. Any pip from 22.3 on can fill another environment, whether it comes as a module
-# or only as a command; where there is none, the environment may be able to make its own.
+# Defines the shell function `into_venv`. A pip from 22.3 on can fill another environment, whether it comes as a module or
+# only as a command; where there is none, the environment may be able to make its own. pip runs in that environment's
+# Python, and a pip older than 23.1.2 fails on Python 3.12 and newer once it looks for packages, so `list` is what is tried.
 define find_pip
 venv=$(@D); \
-answers() { "$$@" --python $$venv/bin/python --version >/dev/null 2>&1; }; \
-if   answers "$(PYTHON)" -m pip; then into_venv() { "$(PYTHON)" -m pip --python $$venv/bin/python "$$@"; }; \
-elif answers pip3;               then into_venv() { pip3 --python $$venv/bin/python "$$@"; }; \
-elif answers pip;                then into_venv() { pip --python $$venv/bin/python "$$@"; }; \
+works() { "$$@" --python $$venv/bin/python list >/dev/null 2>&1; }; \
+if   works "$(PYTHON)" -m pip; then into_venv() { "$(PYTHON)" -m pip --python $$venv/bin/python "$$@"; }; \
+elif works pip3;               then into_venv() { pip3 --python $$venv/bin/python "$$@"; }; \
+elif works pip;                then into_venv() { pip --python $$venv/bin/python "$$@"; }; \
 elif $$venv/bin/python -m ensurepip >/dev/null 2>&1; then into_venv() { $$venv/bin/python -m pip "$$@"; }; \
 else \
-    echo 'Holdfast needs pip 22.3 or newer, and none was found for "$(PYTHON)". On Debian: apt install python3-pip' >&2; \
+    echo 'Holdfast needs pip 22.3 or newer (23.1.2 or newer for Python 3.12 and newer), and none was found for "$(PYTHON)". On Debian: apt install python3-pip' >&2; \
     exit 1; \
 fi
 endef

@@ -37,6 +37,25 @@ def test_make_rejects_an_unsupported_interpreter_in_one_line(tmp_path: Path, ver
     assert not (tmp_path / ".venv").exists()
 
 
+def test_make_passes_over_a_pip_that_fails_on_the_interpreter(tmp_path: Path) -> None:
+    """An old pip prints its version under a newer Python and fails at everything else, so another pip installs."""
+    for name in ("Makefile", "pyproject.toml", "requirements/run.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    programs = {
+        "python": f'test "$2" = pip || exec {sys._base_executable} "$@"; exit 1',  # type: ignore[attr-defined]
+        "pip3": 'test "$3" = --version || { echo "pip3 $3" >> calls; exit 1; }',
+        "pip": 'echo "pip $3" >> calls',
+    }
+    for name, script in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    command = ["make", "--silent", ".venv/run.stamp", f"PYTHON={tmp_path / 'python'}"]
+    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, check=True)
+    assert (tmp_path / "calls").read_text().split("\n")[:-1] == ["pip3 list", "pip list", "pip install", "pip install"]
+
+
 def test_find_returns_each_supported_version_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
