@@ -63,8 +63,8 @@ class Hooks:
     """Where hooks are listed, and for which events ours is. An event has a matcher or None; the first one asks.
 
     `is_flat`: a hook is a command, and not a group of commands. `beside` are members that the file must have. `strict`
-    are members of the hook that asks: with them the host blocks the call if the hook fails. `earlier` are the values of
-    `strict` in earlier versions. `plugin`: the place is a program of the host, and not a list of commands.
+    are members of the hook that asks: with them the host blocks the call if the hook fails. `plugin`: the place is a
+    program of the host, and not a list of commands.
     """
 
     place: Place
@@ -72,7 +72,6 @@ class Hooks:
     is_flat: bool = False
     beside: tuple[tuple[str, int], ...] = ()
     strict: tuple[tuple[str, int | str], ...] = ()
-    earlier: tuple[tuple[tuple[str, int | str], ...], ...] = ((),)
     plugin: Path | None = None
 
 
@@ -112,7 +111,6 @@ HOSTS = (
             _in_both(".claude/settings.json"),
             _events(PreToolUse=_CLAUDE_TOOLS, PostToolUse=_CLAUDE_TOOLS, Stop=None, SubagentStop=None, SessionEnd=None),
             strict=(("timeout", 30), ("onFailure", "block")),
-            earlier=((("timeout", 30), ("onFailure", "block")),),
         ),
         "Claude Code asks once whether it may use the MCP server of a project.",
     ),

@@ -220,7 +220,8 @@ def hook_entries(host: Host) -> list[tuple[Entry, tuple[Json, ...]]]:
         value, earlier = _hook(hooks, matcher, {"command": command}), tuple[Json, ...]()
         if at == 0:
             value = _hook(hooks, matcher, {"command": command + FAIL_CLOSED, **dict(hooks.strict)})
-            earlier = tuple(_hook(hooks, matcher, {"command": command, **dict(each)}) for each in hooks.earlier)
+            # Earlier versions let a call pass when the shell did not find `holdfast`, the first ones on any failure.
+            earlier = tuple(_hook(hooks, matcher, {"command": command, **dict(each)}) for each in (hooks.strict, ()))
         found.append((Entry(("hooks", event), None, value, hooks.beside), earlier))
     return found
 
