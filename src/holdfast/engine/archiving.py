@@ -123,9 +123,8 @@ class Archiver:
         try:
             owed = await self._add(outcome_or_raise(await self.wanted))
             head = owed.head
-            await self._journal.archive(
-                head.seq, snapshot.head_bytes(head), snapshot.changes(owed), self._clock.wall_ms()
-            )
+            rows = snapshot.changes(owed)
+            await self._journal.archive(head.seq, snapshot.encode(head), rows, self._clock.wall_ms())
             await self._archived(owed)
         except (JournalUnavailableError, DeposedError) as error:
             # Whether the seat is lost is found out by whoever writes, and told to everybody from there.

@@ -27,7 +27,7 @@ T = TypeVar("T")
 SLICE_ROWS = 512
 SLICE_BYTES = 128 * 1024
 
-_encode = msgspec.msgpack.Encoder().encode
+encode = msgspec.msgpack.Encoder().encode
 
 
 class _Codec(NamedTuple):
@@ -51,22 +51,18 @@ _types = {
     "tokens": AccessToken,
 }
 _values: dict[str, tuple[Callable[[Any], bytes], Callable[[bytes], Any]]] = {
-    **{table: (_encode, _reads(type_)) for table, type_ in _types.items()},
-    "tickets": (lambda ticket: _encode(ticket_row(ticket)), lambda data: ticket_of(_ticket_row_of(data))),
-    "last_used": (_encode, _reads(int)),
+    **{table: (encode, _reads(type_)) for table, type_ in _types.items()},
+    "tickets": (lambda ticket: encode(ticket_row(ticket)), lambda data: ticket_of(_ticket_row_of(data))),
+    "last_used": (encode, _reads(int)),
 }
 _pair_of = _reads(tuple[str, str])
 _codecs = {
-    table: _Codec(_encode, _pair_of, *value) if table in PAIRS else _Codec(str.encode, bytes.decode, *value)
+    table: _Codec(encode, _pair_of, *value) if table in PAIRS else _Codec(str.encode, bytes.decode, *value)
     for table, value in _values.items()
 }
 
 
 # What changed, for the archive.
-
-
-def head_bytes(head: Head) -> bytes:
-    return _encode(head)
 
 
 def changes(taken: Taken) -> Iterator[Changes]:
