@@ -293,7 +293,7 @@ def test_journal_of_a_newer_version_is_not_read(data: Path) -> None:
 
 def test_archivist_that_still_writes_is_waited_for(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The child of a server that was killed may still write: a look waits for its lock, and then says so."""
-    monkeypatch.setattr(inspection, "LOCK_SECONDS", 0.0)
+    monkeypatch.setattr("holdfast.journal.archive.file.LOCK_SECONDS", 0.0)
     with (data / LOCK).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(JournalLockedError, match="still writes"):
@@ -304,5 +304,5 @@ def test_archivist_that_still_writes_is_waited_for(data: Path, monkeypatch: pyte
             if next(sleeps) == 2:
                 fcntl.flock(lock, fcntl.LOCK_UN)
 
-        monkeypatch.setattr("holdfast.journal.inspect.time.sleep", let_go)
+        monkeypatch.setattr("holdfast.journal.archive.file.time.sleep", let_go)
         assert inspect(data).problems == []

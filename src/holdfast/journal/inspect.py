@@ -19,7 +19,6 @@ import contextlib
 import fcntl
 import functools
 import os
-import time
 from typing import TYPE_CHECKING, Any
 
 import apsw
@@ -29,7 +28,7 @@ from holdfast.core.events import Record, Restored, ends_of, grants_of, names_of,
 from holdfast.core.values import Slot
 from holdfast.journal import mark
 from holdfast.journal.archive.file import FILE as ARCHIVE
-from holdfast.journal.archive.file import LOCK, Reader, look_at, segment_of
+from holdfast.journal.archive.file import LOCK, Reader, look_at, segment_of, wait_for_lock
 from holdfast.journal.archive.writer import weight_of
 from holdfast.journal.base import RESTORE, JournalDamagedError, JournalError, JournalLockedError
 from holdfast.journal.codec import decode_batch, event_row
@@ -54,8 +53,6 @@ if TYPE_CHECKING:
     from holdfast.journal.base import Values
 
 PROBLEMS_MAX = 100
-LOCK_TRIES, LOCK_SECONDS = 100, 0.05
-"""How often, and how long each time, to wait for the archivist of a killed server: it is about to end."""
 
 _VFS = "holdfast-read-only"
 _slot_of = msgspec.msgpack.Decoder(Slot).decode
@@ -414,10 +411,6 @@ def _hold(lock: Path, closing: contextlib.ExitStack) -> None:
     except FileNotFoundError:
         return
     closing.callback(os.close, descriptor)
-    for _ in range(LOCK_TRIES):
-        with contextlib.suppress(BlockingIOError):
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            return
-        time.sleep(LOCK_SECONDS)
-    problem = f"the archivist of a server still writes in {lock.parent}"
-    raise JournalLockedError(problem, "Wait until it has ended, and look again")
+    if not wait_for_lock(descriptor, fcntl.LOCK_SH):
+        problem = f"the archivist of a server still writes in {lock.parent}"
+        raise JournalLockedError(problem, "Wait until it has ended, and look again")

@@ -151,7 +151,8 @@ class Tail:
     async def _history_before(self, query: HistoryQuery, before: int) -> Rows:
         since = -FOREVER if query.since_wall_ms is None else query.since_wall_ms
         until = FOREVER if query.until_wall_ms is None else query.until_wall_ms
-        rows = self._archivist.reader.newest_first(query.name, self.upto, before, SEARCH_ROWS, SEARCH_BYTES)
+        slice_bytes = SEARCH_BYTES if query.owner is not None or query.badly else SLICE_BYTES
+        rows = self._archivist.reader.newest_first(query.name, self.upto, before, SEARCH_ROWS, slice_bytes)
         return [(seq, body if since <= wall_ms <= until else None, len(body)) for seq, wall_ms, body in rows]
 
     async def follow(self, after_seq: int, limit: int) -> Sequence[Record]:

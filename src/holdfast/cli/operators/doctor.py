@@ -307,10 +307,7 @@ def _directory_checks(data: Path) -> list[Verdict]:
         return [fail("directory", f"{data} is not a directory", "name the one that the server was started with")]
     if (owner := data.stat().st_uid) not in {os.geteuid(), ROOT}:
         text = f"it belongs to user {user_named(owner)}, and you are user {user_named(os.geteuid())}"
-        return [
-            ok("directory", str(data)),
-            fail("access", f"nothing was looked at: {text}", how_to_be(owner)),
-        ]
+        return [ok("directory", str(data)), fail("access", f"nothing was looked at: {text}", how_to_be(owner))]
     return [
         ok("directory", str(data)),
         _permissions(data),

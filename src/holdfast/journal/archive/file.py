@@ -185,6 +185,16 @@ def throw_away(path: Path) -> None:
     path.with_name(UNSYNCED).unlink(missing_ok=True)
 
 
+def wait_for_lock(file: int, kind: int) -> bool:
+    """Lock a file, and tell whether that succeeded within ten seconds: an archivist without a server ends soon."""
+    for _ in range(LOCK_TRIES):
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(file, kind | fcntl.LOCK_NB)
+            return True
+        time.sleep(LOCK_SECONDS)
+    return False
+
+
 class Lock:
     """The right to write the archive of a directory. A child inherits it, and it ends with both processes."""
 
@@ -192,19 +202,10 @@ class Lock:
         """Wait a while for the child of a server that ended. Raises `JournalLockedError`."""
         self._path = directory / LOCK
         self.file = open_ours(self._path, os.O_RDWR | os.O_CREAT)
-        try:
-            self._wait()
-        except BaseException:
-            os.close(self.file)
-            raise
-
-    def _wait(self) -> None:
-        for _ in range(LOCK_TRIES):
-            with contextlib.suppress(BlockingIOError):
-                fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            time.sleep(LOCK_SECONDS)
+        if wait_for_lock(self.file, fcntl.LOCK_EX):
+            return
         writer = os.pread(self.file, 32, 0).decode("ascii", "replace").strip() or "of an unknown number"
+        os.close(self.file)
         raise JournalLockedError(
             f"the archivist of a server that ended still writes to {self._path.with_name(FILE)}",
             f"Wait until process {writer} has ended, or end it; nothing that was acknowledged depends on it",
