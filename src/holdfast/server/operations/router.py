@@ -122,21 +122,7 @@ def _listed(operations: list[Operation]) -> str:
     )
 
 
-VERBS = frozenset(
-    {
-        b"acl",
-        b"acquire",
-        b"check",
-        b"history",
-        b"release",
-        b"renew",
-        b"reopen",
-        b"revoke",
-        b"transfer",
-        b"watch",
-        b"why",
-    }
-)
+VERBS = frozenset(b"acl acquire check history release renew reopen revoke transfer watch why".split())
 
 _LOCKS = b"/locks/"
 _PAGES = b"/ui/"
