@@ -168,9 +168,8 @@ class LogQueue(QueueHandler):
         record: logging.LogRecord = self.prepare(logging.makeLogRecord(fields))
         return record
 
-    # The writer thread.
-
     def _write_all(self) -> None:
+        """Run the writer thread."""
         while (item := self.records.get()) is not None:
             if isinstance(item, threading.Event):
                 self._report_dropped()

@@ -59,11 +59,8 @@ def numbers(api: Api, call: Call) -> None:
 
 
 def drawn(api: Api, call: Call) -> None:
-    def view(_state: State, now: Moment) -> Answered:
-        body = {"now": now.wall_ms, "drawn": api.meter.series.drawn(call.query.get("span", ""))}
-        return _OK, encode(body), ()
-
-    api.read(call, view)
+    series, span = api.meter.series, call.query.get("span", "")
+    api.read(call, lambda _state, now: (_OK, encode({"now": now.wall_ms, "drawn": series.drawn(span)}), ()))
 
 
 SHOWN = 100

@@ -67,11 +67,7 @@ HEADERS: Fields = (
 """Of every page, in addition to `x-content-type-options` and `cache-control: no-store`, which every answer has."""
 NO_REFERRER = (b"referrer-policy", b"no-referrer")
 _KEPT_FOR_EVER = (b"cache-control", b"public, max-age=31536000, immutable")
-_TYPES = {
-    ".css": b"text/css; charset=utf-8",
-    ".js": b"text/javascript; charset=utf-8",
-    ".svg": b"image/svg+xml",
-}
+_TYPES = {".css": b"text/css; charset=utf-8", ".js": b"text/javascript; charset=utf-8", ".svg": b"image/svg+xml"}
 SLICE_PIECES = 300
 """How many pieces of a page are made before other requests are served: about a millisecond."""
 _OK = 200

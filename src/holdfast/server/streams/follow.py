@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from holdfast.server.access.auth import Caller
     from holdfast.server.api import Api
     from holdfast.server.operations.call import Call
-    from holdfast.server.render import Answered
 
 ENDS_PER_WRITE = 100
 """How many ends are sent before others are served: a session may end with thousands of leases."""
@@ -56,11 +55,7 @@ def add(api: Api, call: Call) -> None:
     stream = api.followed.get(call.item)
     if not isinstance(stream, Follow) or not stream.is_of(call.caller):
         raise Problem("not_found", "No such stream of yours is open: open one with POST /leases/follow.")
-
-    def view(state: State, now: Moment) -> Answered:
-        return _OK, encode(stream.take(call.body, state, now)), ()
-
-    api.read(call, view)
+    api.read(call, lambda state, now: (_OK, encode(stream.take(call.body, state, now)), ()))
 
 
 def _check_count(api: Api, body: FollowBody) -> None:
