@@ -174,5 +174,5 @@ def test_what_else_stands_in_the_file_stays(environment: dict[str, str], pem: Pa
 def test_other_lines_are_refused(environment: dict[str, str], line: str) -> None:
     """What client.toml cannot mean is refused, with what may stand there."""
     write_config(environment, f"{line}\n")
-    with pytest.raises(SettingsError, match=r"true or false|text|url, token_file, ca_file and allow_insecure_http"):
+    with pytest.raises(SettingsError, match=r"true or false|text|url, token_file, ca_file, allow_insecure_http"):
         clientconfig.read(environment)
