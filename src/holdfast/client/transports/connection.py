@@ -16,22 +16,27 @@ import re
 import select
 import socket
 import ssl
+from collections.abc import Mapping
 from contextlib import suppress
 from http.client import HTTPResponse
 from typing import Any, cast
 from urllib.parse import urlsplit
 
+from msgspec import structs
+
 from holdfast.client import clock
 from holdfast.client.answers import Answer
 from holdfast.client.config import Target, context_for
 from holdfast.client.operations.effects import Open, Send
-from holdfast.client.transports.base import Proxy, headers_for, payload_of
+from holdfast.client.transports.base import COMES_BACK_HEADER, KEY_HEADER, Proxy, headers_for, payload_of
 
 HEARD_BYTES = 16_384  # What is read at once of an answer. Nearly all of them are whole by that.
 _STATUS = re.compile(r"HTTP/1\.1 (?!204|304)([2-5][0-9]{2}) ")
 _FIELD = re.compile(r"^([0-9A-Za-z-]+):[ \t]*([^\r\n]*)\r\n", re.MULTILINE)
 _LINES_MAX = 80  # `http.client` takes 100 fields.
 _PORTS = {"http": 80, "https": 443}
+_KEY = KEY_HEADER.encode()
+_COMES_BACK = b"%b: true\r\n" % COMES_BACK_HEADER.encode()
 
 
 def plain_answer(heard: bytes) -> Answer | None:
@@ -80,8 +85,25 @@ class Route:
         # Without TLS a proxy is asked for the whole address, and told by a header of each request who we are.
         whole = proxy is not None and not self._is_tls
         self.prefix = target.url if whole else parts.path  # What stands before each path.
-        self.lines = b"Host: %s\r\n" % parts.netloc.encode() + (self._proxy_line if whole else b"")
-        """The lines that every request has."""
+        self._host_lines = b"Host: %s\r\n" % parts.netloc.encode() + (self._proxy_line if whole else b"")
+        self._lines: list[tuple[str | None, bytes]] = [(None, b"")] * 2
+        """The header lines of the last request without and with a body that had no key, and the token in them."""
+
+    def header_lines(self, request: Send | Open, token: str | None) -> bytes:
+        """Return the header lines of a request; only two of them differ from one `Send` to the next."""
+        if isinstance(request, Open):
+            return self._encoded(headers_for(token, request))
+        has_body = request.body is not None
+        token_written, lines = self._lines[has_body]
+        if token_written != token or not lines:
+            lines = self._encoded(headers_for(token, structs.replace(request, key=None, comes_back=False)))
+            self._lines[has_body] = (token, lines)
+        if request.comes_back:
+            lines += _COMES_BACK
+        return lines if request.key is None else b"%b%b: %b\r\n" % (lines, _KEY, request.key.encode("ascii"))
+
+    def _encoded(self, headers: Mapping[str, str]) -> bytes:
+        return "".join([f"{name}: {value}\r\n" for name, value in headers.items()]).encode("ascii") + self._host_lines
 
     def connect(self, seconds: float) -> Connection:
         """Open a connection; each step of it may take so long. Raises `OSError`."""
@@ -118,6 +140,7 @@ class Connection:
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
+        self._poll: select.poll | None = None  # Made when the connection is first kept: by then its socket is final.
 
     def __del__(self) -> None:
         self.sock.close()
@@ -132,17 +155,20 @@ class Connection:
 
     def is_quiet(self) -> bool:
         """Tell whether it can be used again. What can be read before we have asked is a hang-up, or not for us."""
-        look = select.poll()
-        look.register(self.sock, select.POLLIN)
-        return not look.poll(0)
+        if self._poll is None:
+            self._poll = select.poll()
+            self._poll.register(self.sock, select.POLLIN)
+        return not self._poll.poll(0)
 
     def say(self, request: bytes, seconds: float) -> int:
         """Send a request. Returns the moment by which its answer has to be read, to the end: in so many seconds."""
         until_ms = clock.monotonic_ms() + round(seconds * 1_000)
         if self.sock.gettimeout() != seconds:  # To say it is a call of the system, so it is not said twice.
             self.sock.settimeout(seconds)
-        with suppress(BrokenPipeError):  # It may have answered before it had heard everything.
+        try:  # noqa: SIM105 - for every request: `suppress` is slower
             self.sock.sendall(request)
+        except BrokenPipeError:
+            pass  # It may have answered before it had heard everything.
         return until_ms
 
     def heard(self) -> bytes:
@@ -203,9 +229,8 @@ def written(route: Route, request: Send | Open, token: str | None) -> bytes:
     target = route.prefix + request.path
     if not (target.isascii() and target.isprintable()) or " " in target:
         raise ValueError(f"{request.path!r:.200} cannot stand in a request")
-    lines = [f"{name}: {value}\r\n" for name, value in headers_for(token, request).items()]
-    payload = payload_of(request)
-    if payload is not None or request.method != "GET":
-        lines.append(f"Content-Length: {len(payload or b'')}\r\n")
-    head = f"{request.method} {target} HTTP/1.1\r\n{''.join(lines)}"
-    return b"%b%b\r\n%b" % (head.encode("ascii"), route.lines, payload or b"")
+    head = f"{request.method} {target} HTTP/1.1\r\n".encode("ascii")
+    lines, payload = route.header_lines(request, token), payload_of(request)
+    if payload is None:
+        return b"%b%b%b\r\n" % (head, lines, b"" if request.method == "GET" else b"Content-Length: 0\r\n")
+    return b"%b%bContent-Length: %d\r\n\r\n%b" % (head, lines, len(payload), payload)
