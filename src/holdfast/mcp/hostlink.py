@@ -26,7 +26,7 @@ class HostLink:
         """`owner` is a name that was given. Raises `StateError` and the guard's `RefusedError`."""
         self._base = state.base_of(environment)
         self._mark = processes.proven_host(environment)
-        self._found_by = server.found_by(environment)
+        self._from_url, self._from_config = server.found_by(environment)
         found = server.find({**environment, "HOLDFAST_URL": url} if url else environment)
         self._urls, self._ca_file = found.urls, found.ca_file
         self.warning: str | None = None
@@ -78,16 +78,13 @@ class HostLink:
         return self._registration is not None and self._registration.others(session_id)
 
     def is_of_another_host(self, session_id: str) -> bool:
-        """Tell whether an agent of another live host process has a session."""
         return link.is_of_another_host(self._base, session_id, self._mark)
 
     def publish(self, session: AsyncSession | None, owner: str, ttl_seconds: float) -> None:
-        """Show the guard which session this process uses."""
         if self._registration is None:
             return
         shown = None
         if session is not None:
-            from_url, from_config = self._found_by
             shown = Session(
                 {
                     "id": session.session_id,
@@ -95,8 +92,8 @@ class HostLink:
                     "owner": owner,
                     "urls": self._urls,
                     "ca_file": self._ca_file,
-                    "from_url": from_url,
-                    "from_config": from_config,
+                    "from_url": self._from_url,
+                    "from_config": self._from_config,
                     "ttl_seconds": ttl_seconds,
                     "host": self._mark,
                     "is_proven": True,

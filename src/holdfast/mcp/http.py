@@ -24,12 +24,11 @@ from holdfast.mcp.sdk_server import Context, server_of
 from holdfast.mcp.session import AgentClient
 
 SESSION_HEADER = "holdfast-session"
-BODY_BYTES_MAX = 65_536
-"""The server has limited it already."""
+BODY_BYTES_MAX = 65_536  # The server has limited it already.
 _BEARER = "Bearer "
 _URL = "http://127.0.0.1"
+# The configuration of the server's user does not apply to callers.
 _NO_CONFIGURATION: Mapping[str, str] = {"XDG_CONFIG_HOME": "/nonexistent"}
-"""The configuration of the server's user does not apply to callers."""
 
 
 class InProcessTransport:
@@ -60,8 +59,6 @@ class InProcessTransport:
 
 
 class InProcessClient(AgentClient):
-    """A client for one request, with its access token."""
-
     def __init__(self, ask: Ask, scope: Scope, token: str) -> None:
         self._in_process = InProcessTransport(ask, scope, token)
         self._bearer = token
@@ -69,7 +66,7 @@ class InProcessClient(AgentClient):
         super().__init__(_URL, token=token, environment=_NO_CONFIGURATION, retry_seconds=0)
 
     async def session_secret(self, session_id: str) -> str:
-        """Return the secret of a session; a caller whose token is a session's secret can enter that session alone."""
+        # A caller whose token is a session's secret can enter that session alone.
         return self._bearer if self._bearer.startswith(SECRET_PREFIX) else await super().session_secret(session_id)
 
     def _make_transport(self) -> InProcessTransport:

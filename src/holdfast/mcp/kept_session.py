@@ -3,22 +3,21 @@
     claim_job ──► a claim of the session, renewed in the background until it is released, lost, or this process ends
     wait_for_job ──► a position in a queue, kept between two calls (`Waits`)
 
-Lease ids, tickets and the session's secret stay in here. The model knows jobs by their names alone.
+The model knows jobs by name only; lease ids, tickets and the session's secret stay in this process.
 
-**Losses.** The client reports each loss immediately (L9). It is recorded, also for the next process, and returned once,
-with the next result of any tool.
+**Losses.** The client reports each loss immediately (L9). It is saved for the next process too, and returned once, with
+the next result of any tool.
 
-**Waits.** Hosts cancel a call after a minute, and a queue may take longer. A call waits for a while and returns the
-position, and the task behind it goes on waiting, so that nobody is served before the model while it thinks. If the
-model does not come back within `PLACE_SECONDS`, the position is given up, and so is the job if it was granted
-meanwhile: the model does not know that it has it, and others wait.
+**Waits.** Hosts cancel a call after a minute. So a call waits for a while and returns the position, and its task keeps
+that place in the queue. If no call follows within `PLACE_SECONDS`, the task gives it up, and so it does a job that was
+granted meanwhile: the model does not know that it has it, and others wait.
 
-**Sharing.** If the guard's hooks know the agent, its session is the guard's (`hostlink`): before each call, the claims
-that the guard made are adopted, and at the end the session is left to the guard.
+**Sharing.** If the guard's hooks know the agent, its session is the guard's (`hostlink`): each call first adopts the
+claims that the guard made, and the process leaves the session to the guard at its end.
 
-**Restarts.** `memory` says which session the previous process had. If that lives, it is adopted with every claim in it
-(C4); every other job of that process is reported as lost. This happens at the start, and again with the next call if
-the server was away. No tool answers before it is done.
+**Restarts.** `memory` names the session of the previous process. If it lives, it is adopted with its claims (C4), and
+every other job is reported as lost: at the start, or with the next call if the server was away then. No tool answers
+before.
 """
 
 from __future__ import annotations
@@ -29,34 +28,28 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from msgspec import UNSET
 
 from holdfast import AsyncClaim, AsyncSession, JobDone, JobHeld, JobStatus, LeaseLost, Place, Refused
 from holdfast.client.options import OnWait
 from holdfast.errors import HoldfastError, Unreachable
+from holdfast.guard.state import Session
 from holdfast.mcp import results, tools
+from holdfast.mcp.hostlink import HostLink
 from holdfast.mcp.memory import TOLD_MAX, BadMemoryError, Left, Memory
 from holdfast.mcp.results import RefusedError, Result
 from holdfast.mcp.session import GONE_STATUSES, Acquired, AgentClient, AgentSession, Waiting
 from holdfast.mcp.tools import PLACE_SECONDS
 
-if TYPE_CHECKING:
-    from holdfast.guard.state import Session
-    from holdfast.mcp.hostlink import HostLink
-
-LEAVE_SECONDS = 2.0
-"""The timeout for background tasks at the end."""
+LEAVE_SECONDS = 2.0  # The timeout for background tasks at the end.
 RETRY_SECONDS = 1.0
-CLAIMS_MAX = 1_000
-"""Each is renewed, and listed for the next process."""
-WAITS_MAX = 20
-"""Each is an open request."""
+CLAIMS_MAX = 1_000  # Each is renewed, and listed for the next process.
+WAITS_MAX = 20  # Each is an open request.
 
 T = TypeVar("T")
 Claim: TypeAlias = Callable[[str, OnWait], Coroutine[Any, Any, AsyncClaim]]
-"""Claims a job, for as long as it takes, and reports the position meanwhile."""
 
 log = logging.getLogger("holdfast.mcp")
 
@@ -101,8 +94,7 @@ class _Wait:
         self.task: asyncio.Task[AsyncClaim]
         self.place: Place | None = None
         self.calls = 0
-        self.timer: asyncio.TimerHandle | None = None
-        """Gives up."""
+        self.timer: asyncio.TimerHandle | None = None  # For giving up, while no call waits.
 
     def set_place(self, place: Place) -> None:
         self.place = place
@@ -117,7 +109,7 @@ class _Wait:
 
 
 class Waits:
-    """All waits of one session. `release` is called for a granted job to which no call came back."""
+    """The waits of one session. `release` is called for a granted job if no call came back for it."""
 
     def __init__(self, claim: Claim, release: Callable[[str], None]) -> None:
         self._claim = claim
@@ -125,10 +117,7 @@ class Waits:
         self._waits: dict[str, _Wait] = {}
 
     async def visit(self, job: str, seconds: float) -> AsyncClaim | Place | None:
-        """Wait for a job; return the place if it is not granted in time, or if the wait was ended; None if unknown.
-
-        Raises what the wait raised, and `RefusedError` if there are too many waits.
-        """
+        """Wait for a job; return the position if it is not granted in time, or the wait was ended; None if unknown."""
         wait = self._waits.get(job) or self._begin(job)
         wait.calls += 1
         wait.stop_timer()
@@ -163,7 +152,6 @@ class Waits:
         return wait.has_claim
 
     def places(self) -> dict[str, int | None]:
-        """Return the positions by job; None where it is not known yet."""
         return {
             job: None if wait.place is None else wait.place.position
             for job, wait in sorted(self._waits.items())
@@ -171,7 +159,7 @@ class Waits:
         }
 
     def end_all(self) -> set[asyncio.Task[Any]]:
-        """End all waits; return their tasks, which take a moment."""
+        """End all waits; return their tasks, which may be unfinished."""
         tasks = {wait.task for wait in self._waits.values()}
         for job in tuple(self._waits):
             self.end(job)
@@ -195,8 +183,6 @@ class Waits:
 
 
 class KeptSession(AgentSession[AsyncClaim]):
-    """The session of one owner in one process, with its claims and waits."""
-
     def __init__(
         self,
         client: AgentClient,
@@ -211,27 +197,24 @@ class KeptSession(AgentSession[AsyncClaim]):
     ) -> None:
         """`ttl` is how long jobs outlive this process if it is killed. `on_change` is called when a job is lost.
 
-        `warning` is returned with the first result. `host` links the session with the guard; `folder` is that of a
-        subagent, which has no session but the one there.
+        `folder` is a subagent's, whose only session is the one that the guard keeps there.
         """
         self.client = client
         self._owner = self._own_name = owner
         self._host = host
         self._folder = folder
-        self._is_joined = False
-        """Whether the session is the one that the guard keeps for this agent."""
+        self._is_joined = False  # Whether the session is the guard's.
         self._memory = memory
         self._ttl = ttl
         self._on_change = on_change
         self._session: AsyncSession | None = None
         self._opening = asyncio.Lock()
+        # What the previous process left; None once it is known what became of it.
         self._left: Left | None = None if memory is None else memory.read()
-        """What the previous process left; None once it is known what became of that."""
         self._claims: dict[str, AsyncClaim] = {}
         self._waits = Waits(self._claim_when_free, self._give_up)
         self._lost: list[Result] = []
-        self._news: Result = {} if warning is None else {"warning": warning}
-        """What else the next result tells."""
+        self._news: Result = {} if warning is None else {"warning": warning}  # For the next result.
         self._background = BackgroundTasks()
 
     async def begin(self) -> None:
@@ -248,7 +231,7 @@ class KeptSession(AgentSession[AsyncClaim]):
         return self._session is None and not self._waits.places()
 
     async def end(self) -> None:
-        """Release everything, and record for the next process what was released."""
+        """Release everything, and save for the next process what was released."""
         had = sorted(self._claims)
         unfinished = self._waits.end_all() | self._background.unfinished
         if unfinished:
@@ -271,7 +254,7 @@ class KeptSession(AgentSession[AsyncClaim]):
             self._memory.close()
 
     async def _take_over(self, left: Left) -> None:
-        """Adopt what lives of what was left. If the server goes away meanwhile, the next call continues."""
+        """Adopt what still lives. If the server goes away meanwhile, the next call continues."""
         if left.session is not None and not (self._host and self._host.is_of_another_host(left.session)):
             try:
                 if self._session is None:
@@ -291,7 +274,6 @@ class KeptSession(AgentSession[AsyncClaim]):
             self._news["resumed"] = sorted(self._claims)
 
     async def _adopt_claims(self, session: AsyncSession) -> None:
-        """Adopt the claims of the session that this process did not make."""
         for each in await self.client.list_claimed_jobs(session=session.session_id):
             if each.owner != self._owner or each.job_id in self._claims:
                 continue
@@ -344,7 +326,7 @@ class KeptSession(AgentSession[AsyncClaim]):
         self._publish()
 
     def _part(self, session: AsyncSession) -> None:
-        """Stop sharing the guard's session: it ended, or a second host session makes callers indistinguishable."""
+        # The guard's session ended, or a second host session makes callers indistinguishable.
         self._lose_claims("released", "these tools no longer share the guard's session")
         self._waits.end_all()
         _detach(session)
@@ -360,7 +342,6 @@ class KeptSession(AgentSession[AsyncClaim]):
         return await self.run_tool(asked)
 
     def news(self) -> Result:
-        """Return the jobs that were lost, resumed, or granted between two calls."""
         self._check_claims()
         news, self._news = self._news, {}
         granted = [job for job in self._waits.take_granted() if job in self._claims]
@@ -494,7 +475,7 @@ class KeptSession(AgentSession[AsyncClaim]):
         return {"ttl": self._ttl, "owner": self._owner, "on_lost": self._on_claim_lost}
 
     async def _in_session(self, claim_in: Callable[[AsyncSession], Awaitable[AsyncClaim]]) -> AsyncClaim:
-        """Claim something in the session; if that is over, in a new one, once."""
+        """Claim in the session, or once in a new one if it is over."""
         if len(self._claims) >= CLAIMS_MAX:
             raise RefusedError(f"you have {CLAIMS_MAX} jobs already: release some that you do not work on")
         session = await self._opened()
@@ -548,7 +529,6 @@ class KeptSession(AgentSession[AsyncClaim]):
             self._on_change()
 
     def _on_session_lost(self, session: AsyncSession) -> None:
-        """Report everything that was claimed in the session as lost."""
         if self._session is not session:
             return
         had_claims = self._lose_claims("session_ended")
@@ -572,8 +552,7 @@ class KeptSession(AgentSession[AsyncClaim]):
         return bool(claims)
 
     def _drop(self, claim: AsyncClaim) -> None:
-        """Forget a claim. There may be a newer one of the same job."""
-        if self._claims.get(claim.job_id) is claim:
+        if self._claims.get(claim.job_id) is claim:  # There may be a newer one of the same job.
             del self._claims[claim.job_id]
         self._save()
 
@@ -583,7 +562,7 @@ class KeptSession(AgentSession[AsyncClaim]):
     def _save(self) -> None:
         if self._memory is None or self._left is not None:
             return
-        # The guard remembers what it shares.
+        # The guard saves what it shares.
         session = None if self._session is None or self._is_joined else self._session.session_id
         jobs = [] if session is None else sorted(self._claims)
         try:

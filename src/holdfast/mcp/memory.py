@@ -1,10 +1,9 @@
-"""What a process leaves for the next one of its owner: its session, its jobs, and the losses that it has not reported.
+"""State that a process saves for the next one of its owner: its session, its jobs, and losses that it has not reported.
 
-A host may end this program at any time and start it again. The next process of the same owner adopts the session if it
-still lives (C4), and reports every job that does not. The file holds no secret: adopting needs the access token.
-
-A file belongs to the process that has its lock, which the kernel releases with the process. A second process of the
-same owner has a session of its own, leaves nothing, and is refused the first one's jobs.
+A host may restart this program at any time. The next process of the owner adopts the session if it still lives (C4),
+and reports every job that does not. The file holds no secret: adopting needs the access token. It belongs to the
+process that has its lock, which the kernel releases with the process. A second process of the same owner has a session
+of its own, and saves nothing.
 """
 
 from __future__ import annotations
@@ -25,8 +24,7 @@ from holdfast.privatefiles import NotOursError, make_folder, open_ours, read_our
 
 FILE_BYTES_MAX = 1_048_576
 FILES_MAX = 200
-TOLD_MAX = 100
-"""How many losses are kept; the oldest are dropped."""
+TOLD_MAX = 100  # How many losses are kept; the oldest are dropped.
 _LOCK = ".lock"
 
 
@@ -37,12 +35,10 @@ class Left(msgspec.Struct, kw_only=True):
 
 
 class BadMemoryError(Exception):
-    """The file cannot be used. The text says why."""
+    """The file cannot be used."""
 
 
 class Memory:
-    """The file of one owner at one server, for as long as this process has its lock."""
-
     def __init__(self, path: Path, lock: int) -> None:
         self._path = path
         self._lock = lock
@@ -72,11 +68,10 @@ class Memory:
 
 
 def open_memory(url: str, owner: str, environment: Mapping[str, str]) -> Memory | None:
-    """Return the memory of an owner; None if another process that lives has it. Raises `BadMemoryError`."""
+    """Return the memory of an owner; None if another live process has it. Raises `BadMemoryError`."""
     folder = Path(base_of(environment)).parent / "mcp"
     if not folder.is_absolute():
         raise BadMemoryError("there is no home folder; set XDG_STATE_HOME to a folder of yours")
-    # Readable, and unique for each server and owner.
     readable = re.sub(r"[^A-Za-z0-9._-]", "-", owner)[:40]
     digest = hashlib.sha256(f"{url}\n{owner}".encode("utf-8", "replace")).hexdigest()[:16]
     path = folder / f"{readable}-{digest}.json"
@@ -98,7 +93,7 @@ def open_memory(url: str, owner: str, environment: Mapping[str, str]) -> Memory 
 
 
 def _locked(path: Path) -> int | None:
-    """Lock a memory; return the descriptor that holds the lock, or None if another process has it."""
+    """Return a descriptor that holds the memory's lock, or None if another process has it."""
     place = path.with_suffix(_LOCK)
     while True:
         lock = open_ours(place, os.O_RDWR | os.O_CREAT)
@@ -114,7 +109,6 @@ def _locked(path: Path) -> int | None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a memory whose lock the caller has."""
     path.unlink(missing_ok=True)
     path.with_suffix(_LOCK).unlink(missing_ok=True)
 

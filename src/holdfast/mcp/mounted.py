@@ -1,10 +1,8 @@
 """`/mcp` as a mounted ASGI application: authenticates each request, and loads the tools for the first valid one.
 
-The SDK takes a second to load, and a server must not stop for that, so it is loaded in a thread. Nothing is loaded at
-the start, nor for unauthenticated requests. This module therefore imports nothing that comes with the extra.
-
-The server has checked `Host`, `Origin` and sizes before. Authentication costs as much as at all routes, and happens
-before a byte of the body is read.
+The SDK takes a second to load, so it is loaded in a thread, for the first authenticated request. This module therefore
+imports nothing that comes with the extra. The server has checked `Host`, `Origin` and sizes before, and authentication
+happens before the body is read.
 """
 
 from __future__ import annotations
@@ -21,12 +19,10 @@ from holdfast.mcp.asgi import PATH, REQUEST_ID, Answer, Application, Ask, Receiv
 _NEEDED = ("aiohttp", "mcp", "yarl")
 _MAJOR = "2"
 _REFUSED = frozenset({401, 403, 429, 503})
-_PROBE = "/sessions?limit=1"
-"""A cheap request, which is refused without a valid access token."""
+_PROBE = "/sessions?limit=1"  # A cheap request, which is refused without a valid access token.
 
 
 def is_installed() -> bool:
-    """Return whether the packages of the extra are installed, in the version that the tools need."""
     try:
         return all(find_spec(name) for name in _NEEDED) and version("mcp").partition(".")[0] == _MAJOR
     except PackageNotFoundError:
@@ -34,7 +30,6 @@ def is_installed() -> bool:
 
 
 def mounted(ask: Ask) -> Application:
-    """Return the application. Nothing is loaded yet."""
     loading: asyncio.Task[Application] | None = None
 
     async def application(scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,22 +1,20 @@
 """The session behind `/mcp`: each call names it, and nothing is kept between two calls, so any node can answer.
 
-Whose a job is follows from the access token, and from the session that the call names in an argument or in the header
-`Holdfast-Session`. The first claim opens a session and returns its handle. Everything that it claims is bound to it,
-and the owner's name is the session's name.
-
-A handle is the session's id with a digest of its secret:
+A call names its session in an argument or in the header `Holdfast-Session`. The first claim opens one and returns its
+handle. All claims are bound to it, and their owner is the session's name. A handle is the session's id with a digest of
+its secret:
 
     0d8f…-…-…8a41.5f0c2e…        id, which everybody who may read jobs sees . proof, which only the opener knows
 
-A handle works only together with the access token, so a leaked transcript of a model holds no credential. The secret
-itself, as `holdfast session start` prints it, is accepted in place of a handle.
+It works only together with the access token, so a leaked transcript of a model holds no credential. The secret itself,
+as `holdfast session start` prints it, is accepted in place of a handle.
 
-Lease ids are looked up when they are needed: `resume` gives a session its own lease back (C4). The session asks only
-for a lease that the server has just reported as its own. If that lease ends between the two steps and the claim
-succeeds with a new one, the session releases it and the job is reported as lost.
+Lease ids are looked up: `resume` gives a session its own lease back (C4). The session asks only for a lease that the
+server has just reported as its own. If that lease ended in between, and the claim succeeds with a new one, the session
+releases the new one and reports the job as lost.
 
-`claim_job`, `wait_for_job` and `heartbeat_job` renew the session and all its claims in one record; the other tools
-renew nothing. Every result lists what the session still has, and for how long.
+`claim_job`, `wait_for_job` and `heartbeat_job` renew the session and all its claims in one record; other tools renew
+nothing. Every result lists what the session still has, and for how long.
 """
 
 from __future__ import annotations
@@ -39,8 +37,7 @@ OVER = (
     "this session is over, or is not what claim_job returned as `session` to your access token: all jobs that it had"
     " are lost"
 )
-SHOWN_MAX = 50
-"""How many jobs of a session a result lists."""
+SHOWN_MAX = 50  # How many jobs of a session a result lists.
 _PROOF_BYTES = 12
 
 
@@ -142,7 +139,6 @@ class NamedSession(AgentSession[JobClaim]):
         self._lives_seconds = opened.expires_in
 
     async def _end_if_new(self) -> None:
-        """End the session if this call opened it: it holds nothing, or the caller does not learn its handle."""
         if self._is_new and self._id is not None:
             await self.client.end_session(self._id)
             self._id = None
@@ -153,7 +149,6 @@ class NamedSession(AgentSession[JobClaim]):
         return self._id
 
     async def _held_jobs(self, field: str) -> Result:
-        """Return what the session still has: a job that is missing there is lost."""
         if self._id is None:
             return {}
         held = await self.client.list_claimed_jobs(session=self._id, limit=SHOWN_MAX + 1)
@@ -212,7 +207,7 @@ class NamedSession(AgentSession[JobClaim]):
         return results.lost(job, LeaseLost("", reason="unknown"))
 
     async def expires_in(self, lease: JobClaim) -> float:
-        """Ask the server: a wait may have taken a while since it answered."""
+        # Not from an earlier answer: a wait may have taken a while since.
         owner = (await self.client.job(lease.job_id)).owner
         return 0.0 if owner is None else owner.expires_in
 

@@ -1,8 +1,7 @@
-"""Results of the tools, made of what the client returns or raises: plain objects that cannot act on their reader.
+"""Results of the tools, made from what the client returns or raises.
 
-Text of others is data from strangers, so every text is made `plain`: on one line, with everything escaped that is
-invisible, or turns or hides the text next to it. What the model has to know has fields of its own, never a part of
-somebody's text.
+Text of others is untrusted, so every text is made `plain`: on one line, with everything escaped that is invisible, or
+turns or hides the text next to it. What the model has to know has fields of its own, never a part of somebody's text.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ HELD_SHOWN_MAX = 10
 
 
 class RefusedError(Exception):
-    """A call is not carried out. The text says why, and what to do."""
+    """The call was not carried out. The text says why, and what to do."""
 
 
 def clean(value: Any) -> Any:  # noqa: ANN401 - whatever a result is made of
@@ -44,7 +43,7 @@ def seconds(value: float) -> float:
 
 
 def acquired(claim: JobClaim, expires_in: float, *, already: bool = False) -> Result:
-    """Report a claim. If the session had it `already`, a subagent that shares the session may be at work on it."""
+    """Report a claim. If the session had it `already`, a subagent that shares the session may be working on it."""
     return {
         "status": "acquired",
         "job": claim.job_id,
@@ -59,7 +58,6 @@ def acquired(claim: JobClaim, expires_in: float, *, already: bool = False) -> Re
 
 
 def held(error: JobHeld) -> Result:
-    """Report the owner of a job; of several jobs, the owners of the first few."""
     if error.others:
         shown = [_holder(each) | {"job": each.job_id} for each in error.others[:HELD_SHOWN_MAX]]
         more = len(error.others) - len(shown)
@@ -122,7 +120,6 @@ def found(status: JobStatus) -> Result:
 
 
 def _holder(holder: JobOwner | JobHeld | None) -> Result:
-    """Report an owner, and how alive it looks."""
     if holder is None:
         return {}
     return {

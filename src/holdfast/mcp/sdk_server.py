@@ -19,7 +19,7 @@ from holdfast.errors import HoldfastError, NotAllowed, Unreachable
 from holdfast.harmless import plain
 from holdfast.mcp import tools
 from holdfast.mcp.results import RefusedError, Result, clean
-from holdfast.mcp.session import AnySession
+from holdfast.mcp.session import AgentSession
 from holdfast.mcp.tools import BadArgumentsError, Transport
 
 INSTRUCTIONS = {
@@ -29,8 +29,8 @@ INSTRUCTIONS = {
 ERROR_CHARS_MAX = 500
 
 Context: TypeAlias = ServerRequestContext[Any, Any]
-FindSession: TypeAlias = Callable[[Context, types.CallToolRequestParams], Awaitable[AnySession]]
-"""Returns the session for a call: the agent's, or one for this request. Raises `RefusedError`."""
+# Returns the session for a call: the agent's, or one for this request. Raises `RefusedError`.
+FindSession: TypeAlias = Callable[[Context, types.CallToolRequestParams], Awaitable[AgentSession[Any]]]
 
 
 def tool_list(transport: Transport) -> list[types.Tool]:
@@ -43,7 +43,7 @@ def tool_list(transport: Transport) -> list[types.Tool]:
             annotations=types.ToolAnnotations(
                 read_only_hint=tool.read_only,
                 destructive_hint=tool.destructive,
-                idempotent_hint=True,
+                idempotent_hint=True,  # All of ours are.
                 open_world_hint=False,
             ),
         )
@@ -52,7 +52,6 @@ def tool_list(transport: Transport) -> list[types.Tool]:
 
 
 def server_of(find_session: FindSession, transport: Transport, **more: Any) -> Server[Any]:  # noqa: ANN401 - the SDK's
-    """Return a server of the SDK with our tools and, in `more`, its other handlers."""
     listed = types.ListToolsResult(tools=tool_list(transport))
     schemas = {tool.name: tool.input_schema for tool in listed.tools}
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from msgspec import UNSET, UnsetType
 
@@ -24,8 +24,7 @@ from holdfast.mcp import results, tools
 from holdfast.mcp.results import Result
 
 REMEMBER_SECONDS = 86_400
-GONE_STATUSES = frozenset({400, 404, 410})
-"""The statuses for a session that is over; 400 if the id is malformed."""
+GONE_STATUSES = frozenset({400, 404, 410})  # The statuses for a session that is over; 400 if the id is malformed.
 
 L = TypeVar("L")
 T = TypeVar("T")
@@ -85,17 +84,17 @@ class AgentSession(Protocol[L]):
     client: AgentClient
 
     async def call(self, asked: tools.Arguments) -> Result:
-        """Run the tool that a call asks for. Raises `HoldfastError` and `RefusedError`."""
+        """Run a tool. Raises `HoldfastError` and `RefusedError`."""
 
     def news(self) -> Result:
-        """Return what else the agent has to know, once."""
+        """Return what else the agent has to know, as losses, once."""
 
     async def claim(self, asked: tools.ClaimJob) -> Acquired[L]: ...
 
     async def wait(self, job: str, seconds: float) -> Acquired[L] | Waiting: ...
 
     async def find_lease(self, job: str) -> L | Result:
-        """Return the session's lease of a job, or the result that says that it has none."""
+        """Return the session's lease of a job, or a result that says that it has none."""
 
     async def expires_in(self, lease: L) -> float: ...
 
@@ -194,6 +193,3 @@ class AgentSession(Protocol[L]):
 
 def _given(value: T | UnsetType) -> T | None:
     return None if isinstance(value, UnsetType) else value
-
-
-AnySession: TypeAlias = AgentSession[Any]

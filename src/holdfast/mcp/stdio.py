@@ -1,10 +1,8 @@
 """`holdfast mcp`: the process behind a host's pipe.
 
-It ends when its input ends, or on SIGTERM, SIGINT or SIGHUP. Then it releases what it holds, and leaves word for the
-next process of its owner. A killed process releases nothing; its session expires.
-
-Threads read the input straight from its descriptor, and write the output: one that is stuck keeps neither the process
-from ending nor a lock that its end needs, so a host that does not read cannot keep what was claimed.
+When its input ends, or on SIGTERM, SIGINT or SIGHUP, it releases what it holds and saves that for the owner's next
+process. If it is killed, its session expires. Daemon threads read and write the descriptors directly: a stuck one holds
+no lock and does not delay the end, so a host that does not read cannot keep what was claimed.
 """
 
 from __future__ import annotations
@@ -18,16 +16,18 @@ import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import msgspec
 from mcp import MCPError, types
+from mcp.server.session import ServerSession
 from mcp.server.stdio import stdio_server
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ResourceUpdated
 
 from holdfast.client import owners
 from holdfast.errors import HoldfastError, SettingsError
 from holdfast.guard.link import TOOLS
+from holdfast.guard.state import Owner
 from holdfast.mcp.hostlink import HostLink, open_link
 from holdfast.mcp.kept_session import KeptSession
 from holdfast.mcp.memory import BadMemoryError, open_memory
@@ -35,21 +35,13 @@ from holdfast.mcp.results import clean
 from holdfast.mcp.sdk_server import Context, server_of
 from holdfast.mcp.session import AgentClient
 
-if TYPE_CHECKING:
-    from mcp.server.session import ServerSession
-
-    from holdfast.guard.state import Owner
-
-JOBS = "holdfast://my-jobs"
-"""The resource that changes when a job is lost: subscribed hosts are notified immediately."""
+JOBS = "holdfast://my-jobs"  # The resource that changes when a job is lost: subscribed hosts are notified immediately.
 OWNER_CHARS_MAX = 128
 LINE_BYTES_MAX = 4_194_304
 READ_BYTES = 65_536
-SUBAGENTS_MAX = 50
-"""Above this number, sessions of subagents that hold nothing are dropped."""
+SUBAGENTS_MAX = 50  # Above this number, sessions of subagents that hold nothing are dropped.
 END_SECONDS = 10.0
-OUTPUT_SECONDS = 3.0
-"""The time for reading the last responses when the input has ended."""
+OUTPUT_SECONDS = 3.0  # The time for reading the last responses when the input has ended.
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _SHARED = "another live process has your owner's name: you share nothing with it, and a restart resumes nothing"
 
@@ -66,10 +58,7 @@ def run(
     ca_file: Path | None = None,
     allow_insecure_http: bool | None = None,
 ) -> int:
-    """Serve until the host is gone; return the exit code. Raises `SettingsError`.
-
-    Without an owner, the process makes a name up, and leaves nothing for the next one.
-    """
+    """Serve until the host is gone. Without an owner, nothing is saved for the next process. Raises `SettingsError`."""
     client = AgentClient(
         url, token_file=token_file, ca_file=ca_file, allow_insecure_http=allow_insecure_http, environment=environment
     )
@@ -116,10 +105,7 @@ class _Changes:
 
 
 class Callers:
-    """The sessions of one process: the main agent's, and one for each subagent that a hook has seen.
-
-    Without a link to the guard, or if calls cannot be told apart, all calls are the main agent's.
-    """
+    """The main agent's session, and one for each subagent that a hook has seen. Without hooks there are no others."""
 
     def __init__(self, main: KeptSession, host: HostLink | None, make: Callable[[Owner], KeptSession]) -> None:
         self.main = main
@@ -142,7 +128,6 @@ class Callers:
         return self._subagents[owner.folder]
 
     async def end(self) -> None:
-        """Release everything, within the time that a host may wait."""
         try:
             async with asyncio.timeout(END_SECONDS):
                 await asyncio.gather(*(each.end() for each in (*self._subagents.values(), self.main)))
@@ -153,7 +138,6 @@ class Callers:
 
 
 async def _serve(client: AgentClient, callers: Callers, changes: _Changes) -> None:
-    """Serve the host until it is gone, or a signal ends this process."""
     signalled = asyncio.Event()
     loop = asyncio.get_running_loop()
     for each in _SIGNALS:
@@ -234,16 +218,12 @@ async def _serve_mcp(callers: Callers, changes: _Changes, lines: _InputLines) ->
 
 
 class _InputLines:
-    """The lines of standard input: each is read after the one before was consumed.
-
-    When the input has ended, the last responses have `OUTPUT_SECONDS` to be read before the process ends.
-    """
+    """The lines of standard input. Each is read after the one before was consumed."""
 
     def __init__(self, end: asyncio.Event) -> None:
         self._end = end
 
     async def __aiter__(self) -> AsyncIterator[str]:
-        """Yield each line; one that is too long is cut, and is not a valid message then."""
         loop = asyncio.get_running_loop()
         queue: asyncio.Queue[bytes | None] = asyncio.Queue(1)
 
@@ -262,7 +242,7 @@ class _InputLines:
 
 
 def _lines_of(descriptor: int) -> Iterator[bytes]:
-    """Read lines from a descriptor until its end. Only the first bytes of a line that is too long are kept."""
+    """Yield lines until the end of the input. Only the first bytes of a line that is too long are kept."""
     pending = bytearray()
     while True:
         try:

@@ -15,14 +15,11 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 LIST_BYTES_MAX = 5_000
-WAIT_SECONDS_MAX = 50
-"""Many hosts cancel a call after 60 s."""
-PLACE_SECONDS = 60
-"""How long a place in a queue is kept between two calls: as long as the server keeps one that is not polled."""
+WAIT_SECONDS_MAX = 50  # Many hosts cancel a call after 60 s.
+PLACE_SECONDS = 60  # How long the server keeps a position that is not polled, so it is kept here as long.
 CLAIM_ANY_MAX = 50
 LIST_MAX = 100
-TTL_SECONDS = 300
-"""The default life of a session over HTTP, from one call that renews it to the next."""
+TTL_SECONDS = 300  # The default life of a session over HTTP, from one call that renews it to the next.
 
 Transport: TypeAlias = Literal["stdio", "http"]
 HTTP_ONLY = frozenset({"session", "owner", "ttl_seconds"})
@@ -96,13 +93,10 @@ Arguments: TypeAlias = ClaimJob | WaitForJob | HeartbeatJob | ReleaseJob | GetJo
 
 
 class Tool(msgspec.Struct, frozen=True):
-    """One tool. All of them are idempotent."""
-
     name: str
     words: str
     arguments: type[Arguments]
-    statuses: tuple[str, ...]
-    """The values of `status` in its result."""
+    statuses: tuple[str, ...]  # The values of `status` in its result.
     read_only: bool = False
     destructive: bool = False
 
@@ -153,17 +147,13 @@ TOOLS = (
 )
 BY_NAME = {tool.name: tool for tool in TOOLS}
 
-_BOUNDS = frozenset({"minLength", "maxLength", "minItems", "maxItems"})
-"""Left out of the schemas to keep them short; an error names them."""
+_BOUNDS = frozenset({"minLength", "maxLength", "minItems", "maxItems"})  # Not in the schemas: an error names them.
 
 
 def input_schema(tool: Tool, transport: Transport) -> dict[str, Any]:
     (schema,) = msgspec.json.schema_components([tool.arguments])[1].values()
-    known = {
-        name: _brief(shape)
-        for name, shape in schema["properties"].items()
-        if transport == "http" or name not in HTTP_ONLY
-    }
+    shapes = schema["properties"].items()
+    known = {name: _brief(shape) for name, shape in shapes if transport == "http" or name not in HTTP_ONLY}
     required = {"required": schema["required"]} if schema["required"] else {}
     return {"type": "object", "properties": known, **required}
 
@@ -174,7 +164,7 @@ def _brief(shape: dict[str, Any]) -> dict[str, Any]:
 
 
 def output_schema(tool: Tool) -> dict[str, Any]:
-    """Return the schema of what all results of a tool have. There is more."""
+    """Return the schema of the fields that all results of a tool have; it is not closed."""
     still_held = {} if tool.read_only else {"still_held": {"type": "boolean"}}
     status = {"enum": list(tool.statuses)}
     return {"type": "object", "properties": {"status": status, **still_held}, "required": ["status"]}
