@@ -1,7 +1,7 @@
 """One HTTP/1.1 connection.
 
-Requests are parsed, queued in arrival order and answered one at a time. Responses therefore leave in request order, a
-response never interleaves with a stream, and a client that stops reading stops being read (backpressure):
+Requests are parsed, queued in arrival order and answered one at a time. Responses leave in request order, never
+interleave with a stream, and a client that stops reading stops being read (backpressure):
 
     socket ──► `_unread` ──► parser ──► `_queue` ──► handler ──► transport
                  │ reading pauses         │ bounded in number and bytes,
@@ -10,12 +10,10 @@ response never interleaves with a stream, and a client that stops reading stops 
 `_advance` is the only consumer of `_unread` and `_queue`. It yields to other connections after `MAX_STEPS_PER_TICK`
 steps, and while the connection's principal is throttled (`manager`).
 
-When the client disconnects, the request's `on_disconnect` callback removes its waiter. A half-closed connection still
-receives the responses to what it sent, but its waiters and streams are cancelled, because a crashed process looks the
-same. At the end we close our side and discard what still arrives until the client closes too or `LINGER_SECONDS` have
-passed: if we closed both sides immediately, the kernel could discard the last response before it was read.
-
-The manager checks once a second that no state lasts longer than its limit:
+When the client disconnects, `on_disconnect` removes its waiter. A half-closed connection still receives its responses,
+but its waiters and streams are cancelled, because a crashed process looks the same. At the end we close our side and
+discard input until the client closes too, or for `LINGER_SECONDS`: if we closed both sides immediately, the kernel
+could discard the last response unread. The manager checks once a second that no state lasts longer than its limit:
 
     idle               idle_timeout_seconds        READ_BYTES_MIN of a response not read   idle_timeout_seconds
     request header     header_timeout_seconds      a response of ours                      `response_seconds_max`
@@ -58,17 +56,11 @@ from holdfast.server.render import envelope
 from holdfast.wire.problems import Problem
 
 WRITE_BUFFER_BYTES_MAX = 16_384
-PENDING_MAX, PENDING_BYTES_MAX = 8, 8_192
-"""How many requests are queued, or how many bytes of them, before parsing stops until all of them are answered. The
-body of a stream is not counted: it has a limit of its own."""
-UNREAD_BYTES_MAX = 65_536
-"""How much may be received after a claim that waits in line, or a stream. Only authenticated callers have one."""
+PENDING_MAX, PENDING_BYTES_MAX = 8, 8_192  # Then parsing stops until the queue is empty. Streamed bodies do not count.
+UNREAD_BYTES_MAX = 65_536  # Received after a waiting claim or a stream: only authenticated callers have one.
 DISCARDED_BYTES_MAX = 65_536
-MAX_STEPS_PER_TICK = 4
-"""How many requests are started, or pieces parsed, before other connections have their turn."""
-BODY_BYTES_MAX, LATER_BYTES = 65_536, 8_192
-"""How much of a streamed request's body is buffered; and from what size it waits in the run queue: processing so much
-takes a fraction of a millisecond."""
+MAX_STEPS_PER_TICK = 4  # Requests started, or pieces parsed, before other connections have their turn.
+BODY_BYTES_MAX, LATER_BYTES = 65_536, 8_192  # A stream's buffered body; and from what size it waits in the run queue.
 LINGER_SECONDS, SHUTDOWN_SECONDS = 2, 0.3  # The second for idle connections when the server stops.
 
 _NOTHING = memoryview(b"")
@@ -85,8 +77,8 @@ NULL_TRANSPORT: Any = SimpleNamespace(
     close=lambda: None,
     abort=lambda: None,
 )
-"""The transport of a closed connection: it does nothing. A TLS transport refers to the protocol, and if the protocol
-referred to it after its end, that cycle would keep all that was encrypted until the garbage collector runs."""
+"""The transport of a closed connection. A TLS transport refers to the protocol: if that referred to it after its end,
+the cycle would keep all that was encrypted until the garbage collector runs."""
 
 
 class FinalRefusal(msgspec.Struct, frozen=True):
@@ -95,10 +87,9 @@ class FinalRefusal(msgspec.Struct, frozen=True):
 
 
 class ResponseStream(ResponseWriter):
-    """An entry of the queue whose response is written over time, by a task of its own.
+    """A queued response that a task of its own writes over time.
 
-    At most `BODY_BYTES_MAX` of the request body are buffered. A task has no turn in the manager's run queue, so the
-    handler of a large body waits in that queue before it gets the end of the body.
+    A task has no turn in the manager's run queue, so the end of a large request body waits in that queue.
     """
 
     def __init__(self, connection: HttpConnection, manager: ConnectionManager, request: Request) -> None:
@@ -107,8 +98,7 @@ class ResponseStream(ResponseWriter):
         self.loop = connection.loop
         self.disconnected = self.loop.create_future()
         self._manager = manager
-        self._turn: asyncio.Future[None] | None = None
-        """Done when the end of a large body may be handed over."""
+        self._turn: asyncio.Future[None] | None = None  # Done when the end of a large body may be handed over.
         self._body = bytearray()
         self._body_bytes = 0
         self.body_is_complete = self.body_was_read = False
@@ -116,8 +106,7 @@ class ResponseStream(ResponseWriter):
         self._body_changed = asyncio.Event()
         self._can_write: asyncio.Future[None] | None = None
         self._has_body, self._is_chunked = True, False
-        self._left_bytes: int | None = None
-        """Missing of the announced length; None if none was announced."""
+        self._left_bytes: int | None = None  # Missing of the announced length, if one was announced.
 
     # The connection's side.
 
@@ -256,13 +245,10 @@ class ResponseStream(ResponseWriter):
         self.connection.done(keep_alive=self.request.keep_alive)
 
 
-QueuedResponse: TypeAlias = Request | ResponseStream | FinalRefusal | bytes
-"""A complete request; one that is streamed; a refusal; `100 Continue` as it is written."""
+QueuedResponse: TypeAlias = Request | ResponseStream | FinalRefusal | bytes  # `bytes`: `100 Continue` as it is written.
 
 
 class ResponseQueue(deque[QueuedResponse]):
-    """The responses that a connection owes, in order, and the one that is under way."""
-
     __slots__ = ("_bytes", "current")
 
     def __init__(self) -> None:
@@ -275,7 +261,6 @@ class ResponseQueue(deque[QueuedResponse]):
         return last if isinstance(last, ResponseStream) and not last.body_is_complete else None
 
     def has_room(self) -> bool:
-        """Tell whether more may be parsed: it would be kept until its turn."""
         if self.current is None and not self:
             self._bytes = 0
         stream = self.open_stream()
@@ -284,7 +269,6 @@ class ResponseQueue(deque[QueuedResponse]):
         return len(self) < PENDING_MAX and self._bytes < PENDING_BYTES_MAX
 
     def count_parsed(self, size: int) -> None:
-        """Count what is parsed next, if it may have to be kept."""
         if self.open_stream() is None:
             self._bytes += size
 
@@ -316,16 +300,14 @@ class HttpConnection(asyncio.BufferedProtocol):
     _parser: RequestParser
 
     def __init__(self, manager: ConnectionManager, handshake: TlsHandshake | None = None) -> None:
-        """`handshake` is the TLS handshake that this connection comes from; it was counted until now."""
         self._manager = manager
-        self._handshake = handshake
+        self._handshake = handshake  # Counted in place of this connection until it is made.
         self.loop = asyncio.get_running_loop()
         self._unread = b""
         self._queue = ResponseQueue()
         self._rest = _NOTHING
         self.is_authenticated, self.principal = False, None
-        self._since = manager.now_seconds
-        """When the last response was complete, the current one was started, or the connection was over."""
+        self._since = manager.now_seconds  # When the current response started, the last was complete, or all was over.
         self._is_advancing = self._is_deferred = self._is_over = False
         self._is_half_closed = self.is_stopping = self._is_reading_paused = self.is_writing_paused = False
         self._timer, self._discarded_bytes = SlowReaderTimer(self._since), 0

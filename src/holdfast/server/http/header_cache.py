@@ -1,6 +1,6 @@
 r"""Repeated headers: a client sends the same header with each request, and it need not be parsed each time.
 
-What httptools made of a header is kept with the bytes that it was made of. Three values may differ the next time:
+What httptools made of a header is kept with its bytes. Three values may differ the next time:
 
     POST /locks/a/acquire                                              a plain request line: method and path
      HTTP/1.1\r\nHost: example\r\nIdempotency-Key:␣
@@ -10,8 +10,8 @@ What httptools made of a header is kept with the bytes that it was made of. Thre
     \r\n\r\n
     {"ttl_seconds": 60}
 
-All other bytes must be the very ones that httptools accepted on this connection, and the received data must end where
-the body ends. So nothing is read here in another way than httptools would read it. Any other header is parsed.
+All other bytes must be those that httptools accepted on this connection, and the received data must end where the body
+ends: so nothing is read in another way than httptools would read it. Any other header is parsed.
 """
 
 from __future__ import annotations
@@ -23,11 +23,9 @@ import msgspec
 from holdfast.engine.ids import new_request_id
 from holdfast.server.http.messages import SMALL_BODY_BYTES, Request
 
-HEADS_MAX = 2
-"""How many are kept for a connection: one with a key and one without, since a claim has a key and a renewal has not."""
+HEADS_MAX = 2  # Per connection: a claim has a key, a renewal has none.
 
-_NOT_REPEATABLE = frozenset({b"expect", b"transfer-encoding", b"upgrade"})
-"""Fields that change how a request is read. `Connection` does too, unless it is `keep-alive`."""
+_NOT_REPEATABLE = frozenset({b"expect", b"transfer-encoding", b"upgrade"})  # They change how a request is read.
 _END = b"\r\n\r\n"
 END_OF_LINE = b" HTTP/1.1\r\n"
 _KEY, _LENGTH = b"idempotency-key", b"content-length"
@@ -38,24 +36,17 @@ _METHODS = frozenset({b"GET", b"POST"})
 _PLAIN_BYTES = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789/._~%:-"
 _AS_LETTERS = bytes(ord("x") if byte in _PLAIN_BYTES else 0 for byte in range(256))
 _SLASH = ord("/")
-NEVER_REPEATED = (b"/leases/", b"/mcp")
-"""Prefixes of the paths at which a POST is streamed: a stream, the mounted application. They are always parsed, so a
-repeated POST need not be checked for being one."""
+NEVER_REPEATED = (b"/leases/", b"/mcp")  # POSTs here are streamed: always parsed, as repeated POSTs are not checked.
 _plain_key = re.compile(rb"[!-~]{1,256}").fullmatch
-_VALUES_BYTES_MAX = 256 + len(str(SMALL_BODY_BYTES))
-"""By how much the values of another request can make a header longer."""
+_VALUES_BYTES_MAX = 256 + len(str(SMALL_BODY_BYTES))  # How much longer other values can make a header.
 
 
 class CachedHeader(msgspec.Struct, eq=False):
     line_bytes_max: int
-    whole: bytes
-    """As it was received last, for identical ones."""
-    body_bytes: int
-    """The length of the body that goes with `whole`; -1 if that has a key, which no other request shares."""
-    before: tuple[tuple[bytes, bytes], ...]
-    """For each value that may differ: the name of its field, and the bytes before it."""
-    rest: bytes
-    """The bytes after the last of them."""
+    whole: bytes  # As it was received last, for identical ones.
+    body_bytes: int  # The body length that goes with `whole`; -1 with a key, which no other request shares.
+    before: tuple[tuple[bytes, bytes], ...]  # For each value that may differ: its field, and the bytes before it.
+    rest: bytes  # The bytes after the last of them.
     peer: str
     fields: dict[bytes, bytes]
     host: bytes | None

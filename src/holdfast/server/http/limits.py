@@ -1,14 +1,12 @@
-"""Memory limits of large bodies, per principal and in total; when a client reads too slowly; scheduling delays.
+"""Memory limits of large bodies, per principal and in total; slow readers; scheduling delays.
 
-`BodyBudget` counts request bodies over 16 KiB, from when the sender is known until the response. The size is the
-announced one, or else the largest of its route. Beyond `USER_BYTES_MAX` the next is refused with 429, beyond
-`ALL_BYTES_MAX` with 503. The last `SPARE_BYTES` of the total are for principals that have little, so that a few cannot
-shut the others out. Bodies of unauthenticated senders have limits of their own (`nodes/pending`).
+`BodyBudget` counts request bodies over 16 KiB by their announced size, or else the largest of the route, from when the
+sender is known until the response. Beyond `USER_BYTES_MAX` the next gets a 429, beyond `ALL_BYTES_MAX` a 503. The last
+`SPARE_BYTES` are for principals that have little. Bodies of unauthenticated senders: `nodes/pending`.
 
-`WriteBudget` counts response bodies that clients do not read: a connection keeps at most one, but a principal may have
-thousands of connections. Beyond `USER_BYTES_MAX` its oldest connection is aborted; all unauthenticated ones share
-`ANONYMOUS_BYTES_MAX`. Beyond `ALL_BYTES_MAX` the oldest of the largest account is aborted. A body that the kernel takes
-immediately is not counted.
+`WriteBudget` counts response bodies that clients do not read: one per connection, but a principal may have thousands of
+connections. Beyond `USER_BYTES_MAX` its oldest connection is aborted (unauthenticated: `ANONYMOUS_BYTES_MAX` in all),
+beyond `ALL_BYTES_MAX` the oldest of the largest account.
 """
 
 from __future__ import annotations
@@ -27,40 +25,31 @@ ANONYMOUS_BYTES_MAX = 16 * 2**20
 ALL_BYTES_MAX = 256 * 2**20
 SPARE_BYTES, LITTLE_BYTES = 64 * 2**20, 4 * 2**20
 RETRY_MS = 1_000
-READ_BYTES_MIN = 1_024
-"""A client that reads less than this within the idle timeout is too slow."""
-SCHEDSTAT = "/proc/thread-self/schedstat"
-"""Three numbers: nanoseconds on a processor, nanoseconds waiting for one, and how often it had one."""
+READ_BYTES_MIN = 1_024  # A client that reads less within the idle timeout is too slow.
+SCHEDSTAT = "/proc/thread-self/schedstat"  # Nanoseconds on a processor, nanoseconds waiting for one, number of runs.
 _SCHEDSTAT_BYTES = 128
 
 
 class Runnable(Protocol):
     loop: asyncio.AbstractEventLoop
 
-    def resume(self) -> None:
-        """Continue."""
+    def resume(self) -> None: ...
 
 
 class Connection(Runnable, Protocol):
-    is_authenticated: bool
-    """Whether an authenticated caller has sent a request on it."""
-    principal: str | None
-    """The first principal seen. None: there was none yet, or the connection is a proxy's."""
+    is_authenticated: bool  # Whether an authenticated caller has sent a request on it.
+    principal: str | None  # The first principal seen. None: none yet, or the connection is a proxy's.
 
-    def abort(self) -> None:
-        """Close it immediately."""
+    def abort(self) -> None: ...
 
-    def shutdown(self) -> None:
-        """Close it after the response that is under way: the server stops."""
+    def shutdown(self) -> None: ...  # Close it after the current response: the server stops.
 
-    def check_time(self) -> None:
-        """Close it if it exceeds a time limit."""
+    def check_time(self) -> None: ...
 
 
 class BodyBudget:
     def __init__(self) -> None:
-        self.kept: dict[Request, tuple[object, str, int]] = {}
-        """Connection, principal and size. Nearly always empty: check before you call `free`."""
+        self.kept: dict[Request, tuple[object, str, int]] = {}  # Nearly always empty: check before you call `free`.
         self._by_connection: dict[object, dict[Request, None]] = {}
         self._by_principal: dict[str, int] = {}
         self.bytes = 0
@@ -101,8 +90,7 @@ class BodyBudget:
 class WriteBudget:
     def __init__(self, principal_of: Callable[[Request], str | None]) -> None:
         self._principal_of = principal_of
-        self._bodies: dict[str | None, dict[Connection, int]] = {}
-        """The size for each connection, oldest first, by principal; None are all unauthenticated connections."""
+        self._bodies: dict[str | None, dict[Connection, int]] = {}  # Oldest first; None: unauthenticated.
         self._by_principal: dict[str | None, int] = {}
         self._owners: dict[Connection, str | None] = {}
         self.bytes = 0

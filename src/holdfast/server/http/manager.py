@@ -1,18 +1,16 @@
 """State shared by all connections of one server: the handler, admission, throttling, time.
 
-**Admission.** When there are too many connections, the oldest unauthenticated one is closed, so unauthenticated clients
-(TLS handshakes too) displace each other and never a user. The last tenth of the places is for principals that have few
-connections (`admit`), so that one of them cannot shut the others out.
+**Admission.** When there are too many connections, the oldest unauthenticated one is closed (TLS handshakes too), never
+a user's. The last tenth of the places is for principals that have few connections (`admit`).
 
 **Run queue.** A connection that has more to do than `MAX_STEPS_PER_TICK` goes on in the run queue, which runs for at
 most `RUN_QUEUE_MS` between two polls of the sockets, round robin.
 
 **Throttling.** While a principal whose request took long is throttled, its connections yield to all others, and one of
-its requests is started between two polls. Others therefore wait for one such request, not for as many as it has
-connections. If nobody else sends requests, throttled principals get the whole run queue. A large response is written
-after its request was handled, so it is charged by its size. Scheduling delays of the machine (`SchedDelay`) and the
-time that the engine spent on expiring leases are not charged. When the throttling ends, waiting connections go on
-immediately: otherwise newer requests would overtake them.
+its requests is started between two polls, so others wait for one such request. If nobody else sends requests, throttled
+principals get the whole run queue. A large response is written later, so it is charged by its size. Scheduling delays
+(`SchedDelay`) and the time that leases took to expire are not charged. When the throttling ends, waiting connections go
+on immediately: otherwise newer requests would overtake them.
 """
 
 from __future__ import annotations
@@ -34,25 +32,18 @@ from holdfast.settings import Settings
 from holdfast.wire.problems import Problem
 
 RUN_QUEUE_MS = 4
-LONG_SECONDS = 0.002
-"""A request that takes longer is charged: nearly all take a tenth of it or less."""
-THROTTLE_FACTOR, THROTTLE_MS_MAX = 20, 1_000
-"""How long a principal is throttled: a multiple of the time that its request took."""
-RESPONSE_SECONDS_PER_BYTE = 4e-9
-"""The cost of a large response: 4 µs for each KiB."""
+LONG_SECONDS = 0.002  # A longer request is charged: nearly all take a tenth of it or less.
+THROTTLE_FACTOR, THROTTLE_MS_MAX = 20, 1_000  # Throttle duration, as a multiple of the request's time.
+RESPONSE_SECONDS_PER_BYTE = 4e-9  # The cost of a large response: 4 µs for each KiB.
 READ_BYTES = 8_192
-REFUSED_CONNECTIONS_MAX = 256
-"""How many connections beyond the limit get a response that says so; further ones are closed without."""
-WAIT_SECONDS_MAX = 60
-"""No request waits longer in line, with some to spare."""
-CHECKS_PER_TICK = 500
-"""How many connections `tick` checks before it yields: under a millisecond."""
+REFUSED_CONNECTIONS_MAX = 256  # So many beyond the limit get a response that says so; further ones are closed without.
+WAIT_SECONDS_MAX = 60  # No request waits longer in line, with some to spare.
+CHECKS_PER_TICK = 500  # Checked by `tick` before it yields: under a millisecond.
 
 log = logging.getLogger("holdfast.server")
 
 _LENGTH_DIGITS = 20
-_LAST_SECOND = 253_402_300_799
-"""Of the year 9999, the last that a date can be formatted for."""
+_LAST_SECOND = 253_402_300_799  # Of the year 9999, the last that a date can be formatted for.
 
 T = TypeVar("T")
 Reply: TypeAlias = Callable[[Request, int, bytes, Fields], None]
@@ -65,22 +56,17 @@ class Handler(msgspec.Struct, frozen=True, kw_only=True):
     refuse: Callable[[Problem, Request, Reply], None]
     is_streaming: Callable[[Request], bool]
     stream: StreamHandler
-    body_limit: Callable[[Request], int]
-    """Return the body size limit, given only the header; raise if no more than a small one may be sent."""
+    body_limit: Callable[[Request], int]  # Given only the header; raises if only a small body may be sent.
     check_host: Callable[[Request], None]
     principal_of: Callable[[Request], str | None]
-    route_of: Callable[[Request], str] = lambda _request: ""
-    """Return the path template of a request's route, for observers; empty if it matches none."""
+    route_of: Callable[[Request], str] = lambda _request: ""  # The route's path template, for observers.
     settling_ms: Callable[[], int] = lambda: 0
     headers: Fields = ()
 
 
 class RoundRobinQueue(Generic[T]):
-    """A queue that serves principals in turn, and the entries of each in their order."""
-
     def __init__(self) -> None:
-        self._by_principal: dict[str, deque[T]] = {}
-        """The principal whose turn it is first."""
+        self._by_principal: dict[str, deque[T]] = {}  # The principal whose turn it is first.
 
     def __bool__(self) -> bool:
         return bool(self._by_principal)
@@ -112,32 +98,24 @@ class ConnectionManager:
         self._proxies = proxies
         self.connections: set[Connection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
-        self.is_stopping = False
-        """Whether new connections are refused: one may still come out of its TLS handshake."""
-        self._anonymous: dict[Connection, None] = {}
-        """Oldest first. One that was authenticated meanwhile is removed when it is found."""
+        self.is_stopping = False  # New connections are refused: one may still come out of its TLS handshake.
+        self._anonymous: dict[Connection, None] = {}  # Oldest first; `add` removes those authenticated meanwhile.
         self.buffer = memoryview(bytearray(READ_BYTES))
-        self.now_seconds = 0
-        """Counted by `tick`: a clock of whole seconds, precise enough for time limits."""
-        self.response_seconds_max = WAIT_SECONDS_MAX + settings.disk_hang_seconds
-        """No response of ours takes longer: a wait in line, and a disk that must respond or the server ends."""
+        self.now_seconds = 0  # A clock of whole seconds, counted by `tick`: precise enough for time limits.
+        self.response_seconds_max = WAIT_SECONDS_MAX + settings.disk_hang_seconds  # A wait, then a disk that hangs.
         self._clock = clock
         self.now_ms = clock.monotonic_ms
         self.read_seconds = clock.monotonic_seconds
-        self._by_principal: dict[str, int] = {}
-        """How many connections each principal has; below, all of them together."""
+        self._by_principal: dict[str, int] = {}  # Connections of each principal; below, all of them together.
         self._authenticated = 0
         self.write_budget = WriteBudget(self._principal_of)
         self.body_budget = BodyBudget()
         self._delay = SchedDelay()
-        self.throttled: dict[object, int] = {}
-        """Until when a principal is throttled, or a connection whose principal is not known."""
-        self._response_seconds: dict[object, float] = {}
-        """The cost of each principal's large responses in this second, as far as it was not throttled for them."""
+        self.throttled: dict[object, int] = {}  # Until which ms, by principal, or by a connection without one.
+        self._response_seconds: dict[object, float] = {}  # Of large responses in this second, not yet charged.
         self._queue: deque[Runnable] = deque()
         self._throttled_queue: RoundRobinQueue[tuple[Runnable, object]] = RoundRobinQueue()
-        self._others_asked = False
-        """Whether a request of a principal that is not throttled came since the last run. Kept only if any is."""
+        self._others_asked = False  # An unthrottled principal asked since the last run. Kept only if any is throttled.
         self._run_is_due = False
         self.set_handler(handler)
 
@@ -201,7 +179,6 @@ class ConnectionManager:
         self.body_budget.drop(connection)
 
     async def tick(self) -> None:
-        """Count a second and check the time limits of all connections, without delaying other work."""
         self.now_seconds += 1
         self._format_date()
         self._foreign_seconds()

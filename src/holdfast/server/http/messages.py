@@ -14,8 +14,7 @@ from holdfast.engine.ids import new_request_id
 from holdfast.server.access.cookies import shown_in
 from holdfast.wire.problems import Problem
 
-SMALL_BODY_BYTES = 16_384
-"""Up to here a body is read before it is known who sends it; a larger one only for an authenticated sender."""
+SMALL_BODY_BYTES = 16_384  # Read before the sender is known; a larger body only from an authenticated one.
 
 Fields: TypeAlias = tuple[tuple[bytes, bytes], ...]
 
@@ -49,37 +48,23 @@ class Request(msgspec.Struct, eq=False):
     method: bytes
     path: bytes
     query: bytes
-    headers: dict[bytes, bytes]
-    """By lower-case names; only a few are read."""
+    headers: dict[bytes, bytes]  # By lower-case names; only a few are read.
     body: bytes
-    peer: str
-    """The address at the other end of the connection, which may be a proxy's; empty if it has none."""
+    peer: str  # The address at the other end, which may be a proxy's; empty if it has none.
     host: bytes | None
-    authorization: bytes | None
-    """The credential: the field of that name, or else the page's cookie (`access.cookies`)."""
+    authorization: bytes | None  # The field of that name, or else the page's cookie (`access.cookies`).
     content_type: bytes | None
-    key: bytes | None
-    """The idempotency key. It and the fields above come from the header."""
+    key: bytes | None  # The idempotency key. It and the fields above come from the header.
     request_id: str
-    keep_alive: bool = True
-    """Whether the connection stays open after the response. Set by the connection, as the next."""
+    keep_alive: bool = True  # Whether the connection stays open after it. Set by the connection, as the next.
     is_old: bool = False
     is_known: bool = False
-    rests_on_state: bool = False
-    """Whether the handler read the state. A refusal must then wait until that state is durable."""
-    on_disconnect: Callable[[], None] | None = None
-    """Called if the client disconnects, or closes its sending side, before the response. Set while it waits in line."""
-    on_lost: Callable[[], None] | None = None
-    """Called if the connection is lost before the response and `on_disconnect` is not set.
-
-    It is not called for a half-closed connection: that one still gets its response.
-    """
-    on_known: Callable[[str], None] | None = None
-    """Called with the caller's principal; raises if that has too many connections. Set by the connection."""
-    held_ms: int = 0
-    """How long ago another node received it, if it was forwarded. It is subtracted from a claim's waiting time."""
-    scheme: str = ""
-    """`http` or `https`, as the forwarding node knows it; empty if the request came here directly."""
+    rests_on_state: bool = False  # Whether the handler read the state: a refusal waits until that is durable.
+    on_disconnect: Callable[[], None] | None = None  # Before the response, also on a half-close. Set while it waits.
+    on_lost: Callable[[], None] | None = None  # If that is not set; not on a half-close: the response still arrives.
+    on_known: Callable[[str], None] | None = None  # With the principal; raises if that has too many connections.
+    held_ms: int = 0  # Since another node received and forwarded it; subtracted from a claim's waiting time.
+    scheme: str = ""  # `http` or `https`, as the forwarding node knows it; empty if it came here directly.
 
 
 def request_from(  # noqa: PLR0917 - as the parts of a request come
@@ -95,8 +80,7 @@ def request_from(  # noqa: PLR0917 - as the parts of a request come
 
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-LARGE_BYTES = 16_384
-"""A larger body is written in pieces: it is not copied, and only as much is buffered as the client takes."""
+LARGE_BYTES = 16_384  # A larger body is written in pieces: uncopied, and buffered only as the client reads.
 NO_STORE = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
 """On every response: ownership is true only now, and JSON must never be taken for a page."""
 NO_CONTENT, NOT_MODIFIED = 204, 304
@@ -122,10 +106,9 @@ class ResponsePrefix:
 
     def __init__(self, common: Iterable[tuple[bytes, bytes]]) -> None:
         self.fields = written([*common, *NO_STORE])
-        self.fields_kept = written([*common, *NO_STORE[1:]])
-        """For a response with a `Cache-Control` of its own."""
+        self.fields_kept = written([*common, *NO_STORE[1:]])  # For a response with a `Cache-Control` of its own.
+        # Nearly all responses are JSON with status 200.
         self.usual = _STATUS_LINES[_OK] + _JSON_HEADER + self.fields + b"content-length: "
-        """Of a JSON response with status 200, up to its length: nearly all are such."""
 
 
 def message(  # noqa: PLR0917 - made for every response: keywords cost
@@ -162,16 +145,11 @@ class ClientDisconnectedError(ConnectionError):
 
 
 class ResponseWriter(ABC):
-    """Where a handler writes one response over time: `start`, then `write` for each piece, then `finish`.
-
-    If it returns before `finish`, the connection is aborted, so that a client never takes a part for the whole.
-    """
+    """A response over time. A handler that returns before `finish` aborts the connection: no part looks complete."""
 
     request: Request
-    disconnected: asyncio.Future[None]
-    """Done when the client is gone or the response is complete."""
-    on_start: Callable[[int], None] | None = None
-    """Called with the status when the response starts, for observers."""
+    disconnected: asyncio.Future[None]  # Done when the client is gone or the response is complete.
+    on_start: Callable[[int], None] | None = None  # Called with the status when the response starts, for observers.
 
     @abstractmethod
     async def read_body(self) -> bytes:
@@ -186,8 +164,7 @@ class ResponseWriter(ABC):
         """Send a piece, and wait until there is room for more. Nothing is sent after a disconnect."""
 
     @abstractmethod
-    def finish(self) -> None:
-        """Complete the response."""
+    def finish(self) -> None: ...
 
     async def respond(self, status: int, body: bytes, headers: Fields = ()) -> None:
         fields = list(headers)

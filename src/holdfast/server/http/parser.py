@@ -6,21 +6,18 @@ The *phase* is what the client is sending:
       IDLE ───────────────► HEAD ─────────────────────────► BODY ─────────────────────► IDLE
                              │ header_bytes_max: 431          │ the body's limit: 413
 
-The connection enforces the time limits of the phases, and gets the requests in order. A refusal is the last thing that
-it gets, since what follows cannot be trusted to be a request; the same holds after a request that ends the connection.
-From then on `ended` is true and all input is discarded.
+The connection enforces the time limits of the phases, and gets the requests in order. After a refusal, or a request
+that ends the connection, `ended` is true and all input is discarded: it cannot be trusted to be a request.
 
 **Limits.** A header has at most `header_bytes_max` bytes and `FIELDS_MAX` fields, repeated ones counted each time. A
 body has at most `SMALL_BODY_BYTES` until the connection has returned the limit of this request. The framing between the
-pieces of a body (sizes, extensions, trailers) may be as long as a header, and trailers never become header fields.
-`_counted_bytes` is what was parsed since the header began, or since the last piece of a body; only a header close to
-the limit is measured.
+pieces of a body (sizes, extensions, trailers) may be as long as a header, and trailers never become header fields. Only
+a header whose `_counted_bytes` are close to the limit is measured.
 
 **Upgrade.** A request to upgrade is ignored and its body is read. httptools stops after such a header, so the header is
 parsed again by a new parser, without that field.
 
-**Repeated headers.** The last headers are kept, and a repeated one needs no parsing (`header_cache`). A client that
-sends a different header each time gains nothing, so after `MISSES_MAX` in a row no more are kept for it.
+**Repeated headers** need no parsing (`header_cache`). After `MISSES_MAX` different ones in a row none is kept.
 """
 
 from __future__ import annotations
@@ -37,17 +34,13 @@ from holdfast.settings import Settings
 from holdfast.wire.problems import Problem
 
 IDLE, HEAD, BODY = range(3)
-"""What the sender is doing: nothing, sending a head, sending a body."""
-FEED_BYTES = 1_024
-"""The most that is parsed at once: it contains few requests, so others do not wait long."""
+FEED_BYTES = 1_024  # The most that is parsed at once: it contains few requests, so others do not wait long.
 FIELDS_MAX = 128
-MISSES_MAX = 16
-"""After so many unknown headers in a row no more are kept for a connection."""
+MISSES_MAX = 16  # After so many unknown headers in a row no more are kept for a connection.
 
 log = logging.getLogger("holdfast.server")
 
-_FRAMING = frozenset({b"connection", b"content-length", b"transfer-encoding"})
-"""Fields that httptools obeys even in a trailer."""
+_FRAMING = frozenset({b"connection", b"content-length", b"transfer-encoding"})  # httptools obeys these in trailers too.
 _FRAGMENT = ord("#")
 _LENGTH_DIGITS = 20
 
@@ -65,8 +58,7 @@ class RequestParser:
         self._head_bytes_max = settings.header_bytes_max
         self._parser = httptools.HttpRequestParser(self)
         self.phase = IDLE
-        self.since = clock.now_seconds
-        """When the phase began, or reading was resumed, in the clock's seconds."""
+        self.since = clock.now_seconds  # When the phase began, or reading was resumed, in the clock's seconds.
         self.ended = False
         self._data = b""
         self._heads: list[CachedHeader] = []
@@ -132,8 +124,7 @@ class RequestParser:
         self._body_bytes = 0
         self._body_limit = SMALL_BODY_BYTES
         self._stream: Any = None
-        self._counted_bytes = 0
-        """Parsed after the piece in which the header, or the framing after a piece of the body, began."""
+        self._counted_bytes = 0  # Parsed after the piece in which the header, or framing after a piece of body, began.
 
     def on_url(self, url: bytes) -> None:
         self._url += url
@@ -273,7 +264,6 @@ def _check_head(method: bytes, version: str, fields: dict[bytes, bytes]) -> None
 
 
 def _split(target: bytes) -> tuple[bytes, bytes]:
-    """Return path and query of a request target, which may be an absolute URL."""
     if target.startswith(b"/") and _FRAGMENT not in target:
         path, _, query = target.partition(b"?")
         return path, query

@@ -21,23 +21,18 @@ from holdfast.settings import Settings, parse_address
 
 FAILURE_SECONDS = 0.5
 STOP_CHECK_SECONDS = 0.05
-SPARE_FILES = 512
-"""File descriptors for everything but connections; at most half of all."""
+SPARE_FILES = 512  # File descriptors for everything but connections; at most half of all.
 BACKLOG = 2_048
-LISTENERS = 16
-"""The event loop accepts one connection per socket and tick. With one socket, clients that open a connection for each
-request would be served one per commit, so the loop listens on several descriptors of the same socket."""
+LISTENERS = 16  # Descriptors of one socket: the loop accepts one connection of each per tick, so per commit.
 
 
 log = logging.getLogger("holdfast.server")
 
 
 class Service(Protocol):
-    ended: asyncio.Event
-    """Set when the process must end."""
+    ended: asyncio.Event  # Set when the process must end.
 
-    def tick(self) -> None:
-        """Called every second."""
+    def tick(self) -> None: ...  # Called every second.
 
     async def end_waits(self) -> None:
         """End the streams and answer all waiting requests: the server is about to stop."""

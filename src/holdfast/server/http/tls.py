@@ -1,13 +1,12 @@
 """TLS: the certificate and its key, and the handshakes of new connections.
 
-**Certificate.** Both files are checked before anything is started, so that an error names the file and what to do, and
-nothing asks for a passphrase. A key may be behind links and readable by a group, because programs that renew
-certificates keep it so, but not by other users. `tick` checks the files once a second. A pair that did not change for
-one check and is valid is used for new connections, in a context of its own, so nothing is ever half replaced. An
-invalid one is logged once, and the previous pair stays in use.
+**Certificate.** Both files are checked at the start, so that an error names the file and what to do. A key may be a
+link and readable by a group, because programs that renew certificates keep it so. `tick` checks the files once a
+second: a valid pair that did not change for one check is used for new connections, in a context of its own, so nothing
+is half replaced. An invalid one is logged once, and the previous pair stays in use.
 
-**Handshakes.** A handshake costs us a signature, and the client nothing. `TlsAcceptor` accepts the sockets itself and
-lets the event loop do a handshake only when the client's first record has arrived:
+**Handshakes** cost us a signature, and the client nothing. `TlsAcceptor` accepts the sockets itself and lets the event
+loop do a handshake only when the client's first record has arrived:
 
     accepted ──► silent ──► ready ──► under way ──► HttpConnection
                    │          │          │ HANDSHAKES_MAX: the oldest gives way after HANDSHAKE_MS_MIN
@@ -37,15 +36,11 @@ from holdfast.server.http.manager import REFUSED_CONNECTIONS_MAX, ConnectionMana
 from holdfast.settings import Settings
 
 ACCEPTS_PER_TICK = 16
-ACCEPT_RETRY_SECONDS = 0.2
-"""How long accepting pauses when the process has no free file descriptor."""
+ACCEPT_RETRY_SECONDS = 0.2  # How long accepting pauses when the process has no free file descriptor.
 HANDSHAKES_PER_TICK = 2
 HANDSHAKES_MAX = 256
-HANDSHAKE_MS_MIN = 1_000
-"""How long a handshake that is under way is safe from being displaced: longer than a slow network needs."""
-RECEIVE_BYTES = 16_384
-"""The receive buffer of a TLS socket, which the kernel doubles. OpenSSL processes all of it in one call, and some tiny
-records, such as orders to change keys, take it long."""
+HANDSHAKE_MS_MIN = 1_000  # Until one that is under way may be displaced: longer than a slow network needs.
+RECEIVE_BYTES = 16_384  # The kernel doubles it. OpenSSL processes it in one call, and tiny records take long.
 RECORD_HEADER_BYTES = 5
 RECORD_BYTES_MAX = 16_384
 _HANDSHAKE_RECORD = 22
@@ -266,8 +261,7 @@ class TlsHandshake:
 
     shutdown = abort
 
-    def resume(self) -> None:
-        """Do nothing: it has no requests."""
+    def resume(self) -> None: ...  # It has no requests.
 
     def check_time(self) -> None:
         manager = self._acceptor.manager
