@@ -2,9 +2,8 @@
 
 What is known of a token is read from the engine's state at each request, so a revoked one is out immediately.
 
-When each token was last used is kept right to the minute. Once a minute, and at an orderly stop, one record
-`TokensUsed` has the tokens whose minute has changed; one that is killed forgets at most the last minute. A session's
-secret counts for the token that opened the session.
+The last use of each token is kept to the minute. Once a minute, and at an orderly stop, one record `TokensUsed` has the
+tokens whose minute has changed. A session's secret counts for the token that opened the session.
 """
 
 from __future__ import annotations
@@ -40,8 +39,7 @@ from holdfast.wire.problems import Problem
 
 SCOPES = ("read", "claim", "admin")
 TOKEN_CHARS_MIN = 16
-CACHED_MAX = 10_000
-"""How many digests and callers are kept at hand; what they say is checked against the state each time."""
+CACHED_MAX = 10_000  # Cached digests and callers; what they say is checked against the state each time.
 PERIOD_MS = 60_000
 MINUTE_MS = 60_000
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
@@ -75,12 +73,9 @@ class Caller(msgspec.Struct, frozen=True):
     scopes: frozenset[str]
     prefix: str | None = None
     session: str | None = None
-    digest: str = ""
-    """Of the token that the principal has now: the secrets of its sessions depend on it (S5)."""
-    claim: ClaimId | None = None
-    """The claim whose secret was used. Its scopes are those of `own_scope`, and it always has a prefix."""
-    cookie: Cookie | None = None
-    """The cookie of the page, if that was used (`origins` says what else such a one must show)."""
+    digest: str = ""  # Of the principal's current token: the secrets of its sessions depend on it (S5).
+    claim: ClaimId | None = None  # Whose secret was used: it has the scopes of `own_scope`, and always a prefix.
+    cookie: Cookie | None = None  # Of the page, if it was used: `origins` says what else it needs.
 
     @property
     def secret(self) -> str | None:
@@ -190,8 +185,7 @@ class Auth:
         self.static = static
         self.key = key
         self._header_bytes_max = len(_BEARER) + max(SECRET_CHARS_MAX, CLAIM_SECRET_CHARS_MAX, static.chars_max)
-        self.static_by_header: dict[bytes | None, Caller] = {}
-        """One header for each static token that was right before. It stays so: only a restart changes those tokens."""
+        self.static_by_header: dict[bytes | None, Caller] = {}  # Right ones; only a restart changes static tokens.
         self._digests: dict[bytes, str] = {}
         self._callers: dict[str, tuple[AccessToken, Caller]] = {}
         self._runs: dict[bytes, _Run] = {}
@@ -338,8 +332,7 @@ def check_token_name(name: str) -> None:
 
 class TokenUses:
     def __init__(self, engine: Engine, static: StaticTokens) -> None:
-        self.seen: dict[str, int] = {}
-        """By the token's name: the wall time of its last use. `Api.admit` writes it."""
+        self.seen: dict[str, int] = {}  # The wall time of each token's last use, by name. `Api.admit` writes it.
         self._engine = engine
         self._static = frozenset(caller.principal for caller in static.callers.values())
         self._next_ms = engine.clock.monotonic_ms() + PERIOD_MS

@@ -2,11 +2,10 @@
 
     p.<principal, signed in, made; in base64>.<signature>
 
-Nothing is stored. The signature depends on the digest of the principal's current token: when that is revoked, replaced
-or expires, the cookie is over too. It is good for `LIFE_MS` and is renewed while it is used, for `SIGNED_IN_MS_MAX` in
-all. Its first letter says over what it was given: `s` for https. Such a one has a name that begins with `__Host-`,
-which browsers take from nobody else; one with `p` is not believed where https is spoken, because anybody on the way
-could have planted it. Browsers send cookies to all ports of a host, so the port is part of the name.
+Nothing is stored. The signature depends on the digest of the principal's current token, so the cookie ends with that.
+It is good for `LIFE_MS` and is renewed while it is used, for `SIGNED_IN_MS_MAX` in all. Its first letter is `s` if it
+was given over https, with a name that begins with `__Host-`, which browsers take from nobody else; `p` is not believed
+over https: it could have been planted on the way. Cookies go to all ports of a host, so the port is part of the name.
 """
 
 from __future__ import annotations
@@ -20,18 +19,14 @@ import msgspec
 
 from holdfast.server.access.secrets import AuthorityKey, base64, same
 
-COOKIE = b"Cookie "
-"""Stands before a cookie where a token has `Bearer ` before it."""
+COOKIE = b"Cookie "  # Before a cookie, as `Bearer ` before a token.
 LIFE_MS = 12 * 3_600_000
-RENEWED_AFTER_MS = 600_000
-"""A younger one is not made anew: not every answer need have one."""
+RENEWED_AFTER_MS = 600_000  # A younger one is not renewed: not every response needs one.
 SIGNED_IN_MS_MAX = 30 * 86_400_000
-AHEAD_MS_MAX = 60_000
-"""How far the wall clock may have been set back since a cookie was made."""
+AHEAD_MS_MAX = 60_000  # How far the wall clock may have been set back since a cookie was made.
 HEADER_BYTES_MAX = 16_384
 COOKIE_CHARS_MAX = 256
-SHOWN_MAX = 4
-"""How many cookies of our name are looked at."""
+SHOWN_MAX = 4  # How many cookies of our name are checked.
 
 _SAFE_NAME, _PLAIN_NAME = b"__Host-holdfast", b"holdfast"
 _SAFE, _PLAIN = "s", "p"
@@ -43,12 +38,9 @@ class Cookie(msgspec.Struct, frozen=True):
     """What a cookie says. It proves nothing by itself."""
 
     principal: str
-    signed_in_ms: int
-    """When the token was shown, as wall time."""
-    made_ms: int
-    """When this very cookie was made: later, if it was renewed."""
-    is_safe: bool
-    """Whether it was given over https."""
+    signed_in_ms: int  # When the token was shown, as wall time.
+    made_ms: int  # When this very cookie was made: later, if it was renewed.
+    is_safe: bool  # Whether it was made over https.
 
     @property
     def said(self) -> str:

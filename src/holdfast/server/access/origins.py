@@ -1,16 +1,15 @@
 """What a browser may make its user ask: only pages of ours may use our cookie, and only by one of our names.
 
-A browser adds the cookie by itself, so the cookie says who asks and not who wanted it. `SameSite=Strict` keeps it away
-from what other sites send, and whoever changes something by a cookie needs both of these as well:
+A browser adds the cookie by itself, so the cookie does not say who wanted the request. `SameSite=Strict` keeps it away
+from requests of other sites, and a change by a cookie needs both of these as well:
 
-    where from    `Sec-Fetch-Site: same-origin`, which no page can write; where a browser does not say it, as over plain
-                  http, `Origin` must be the address that was asked
-    who wrote it  the header `X-Holdfast-Page: 1`, which no form can send and no other site may; or, in a form that was
-                  sent without a script, a field that only a page of ours has (`cookies.form_token`). Such a form may
-                  have `Origin: null`, as a page with `Referrer-Policy: no-referrer` sends it
+    where from    `Sec-Fetch-Site: same-origin`, which no page can write; without it, as over plain http, `Origin` must
+                  be the address that was asked
+    who wrote it  the header `X-Holdfast-Page: 1`, which no form can send and no other site may; or, in a form without a
+                  script, a field that only our pages have (`cookies.form_token`). Such a form may have `Origin: null`,
+                  as with `Referrer-Policy: no-referrer`
 
-A page may let the name of its own site lead to our address (DNS rebinding), and so read what we say. Such a request has
-that name in `Host`, so a name passes only if it is one of ours. An IP address passes: nobody can turn it to us.
+Against DNS rebinding, a name in `Host` passes only if it is one of ours. An IP address passes: no DNS is asked.
 """
 
 from __future__ import annotations
@@ -28,16 +27,14 @@ from holdfast.server.http.messages import Request
 from holdfast.settings import Settings, parse_hosts
 from holdfast.wire.problems import Problem
 
-PASSED_MAX = 1_000
-"""How many headers that passed are kept at hand."""
+PASSED_MAX = 1_000  # How many accepted headers are cached.
 
 _HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]{1,254}))(?::[0-9]{0,5})?", re.IGNORECASE)
 _LOOPBACK = frozenset({"localhost", ".localhost", "ip6-localhost", "ip6-loopback"})
 FORM = b"application/x-www-form-urlencoded"
 FORM_FIELD = "form_token"
 FORM_FIELDS_MAX = 64
-OWN_PATHS = b"/ui/"
-"""Forms are sent to paths below it, and nowhere else."""
+OWN_PATHS = b"/ui/"  # Forms are sent to paths below it, and nowhere else.
 _SAFE_METHODS = frozenset({b"GET", b"HEAD"})
 _STREAM = b"/ui/live"
 _OTHER_SITES = frozenset({b"same-site", b"cross-site"})
@@ -93,10 +90,10 @@ class Origins(OwnOrigin):
         raise Problem("forbidden", _NOT_OURS)
 
     def _check_look(self, request: Request) -> None:
-        """Raise if another origin loads something of ours behind its reader's back, as a picture, a script or a frame.
+        """Raise if another origin loads something of ours, as a picture, a script or a frame.
 
-        It could read nothing, but could open streams until none are left, or measure how long answers take. A link to a
-        page of ours may be followed, but not to a stream or a backup.
+        It could use up the streams, or measure response times. A link to a page of ours may be
+        followed, but not to a stream or a backup.
         """
         said = request.headers.get
         if said(b"sec-fetch-site") not in _OTHER_SITES:
@@ -126,8 +123,7 @@ class Hosts:
         machine = socket.gethostname().lower()
         own = {machine, machine.partition(".")[0], listens_on.lower(), (called or listens_on).lower()}
         self._names = parse_hosts(allowed) | _LOOPBACK | own
-        self.passed: set[bytes | None] = {None}
-        """Headers that may pass without another look. None: HTTP/1.0 has no `Host`, and no browser speaks it."""
+        self.passed: set[bytes | None] = {None}  # Accepted. None: HTTP/1.0 has no `Host`, and no browser speaks it.
 
     def check(self, host: bytes) -> None:
         name = _read(host)

@@ -1,8 +1,7 @@
 """Whom a request comes from, and over what: the other end of the connection, or what a trusted proxy there says.
 
-`X-Forwarded-For` counts only on a connection from a proxy that the settings name, and is read from its end: addresses
-of trusted proxies are passed by, the first other one is the client. What cannot be read ends the walk, because whoever
-wrote that could have written all before it.
+`X-Forwarded-For` counts only on a connection from a trusted proxy, and is read from its end: trusted addresses are
+passed by, the first other one is the client. An unreadable one ends the walk: its writer could have written the rest.
 """
 
 from __future__ import annotations

@@ -3,13 +3,12 @@
     refused 403 forbidden: ana (a session's secret) from 10.0.0.7, POST /locks/deploy/revoke, request 01J9…
     412 more refusals in the last minute (token ana 400, elsewhere 12)
 
-A caller that is refused all the time must neither fill the disk nor hide the others. In one minute, a token, or an
-address where no token is known, gets `LINES_PER_SOURCE_MAX` lines for its 401s and 403s, and all together `LINES_MAX`.
-Further ones, and each 429 after too many wrong tokens, are counted in one line at the end of the minute. Only sources
-that got a line are kept by name, so memory is bounded. The query, the headers and the body are never logged.
+In one minute a source, which is a token, or an address where no token is known, gets `LINES_PER_SOURCE_MAX` lines for
+its 401s and 403s, and all together `LINES_MAX`. Further ones, and each 429 after too many wrong tokens, are counted in
+one line at the end of the minute, by name only for sources that got a line, so memory is bounded. The query, the
+headers and the body are never logged.
 
-Many wrong tokens from one address are guesses, or a forgotten client: beyond a limit they get a 429 that does not wait
-for the disk. A right token is never refused for them, since only a wrong one is counted.
+Many wrong tokens from one address get a 429 that does not wait for the disk. A right token is never refused for them.
 """
 
 from __future__ import annotations
@@ -24,20 +23,15 @@ from holdfast.server.observability.logs import shown_path
 from holdfast.wire.problems import Problem
 
 PLACES_MAX = 10_000
-LOGGED_MAX = 10
-"""Lines about wrong tokens in the log in one minute, for all addresses together."""
-_PREFIX_BITS = 64
-"""One customer of a provider has at least so many IPv6 addresses."""
+LOGGED_MAX = 10  # Lines about wrong tokens in the log in one minute, for all addresses together.
+_PREFIX_BITS = 64  # One customer of a provider has at least so large an IPv6 network.
 LOGGED_STATUSES = frozenset({401, 403})
-COUNTED_CODE = "too_many_wrong_tokens"
-"""Who gets this had enough lines already: it is counted, and has none of its own."""
+COUNTED_CODE = "too_many_wrong_tokens"  # Only counted: whoever gets it had enough lines already.
 WINDOW_MS = 60_000
 LINES_PER_SOURCE_MAX = 10
 LINES_MAX = 60
-SOURCES_TOLD_MAX = 3
-"""How many of those with the most refusals the last line of a minute names."""
-PATH_CHARS_MAX = 80
-"""A character may be six in the log, so this bounds the bytes of a line."""
+SOURCES_TOLD_MAX = 3  # How many of those with the most refusals the last line of a minute names.
+PATH_CHARS_MAX = 80  # A character may be six in the log, so this bounds the bytes of a line.
 _METHOD_CHARS_MAX = 16
 
 log = logging.getLogger("holdfast.server")
@@ -45,12 +39,10 @@ log = logging.getLogger("holdfast.server")
 
 class RefusalLog:
     def __init__(self) -> None:
-        self._window_ends_ms: int | None = None
-        """None while nobody was refused: a window begins with a refusal."""
+        self._window_ends_ms: int | None = None  # A window begins with a refusal.
         self._lines = 0
         self._lines_by_source: dict[str, int] = {}
-        self._left_out: dict[str, int] = {}
-        """How many more refusals each of those who got a line had; it has no others."""
+        self._left_out: dict[str, int] = {}  # Further refusals of the sources that got a line.
         self._left_out_elsewhere = 0
 
     def note(
@@ -126,10 +118,8 @@ class RefusalLog:
 class WrongTokens:
     def __init__(self, per_minute_max: int) -> None:
         self._max = per_minute_max
-        self._places: OrderedDict[str, list[int]] = OrderedDict()
-        """By place: when its window began, and how many came since. The oldest window comes first."""
-        self._logged: list[int] = [0, 0]
-        """The same for lines in the log."""
+        self._places: OrderedDict[str, list[int]] = OrderedDict()  # When its window began, and a count; oldest first.
+        self._logged: list[int] = [0, 0]  # The same for log lines.
 
     def count(self, client: Address | None, now_ms: int) -> int:
         """Count one more from there. Return 0, or in how many milliseconds it may be tried again if it was too many."""

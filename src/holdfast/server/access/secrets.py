@@ -2,14 +2,13 @@
 
 - A bearer token is `hold_`, 30 random base62 characters and a 6-character checksum: leaked ones can be found by their
   shape, and a typo is refused without a look-up. Kept as SHA-256: 178 random bits need no salt.
-- A session's secret is derived under the authority's key (S5) from its id, its salt and the digest of the token that
-  its principal has now. It can be said again to a retry, is stored nowhere, and dies with the token.
+- A session's secret is derived under the authority's key (S5) from its id, its salt and the digest of its principal's
+  current token. It can be told to a retry again, is stored nowhere, and dies with the token.
 - The secret of a claim is `holdc_`, the principal, grant and key of the claim in base64, and a signature. All leases of
-  one claim share its idempotency key, and what it was granted as: the id of its first lease. So one secret is good for
-  a claim of one name and for one of several. It dies with its token; and since whether the claim lives is looked up by
-  name at each request (`is_own`), with the claim too, also if the key is used again.
+  one claim share the key and the grant (the id of the first), so it is good for several names. It dies with its token,
+  and with the claim, which `is_own` looks up by name at each request, also if the key is used again.
 - A token made with an idempotency key is derived from its maker, the key and a salt, so that a retry gets it again.
-- A holder is shown as a pseudonym under the same key: the same for all its claims, and nobody can guess whose.
+- A holder is shown as a pseudonym under the same key: the same for all its claims.
 """
 
 from __future__ import annotations
@@ -31,8 +30,7 @@ from holdfast.privatefiles import read_ours, replace, sync_folder
 
 TOKEN_PREFIX = "hold_"  # noqa: S105 - a shape, not a token
 SESSION_PREFIX = "holds_"
-SECRET_CHARS_MAX = 82
-"""A session's secret: its prefix, its id, the mark between them, and 32 bytes in base64. Tokens are shorter."""
+SECRET_CHARS_MAX = 82  # Prefix, id, separator, and 32 bytes in base64. Tokens are shorter.
 KEY_FILE = "authority.key"
 KEY_BYTES = 32
 
@@ -42,11 +40,9 @@ _CHECK_CHARS = 6
 _STANDING_IN = ("yourtoken", "yoursecret", "changeme", "replaceme", "replacewith", "placeholder", "exampletoken")
 _UNFILLED = re.compile(r"\$\w+|\$\{.*\}|\$\(.*\)|<.*>|\{.*\}|%\w+%|.*(?:…|\.\.\.).*")
 _DIFFERENT_CHARS_MIN = 5
-_MARKS = {"run": "mark", "claim": "claim's mark", "page": "page's mark"}
-"""What the last characters of a signature are derived for, by what it signs."""
+_MARKS = {"run": "mark", "claim": "claim's mark", "page": "page's mark"}  # What a signature's end is derived for.
 _OWN_BYTES, _MARK_BYTES = 24, 8
-_OWN_CHARS, SIGNATURE_CHARS = 32, 43
-"""The first bytes are whole groups of base64, so that the characters of the two do not mix."""
+_OWN_CHARS, SIGNATURE_CHARS = 32, 43  # Whole groups of base64 first, so that the characters of the two do not mix.
 CLAIM_PREFIX = "holdc_"
 _PRINCIPAL_CHARS_MAX = 64
 _SAID_CHARS_MAX = _PRINCIPAL_CHARS_MAX + 1 + 36 + 1 + KEY_CHARS_MAX
@@ -133,7 +129,6 @@ class AuthorityKey:
         return f"{SESSION_PREFIX}{session_id.replace('-', '')}_{signature}"
 
     def id_in(self, secret: str) -> str | None:
-        """Return the session that something of the shape of a secret speaks of, or None."""
         digits = secret[len(SESSION_PREFIX) :].partition("_")[0]
         try:
             return str(UUID(hex=digits))
@@ -180,8 +175,7 @@ def _checksum(body: str) -> str:
 
 class ClaimId(NamedTuple):
     principal: str
-    grant: str
-    """The id of the first lease that it was granted: another each time that the key is used."""
+    grant: str  # The id of the first lease that it was granted: another each time that the key is used.
     key: str
 
 
