@@ -16,10 +16,8 @@ from holdfast.server.http.messages import Request
 from holdfast.server.render import Answered, problem
 from holdfast.wire.problems import Problem
 
-Reply: TypeAlias = Callable[[Request, int, bytes, tuple[tuple[bytes, bytes], ...]], None]
-"""Answers a request: a connection has one for all of its requests, and none is made for each."""
-Envelope: TypeAlias = Callable[[Problem, Request], Answered]
-"""Puts a problem into a reply."""
+Reply: TypeAlias = Callable[[Request, int, bytes, tuple[tuple[bytes, bytes], ...]], None]  # One per connection.
+Envelope: TypeAlias = Callable[[Problem, Request], Answered]  # A problem as a reply.
 
 
 _REFUSALS = frozenset(get_args(Refusal))
@@ -31,14 +29,10 @@ class Counters:
     __slots__ = ("reacquires", "reasons", "refusals", "shown")
 
     def __init__(self) -> None:
-        self.reacquires = 0
-        """Claims that were had already, and given to their holder once more."""
-        self.refusals = 0
-        """What was decided against: held names, lost leases, full quotas, bad values."""
-        self.reasons: dict[str, int] = {}
-        """All that was refused with a problem, by its code: also what was never decided."""
-        self.shown: dict[type, int] = {}
-        """What was decided against and is an answer of its own, by kind: held, done, delayed."""
+        self.reacquires = 0  # Claims given once more to their holder.
+        self.refusals = 0  # Decided against: held names, lost leases, full quotas, bad values.
+        self.reasons: dict[str, int] = {}  # All problems by code: also what was never decided.
+        self.shown: dict[type, int] = {}  # Refusals that are replies of their own: held, done, delayed.
 
     def refuse(self, code: str) -> None:
         self.reasons[code] = self.reasons.get(code, 0) + 1
@@ -50,21 +44,15 @@ class Call(msgspec.Struct):
     refusal: Envelope
     request: Request
     reply: Reply
-    item: str
-    """The name or the id in the path; empty if the path has none."""
-    query: Any
-    """The query's fields, or what `read_query` made of them."""
+    item: str  # The name or the id in the path; empty if the path has none.
+    query: Any  # The query's fields, or what `read_query` made of them.
     body: Any
     caller: Caller
-    api: Any
-    """The `Api`, which imports this module."""
+    api: Any  # The `Api`, which imports this module.
     key: str | None = None
-    fingerprint: str = ""
-    """Of the content, if the operation compares it; empty without a key."""
-    waited_ms: int = 0
-    """How long it stood in line before its outcome came."""
-    shows: Mapping[type, Any] = {}
-    """How each kind of outcome is shown. Set when a command of it is submitted."""
+    fingerprint: str = ""  # Of the content, if the operation compares it; empty without a key.
+    waited_ms: int = 0  # How long it waited in line before its outcome came.
+    shows: Mapping[type, Any] = {}  # Shows each kind of outcome. Set when a command is submitted.
 
     def answer(self, answered: Answered) -> None:
         self.reply(self.request, *answered)
@@ -102,5 +90,4 @@ class Call(msgspec.Struct):
             self.answer(self.refusal(why, self.request))
 
 
-NOBODY = Caller("", frozenset())
-"""The caller of an operation that does not ask who it is."""
+NOBODY = Caller("", frozenset())  # The caller of an operation that does not ask who it is.

@@ -2,12 +2,11 @@ r"""Requests become calls: every part is decoded once, strictly, in the order th
 
     path → query → body (size, content type, syntax, types, values) → key → who asks → its scope → its session → name
 
-The first that is wrong is refused with the reason. Up to the key nothing but the request is looked at, so a refusal is
-sent immediately; from the caller on it rests on the state. What a command means is checked later, in the core.
+The first that is wrong is refused with the reason: up to the key immediately; from the caller on the refusal rests on
+the state. What a command means is checked in the core.
 
-A body over `SMALL_BODY_BYTES` or a query over `SMALL_QUERY_BYTES` is not decoded for an unauthenticated sender: who
-asks comes before it then. Such a body is not parsed if it has more values than a legal one, since counting them costs
-little and parsing them much.
+For a body over `SMALL_BODY_BYTES` or a query over `SMALL_QUERY_BYTES`, who asks comes first. Such a body is not parsed
+if it has more values than a legal one: counting is cheap, parsing is not.
 """
 
 from __future__ import annotations
@@ -38,31 +37,23 @@ from holdfast.wire.requests import ClaimBody, field_names, lenient
 SHOWN_CHARS = 64
 SMALL_QUERY_BYTES = 2_048
 QUERY_FIELDS_MAX = 64
-TARGET_BYTES_MAX = 16_384
-"""Of a path, and of a query. Decoding is slow, and a request of a mounted application may have a head of any size."""
-LABEL = "label"
-"""The one field of a query that may be repeated."""
+TARGET_BYTES_MAX = 16_384  # Of a path or query: decoding is slow, and a mounted application's header may be long.
+LABEL = "label"  # The one field of a query that may be repeated.
 
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _UNKNOWN_FIELD = re.compile(r"unknown field `([^`]*)`")
 _JSON = b"application/json"
-_TERMS_BYTES = 32_768
-"""The fields of a claim but metadata, as long as they may be, with every character written as an escape."""
-_TEXT_CHAR_BYTES = 2 * 12
-r"""A body has at most two of metadata, note and result. A character beyond U+FFFF may be written as two `\uXXXX`."""
-_NAME_BYTES = 2_400
-"""A name and a lease's id, in the longest way to write them."""
+_TERMS_BYTES = 32_768  # A claim's fields but metadata, as long as they may be, all in escapes.
+_TEXT_CHAR_BYTES = 2 * 12  # Two of metadata, note and result; beyond U+FFFF a character may be two `\uXXXX`.
+_NAME_BYTES = 2_400  # A name and a lease's id, in the longest way to write them.
 _VALUES_SPARE = 1_024
-_QUOTES_OF_TEXT, _QUOTES_OF_ONE_KEY = 4, 3
-"""Of a field with its text; and fewer than two fields have, whatever their values."""
+_QUOTES_OF_TEXT, _QUOTES_OF_ONE_KEY = 4, 3  # Of a field with its text; and fewer than those of any two fields.
 # Numbers: for every byte that is looked for in bytes as bytes, Python first makes an error that it is no number.
 _BACKSLASH, _PERCENT = ord("\\"), ord("%")
-_MARKS = (b",", b"[", b"{")
-"""What is between the values of JSON, or before them. There are never more than two for each text of ours."""
+_MARKS = (b",", b"[", b"{")  # Between the values of JSON, or before them: at most two for each text of ours.
 _BEARER_OF_SESSION = f"Bearer {SESSION_PREFIX}".encode()
 _NO_KEY = (None, "")
-_NO_MARK = hashlib.blake2b(digest_size=12)
-"""Copied for each fingerprint: that takes less than to make one."""
+_NO_MARK = hashlib.blake2b(digest_size=12)  # Copied for each fingerprint: that takes less than to make one.
 
 
 # Bodies.
@@ -82,8 +73,7 @@ def body_bytes_max(operation: Operation, settings: Settings) -> int:
 class BodyReader:
     def __init__(self, body: type[Any], bytes_max: int, settings: Settings) -> None:
         self._bytes_max = bytes_max
-        self._texts_max = _VALUES_SPARE + 2 * settings.names_per_call_max
-        """Strings in a large body, the names of its fields among them."""
+        self._texts_max = _VALUES_SPARE + 2 * settings.names_per_call_max  # Strings, with the names of fields.
         self._decode = msgspec.json.Decoder(lenient(body) if settings.unknown_fields == "ignore" else body).decode
         self._fields = field_names(body)
         texts = sum(field.required and field.type is str for field in msgspec.structs.fields(body))
@@ -268,7 +258,6 @@ def read_key(request: Request) -> str | None:
 
 
 def reader_for(api: Api, operation: Operation) -> Reader:
-    """Return the function that reads the requests of an operation. Made once, so that it has everything at hand."""
     if operation.reader is not None:
         return operation.reader(api, operation)
     return by_token(api, operation) if operation.scope is not None else nothing(api, operation)
@@ -355,7 +344,6 @@ def _key_reader(operation: Operation) -> Callable[[Request, str, Any], tuple[str
 
 
 def _read_own_key(request: Request) -> str | None:
-    """Return the idempotency key of an operation that a claim's secret may ask for."""
     key = read_key(request)
     return None if key is None else key_within(key, request.authorization)
 
@@ -378,10 +366,7 @@ def _content_reader(body: type[Any] | None) -> Callable[[Any], object]:
 
 
 def fingerprint(request: Request, item: str, content: object) -> str:
-    """Return what identifies a request: another one may not use its key again (C5).
-
-    A session's secret is part of it, or two runs with one key would both hear that they own the name (S3).
-    """
+    """Return what a key stands for (C5). A session is part of it, or two runs with one key would own a name (S3)."""
     written = encode((request.method, item, content))
     authorization = request.authorization
     if authorization is not None and authorization.startswith(_BEARER_OF_SESSION):

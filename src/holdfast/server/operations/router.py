@@ -29,13 +29,12 @@ from holdfast.wire.problems import Problem
 
 WORD_CHARS_MAX = 32
 DOCS = "GET /docs lists them."
-WITHOUT_MCP = (
+WITHOUT_MCP = (  # Where it is installed, `/mcp` is an application and no route.
     "The tools for agents need a part of Holdfast that was not installed when this server started:"
     f" {how_to_install('mcp')}. Then start the server again."
 )
-"""Where it is installed, `/mcp` is an application of its own and no route."""
 
-OTHER_WORDS = {
+OTHER_WORDS = {  # Other systems' words for our verbs, by the first word of the path. Empty: the thing itself.
     "locks": {
         "beat": "renew",
         "claim": "acquire",
@@ -52,16 +51,13 @@ OTHER_WORDS = {
     },
     "sessions": {"heartbeat": "keepalive", "renew": "keepalive", "release": "", "end": ""},
 }
-"""What other systems call our verbs, by the first word of the path. An empty verb is the thing itself."""
 
-VERB_OF_METHOD = {"POST": "acquire", "PUT": "acquire", "DELETE": "release", "PATCH": "renew"}
-"""What a method is most likely meant for that was sent to the bare name of a lock."""
+VERB_OF_METHOD = {"POST": "acquire", "PUT": "acquire", "DELETE": "release", "PATCH": "renew"}  # Of a bare name.
 
 
 class Guides:
     def __init__(self, operations: tuple[Operation, ...]) -> None:
-        self._routes: dict[tuple[str, str], list[Operation]] = {}
-        """By the first word and the verb, of the paths that have a name between them; and the plain paths."""
+        self._routes: dict[tuple[str, str], list[Operation]] = {}  # By the first word and the verb; and plain paths.
         for operation in operations:
             first, _, rest = operation.path.removeprefix("/").partition("/")
             item, _, verb = rest.partition("/")
@@ -129,8 +125,7 @@ _PAGES = b"/ui/"
 _ANY_PAGE = (b"{place}", b"")
 _NONE: Mapping[bytes, Any] = {}
 
-STREAM_SUFFIXES = (b"/watch", b"/events", b"/follow", b"/backup", b"/live")
-"""Of the paths of streams: nearly all requests are recognised as no stream by this check alone."""
+STREAM_SUFFIXES = (b"/watch", b"/events", b"/follow", b"/backup", b"/live")  # Nearly all requests end otherwise.
 
 
 class Route:
@@ -154,8 +149,7 @@ class Finder:
         self._plain: dict[bytes, dict[bytes, Route]] = {}
         self._lock_verbs: dict[bytes, dict[bytes, Route]] = {}
         self._items: dict[tuple[bytes, bytes], dict[bytes, Route]] = {}
-        self._rooms: dict[tuple[bytes, bytes], dict[bytes, Route]] = {}
-        """Of the operators' page, by the room and the verb behind the name."""
+        self._rooms: dict[tuple[bytes, bytes], dict[bytes, Route]] = {}  # Of the page: view and verb.
         public = parse_url(settings.public_url)
         called = None if public is None else public.hostname
         self._hosts = Hosts(settings.allowed_hosts, parse_address(settings.listen)[0], called)
@@ -360,8 +354,7 @@ class Routes(Finder):
         return await answered
 
 
-def _no_reply(_request: Request, _status: int, _body: bytes, _headers: Fields) -> None:
-    """A stream has no reply."""
+def _no_reply(_request: Request, _status: int, _body: bytes, _headers: Fields) -> None: ...
 
 
 async def _write_frames(stream: Stream, response: ResponseWriter) -> bool:

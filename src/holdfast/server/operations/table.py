@@ -48,25 +48,14 @@ OPERATIONS: tuple[Operation, ...] = (
         replies={200: "application/octet-stream"},
         problems=("quota_exceeded", "capacity_exceeded"),
     ),
-    _health(
-        "/health",
-        health.health,
-        "How the store is",
-        replies={200: replies.HealthReply, 503: replies.HealthReply},
-    ),
+    _health("/health", health.health, "How the store is", replies={200: replies.HealthReply, 503: replies.HealthReply}),
     _health(
         "/health/leader",
         health.leads,
         "Whether this node leads: for a load balancer",
         replies={200: replies.ReadyReply, 503: replies.ReadyReply},
     ),
-    _health(
-        "/healthz",
-        health.alive,
-        "Whether the process answers",
-        is_local=True,
-        replies={200: replies.ReadyReply},
-    ),
+    _health("/healthz", health.alive, "Whether the process answers", is_local=True, replies={200: replies.ReadyReply}),
     Operation(
         "GET",
         "/metrics",
