@@ -41,10 +41,8 @@ from holdfast.wire.requests import AcquireBody, ClaimBody, ClaimsBody, ClaimSecr
 
 SECONDS_MAX = 1e9
 _OK, _CONFLICT = 200, 409
-_HELD_BYTES_MAX = 256 * 1024
-"""How much is said of those who are in the way of a claim of several names, as JSON: metadata may make it megabytes."""
-COMES_BACK = b"holdfast-comes-back"
-"""The header of one who asks again at once if its wait is over (W2)."""
+_HELD_BYTES_MAX = 256 * 1024  # JSON about the holders in the way of a claim of several: metadata may make it megabytes.
+COMES_BACK = b"holdfast-comes-back"  # Sent by callers that ask again immediately after their wait (W2).
 
 
 def held_status(query: dict[str, str]) -> int:

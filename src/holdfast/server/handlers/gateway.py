@@ -1,12 +1,10 @@
 """The gateway: Action Llama's lock routes. A run is a session, known by its secret (S1–S5).
 
-A run is its session under the session's own name, and only what is held under both is its own. The core decides that
-(`is_of_run`): a run says no lease id, so none can be stale. A refusal is `{"ok": false}` with a `reason` from the rules
-or an `error`. Bodies have the fields of the original and no others. They are read in the order
+A run is its session under the session's own name, and only what is held under both is its own (`is_of_run`). A refusal
+is `{"ok": false}` with a `reason` from the rules or an `error`. Bodies have the fields of the original and no others.
+They are read in this order, up to the ttl as in the original:
 
     secret → resource → ttl → who asks → whether it may touch the resource → key
-
-Up to the ttl that is the original's.
 """
 
 from __future__ import annotations
@@ -59,8 +57,7 @@ _NEEDS_HOST = frozenset({"ftp", "http", "https", "ws", "wss"})
 
 class Run(msgspec.Struct, frozen=True):
     session: str
-    owner: str
-    """What it is called: its session's name, or its id if it has none."""
+    owner: str  # The name of its session, or its id if it has none.
     ttl_ms: int
 
 
@@ -183,7 +180,6 @@ def error_of_status(problem: Problem, request: Request) -> Answered:
 
 
 def acquire(api: Api, call: Call) -> None:
-    """POST /locks/acquire: have a resource, also if it is the run's already (C4)."""
     run: Run = call.body
     command = Acquire(
         name=call.item,
@@ -191,7 +187,7 @@ def acquire(api: Api, call: Call) -> None:
         terms=Terms(
             principal=call.caller.principal, ttl_ms=run.ttl_ms, owner=run.owner, session=run.session, bound=True
         ),
-        resume=True,
+        resume=True,  # Also if it is the run's already (C4).
         as_session=run.session,
         interest=True,
     )
@@ -227,7 +223,6 @@ _SHOWS_ACQUIRED: dict[type, Show] = {
 
 
 def release(api: Api, call: Call) -> None:
-    """POST /locks/release: give a resource back. With an idempotency key, a retry is told what the first try did."""
     run: Run = call.body
     command = Release(
         name=call.item,

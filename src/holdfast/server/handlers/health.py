@@ -90,8 +90,7 @@ def status(api: Api, call: Call) -> None:
     api.read(call, view)
 
 
-SILENT_MS = 10_000
-"""A node that was not heard of for so long is said to be silent: it stopped, or cannot reach the store."""
+SILENT_MS = 10_000  # A silent node was not heard of for so long: it stopped, or cannot reach the store.
 
 
 def nodes(api: Api, call: Call) -> None:

@@ -1,11 +1,10 @@
 """GET /locks/{name}/history: what happened to a name, newest first; and GET /locks?at=…: who held what at a moment.
 
-A search has a budget, and a page a size. Beyond either it answers with what it found and where to go on, which may be
-inside a record that has more changes of the name than fit.
+Beyond a search's budget or a page's size, the reply has where to go on, which may be inside a record.
 
-A moment is resolved once, to the number of the last record by then; where the wall clock was set back, the order of the
-journal counts. Later pages name that number, so they stay at the same record. If history is dropped meanwhile, the
-answer says so and never shows names as free. Deadlines, heartbeats, notes and metadata are not kept.
+A moment is resolved once, to the number of the last record by then in the order of the journal, and later pages name
+that number. If history is dropped meanwhile, the reply says so and never shows names as free. Deadlines, heartbeats,
+notes and metadata are not kept.
 """
 
 from __future__ import annotations
@@ -34,8 +33,7 @@ from holdfast.wire.replies import HistoryReply, LocksThenReply, LockThen
 
 LIMIT = 100
 LIMIT_MAX = 1_000
-WHOLE = 100
-"""So many changes of one record stand on one page, however small its limit is."""
+WHOLE = 100  # So many changes of one record are on one page, however small its limit is.
 _NUMBER = re.compile(r"[0-9]{1,16}")
 
 
@@ -106,17 +104,13 @@ THEN = "then"
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """Which moment is asked for: by its time, by the number of a record, or by both, for the next page of a time."""
-
     at_ms: int | None
-    record: int | None
+    record: int | None  # With a time too: the next page of that time.
 
 
 class Then(msgspec.Struct, frozen=True):
-    """A moment that can be looked at: the last record by then, and the time; None if nobody knows it."""
-
-    record: int
-    wall_ms: int | None
+    record: int  # The last by then.
+    wall_ms: int | None  # None: unknown.
 
 
 def read_asked(query: dict[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """Operations on one name: renew, release, transfer, check, status, why; revoke and reopen for operators; GET /locks.
 
-GET /locks finds a name by its place in the order. An owner or a label is not found so: each name is looked at, and a
-request looks at `LOOKED_AT_MAX` at most. Then it answers with what it found and where to go on.
+GET /locks finds names by their order. For an owner or a label it looks at each name, at `LOOKED_AT_MAX` at most, and
+replies with what it found and where to go on.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ from holdfast.wire.problems import Problem
 from holdfast.wire.replies import CheckReply, LocksReply, RenewedReply, WhyLink, WhyReply, WhyWaiter
 from holdfast.wire.requests import ClaimSecretBody, ReleaseBody, RenewBody, TransferBody
 
-RENEW_TTL_SECONDS = 60
-"""What a renewal without a ttl means, as OctoStore has it (L3)."""
+RENEW_TTL_SECONDS = 60  # Of a renewal without a ttl, as OctoStore has it (L3).
 LOOKED_AT_MAX = 10_000
 WAITERS_SHOWN = 100
 _OK = 200
@@ -227,8 +226,7 @@ class Listing:
         self._looked_at = 0
         self._next_after: str | None = None
         self._total: int | None = None
-        self._of_session: list[str] | None = None
-        """The names of the session that is asked for, in order, if it has few enough."""
+        self._of_session: list[str] | None = None  # Sorted names of the session asked for, if it has few enough.
 
     def reply(self) -> LocksReply:
         total = self._total

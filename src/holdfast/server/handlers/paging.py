@@ -1,8 +1,7 @@
 """Pages: a list is answered in pieces that are bounded in bytes, and a piece is made a slice at a time.
 
-How long a list is depends on what others keep, so nothing here is done for all of it: an item is encoded only when its
-page has room, and between two slices the loop serves everybody else. What changes while a list is read may be in it or
-not. What was there all the time is in it, once.
+How long a list is depends on what others keep: an item is encoded only when its page has room, and between two slices
+the loop serves others. Items that change while a list is read may be in it or not; all others are in it once.
 """
 
 from __future__ import annotations
@@ -23,12 +22,10 @@ from holdfast.wire.problems import Problem
 
 LIMIT = 1_000
 LIMIT_MAX = 10_000
-PAGE_BYTES = 1024 * 1024
-"""A page ends with the item that reaches this."""
+PAGE_BYTES = 1024 * 1024  # A page ends with the item that reaches this.
 SLICE_ITEMS = 250
 SLICE_BYTES = 128 * 1024
-SLICE_NAMES = 1_000
-"""How many names a slice puts in order, or looks at to see whether they are wanted."""
+SLICE_NAMES = 1_000  # How many names a slice sorts, or filters.
 _NUMBER = re.compile(r"[0-9]{1,9}")
 
 
@@ -82,8 +79,7 @@ class Picked:
         self._after: str = query.get("after", "")
         self._names = names
         self._show = show
-        self._left: list[str] | None = None
-        """What may go on this page, in order, and one more: it says whether there is a next page."""
+        self._left: list[str] | None = None  # This page's candidates in order, and one more: is there a next page?
 
     def take_slice(self, state: State, now: Moment) -> bool:
         if self._left is None:

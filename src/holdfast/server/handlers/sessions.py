@@ -125,10 +125,7 @@ def end(api: Api, call: Call) -> None:
 
 
 def may_see(api: Api, caller: Caller, principal: str) -> bool:
-    """Tell whether a caller sees the sessions of a principal: its own, and an operator those within its rights.
-
-    The rights of a principal without an access token are unknown: only an operator with all rights sees its sessions.
-    """
+    """Tell whether a caller sees a principal's sessions. Without a token its rights are unknown: only all will do."""
     if principal == caller.principal:
         return True
     if "admin" not in caller.scopes:
@@ -138,7 +135,6 @@ def may_see(api: Api, caller: Caller, principal: str) -> bool:
 
 
 def list_(api: Api, call: Call) -> None:
-    """GET /sessions: the caller's own, or those of an access token within its rights; with a secret, that one."""
     caller = call.caller
     principal: str = call.query.get("token", caller.principal)
     if not may_see(api, caller, principal):
