@@ -89,8 +89,7 @@ class Api:
         self.engine = engine
         self.auth = auth
         self.settings = settings
-        self.knows_revoked = settings.reentrant != "holder"
-        """Whether callers are told the code `revoked`: not by the setting that restores OctoStore's rule."""
+        self.knows_revoked = settings.reentrant != "holder"  # False: no code `revoked`, as OctoStore.
         self.meter = meter or Meter(settings, engine.clock, engine.measures)
         self.counters = self.meter.sources.counters
         self._slow_reads = FairLock()
@@ -99,8 +98,7 @@ class Api:
         self.followed: dict[str, object] = {}
         self.frames = Frames()
         self.live = LiveFeed(engine)
-        self.pages = OpenStreams(settings.watches_per_principal_max)
-        """Streams of the operators' page: they neither take from the watches of a token nor give to them."""
+        self.pages = OpenStreams(settings.watches_per_principal_max)  # Of the page, apart from `streams`.
         self.proxies = Proxies(settings.trusted_proxies)
         self.origins = Origins(settings, self.proxies, auth.key)
         self._wrong_tokens = WrongTokens(settings.wrong_tokens_per_minute_max)
@@ -172,7 +170,6 @@ class Api:
         self._refusal_log.note(problem, request, principal, client, now_ms, secret=secret)
 
     def tick(self) -> None:
-        """Do what is done now and then. Called every second."""
         now_ms = self.engine.clock.monotonic_ms()
         self._refusal_log.look(now_ms)
         self.token_uses.look(now_ms)
@@ -183,7 +180,6 @@ class Api:
         self.engine.end_waits()
 
     def end(self) -> None:
-        """Say and write what was not yet: the server stops."""
         self._refusal_log.end()
         self.token_uses.write()
 

@@ -39,8 +39,7 @@ from holdfast.server.starting.firsttoken import FIRST_TOKEN, first_token, token_
 from holdfast.settings import Settings
 from holdfast.settings.addresses import shown
 
-GREETING_SECONDS = 0.2
-"""How long the greeting waits for lines of the log that come before it."""
+GREETING_SECONDS = 0.2  # How long the greeting waits for earlier log lines.
 
 log = logging.getLogger("holdfast.server")
 

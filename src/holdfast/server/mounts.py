@@ -1,11 +1,10 @@
 """ASGI applications beside our routes, each below a path of its own.
 
-An application has no state here and no rights of its own. It sends its requests to this server through `Mounting.ask`,
-on behalf of the request that it answers: with that one's token, and counted for the same address and connection. The
-current handler answers them: our own routes, or on a following node those of the leader.
+An application has no state here and no rights of its own. It sends requests to the current handler (our routes, or on a
+following node the leader's) through `Mounting.ask`, on behalf of the request that it answers: with that one's token,
+counted for the same address and connection.
 
-`Host` is checked as for all routes. Mounted applications are for programs, so a request from a page of another origin
-is refused, whatever it sends. A body is small, unless the mount says otherwise.
+`Host` is checked as for all routes, and a request from a page of another origin is refused. Bodies are small.
 """
 
 from __future__ import annotations
@@ -40,18 +39,15 @@ Send: TypeAlias = Callable[[dict[str, Any]], Awaitable[None]]
 Application: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 REQUEST = "holdfast.request"
-REQUEST_ID = "holdfast.request_id"
-"""The extension of the scope that holds the id of the request, for an application that refuses in our format."""
-DISCONNECTED = "holdfast.disconnected"
-"""The extension of the scope with a future that is done when the client is gone, or has the response."""
+REQUEST_ID = "holdfast.request_id"  # In the scope's extensions: for an application that refuses in our format.
+DISCONNECTED = "holdfast.disconnected"  # In them too: a future, done when the client is gone or has the response.
 _FORWARDED = (b"x-forwarded-for", b"x-forwarded-proto")
 _OTHER_ORIGIN = "This was sent by a page of another origin, and programs alone are served here: send no Origin."
 
 
 Ask: TypeAlias = Callable[[Scope, str, str, Mapping[str, str], bytes], Awaitable[tuple[int, Mapping[str, str], bytes]]]
-"""Asks this server with a method, a path, headers and a body, on behalf of the request with this scope."""
+"""Asks this server with method, path, headers and body, on behalf of the request with this scope."""
 Mount: TypeAlias = Callable[[Ask], Application]
-"""Makes an application that can ask."""
 
 
 class Mounting:
@@ -122,7 +118,6 @@ class Mounting:
             raise Problem("forbidden", _OTHER_ORIGIN)
 
     def _scope_of(self, request: Request, response: ResponseStream) -> Scope:
-        """Return the scope, with the client's own address and scheme where a trusted proxy tells them."""
         connection = response.connection
         peer, address = connection.peer, self._proxies.client_of(request)
         client = peer[:2] if isinstance(peer, tuple) else None

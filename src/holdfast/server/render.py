@@ -21,13 +21,10 @@ from holdfast.wire.replies import AcquiredReply, HeldName, HeldReply, LockReply,
 
 _NOT_CURRENT_LIVE = 400
 RETRY_LATER_MS = 1_000
-NEXT_LEADER_MS = 200
-"""How soon it is worth asking again when another node may lead, or soon will."""
-HIDDEN = "(hidden)"
-"""Stands for a name, or for an owner, outside of the caller's prefix. No name has brackets like these."""
+NEXT_LEADER_MS = 200  # When to ask again if another node may lead, or soon will.
+HIDDEN = "(hidden)"  # A name or owner outside of the caller's prefix. No name has brackets like these.
 
-Answered: TypeAlias = tuple[int, bytes, tuple[tuple[bytes, bytes], ...]]
-"""A reply: status, body, and the headers that not every reply has."""
+Answered: TypeAlias = tuple[int, bytes, tuple[tuple[bytes, bytes], ...]]  # Status, body, additional headers.
 
 R = TypeVar("R", HeldName, HeldReply, LockReply)
 
@@ -78,7 +75,6 @@ def nameless_holder(end: LastEnd) -> str | None:
 
 
 def holder_id(lease: Lease, key: AuthorityKey) -> str:
-    """Return the pseudonym of a holder: the session for what is bound to one, else the principal."""
     if lease.bound and lease.session is not None:
         return key.holder("session", lease.session)
     return key.holder("principal", lease.principal)

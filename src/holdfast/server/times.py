@@ -6,8 +6,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import lru_cache
 
-KEPT_MAX = 2_048
-"""How many texts are kept: those of a second or two. All are dropped at once, in well under a millisecond."""
+KEPT_MAX = 2_048  # The texts of a second or two. Dropping them all takes well under a millisecond.
 
 
 class _Texts(dict[int, str]):
@@ -28,5 +27,4 @@ def _second(seconds: int) -> str:
         return "9999-12-31T23:59:59" if seconds > 0 else "0001-01-01T00:00:00"
 
 
-rfc3339: Callable[[int], str] = _Texts().__getitem__
-"""Return a wall time in milliseconds as text, in UTC. Two are in each reply, so it is the dictionary's own function."""
+rfc3339: Callable[[int], str] = _Texts().__getitem__  # Of milliseconds, in UTC. Two are in each reply: no wrapper.
