@@ -1,14 +1,13 @@
 """What operators do with a store, without a node: facts, `init`, `restored`, and the writer of `move`.
 
-**Restored.** An operator who replaced the store by a backup says so (`restored`). It takes the seat and gives it back
-in one write, so no leader can go on over it, and the next term begins with the record `Restored` (N-22). A live leader
-is not deposed: a seat that is held is watched for as long as a follower would watch it.
+**Restored.** An operator who replaced the store by a backup says so (`restored`). One write takes the seat and gives it
+back, so no leader goes on over it, and the next term begins with the record `Restored` (N-22). A held seat is watched
+first, for as long as a follower would: a live leader is not deposed.
 
-**Filling** an empty store is one transaction, from the tables to the last record. Nothing of it is visible before its
-commit; interrupted, there is nothing. A node that would make the tables waits for it, and so does another move
-(`lock_creation`). Values and history are staged in pieces and applied, as in a step of the archive. The history of a
-directory begins somewhere: for a live lease that is older, a grant is made up from the lease as it is, with a number
-below all others. A grant whose end is missing has ended by the time that the history begins.
+**Filling** an empty store is one transaction, from the tables to the last record. A node that would make the tables
+waits for it, and so does another move (`lock_creation`). Values and history are staged in pieces and applied, as in a
+step of the archive. A live lease older than the directory's history gets a made-up grant, with a number below all
+others. A grant whose end is missing has ended by the time that the history begins.
 """
 
 from __future__ import annotations
@@ -40,14 +39,7 @@ from holdfast.journal.codec import decode_batch, encode_batch
 from holdfast.journal.postgres.archive import checksum_of, records_in_pieces, values_in_pieces
 from holdfast.journal.postgres.connection import LostError, RefusedError, Servers, Side, addresses, marks_of
 from holdfast.journal.postgres.history import PostgresSnapshot, snapshot
-from holdfast.journal.postgres.leadership import (
-    Fresh,
-    Mine,
-    create,
-    create_tables,
-    read_seat,
-    seat_of,
-)
+from holdfast.journal.postgres.leadership import Fresh, Mine, create, create_tables, read_seat, seat_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -57,49 +49,39 @@ if TYPE_CHECKING:
     from holdfast.journal.postgres.connection import Line, Marks, Row, Server
 
 APPLICATION = "holdfast operator"
-LOOKS = 8
-"""How often a seat is read while it is watched."""
-TRIED_BYTES = 256 * 1024
-"""More than can be free by chance, in deleted rows."""
-NO_SEQ = -1
-"""No record has this number."""
+LOOKS = 8  # How often a held seat is read while it is watched.
+TRIED_BYTES = 256 * 1024  # More than deleted rows can have free by chance.
+NO_SEQ = -1  # No record has this number.
 MAY_NOT = "42501"
 INIT = "Make one: holdfast store init --store URL, or start a node on it"
 
 
 class Replica(msgspec.Struct, frozen=True):
     name: str
-    state: str
-    """Empty if this role may not see it."""
+    state: str  # Empty if this role may not see it.
     sync_state: str
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     server: Server
     seat: Seat
-    marks: Marks
-    """Those in the seat: of the server that the last records were written on."""
-    has_standby: bool
-    """Whether the last record waited for a synchronous standby."""
+    marks: Marks  # In the seat: of the server that wrote the last records.
+    has_standby: bool  # Whether the last record waited for a synchronous standby.
     wants_jump: bool
     jumps: int
     schema_version: int
-    is_beating: bool
-    """Whether a leader wrote under the seat while we watched."""
+    is_beating: bool  # Whether a leader wrote under the seat while we watched.
     peers: Sequence[Peer]
     replicas: Sequence[Replica]
     size_bytes: int
     tail_records: int
     tail_bytes: int
-    refusal: str | None = None
-    """Why a write that was tried failed."""
-    may_write: bool = True
-    """Whether this role may write: otherwise none was tried."""
+    refusal: str | None = None  # Why a trial write failed.
+    may_write: bool = True  # False: this role may not write, so no write was tried.
 
 
 class Contents(msgspec.Struct, frozen=True):
-    records: int
-    """In the history and in the tail."""
+    records: int  # In the history and in the tail.
     last_seq: int
     archived_upto: int
     problem: str | None = None
@@ -120,12 +102,11 @@ class Operating:
         return seat_of(await self._seat()), await self._peers()
 
     async def ask_nothing(self, times: int) -> None:
-        """Make so many round trips, for the caller to measure."""
         for _ in range(times):
             await self._side.rows("ask_nothing")
 
     async def facts(self, watch_seconds: float) -> Facts:
-        """Return all facts. A held seat is watched until it beats, at most for so long. Raises `JournalError`."""
+        """A held seat is watched until it beats, at most for so long. Raises `JournalError`."""
         row = await self._seat()
         is_beating = row["held"] and await self._watched(row, watch_seconds) is None
         size = await self._side.rows("read_size", self.schema)
@@ -148,9 +129,9 @@ class Operating:
         )
 
     async def read(self, tell: Callable[[int], None]) -> Contents:
-        """Read and check all that there is at one instant. `tell` is called with the number of records so far.
+        """Read and check all that there is at one instant; `tell` gets the number of records so far. Blocks nothing.
 
-        It blocks nothing. Raises `JournalError`, also if the seat is taken at that moment.
+        Raises `JournalError`, also if the seat is taken at that moment.
         """
         row = await self._seat()
         mine = Mine(row["tenure"], row["epoch"])
@@ -229,13 +210,10 @@ class Operating:
 
 
 MOVE_APPLICATION = "holdfast move"
-SLOTS = "slots"
-"""The table of the leases."""
-PIECES = 64
-"""How many pieces are staged before they are applied."""
+SLOTS = "slots"  # The table of leases.
+PIECES = 64  # Pieces staged before they are applied.
 SOME = 1_024
-GRANTS = 64
-"""How many grants are read at once, each of up to a thousand names."""
+GRANTS = 64  # Grants read at once, each of up to a thousand names.
 COMMIT_SECONDS = 60.0
 
 _head_of = msgspec.msgpack.Decoder(Head).decode
@@ -341,7 +319,7 @@ class PostgresWriter:
         await self._ask("fill_seat", self._epoch, self._tenure, source.last_seq, self._now_ms)
 
     async def _let_go(self, pruned: int) -> None:
-        """Correct who holds what by the history where the state says otherwise."""
+        """End what the history says is held, and the state does not."""
         held: dict[int, list[bytes]] = {}
         after = b""
         while rows := await self._ask("fill_read_living", after, SOME):

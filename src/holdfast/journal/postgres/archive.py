@@ -6,20 +6,17 @@ of a function then applies all of it in one transaction on the server:
     stage ─► stage ─► stage ─►  apply: gone, changed, new values; history; names;  is the seat ours?  ─► commit
     fenced by the seat each     takes seconds, and blocks no append                last, for a moment
 
-- **The fence.** The function checks the seat last, and locks it until its commit a moment later. If the seat was taken
-  meanwhile, all of it is rolled back. So a takeover waits for no more than a commit, and finds the archive as it was
-  before the step or after it. The seat's row is never changed by it, so an append never waits.
-- **A lost answer.** Whether a step was applied cannot be read: the server may still have the call, and run it later. So
-  it is *settled* (`settle_steps`): that waits for a running call, and removes what was staged, without which a late
-  call is refused. Then the number up to which the archive reaches tells. A cancelled step is settled by the next
-  caller.
+- **The fence.** The function checks the seat last, and locks it until its commit a moment later; if the seat was taken
+  meanwhile, all is rolled back. So a takeover waits for no more than a commit, and finds the archive as it was before
+  the step or after it. The function never changes the seat's row, so an append never waits.
+- **A lost answer.** Whether a step was applied cannot be read: the server may run the call later. So it is *settled*
+  (`settle_steps`): that waits for a running call, and removes what was staged, without which a late call is refused.
+  Then the number up to which the archive reaches tells. The next caller settles a cancelled step.
 - **Dropped records** are named by the archive's own row, in the statement that drops them from the tail (N-5).
 - **History that is too old or too much** is pruned afterwards, some records at a time (`Pruning`). A step counts
-without
-  that: the next one prunes the rest.
+  without that: the next one prunes the rest.
 
-Nothing of this is open between two messages: no transaction, no lock. Every part takes a few milliseconds of the loop,
-and other tasks run in between.
+No transaction or lock is open between two messages. Every part takes a few milliseconds, and other tasks run between.
 """
 
 from __future__ import annotations
@@ -53,10 +50,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("holdfast.journal")
 
-RECORDS_AT_ONCE = 128
-"""How many records of a batch are handled before other tasks run: about two milliseconds."""
-PIECE_ROWS = 512
-"""How many rows or names make a piece."""
+RECORDS_AT_ONCE = 128  # Records of a batch handled before other tasks run: about two milliseconds.
+PIECE_ROWS = 512  # Rows or names in a piece.
 PIECE_BYTES = 128 * 1024
 ENDS, GRANTS = 1, 2
 
@@ -165,7 +160,7 @@ def records_in_pieces(frames: Iterable[Frames]) -> Iterator[RecordsPiece]:
 
 
 def history_in_slices(body: bytes) -> Iterator[Frames]:
-    """Read the records with history value of a batch, some at a time: many leases may expire at once."""
+    """Read a batch's records with history value, some at a time: many leases may expire at once."""
     frames = history_in(body)
     while some := list(islice(frames, RECORDS_AT_ONCE)):
         yield some
@@ -173,8 +168,7 @@ def history_in_slices(body: bytes) -> Iterator[Frames]:
 
 READ_ROWS = 1_024
 READ_BYTES = 256 * 1024
-READ_RECORDS = 256
-"""How many records are decoded before other tasks run."""
+READ_RECORDS = 256  # Records decoded before other tasks run.
 
 
 async def read_values(ask: Ask, wanted: int) -> AsyncIterator[Values]:
@@ -224,10 +218,8 @@ async def read_history(ask: Ask, upto: int) -> AsyncIterator[Sequence[Record]]:
         after = rows[-1][0]
 
 
-STRETCHES = 4
-"""How many stretches of 1,024 numbers are searched at once."""
-ELDEST = 256
-"""How many records of a principal are read at once."""
+STRETCHES = 4  # Stretches of 1,024 numbers searched at once.
+ELDEST = 256  # Records of a principal read at once.
 PRUNE_SECONDS = 120.0
 
 
@@ -236,8 +228,7 @@ class Pruning:
         self._ground = ground
         self._keeping = keeping
         self._left = 0
-        self.pruned = 0
-        """The newest that was ever dropped."""
+        self.pruned = 0  # The newest record that was ever pruned.
 
     async def prune(self, wall_ms: int) -> None:
         """Delete history that is too old or too much: at most `STEP_MAX` records, and the next time more."""
@@ -290,7 +281,7 @@ class Pruning:
 
 
 async def _oldest_of(ground: Ground, who: bytes) -> AsyncIterator[tuple[int, int]]:
-    """Yield the number and the weight of the records of a principal, oldest first, read some at a time."""
+    """Yield the number and the weight of a principal's records, oldest first."""
     after = -(2**62)
     while rows := await ground.read("read_eldest_of", who, after, ELDEST):
         for row in rows:
@@ -301,10 +292,8 @@ async def _oldest_of(ground: Ground, who: bytes) -> AsyncIterator[tuple[int, int
 FEED_ROWS = 1_024
 DROP_ROWS = 512
 PIECE_SECONDS = 30.0
-APPLY_SECONDS = 600.0
-"""The time limit of a step on the server: far more than one takes. Appends go on meanwhile."""
-SETTLE_SECONDS = 120.0
-"""The time limit for settling a step. It may have to wait for the step itself."""
+APPLY_SECONDS = 600.0  # The time limit of a step: far more than one takes. Appends go on meanwhile.
+SETTLE_SECONDS = 120.0  # The time limit for settling a step, which may have to wait for the step itself.
 RETRY_SECONDS = 0.2
 
 
@@ -314,18 +303,13 @@ class Archive:
         self._ground = ground
         self._room = room
         self.pruning = Pruning(self._ground, keeping)
-        self._steps = 0
-        """The number of the current step: no other has it in this term."""
+        self._steps = 0  # The current step's number, unique in this term.
         self._pieces = 0
-        self.is_settled = True
-        """Whether our last step is: otherwise it may yet be applied."""
+        self.is_settled = True  # False: our last step may yet be applied.
         self.upto = 0
 
     async def begin(self, ask: Ask) -> Iterator[Values]:
-        """Read the state, on the connection that has the seat, after the last step was settled.
-
-        The head comes first, and each part is freed once it was taken.
-        """
+        """Read the state after the last step was settled: the head first. Each part is freed once it was taken."""
         row = await position(ask, self._ground.mine)
         self.upto, self.pruning.pruned = row["upto"], row["pruned"]
         found = deque([each async for each in read_values(ask, row["state_rows"])])
@@ -391,7 +375,6 @@ class Archive:
         self._room.drop(upto, size_bytes)
 
     async def _stage(self, statement: str, piece: ValuesPiece | RecordsPiece) -> None:
-        """Stage a piece of the current step. Raises `DeposedError` if the seat is not ours."""
         rows = await self._ground.write(statement, self._steps, self._pieces, *piece.staged(), seconds=PIECE_SECONDS)
         if not rows:
             raise deposed("archive", self._ground.mine)

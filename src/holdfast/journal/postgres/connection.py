@@ -1,13 +1,11 @@
 """Connections to PostgreSQL: the only module that knows asyncpg. A statement is answered, refused, or lost.
 
-A statement that was sent is never cancelled. PostgreSQL would stop waiting for its replicas and commit all the same,
-and the outcome would be unknown (N-10). So asyncpg's own time limits are not used, because they send a cancel request,
-and no task of asyncpg's is ever cancelled. A caller that stops waiting closes the socket, and asks on another
-connection.
+A sent statement is never cancelled: PostgreSQL would stop waiting for its replicas and commit all the same (N-10). So
+asyncpg's time limits, which send a cancel request, are not used, and no task of asyncpg's is cancelled. A caller that
+stops waiting closes the socket, and asks on another connection.
 
-Each server is asked for its guarantees after connecting, because a pooler may have ignored our settings (N-24). One
-connection writes. All others (`Side`) go to the same server (N-2), because an old primary that does not know of its
-successor still answers reads.
+After connecting, a server is asked for its guarantees: a pooler may have ignored our settings (N-24). One connection
+writes. All others (`Side`) go to its server (N-2): an old primary, unaware of its successor, still answers reads.
 """
 
 from __future__ import annotations
@@ -33,16 +31,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("holdfast.journal")
 
-
 SCHEMES = ("postgresql", "postgres")
 PORT = "5432"
 
 
 class Address(NamedTuple):
-    url: str
-    """It may contain a password, so it is never shown."""
-    where: str
-    """Host and port, for people."""
+    url: str  # May contain a password: never shown.
+    where: str  # Host and port, for people.
 
 
 def addresses(url: str) -> list[Address]:
@@ -77,11 +72,10 @@ def addresses(url: str) -> list[Address]:
     return found
 
 
-Row = Any
-"""The values of one row: it can be unpacked, and asked by number or by name."""
+Row = Any  # The values of one row, by position or name.
 
 CLOSE_SECONDS = 1.0
-SESSION = {
+SESSION = {  # The settings of our sessions. `WANTED` says which are asked back.
     "synchronous_commit": "on",
     # A statement that is cancelled while it waits for a replica is committed all the same (N-10).
     "statement_timeout": "0",
@@ -95,9 +89,7 @@ SESSION = {
     "tcp_keepalives_interval": "2",
     "tcp_keepalives_count": "3",
 }
-"""The settings of our sessions. Those that matter are asked back (`WANTED`)."""
-KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}
-"""On our side of the socket, because asyncpg sets none (N-25)."""
+KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}  # asyncpg sets none (N-25).
 _LOST = (
     OSError,
     TimeoutError,
@@ -119,8 +111,7 @@ class RefusedError(JournalUnavailableError):
 
     def __init__(self, text: str, sqlstate: str) -> None:
         super().__init__(text)
-        self.sqlstate = sqlstate
-        """Five characters; the first two are the class of the error."""
+        self.sqlstate = sqlstate  # Five characters; the first two are the error's class.
 
 
 class CannotConnectError(JournalUnavailableError):
@@ -215,7 +206,7 @@ class Line:
 
 
 async def connect(address: Address, sql: Mapping[str, str], *, application: str, seconds: float) -> Line:
-    """Connect to one server that takes writes. Raises `CannotConnectError`, whose text never has what the URL has."""
+    """Connect to one server that takes writes. Raises `CannotConnectError`, without the URL in its text."""
     url, where = address
     connecting = asyncio.ensure_future(
         asyncpg.connect(
@@ -244,7 +235,6 @@ async def connect(address: Address, sql: Mapping[str, str], *, application: str,
 
 
 def _words(error: Exception) -> str:
-    """Describe an error, without asyncpg's internals."""
     if isinstance(error, asyncpg.InternalClientError):
         return "it ended while it was in use"
     if isinstance(error, ConnectionError) and "connection_lost" in str(error):
@@ -253,7 +243,6 @@ def _words(error: Exception) -> str:
 
 
 def _keep_alive(db: asyncpg.Connection) -> None:
-    """Detect that the server is gone, also while nothing is sent."""
     found = db._transport.get_extra_info("socket")  # noqa: SLF001 - asyncpg offers no other way
     if found is None or found.family == socket.AF_UNIX:
         return
@@ -294,13 +283,10 @@ DIRECTLY = "Connect to PostgreSQL directly, not through a pooler: it drops what 
 class Marks(msgspec.Struct, frozen=True):
     """These identify a store; one of them differs after it was replaced by another (N-22)."""
 
-    system_id: int
-    """Of the cluster, made by initdb."""
-    timeline: int
-    """Rises when a standby is promoted, and after a restore to a point in time."""
+    system_id: int  # Of the cluster, made by initdb.
+    timeline: int  # Rises when a standby is promoted, and after a restore to a point in time.
     database_oid: int
-    table_oid: int
-    """Of the seat: a restore into the same cluster changes it. 0: there is none yet."""
+    table_oid: int  # Of the seat; a restore into the same cluster changes it. 0: there is no seat yet.
 
 
 def marks_of(row: Row) -> Marks:
@@ -309,12 +295,9 @@ def marks_of(row: Row) -> Marks:
 
 class Server(msgspec.Struct, frozen=True, kw_only=True):
     marks: Marks
-    started: str
-    """Its start time: two sessions with the same marks and start time are at one server."""
-    has_standby: bool
-    """Whether a commit waits for a synchronous standby."""
-    is_pooled: bool
-    """Whether a pooler moves statements between sessions."""
+    started: str  # Start time: sessions with the same marks and start time are at one server.
+    has_standby: bool  # Whether a commit waits for a synchronous standby.
+    is_pooled: bool  # Whether a pooler moves statements between sessions.
     version: int
     settings: dict[str, str]
 
@@ -347,7 +330,7 @@ async def ask_server(line: Line, seat: str) -> Server:
 
 
 ON_THE_SERVER = "Set it to on in postgresql.conf"
-WANTED: dict[str, tuple[frozenset[str], str]] = {
+WANTED: dict[str, tuple[frozenset[str], str]] = {  # The allowed values, and what to do otherwise.
     "synchronous_commit": (frozenset({"on", "remote_apply"}), DIRECTLY),
     "fsync": (frozenset({"on"}), ON_THE_SERVER),
     "full_page_writes": (frozenset({"on"}), ON_THE_SERVER),
@@ -356,7 +339,6 @@ WANTED: dict[str, tuple[frozenset[str], str]] = {
     "lock_timeout": (frozenset({"0"}), DIRECTLY),
     "idle_in_transaction_session_timeout": (frozenset({"2s"}), DIRECTLY),
 }
-"""The allowed values of each setting, and what to do otherwise."""
 
 
 def refuse_if_weak(where: str, settings: dict[str, str], *, version: int, is_standby: bool) -> None:
@@ -375,23 +357,19 @@ def refuse_if_weak(where: str, settings: dict[str, str], *, version: int, is_sta
             )
 
 
-CONNECT_SECONDS = 2.0
-"""For each server."""
-ANSWER_SECONDS = 5.0
-"""The default time limit of a read."""
+CONNECT_SECONDS = 2.0  # For each server.
+ANSWER_SECONDS = 5.0  # The default time limit of a read.
 
 
 class Servers:
     """The servers of a URL, one of which takes writes. The one that was reached last is tried first.
 
-    A silent one is tried last from then on. So a caller that gives up before all were tried, and tries again, gets to
-    each of them.
+    A silent one is tried last from then on, so a caller that gives up early, and tries again, gets to each of them.
     """
 
     def __init__(self, url: str, schema: str, application: str) -> None:
         self.schema = schema
-        self.must_be: Server | None = None
-        """The server of the leader term, to which every `Side` connects. None: any that takes writes."""
+        self.must_be: Server | None = None  # The leader term's: each `Side` connects to it. None: any taking writes.
         self._sql = statements(schema)
         self._addresses = addresses(url)
         self._application = application
@@ -435,8 +413,7 @@ class Servers:
 class Side:
     """A connection that does not write under the seat: made when it is needed, and again after it was lost."""
 
-    server: Server
-    """The one that it is connected to, or was last."""
+    server: Server  # The current one, or the last.
 
     def __init__(self, servers: Servers) -> None:
         self._servers = servers
@@ -444,10 +421,7 @@ class Side:
         self._lock = asyncio.Lock()
 
     async def rows(self, name: str, *values: object, seconds: float | None = ANSWER_SECONDS) -> Sequence[Row]:
-        """Return the rows of a named statement.
-
-        Raises `JournalUnavailableError`: as `RefusedError` if PostgreSQL refused it.
-        """
+        """Run a named statement. Raises `JournalUnavailableError`: as `RefusedError` if PostgreSQL refused it."""
         async with self._lock:
             line = await self._connected()
             return await line.ask(name, *values, seconds=seconds)
@@ -458,10 +432,7 @@ class Side:
 
     @asynccontextmanager
     async def instant(self) -> AsyncIterator[Line]:
-        """Give the connection in a transaction whose reads see one instant. It locks nothing.
-
-        The line is not replaced if it is lost: a read on another one would see another instant.
-        """
+        """Give the connection in a transaction whose reads see one instant. It locks nothing, and is never replaced."""
         line = await self.alone()
         await line.ask("begin_instant", seconds=ANSWER_SECONDS)
         try:

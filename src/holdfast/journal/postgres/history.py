@@ -1,11 +1,9 @@
 """Reads the past, in PostgreSQL: the history, and who held what. The tail and the archive together.
 
-A record is in the tail or in the archive, and each statement sees one instant: the tail begins after `upto`, the
-archive ends there. Each statement goes on from the number at which the last one ended, so a step of the archive
-meanwhile loses nothing. Every statement proves that the seat is still ours, and none reads further than what this term
-knows to be durable (N-32).
-
-A read has a budget in bytes, as in the other journals (`tail.Spent`): a page may end early and say where to go on.
+Each statement sees one instant: the archive ends with `upto`, and the tail begins after it. It goes on from the number
+at which the last one ended, so a step of the archive meanwhile loses nothing. Every statement proves that the seat is
+still ours, and none reads further than what this term knows to be durable (N-32). A read has a budget in bytes
+(`tail.Spent`): a page may end early and say where to go on.
 """
 
 from __future__ import annotations
@@ -34,10 +32,8 @@ if TYPE_CHECKING:
     from holdfast.journal.postgres.writer import Ask
     from holdfast.journal.search import Hold, Latest
 
-SKIMMED_ROWS = 4_096
-"""How many batches are read at once where only the front of each record is decoded; their bytes are bounded too."""
-BEHIND_ALL = b"\xff"
-"""Greater than every name: no byte of UTF-8 is this."""
+SKIMMED_ROWS = 4_096  # Batches read at once where only the front of each record is decoded; bytes are bounded too.
+BEHIND_ALL = b"\xff"  # Greater than every name: no byte of UTF-8 is this.
 
 
 class Looking:
@@ -46,14 +42,12 @@ class Looking:
     def __init__(self, servers: Servers, mine: Mine) -> None:
         self._mine = mine
         self._ground = Ground(servers, mine)
-        self._instant = Side(servers)
-        """The connection for reads that need one instant."""
+        self._instant = Side(servers)  # For reads that need one instant.
         self._lock = asyncio.Lock()
 
     # History.
 
     async def history(self, query: HistoryQuery) -> HistoryPage:
-        """Search the tail, then the history, newest first."""
         before = min(FOREVER if query.before_seq is None else query.before_seq, self._mine.last_seq + 1)
         return await search(query, before, (self._tail_before, self._history_before))
 
@@ -164,7 +158,6 @@ async def _first_of(holds: AsyncIterator[Hold], count: int) -> list[Hold]:
 
 
 async def _grants_of(ask: Ask, holds: list[Hold]) -> Grants:
-    """Return the leases of some holds. Raises if a grant is missing or another."""
     grants = Grants(holds)
     left = grants.missing
     while left:
@@ -188,7 +181,6 @@ def _behind(prefix: bytes) -> bytes:
 
 @asynccontextmanager
 async def snapshot(servers: Servers, mine: Mine) -> AsyncIterator[PostgresSnapshot]:
-    """Give all that there is now, on a connection of its own."""
     side = Side(servers)
     async with side.instant() as line:
         ask = partial(line.ask, seconds=LOOK_SECONDS)
@@ -199,7 +191,6 @@ async def snapshot(servers: Servers, mine: Mine) -> AsyncIterator[PostgresSnapsh
 
 class PostgresSnapshot:
     def __init__(self, ask: Ask, found: Row) -> None:
-        """`found` is the position of the archive and the journal."""
         self._ask = ask
         self.upto: int = found["upto"]
         self.pruned: int = found["pruned"]

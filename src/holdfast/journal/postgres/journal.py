@@ -42,8 +42,7 @@ if TYPE_CHECKING:
     from holdfast.journal.tail import Part
 
 MIB = 2**20
-TAIL_ROWS, TAIL_BYTES = 256, 256 * 1024
-"""How much of the tail is read at once: over a slow network this still takes less than the takeover time."""
+TAIL_ROWS, TAIL_BYTES = 256, 256 * 1024  # Read at once: even over a slow network within the takeover time.
 SEQ_MAX = 2**63 - 1
 VACATE_SECONDS = 2.0
 
@@ -72,10 +71,9 @@ class PostgresJournal:
     ) -> None:
         """Nothing is sent before `look` or `open`.
 
-        `tenure` names the leader term that this journal may begin: 32 random hexadecimal digits. `knowledge` is what
-        this process knows of the store, and outlives the journal. `fresh` is for making an authority where there is
-        none; without it none is made. `secret` seals the authority's key. `may_lose` lets it go on after the store lost
-        records, as `after_loss = "continue"` says.
+        `tenure` names the leader term that this journal may begin: 32 random hexadecimal digits. `knowledge` outlives
+        the journal. `fresh` is for making an authority where there is none; None: none is made. `secret` seals the
+        authority's key. `may_lose` lets it go on after the store lost records (`after_loss = "continue"`).
         """
         try:
             self._servers = Servers(url, schema, f"holdfast {peer.node}")
@@ -216,7 +214,6 @@ class PostgresJournal:
         )
 
     def why_no_claims(self, principal: str) -> str | None:
-        """Return why: no claims are taken, or this principal has too much of the tail."""
         return self._room.why_not(principal) if self._room.is_open else self._room.words()
 
     async def close(self) -> None:
@@ -302,7 +299,6 @@ class PostgresJournal:
         return bodies, parts
 
     async def _measure(self) -> None:
-        """Read the size of the store. A failure does not matter."""
         try:
             row = await self._side.one("read_size", self._servers.schema)
         except JournalUnavailableError as error:

@@ -1,17 +1,17 @@
 """Leadership of a store: reading the row that says who has it (the seat), and taking it. One write makes a leader.
 
-The write that takes the seat (N-2) names what was seen. Only after it has returned is anything read, on the connection
-that took it: from then on no other node can add a record. Durable records are visible then, because a takeover waits
-for transactions that hold the row, and for replicas.
+The write that takes the seat (N-2) names what was seen. Records are read only after it has returned, on the connection
+that took it: no other node can add one any more, and durable ones are visible, because a takeover waits for
+transactions that hold the row, and for replicas.
 
-**A store that went back in time** is recognised by what this process knows of it (`Knowledge`, N-21). A store can lose
-records: a standby that lagged behind was promoted, a disk or a database was restored. Numbers that were seen once
-cannot become smaller in any other way. After such a loss a record `Restored` raises tokens beyond all that were given
-out, and the store counts these records (`jumps`): a node that meets a higher count forgets what it knew.
+**A store that went back in time** is recognised by what this process knows of it (`Knowledge`, N-21): a number becomes
+smaller only if a lagging standby was promoted, or a disk or database restored. After such a loss a record `Restored`
+raises tokens beyond all that were given out. The store counts these records (`jumps`): a node that meets a higher count
+forgets what it knew.
 
-The tables are made once, in one transaction, by the first node that finds none (N-6). The authority's key is stored
-under a secret that only the nodes have: a tag, which is an HMAC of the key, and the key XORed with an HMAC of the tag.
-So the same key is stored the same way each time, and a wrong secret or a changed byte is detected.
+The first node that finds no tables makes them, in one transaction (N-6). A secret that only the nodes have seals the
+authority's key: a tag, which is an HMAC of the key, and the key XORed with an HMAC of the tag. So the same key is
+stored the same way each time, and a wrong secret or a changed byte is detected.
 """
 
 from __future__ import annotations
@@ -98,7 +98,6 @@ PLAIN, SEALED = b"\x00", b"\x01"
 
 
 def seal(key: bytes, secret: bytes | None) -> bytes:
-    """Return the key as it is stored: without a secret, as it is."""
     if len(key) != KEY_BYTES:
         raise ValueError(f"the authority's key has {len(key)} bytes instead of {KEY_BYTES}")
     if secret is None:
@@ -140,8 +139,7 @@ def _xor(one: bytes, other: bytes) -> bytes:
 
 
 SCHEMA_VERSION = 1
-NOT_THERE = frozenset({"42P01", "3F000"})
-"""The errors of PostgreSQL if the table, or its schema, does not exist."""
+NOT_THERE = frozenset({"42P01", "3F000"})  # PostgreSQL's errors if the table, or its schema, does not exist.
 CREATE_SECONDS = 30.0
 UPGRADE = "Start that version"
 
@@ -169,7 +167,6 @@ async def create(side: Side, schema: str, fresh: Fresh, secret: bytes | None) ->
 
 
 async def create_tables(line: Line, schema: str, fresh: Fresh, secret: bytes | None, marks: Marks) -> None:
-    """Make schema, tables, seat, authority and key, in a transaction of the caller."""
     if not (await line.ask("has_schema", schema, seconds=None))[0][0]:
         await line.ask("create_schema", seconds=None)
     await line.script("create")
@@ -209,10 +206,8 @@ def seat_of(row: Row, *, is_behind: bool = False) -> Seat:
     return Seat(**fields, is_held=row["held"], is_behind=is_behind)
 
 
-BLOCKED_SECONDS = 1.0
-"""After so long a takeover ends the sessions that block it (N-3)."""
-NOBODY = -1
-"""A beat that no seat has: so a held seat is not taken."""
+BLOCKED_SECONDS = 1.0  # After so long a takeover ends the sessions that block it (N-3).
+NOBODY = -1  # A beat that no seat has, so a held seat is not taken.
 
 
 class Mine(msgspec.Struct, eq=False):
@@ -221,12 +216,9 @@ class Mine(msgspec.Struct, eq=False):
     tenure: str
     epoch: int = 0
     last_seq: int = 0
-    now_ms: int = 0
-    """The time that the seat had when it was taken, or confirmed last."""
-    must_jump: bool = False
-    """Whether the next batch begins with `Restored`, and brings the marks of this server."""
-    why_jump: str = ""
-    """Why, for people, where no record need be lost."""
+    now_ms: int = 0  # The seat's time when it was taken, or confirmed last.
+    must_jump: bool = False  # Whether the next batch begins with `Restored`, and brings this server's marks.
+    why_jump: str = ""  # For people, where no record need be lost.
 
     def end(self) -> None:
         """Change the name, for the next term of this journal if there is one: no two have the same."""
@@ -237,10 +229,8 @@ class Watching(msgspec.Struct, eq=False):
     servers: Servers
     side: Side
     knowledge: Knowledge
-    may_lose: bool
-    """After a data loss this node goes on, with a jump of the tokens (N-23)."""
-    fresh: Fresh | None
-    """For making an authority where there is none; None: none is made."""
+    may_lose: bool  # Go on after a data loss, with a jump of the tokens (N-23).
+    fresh: Fresh | None  # For making an authority where there is none; None: none is made.
     secret: bytes | None
 
     __repr__ = object.__repr__  # Without the secret.
@@ -342,7 +332,6 @@ class Watching(msgspec.Struct, eq=False):
         return row
 
     def _why_not(self, row: Row, loss: str | None, epoch: int, tenure: str, marks: Marks) -> JournalError:
-        """Return why the write that takes the seat found no row."""
         now = seat_of(row)
         if (now.epoch, now.tenure) == (epoch, tenure):
             if loss is not None:

@@ -2,13 +2,12 @@
 
 **The fence.** The seat is one row. It has an epoch, which rises with every leader term, and a tenure: 128 random bits.
 Every write names both, in the very statement that locks the row and adds the batch. So of an append and a takeover one
-comes first, and the other waits for it and then evaluates its condition again: a leader that was deposed, or stopped
-for an hour, changes nothing, whenever its bytes arrive. (The tenure is there because a store that goes back in time can
-repeat an epoch. It cannot repeat a tenure.)
+waits for the other and then evaluates its condition again: a deposed leader changes nothing, whenever its bytes arrive.
+(A store that goes back in time can repeat an epoch, and never a tenure.)
 
-**A lost answer.** An append was sent, and then the connection broke, or nothing came for `append_seconds`. It may have
-been applied, or not, or it may *yet be applied*: its bytes can lie in a socket of a server process that has not read
-them. So reading the store proves nothing: "not there" can be wrong half a second later, also under a lock. Instead:
+**A lost answer.** An append was sent, and the connection broke, or nothing came for `append_seconds`. It may have been
+applied, or not, or *yet be applied*: its bytes can lie in the socket of a server process that has not read them. So
+reading proves nothing: "not there" can be wrong half a second later, also under a lock. Instead:
 
     close the socket        never a cancel request: a cancelled commit is committed, and replicas may not have it
     connect                 to a server with the same marks: otherwise the term is over, and the outcome unknown
@@ -19,16 +18,14 @@ them. So reading the store proves nothing: "not there" can be wrong half a secon
         no row              another node has the seat
         anything else       the store went back in time
 
-An unanswered batch is either made to be there, or unknown; "it did not happen" is said only of a batch of which no copy
-is unanswered. There are three such cases: nothing was sent; PostgreSQL refused the only copy with an error after which
-nothing can have happened (`NOTHING_HAPPENED`); the only copy found no row, and then the question found that another
-node has the seat.
+An unanswered batch is made to be there, or unknown. "It did not happen" is said only if no copy is unanswered: nothing
+was sent; PostgreSQL refused the only copy with an error of `NOTHING_HAPPENED` (after any other it counts as lost); or
+the only copy found no row, and then the question found that another node has the seat.
 
-What is known ends with the term: after `DeposedError`, `OutcomeUnknownError` or `JournalLostError` every further call
-gets the same, until the journal is thrown away.
+After `DeposedError`, `OutcomeUnknownError` or `JournalLostError` every further call of the journal raises the same.
 
-**Heartbeats.** To the others, a leader whose seat stands still is gone (N-13). A node that took the seat and reads for
-longer than they wait would be deposed. So it proves its seat between two slices, on the same connection (`Beating`).
+**Heartbeats.** Others depose a leader whose seat stands still (N-13). So a node that took the seat, and reads for
+longer than they wait, proves it between two slices, on the same connection (`Beating`).
 """
 
 from __future__ import annotations
@@ -60,13 +57,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("holdfast.journal")
 
 NOTHING_HAPPENED = frozenset({"22", "25", "42", "53", "54"})
-"""Classes of errors that are raised before a commit: bad data, a read-only server, a missing right or table,
-a full disk, a limit. After any other the statement counts as lost."""
+"""Classes of errors raised before a commit: bad data, read-only server, no right or table, full disk, limit (N-8)."""
 NO_ANSWER = "PostgreSQL did not answer in time"
-LAST_TRY_SECONDS = 1.0
-"""The least time for giving the seat back and for leaving."""
-AGAIN_SECONDS = 0.05
-"""Between two attempts to connect."""
+LAST_TRY_SECONDS = 1.0  # The least time for giving the seat back and for leaving.
+AGAIN_SECONDS = 0.05  # Between two attempts to connect.
 
 
 class Batch(NamedTuple):
@@ -90,13 +84,11 @@ class Tenancy:
         self._line: Line | None = None
         self._server: Server | None = None
         self._end: JournalError | None = None
-        self._is_unanswered = False
-        """Whether a copy of the current batch was sent, and is not answered."""
+        self._is_unanswered = False  # Whether a sent copy of the current batch is unanswered.
         self._lock = asyncio.Lock()
         self._asking: asyncio.Timeout | None = None
         self._hurry: asyncio.TimerHandle | None = None
-        self._is_late = False
-        """Whether nothing is resolved any more: the node is about to end."""
+        self._is_late = False  # The node is about to end: nothing is resolved any more.
 
     def hurry(self, seconds: float) -> None:
         """Resolve no write for longer than so many seconds from now."""
@@ -112,7 +104,7 @@ class Tenancy:
             self._asking.reschedule(0)
 
     def seconds_left(self, seconds: float) -> float:
-        """Return the time limit of a last statement: a short one, if the node is about to end."""
+        """Return the time limit of a last statement."""
         return min(seconds, LAST_TRY_SECONDS) if self._is_late else seconds
 
     @asynccontextmanager
@@ -260,7 +252,7 @@ class Tenancy:
                 await self._pause()
 
     async def _connected(self) -> Line:
-        """Return a connection to the server of this term. Raises the end of the term, if it is another one."""
+        """Return a connection to the term's server. Raises the end of the term if it is another server."""
         line = self._line
         if line is not None and line.is_open:
             return line
@@ -330,10 +322,8 @@ def _did_nothing(error: JournalError) -> bool:
     return isinstance(error, RefusedError) and error.sqlstate[:2] in NOTHING_HAPPENED
 
 
-LOOK_SECONDS = 30.0
-"""The time limit of a read on the server."""
-NOT_OURS = "HF001"
-"""The error of our functions if the seat is not ours."""
+LOOK_SECONDS = 30.0  # The time limit of a read on the server.
+NOT_OURS = "HF001"  # The error of our functions if the seat is not ours.
 
 
 class Ask(Protocol):
@@ -381,9 +371,9 @@ class Ground(Side):
         return rows
 
     async def _shielded(self, name: str, *values: object) -> Sequence[Row]:
-        """Run a statement to its end, though the caller may be cancelled: otherwise the connection would be closed.
+        """Run a statement to its end, though its caller is cancelled: otherwise the connection would be closed.
 
-        The next one waits for that end. So at most one statement goes on for cancelled callers.
+        The next waits for that end, so at most one goes on for cancelled callers.
         """
         await self._turn.acquire()
         task = asyncio.ensure_future(self.read(name, *values))
@@ -427,7 +417,6 @@ class Beating:
             self._timer.cancel()
 
     async def ask(self, name: str, *values: object) -> Sequence[Row]:
-        """Run a named statement, after a proof of the seat if one is due."""
         if self._is_due:
             await self._beat()
         return await self._line.ask(name, *values, seconds=READ_SECONDS)
