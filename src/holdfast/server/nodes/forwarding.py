@@ -5,17 +5,15 @@
                      ▼   │          ▼
                     Held ◄──────────┘          5 s in all, then 503
 
-It provides a `Handler` as the routes do, so connections do not know the difference (`ConnectionManager.set_handler`).
-The follower checks sizes, times, connections, paths and names in `Host`; the leader authenticates and authorises. If
-this node itself begins to lead, held requests go to its own routes. `pending` says what may be sent again, and when a
-request fails with `not_leader` or `outcome_unknown`.
+It provides a `Handler` as the routes do (`ConnectionManager.set_handler`). The follower checks sizes, times,
+connections, paths and names in `Host`; the leader authenticates and authorises. If this node itself begins to lead,
+held requests go to its own routes. `pending` says what may be sent again, and when a request fails with `not_leader` or
+`outcome_unknown`. Held requests are handed over a few at a time: a new leader that got thousands at once would serve no
+other client meanwhile.
 
-Held requests are in one queue, and handed over a few at a time: a new leader that got thousands at once would serve
-nobody else meanwhile.
-
-**Waiters.** The leader is notified of a client that disconnects if its request may be waiting in a queue there: that is
-one whose body says so, in plain letters or in escapes that are not decoded here. Other clients that close only their
-sending side get their response, as at the leader. A lost connection is always reported.
+**Waiters.** If a request may be waiting in a queue (its body says so, in plain letters or in escapes that are not
+decoded here), the leader is notified when its client closes its sending side. Other clients that close only that side
+get their response, as at the leader. A lost connection is always reported.
 """
 
 from __future__ import annotations
@@ -50,8 +48,7 @@ from holdfast.settings import Settings
 from holdfast.wire.problems import Problem
 
 HANDED_OVER_PER_TURN = 64
-LOOK_SECONDS = 0.1
-"""How often held requests are checked."""
+LOOK_SECONDS = 0.1  # How often held requests are checked.
 RETRY_MS = 200
 NOT_LEADER = "This node follows, and there is no leader at the moment: ask again."
 FULL = "The leader takes no more from this node at the moment, and too much waits here already: ask again."
@@ -60,12 +57,10 @@ UNKNOWN = (
     " Idempotency-Key, or look first."
 )
 _UNAVAILABLE, _UNAUTHORISED = 503, 401
-_NOT_DONE = frozenset({_UNAVAILABLE, _UNAUTHORISED, 413})
-"""These are decided before the idempotency key is looked up."""
+_NOT_DONE = frozenset({_UNAVAILABLE, _UNAUTHORISED, 413})  # These are decided before the idempotency key is looked up.
 _SAFE = frozenset({b"GET", b"HEAD"})
 _BACKSLASH = ord("\\")
-_EVENTS = b"text/event-stream"
-"""A stream of this type is never complete: its reader reconnects and resumes."""
+_EVENTS = b"text/event-stream"  # A stream of this type is never complete: its reader reconnects and resumes.
 
 log = logging.getLogger("holdfast.server.nodes")
 
@@ -82,10 +77,7 @@ class Forwarding(Finder):
         local: Mapping[bytes, Callable[[Request, Reply], Reply | None]] | None = None,
         counters: Counters | None = None,
     ) -> None:
-        """`local` answers paths that are about this node. The reply that it returns is called once the leader answers.
-
-        `counters` counts what is refused here.
-        """
+        """`local` answers paths about this node. The reply that it returns is called once the leader answers."""
         super().__init__(settings, operations)
         self._node = node
         self._read_ms = clock.monotonic_ms
@@ -99,8 +91,7 @@ class Forwarding(Finder):
         self._handing_over = self._is_ticking = False
         self._bearers = Bearers()
         self._bodies = LargeBodies(settings.body_timeout_seconds)
-        self._answering: tuple[Request, str | None] | None = None
-        """The request that is being answered right now, and its principal."""
+        self._answering: tuple[Request, str | None] | None = None  # The current request and its principal.
 
     # What connections ask.
 
@@ -121,7 +112,7 @@ class Forwarding(Finder):
         )
 
     def handle(self, request: Request, reply: Reply) -> None:
-        """Answer a request; `reply` is called once, now or later, never twice."""
+        """Answer a request; calls `reply` once, now or later."""
         try:
             if request.host not in self._passed_hosts:
                 self.check_host(request)
@@ -151,7 +142,6 @@ class Forwarding(Finder):
         self._pass_on(pending)
 
     def refuse(self, problem: Problem, request: Request, reply: Reply) -> None:
-        """Refuse a request in the format of its route. It rests on no state, so it is said immediately."""
         self._bodies.free(request.request_id)
         self._counters.refuse(problem.code)
         reply(request, *self.words_of(request)(problem, request))
@@ -197,8 +187,7 @@ class Forwarding(Finder):
     async def _relay(self, pending: Pending, response: ResponseWriter) -> StreamHandler | None:
         """Pass on the pieces until the end, or until the client leaves. Return the handler that is to answer instead.
 
-        A stream that was cut is not finished, unless it is one of events: the connection is then aborted, so that a
-        client never takes a part for the whole.
+        The connection of a cut stream is aborted, unless it is one of events: no client takes a part for the whole.
         """
         is_of_events = has_begun = False
         while pending.inbox is not None:
@@ -231,7 +220,7 @@ class Forwarding(Finder):
         return None
 
     def _principal_of(self, request: Request) -> str | None:
-        """Return the principal that the leader named with the response, or else the last time."""
+        """Return the principal that the leader named with this response, or else the last time."""
         answering = self._answering
         if answering is not None and answering[0] is request:
             return answering[1]
@@ -304,7 +293,7 @@ class Forwarding(Finder):
         pending.answer(*self.words_of(pending.request)(problem, pending.request))
 
     def _reply_uncertain(self, reply: Reply, request: Request, status: int, body: bytes, headers: Fields) -> None:
-        """Answer a request of which another copy may have been applied: that this one was not does not say that."""
+        """Answer a request of which another copy may have been applied, though this one was not."""
         if status in _NOT_DONE:
             problem = Problem("outcome_unknown", UNKNOWN, retry_after_ms=RETRY_MS)
             status, body, headers = self.words_of(request)(problem, request)
@@ -332,7 +321,6 @@ class Forwarding(Finder):
         self.hand_over_soon()
 
     def _answer_here(self, pending: Pending, tenure: Tenure) -> None:
-        """Let our own routes answer: this node leads now."""
         request = pending.request
         request.on_disconnect = request.on_lost = None
         self._bodies.free(request.request_id)
@@ -349,7 +337,6 @@ class Forwarding(Finder):
             asyncio.get_running_loop().call_later(LOOK_SECONDS, self._tick)
 
     def _tick(self) -> None:
-        """Give up requests that were held for too long, and try again with the rest."""
         self._is_ticking = False
         for pending in self._held.overdue():
             self._give_up(pending)
@@ -358,7 +345,7 @@ class Forwarding(Finder):
             self.hand_over_soon()
 
     def end(self) -> None:
-        """Shutting down: refuse all held requests, so that clients go to another node immediately."""
+        """Refuse all held requests, so that clients go to another node immediately."""
         self._held.end()
         self._tick()
 
@@ -382,7 +369,7 @@ class Forwarding(Finder):
         self._answering = None
 
     def begun(self, pending: Pending, begun: Begun) -> None:
-        """A streamed response has begun: it is never requested again."""
+        """Called when a streamed response has begun: it is never requested again."""
         pending.is_answered = True
         pending.request.body = b""
         self.recognise(pending.request, begun.principal)
@@ -402,20 +389,19 @@ class Forwarding(Finder):
         self.hand_over_soon()
 
     def _set_epoch(self, link: Link, epoch: int | None) -> None:
-        """Set the epoch in the header of all responses; None while there is no leader."""
         self._epoch = epoch
         if self._node.tenure() is None:
             link.manager.set_handler(self.handler())
 
     def link_serves(self, link: Link, *, serves: bool) -> None:
-        """The leader answers requests, or refuses them: as if there were none."""
+        """Called when the leader answers requests, or refuses them: as if there were none."""
         link.serves = serves
         if link is self._link:
             self._node.is_served = serves
             self._held.hear(is_answer=serves)
 
     def link_lost(self, link: Link, unanswered: Sequence[Pending]) -> None:
-        """A link is over. The unanswered requests may or may not have been applied."""
+        """Called when a link is over. Unanswered requests may or may not have been applied."""
         if link is self._link:
             self._link = None
             self._held.hear(is_answer=False)

@@ -40,22 +40,17 @@ _OK, _NOT_READY = 200, 503
 class Node:
     def __init__(self, me: Peer) -> None:
         self.me = me
-        self.key = b""
-        """The authority's key, by which nodes prove themselves to each other. Known whenever there is a leader."""
+        self.key = b""  # The authority's, by which nodes prove themselves. Known whenever there is a leader.
         self.links = 0
-        self.is_linked = False
-        """Whether this node has an open link to the leader."""
-        self.is_served = True
-        """Whether the leader at the other end answers requests, as far as it has said."""
+        self.is_linked = False  # Whether this node has an open link to the leader.
+        self.is_served = True  # Whether the leader answers requests, as far as it has said.
         self.hurry = asyncio.Event()
-        self.trouble: str | None = None
-        """Why the leader is unknown, or why this node could not lead: fixed words, for unauthenticated callers."""
+        self.trouble: str | None = None  # Fixed words, seen unauthenticated: why no leader is known, or we cannot lead.
         self._leader: Seat | None = None
         self._tenure: Tenure | None = None
         self._changed = asyncio.Event()
 
     def leader(self) -> Seat | None:
-        """Return the seat of another node that leads, to forward requests to."""
         return self._leader
 
     def tenure(self) -> Tenure | None:
@@ -88,13 +83,11 @@ def _term_of(seat: Seat | None) -> tuple[int, str, str] | None:
 class FollowersHealth(msgspec.Struct, eq=False):
     """The health endpoints of a follower (N-34), as `handlers/health` answers them on the leader.
 
-    Unauthenticated callers may ask, so responses have fixed words, and no addresses or errors: those are in the log,
-    and in `GET /nodes`.
+    Callers are unauthenticated: responses have fixed words. Addresses and errors are in the log, and in `GET /nodes`.
     """
 
     node: Node
-    storage: str
-    """The kind of store, as the leader would say."""
+    storage: str  # The kind of store, as the leader would say.
 
     def answers(self) -> dict[bytes, Callable[[Request, Reply], Reply | None]]:
         return {b"/health/leader": self._leads, b"/readyz": self._ready, b"/health": self._health}
@@ -136,10 +129,7 @@ class CountedRoutes(Routes):
 
 
 class Tenure(msgspec.Struct, eq=False):
-    """What answers while this node leads."""
-
-    seat: Seat
-    """As we took it."""
+    seat: Seat  # As we took it.
     engine: Engine
     api: Api
     routes: CountedRoutes
@@ -166,10 +156,7 @@ async def begin_tenure(  # noqa: PLR0917 - the parts of a term
     prepare: Callable[[Api], Awaitable[None]],
     meter: Meter | None = None,
 ) -> Tenure:
-    """Take the seat and get ready to serve. Raises as `Journal.open` does; then nothing of it is left.
-
-    `prepare` is done before requests are served. `meter` has the metrics of the process.
-    """
+    """Take the seat and get ready to serve. Raises as `Journal.open` does; then nothing of it is left."""
     await engine.start()
     try:
         if engine.key is None:

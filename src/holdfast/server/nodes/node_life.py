@@ -6,13 +6,11 @@
     │          term: beats twice a second, until it is deposed, fails, is alone, or is told to stop
     └─────────────┴─────────────────────┘
 
-**It goes on watching, whatever happens.** A node that stopped looking would never lead again, and if that happened to
-all of them there would be no leader. So a look, a term that cannot begin, and one that ends in whatever way all lead
-back to the next look. Only `stop` ends that.
+**It goes on watching, whatever happens:** a node that stopped looking would never lead again. A look, a term that
+cannot begin, and one that ends in whatever way all lead back to the next look, until `stop`.
 
 **One journal has one term**, and is closed with it; another one, which never has the seat, is for the looks. A term
-that is over is ended while looks go on: what it still waits for (the answer to its last write) must not keep this node
-from following.
+ends while looks go on: an unanswered last write must not keep this node from following.
 
 **The heartbeat** is a read of nothing through the one write path (N-14): it becomes a proof of the seat, or rides on an
 append. If the loop, the engine or the store hangs, it stops, and others see that.
@@ -45,20 +43,16 @@ from holdfast.server.nodes.watcher import ALONE_MS, Loneliness, Seen, Watcher
 from holdfast.server.times import rfc3339
 
 LOOK_SECONDS = 0.25
-LOOK_SECONDS_MAX = 5.0
-"""A look that takes longer is given up."""
+LOOK_SECONDS_MAX = 5.0  # A look that takes longer is given up.
 BEAT_SECONDS = 0.5
 REPORT_SECONDS = 3.0
-AGAIN_MS = 1_000
-"""How long the seat is left alone after a term could not begin because the store could not be reached."""
-SAID_MAX = 16
-"""How many different errors are logged until the next success."""
+AGAIN_MS = 1_000  # How long the seat is left alone after a term could not begin because the store was away.
+SAID_MAX = 16  # Different errors logged until the next success.
 WENT_BACK = "the store went back in time, or is another one: if it was restored, run `holdfast store restored`"
 UNUSABLE = "what the store has cannot be used by this node: its log says why"
 AWAY = "the store cannot be reached, or refuses what is asked: the log says why"
 CANNOT_TELL = "this node cannot use the store, or could not lead: its log says why"
-_AWAY = (JournalUnavailableError, TimeoutError, OSError)
-"""The errors of a store that cannot be reached."""
+_AWAY = (JournalUnavailableError, TimeoutError, OSError)  # The store cannot be reached.
 
 log = logging.getLogger("holdfast.node")
 
@@ -75,10 +69,10 @@ class Life:
         jitter_ms: Callable[[], int],
         known: Callable[[bytes], None] = lambda _key: None,
     ) -> None:
-        """`node` is told who leads. `journals` makes the journal of a term from its name, `tenures` begins the term.
+        """`journals` makes the journal of a term from its name, `tenures` begins the term.
 
-        The seat that it is given is as it will be, but for the epoch, which only the write that takes it knows.
-        `jitter_ms` draws how long to wait before the seat is taken. `known` is called with the authority's key.
+        `tenures` gets the seat as it will be, but for the epoch, which only the write that takes it knows. `jitter_ms`
+        draws the wait before the seat is taken. `known` is called with the authority's key.
         """
         self._node = node
         self._journals = journals
@@ -88,25 +82,19 @@ class Life:
         self._known = known
         self._watcher = Watcher(node.me.node, node.me.process, takeover_ms=takeover_ms)
         self._log = NodeLog(node.me.node, clock)
-        self._journal = journals(_new_tenure())
-        """For looks and reports. It never has the seat."""
+        self._journal = journals(_new_tenure())  # For looks and reports. It never has the seat.
         self._told_to_stop = asyncio.Event()
         self._looking: asyncio.Timeout | None = None
         self._ending: set[asyncio.Task[None]] = set()
-        self._heard_ms: int | None = None
-        """When another node last reported to the store, as far as is known. Never later than it was."""
+        self._heard_ms: int | None = None  # When another node last reported, as far as known. Never later than it was.
         self._reported_ms: int | None = None
-        self._cannot_lead: Exception | None = None
-        """Why this node could not lead when it tried last; None if it could, or another leads."""
-        self._failed_at: tuple[int, str, int] | None = None
-        """The seat that it could not take, as it was seen then."""
-        self._lost_epoch: int | None = None
-        """The epoch at which another took the seat last, while we tried."""
+        self._cannot_lead: Exception | None = None  # By the last attempt; None if it succeeded, or another leads.
+        self._failed_at: tuple[int, str, int] | None = None  # The seat that it could not take, as seen then.
+        self._lost_epoch: int | None = None  # Where another took the seat last, while we tried.
 
     # Start and stop.
 
     async def run(self) -> None:
-        """Watch, and lead when it is our turn, until told to stop."""
         while not self._told_to_stop.is_set():
             try:
                 await self._watch()
@@ -169,7 +157,7 @@ class Life:
             await self._take(seat, seen.why_take)
 
     async def _report(self) -> None:
-        """Report this node to the store now and then, and read which others did."""
+        """Every few seconds, report this node to the store, and read which others did."""
         now_ms = self._clock.monotonic_ms()
         if self._reported_ms is not None and now_ms - self._reported_ms < REPORT_SECONDS * 1000:
             return
@@ -182,7 +170,6 @@ class Life:
     # Leading.
 
     async def _take(self, seat: Seat, why_take: str) -> None:
-        """Take the seat as it was seen, and lead for as long as it is ours."""
         await asyncio.sleep(self._jitter_ms() / 1000)
         if self._told_to_stop.is_set():
             return
@@ -266,7 +253,7 @@ class Life:
                     waiting.cancel()
 
     async def _report_quietly(self) -> None:
-        """Report while leading. If that fails, so does the heartbeat, which is logged."""
+        """Report while leading. If that fails, the heartbeat fails too, and is logged."""
         with contextlib.suppress(Exception):
             async with asyncio.timeout(LOOK_SECONDS_MAX):
                 await self._report()
@@ -287,20 +274,17 @@ def _new_tenure() -> str:
 
 
 class NodeLog:
-    """Logs changes: nearly every look finds what the last one found."""
+    """Logs changes, as nearly every look finds what the last one found."""
 
     def __init__(self, node: str, clock: Clock) -> None:
         self._node = node
         self._clock = clock
-        self._followed: tuple[int, str] | None = None
-        """The epoch and the term that we follow."""
+        self._followed: tuple[int, str] | None = None  # The epoch and term that we follow.
         self._namesake: str | None = None
-        self._said: set[str] = set()
-        """What was logged of the current trouble: a store may fail in different ways, again and again."""
+        self._said: set[str] = set()  # Logged of the current trouble: a store may fail in different ways.
         self._lost: str | None = None
         self._since = ""
-        self.trouble: str | None = None
-        """Why the leader is unknown, and since when; None if the last look succeeded."""
+        self.trouble: str | None = None  # Why the leader is unknown, and since when; None if the last look succeeded.
 
     def saw(self, seat: Seat, seen: Seen) -> None:
         if self.trouble is not None:
@@ -321,7 +305,6 @@ class NodeLog:
             log.error(text, seat.url, self._node)
 
     def missed(self, error: Exception) -> None:
-        """A look failed. Each error is logged once."""
         is_ours = isinstance(error, JournalError | TimeoutError | OSError)
         why = _words_of(error) if is_ours else f"internal error: {type(error).__name__}: {error}"
         if self.trouble is None:
@@ -333,14 +316,12 @@ class NodeLog:
             log.error("%s; this node goes on looking", self.trouble, exc_info=None if is_ours else error)
 
     def lost_race(self, error: Exception) -> None:
-        """Another node was quicker, or there is a reason not to take the seat."""
         words = _words_of(error)
         if words != self._lost:
             self._lost = words
             log.warning("this node does not take the seat: %s", words)
 
     def could_not_lead(self, error: Exception) -> None:
-        """The seat was taken, or nearly, and could not be served from."""
         why = f"this node could not begin to lead: {_words_of(error)}"
         if self._is_new(why):
             is_ours = isinstance(error, JournalError | OSError)

@@ -8,26 +8,22 @@
                                └──────────────────────────┘ if it may be sent again
 
 **Uncertain requests** (`is_uncertain`): a copy was sent over a link, and the link was lost before the response. From
-then on `not_leader` is never said of this request. It is sent again only if that cannot apply it twice: a read, or one
-with an idempotency key on a route that honours keys. Otherwise, and if no copy is answered, it is `outcome_unknown`
-(N-31). A copy that a leader answered with `not_leader` was not decided: it changes nothing, and the request waits
-again.
+then on such a request never gets `not_leader`. It is sent again only if that cannot apply it twice: a read, or one with
+an idempotency key on a route that honours keys. Otherwise, and if no copy is answered, it gets `outcome_unknown`
+(N-31). A copy that a leader answered with `not_leader` was not decided: the request waits again.
 
-**Limits** of what is held: number and bytes. One principal may have half of both, and so may all unauthenticated
-callers together. A request is held for 5 s in all, however many leaders come and go. A takeover takes less than that:
-if no leader has responded for so long, all held requests fail, and new ones are refused immediately until a leader
-responds. So clients go to another node before their own time limit.
+**Limits** of held requests: number and bytes. One principal may have half of both, and so may all unauthenticated
+callers together. A request is held for 5 s in all, however many leaders come and go: longer than a takeover. If no
+leader has responded for so long, all held requests fail, and new ones are refused immediately until a leader responds.
+So clients go to another node before their own time limit.
 
-**Callers.** A follower has no state, so it cannot verify a token. The leader names the principal with each response,
-and the follower remembers the tokens that were authenticated last. That grants nothing: the leader verifies each
-request.
+**Callers.** A follower cannot verify a token. It remembers the principals that the leader named with its responses.
+That grants nothing: the leader verifies each request.
 
-**Large bodies.** A body over 16 KiB is read for a known bearer, or on a connection that is a user's already.
-Connections of a trusted proxy are shared, so there the token alone counts. From all others a follower takes
-`BODIES_MAX` at a time, `PER_PLACE_MAX` from one address, `BODIES_BYTES_MAX` bytes of them together; further ones are
-refused before they are read (decision 0032 says why: at the leader unauthenticated callers may send none at all). A
-body counts until the request is answered or given up or its client is gone, and no longer than the time limit of a
-body.
+**Large bodies.** A body over 16 KiB is read for a known bearer, or on a connection that is a user's already (not a
+trusted proxy's, which is shared). From all others a follower takes `BODIES_MAX` at a time, `PER_PLACE_MAX` from one
+address, `BODIES_BYTES_MAX` bytes of them together; further ones are refused before they are read (decision 0032). A
+body counts until its request is answered or given up or its client is gone, and no longer than a body's time limit.
 """
 
 from __future__ import annotations
@@ -48,35 +44,27 @@ from holdfast.wire.problems import Problem
 HELD_MS_MAX = 5_000
 HELD_MAX = 8_192
 HELD_BYTES_MAX = 32 * 2**20
-ITSELF_BYTES = 1_024
-"""The overhead of a request, beyond its head and body."""
+ITSELF_BYTES = 1_024  # A request's overhead, beyond head and body.
 BEARERS_MAX, BEARER_BYTES_MAX = 4_096, 512
 BODIES_MAX = 64
 PER_PLACE_MAX = 4
 BODIES_BYTES_MAX = 32 * 2**20
 RETRY_MS = 1_000
 
+# A streamed response in pieces, or a complete one. A handler: this node leads now, and it answers.
 Inbox: TypeAlias = asyncio.Queue[Begun | Piece | Over | tuple[int, bytes, Fields] | StreamHandler]
-"""A streamed response in pieces, or a complete one. A handler: this node leads now, and it answers."""
 
 
 class Pending(msgspec.Struct, eq=False):
-    """One unanswered request. A struct, because one is made for each request."""
-
     request: Request
-    reply: Reply | None
-    """None: it is a stream, and its response goes to `inbox`."""
+    reply: Reply | None  # None: a stream, whose response goes to `inbox`.
     inbox: Inbox | None
     received_ms: int
-    may_repeat: bool
-    """Whether it may be sent again although a copy may have been applied."""
+    may_repeat: bool  # Whether it may be sent again although a copy may have been applied.
     is_uncertain: bool = False
-    is_answered: bool = False
-    """Whether it was answered, or a stream begun; or its client is gone."""
-    who: str | None = None
-    """The principal, as far as it is known when it is held; None for a stranger."""
-    held_ms: int = 0
-    """For how long it was held before it was held last."""
+    is_answered: bool = False  # Or a stream has begun, or the client is gone.
+    who: str | None = None  # The principal, as far as it is known when held; None: unauthenticated.
+    held_ms: int = 0  # How long it was held before it was held last.
     held_since_ms: int = 0
     number: int = 0
 
@@ -96,10 +84,8 @@ class Held:
         self._read_ms = read_ms
         self.waiting: dict[Pending, None] = {}
         self.bytes = 0
-        self._of: dict[str | None, tuple[int, int]] = {}
-        """How many each principal has, and their bytes."""
-        self._alone_since_ms: int | None = None
-        """Since when no leader responds; None if one responded last."""
+        self._of: dict[str | None, tuple[int, int]] = {}  # Number and bytes of each principal.
+        self._alone_since_ms: int | None = None  # Since when no leader responds; None: one responded last.
         self._ends = False
 
     def __len__(self) -> int:
@@ -113,17 +99,13 @@ class Held:
             self._alone_since_ms = self._read_ms()
 
     def end(self) -> None:
-        """Shutting down: fail all held requests."""
         self._ends = True
 
     def _is_hopeless(self, now_ms: int) -> bool:
         return self._ends or (self._alone_since_ms is not None and now_ms - self._alone_since_ms >= HELD_MS_MAX)
 
     def put(self, pending: Pending, *, is_alone: bool) -> bool:
-        """Hold a request, unless a limit is exceeded. Tell whether.
-
-        `is_alone`: because no leader responds; otherwise because the link is full.
-        """
+        """Hold a request; False: a limit is exceeded. `is_alone`: no leader responds; otherwise the link is full."""
         now_ms = self._read_ms()
         if is_alone:
             self.hear(is_answer=False)
@@ -158,7 +140,7 @@ class Held:
         return pending
 
     def overdue(self) -> Iterable[Pending]:
-        """Take those whose time is over. Visits all of them: called a few times a second."""
+        """Take those whose time is over. Visits all: called a few times a second."""
         now_ms = self._read_ms()
         late = [
             each
@@ -178,8 +160,7 @@ def _size_of(pending: Pending) -> int:
 
 class Bearers:
     def __init__(self) -> None:
-        self.known: dict[bytes | None, str] = {}
-        """Principal by header, oldest first."""
+        self.known: dict[bytes | None, str] = {}  # Principal by header, oldest first.
 
     def note(self, bearer: bytes | None, principal: str | None) -> None:
         """Remember the principal of a token; None: it was refused."""
@@ -202,8 +183,7 @@ class LargeBodies:
 
     def __init__(self, seconds_max: int) -> None:
         self._ms_max = seconds_max * 1000
-        self._bodies: dict[str, tuple[int, str, int]] = {}
-        """By request id: since when, from where, and how large it may become. Oldest first."""
+        self._bodies: dict[str, tuple[int, str, int]] = {}  # By request id, oldest first: since when, from where, size.
         self._from: Counter[str] = Counter()
         self.bytes = 0
 
@@ -214,7 +194,6 @@ class LargeBodies:
         return request_id in self._bodies
 
     def take(self, request_id: str, place: str, size: int, now_ms: int) -> None:
-        """Count a body, or raise that there are too many."""
         while self._bodies and now_ms - next(iter(self._bodies.values()))[0] > self._ms_max:
             self.free(next(iter(self._bodies)))
         is_full = len(self._bodies) >= BODIES_MAX or self.bytes + size > BODIES_BYTES_MAX

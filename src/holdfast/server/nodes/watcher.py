@@ -8,14 +8,13 @@ times a second. If it sees the same epoch and the same beat for `takeover_ms`, t
     silent     0   250   0         0   250  500 …      what lies on both sides of ✗ is not counted
 
 **No clock is compared with another machine's.** Silence is counted on our own monotonic clock, from look to look. At
-most 500 ms count for each: a follower that was stopped, or whose machine slept, saw nothing meanwhile, and deposes
-nobody when it wakes. What could not be seen is not silence either: a store that nobody can reach has no silent leader.
+most 500 ms count for each, so a follower that was stopped, or whose machine slept, deposes no leader when it wakes. A
+failed look shows no silence.
 
-**Safety does not rest on any of this.** Who takes the seat from a living leader costs a second or two, and no answer:
-the store's fence keeps the old one from writing and from proving its seat.
+**Safety does not rest on this:** the store's fence keeps a deposed leader from writing and from proving its seat.
 
-There are three reasons to take it at once: nobody has it; it is this process that has it, in a tenure that is over; or
-this process has just begun, and the seat has the name of its node: whoever that was runs no more.
+A node takes the seat immediately if it is free, if this process has it in a tenure that is over, or if this process has
+just begun, and the seat has its node's name: the process that took it runs no more.
 """
 
 from __future__ import annotations
@@ -24,26 +23,18 @@ import msgspec
 
 from holdfast.engine.build import Seat
 
-COUNTED_MS_MAX = 500
-"""How much of the time between two looks counts."""
-JITTER_MS = 50
-"""The longest random wait before a node takes the seat: two that see the same should not write at the same time."""
-ALONE_MS = 10_000
-"""How long a node leaves the seat alone after it gave it back because nobody could reach it (N-37)."""
+COUNTED_MS_MAX = 500  # Of the time between two looks.
+JITTER_MS = 50  # The longest random wait before taking the seat: two nodes should not write at once.
+ALONE_MS = 10_000  # How long the seat is left alone after it was given back because nobody reached us (N-37).
 LONELY_MS = 5_000
-HEARD_MS_MAX = 10_000
-"""Another node that reported to the store within this time may live."""
-LINK_MS = 2_000
-"""How long a node that has reported has to open its link."""
+HEARD_MS_MAX = 10_000  # Another node that reported within this time may live.
+LINK_MS = 2_000  # How long a node that has reported has to open its link.
 
 
 class Seen(msgspec.Struct, frozen=True):
-    leader: Seat | None
-    """The node to follow. None: there is no leader, or we have the seat."""
-    why_take: str | None = None
-    """Why the seat is to be taken now; None if it is not."""
-    is_namesake: bool = False
-    """Whether another live process has our node name."""
+    leader: Seat | None  # The node to follow. None: there is none, or we have the seat.
+    why_take: str | None = None  # Why to take the seat now; None: not now.
+    is_namesake: bool = False  # Whether another live process has our node name.
 
 
 class Watcher:
@@ -51,10 +42,8 @@ class Watcher:
         self._node = node
         self._process = process
         self._takeover_ms = takeover_ms
-        self._last: Seat | None = None
-        """The last one, with the highest epoch since the store last lost one."""
-        self._looked_ms: int | None = None
-        """When the last look succeeded; None if one failed since."""
+        self._last: Seat | None = None  # With the highest epoch since the store last lost one.
+        self._looked_ms: int | None = None  # Of the last look; None if it failed.
         self._silent_ms = 0
         self._not_before_ms = 0
 
@@ -62,7 +51,7 @@ class Watcher:
         self._not_before_ms = until_ms
 
     def miss(self) -> None:
-        """A look failed: the time until the next one does not count."""
+        """Called when a look failed: the time until the next one does not count."""
         self._looked_ms = None
 
     def see(self, seat: Seat, now_ms: int, *, is_ours_over: bool) -> Seen:
@@ -102,27 +91,26 @@ class Watcher:
 
 
 def _is_of_the_past(seat: Seat, last: Seat) -> bool:
-    """Tell whether it is from an old copy of the store (N-2). A store that lost an epoch, and may go on, is not."""
+    """Tell whether it is from an old copy of the store (N-2): not if the store lost an epoch, and may go on."""
     if seat.wants_jump or seat.is_behind:
         return False
     return (seat.jumps, seat.epoch) < (last.jumps, last.epoch)
 
 
 class Loneliness:
-    """Finds out that a leader reaches the store and nobody else (N-37): then another may serve, and it cannot.
+    """Finds out that a leader reaches the store and nobody else (N-37), so that another can serve.
 
-    That is: other nodes tell the store that they live, none of them has a link to us, and nobody asked for 5 s. Only
-    what a node told since then counts: one that has just died told of itself, too, and is no reason to go.
+    That is: other nodes report to the store, none has a link to us, and no request came for 5 s. Only reports since
+    then count: a node that has just died reported, too.
     """
 
     def __init__(self) -> None:
         self._since_ms: int | None = None
-        self._company_ms: int | None = None
-        """First peer report seen since `_since_ms`."""
+        self._company_ms: int | None = None  # First peer report seen since `_since_ms`.
         self._requests = 0
 
     def is_lonely(self, now_ms: int, *, links: int, requests: int, heard_ms: int | None) -> bool:
-        """Tell it, by how many links are open, how many requests ever came, and when another node last reported."""
+        """`requests` ever came. `heard_ms` is when another node last reported."""
         if links or requests != self._requests or heard_ms is None or now_ms - heard_ms >= HEARD_MS_MAX:
             self._requests = requests
             self._since_ms = self._company_ms = None

@@ -4,13 +4,12 @@
     another leads ──► connect, prove ──► open ──► until the link is lost, or another leader term is known
                           └─ it failed: retry soon, logged once
 
-A number is used once, and a response is for the request that has its number on this link. So nothing that comes late
-can answer another request. The number of unanswered requests is bounded by the connections of clients, each of which
-asks one thing at a time; unsent data by `UNSENT_BYTES_MAX`. When the link is over, all unanswered requests go back to
-the forwarder, which knows what may be sent again (`pending`).
+A number is used once on a link, so a late response never answers another request. Unanswered requests are bounded by
+the connections of clients, each of which asks one thing at a time; unsent data by `UNSENT_BYTES_MAX`. When the link is
+over, all unanswered requests go back to the forwarder (`pending` says what may be sent again).
 
-A link is kept while no leader is known: the store may be away, and the leader well. It is ended as soon as another term
-is known: the old leader may be stopped, and would never answer.
+A link is kept while no leader is known: the store may be away, and the leader well. It ends as soon as another term is
+known: the old leader may be stopped, and would never answer.
 """
 
 from __future__ import annotations
@@ -32,18 +31,15 @@ from holdfast.server.nodes.node import Node
 from holdfast.server.nodes.pending import Pending
 from holdfast.tlswords import trouble
 
-REST_MS = 100
-"""For how long nothing is sent to a leader that refused."""
+REST_MS = 100  # How long nothing is sent to a leader that refused.
 TICK_SECONDS = 1
 LOCALHOST = "localhost"
 CONNECT_SECONDS = 2
-RETRY_SECONDS = 0.1
-"""How soon an unreachable leader is tried again."""
-KEPT = tuple(
+RETRY_SECONDS = 0.1  # How soon an unreachable leader is tried again.
+KEPT = tuple(  # The header fields that are read at the leader.
     b"authorization content-type idempotency-key host origin cookie accept last-event-id holdfast-comes-back"
     b" sec-fetch-dest sec-fetch-mode sec-fetch-site x-holdfast-page".split()
 )
-"""The header fields that go over the link: all that are read at the leader."""
 
 log = logging.getLogger("holdfast.server.nodes")
 
@@ -71,8 +67,7 @@ class Link(frames.Framed):
         super().__init__(manager, frames.Decoder(frames.ToFollower, frames.HELLO_BYTES_MAX))
         self._handshake: frames.Handshake | None = handshake
         self._forwarder = forwarder
-        self.opened: asyncio.Future[None] = self.loop.create_future()
-        """Done when the leader takes requests; fails if that never happens."""
+        self.opened: asyncio.Future[None] = self.loop.create_future()  # Done when the leader takes requests, or failed.
         self.closed: asyncio.Future[None] = self.loop.create_future()
         self._number = 0
         self._asked_bytes_max = 0
@@ -105,7 +100,7 @@ class Link(frames.Framed):
         self._forwarder.link_lost(self, unanswered)
 
     def complain(self, why: str, bug: Exception | None = None) -> None:
-        """Log why it ends. Before it is open, `connect` raises it instead."""
+        """Log why the link ends. Before it is open, `connect` raises it instead."""
         if bug is not None or self.opened.done():
             super().complain(why, bug)
         else:
@@ -132,7 +127,7 @@ class Link(frames.Framed):
         self._rests_until_ms = self.manager.now_ms() + REST_MS
 
     def ask(self, pending: Pending, client: str, scheme: str, now_ms: int) -> bool:
-        """Send a request. False: it is larger than the leader takes, and nothing of it was sent."""
+        """Send a request. False: it is larger than the leader takes, and was not sent."""
         request = pending.request
         headers = request.headers
         self._number = number = pending.number = self._number + 1
@@ -158,13 +153,11 @@ class Link(frames.Framed):
         return True
 
     def drop(self, pending: Pending) -> None:
-        """Notify the leader that the client of a request is gone."""
         if self._unanswered.get(pending.number) is pending:
             del self._unanswered[pending.number]
             self.send(frames.Gone(pending.number))
 
     def took(self, pending: Pending, size: int) -> None:
-        """Notify the leader that the client took so much of a stream."""
         if size and self._unanswered.get(pending.number) is pending:
             self.send(frames.More(pending.number, size))
 
@@ -206,7 +199,7 @@ class Link(frames.Framed):
 
 class Security:
     def __init__(self, ca_file: Path | None = None, *, insecure: bool = False) -> None:
-        """`ca_file` has the trusted authorities; None: those of the system. `insecure` needs no TLS."""
+        """`ca_file` has the trusted authorities; None: the system's. `insecure` needs no TLS."""
         self._ca_file = ca_file
         self._insecure = insecure
         self._context: ssl.SSLContext | None = None
@@ -270,8 +263,7 @@ class Linking:
         self._manager = manager
         self._new_secret = new_secret
         self._security = security or Security()
-        self._told: object = None
-        """Which failure to reach a leader was logged last."""
+        self._told: object = None  # The failure that was logged last.
 
     async def run(self) -> None:
         while True:
@@ -305,7 +297,7 @@ class Linking:
             link.end(at_once=True)
 
     def _is_open(self, opening: asyncio.Future[None], seat: Seat) -> bool:
-        """Tell whether a link is open, and log why not: once for each reason."""
+        """Tell whether a link is open, and log each reason why not once."""
         error = opening.exception()
         if error is None:
             return True

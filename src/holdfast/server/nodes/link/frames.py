@@ -16,8 +16,7 @@ that clients use. After the handshake:
                            Begun, Piece …, Over     a streamed response
     both                   Ping       keepalive; the leader's says whether it serves
 
-**Lengths are never trusted.** A length beyond the limit ends the link. One within it makes us keep only the bytes that
-have arrived. A frame is checked against its type when it is decoded.
+A length beyond the limit ends the link; one within it reserves nothing. Decoding checks a frame against its type.
 
 **The handshake** proves to both sides that they belong together, before anything else is sent:
 
@@ -35,12 +34,12 @@ The key is the authority's; it never leaves a node. `…` is the leader term: it
 link is for one term, a proof is good for one link, and the role in it keeps it from being reflected. The leader proves
 itself first, because the bearer tokens of clients go to it. Confidentiality is left to TLS.
 
-**Both ends.** All that is sent in one turn of the loop is one write. `FRAMES_PER_TURN` received frames are handled
-before other connections have their turn. Reading is paused meanwhile, so at most one read of the socket waits here.
+**Both ends** handle `FRAMES_PER_TURN` received frames before other connections have their turn. Reading is paused
+meanwhile, so at most one read of the socket waits here.
 
-`tick` is called every second. It sends a ping and counts for how long the peer was silent: after `SILENT_TICKS_MAX` the
-link is over. A pause of our own counts as one tick, however long it was. A peer that takes what we write is not silent
-either, because while we pause reading nothing of its own is received.
+`tick` sends a ping every second, and ends the link after `SILENT_TICKS_MAX` ticks without a sign of the peer. A pause
+of our own counts as one tick, however long it was. While we pause reading, a peer that takes what we write is not
+silent.
 """
 
 from __future__ import annotations
@@ -59,12 +58,9 @@ from holdfast.server.http.manager import ConnectionManager
 
 PREFIX = b"HFLINK/1\n"
 NONCE_BYTES = 32
-HELLO_BYTES_MAX = 1_024
-"""The largest frame before the proof."""
-ASKED_SPARE_BYTES = 65_536
-"""The overhead of a frame with a request, beyond its head and body."""
-ANSWER_BYTES_MAX = 64 * 2**20
-"""The largest response. Lists are paginated and streams come in pieces, so none of ours comes near."""
+HELLO_BYTES_MAX = 1_024  # The largest frame before the proof.
+ASKED_SPARE_BYTES = 65_536  # A request frame's overhead, beyond head and body.
+ANSWER_BYTES_MAX = 64 * 2**20  # Lists are paginated and streams come in pieces, so no response comes near.
 
 Fields: TypeAlias = tuple[tuple[bytes, bytes], ...]
 
@@ -102,13 +98,11 @@ class Proof(_Frame, tag=3):
 
 
 class Welcome(_Frame, tag=4):
-    asked_bytes_max: int
-    """The largest frame with a request that the leader takes. Settings may differ, so larger ones are not sent."""
+    asked_bytes_max: int  # The leader's limit for a request frame; settings may differ. Larger ones are not sent.
 
 
 class Ping(_Frame, tag=5):
-    serves: bool | None = None
-    """Whether the leader answers requests: not while its store is silent. None: from a follower."""
+    serves: bool | None = None  # Whether the leader answers: not while its store is silent. None: from a follower.
 
 
 class Asked(_Frame, tag=6):
@@ -116,14 +110,11 @@ class Asked(_Frame, tag=6):
     method: bytes
     path: bytes
     query: bytes
-    headers: dict[bytes, bytes]
-    """The fields that are read at the leader, by lower-case names."""
+    headers: dict[bytes, bytes]  # Those read at the leader, by lower-case names.
     body: bytes
-    client: str
-    """The client's address, as the follower knows it after its own trusted proxies."""
+    client: str  # The address, after the follower's trusted proxies.
     scheme: str
-    held_ms: int
-    """How long ago the follower received it."""
+    held_ms: int  # How long ago the follower received it.
     request_id: str
     in_pieces: bool
 
@@ -142,8 +133,7 @@ class Answered(_Frame, tag=9):
     status: int
     body: bytes
     headers: Fields
-    principal: str | None
-    """None if the caller was not authenticated."""
+    principal: str | None  # None: the caller was not authenticated.
 
 
 class Begun(_Frame, tag=10):
@@ -160,8 +150,7 @@ class Piece(_Frame, tag=11):
 
 class Over(_Frame, tag=12):
     number: int
-    is_whole: bool
-    """If not, the client must not take it for a complete response."""
+    is_whole: bool  # False: the client must not take it for a complete response.
 
 
 class Recognised(_Frame, tag=13):
@@ -187,8 +176,7 @@ class Decoder:
         self.bytes_max = bytes_max
         self._decode = msgspec.msgpack.Decoder(kinds).decode
         self._data = bytearray()
-        self._at = 0
-        """Where the next frame begins."""
+        self._at = 0  # Where the next frame begins.
 
     def put(self, data: bytes) -> None:
         del self._data[: self._at]
@@ -269,19 +257,14 @@ def _check_nonce(nonce: bytes) -> None:
 
 FRAMES_PER_TURN = 64
 SILENT_TICKS_MAX = 3
-UNSENT_BYTES_MAX = 1_048_576
-"""The write buffer's limit. Beyond it the leader reads no more, and the follower holds requests."""
-LINGER_SECONDS = 1
-"""How long the peer has to take the last that was sent."""
+UNSENT_BYTES_MAX = 1_048_576  # In the write buffer: beyond it the leader stops reading, the follower holds requests.
+LINGER_SECONDS = 1  # How long the peer has to take the last that was sent.
 
 log = logging.getLogger("holdfast.server.nodes")
 
 
 class Framed(asyncio.Protocol):
-    """One end of a link."""
-
-    reads_what_it_answers = False
-    """Whether reading is paused while writing is."""
+    reads_what_it_answers = False  # Whether reading is paused while writing is.
 
     def __init__(self, manager: ConnectionManager, decoder: Decoder) -> None:
         self.loop = asyncio.get_running_loop()
@@ -416,7 +399,6 @@ class Framed(asyncio.Protocol):
             self.send(self.ping())
 
     def end(self, *, at_once: bool = False) -> None:
-        """End the link after what was sent, or immediately."""
         if self.is_over:
             return
         self.is_over = True

@@ -9,21 +9,20 @@ The doorkeeper detects by its first bytes what a connection is. It keeps no more
 of an HTTP connection. With TLS it comes after the handshake, and sees decrypted data.
 
 A link is for one leader term and ends with it. Until it has proved itself (`frames`) it is an unauthenticated
-connection: it can be evicted, may send little, and has a few seconds. At most `UNPROVED_MAX` are in that state; then
-one is closed, the oldest of those that do not even know the term.
+connection: it can be evicted, may send little, and has a few seconds. Beyond `UNPROVED_MAX` of them the server closes
+the oldest that does not even know the term, or else the oldest.
 
-**One hop.** A request is handed to the routes of this term and never forwarded again. If the term is over, the response
-is 503 `not_leader`: it was not decided here (N-30).
+**One hop.** The routes of this term answer a request, and never forward it again. If the term is over, the response is
+503 `not_leader`: it was not decided here (N-30).
 
-**Callers.** `peer` of a request is the client's address, so wrong tokens count by that. Names in `Host` were checked by
-the node that the client called, which knows its own names. Requests that take long are charged to the principal, or by
-address to an unauthenticated one; while it is throttled, its requests wait in the run queue (decision 0042).
+**Callers.** `peer` of a request is the client's address, so wrong tokens count by that. The node that the client called
+has checked `Host`. Long requests are charged to the principal, or by address to an unauthenticated one; while it is
+throttled, its requests wait in the run queue (decision 0042).
 
-**Each read is stamped anew (T1a).** A decision has the time of its own turn, and a turn ends with its millisecond. So a
-request that lay in a link is never decided with a time before it was read.
+**Each read is stamped anew (T1a),** so a request that lay in a link is never decided with a time before it was read.
 
 **Streams.** The leader may be `WINDOW_BYTES` ahead of what the client took. So a client that does not read makes
-neither side buffer more than that, and delays nothing else on the link.
+neither side buffer more, and delays nothing else on the link.
 """
 
 from __future__ import annotations
@@ -50,19 +49,14 @@ from holdfast.wire.problems import Problem
 
 UNPROVED_MAX = 32
 HANDSHAKE_TICKS_MAX = 3
-ASKED_MAX = 100_000
-"""How many requests of one link may be unanswered: more than a node has connections."""
+ASKED_MAX = 100_000  # Unanswered requests of one link: more than a node has connections.
 LARGE_ANSWER_BYTES = 65_536
 ANSWER_BYTES_MAX = frames.ANSWER_BYTES_MAX - frames.ASKED_SPARE_BYTES
+# Unsent in one link, before large responses to reads are refused. Decisions never are: `overloaded` says "not made".
 ANSWERS_BYTES_MAX = 8 * 2**20
-"""How much may wait in one link before large responses to reads are refused: those can be retried.
-
-Decisions are never refused: `overloaded` would say that they were not made.
-"""
 RETRY_MS = 200
 WINDOW_BYTES, PIECE_BYTES_MAX = 65_536, 16_384
-LINES_MAX, LINES_SECONDS, LINE_CHARS_MAX = 20, 60, 160
-"""How many log lines unauthenticated peers can cause in a minute, and their length."""
+LINES_MAX, LINES_SECONDS, LINE_CHARS_MAX = 20, 60, 160  # Log lines of unauthenticated peers in a minute.
 _SAFE = frozenset({b"GET", b"HEAD"})
 
 log = logging.getLogger("holdfast.server.nodes")
@@ -82,12 +76,10 @@ class LinkServer:
         self.asked_bytes_max = settings.body_bytes_max + 2 * settings.header_bytes_max + frames.ASKED_SPARE_BYTES
         self.new_secret = new_secret
         self._insecure = insecure
-        self._unproved: dict[LinkEnd, None] = {}
-        """Oldest first."""
+        self._unproved: dict[LinkEnd, None] = {}  # Oldest first.
         self._open: set[LinkEnd] = set()
         self._lines = 0
-        self.bearers = Bearers()
-        """Only for whom to charge."""
+        self.bearers = Bearers()  # Only for whom to charge.
 
     def begin(self, manager: ConnectionManager, transport: asyncio.Transport, early: bytes) -> None:
         """Accept a link; `early` is what followed the prefix."""
@@ -153,8 +145,7 @@ class LinkEnd(frames.Framed):
         self._is_stopping = False
         self._ticks = 0
         self._last_number = 0
-        self._asked: dict[int, Linked] = {}
-        """By number: the unanswered requests."""
+        self._asked: dict[int, Linked] = {}  # Unanswered requests, by number.
         self._streams: dict[int, LinkedStream] = {}
         self._handling: Linked | None = None
 
@@ -193,7 +184,7 @@ class LinkEnd(frames.Framed):
         self.tick()
 
     def ping(self) -> frames.Ping:
-        """Say whether we serve, too: a follower without requests learns it this way."""
+        """Say whether we serve: a follower without requests learns it this way."""
         return frames.Ping(self._is_current() and self._server.node.serves)
 
     def resume_writing(self) -> None:
@@ -202,7 +193,6 @@ class LinkEnd(frames.Framed):
             stream.wake()
 
     def lost(self) -> None:
-        """Notify the handlers that all who wait over it are gone."""
         self.manager.remove(self)
         self.manager.free_budgets(self)
         self._server.remove(self)
@@ -215,7 +205,7 @@ class LinkEnd(frames.Framed):
 
     @property
     def is_greeted(self) -> bool:
-        """Whether it knows our term, which strangers do not know."""
+        """Whether it knows our term, as unauthenticated peers do not."""
         return self._handshake is not None
 
     def _is_current(self) -> bool:
@@ -376,13 +366,8 @@ class LinkEnd(frames.Framed):
             self.manager.body_budget.free(request)
         if len(body) > LATER_BYTES:
             self.manager.charge_response(request.principal or (request.peer,), len(body))
-        if (
-            len(body) > LARGE_ANSWER_BYTES
-            and request.method in _SAFE
-            and (
-                self.unsent_bytes > ANSWERS_BYTES_MAX or len(body) > frames.ANSWER_BYTES_MAX - frames.ASKED_SPARE_BYTES
-            )
-        ):
+        is_large = len(body) > LARGE_ANSWER_BYTES and request.method in _SAFE
+        if is_large and (self.unsent_bytes > ANSWERS_BYTES_MAX or len(body) > ANSWER_BYTES_MAX):
             text = "Too many large answers are on their way to the node that you asked: ask again."
             status, body, headers = envelope(Problem("overloaded", text, retry_after_ms=RETRY_MS), request)
         self.send(frames.Answered(request.number, status, body, headers, request.principal))
@@ -418,14 +403,12 @@ class LinkedStream(ResponseWriter):
         self.disconnected = asyncio.get_running_loop().create_future()
         self._credit_bytes = WINDOW_BYTES
         self._is_gone = self._is_over = False
-        self._changed = asyncio.Event()
-        """Set when there is more credit, the link takes more, or the client is gone."""
+        self._changed = asyncio.Event()  # More credit, the link takes more, or the client is gone.
         self.principal: str | None = None
 
     # The link's side.
 
     def more(self, size: int) -> None:
-        """Called when the client took so much."""
         self._credit_bytes = min(self._credit_bytes + max(size, 0), WINDOW_BYTES)
         self._changed.set()
 
@@ -433,7 +416,6 @@ class LinkedStream(ResponseWriter):
         self._changed.set()
 
     def leave(self) -> None:
-        """Called when the client is gone."""
         self._is_gone = True
         self._changed.set()
         if not self.disconnected.done():
