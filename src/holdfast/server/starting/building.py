@@ -77,9 +77,8 @@ def static_tokens(settings: Settings) -> StaticTokens:
             content = read_ours(settings.tokens_file, TOKENS_BYTES_MAX, root_shares=True)
             in_file = content.decode()
         except (OSError, UnicodeDecodeError) as error:
-            raise StartError(
-                f"tokens_file {settings.tokens_file} cannot be read: {reason_of(error)}", EX_USAGE
-            ) from error
+            text = f"tokens_file {settings.tokens_file} cannot be read: {reason_of(error)}"
+            raise StartError(text, EX_USAGE) from error
         except NotOursError as error:
             raise StartError(f"tokens_file {error}", EX_USAGE) from error
         if len(content) > TOKENS_BYTES_MAX:
@@ -92,7 +91,6 @@ def static_tokens(settings: Settings) -> StaticTokens:
 
 
 def observing_of(settings: Settings, clock: Clock, proxies: Proxies, node: str = "") -> Observing:
-    """Return the observers of requests that the settings ask for. Raises `StartError`."""
     observers: list[Observer] = []
     if settings.log_requests:
         observers.append(RequestLog(clock, proxies))

@@ -3,9 +3,9 @@
     life ──► node: who leads ──┬─► handler: the leader term answers, or the forwarding
                                └─► linking: one link to the leader, for as long as it leads
 
-It serves immediately, as a follower: requests that come before a leader is known wait a little for one. No failure of
-the store or of a leader term ends the process; only a signal does. Told to stop, a leader gives the seat back first,
-and its connections are closed after that: so another leads meanwhile.
+It serves immediately, as a follower: requests wait a little until a leader is known. Only a signal ends the process, no
+failure of the store or of a leader term. A leader that is told to stop gives the seat back before it closes its
+connections: so another leads meanwhile.
 """
 
 from __future__ import annotations
@@ -50,8 +50,7 @@ from holdfast.settings import Settings, parse_address
 from holdfast.wire.replies import SHARED
 
 EXTRA = "postgres"
-AGAIN_SECONDS = 1.0
-"""After a bug in a background task, until it is restarted."""
+AGAIN_SECONDS = 1.0  # Between a bug in a background task and its restart.
 
 log = logging.getLogger("holdfast.node")
 
@@ -70,12 +69,8 @@ class Clustered:
         journals: Callable[[Peer], Callable[[str], SharedJournal]] | None = None,
         mounts: Mapping[str, Mount] | None = None,
     ) -> None:
-        """`say` prints to the operator. `journals` makes those of this node; None: as the settings say.
-
-        `mounts` are applications beside the routes, by their paths.
-        """
-        self.ended = asyncio.Event()
-        """Never set: another leader term may always come."""
+        """`say` prints to the operator. `journals` makes those of this node; None: as the settings say."""
+        self.ended = asyncio.Event()  # Never set: another leader term may always come.
         self._settings = settings
         self._static = static
         self._say = say
@@ -120,7 +115,6 @@ class Clustered:
         self._living: asyncio.Task[None] | None = None
 
     async def _begin(self, journal: SharedJournal, seat: Seat) -> Tenure:
-        """Begin a leader term. Metrics go on from one to the next."""
         settings = self._settings
         engine = Engine(
             journal,
@@ -174,7 +168,6 @@ class Clustered:
     # Who answers.
 
     async def _keep_front(self) -> None:
-        """Let our leader term answer, or the forwarding."""
         # After a restart of this task the current handler is unknown.
         answering: Tenure | str | None = "unknown"
         while True:
@@ -193,7 +186,6 @@ class Clustered:
     # What a leader term begins with.
 
     async def _prepare(self, api: Api) -> None:
-        """Make the first token if the authority has none, and say what is odd about the others."""
         try:
             path = await first_token(api, self._url, self._settings)
         except StartError as error:
@@ -211,7 +203,7 @@ class Clustered:
 
 
 async def _for_ever(run: Callable[[], Awaitable[None]], *, unless: Callable[[], bool] = lambda: False) -> None:
-    """Run what should never end, and restart it if it ends by a bug, but not after it was told to stop."""
+    """Run what should never end, and restart it if it ends by a bug, unless it was told to stop."""
     while True:
         try:
             await run()

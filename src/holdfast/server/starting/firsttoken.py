@@ -26,7 +26,7 @@ log = logging.getLogger("holdfast.server")
 
 
 async def first_token(api: Api, url: str, settings: Settings) -> str | None:
-    """Make the first token on a machine that has none, for its own user alone. Return where it is kept."""
+    """Make the first token where there is none, for this machine's user alone. Return where it is kept."""
     if api.auth.static.callers or api.engine.state.tokens:
         return None
     if not is_loopback(parse_address(settings.listen)[0]):
@@ -55,15 +55,12 @@ def is_loopback(host: str) -> bool:
 
 
 def token_at_hand(api: Api) -> str | None:
-    """Return where an access token for this server is kept, if it is there and good here.
-
-    That is in the user's own configuration, or beside the data, where the first start put it.
-    """
+    """Return where a valid access token is kept: in the user's configuration, or in the data directory."""
     files = [api.settings.data / TOKEN_FILE]
     with contextlib.suppress(OSError, SettingsError):
         config = clientconfig.read(os.environ)
         if config.token_file is not None:
-            # Its address may be another one of this server. Whether the access token is good here is looked at below.
+            # Its address may be another one of this server: the access token is checked below.
             files.insert(0, config.token_file)
     for file in files:
         with contextlib.suppress(OSError, SettingsError):
@@ -74,7 +71,7 @@ def token_at_hand(api: Api) -> str | None:
 
 
 def warn_of_hidden(api: Api) -> None:
-    """Say which made tokens are out of use, because the settings gave their names to others."""
+    """Log which made tokens are out of use, because static ones have their names."""
     hidden = api.auth.hidden(api.engine.state)
     if hidden:
         log.warning(
