@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +14,8 @@ from holdfast.engine.feed import TOUCHED_MAX
 from holdfast.journal.base import JournalUnavailableError
 from holdfast.server.pages.rows import row_of, sign_of
 from holdfast.server.streams import live_feed
-from holdfast.server.streams.live_feed import CHANNEL_BYTES_MAX, Channel, LiveFeed
+from holdfast.server.streams.live_feed import CHANNEL_BYTES_MAX, SLICE_NAMES, Channel, Live, LiveFeed
+from holdfast.server.streams.stream import WRITE_BYTES, OpenStreams
 from tests.engine.driving import GateJournal, acquire, release, renew, run, serving, turns
 from tests.support.memory_journal import MemoryJournal
 
@@ -99,6 +101,36 @@ def test_what_changes_often_is_told_at_most_five_times_a_second() -> None:
             lease = engine.state.lease_of("job")
             assert lease is not None and last[2] == lease.beat_wall_ms
             place.leave()
+
+    run(test)
+
+
+def test_many_frames_are_one_write() -> None:
+    """A reader that is behind gets its frames in one write, a single frame uncopied, and `resync` if some were lost."""
+
+    async def test(clock: ManualClock) -> None:
+        async with serving(MemoryJournal(), clock) as engine:
+            feed = LiveFeed(engine)
+            api = SimpleNamespace(engine=engine, live=feed, pages=OpenStreams(9, "pages"), caller_now=lambda _: True)
+            caller = SimpleNamespace(principal="p", session=None, prefix=None, share=None)
+            call: Any = SimpleNamespace(caller=caller, request=SimpleNamespace(authorization=None))
+            stream, other = Live(api, call), feed.subscribe(None)
+            frames = stream.frames()
+            assert (await anext(frames)).startswith(b"event: hello")
+            for number in range(3 * SLICE_NAMES):
+                await engine.ask(acquire(f"job-{number}"))
+            await _rounds()
+            write = await anext(frames)
+            assert write.count(b"event: rows") >= 3 and len(write) < 2 * WRITE_BYTES
+            while other.is_behind:
+                other.next()
+            await engine.ask(acquire("one-more"))
+            await _rounds()
+            assert (await anext(frames)) is other.next()
+            feed._lose()
+            assert (await anext(frames)).startswith(b"event: resync")
+            stream.close()
+            other.leave()
 
     run(test)
 

@@ -40,7 +40,7 @@ from holdfast.engine.build import JournalError
 from holdfast.engine.feed import Touched
 from holdfast.server.pages.rows import beat_of, gone_of, row_of, totals_of
 from holdfast.server.render import encode
-from holdfast.server.streams.stream import Stream
+from holdfast.server.streams.stream import WRITE_BYTES, Stream
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -291,12 +291,24 @@ class Live(Stream):
             yield await self._api.engine.look(_hello)
             while self._is_let_in():
                 if self._subscription.is_behind:
-                    yield self._subscription.next() or b"event: resync\ndata: {}\n\n"
+                    yield self._gathered()
                     continue
                 news.clear()
                 heard = await self._heard(news.wait)
                 if isinstance(heard, bytes) and self._is_let_in():
                     yield heard
+
+    def _gathered(self) -> bytes:
+        """Return the next frames in one write, or `resync` if some were lost."""
+        frames: list[bytes] = []
+        size = 0
+        while self._subscription.is_behind and size < WRITE_BYTES:
+            frame = self._subscription.next()
+            if frame is None:
+                return b"event: resync\ndata: {}\n\n"
+            frames.append(frame)
+            size += len(frame)
+        return b"".join(frames)  # A single frame is not copied.
 
     def _is_let_in(self) -> bool:
         return not self._end.is_over and super()._is_let_in()
