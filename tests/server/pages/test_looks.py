@@ -6,11 +6,12 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from holdfast.core.commands import Release, Revoke
+from holdfast.core.commands import Release, Revoke, Transfer
 from holdfast.core.values import Moment
 from holdfast.server.access.auth import Caller
 from holdfast.server.pages import site
 from holdfast.server.pages.job import LINE_SHOWN, LINKS_SHOWN, view_of
+from holdfast.server.pages.rows import gone_of
 from tests.core.bare import FAR_MS, Core
 from tests.support.asking import acquire
 from tests.support.steps import count_steps
@@ -70,6 +71,22 @@ def test_every_state_of_a_name_has_its_word() -> None:
     done = view(core, core.now)
     assert (done["state"], done["gone"].owner) == ("done", "ben") and "Finished by ben" in text_of(core)
     assert view(core, Moment(900_000, 900_000))["state"] == "free"
+
+
+def test_the_last_owner_without_a_name_is_its_access_token() -> None:
+    """The last owner of a lease without an owner is its holder, whether the holder or an operator ended it."""
+    for principal, command in (
+        ("p", Release(name="job", principal="p", lease_id="A")),
+        ("p", Transfer(name="job", principal="p", lease_id="A", new_lease_id="B", to_owner="ben")),
+        ("op", Transfer(name="job", principal="op", lease_id=None, new_lease_id="B", to_owner="ben", reason="shift")),
+        ("op", Revoke(name="job", principal="op", reason="stuck")),
+    ):
+        core = Core()
+        core.ask(acquire(name="job", principal="p", owner=None, lease_id="A", ttl_ms=FAR_MS))
+        core.ask(command)
+        end = core.state.slots["job"].last_end
+        assert end is not None and end.by == principal
+        assert gone_of("job", core.state, NOW).owner == "(access token p)"
 
 
 def test_a_line_is_shown_in_parts() -> None:

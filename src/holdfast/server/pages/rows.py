@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from holdfast.core.state import EMPTY
+from holdfast.server.render import nameless_holder
 from holdfast.wire.holders import shown_as
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ def gone_of(name: str, state: State, now: Moment) -> Gone:
         return Gone(name, "done", done.owner or shown_as(done.whose), token=done.token, at=done.wall_ms)
     if end is None:
         return Gone(name)
-    owner = end.owner or shown_as(end.by if end.how == "released" else end.whose)
+    owner = end.owner or shown_as(nameless_holder(end))
     by = "" if end.how == "released" else end.by or ""
     return Gone(name, end.how, owner, by, end.reason or "", end.token, end.wall_ms)
 
