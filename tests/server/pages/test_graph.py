@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import pairwise
 
 import pytest
@@ -140,6 +141,17 @@ def test_a_long_chain_is_drawn() -> None:
     edges = [Edge(one, "n", other) for one, other in pairwise(keys)]
     drawn = draw(knots(*keys), edges)
     assert len({box.x for box in drawn.boxes}) == NAMES_MAX + 1
+
+
+def test_a_chain_in_the_state_is_cut_far_below_the_recursion_limit() -> None:
+    """The layout recurses along a chain: of a longer one only `NAMES_MAX` names are drawn."""
+    core = Core()
+    for number in range(2 * NAMES_MAX):
+        core.hold(f"n{number}", owner=f"h{number}")
+        core.want(f"n{number}", f"h{number - 1}")
+    drawn = draw(*tangle_of(core.state, ["n0"], ""))
+    assert len({box.x for box in drawn.boxes}) == NAMES_MAX + 1
+    assert sys.getrecursionlimit() > 10 * NAMES_MAX
 
 
 # Circles that were refused, and all else that is kept for a day.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from holdfast.core.commands import Leave, Release, Reopen, Revoke, Transfer
 from holdfast.core.events import Event, Record, names_of
 from holdfast.core.values import Moment
 from holdfast.engine.build import HistoryPage
-from holdfast.server.pages import history
+from holdfast.server.pages import history, site
 from holdfast.server.pages.history import BADLY, CHANGES_MAX, Page, Span, Story, happened, page_of, story_of
 from tests.core.bare import Core
 from tests.support.asking import acquire
@@ -218,6 +219,16 @@ def test_the_shortest_lease_can_be_seen() -> None:
     drawn = draw(held(0, 1), held(99_999, 100_000))
     assert [bar.width for bar in drawn.bars] == [history.BAR_WIDTH_MIN] * 2
     assert drawn.bars[1].x + drawn.bars[1].width <= history.WIDTH
+
+
+def test_open_ends_are_not_rounded_and_narrow_bars_have_no_label() -> None:
+    """A bar is rounded only if both its ends are on the page, and says its owner only where that has room."""
+    leases = (held(None, 40_000), held(40_000, 41_000), held(41_000, 90_000), held(90_000, None, ""))
+    drawn = draw(*leases, waited=[Span("ben", 0, 1_000, "withdrawn")])
+    text = site.environment().get_template("timeline.html").render(drawing=drawn, name=NAME)
+    bars = [each.split("</g>")[0] for each in text.split('<rect class="lease ')[1:]]
+    assert ['rx="3"' in bar for bar in bars] == [False, True, True, False]
+    assert [re.findall(r"<text [^>]*>(.*?)</text>", bar) for bar in bars] == [["ana"], [], ["ana"], ["ana"]]
 
 
 def test_an_older_page_ends_with_its_last_record() -> None:
