@@ -1,8 +1,7 @@
 """Pages about the server itself: nodes (`/ui/nodes`), metrics (`/ui/numbers`) and access tokens (`/ui/tokens`).
 
-Metrics are drawn once for all readers (`observability/charts`); a script puts each new sample into the drawing. Tokens
-are those of `GET /tokens`, whose rights lie within the reader's. A token is made by a command, because it is shown
-once.
+Metrics are drawn once for all readers (`observability/charts`). Tokens are those of `GET /tokens`, whose rights lie
+within the reader's. The page cannot create one: a token is shown once, by the command that creates it.
 """
 
 from __future__ import annotations
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
 
 
 def nodes(api: Api, call: Call) -> None:
-    """GET /ui/nodes. What is told is what `GET /nodes` and `GET /health` tell."""
-
     async def look() -> Answered:
         found = await handlers.found(api)
         now: Moment = await api.engine.look(lambda _state, now: now)
@@ -73,8 +70,7 @@ class Token(msgspec.Struct, frozen=True):
     holds: int
     sessions: int
     waits: int
-    key: str
-    """Of the form that revokes it: sent twice, it has one effect."""
+    key: str  # Idempotency key of the form that revokes it.
 
 
 def tokens(api: Api, call: Call) -> None:
@@ -83,7 +79,7 @@ def tokens(api: Api, call: Call) -> None:
     def view(state: State, now: Moment) -> tuple[list[Token], list[Entry[str]], Moment]:
         found = [_token(_read(item), state) for item in picked.page.items]
         ended = api.ended_tokens.newest_first(api.engine.clock.monotonic_ms())
-        # Nobody knows the rights of a token that is gone. Who has all of them sees it, and whoever ended it.
+        # The rights of an ended token are not kept: only readers without a prefix and whoever ended it see it.
         mine = [each for each in ended if call.caller.prefix is None or each.principal == call.caller.principal]
         return found, mine, now
 

@@ -1,4 +1,4 @@
-"""The API's description as documents: OpenAPI for programs, one page without script for people. Made from the table."""
+"""The API's description, made from the table: OpenAPI for programs, one page without script for people."""
 
 from __future__ import annotations
 
@@ -41,11 +41,10 @@ _PROBLEM = {
 
 
 class Documents:
-    """The documents about the operations of one table, and their handlers. Each is made when it is first asked for."""
+    """The documents about one table of operations, rendered on first use, and their handlers."""
 
     def __init__(self, operations: Callable[[], tuple[Operation, ...]]) -> None:
-        """`operations` is a function because the table has the handlers of its own documents in it."""
-        self._operations = operations
+        self._operations = operations  # A function, because the table contains the handlers of its own documents.
 
     def docs(self, _api: Api, call: Call) -> None:
         call.answer((_OK, self._page, (*HEADERS, NO_REFERRER)))
@@ -158,7 +157,7 @@ def _json(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _problems(operation: Operation) -> dict[int, list[str]]:
-    """Return the codes of an operation by status: those that its row names, and those that follow from the row."""
+    """Return the problem codes by status: those that the row names, and those that follow from it."""
     codes = [*operation.problems, *_EVERYWHERE]
     if operation.refusal is envelope:
         if operation.path.startswith("/locks/{name}"):

@@ -2,8 +2,8 @@
 
     records ──► page_of: the changes of the name ──► story_of: leases and waits ──► draw: bars, lanes, ticks
 
-A page of history may begin and end in the middle of a lease; a beginning or an end outside of it is None. No lease id
-and no ticket leaves this module. A bar shorter than a few units is drawn that wide, so that it can be seen.
+A page of history may begin and end in the middle of a lease: times outside of the page are None. No lease id and no
+ticket leaves this module.
 """
 
 from __future__ import annotations
@@ -22,23 +22,18 @@ if TYPE_CHECKING:
     from holdfast.core.values import Lease, Terms
     from holdfast.engine.build import HistoryPage
 
-CHANGES_MAX = 200
-"""How many changes of a name are on one page. One record may have thousands: finished work answers every waiter."""
-BADLY = frozenset({"expired", "revoked", "session_ended", "failed"})
-"""Ends that nobody wanted."""
+CHANGES_MAX = 200  # Of a name on one page. One record may have thousands: finished work answers every waiter.
+BADLY = frozenset({"expired", "revoked", "session_ended", "failed"})  # Ends that nobody wanted.
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Some of what happened to a name, newest first, and where the next page begins."""
-
     told: list[tuple[Record, Told]]
     next_before: int | None = None
-    next_offset: int = 0
-    """How many changes of record `next_before` are on this page; 0: all."""
+    next_offset: int = 0  # Changes of record `next_before` that were shown so far; 0: all.
 
 
 class Happened(msgspec.Struct, frozen=True):
-    """One change of the name: what `GET /locks/{name}/history` tells, and the last note of a lease."""
+    """One change of the name: an entry of `GET /locks/{name}/history`, and the last note of a lease."""
 
     seq: int
     at_ms: int
@@ -55,10 +50,8 @@ class Span(msgspec.Struct):
 
     owner: str
     from_ms: int | None
-    to_ms: int | None = None
-    """None: it goes on, or ended after this page."""
-    how: str = ""
-    """How a lease ended, or a wait: `granted`, or why the waiter left."""
+    to_ms: int | None = None  # None: it goes on, or ended after this page.
+    how: str = ""  # How a lease ended, or a wait: `granted`, or why the waiter left.
     token: int | None = None
     by: str | None = None
     reason: str | None = None
@@ -66,7 +59,7 @@ class Span(msgspec.Struct):
     is_live: bool = False
 
     def end(self, at_ms: int, how: str) -> None:
-        # The wall clock may have been set back in between: nothing ends before it begins.
+        # The wall clock may have been set back: nothing ends before it begins.
         self.to_ms, self.how = max(at_ms, self.from_ms or at_ms), how
 
 
@@ -103,12 +96,12 @@ def happened(record: Record, told: Told) -> Happened:
 
 
 def owner_of(claim: Lease | Terms) -> str:
-    """Return the owner of a claim as people are shown it, without metadata."""
+    """Return the display name of a claim's owner, without metadata."""
     return shown_as(claim.principal) if claim.owner is None else claim.owner
 
 
 def story_of(page: Page, live: Lease | None, *, is_newest: bool) -> Story:
-    """Pair beginnings with ends. `live` is the lease of the name now; it counts on the newest page alone."""
+    """Pair beginnings with ends. `live` is the current lease; only the newest page shows it."""
     story = Story([], [], [])
     lease: Span | None = None
     waiting: dict[str | None, Span] = {}
@@ -148,9 +141,8 @@ def story_of(page: Page, live: Lease | None, *, is_newest: bool) -> Story:
     return story
 
 
-WIDTH = 1_000
-"""Of the drawing, in its own units. The page stretches it."""
-BAR_WIDTH_MIN = 3
+WIDTH = 1_000  # Of the drawing, in units of 0.1 %.
+BAR_WIDTH_MIN = 3  # Shorter bars are drawn this wide, so that they can be seen.
 WAIT_LANES = 8
 LANE_HEIGHT = 7
 BAR_HEIGHT = 26
@@ -172,11 +164,9 @@ class Bar(msgspec.Struct, frozen=True):
 
 
 class Tick(msgspec.Struct, frozen=True):
-    """A mark of the axis. `step_ms` says how much of the time is worth writing."""
-
     x: float
     at_ms: int
-    step_ms: int
+    step_ms: int  # The template writes times as precisely as this.
 
 
 class Drawing(msgspec.Struct, frozen=True):
@@ -187,8 +177,7 @@ class Drawing(msgspec.Struct, frozen=True):
     to_ms: int
     height: int
     axis_y: int
-    waits_left_out: int
-    """How many waits there was no lane for."""
+    waits_left_out: int  # Waits without a lane.
     reopened_x: list[float]
 
 
@@ -201,7 +190,7 @@ class _Scale(msgspec.Struct, frozen=True):
         return round((inside - self.from_ms) * WIDTH / (self.to_ms - self.from_ms), 1)
 
     def bar(self, of: Span, y: int, height: int) -> Bar:
-        """Return the bar of a span. One that begins or ends outside of the page reaches the edge."""
+        """Return the bar of a span; it extends to the edge where the span leaves the page."""
         x = 0.0 if of.from_ms is None else self.x(of.from_ms)
         end = float(WIDTH) if of.to_ms is None else self.x(of.to_ms)
         width = max(round(end - x, 1), BAR_WIDTH_MIN)
@@ -209,7 +198,7 @@ class _Scale(msgspec.Struct, frozen=True):
 
 
 def draw(story: Story, now_ms: int, *, is_newest: bool) -> Drawing | None:
-    """Return the drawing of a story, or None if there is nothing to draw. Only the newest page reaches up to now."""
+    """Return None if there is nothing to draw. Only the newest page extends to now."""
     spans = (*story.held, *story.waited)
     ends = [at_ms for span in spans for at_ms in (span.from_ms, span.to_ms) if at_ms is not None]
     times = [*ends, *story.reopened_ms]
@@ -235,7 +224,7 @@ def draw(story: Story, now_ms: int, *, is_newest: bool) -> Drawing | None:
 
 
 def _lanes(waited: Iterable[Span], scale: _Scale) -> tuple[list[Bar], int]:
-    """Give each wait the first lane that is free. Return those that found one, and how many lanes there are."""
+    """Give each wait the first free lane. Return the bars that found one, and the number of lanes."""
     free_from: list[float] = []
     found: list[Bar] = []
     for each in sorted(waited, key=lambda one: one.from_ms or 0):
@@ -248,11 +237,10 @@ def _lanes(waited: Iterable[Span], scale: _Scale) -> tuple[list[Bar], int]:
 
 
 def _ticks(scale: _Scale) -> list[Tick]:
-    """Return marks at round times: seconds, minutes, hours or days, whichever are few enough."""
+    """Return at most about `TICKS_MAX` ticks at round times."""
     length_ms = scale.to_ms - scale.from_ms
     step_ms = next((step for step in _STEPS_MS if length_ms / step <= TICKS_MAX), _STEPS_MS[-1])
     while length_ms / step_ms > TICKS_MAX:
-        # A wall clock that is far off may span centuries.
-        step_ms *= 10
+        step_ms *= 10  # A wrong wall clock may span centuries.
     first_ms = -(-scale.from_ms // step_ms) * step_ms
     return [Tick(scale.x(at_ms), at_ms, step_ms) for at_ms in range(first_ms, scale.to_ms + 1, step_ms)]

@@ -1,14 +1,14 @@
-"""GET /ui/jobs/{name}: one job's page, and what its forms do. Every name has one, also a free or unknown one.
+"""GET /ui/jobs/{name}: the page of one job, and its forms. Free and unknown names have a page too.
 
     state ──► view_of: owner, queue, why ─┬─► job.html        POST …/revoke | reopen | transfer ──► back to it
     journal ──► history ──────────────────┘
 
-Each look is bounded, however long a queue is and however many waits hang together. No lease id and no ticket is shown.
-History is read first and the state then, so the state may be a little newer: the lease that it knows counts.
+The work is bounded for any queue and any wait graph. No lease id and no ticket is shown. History is read before the
+state, so the state may be newer: its lease counts.
 
-**Forms.** A form says which lease its reader saw, by the fencing token. If another one lives by then, nothing is done
-and the page is shown again. A form also has a key of its own, so one that is sent twice has one effect. Nothing is
-awaited between the look at the lease and the decision.
+**Forms.** A form carries the fencing token of the lease that its reader saw. If the name has another lease by then, the
+handler shows the page again and does nothing. Each form has an idempotency key, so sending it twice has one effect.
+Nothing is awaited between the check of the lease and the decision.
 """
 
 from __future__ import annotations
@@ -40,12 +40,11 @@ if TYPE_CHECKING:
     from holdfast.server.render import Answered
 
 LINE_SHOWN = 100
-LINKS_SHOWN = 12
-"""How many links of a chain are shown; of the rest only how many there are."""
+LINKS_SHOWN = 12  # Of a chain; the rest is only counted.
 
 
 def view_of(state: State, now: Moment, name: str, prefix: str | None, line_from: int = 1) -> dict[str, Any]:
-    """Return what `job.html` shows of the state, also of a name that the state does not know."""
+    """Return what `job.html` shows of the state."""
 
     def known_of(name: str) -> tuple[str, Row | None, Gone]:
         lease = state.lease_of(name)
@@ -95,7 +94,7 @@ _NUMBER = re.compile(r"[0-9]{1,16}")
 
 
 class Tried(msgspec.Struct, frozen=True):
-    """A form that was sent and not done, shown again with what is wrong."""
+    """A rejected form, shown again with the problem."""
 
     verb: str
     problem: str
@@ -105,7 +104,7 @@ class Tried(msgspec.Struct, frozen=True):
 
 
 def by_query(api: Api, call: Call) -> None:
-    """GET /ui/jobs?name=…: the same. Without a name it leads to the list."""
+    """GET /ui/jobs?name=…: the same, also for the name `.`; without a name, a redirect to the list."""
     name = call.query.get("name", "").strip()
     if not name:
         call.answer(site.redirect("/"))
@@ -116,7 +115,6 @@ def by_query(api: Api, call: Call) -> None:
 
 
 def show(api: Api, call: Call, tried: Tried | None = None) -> None:
-    """Answer with the page; after a form that was not done, with what was wrong with it."""
     name, query = call.item, call.query
     before, offset = _number(query.get("before")), _number(query.get("offset")) or 0
     wanted = HistoryQuery(name=name, before_seq=before + 1 if before is not None and offset else before, limit=RECORDS)
@@ -154,7 +152,7 @@ def show(api: Api, call: Call, tried: Tried | None = None) -> None:
 
 
 def _number(text: str | None) -> int | None:
-    """Return a number of the address; anything else is ignored, like unknown fields."""
+    """Return a number of the query; anything else is ignored, like unknown fields."""
     return int(text) or None if text is not None and _NUMBER.fullmatch(text) else None
 
 
@@ -185,7 +183,6 @@ def reopen(api: Api, call: Call) -> None:
 
 
 def transfer(api: Api, call: Call) -> None:
-    """POST /ui/jobs/{name}/transfer, as an operator: the page knows no lease id, so it proves no claim."""
     reason, to_owner = _field(call, "reason"), _field(call, "to_owner")
     mark = _checked(api, call, TRANSFER, api.engine.state.lease_of(call.item), to_owner)
     if mark is None:
@@ -196,7 +193,7 @@ def transfer(api: Api, call: Call) -> None:
     command = Transfer(
         name=call.item,
         principal=call.caller.principal,
-        lease_id=None,
+        lease_id=None,  # As an operator: the page knows no lease id.
         new_lease_id=new_uuid(),
         to_owner=to_owner,
         key=_key(call),
@@ -207,9 +204,9 @@ def transfer(api: Api, call: Call) -> None:
 
 
 def _checked(api: Api, call: Call, verb: str, about: Lease | Done | None, *parts: str) -> str | None:
-    """Return the fingerprint of a form. If it is without a reason or for another lease, show the page again instead.
+    """Return the fingerprint of a form, or show the page again if it has no reason or is about another lease.
 
-    One that was sent before is decided: its key knows what became of it, if the rest of it is the same.
+    A form that was sent before passes, if it is the same: its key gives it the first answer.
     """
     reason = _field(call, "reason")
     mark = fingerprint(call.request, call.item, (verb, *parts, reason))
@@ -233,13 +230,11 @@ def _field(call: Call, name: str) -> str:
 
 
 def _key(call: Call) -> str:
-    """Return the key of a form. It is the page's own: no program's can be the same."""
+    """Return the key of a form, with a prefix that keeps it apart from the API's keys."""
     return f"page {read_uuid(call.body.get('key', ''), 'key')}"
 
 
 def _shows(did: str) -> Show:
-    """Lead back to the job's page, which says what was done. To load that again does nothing."""
-
     def shown(_api: Api, call: Call, _outcome: object, _now: Moment) -> Answered:
         path = site.path_of(call.item)
         return site.redirect(f"{path}{'&' if '?' in path else '?'}did={did}")

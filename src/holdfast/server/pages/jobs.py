@@ -1,15 +1,15 @@
 """The list of jobs: the page at `/`, which `static/jobs.js` fills, and `GET /ui/rows`, its rows as JSON.
 
-The script loads the rows, listens to `/ui/live`, searches and sorts. The server searches only among very many jobs:
-prefixes by the order of names, anything else name by name, `LOOKED_AT_MAX` names per request at most.
+The script loads the rows, listens to `/ui/live`, searches and sorts. The server searches only among very many jobs, at
+most `LOOKED_AT_MAX` names per request; prefixes use the order of names.
 
     prefix:github://acme     names that start so
     owner:agent-3            owners that start so, in upper or lower case
     label:team:web           jobs with this label; label:team is any value of it
     anything else            is in the name, the owner, the note, a label or the metadata, in upper or lower case
 
-All of it must fit. A value with blanks is put in quotes: owner:"build bot". Whatever is typed is a search, no error.
-`static/search.js` reads it the same way; a test compares the two.
+All terms must match. A value with blanks is quoted: owner:"build bot". Every text is a valid search.
+`static/search.js` parses it the same way; a test compares the two.
 """
 
 from __future__ import annotations
@@ -36,15 +36,13 @@ if TYPE_CHECKING:
     from holdfast.server.render import Answered
 
 LOOKED_AT_MAX = 10_000
-SLICE_ROWS = 50
-"""How many names are looked at before other requests are served: about a millisecond."""
+SLICE_ROWS = 50  # About a millisecond, then other requests are served.
 SEARCH_CHARS_MAX = 512
 TERMS_MAX = 16
 FIRST_JOB = "my-first-job"
 _HOST = re.compile(rb"[A-Za-z0-9.:\[\]-]{1,255}")
 _TERM = re.compile(r'(?:(prefix|owner|label):)?(?:"([^"]*)"?|(\S+))')
-_UNFINISHED = frozenset({"prefix:", "owner:", "label:"})
-"""Terms whose value is still being typed."""
+_UNFINISHED = frozenset({"prefix:", "owner:", "label:"})  # Terms whose value is still being typed.
 
 
 class Search(msgspec.Struct, frozen=True):
@@ -68,7 +66,7 @@ class Search(msgspec.Struct, frozen=True):
 
 
 def _text_of(row: Row) -> str:
-    """Return everything that a word may be found in. No word goes over a line break."""
+    """Return everything that words are searched in. Line breaks keep a word from matching across two parts."""
     labels = (f"{key}:{value}" for key, value in row.labels.items())
     fields = (f"{key}={value}" for key, value in row.fields)
     return "\n".join((row.name, row.owner, row.note, *labels, *fields)).lower()
@@ -87,25 +85,23 @@ def read_search(text: str) -> Search:
 
 
 def prefix_for(caller: Caller, search: Search) -> str | None:
-    """Return the prefix that a search walks; None if the caller may see nothing of it."""
+    """Return the prefix to walk; None if nothing that the caller may see matches."""
     prefixes = (caller.prefix or "", *search.prefixes)
     longest = max(prefixes, key=len)
     return longest if all(map(longest.startswith, prefixes)) else None
 
 
 class RowsReply(msgspec.Struct, omit_defaults=True):
-    seq: int
-    """The state is at least this new: stream frames of a later record are newer."""
+    seq: int  # Stream frames with a greater one are newer than these rows.
     now: int
     rows: list[Any]
-    total: int
-    """How many jobs the caller may see, whether they match or not."""
+    total: int  # All jobs that the caller may see, matching or not.
     next_after: str | None = None
     totals: Totals | None = None
 
 
 def rows(api: Api, call: Call) -> None:
-    """GET /ui/rows, made a slice at a time. Names lead on, so jobs may come and go meanwhile."""
+    """GET /ui/rows, a slice at a time. A page continues after a name, so jobs may come and go meanwhile."""
     query, own = call.query, call.caller.prefix or ""
     search = read_search(query.get("q", ""))
     prefix, page = prefix_for(call.caller, search), paging.Page(int(query["limit"]))
@@ -143,7 +139,6 @@ def rows(api: Api, call: Call) -> None:
 
 
 def show(api: Api, call: Call) -> None:
-    """GET /: the page that the list is drawn in."""
     query = call.query
     first_job = shlex.quote((call.caller.prefix or "") + FIRST_JOB)
 

@@ -1,7 +1,7 @@
 """GET /?at=…: who held what at a moment, as a page; and GET /ui/marks: where leases ended badly, for the slider.
 
-The page shows the state as of one record, so that its next pages, a reload and a shared link agree. The history has no
-heartbeats, notes and deadlines of then (`handlers/history.py`).
+The page shows the state as of one record, so that its next pages, a reload and a shared link agree. Heartbeats, notes
+and deadlines of that time are not in the history (`handlers/history.py`).
 """
 
 from __future__ import annotations
@@ -37,10 +37,8 @@ if TYPE_CHECKING:
     from holdfast.server.render import Answered
 
 PAGE_ROWS = 100
-LOOKED_AT_ONCE = 1_000
-"""How many names one query reads when a search needs more than names."""
-LOOKS_MAX = 10
-"""After so many queries a page ends with what it found, and a link to the next."""
+LOOKED_AT_ONCE = 1_000  # Names per query if the search needs more than names.
+LOOKS_MAX = 10  # Queries per page: then it ends with what it found, and a link to the next.
 MARKS = 500
 _AGO = " ago"
 _TIMES = "A moment is a time like 2026-01-31T02:14:00Z, a time of day like 02:14 (UTC), or how long ago, like 2h ago."
@@ -94,7 +92,7 @@ def show(api: Api, call: Call) -> None:
 
 
 def read_moment(query: dict[str, str], now_ms: int) -> Asked:
-    """Read the moment in an address. A time of day alone is the last one past, in UTC."""
+    """Parse the moment. A time of day alone is the most recent one, in UTC."""
     text, record = query.get("at", ""), query.get("record")
     ago_ms = milliseconds(text.removesuffix(_AGO)) if text.endswith(_AGO) else None
     if _CLOCK.fullmatch(text):
@@ -119,7 +117,7 @@ def _last_past(clock: str, now_ms: int) -> int:
 async def _rows(
     engine: Engine, then: Then, prefix: str, search: Search, after: str | None
 ) -> tuple[list[Row], str | None]:
-    """Return the rows of a page, and the name to go on after. Raises if that history was dropped meanwhile."""
+    """Return the rows of a page, and the name to continue after. Raises if the history was dropped meanwhile."""
     found: list[Row] = []
     labels = frozenset((key, value) for key, value in search.labels if value is not None)
     limit = PAGE_ROWS if search.is_of_names_alone else LOOKED_AT_ONCE
@@ -138,7 +136,7 @@ async def _rows(
 
 
 def row_then(held: Held) -> Row:
-    """Show a name that was held, by the lease as it was granted."""
+    """Return the row of a name that was held, with the lease as it was granted."""
     lease = held.lease
     since = lease.granted_wall_ms
     return Row(
@@ -179,7 +177,7 @@ def marks(api: Api, call: Call) -> None:
 
 
 def mark_of(record: Record, prefix: str) -> Mark | None:
-    """Return the mark of a record that ended leases badly; None if none of their names begins with `prefix`."""
+    """Return the mark of a record that ended leases badly; None if none of their names has the prefix."""
     changes = concerned(record.event)
     ended = [(name, told) for name, told in changes if isinstance(told, Ended) and name.startswith(prefix)]
     if not ended:

@@ -1,7 +1,7 @@
 """Recent events without a record: refused circular waits, and access tokens that ended. In memory, and bounded.
 
-A restart forgets them, and so does a change of the leader; the pages say since when they are kept. No principal can
-push out another's entries: each has a share, and beyond the total the principal with most loses its oldest.
+A restart and a change of the leader drop them; the pages say since when they are kept. No principal can push out
+another's entries: each has a limit, and beyond the total the principal with most loses its oldest.
 """
 
 from __future__ import annotations
@@ -19,24 +19,18 @@ T = TypeVar("T")
 
 
 class Entry(msgspec.Struct, Generic[T]):
-    """Something that was said, how often, and when: wall times for people."""
-
     what: T
     principal: str
     first_wall_ms: int
     last_wall_ms: int
-    said_ms: int
-    """When it was last said, by the clock that only moves forward."""
+    said_ms: int  # The last time, by the monotonic clock.
     count: int = 1
 
 
 class Recent(Generic[T]):
-    """The last things of one kind, the newest last."""
-
     def __init__(self, since_wall_ms: int) -> None:
-        self.since_wall_ms = since_wall_ms
-        """Since when they are kept: when this process began to serve."""
-        self._entries: dict[tuple[str, T], Entry[T]] = {}
+        self.since_wall_ms = since_wall_ms  # When this process began to serve.
+        self._entries: dict[tuple[str, T], Entry[T]] = {}  # The newest last.
 
     def note(self, what: T, principal: str, *, now_ms: int, wall_ms: int) -> None:
         self._forget(now_ms)
@@ -54,10 +48,9 @@ class Recent(Generic[T]):
         return list(reversed(self._entries.values()))
 
     def _forget(self, now_ms: int) -> None:
-        """Drop what is too old. They stand in the order in which they were last said."""
         while self._entries:
-            place, eldest = next(iter(self._entries.items()))
-            if now_ms - eldest.said_ms <= KEPT_MS:
+            place, oldest = next(iter(self._entries.items()))
+            if now_ms - oldest.said_ms <= KEPT_MS:
                 return
             del self._entries[place]
 

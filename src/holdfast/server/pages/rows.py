@@ -1,11 +1,11 @@
-"""A job as the operators' page shows it: the row of the list, its sign of life, its metadata, times in words.
+"""A job as the operators' page shows it: its row, sign of life, metadata and times.
 
     Row    a held name: for `GET /ui/rows`, the page's stream and the server's own templates
     Beat   what a heartbeat changes of it: most of what the stream carries
-    Gone   a name that nobody holds any more, and how its last lease ended
+    Gone   a free name, and how its last lease ended
 
-A row never has a lease id. Times are wall times in milliseconds; `static/clock.js` has the same words for signs and
-times. User input is plain text here, and escaped where it is shown.
+A row never has a lease id. Times are wall times in milliseconds; `static/clock.js` formats signs and times in the same
+way. User input is plain text here, and escaped by templates and scripts.
 """
 
 from __future__ import annotations
@@ -26,50 +26,39 @@ if TYPE_CHECKING:
     from holdfast.core.values import Labels, Lease, Moment
 
 SECOND_MS, MINUTE_MS, HOUR_MS, DAY_MS = 1_000, 60_000, 3_600_000, 86_400_000
-LATE_OF_3 = 2
-"""Late: without a heartbeat for so many thirds of its ttl."""
-ENDING_PART = 10
-"""Ending: with less than this part of its ttl left."""
-TAIL_CHARS = 16
-"""How much of the end of a name is never cut: the number is there."""
+LATE_OF_3 = 2  # Late: no heartbeat for this many thirds of its ttl.
+ENDING_PART = 10  # Ending: less than a tenth of its ttl left.
+TAIL_CHARS = 16  # The end of a name that is never cut: numbers are there.
 _RIGHT_TO_LEFT = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufeff]")
 FIELDS_SHOWN = 8
-FIELD_CHARS_SHOWN = 120
-"""Metadata in a row; the job's own page has all of it."""
-FIELDS_KEPT = 1_024
-"""How many parsed metadata are cached: a job is shown again and again."""
+FIELD_CHARS_SHOWN = 120  # Metadata in a row; the job's own page has all of it.
+FIELDS_KEPT = 1_024  # Cached parsed metadata: a job is shown repeatedly.
 
 
 class Row(msgspec.Struct, omit_defaults=True):
     name: str
-    owner: str
-    """The owner; for a claim that named none, how people are shown its holder."""
+    owner: str  # For a claim without an owner, the display name of its holder.
     token: int
     since: int
     beat: int
     until: int
-    ttl: int
-    """Its own, or that of its session where the session ends first."""
-    line: int = 0
-    """How many wait for it, including those whose request is away for the moment."""
+    ttl: int  # Its own, or that of its session where the session ends first.
+    line: int = 0  # Waiters, disconnected ones too.
     unnamed: bool = False
     note: str = ""
     labels: Labels = {}
     fields: tuple[tuple[str, str], ...] = ()
     session: str = ""
     bound: bool = False
-    own: int = 0
-    """When it would end if its session did not end before."""
+    own: int = 0  # Its own end, if its session ends before; else 0.
 
 
-Beat = tuple[str, int, int, int, int, int]
-"""A name, its fencing token, its last heartbeat, its end, its ttl, and its own end as above."""
+Beat = tuple[str, int, int, int, int, int]  # As in `Row`: name, token, beat, until, ttl, own.
 
 
 class Gone(msgspec.Struct, omit_defaults=True):
     name: str
-    how: str = ""
-    """`released`, `done`, `expired`, `revoked`, `session_ended`; empty if no end is known."""
+    how: str = ""  # `released`, `done`, `expired`, `revoked`, `session_ended`; empty if no end is known.
     owner: str = ""
     by: str = ""
     reason: str = ""
@@ -118,7 +107,7 @@ def _cut(text: str) -> str:
 
 
 def beat_of(name: str, lease: Lease, state: State, now: Moment) -> Beat:
-    """Return what a heartbeat changes. A lease whose session ends first lives by the session's keepalives."""
+    """Return what a heartbeat changes. If the session ends before the lease, its keepalives are the heartbeats."""
     to_wall_ms, until_ms = now.wall_ms - now.ms, state.until_of(lease)
     if until_ms == lease.until_ms:
         return name, lease.token, lease.beat_wall_ms, until_ms + to_wall_ms, lease.ttl_ms, 0
@@ -142,7 +131,7 @@ def gone_of(name: str, state: State, now: Moment) -> Gone:
 
 
 def name_parts(name: str) -> tuple[str, str]:
-    """Split a name into what may be cut and its end, which is kept. A right-to-left name is cut at its end."""
+    """Split a name into the part that may be cut and its end. Right-to-left names are cut at their end."""
     if _RIGHT_TO_LEFT.search(name):
         return name, ""
     cut = max(0, len(name) - TAIL_CHARS)
@@ -156,7 +145,7 @@ def sign_of(row: Row, now_wall_ms: int) -> str:
 
 
 def label_term(key: str, value: str) -> str:
-    """Return the search for a label. A value with blanks and quotes cannot be typed: then for its key."""
+    """Return the search for a label; for its key alone if the value has blanks and quotes: no search can express it."""
     if not any(char.isspace() for char in value):
         return f"label:{key}:{value}"
     return f"label:{key}" if '"' in value else f'label:"{key}:{value}"'
@@ -179,34 +168,30 @@ def left_text(ms: int) -> str:
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
-# Metadata as fields. Anybody may send anything: nothing here raises, nothing is evaluated, and text that
-# cannot be split is shown as it came.
+# Metadata as fields. Users may send anything: nothing here raises, and text that cannot be split is shown unchanged.
 
-FIELDS_MAX = 64
-"""How many fields of one metadata are shown. The last one then holds all that is left, as it came."""
+FIELDS_MAX = 64  # Of one metadata. The last one then has the rest, unchanged.
 LINK_CHARS_MAX = 2_048
 
 _PAIR = re.compile(r"([\w./-]{1,63})=(.*)", re.DOTALL)
 _BEGINNING = re.compile(r"[\s,;]*[\w./-]{1,63}=")
 _BETWEEN = tuple(map(re.compile, (r"[\s,;]+", r"\s+", r"[\n;]\s*", r"\n\s*")))
-"""Separators of pairs. The finest comes first: the first that leaves nothing but pairs is taken.
+"""Separators of pairs, the finest first; the first that leaves only pairs is used.
 
-None begins with blanks before something else: a long run of them would be scanned again from each of its positions.
+None begins with blanks before something else: that would take quadratic time on a long run of blanks.
 """
 _LINK = re.compile(r"https?://[^\s<>\"\\^`{|}]+", re.IGNORECASE)
 _RAW_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class Field(msgspec.Struct, frozen=True):
-    """One field. Its key is empty for a text without one; `href` is set only if all of the value is an address."""
-
-    key: str
+    key: str  # Empty for text without a key.
     value: str
-    href: str | None = None
+    href: str | None = None  # The value, if all of it is an address.
 
 
 def fields_of(metadata: str | None, most: int = FIELDS_MAX) -> tuple[Field, ...]:
-    """Return the fields of a JSON object or of `key=value` pairs, in order; any other text is one field."""
+    """Split a JSON object or `key=value` pairs; any other text is one field."""
     text = "" if metadata is None else metadata.strip()
     if not text:
         return ()
@@ -215,7 +200,7 @@ def fields_of(metadata: str | None, most: int = FIELDS_MAX) -> tuple[Field, ...]
 
 
 def link_of(text: str) -> str | None:
-    """Return the text if it is the address of a page; None if it is anything else, or could be taken for another."""
+    """Return the text if it is an http(s) address without anything that could disguise where it leads."""
     if len(text) > LINK_CHARS_MAX or not text.isprintable() or not _LINK.fullmatch(text):
         return None
     try:
@@ -240,7 +225,7 @@ def _unquoted(value: msgspec.Raw) -> str:
 
 def _of_pairs(text: str, most: int) -> list[tuple[str, str]]:
     if not _BEGINNING.match(text):
-        return []  # Whatever the separator is, the text begins with the first pair.
+        return []
     for between in _BETWEEN:
         pieces = [piece.strip() for piece in between.split(text, most) if piece.strip()]
         pairs = [_PAIR.fullmatch(piece) for piece in pieces]

@@ -1,7 +1,7 @@
 """GET /ui/sessions and GET /ui/sessions/{id}: sessions, what they hold, and what they wait for.
 
-Who sees what is `handlers.sessions.may_see`, as in the API. A list is of one access token's sessions, the newest
-first, so that it is no longer than one token may make it; an operator chooses whose.
+`handlers.sessions.may_see` decides who sees what, as in the API. A list has the sessions of one access token, the
+newest first, so its length is bounded by a token's limit. An operator chooses the token.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ ONE_QUERY = {"after": "Only names after this one: the next page."}
 
 class Run(msgspec.Struct, frozen=True):
     session: Session
-    until_ms: int
-    """Wall time."""
+    until_ms: int  # Wall time.
     holds: int
     waits: int
 
@@ -57,7 +56,7 @@ def sessions(api: Api, call: Call) -> None:
         looked_at = islice(owned, OWNERS_LOOKED_AT_MAX if "admin" in caller.scopes else 0)
         counts = [(each, len(owned[each])) for each in looked_at if may_see(api, caller, each)]
         owners = nlargest(OWNERS_SHOWN, counts, key=lambda each: each[1])
-        # Unasked, one's own; for an operator without any, those of the token with most.
+        # The default is the caller's own token; for an operator without sessions, the token with most.
         unasked = owners[0][0] if owners and caller.principal not in owned else caller.principal
         whose = call.query.get("token", "").strip() or unasked
         own = owned.get(whose, {}) if may_see(api, caller, whose) else {}
@@ -101,13 +100,13 @@ def session(api: Api, call: Call) -> None:
 
 
 def _unknown() -> Problem:
-    """Return the same for a session that does not exist, and for one of somebody else: a job's page may lead to it."""
+    """The same for unknown sessions and those of others: a job's page may link to them."""
     text = "There is no such session of your access token. Those of others are shown to operators (the scope admin)."
     return Problem("not_found", text, label="Session not found")
 
 
 def _parts_of(session_id: str, state: State, now: Moment, prefix: str, after: str) -> dict[str, Any]:
-    """Return what a session holds, in the order of names, and what it waits for, as far as `prefix` lets it be seen."""
+    """Return what a session holds, in the order of names, and what it waits for, within `prefix`."""
     held = state.index.names_by_session.get(session_id, {})
     seen = [name for name in held if name.startswith(prefix)]
     names = nsmallest(SHOWN + 1, (name for name in seen if name > after))

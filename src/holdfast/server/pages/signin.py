@@ -1,20 +1,19 @@
-"""Signing in at the page, with an access token, and out again.
+"""Sign-in to the operators' page with an access token, and sign-out.
 
-    GET any page        without a token or a cookie: the sign-in page, in its place. Rendered once
-    POST /ui/sign-in    the token, in a form: a cookie and the way back (303), or the sign-in page with the reason
-    POST /ui/sign-out   the browser forgets its cookie
-    GET /ui/here        who is signed in, for scripts; a cookie that is used is renewed by it
+    GET any page        without a token or a cookie: the sign-in page in its place, rendered once
+    POST /ui/sign-in    the token, in a form: a cookie and a redirect (303), or the sign-in page with the reason
+    POST /ui/sign-out   deletes the cookie
+    GET /ui/here        who is signed in, for scripts; renews the cookie
 
-The token is in the body of that one request and nowhere else: not in an address, a page, a log or browser storage.
-A wrong one counts by address, as everywhere (`access.refusals`).
+The token is only in the body of that one request, never in an address, a page, a log or browser storage. A wrong one
+counts by address, as everywhere (`access.refusals`).
 
-**A link from another site.** A browser sends a `Strict` cookie only with requests of our own pages, so a reader who
-opens a link in a chat comes without one. The sign-in page therefore asks `/ui/here` before it shows its field: that
-request has the cookie. If it is good, the page is loaded again.
+**Links from other sites.** A browser does not send a `Strict` cookie with a link opened from a chat. The sign-in page
+therefore asks `/ui/here` first: that request has the cookie. If it is good, the page is loaded again.
 
-**Login forgery.** Another site must not sign a reader in with a token that it chose. So the form is accepted only from
-a page of ours. The sign-in page tells where it is sent from (`Referrer-Policy: same-origin`): over plain http browsers
-say nothing else. All other pages send no referrer.
+**Login forgery.** Another site must not sign a reader in with its own token, so the form is accepted only from our
+pages. The sign-in page sends its origin (`Referrer-Policy: same-origin`), because over plain http browsers send nothing
+else that tells it. All other pages send no referrer.
 """
 
 from __future__ import annotations
@@ -42,10 +41,9 @@ if TYPE_CHECKING:
     from holdfast.server.render import Answered
 
 SIGN_IN = b"/ui/sign-in"
-NEXT_CHARS_MAX = 2_048
-"""A longer way back is not kept: then it leads to the list."""
+NEXT_CHARS_MAX = 2_048  # After sign-in with a longer address, the list is shown.
+# An address of one of our pages: no other host, no form, no script's request.
 _NEXT = re.compile(r"/(?:\?[!-\[\]-~]*|ui/(?!sign-|here|static/)[!-\[\]-~]*)?")
-"""A page of ours as an address: no other host, no form, no script's request."""
 _NOTE, _BACK = b"<!--note-->", b"<!--next-->"
 _OK, _UNAUTHORISED = 200, 401
 _FROM_PAGE = "Sign in at the page itself: this form came from elsewhere, or your browser does not say where from."
@@ -58,7 +56,6 @@ def _bytes() -> bytes:
 
 
 def sign_in_page(status: int, note: str = "", back: str = "/") -> Answered:
-    """Return the sign-in page with a reason, and the address to go on to."""
     body = _bytes()
     if note:
         body = body.replace(_NOTE, f'<p class="notice bad" role="alert">{escape(note)}</p>'.encode(), 1)
@@ -68,7 +65,7 @@ def sign_in_page(status: int, note: str = "", back: str = "/") -> Answered:
 
 
 def inside(handler: Handler, status: int = _UNAUTHORISED) -> Handler:
-    """Return a handler that shows the sign-in page to strangers, and lets the other one answer everybody else."""
+    """Wrap a handler: unauthenticated callers get the sign-in page."""
 
     def answer(api: Api, call: Call) -> None:
         if call.caller is NOBODY:
@@ -80,7 +77,7 @@ def inside(handler: Handler, status: int = _UNAUTHORISED) -> Handler:
 
 
 def refusal(problem: Problem, request: Request) -> Answered:
-    """Put a problem into a page: the sign-in page for a caller who is not authenticated."""
+    """Render a problem as a page: for unauthenticated callers, the sign-in page."""
     if request.path == SIGN_IN and request.method == b"POST":
         status, body, fields = sign_in_page(problem.status, problem.details, _way_back(request))
         return status, body, (*fields, *problem.headers())
@@ -90,14 +87,14 @@ def refusal(problem: Problem, request: Request) -> Answered:
 
 
 def refusal_at_root(problem: Problem, request: Request) -> Answered:
-    """Put a problem into a page. `/` is open to everybody, so a missing token is no refusal there."""
+    """Render a problem at `/`, which is open to everybody: a missing token is not an error there."""
     if problem.status == _UNAUTHORISED:
         return sign_in_page(_OK, problem.details, _asked(request))
     return refusal(problem, request)
 
 
 def _asked(request: Request) -> str:
-    """Return the address of the request, if it is one to come back to."""
+    """Return the address to return to after sign-in."""
     query = b"?" + request.query if request.query else b""
     return _checked((request.path + query).decode("latin-1")) if request.method in {b"GET", b"HEAD"} else "/"
 
@@ -127,7 +124,7 @@ def sign_in(api: Api, call: Call) -> None:
     if token.startswith((SESSION_PREFIX, CLAIM_PREFIX)):
         raise Problem("forbidden", _OTHER_SECRET)
     back, is_safe = _way_back(request), api.origins.is_safe(request)
-    # From here on the token is the credential, whoever was signed in before in the same browser.
+    # From here on the token is the credential, not the browser's earlier cookie.
     request.authorization = b"Bearer " + token.encode("latin-1", "replace")
     caller = api.admit(request, "read")
 

@@ -3,11 +3,11 @@
     handler ──► await page(api, call, now, "room.html", …) ──► status, bytes, headers
     problem ──► problem_page(problem, request)             ──► the same, for a reader who was refused
 
-Templates escape everything they are given (autoescape), and an undefined name is an error. No page has a script or a
-style in it: `POLICY` forbids both, and in the browsers that know it also that a script makes a page of text.
+Templates escape all values (autoescape), and an undefined name is an error. `POLICY` forbids inline scripts and styles,
+and, in browsers that support trusted types, HTML made from text by scripts.
 
-Static files are served below one folder that is named by the hash of all of them. So a browser keeps them for ever,
-modules import each other by plain names, and a page never gets those of another version.
+Static files are served from one folder named by the hash of all of them. So browsers cache them for ever, modules
+import each other by plain names, and a page never gets those of another version.
 """
 
 from __future__ import annotations
@@ -63,13 +63,11 @@ HEADERS: Fields = (
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"x-frame-options", b"DENY"),
-)
-"""Of every page, in addition to `x-content-type-options` and `cache-control: no-store`, which every answer has."""
+)  # Every answer also has `x-content-type-options` and `cache-control: no-store`.
 NO_REFERRER = (b"referrer-policy", b"no-referrer")
 _KEPT_FOR_EVER = (b"cache-control", b"public, max-age=31536000, immutable")
 _TYPES = {".css": b"text/css; charset=utf-8", ".js": b"text/javascript; charset=utf-8", ".svg": b"image/svg+xml"}
-SLICE_PIECES = 300
-"""How many pieces of a page are made before other requests are served: about a millisecond."""
+SLICE_PIECES = 300  # Of a page: about a millisecond, then other requests are served.
 _OK = 200
 
 
@@ -86,9 +84,9 @@ class Me(msgspec.Struct, frozen=True):
 async def page(  # noqa: PLR0917 - what every page has, in the order in which it is known
     api: Api, call: Call, now: Moment, template: str, room: str = "", status: int = _OK, **shown: object
 ) -> Answered:
-    """Return a page for the caller, rendered a slice at a time. `room` is marked in the head of the page.
+    """Render a page for the caller, a slice at a time. `room` is marked in the head of the page.
 
-    `seq` is the last record before the state was read: by it a live view finds out what happened until it listens.
+    `seq` is the last record before the state was read: a live view loads again if the stream begins after it.
     """
     caller, cookie, state = call.caller, call.caller.cookie, api.engine.state
     form_token = "" if cookie is None else cookies.form_token(api.auth.key, cookie, caller.digest)
@@ -108,7 +106,7 @@ async def page(  # noqa: PLR0917 - what every page has, in the order in which it
 
 
 def renewal(api: Api, call: Call, wall_ms: int) -> Fields:
-    """Return the headers that renew the caller's cookie, if it is time for that."""
+    """Return the headers that renew the caller's cookie, if it is due."""
     cookie = call.caller.cookie
     if cookie is None or not cookie.is_worth_renewing(wall_ms):
         return ()
@@ -118,7 +116,7 @@ def renewal(api: Api, call: Call, wall_ms: int) -> Fields:
 
 
 def problem_page(problem: Problem, request: Request) -> Answered:
-    """Return a refusal as a page. It rests on nothing but the problem: any node can make it."""
+    """Render a refusal as a page, from the problem alone: any node can do it."""
     if problem.code == "misdirected":  # Under a host name that is not ours there is no page of ours.
         return envelope(problem, request)
     text = environment().get_template("problem.html").render(problem=problem, request_id=request.request_id)
@@ -131,8 +129,7 @@ def redirect(to: str, *fields: tuple[bytes, bytes]) -> Answered:
 
 def path_of(name: str) -> str:
     """Return the address of a job's page. A name is one percent-encoded segment."""
-    if name == ".":
-        # Browsers take it for this folder, however it is written.
+    if name == ".":  # Browsers take it for this folder, also percent-encoded.
         return "/ui/jobs?name=."
     return f"/ui/jobs/{quote(name, safe='')}"
 
@@ -170,9 +167,9 @@ def compiled() -> jinja2.Environment:
     return environment()
 
 
-# Requests for pages become calls: who asks → its scope → name → query → form. Nothing else is read for a stranger,
-# whose call has the caller `NOBODY`: it is answered with the sign-in page (`signin.inside`), which reads no state.
-# Unlike the API, a page ignores unknown fields of a query: whoever hands a link on may add to it.
+# Requests for pages become calls: caller → scope → name → query → form. Of unauthenticated requests nothing is read:
+# their caller is `NOBODY`, and `signin.inside` answers with the sign-in page, which reads no state.
+# Unlike the API, a page ignores unknown fields of a query: services that pass a link on may add some.
 
 
 def by_page(api: Api, operation: Operation) -> Reader:
@@ -195,7 +192,7 @@ def by_page(api: Api, operation: Operation) -> Reader:
 
 
 def _read_query(query: bytes, known: frozenset[str]) -> dict[str, str]:
-    """Return the fields that a page knows; of repeated ones the first."""
+    """Return the known fields; of repeated ones the first."""
     if not query or not known:
         return {}
     if len(query) > TARGET_BYTES_MAX:
@@ -209,7 +206,7 @@ def _read_query(query: bytes, known: frozenset[str]) -> dict[str, str]:
 
 
 def read_form(request: Request) -> dict[str, str]:
-    """Return the fields of a form; of repeated ones the first. Line ends are those of plain text."""
+    """Return the fields of a form, of repeated ones the first, with plain line feeds."""
     if not is_form(request):
         raise Problem("invalid_input", "Send the fields as a form does.", status=415)
     return {field: value.replace("\r\n", "\n") for field, value in reversed(fields_of(request))}
@@ -234,7 +231,6 @@ def static_files() -> Files:
 
 
 def static_path(name: str) -> str:
-    """Return the path of a file, for a template. A missing file is a bug, and found by the first test."""
     known = static_files()
     if name not in known.by_name:
         raise KeyError(name)
@@ -242,7 +238,7 @@ def static_path(name: str) -> str:
 
 
 def static(_api: Api, call: Call) -> None:
-    """GET /ui/static/{version}/{file}, for anyone. One of another version is not kept: nodes are upgraded in turn."""
+    """GET /ui/static/{version}/{file}, for anyone. During upgrades, another node's version is not cached."""
     version, _, name = call.request.path.removeprefix(STATIC).decode("latin-1").partition("/")
     known = static_files()
     if name not in known.by_name:

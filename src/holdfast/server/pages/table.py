@@ -1,7 +1,7 @@
 """The operations of the operators' page: one row for each address. They are not part of the API.
 
-A page (`_view`) is answered with the sign-in page for strangers, with its handler for others, and with problems as
-pages. What a script asks for (`_data`) is answered and refused in JSON.
+A page (`_view`) shows unauthenticated callers the sign-in page, and problems as pages. Requests of scripts (`_data`)
+are answered and refused in JSON.
 """
 
 from __future__ import annotations

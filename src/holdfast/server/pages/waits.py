@@ -1,16 +1,16 @@
-"""GET /ui/waits: who waits for whom, drawn and as a table, and the circular waits refused in the last day.
+"""GET /ui/waits: the wait graph, drawn and as a table, and the deadlocks refused in the last day.
 
     ┌──────────┐  schema   ┌──────────┐  deploy   ┌──────────┐
     │   cem    │ ◄──────── │   ben    │ ◄──────── │   ana    │
     └──────────┘           └──────────┘           └──────────┘
     waits for nobody       waits for cem          waits for ben
 
-A node's column is the length of the longest chain from it to an owner who waits for nobody: an operator looks there
-first. An edge that closes a circle counts in no chain and is marked. In a column, a node is near those it waits for.
+A node's column is the length of its longest chain of waits, so owners who wait for nobody are on the left. An edge that
+closes a cycle counts in no chain and is marked. In a column, a node is near those it waits for.
 
-Of many queues the longest are shown, with all that their holders wait for themselves. Of a long queue the first are
-shown, and those who hold what others want; the rest is one box with a number. A reader that is confined to a prefix
-sees the queues for names within it, and nothing else.
+Of many queues the longest are shown, with everything that their holders wait for. Of a long queue the first waiters are
+shown, and those who hold what others want; the rest is one box with a number. A reader confined to a prefix sees only
+the queues for names within it.
 """
 
 from __future__ import annotations
@@ -38,8 +38,7 @@ if TYPE_CHECKING:
     from holdfast.server.pages.recent import Entry
     from holdfast.server.render import Answered
 
-    WaitsFor = dict[str, dict[str, list[str]]]
-    """By waiter and holder the names between them."""
+    WaitsFor = dict[str, dict[str, list[str]]]  # By waiter and holder the names between them.
 
 
 BOX_WIDTH, BOX_HEIGHT = 200, 44
@@ -48,17 +47,15 @@ MARGIN = 8
 
 
 class Knot(msgspec.Struct, frozen=True):
-    """A holder or waiter. `crowd` is a number of waiters who hold nothing that anybody wants."""
+    """A holder or waiter."""
 
     key: str
     label: str
-    crowd: int = 0
+    crowd: int = 0  # For the rest of a queue: the number of its waiters.
 
 
 class Edge(msgspec.Struct, frozen=True):
-    """Who waits for which name of which holder: keys of two knots."""
-
-    waiter: str
+    waiter: str  # The key of a knot, as is `holder`.
     name: str
     holder: str
 
@@ -72,11 +69,11 @@ class Box(msgspec.Struct, frozen=True):
 
 
 class Arrow(msgspec.Struct, frozen=True):
-    """Edges between the same two knots as one arrow. `path` is its curve; its names are at `x`, `y`."""
+    """All edges between the same two knots."""
 
     names: list[str]
     path: str
-    x: int
+    x: int  # Of the names.
     y: int
     closes_circle: bool
 
@@ -121,13 +118,13 @@ def draw(knots: Iterable[Knot], edges: Sequence[Edge]) -> Drawing:
 
 
 def _depths(waits_for: WaitsFor) -> tuple[dict[str, int], set[tuple[str, str]]]:
-    """Return the column of each knot, and the edges that lead back into a chain that they are part of."""
+    """Return the column of each knot, and the edges that close a cycle."""
     depth: dict[str, int] = {}
     circles: set[tuple[str, str]] = set()
     chain: set[str] = set()
 
     def visit(key: str) -> None:
-        # As deep as a chain is long: at most `NAMES_MAX` holders and a waiter.
+        # Recurses as deep as a chain is long: at most `NAMES_MAX` holders and a waiter.
         chain.add(key)
         for holder in waits_for[key]:
             if holder in chain:
@@ -148,31 +145,27 @@ def _arrow(waiter: Box, holder: Box, names: list[str], *, closes_circle: bool) -
     to_x, to_y = holder.x + BOX_WIDTH, holder.y + BOX_HEIGHT // 2
     bend = COLUMN_GAP // 2
     path = f"M{from_x} {from_y}C{from_x - bend} {from_y} {to_x + bend} {to_y} {to_x} {to_y}"
-    # The names are in the gap before the waiter: elsewhere boxes may be in the way.
+    # The names are in the gap before the waiter: elsewhere boxes may cover them.
     return Arrow(names, path, from_x - COLUMN_GAP + 4, from_y - 6, closes_circle)
 
 
-LOOKED_AT_MAX = 5_000
-"""How many names with a queue are looked at: about a millisecond."""
+LOOKED_AT_MAX = 5_000  # Names with a queue: about a millisecond.
 LINES_SHOWN = 24
-NAMES_MAX = 48
-"""With what the holders of those wait for themselves."""
-WAITS_FOLLOWED = 10
-"""Of one holder."""
+NAMES_MAX = 48  # With what their holders wait for. Bounds the recursion of `_depths`.
+WAITS_FOLLOWED = 10  # Of one holder.
 PLACES_LOOKED_AT = 50
-PLACES_SHOWN = 5
-"""Of those who hold nothing that others want."""
+PLACES_SHOWN = 5  # Of those who hold nothing that others want.
 
 
 def longest_lines(state: State, prefix: str) -> tuple[list[str], int, int]:
-    """Return the names with the longest queues, how many queues were found, and how many were not looked at."""
+    """Return the names with the longest queues, and how many queues were found and skipped."""
     lines = state.presence.lines
     found = [(len(lines[name]), name) for name in islice(lines, LOOKED_AT_MAX) if name.startswith(prefix)]
     return [name for _, name in nlargest(LINES_SHOWN, found)], len(found), max(0, len(lines) - LOOKED_AT_MAX)
 
 
 def tangle_of(state: State, names: Iterable[str], prefix: str) -> tuple[list[Knot], list[Edge]]:
-    """Return who holds these names and who waits for them, with what their holders wait for."""
+    """Return the wait graph around these names."""
     knots: dict[str, Knot] = {}
     edges: list[Edge] = []
     holders: dict[str, Holder | None] = {}
@@ -191,7 +184,7 @@ def tangle_of(state: State, names: Iterable[str], prefix: str) -> tuple[list[Kno
 
 
 def _with_what_holders_want(state: State, names: Iterable[str], prefix: str) -> list[str]:
-    """Return these names and those that their holders wait for, and so on: up to whoever waits for nobody."""
+    """Return these names, those that their holders wait for, and so on, up to `NAMES_MAX`."""
     found = dict.fromkeys(names)
     ahead = list(found)
     while ahead and len(found) < NAMES_MAX:
@@ -234,14 +227,14 @@ def _key(holder: Holder) -> str:
 
 
 def circles_for(entries: Iterable[Entry[tuple[str, ...]]], prefix: str) -> list[tuple[tuple[str, ...], object]]:
-    """Return the refused circles that a reader may see, each with its path (see `masked`) as it may see it."""
+    """Return the refused cycles that a reader may see, with their paths masked for it (see `masked`)."""
     found: list[tuple[tuple[str, ...], object]] = []
     for entry in entries:
         path = entry.what
         if prefix:
             if not any(name.startswith(prefix) for name in path[1::2]):
                 continue
-            # Who asked holds the last name. Its own answer showed it to itself; another sees it only by that name.
+            # The requester holds the last name, so readers who may not see that name do not see the requester.
             path = (path[0] if path[-1].startswith(prefix) else HIDDEN, *masked(path, prefix)[1:])
         found.append((path, entry))
     return found
