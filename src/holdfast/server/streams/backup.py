@@ -1,7 +1,7 @@
-"""GET /backup: everything that the server knows, as one file, with the authority's key and the hashes of all tokens.
+"""GET /backup: all state as one file, with the authority's key and the hashes of all tokens.
 
-Only an operator without a prefix may have it: whoever has the file can make the secret of every session. One is made at
-a time. It ends with the server and with the caller's token. An interrupted one has no end, and is not a backup.
+Only operators without a prefix may have it: its owner can make the secret of every session. One is made at a time. It
+stops with the server and with the caller's token. An interrupted file has no end frame, and is not a backup.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from holdfast.server.api import Api
     from holdfast.server.operations.call import Call
 
-PLACE = " backup"
-"""Not a name, because it has a blank. A backup listens to it to learn of the end of its token."""
+PLACE = " backup"  # Not a valid name. A backup listens to it to hear of the end of its token.
 RETRY_MS = 5_000
 
 log = logging.getLogger("holdfast.server")
@@ -45,11 +44,10 @@ class Backup(Stream):
         self._listener = api.engine.feed.listen(PLACE, call.caller.principal, call.caller.session)
 
     async def frames(self) -> AsyncIterator[bytes]:
-        """Yield the file in pieces; without its end if it cannot be finished."""
         writer, whose = backups.BackupWriter(), self._caller.principal
         pieces = backups.backup(self._api.engine, self._api.auth.key.for_backup(), __version__, writer)
         try:
-            # Closed immediately, however it ends: reading keeps the journal from dropping records.
+            # Close the reader however it ends: an open one keeps the journal from dropping records.
             async with contextlib.aclosing(pieces):
                 async for piece in pieces:
                     if self._listener.is_over or not self._is_let_in():

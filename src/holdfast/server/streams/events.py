@@ -1,16 +1,15 @@
-"""GET /events: everything that happens but renewals, in order, from any record on. Server-sent events.
+"""GET /events: all changes but renewals, in order, from any record on, as server-sent events.
 
 One frame is one record, or a part of a large one (`frames`). The last part has the record's number as its `id`, so a
-reader that comes back with `Last-Event-ID` misses nothing and sees nothing twice. For records that are no longer kept,
-or never were, it gets `resync`.
+reader that resumes with `Last-Event-ID` misses nothing and sees nothing twice. If the records after it are not kept, or
+never existed, the reader gets `resync`.
 
     catch up ──► listen ──► catch up to there ──► live
        ▲                                            │
        └──────────── it did not keep up ◄───────────┘
 
-A reader far behind reads the journal at its own pace. It does not listen meanwhile, so nothing is kept for it. A live
-one whose backlog is full goes back to the journal: a burst can slow a reader down, and can neither disconnect it nor
-fill the memory.
+A reader far behind reads the journal at its own pace without a listener, so nothing is kept for it. A live reader with
+a full backlog goes back to the journal: a burst slows a reader down, but cannot disconnect it or fill the memory.
 """
 
 from __future__ import annotations
@@ -35,34 +34,28 @@ if TYPE_CHECKING:
     from holdfast.server.api import Api
     from holdfast.server.operations.call import Call
 
-PAGE = 500
-"""How many records are read from the journal at once; the journal bounds their bytes."""
+PAGE = 500  # Records per read of the journal, which bounds their bytes.
 NEAR = 100
 SLICE_RECORDS = 500
 
 
 class Events(Stream):
-    """GET /events: one reader, of names that start with a prefix and claims that have all labels."""
-
     def __init__(self, api: Api, call: Call) -> None:
         prefix: str | None = call.query.get("prefix")
         own = call.caller.prefix
         if own is not None and prefix is not None:
             call.caller.require_within_prefix(prefix)
-        # The header first: a browser that comes back on its own repeats the address it began with.
+        # The header has precedence: a browser that reconnects repeats the original address.
         header = call.request.headers.get(b"last-event-id", b"").decode("latin-1").strip()
         after = header or call.query.get("after")
-        self._after = None if after is None else parse_id(after)
-        """None: it begins with what happens now."""
+        self._after = None if after is None else parse_id(after)  # None: from now on.
         self._prefix = prefix or own or ""
         self._labels: frozenset[tuple[str, str]] = call.query.get(LABEL, frozenset())
-        self._sent = 0
-        """The last record that was sent or skipped."""
+        self._sent = 0  # The last record that was sent or skipped.
         self._listener: Listener | None = None
         super().__init__(api, call, api.streams)
 
     async def frames(self) -> AsyncIterator[bytes]:
-        """Yield what was missed, then what happens, until the token ends or the server stops."""
         engine = self._api.engine
         with contextlib.suppress(JournalError):
             newest = await self._newest()
@@ -70,16 +63,16 @@ class Events(Stream):
             after = EventCursor(ids.count, newest) if self._after is None else self._after
             self._sent = after.seq
             if self._sent > newest or not ids.is_known(after):
-                # A number of another journal, or of one that lost records or was restored from a backup.
+                # The id is from another journal, or from before a loss of records or a restore.
                 self._sent = newest
                 yield self._resync()
-            # A reader that is cut off before the first event goes on from here.
+            # A reader that is disconnected before the first event resumes here.
             yield b": from %d\nid: %b\n\n" % (self._sent, ids.of(self._sent))
             while self._listener is None or self._listener.fell_behind:
                 while (newest := await self._newest()) - self._sent > NEAR and self._is_let_in():
                     async for frames in self._missed(newest):
                         yield frames
-                # From here on nothing is missed: what came before is in the journal, and what comes is in the backlog.
+                # From here on nothing is missed: earlier records are in the journal, later ones in the backlog.
                 self._listener = engine.feed.listen(EVERYTHING, self._caller.principal, self._caller.session)
                 async for frames in self._missed(await self._newest()):
                     yield frames
@@ -95,7 +88,7 @@ class Events(Stream):
         while self._sent < upto and self._is_let_in():
             records = deque(await engine.journal.follow(self._sent, PAGE))
             if self._sent < engine.journal.history_begins_after:
-                # Dropped before the reader came, or while it read.
+                # Records were dropped before the reader came, or while it read.
                 self._sent = engine.journal.history_begins_after
                 yield self._resync()
                 continue
@@ -117,19 +110,18 @@ class Events(Stream):
     async def _gathered(self, records: Iterator[Record]) -> AsyncIterator[bytes]:
         """Yield the frames of records that were not sent yet, many small ones in one write.
 
-        A part of a large record is a write of its own: the next is not made before this one was taken.
+        Each part of a large record is one write, so the next is encoded only when the reader has taken it.
         """
         gathered: list[bytes] = []
         size = 0
         frames = self._api.frames
-        looked_at = 0  # Counted by hand: `enumerate` would keep the record.
+        looked_at = 0  # `enumerate` would keep the record alive.
         for record in records:
             looked_at += 1
             if record.seq <= self._sent:
                 continue
             seen = frames.of(record, self._prefix, self._labels)
-            # It may be large, and `seen` is shared: a slow reader keeps no copy of its own.
-            del record
+            del record  # It may be large; a slow reader keeps only the shared `seen`.
             await frames.find_out(seen)
             for part in range(len(seen.ends)):
                 gathered.append(await frames.part(seen, part))
@@ -146,7 +138,7 @@ class Events(Stream):
             yield b"".join(gathered)
 
     def _resync(self) -> bytes:
-        """Return the frame that says that events before this number are missing."""
+        """Return the frame that says that events up to this id are missing."""
         id_, seq = self._api.frames.ids.of(self._sent), self._sent
         return b"id: %b\nevent: resync\ndata: %b\n\n" % (id_, encode({"seq": seq}))
 
@@ -159,6 +151,6 @@ class Events(Stream):
 
 
 def _taken(records: deque[Record]) -> Iterator[Record]:
-    """Yield records, and keep none that was yielded."""
+    """Yield records without keeping them alive."""
     while records:
         yield records.popleft()

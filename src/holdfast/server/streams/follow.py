@@ -5,9 +5,9 @@
                                                event: displaced   the last: too many follow the same, open it again
     POST /followers/{id} {leases, sessions} ─► adds to the stream; what has ended already is in the answer
 
-One stream serves a whole process: it adds what it claims, and what it gives back ends by itself, so nothing is ever
-removed. Who may follow a lease is who may renew it (L3, S3, L9), and no frame says more than a refused renewal would.
-A name comes with its lease id, because leases are found by name.
+One stream serves a whole process: the client adds what it claims, and the end of a lease removes it. Whoever may renew
+a lease may follow it (L3, S3, L9), and no frame says more than a refused renewal would. A lease id comes with its name,
+because leases are found by name.
 """
 
 from __future__ import annotations
@@ -40,8 +40,7 @@ if TYPE_CHECKING:
     from holdfast.server.api import Api
     from holdfast.server.operations.call import Call
 
-ENDS_PER_WRITE = 100
-"""How many ends are sent before others are served: a session may end with thousands of leases."""
+ENDS_PER_WRITE = 100  # Then other requests are served: a session may end with thousands of leases.
 _OK = 200
 
 
@@ -70,18 +69,14 @@ class Follow(Stream):
         _check_count(api, call.body)
         super().__init__(api, call, api.followers)
         caller = call.caller
-        self._asked: FollowBody = call.body
-        """What is followed from the beginning; kept until then."""
+        self._asked: FollowBody = call.body  # What is followed from the beginning; dropped then.
         self._id = new_uuid()
         claim = None if caller.claim is None else caller.claim.grant
         self._follower = api.engine.feed.follow(caller.principal, caller.session, claim)
         api.followed[self._id] = self
 
     async def frames(self) -> AsyncIterator[bytes]:
-        """Yield what has ended already, then each end, until the token or session ends or the server stops.
-
-        What ended by the very record that ends the caller's token is still sent: it was its own.
-        """
+        """Yield what has ended already, then each end, also those by the record that ends the caller's token."""
         with contextlib.suppress(JournalError):
             look, self._asked = partial(self.take, self._asked), FollowBody()
             yield _frame(b"following", await self._api.engine.look(look))
@@ -100,12 +95,12 @@ class Follow(Stream):
         super().close()
 
     def is_of(self, caller: Caller) -> bool:
-        """Return whether this caller could have opened it, and so may add to it."""
+        """Return whether this caller may add to the stream."""
         own = self._caller
         return (own.principal, own.session, own.claim) == (caller.principal, caller.session, caller.claim)
 
     def take(self, asked: FollowBody, state: State, _now: Moment) -> FollowingReply:
-        """Follow what lives, and return what does not: one look at the state, so no end can come between the two."""
+        """Follow what lives, and return what does not, from one view of the state: no end is missed in between."""
         found = [(id_, self._lease(name, id_, state)) for name, id_ in asked.leases.items()]
         found += [(session_id, self._session(session_id, state)) for session_id in asked.sessions]
         for id_, what in found:
@@ -116,7 +111,7 @@ class Follow(Stream):
         return FollowingReply(self._id, len(self._follower), ended, unknown)
 
     def _lease(self, name: str, lease_id: str, state: State) -> EndReply | bool:
-        """Return whether a lease lives, or how it ended. One that is not the caller's is as unknown as any other."""
+        """Return whether a lease lives, or how it ended. Leases of others look unknown."""
         caller, lease, ended = self._caller, state.lease_of(name), state.remembered.get(lease_id)
         if caller.prefix is not None and not name.startswith(caller.prefix):
             return False
@@ -134,7 +129,7 @@ class Follow(Stream):
         return EndReply(lease_id, name, end.how, rfc3339(end.wall_ms), end.by, end.reason)
 
     def _session(self, session_id: str, state: State) -> EndReply | bool:
-        """Return whether a session lives, or how it ended, as above. A secret knows its own session alone."""
+        """Return the same for a session. A session secret knows only its own session."""
         caller, session, ended = self._caller, state.sessions.get(session_id), state.remembered.get(session_id)
         if caller.claim is not None or caller.session not in {None, session_id}:
             return False
@@ -146,7 +141,6 @@ class Follow(Stream):
 
 
 def _told(record: Record, event: Event) -> EndReply:
-    """Return how a lease or a session ended. A follower hears of nothing else."""
     at = rfc3339(record.wall_ms)
     match event:
         case Ended():
@@ -156,7 +150,7 @@ def _told(record: Record, event: Event) -> EndReply:
         case SessionEnded():
             return EndReply(event.session_id, None, event.how, at, event.by, None)
         case _:
-            raise ValueError(f"{type(event).__name__} ends nothing")
+            raise ValueError(f"{type(event).__name__} ends nothing")  # Followers hear only of ends.
 
 
 def _frame(kind: bytes, said: EndReply | FollowingReply | DisplacedReply) -> bytes:

@@ -1,14 +1,12 @@
-"""The frames of a record in `/events`: bounded in bytes, and encoded once for all readers with the same rights.
+"""The frames of a record in `/events`: bounded in bytes, encoded once for all readers of equal rights.
 
-A record is one frame, unless its changes need more than `FRAME_BYTES`. Then it is several: each says which `part` it
-is and how many `parts` there are, and only the last has the `id`. So a reader that is cut off between two parts still
-has the number of the record before, resumes there, and gets all parts again.
+A record with changes beyond `FRAME_BYTES` is several frames: each has its `part` and the number of `parts`, and only
+the last has the `id`. So a reader disconnected between two parts resumes after the record before, and gets all again.
 
     record ──► changes ──► Seen: what a prefix and labels let through, and where each part ends ──► parts, when asked
 
-How many parts there are is known only when all changes were encoded, so each is encoded once to find where the parts
-end. The first parts are kept then, and the others are encoded again on demand. Readers of equal rights share both. A
-large record is looked at in slices: one slice per iteration of the loop, whoever it is for.
+The number of parts is known only once all changes were encoded. The first parts are kept then, and the others encoded
+again on demand. Large records are processed in slices: one slice per iteration of the event loop, for all readers.
 """
 
 from __future__ import annotations
@@ -35,16 +33,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("holdfast.server")
 
-FRAME_BYTES = 65_536
-"""How large the changes in one frame are, unless one of them is larger."""
+FRAME_BYTES = 65_536  # The changes in one frame; a single change may be larger.
 KEPT_BYTES_MAX = 4 * 1024 * 1024
-FIRST_PARTS = 32
-"""How many parts of a record are kept once it is measured: those that all its readers ask for next."""
+FIRST_PARTS = 32  # Kept while a record is measured: all its readers ask for them next.
 SEEN_BYTES_MAX = 2 * 1024 * 1024
-ENTRY_BYTES = 400
-"""About what an entry costs besides its bytes. Most have none: the reader may not see any of it."""
-CHANGE_BYTES = 100
-"""About what a change costs that is not encoded."""
+ENTRY_BYTES = 400  # The estimated overhead of an entry.
+CHANGE_BYTES = 100  # The estimated cost of a change that is not encoded.
 SLICE_CHANGES = 500
 SMALL_CHANGES = 16
 
@@ -52,37 +46,37 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-# Event ids. An id is the number of a record. A store that nodes share can lose its newest records, and then gives their
-# numbers to others, so from the first such loss on an id also counts losses:
+# Event ids. An id is the number of a record. A shared store can lose its newest records and then reuses their numbers,
+# so from the first loss on an id also counts losses:
 #
 #     records    1 … 50 │ 51 … 60 lost          after a loss: Restored is 51, then 52 …
 #     ids        1 … 50 │ 51 … 60                             1.51, 1.52 …
 #
-# A reader that comes back with `60` was at a lost record, and has to resync; one with `50` misses nothing. Only the
-# last loss is known by its number: after two, readers with older ids resync too.
+# A reader that resumes with `60` was at a lost record, and has to resync; one with `50` misses nothing. Only the record
+# of the last loss is known: after two losses, readers with older ids resync too.
 
 DIGITS_MAX = 16
 
 
 class EventCursor(msgspec.Struct, frozen=True):
-    """A reader's position: after which record, and how many losses were known by then."""
+    """A reader's position, as in `parse_id`."""
 
-    count: int
+    count: int  # Of losses.
     seq: int
 
 
 class Ids(msgspec.Struct, frozen=True):
-    """The ids of one leader term: how many losses there were, and the record that told of the last."""
+    """The event ids of one leader term."""
 
-    count: int = 0
-    restored_seq: int = 0
+    count: int = 0  # Of losses.
+    restored_seq: int = 0  # The first record after the last of them.
 
     def of(self, seq: int) -> bytes:
         count = self.count if seq >= self.restored_seq else self.count - 1
         return b"%d.%d" % (count, seq) if count > 0 else b"%d" % seq
 
     def is_known(self, cursor: EventCursor) -> bool:
-        """Return whether the records after this cursor are those after what the reader saw."""
+        """Return whether a reader at this cursor misses nothing if it continues there."""
         if cursor.count == self.count:
             return True
         return cursor.count == self.count - 1 and cursor.seq < self.restored_seq
@@ -97,7 +91,7 @@ def parse_id(text: str) -> EventCursor:
 
 
 class Newest(Generic[K, V]):
-    """A cache bounded in bytes: the oldest entries go first, the last one stays however large it is."""
+    """A cache bounded in bytes: it drops the oldest entries first, and always keeps the last."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -121,25 +115,22 @@ class Newest(Generic[K, V]):
 
 
 class Seen(msgspec.Struct):
-    """What the readers of a prefix and labels may see of a record, and where each part of it ends."""
+    """What readers of a prefix and labels see of a record, and where each part of it ends."""
 
     place: Place
     wall_ms: int
-    whole: Changes
-    """All changes of the record; empty once all parts are known."""
+    whole: Changes  # All changes of the record; empty once all parts are known.
     looked_at: int = 0
-    changes: Changes = []
-    """The visible ones."""
+    changes: Changes = []  # The visible ones.
     ends: list[int] = []
-    is_known: bool = False
-    """Whether all parts were found."""
+    is_known: bool = False  # Whether all parts were found.
 
     @property
     def seq(self) -> int:
         return self.place[0]
 
     def look(self, parts: Parts) -> None:
-        """Look at the next slice: first for visible changes, then for the end of a part. Keep the first parts."""
+        """Process the next slice: filter the changes first, then measure one part per call. Keep the first parts."""
         if self.looked_at < len(self.whole):
             self._filter()
         else:
@@ -151,7 +142,6 @@ class Seen(msgspec.Struct):
             self.is_known, self.whole, self.looked_at = True, [], 0
 
     def _filter(self) -> None:
-        """Find the visible changes by names and labels, without encoding anything."""
         _, prefix, labels = self.place
         piece = self.whole[self.looked_at : self.looked_at + SLICE_CHANGES]
         seen = piece if not prefix else [change for change in piece if change[0].startswith(prefix)]
@@ -163,7 +153,7 @@ class Seen(msgspec.Struct):
             self.changes = self.whole
 
     def made(self, number: int) -> tuple[int, bytes]:
-        """Return where a part ends, and its changes as JSON: as many as one frame has room for."""
+        """Return where a part ends, and its changes as JSON."""
         end = self.ends[number - 1] if number else 0
         part: list[bytes] = []
         size = 0
@@ -178,7 +168,7 @@ class Seen(msgspec.Struct):
         return end, b",".join(part)
 
     def _told(self, name: str, told: Told) -> bytes:
-        """Return one change as JSON; nothing if that fails, because readers that resume would meet it again."""
+        """Encode one change; skip it if that fails, because resuming readers would get the same error again."""
         try:
             return encode(said(self.seq, self.wall_ms, name, told))
         except Exception:
@@ -187,18 +177,15 @@ class Seen(msgspec.Struct):
 
 
 class Frames:
-    """The newest records as readers of equal rights see them, and the newest encoded parts."""
-
     def __init__(self) -> None:
         self._seen: Newest[Place, Seen] = Newest(SEEN_BYTES_MAX)
         self._parts: Parts = Newest(KEPT_BYTES_MAX)
-        self._newest: tuple[int, Changes] = 0, []
-        """The changes of the record that was looked at last: most likely the next reader looks at it too."""
+        self._newest: tuple[int, Changes] = 0, []  # The last record: the next reader most likely needs it too.
         self._turn = asyncio.Lock()
         self.ids = Ids()
 
     def of(self, record: Record, prefix: str, labels: Labels) -> Seen:
-        """Return what readers of a prefix and labels see of a record. A large one still has to be looked at."""
+        """Return what readers of a prefix and labels see of a record. For large ones, call `find_out` next."""
         place = record.seq, prefix, labels
         seen = self._seen.get(place)
         if seen is None:
@@ -212,8 +199,7 @@ class Frames:
         return seen
 
     async def find_out(self, seen: Seen) -> None:
-        """Look at the rest: then there are as many `ends` as parts."""
-        # Whoever has the lock looks at the next slice for all who wait for it.
+        """Process the rest of a record. The reader with the lock processes the next slice for all that wait for it."""
         while not seen.is_known:
             async with self._turn:
                 if not seen.is_known:
@@ -221,7 +207,7 @@ class Frames:
                     await asyncio.sleep(0)
 
     async def part(self, seen: Seen, number: int) -> bytes:
-        """Return the frame of one part, the first is 0. It is encoded again if it is not kept."""
+        """Return the frame of one part (the first is 0), encoded again if it is not kept."""
         part = self._parts.get((seen.place, number))
         if part is None:
             async with self._turn:

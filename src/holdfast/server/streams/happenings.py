@@ -1,4 +1,4 @@
-"""Records as history entries: what happened to which name, by whom. Never a lease id, a ticket or a digest."""
+"""Records as history entries: which name, what, by whom; never a lease id, a ticket or a digest."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from holdfast.core.events import Event, Record
     from holdfast.core.values import Labels, Lease, Terms
 
-Told: TypeAlias = Granted | Ended | Transferred | Reopened | Joined | Left
-"""The events that tell of names."""
+Told: TypeAlias = Granted | Ended | Transferred | Reopened | Joined | Left  # The events that tell of names.
 
 
 def changes(record: Record, is_wanted: Callable[[str], bool]) -> Iterator[HappenedReply]:
@@ -40,7 +39,7 @@ def changes(record: Record, is_wanted: Callable[[str], bool]) -> Iterator[Happen
 
 
 def concerned(event: Event) -> Iterator[tuple[str, Told]]:
-    """Yield each name that an event concerns, with the event that tells of it."""
+    """Yield each name that an event concerns, with its part of the event."""
     match event:
         case Ended():
             yield event.name, event
@@ -68,14 +67,13 @@ def concerned(event: Event) -> Iterator[tuple[str, Told]]:
 
 
 def _left(those: tuple[Left, ...], own: tuple[str, ...] = ()) -> Iterator[tuple[str, Told]]:
-    """Yield who left. A ticket without names in the end of a lease was for the lease's own name."""
+    """Yield waiters that left. A ticket without names in the end of a lease was for the lease's own name."""
     for each in those:
         for name in each.names or own:
             yield name, each
 
 
 def claim_of(told: Told) -> Lease | Terms | Ended | Left | None:
-    """Return the claim that an event tells of, with its owner, principal and labels."""
     match told:
         case Granted() | Transferred():
             return told.lease
@@ -93,10 +91,7 @@ def labels_of(told: Told) -> Labels | None:
 
 
 def said(seq: int, wall_ms: int, name: str, told: Told) -> HappenedReply:
-    """Return what happened to one name, in the record of this number and time.
-
-    A claim without an owner is shown without its metadata: the history is kept for long.
-    """
+    """Return the history entry of one name. It never has metadata, because history is kept for long."""
     claim = claim_of(told)
     owner, labels = (None, None) if claim is None else (claim.owner, claim.labels)
     shown = UNSET if claim is None or owner is not None else shown_as(claim.principal)

@@ -1,29 +1,28 @@
-"""GET /ui/live: the page's own stream of current state, as server-sent events, and the feed that fills it.
+"""GET /ui/live: the page's stream of current state, as server-sent events, and the feed that fills it.
 
-    event: hello    {"seq", "now"}     from here on nothing is missed: load the rows (`GET /ui/rows`), put this on top
+    event: hello    {"seq", "now"}     from here on nothing is missed: load the rows (`GET /ui/rows`), add what follows
     event: rows     {"seq", "now", "rows", "beats", "gone", "kept", "totals"}      see `pages/rows`
-    event: resync   {}                 something was missed: load the rows again
+    event: resync   {}                 frames were lost: load the rows again
 
 Of a job that changed ten times in 200 ms only the last state is sent, unlike in `/events`:
 
     feed ──► Touched ──► every 200 ms: one look at each touched name ──► Channel of each prefix ──► subscriptions
              names       rows as bytes, once for all readers              the newest frames
 
-**Equal rights.** What a reader sees depends only on the prefix that its token is confined to. (It has the scope `read`;
-other scopes let it do more, not see more.) So there is one `Channel` for each prefix, and all its readers get the same
-bytes.
+**Equal rights.** What a reader sees depends only on its token's prefix; scopes beyond `read` change what it may do. So
+there is one `Channel` for each prefix, and all its readers get the same bytes.
 
-**Memory.** A channel keeps its newest frames, up to `CHANNEL_BYTES_MAX`. A reader has only a position in it. A slow
-reader whose position was dropped is told to load everything again (`resync`).
+**Memory.** A channel keeps its newest frames, up to `CHANNEL_BYTES_MAX`, and a reader only its position. A slow reader
+whose position was dropped is sent `resync`.
 
-**Cost for others.** Without a reader nothing is noted and nothing runs. Names are looked at in slices, five times a
-second at most, and readers are woken in groups, so that claims are decided in between. If more changes than can be
-shown in time, the page lags; if they exceed the bound of `Touched`, all readers load again.
+**Cost for others.** Without a reader nothing is noted and nothing runs. Names are processed in slices, at most five
+times a second, and readers are woken in groups, so that claims are decided in between. Under too many changes the page
+lags; beyond the bound of `Touched`, all readers load again.
 
-A session that is kept alive moves the end of all leases bound to it. That is sent once for the session (`kept`). So is
-a new session, which changes their number; one that has ended is sent with 0.
+A keepalive of a session moves the end of all leases bound to it, and is sent once, for the session (`kept`). So is a
+new session; an ended one is sent with 0.
 
-Every look goes through the engine: a row is shown once everything it rests on is durable, like every answer (I16).
+Every look goes through the engine: a row is shown once everything it depends on is durable, like every answer (I16).
 """
 
 from __future__ import annotations
@@ -50,34 +49,26 @@ if TYPE_CHECKING:
     from holdfast.engine.engine import Engine
     from holdfast.server.operations.call import Call
 
-    Shown: TypeAlias = dict[str, list[bytes]]
-    """What one look found for one channel, as bytes: `rows`, `beats`, `gone`, `kept`."""
+    Shown: TypeAlias = dict[str, list[bytes]]  # Of one look and one channel: `rows`, `beats`, `gone`, `kept`.
 
 log = logging.getLogger("holdfast.server")
 
-FIRST_SECONDS = 0.02
-"""How long to gather after the first change: on a quiet server a claim is seen immediately."""
+FIRST_SECONDS = 0.02  # After the first change: on a quiet server a claim is shown immediately.
 GATHER_SECONDS = 0.18
 NAMES_MAX = 1_000
 SLICE_NAMES = 50
 SLICE_BYTES = 64 * 1024
-SLICE_SESSIONS = 20
-"""How much is looked at before other requests are served: well under a millisecond."""
-SESSION_NAMES_MAX = 10_000
-"""How many names of a kept session are looked at to find out who may see it: about a millisecond."""
+SLICE_SESSIONS = 20  # A slice takes well under a millisecond, then other requests are served.
+SESSION_NAMES_MAX = 10_000  # Names of a kept session checked for who may see it: about a millisecond.
 CHANNEL_BYTES_MAX = 1024 * 1024
 WAKE_SECONDS = 0.002
-WAKES_MAX = 40
-"""Into how many groups readers are woken, at most, and how long after one another: they must not all write at the same
-time, and the next look begins when all were woken.
-"""
-STOOD_MS_MAX = 1_000
-"""Beyond it the wall clock was set, or the server was suspended: all readers load all ends again."""
+WAKES_MAX = 40  # Groups of readers, woken one after another, so that they do not all write at the same time.
+STOOD_MS_MAX = 1_000  # Beyond it the wall clock was set, or the server was suspended: all readers load again.
 TRY_AGAIN_SECONDS = 1.0
 
 
 def _frame(state: State, now: Moment, shown: Shown, *, is_all: bool) -> bytes:
-    """Return a frame of what was seen. By `now` a browser corrects its own clock."""
+    """Encode a frame. Browsers correct their clock by `now`."""
     totals = b',"totals":%b' % encode(totals_of(state)) if is_all else b""
     parts = b"".join(b',"%b":[%b]' % (kind.encode(), b",".join(items)) for kind, items in shown.items())
     return b'event: rows\ndata: {"seq":%d,"now":%d%b%b}\n\n' % (state.seq, now.wall_ms, totals, parts)
@@ -99,7 +90,7 @@ class Channel:
             self.size_bytes -= len(self.frames.popleft())
 
     def lose(self) -> None:
-        """Drop all: every reader is told to load again."""
+        """Drop all frames: every reader is sent `resync`."""
         self.frames.clear()
         self.size_bytes = 0
         self.end += 1
@@ -119,7 +110,7 @@ class Subscription:
         return self._position < self._channel.end
 
     def next(self) -> bytes | None:
-        """Return the next frame and go on; None if some were lost: then it is at the newest."""
+        """Return the next frame; None if some were lost, and go to the newest."""
         frames, behind = self._channel.frames, self._channel.end - self._position
         if behind > len(frames):
             self._position = self._channel.end
@@ -135,15 +126,12 @@ class LiveFeed:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._channels: dict[str | None, Channel] = {}
-        self._lengths: tuple[int, ...] = ()
-        """The lengths of all prefixes, to find the channels of a name."""
+        self._lengths: tuple[int, ...] = ()  # Of all prefixes, to find the channels of a name.
         self._touched: Touched | None = None
         self._task: asyncio.Task[None] | None = None
-        self._stood_ms = 0
-        """How far the wall clock is ahead of authority time. If it changes, the ends sent so far are wrong."""
+        self._stood_ms = 0  # Wall clock minus authority time. If it changes, the ends sent so far are wrong.
 
     def subscribe(self, prefix: str | None) -> Subscription:
-        """Read what may be seen with this prefix; None: everything."""
         channel = self._channels.get(prefix)
         if channel is None:
             channel = self._channels[prefix] = Channel(prefix)
@@ -159,7 +147,7 @@ class LiveFeed:
         return subscription
 
     def forget(self, channel: Channel, subscription: Subscription) -> None:
-        """Remove a reader, its channel with its last reader, and all with the last channel; harmless if repeated."""
+        """Remove a reader, its channel with its last reader, and stop with the last channel. Idempotent."""
         if channel.readers.pop(subscription, subscription) is subscription or channel.readers:
             return
         if self._channels.get(channel.prefix) is channel:
@@ -182,7 +170,7 @@ class LiveFeed:
             except Exception as error:
                 if not isinstance(error, JournalError):
                     log.exception("a bug while looking at jobs for the page")
-                # What was taken was not sent: every reader loads again, when that is possible.
+                # The names taken were not sent: every reader has to load again.
                 self._lose()
                 await asyncio.sleep(TRY_AGAIN_SECONDS)
             await asyncio.gather(self._wake(), asyncio.sleep(GATHER_SECONDS))
@@ -207,7 +195,7 @@ class LiveFeed:
     def _show(
         self, names: deque[tuple[str, bool]], sessions: deque[str], state: State, now: Moment
     ) -> tuple[int, dict[str | None, bytes]]:
-        """Take a slice, encode each of it once, and return the frames of the channels that may see it."""
+        """Take a slice, encode each name once, and return the frames of the channels that may see it."""
         found: dict[str | None, Shown] = {}
         size, ends_at = 0, len(names) - SLICE_NAMES
         while names and len(names) > ends_at and size < SLICE_BYTES:
@@ -231,16 +219,13 @@ class LiveFeed:
         return found
 
     def _show_session(self, session_id: str, found: dict[str | None, Shown], state: State, now: Moment) -> int:
-        """Collect the deadline of a session for the channels that may see a job bound to it. Return its cost in names.
-
-        Readers who may see everything get it in any case: without a job bound to it, that changes nothing.
-        """
+        """Add the deadline of a session to the channels that may see a job bound to it. Return the cost in names."""
         session, names = state.sessions.get(session_id), state.index.names_by_session.get(session_id, {})
         shown = encode((session_id, 0 if session is None else now.wall_ms + session.until_ms - now.ms))
         seen_by: set[str | None] = {None} if None in self._channels else set()
         wanted = tuple(prefix for prefix in self._channels if prefix is not None)
         if not wanted or session is None:
-            # What was bound to a session that has ended is sent by name.
+            # Names bound to an ended session are sent themselves.
             names = {}
         for name, is_bound in islice(names.items(), SESSION_NAMES_MAX):
             if is_bound and name.startswith(wanted):
@@ -276,13 +261,12 @@ def _shown(name: str, state: State, now: Moment, *, is_whole: bool) -> tuple[str
 
 
 class Live(Stream):
-    """GET /ui/live: one reader. An expired token is noticed at the next frame or comment."""
+    """One reader. An expired token is detected at the next frame or comment."""
 
     def __init__(self, api: Any, call: Call) -> None:  # noqa: ANN401 - the `Api`, which imports this module
         super().__init__(api, call, api.pages)
         self._subscription = api.live.subscribe(call.caller.prefix)
-        self._end = api.engine.feed.follow(call.caller.principal, call.caller.session)
-        """Follows nothing, and is over when the token or the session is."""
+        self._end = api.engine.feed.follow(call.caller.principal, call.caller.session)  # Over with token or session.
         self._end.on_over = self._subscription.news.set
 
     async def frames(self) -> AsyncIterator[bytes]:

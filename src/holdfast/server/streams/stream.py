@@ -1,4 +1,4 @@
-"""Shared by all streams: a limit per caller, the caller's rights, and comments that keep the connection alive."""
+"""The base of all streams: limits per caller, the caller's rights, and keepalive comments."""
 
 from __future__ import annotations
 
@@ -20,17 +20,15 @@ T = TypeVar("T")
 
 WRITE_BYTES = 65_536
 KEEPALIVE_SECONDS = 15
-KEEPALIVE = b": keepalive\n\n"
-"""Sent by every stream that has nothing else to send."""
+KEEPALIVE = b": keepalive\n\n"  # Sent by every stream that has nothing else to send.
 
 
 class OpenStreams:
-    """Counts the open streams of each principal, and of each session or claim: that one may have half as many."""
+    """Counts the open streams of each principal, and of each session or claim, which may have half as many."""
 
     def __init__(self, per_principal_max: int, kind: str = "watches") -> None:
-        """`kind` is what the streams are called, in the name of the setting too."""
         self._per_principal_max = per_principal_max
-        self._kind = kind
+        self._kind = kind  # In messages and in the name of the setting.
         self._open: dict[tuple[str, str | None], int] = {}
         self.count = 0
 
@@ -58,8 +56,7 @@ class OpenStreams:
 class Stream(ABC):
     """One open stream of one caller. The constructor raises if the caller has too many."""
 
-    def __init__(self, api: Any, call: Call, among: OpenStreams) -> None:  # noqa: ANN401
-        """`api` is the `Api`, which imports this module."""
+    def __init__(self, api: Any, call: Call, among: OpenStreams) -> None:  # noqa: ANN401 - the `Api`, which imports this
         self._api = api
         self._caller = call.caller
         self._authorization = call.request.authorization
@@ -75,11 +72,11 @@ class Stream(ABC):
         self._among.count_out(self._caller.principal, self._caller.share)
 
     def _is_let_in(self) -> bool:
-        """Return whether the caller's token is still good: expiry is noticed here, a revocation by the feed."""
+        """Return whether the caller's token is still valid. It detects expiry; the feed reports revocations."""
         return self._api.caller_now(self._authorization) is not None
 
     async def _heard(self, following: Callable[[], Awaitable[T | None]]) -> T | bytes | None:
-        """Return what a listener hears next, `KEEPALIVE` if that is due first, or None once the stream is over."""
+        """Return a listener's next event, `KEEPALIVE` if that is due first, or None once the stream is over."""
         try:
             return await asyncio.wait_for(following(), KEEPALIVE_SECONDS)
         except TimeoutError:
@@ -87,7 +84,7 @@ class Stream(ABC):
 
 
 def at_hand(first: tuple[Record, Event], listener: Listener) -> Iterator[tuple[Record, Event]]:
-    """Yield what a listener heard, and what else it has already."""
+    """Yield the first event and those that the listener has queued."""
     happening: tuple[Record, Event] | None = first
     while happening is not None:
         yield happening

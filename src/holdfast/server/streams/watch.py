@@ -1,7 +1,7 @@
-"""GET /locks/{name}/watch: what happens to one name, live, as server-sent events in OctoStore's form.
+"""GET /locks/{name}/watch: the changes of one name, live, as server-sent events in OctoStore's form.
 
-The first frame is the state. Listening begins before it is read, so a frame may be doubled, and none is missing. No
-frame has a lease id, a holder, a session or metadata.
+The first frame is the state. The stream listens before it reads the state, so a frame may be sent twice, and none is
+missing. No frame has a lease id, a holder, a session or metadata.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Watch(Stream):
         try:
             self._token, frame = await self._api.engine.look(self._first)
         except JournalError:
-            return  # A watcher that comes again is refused with the reason, or served.
+            return  # The watcher reconnects, and is refused with the reason, or served.
         yield frame
         claim = self._caller.claim
         while (happening := await self._heard(self._listener.next)) is not None:
@@ -55,7 +55,7 @@ class Watch(Stream):
                 return
             yield self._describe(*happening)
             if claim is not None and not is_own(claim, self._name, self._api.engine.state):
-                return  # A claim's secret sees a name only while it holds it.
+                return  # A claim's secret may watch a name only while it holds it.
 
     def close(self) -> None:
         self._listener.close()
