@@ -1,8 +1,8 @@
-"""The last hours as charts: geometry that the metrics page writes as SVG. Drawn once per sample.
+"""The last hours as charts: geometry that the metrics page writes as SVG, drawn once per sample.
 
     samples, one every ten seconds ──► at most `POINTS_MAX` points a line ──► the path of a line, and a round scale
 
-There is no name in it, so all readers get the same charts. Where nothing was measured a line has a gap.
+Charts have no names, so all readers get the same. A line has gaps where nothing was measured.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ import msgspec
 
 STEP_MS = 10_000
 WIDTH, HEIGHT = 420, 150
-LEFT, RIGHT, TOP, BOTTOM = 52, 414, 8, 124
-"""The area of the lines; beside and below it are the scale and the times."""
+LEFT, RIGHT, TOP, BOTTOM = 52, 414, 8, 124  # The area of the lines, without scale and times.
 POINTS_MAX = 180
 TICKS = 4
 SPANS: dict[str, tuple[str, int]] = {
@@ -30,7 +29,7 @@ _UNITS = ((3_600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"), (0.0, "µs"))
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """The rates of one step, per second, and the state at its end."""
+    """Rates per second over one step, and the state at its end."""
 
     wall_ms: float
     grants: float
@@ -48,8 +47,7 @@ class Sample(msgspec.Struct, frozen=True):
     answer_p50: float
     answer_p99: float
     lag_max: float
-    processor: float
-    """Of one processor, in this process."""
+    processor: float  # The part of one processor that this process used.
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -61,11 +59,9 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """A mark of the scale, with its text, or of the time axis, with its time."""
-
     at: float
-    text: str = ""
-    wall_ms: int = 0
+    text: str = ""  # Of the scale.
+    wall_ms: int = 0  # Of the time axis.
 
 
 class Chart(msgspec.Struct, frozen=True):
@@ -85,20 +81,17 @@ class Stat(msgspec.Struct, frozen=True):
 
 class Drawn(msgspec.Struct, frozen=True):
     span: str
-    since_wall_ms: int | None
-    """The first sample of the span; None: there is none yet."""
+    since_wall_ms: int | None  # The first sample of the span; None without samples.
     stats: list[Stat]
     charts: list[Chart]
 
 
 class _Plan(msgspec.Struct, frozen=True):
-    """What a chart shows: its lines by style, label and field, and how a value is written."""
-
     key: str
     title: str
     about: str
     write: Callable[[float], str]
-    lines: tuple[tuple[str, str, str], ...]
+    lines: tuple[tuple[str, str, str], ...]  # Style, label and field of `Sample`.
 
 
 def rate_text(value: float) -> str:
@@ -106,7 +99,6 @@ def rate_text(value: float) -> str:
 
 
 def count_text(value: float) -> str:
-    """Return a number with three significant digits."""
     if math.isnan(value):
         return "–"
     if value == 0 or value >= 100 or value == int(value):  # noqa: PLR2004 - three digits
@@ -115,7 +107,7 @@ def count_text(value: float) -> str:
 
 
 def seconds_text(value: float) -> str:
-    """Return a time in the unit that fits: 350 µs, 1.2 ms, 3 s, 4 min."""
+    """Return a duration in the unit that fits: 350 µs, 1.2 ms, 3 s, 4 min."""
     if math.isnan(value):
         return "–"
     if value == 0:
@@ -186,8 +178,7 @@ PLANS: tuple[_Plan, ...] = (
         (("first", "used", "processor"),),
     ),
 )
-_WORST = frozenset({"wait_p99", "commit_p99", "answer_p99", "lag_max"})
-"""Of several samples in one point the worst is shown; of all others the mean."""
+_WORST = frozenset({"wait_p99", "commit_p99", "answer_p99", "lag_max"})  # Points show the maximum, others the mean.
 
 
 def draw(samples: Sequence[Sample], span: str) -> Drawn:
@@ -224,7 +215,7 @@ def _most(values: list[float]) -> float:
 
 
 def _path(values: list[float], x: list[float], y: Callable[[float], float]) -> str:
-    """Return a line through all values, with gaps where there is none. A value alone is a short dash."""
+    """Return an SVG path through all values, with gaps at NaN. A single value is a short dash."""
     parts: list[str] = []
     is_drawn = False
     for at, value in zip(x, values, strict=True):
@@ -235,7 +226,6 @@ def _path(values: list[float], x: list[float], y: Callable[[float], float]) -> s
 
 
 def _points(values: Sequence[float], together: Callable[[list[float]], float]) -> list[float]:
-    """Return at most `POINTS_MAX` points; `together` makes one of several values."""
     size = -(-len(values) // POINTS_MAX)
     pieces = (values[at : at + size] for at in range(0, len(values), size))
     groups = ([value for value in piece if not math.isnan(value)] for piece in pieces)
@@ -243,7 +233,7 @@ def _points(values: Sequence[float], together: Callable[[list[float]], float]) -
 
 
 def round_up(value: float) -> float:
-    """Return the next of 1, 2 and 5 times a power of ten: where a scale ends."""
+    """Return the next of 1, 2 and 5 times a power of ten."""
     if value <= 0 or math.isnan(value):
         return 1.0
     size: float = 10.0 ** math.floor(math.log10(value))

@@ -3,11 +3,10 @@
     granted 'deploy' to 'agent-3', fencing token 12
     expired 'deploy' of 'agent-3', fencing token 12
 
-A line has the name, the owner, the access token's name, the fencing token and the record's sequence number. It never
-has a lease id, metadata, a note, labels or a reason: those may be secret.
+A line never has a lease id, metadata, a note, labels or a reason: those may be secret.
 
 One record may end ten thousand leases. Records therefore wait in a bounded queue, and each iteration of the event loop
-logs at most `LINES_PER_TURN` lines. Lines that find no room are dropped and counted, and a warning reports the count.
+logs at most `LINES_PER_TURN` lines. A warning reports how many lines were dropped because the queue was full.
 """
 
 from __future__ import annotations
@@ -40,8 +39,7 @@ class EventLog:
         self._feed = engine.feed
         self._loop = asyncio.get_running_loop()
         self._records: deque[Record] = deque()
-        self._lines: Iterator[None] | None = None
-        """Logs one line per step; None while no record is queued."""
+        self._lines: Iterator[None] | None = None  # See `_logged`; None while no record is queued.
         self._waiting = self._dropped = 0
         self._feed.observe(self.note)
 
@@ -77,7 +75,7 @@ class EventLog:
 
 
 def _logged(records: deque[Record]) -> Iterator[None]:
-    """Log one line per step, until no record is left."""
+    """Log one line per step."""
     while records:
         record = records.popleft()
         for name, told in concerned(record.event):

@@ -1,15 +1,15 @@
 """The process log: standard logging through a bounded queue to standard error.
 
     log.warning(…) ─► LogQueue formats the record and queues it ─► writer thread ─► standard error,
-                          │ queue full: the record is dropped and counted          which may be a pipe that nobody reads
+                          │ queue full: the record is dropped and counted          which may be a pipe without a reader
                           └ records below a warning may fill half of the queue, so a request log never costs a warning
 
-Only the writer thread ever waits for standard error. It reports dropped lines at the place where they are missing. When
-the process stops, or its watchdog ends it, the last lines are flushed for at most `FLUSH_SECONDS`.
+Only the writer thread waits for standard error. It reports dropped lines where they are missing. When the process
+stops, or its watchdog ends it, the last lines are flushed for at most `FLUSH_SECONDS`.
 
-All lines are ASCII without control characters, and one record is one line; only for people a traceback follows on lines
-of its own. A record may carry fields (`extra={"fields": {…}}`), which JSON lines show. Formatters cut everything that
-looks like one of our secrets out of every line, as a last net: callers never log queries, headers or bodies.
+All lines are ASCII without control characters, and one record is one line; only in the format for people, a traceback
+follows. JSON lines have the fields of a record (`extra={"fields": {…}}`). Formatters cut everything that looks like one
+of our secrets, as a last net: callers never log queries, headers or bodies.
 """
 
 from __future__ import annotations
@@ -31,11 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 QUEUE_LINES_MAX = 8_192
-FLUSH_SECONDS = 2.0
-"""How long a stopping process waits for a standard error that accepts nothing."""
+FLUSH_SECONDS = 2.0  # At most, for a standard error that accepts nothing.
 MESSAGE_CHARS_MAX = 8_192
-EXCEPTION_CHARS_MAX = 16_384
-"""Longer tracebacks keep their end, where the error is."""
+EXCEPTION_CHARS_MAX = 16_384  # Longer tracebacks keep their end, where the error is.
 PATH_CHARS_MAX = 256
 
 _WRITABLE_MS = 1_000
@@ -73,7 +71,7 @@ def without_secrets(line: str) -> str:
 
 
 def shown_path(path: bytes, chars_max: int = PATH_CHARS_MAX) -> str:
-    """Return a request path as it was sent, cut, and without our secrets even where they are percent-encoded.
+    """Return a request path as sent, cut, without our secrets even if they are percent-encoded.
 
     It contains no blanks, so a name cannot imitate the rest of a line.
     """
@@ -95,15 +93,15 @@ def _time(record: logging.LogRecord) -> str:
     return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
 
 
+# A formatted record; an event that the writer sets once all records before it are written; None stops the writer.
 _Queued: TypeAlias = logging.LogRecord | threading.Event | None
-"""A formatted record; an event that the writer sets once all before it is written; None: the writer stops."""
 
 
 class LogQueue(QueueHandler):
-    """Queues formatted records and writes them in a thread of its own. Call `start` once.
+    """Queues formatted records and writes them in its own thread.
 
-    `QueueHandler.emit` runs under the handler's lock, so only one thread at a time compares the length of the queue
-    with its bound. `put` never waits, and is safe where a destructor logs while another record is being queued.
+    `QueueHandler.emit` holds the handler's lock, so only one thread at a time compares the length of the queue with its
+    bound. `put` never waits, and is safe if a destructor logs while another record is being queued.
     """
 
     def __init__(self, fd: int, formatter: logging.Formatter, lines_max: int = QUEUE_LINES_MAX) -> None:
@@ -113,8 +111,7 @@ class LogQueue(QueueHandler):
         self._fd = fd
         self._lines_max = lines_max
         self._overflowed = self._reported_overflow = 0
-        self._unwritten = 0
-        """Lines that could not be written. Only the writer thread counts them."""
+        self._unwritten = 0  # Counted by the writer thread alone.
         self._reported = 0
         self._is_failing = False
         self._drained: threading.Event | None = None
@@ -134,7 +131,7 @@ class LogQueue(QueueHandler):
             return
         if self._overflowed != self._reported_overflow:
             self._reported_overflow = self._overflowed
-            self.records.put(threading.Event())  # The writer reports what was dropped when it gets here.
+            self.records.put(threading.Event())  # Here the writer reports what was dropped.
         self.records.put(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the name is logging's
@@ -143,9 +140,9 @@ class LogQueue(QueueHandler):
         self.enqueue(self._made(text, logging.ERROR))
 
     def drain(self, seconds: float = FLUSH_SECONDS) -> bool:
-        """Wait at most this long until all queued lines are written; return whether they are.
+        """Wait until all queued lines are written; return whether they are.
 
-        Once this has timed out, later calls return immediately until the writer has caught up with it.
+        After a timeout, later calls return immediately until the writer has caught up.
         """
         if self._drained is None or self._drained.is_set():
             self._drained = threading.Event()
@@ -169,7 +166,6 @@ class LogQueue(QueueHandler):
         return record
 
     def _write_all(self) -> None:
-        """Run the writer thread."""
         while (item := self.records.get()) is not None:
             if isinstance(item, threading.Event):
                 self._report_dropped()
@@ -190,13 +186,13 @@ class LogQueue(QueueHandler):
                 self._reported = dropped
 
     def _write(self, record: logging.LogRecord) -> bool:
-        """Write one line; return False if standard error fails, like a closed pipe or a full disk."""
+        """Write one line; return False if standard error fails, as a closed pipe or a full disk does."""
         rest = memoryview(record.getMessage().encode("ascii", "backslashreplace") + b"\n")
         while rest:
             try:
                 rest = rest[os.write(self._fd, rest) :]
             except BlockingIOError:
-                # Another process that shares it has made it non-blocking.
+                # Another process that shares standard error has made it non-blocking.
                 poll = select.poll()
                 poll.register(self._fd, select.POLLOUT)
                 poll.poll(_WRITABLE_MS)
@@ -214,14 +210,13 @@ def configure(log_format: str) -> None:
     handler.start()
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
     logging.getLogger("holdfast").setLevel(logging.INFO)
-    # asyncio warns of what clients do to their connections, as often as they do it.
+    # asyncio would warn of everything that clients do to their connections.
     logging.getLogger("asyncio").setLevel(logging.ERROR)
-    # OpenTelemetry warns at each batch of spans that no collector accepts, and again at each retry.
+    # OpenTelemetry would warn at each batch of spans without a collector, and at each retry.
     logging.getLogger("opentelemetry").setLevel(logging.ERROR)
 
 
 def flush(seconds: float = FLUSH_SECONDS) -> bool:
-    """Wait at most this long until everything logged so far is written; return whether it is."""
     return all(handler.drain(seconds) for handler in _queues())
 
 

@@ -1,9 +1,9 @@
 """The metrics of one process, the last hours of them, and the text of `/metrics`.
 
-`Sources` knows where each number is; each metric is one row of `ROWS`, from which the text, the docs page and the tests
-of the dashboard and the alerts are made. Every number is counted already, or is the length of something, and the text
-is made at most once a second: with `metrics_open`, asking often costs nothing more. Labels have only the values listed
-here, never user input. `Series` keeps a sample every ten seconds for six hours, for the charts of the operators' page.
+`Sources` knows where each number is. Each metric is one row of `ROWS`: the text, the docs page and the tests of the
+dashboard and the alerts are made from them. A row reads counters and lengths only, and the text is made at most once a
+second, so frequent scrapes are cheap. Labels have only the values listed here, never user input. `Series` keeps a
+sample every ten seconds for six hours, for the charts of the operators' page.
 
 `python -m holdfast.server.observability.metrics` prints the table of the guide.
 """
@@ -46,8 +46,8 @@ CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
 KEPT_MS = 1_000
 STATM = "/proc/self/statm"
 
+# A number, one for each value of the row's label, or a histogram; None: not known.
 Value: TypeAlias = "float | Mapping[str, float] | Spread | None"
-"""A number, one for each value of the row's label, or a histogram; None: not known."""
 
 _Kind: TypeAlias = Literal["counter", "gauge", "histogram"]
 
@@ -55,6 +55,7 @@ ENDS = ("released", "expired", "revoked", "session_ended", "transferred")
 LEAVES = ("gone", "withdrawn", "deadlock", "refused", "done", "session_ended", "token_ended")
 SESSION_ENDS = ("expired", "deleted", "revoked")
 STREAMS = ("watches", "followers", "pages")
+# Refusals that are not problems but replies of their own.
 REASONS_SHOWN: dict[type, str] = {
     Held: "held",
     AllHeld: "held",
@@ -62,23 +63,18 @@ REASONS_SHOWN: dict[type, str] = {
     Finished: "done",
     Delayed: "delayed",
 }
-"""Refusals that are not problems but replies of their own."""
 REASONS = (*dict.fromkeys(REASONS_SHOWN.values()), *KINDS)
 
 
 class NodeRole(msgspec.Struct, frozen=True):
-    """The role of this process among the nodes of one authority."""
-
     leads: bool
     epoch: int | None = None
-    is_linked: bool = False
-    """Whether it follows and has a link to the leader."""
-    links: int = 0
-    """How many followers have a link to it."""
+    is_linked: bool = False  # To the leader, as a follower.
+    links: int = 0  # Of followers to this process.
 
 
 class Sources:
-    """Where the numbers of one process are. It outlives every leader term of a node."""
+    """Where the numbers of one process are, over all leader terms."""
 
     def __init__(self, settings: Settings, clock: Clock, measures: Measures | None = None) -> None:
         self.settings = settings
@@ -88,8 +84,7 @@ class Sources:
         self.counters = Counters()
         self.lags = Spread(LAG_SECONDS)
         self.takeovers = 0
-        self.engine: Engine | None = None
-        """None on a node that does not lead."""
+        self.engine: Engine | None = None  # None on a node that does not lead.
         self.streams: Mapping[str, Any] = {}
         self.connections: Callable[[], int] = int
         self.lines_left_out: Callable[[], int] = int
@@ -105,7 +100,7 @@ class Sources:
             self.engine, self.streams = None, {}
 
     def _role_alone(self) -> NodeRole:
-        """Return the role of a server with a data directory: it leads."""
+        """Return the role of a server with a data directory of its own."""
         engine = self.engine
         return NodeRole(leads=engine is not None, epoch=None if engine is None else engine.state.epoch)
 
@@ -172,7 +167,7 @@ def _memory_bytes(_look: Look) -> Value:
 
 
 def _reader(path: str) -> Callable[[Look], Value]:
-    """Return what reads the attribute at this path of a look: None if a part of it is None."""
+    """Return a reader of an attribute path; its value is None if a part of the path is."""
     names = path.split(".")
 
     def read(look: Look) -> Value:
@@ -196,7 +191,7 @@ def _row(  # noqa: PLR0917 - a row of the table
 
 
 def _by_how(name: str, text: str, field: str, values: tuple[str, ...]) -> Row:
-    """Return a counter of the tally by how. What has not happened yet is 0, so that its first time is a rise."""
+    """Return a counter of the tally by how. Values start at 0, so that the first event is an increase."""
 
     def read(look: Look) -> Value:
         counts: Mapping[str, int] = getattr(look.tally, field)
@@ -273,14 +268,14 @@ class Text:
         self._text = b""
 
     def now(self) -> bytes:
-        """Return the text as of now, or of less than a second ago."""
+        """Return the text, at most a second old."""
         now_ms = self._sources.clock.monotonic_ms()
         if self._made_ms is None or now_ms - self._made_ms >= KEPT_MS:
             self._text, self._made_ms = generate_latest(self), now_ms
         return self._text
 
     def collect(self) -> Iterable[Metric]:
-        """Return every metric with a value: what `generate_latest` calls."""
+        """Return every metric with a value. `generate_latest` calls this."""
         look = look_at(self._sources)
         return [_family(row, value) for row in ROWS if (value := row.read(look)) is not None]
 
@@ -310,10 +305,7 @@ def bound_text(bound: float) -> str:
 
 
 class Stalls:
-    """Measures how late the event loop is: a timer every 0.1 s notes by how much too late it fires.
-
-    Long ticks, a slow disk, garbage collection and a busy machine all show here.
-    """
+    """Measures how late a timer fires every 0.1 s: long ticks, a slow disk, garbage collection, a busy machine."""
 
     def __init__(self, clock: Clock, lags: Spread) -> None:
         self._read_seconds = clock.monotonic_seconds
@@ -351,14 +343,13 @@ class Series:
         self._spreads = (measures.waits, measures.commits, measures.answers)
         self._last_ms = sources.clock.monotonic_ms()
         self._last = self._count()
-        self._drawn: dict[str, Drawn] = {}
-        """The charts of each span since the last sample."""
+        self._drawn: dict[str, Drawn] = {}  # By span; cleared by each sample.
 
     def __len__(self) -> int:
         return len(self._samples)
 
     def tick(self) -> None:
-        """Take a sample if it is time for one. Called every second or so."""
+        """Take a sample if one is due. Called about every second."""
         now_ms = self._sources.clock.monotonic_ms()
         if now_ms - self._last_ms >= STEP_MS:
             self._sample((now_ms - self._last_ms) / 1000)
@@ -386,7 +377,7 @@ class Series:
         return list(self._samples)[len(self._samples) - number :]
 
     def drawn(self, span: str) -> Drawn:
-        """Return the charts of a span: one of `SPANS`, else the usual one. They are drawn once per sample."""
+        """Return the charts of one of `SPANS`, else of the usual one."""
         span = span if span in SPANS else USUAL_SPAN
         if span not in self._drawn:
             self._drawn[span] = draw(self.last(SPANS[span][1]), span)
@@ -414,10 +405,9 @@ def quantile(bounds: Sequence[float], counts: Sequence[int], part: float) -> flo
 
 
 class Meter:
-    """All that is measured of one process. `start` begins to measure its event loop."""
+    """All measurements of one process. `start` begins to measure its event loop."""
 
     def __init__(self, settings: Settings, clock: Clock, measures: Measures | None = None) -> None:
-        """`measures` are those of the engine that exists already, if one does."""
         self.sources = Sources(settings, clock, measures)
         stalls = Stalls(clock, self.sources.lags)
         self.series = Series(self.sources, stalls)
@@ -428,8 +418,7 @@ class Meter:
 def as_markdown() -> str:
     lines = ["| name | kind | tells |", "|---|---|---|"]
     for row in ROWS:
-        # One span of code: two that touch are shown with their backticks.
-        label = f"{{{row.label}}}" if row.label else ""
+        label = f"{{{row.label}}}" if row.label else ""  # In the code span of the name: two adjacent ones render badly.
         lines.append(f"| `{row.name}{label}` | {row.kind} | {row.help} |")
     return "\n".join(lines) + "\n"
 

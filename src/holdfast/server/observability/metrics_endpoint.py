@@ -1,11 +1,10 @@
-"""GET /metrics: who may read it, and who answers on a follower.
+"""GET /metrics: who may read it. Every node answers with its own numbers.
 
-Every node answers for itself. A reader is known in one of three ways. The first two need neither the store nor a
-leader, so monitoring goes on without them:
+The first two ways need neither the store nor a leader, so monitoring works without them:
 
     metrics_open = true      anybody
     a token of the settings  by its digest, if it may `read`
-    any other token          as for every other route. A follower asks the leader, and answers with its own numbers
+    any other token          as for every other route; a follower asks the leader
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ _HEADERS = ((b"content-type", CONTENT_TYPE),)
 
 
 def metrics(api: Api, call: Call) -> None:
-    """GET /metrics."""
     if call.request.rests_on_state:
         api.read(call, lambda _state, _now: (_OK, api.meter.text.now(), _HEADERS))
     else:
@@ -39,7 +37,7 @@ def metrics(api: Api, call: Call) -> None:
 
 
 def reader(api: Api, operation: Operation) -> Reader:
-    """Read a request for the metrics. The state is asked for the caller only if nothing else tells."""
+    """Return the reader of requests. It looks the caller up in the state only if the settings do not decide."""
     for_anybody, for_known = nothing(api, operation), by_token(api, operation)
     is_open, static = api.settings.metrics_open, api.auth.static
 
@@ -51,7 +49,6 @@ def reader(api: Api, operation: Operation) -> Reader:
 
 
 def is_static_reader(request: Request, static: StaticTokens) -> bool:
-    """Return whether a request has a token of the settings that may read."""
     sent = request.authorization
     if sent is None or not sent.startswith(_BEARER) or len(sent) > len(_BEARER) + static.chars_max:
         return False
@@ -60,14 +57,12 @@ def is_static_reader(request: Request, static: StaticTokens) -> bool:
 
 
 class FollowersMetrics:
-    """Answers on a follower."""
-
     def __init__(self, meter: Meter, static: StaticTokens) -> None:
         self._meter = meter
         self._static = static
 
     def answer(self, request: Request, reply: Reply) -> Reply | None:
-        """Answer, or return the reply to call once the leader has authenticated the caller."""
+        """Answer on a follower, or return the reply to call once the leader has authenticated the caller."""
         if self._meter.sources.settings.metrics_open or is_static_reader(request, self._static):
             reply(request, _OK, self._meter.text.now(), _HEADERS)
             return None

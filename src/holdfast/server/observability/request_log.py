@@ -1,8 +1,8 @@
-"""Observers of requests, and the request log, which is one of them; traces are another.
+"""Observers of requests: the request log, and traces.
 
-Observers wrap the handler of a server, so each request is observed once, on the node and the connection where it came
-in: also requests refused before they are read, streams (until their response ends), and requests that a node forwards.
-A client that disconnects before its response is observed too. Without observers nothing is wrapped.
+Observers wrap the handler of a server, so each request is observed once, on the node and connection where it arrived:
+also requests refused before they are read, forwarded requests, streams (until their response ends), and clients that
+disconnect before the response.
 
 The request log has one line per request, when it is answered, without query, headers and body, where secrets may be:
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from holdfast.server.http.messages import Fields, Request, ResponseWriter
     from holdfast.wire.problems import Problem
 
+# Called when a request ends: its status, or None if the client disconnected before; the principal, if known.
 Ended: TypeAlias = Callable[[int | None, str | None], None]
-"""Called when a request ends: its status, or None if the client disconnected before; the principal, if known."""
 _METHOD_CHARS_MAX = 16
 
 log = logging.getLogger("holdfast.requests")
@@ -38,7 +38,7 @@ log = logging.getLogger("holdfast.requests")
 
 class Observer(Protocol):
     def begin(self, request: Request, route: str) -> Ended:
-        """Called when a request arrives. `route` is the path of its row in the table; empty if there is none."""
+        """Called when a request arrives. `route` is its path in the table of operations; empty if there is none."""
 
     def close(self) -> None:
         """Called after the last request."""
@@ -53,7 +53,7 @@ class RequestLog:
         return partial(self._end, request, route, self._read_ms())
 
     def close(self) -> None:
-        """Every line is queued already."""
+        """Do nothing: every line is queued already."""
 
     def _end(self, request: Request, route: str, began_ms: int, status: int | None, principal: str | None) -> None:
         method = request.method[:_METHOD_CHARS_MAX].decode("latin-1")
@@ -85,7 +85,7 @@ class _Observed:
         self.is_over = False
 
     def answer(self, status: int) -> None:
-        """Note the status, and the principal: later its token may have ended."""
+        """Note the status, and the principal before its token may end."""
         self.status, self.principal = status, self._principal_of(self._request)
 
     def end(self) -> None:
@@ -100,7 +100,6 @@ class Observing:
         self._observers = observers
 
     def wrap(self, handler: Handler) -> Handler:
-        """Return the same handler, observed; without observers, as it is."""
         if not self._observers:
             return handler
 
@@ -112,7 +111,7 @@ class Observing:
             observed = begin(request)
             handler.handle(request, partial(_answered, observed, reply))
             if not observed.is_over:
-                # One of the two is called if the client disconnects. A request that waits in a queue has the first.
+                # If the client disconnects, one of the two is called; the first, if the request waits in a queue.
                 if request.on_disconnect is not None:
                     request.on_disconnect = partial(_left, observed, request.on_disconnect)
                 request.on_lost = partial(_left, observed, request.on_lost)

@@ -1,10 +1,10 @@
-"""Traces: every request is a span of OpenTelemetry. Imported only if the setting `traces` asks for it.
+"""Traces: each request is an OpenTelemetry span. Imported only if the setting `traces` is on.
 
 A span has the route, the method, the status and the request id. It has no names of jobs, owners or access tokens, and
-no addresses of clients: those are unbounded, and spans leave the operator's hands. A request with `traceparent` belongs
-to the trace of its client.
+no client addresses: those are unbounded, and spans leave the operator's systems. With `traceparent`, a span joins the
+client's trace.
 
-OpenTelemetry queues spans, drops those that do not fit and sends the rest in a thread. Its own environment variables
+OpenTelemetry queues spans, drops those beyond its bound and sends the rest in a thread. Its own environment variables
 configure it (`OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_TRACES_SAMPLER`).
 """
 
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from holdfast.server.http.messages import Request
     from holdfast.server.observability.request_log import Ended
 
-LAST_SPANS_SECONDS = 2.0
-"""How long a stopping process waits for the collector."""
+LAST_SPANS_SECONDS = 2.0  # At most, for the collector, when the process stops.
 _METHODS = frozenset({b"DELETE", b"GET", b"HEAD", b"OPTIONS", b"PATCH", b"POST", b"PUT"})
 _CARRIED = ("traceparent", "tracestate")
 _SERVER_ERROR = 500
@@ -56,7 +55,6 @@ class Traces:
         carried = {name: value.decode("latin-1") for name in _CARRIED if (value := request.headers.get(name.encode()))}
         span = self._tracer.start_span(
             f"{method} {route}".rstrip(),
-            # The trace of the client's own span, if it sent one.
             context=self._propagator.extract(carried),
             kind=SpanKind.SERVER,
             attributes=attributes,
@@ -64,7 +62,7 @@ class Traces:
         return partial(_end, span)
 
     def close(self) -> None:
-        """Send what is left, if the collector accepts it soon."""
+        """Send the queued spans, if the collector accepts them in time."""
         sending = threading.Thread(target=self._provider.shutdown, name="holdfast-last-spans", daemon=True)
         sending.start()
         sending.join(LAST_SPANS_SECONDS)
