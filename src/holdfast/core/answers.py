@@ -8,10 +8,8 @@ from holdfast.core.values import AccessToken, LastEnd, Lease, Session
 
 
 class Acquired(msgspec.Struct, frozen=True, gc=False):
-    """`until_ms` is the earlier of the lease's and its session's deadline (S2)."""
-
     lease: Lease
-    until_ms: int
+    until_ms: int  # the earlier of the lease's and its session's deadline (S2)
     previous: LastEnd | None
     attempts: int
     reacquired: bool = False
@@ -40,8 +38,7 @@ class OpenAgain(msgspec.Struct, frozen=True, gc=False):
 
 
 class Extended(msgspec.Struct, frozen=True, gc=False):
-    lease: Lease
-    """As it was before it was renewed."""
+    lease: Lease  # as it was before the renewal
     until_ms: int
 
 
@@ -54,10 +51,8 @@ class HandedOver(msgspec.Struct, frozen=True, gc=False):
 
 
 class SessionOpen(msgspec.Struct, frozen=True, gc=False):
-    """`renewed`: how many leases were renewed with it (S4)."""
-
     session: Session
-    renewed: int = 0
+    renewed: int = 0  # leases that were renewed with it (S4)
 
 
 class SessionOver(msgspec.Struct, frozen=True, gc=False):

@@ -21,10 +21,8 @@ class Acquire(msgspec.Struct, frozen=True, gc=False):
     ticket: str | None = None
     new_ticket: str = ""
     as_session: str | None = None
-    interest: bool = False
-    """A refusal leaves an interest, and a cycle of those is reported (D3)."""
-    comes_back: bool = False
-    """When its wait is over it asks again with the same key: it stays present meanwhile (W2)."""
+    interest: bool = False  # A refusal leaves an interest, and a cycle of interests is reported (D3).
+    comes_back: bool = False  # The client will ask again with the same key, so it stays present after its wait (W2).
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -56,8 +54,7 @@ class ClaimAll(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class WithKey(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     principal: str
     key: str | None = None
-    fingerprint: str = ""
-    """What the request comes to: another request may not use its key again (C5)."""
+    fingerprint: str = ""  # what the request comes to: another request may not reuse its key (C5)
 
 
 class Leave(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -67,8 +64,6 @@ class Leave(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Transfer(WithKey, frozen=True, kw_only=True, gc=False):
-    """Hand a claim to another owner of the same principal, without a gap (L8)."""
-
     name: str
     lease_id: str | None
     new_lease_id: str
@@ -89,12 +84,10 @@ class Reopen(WithKey, frozen=True, kw_only=True, gc=False):
 
 
 class Renew(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Move the deadline (L3, L4). `ttl_ms` None keeps the lease's own ttl."""
-
     name: str
     principal: str
     lease_id: str = ""
-    ttl_ms: int | None
+    ttl_ms: int | None  # None keeps the lease's own ttl.
     note: str | None = None
     metadata: str | None = None
     as_session: str | None = None
@@ -103,13 +96,11 @@ class Renew(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Release(WithKey, frozen=True, kw_only=True, gc=False):
-    """`failed` leaves the attempts counting (C7); `remember_ms` keeps it as done (L5)."""
-
     name: str
     lease_id: str = ""
-    failed: bool = False
+    failed: bool = False  # leaves the attempts counting (C7)
     done: bool = False
-    remember_ms: int = 0
+    remember_ms: int = 0  # how long the name stays done (L5)
     result: str | None = None
     as_session: str | None = None
     run: str | None = None
@@ -144,17 +135,13 @@ class CreateToken(WithKey, frozen=True, kw_only=True, gc=False):
     prefix: str | None = None
     expires_wall_ms: int | None = None
     salt: str = ""
-    within: str | None = None
-    """Its maker is confined to this prefix, and may use half of `tokens_max`."""
+    within: str | None = None  # its maker's prefix: confined makers may use half of `tokens_max`
 
 
 class RevokeToken(WithKey, frozen=True, kw_only=True, gc=False):
-    """End a token, its sessions and its tickets. `keep_sessions` leaves the sessions (S5)."""
-
     name: str
-    keep_sessions: bool = False
-    alone: bool = False
-    """The principal has another token, of the settings: only this one ends."""
+    keep_sessions: bool = False  # They and what is bound to them live on (S5).
+    alone: bool = False  # Only this token ends: the principal has a static one too.
 
 
 class RotateToken(WithKey, frozen=True, kw_only=True, gc=False):
@@ -163,14 +150,11 @@ class RotateToken(WithKey, frozen=True, kw_only=True, gc=False):
     expires_wall_ms: int | None = None
     salt: str = ""
     keep_sessions: bool = False
-    keep_lifetime: bool = False
-    """The new one lives as long as the old one was to live; `expires_wall_ms` is ignored."""
+    keep_lifetime: bool = False  # The new token lives as long as the old one; `expires_wall_ms` is ignored.
 
 
 class NoteUses(msgspec.Struct, frozen=True, kw_only=True):
-    """Remember when tokens were last used: names with the minute as wall time, 0 to forget one."""
-
-    uses: tuple[tuple[str, int], ...]
+    uses: tuple[tuple[str, int], ...]  # token names with the minute of their last use, as wall time; 0 forgets one
 
 
 LeaseCommand = Acquire | ClaimAny | ClaimAll | Leave | Renew | Release | Transfer | Revoke | Reopen
@@ -178,8 +162,8 @@ SessionCommand = OpenSession | KeepSession | RenewSession | EndSession
 TokenCommand = CreateToken | RevokeToken | RotateToken | NoteUses
 Command = LeaseCommand | SessionCommand | TokenCommand
 
+# Refused when the disk is full; all others end or keep what exists.
 NEEDS_ROOM = (Acquire, ClaimAny, ClaimAll, OpenSession, CreateToken, NoteUses)
-"""Refused when the disk is full; all others end or keep what exists."""
 
 
 def claimant_of(command: Command) -> str:

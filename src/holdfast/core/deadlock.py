@@ -10,10 +10,9 @@ the holder of the live lease it wants. So:
 - No timer: a cycle can only close when an edge appears. A wait is checked before it begins or resumes (`find_circle`).
   A grant or a transfer turns the edges of a name to its new holder, and `queue.circle_at_handover` checks that.
 
-The search is breadth first in the order of arriving: the cycle it reports is a shortest one and always the same. A
-requester that holds what it wants is a cycle of one (D1a). An *interest* is an edge of a client that asked without
-waiting, as `rlock` does. Interests fade, so they count only when such a client asks, and the answer says *possible
-deadlock* (D3).
+The search is breadth first in the order of arriving, so it always reports the same shortest cycle. A requester that
+holds what it wants is a cycle of one (D1a). An *interest* is an edge of a client that asked without waiting, as `rlock`
+does. Interests fade, so they count only when such a client asks, and the answer says *possible deadlock* (D3).
 """
 
 from __future__ import annotations
@@ -32,8 +31,7 @@ from holdfast.core.values import Holder, Lease, Slot, holder_of_lease
 
 LINKS_MAX = 100
 WAITS_SHOWN = 100
-WAITS_LOOKED_AT = 1_000
-"""More than are shown, since some may be outside a caller's prefix."""
+WAITS_LOOKED_AT = 1_000  # more than are shown, since some may be outside a caller's prefix
 
 
 class Link(msgspec.Struct, frozen=True):
@@ -43,10 +41,10 @@ class Link(msgspec.Struct, frozen=True):
 
 
 class Chain(msgspec.Struct, frozen=True):
-    """The chain of waits from a name to the holder all wait for. `circle`: it is a cycle."""
+    """The chain of waits from a name to the holder all wait for."""
 
     links: tuple[Link, ...]
-    circle: bool
+    circle: bool  # The chain is a cycle.
 
 
 def why(state: State, name: str, prefix: str = "") -> Chain:
@@ -70,7 +68,7 @@ def why(state: State, name: str, prefix: str = "") -> Chain:
         if holder in seen:
             return Chain(tuple(links), circle=True)
         seen.add(holder)
-        # Of several, the one that somebody holds: a free name is about to be its own.
+        # Of several, one that is held: a free name is about to be granted.
         name = next((each for each in wanted if state.lease_of(each) is not None), wanted[0])
 
 
@@ -100,8 +98,7 @@ def find_circle(
         for name in wanted:
             if not budget.spend():
                 return TooTangled(EDGES_MAX)
-            lease = state.lease_of(name)
-            if lease is None:
+            if (lease := state.lease_of(name)) is None:
                 continue
             blocker = holder_of_lease(lease)
             if blocker == requester:

@@ -3,9 +3,8 @@
 Both are functions of state and time that change nothing durable: `evolve` applies the events of a decision. What is due
 is ended by a record before anything else is decided; there is no other expiry check (T3).
 
-What is over by time alone has a record too (T3a). A restart goes on at the time of the last record: if that was before
-the end of a delay, a name that was reported free would be closed again. The end of a delay changes only answers: any
-record of that time or later will do, and `TimePassed` is written if there is none.
+The end of a delay needs a record too (T3a), or a restart, which goes on at the time of the last record, would close a
+name again that was reported free. Any record of that time or later will do; `TimePassed` is written if there is none.
 """
 
 from __future__ import annotations
@@ -29,8 +28,7 @@ from holdfast.core.timers import EDGES_MAX
 from holdfast.core.values import ABSENT_MS_MAX, Limits, Moment
 
 FORGET_EVERY_MS = 1_000
-FORGET_MAX = 2_000
-"""How many entries of each kind one turn may look at: it bounds its time."""
+FORGET_MAX = 2_000  # entries of each kind that one turn may check, which bounds its time
 FADE_MAX = 1_000
 LAPSE_MAX = 500
 
@@ -64,8 +62,7 @@ def _lapsed_session(state: State, now_ms: int) -> Due | None:
     of_sessions = state.agenda.session_alarms
     while (alarms := of_sessions.earlier() if of_sessions.aside else of_sessions.heap) and alarms[0][0] <= now_ms:
         due_ms, session_id = alarms[0]
-        session = state.sessions.get(session_id)
-        if session is None:
+        if (session := state.sessions.get(session_id)) is None:
             heapq.heappop(alarms)
         elif session.until_ms > due_ms:
             heapq.heapreplace(alarms, (session.until_ms, session_id))
@@ -81,8 +78,7 @@ def _lapsed_session(state: State, now_ms: int) -> Due | None:
 def _lapsed_ticket(state: State, now_ms: int) -> Due | None:
     """Return the end of a ticket whose holder has been away for too long (W2).
 
-    After a restart all waiters have been away since then, so the ends are spread over turns. Ending one late hurts
-    nobody.
+    After a restart all waiters have been away since then, so the ends are spread over turns. A late end is harmless.
     """
     agenda, absent_since = state.agenda, state.presence.absent_since
     if not absent_since:
@@ -109,8 +105,7 @@ def _expired_lease(state: State, now_ms: int) -> Due | None:
     of_leases = state.agenda.lease_alarms
     while (alarms := of_leases.earlier() if of_leases.aside else of_leases.heap) and alarms[0][0] <= now_ms:
         due_ms, token, name = alarms[0]
-        lease = state.lease_of(name)
-        if lease is None or lease.token != token:
+        if (lease := state.lease_of(name)) is None or lease.token != token:
             heapq.heappop(alarms)
         elif lease.until_ms > due_ms:
             heapq.heapreplace(alarms, (lease.until_ms, token, name))
@@ -171,13 +166,11 @@ def _too_many_names(state: State, now_ms: int, limits: Limits) -> Due | None:
     if now_ms < state.agenda.cut_names_at_ms:
         return None
     cuts, room, found = _oldest(
-        state.index.free,
-        limits.ended_bytes_max,
-        lambda name: may_go(state, name, state.slots[name], now_ms),
+        state.index.free, limits.ended_bytes_max, lambda name: may_go(state, name, state.slots[name], now_ms)
     )
-    # Names that must stay now may go later: looking again before that wins nothing.
+    # Names that must stay now may go later: checking again before that gains nothing.
     state.agenda.cut_names_at_ms = now_ms + FORGET_EVERY_MS if not found else 0 if room else now_ms + 1
-    # If there are others behind those that must stay, the record puts them in front.
+    # If there are others after those that must stay, the record puts them in front.
     return Due(SharesForgotten(names=cuts)) if found or not room else None
 
 

@@ -5,40 +5,30 @@ A principal may have so much of something at the same time, and each of its sess
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from holdfast.core import refusals
+from holdfast.core import refusals, values
 from holdfast.core.answers import Answer
-from holdfast.core.events import Ended, Event, Left
+from holdfast.core.commands import Release, Revoke, WithKey
+from holdfast.core.events import Ended, Event, Left, Transferred
 from holdfast.core.refusals import Refusal
 from holdfast.core.shares import exceeded, half_of, may
-from holdfast.core.values import LABELS_OF_LINE_BYTES_MAX, TOKEN_MAX, EndedSession, Holder, LastEnd
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from holdfast.core.commands import Release, Revoke, WithKey
-    from holdfast.core.events import Transferred
-    from holdfast.core.state import State
-    from holdfast.core.values import Lease, Limits, Memo, Moment, Terms, Ticket
+from holdfast.core.state import State
+from holdfast.core.values import EndedSession, Holder, LastEnd, Lease, Limits, Memo, Moment, Terms, Ticket
 
 Notice = tuple[str, Answer | Refusal]
-Interest = tuple[Holder, str, str, int, int]
-"""Holder, name, principal, from when, until when (D3)."""
+Interest = tuple[Holder, str, str, int, int]  # holder, name, principal, from when, until when (D3)
 
 
 class Decision(msgspec.Struct, frozen=True, gc=False):
-    """The events to make durable, and the answer to give once they are.
-
-    `notices` are answers to waiters, by ticket. `interest` is soft: the engine keeps it (`Presence.take_interest`).
-    """
+    """The events to make durable, and the answer to give once they are."""
 
     events: tuple[Event, ...]
     answer: Answer | Refusal
-    notices: tuple[Notice, ...] = ()
-    interest: Interest | None = None
+    notices: tuple[Notice, ...] = ()  # answers to waiters, by ticket
+    interest: Interest | None = None  # not durable: the engine keeps it (`Presence.take_interest`)
 
 
 class Due(msgspec.Struct, frozen=True, gc=False):
@@ -68,8 +58,7 @@ def recall(state: State, asked: Terms | WithKey, kind: str) -> Memo | refusals.K
     if memo is None or (memo.kind == kind and memo.fingerprint == asked.fingerprint):
         return memo
     if memo.kind == "left" and kind == "acquire" and memo.fingerprint == asked.fingerprint:
-        # It made a place in the line that is not its own any more.
-        return memo
+        return memo  # It made a ticket that is not its own any more.
     return refusals.KeyConflict()
 
 
@@ -83,10 +72,9 @@ def left(ticket: Ticket, how: str) -> Left:
 def answered_by_done(tickets: Iterable[Ticket]) -> Iterator[Left]:
     """Yield the ends of the tickets that finished work answers, for its record (L5).
 
-    There may be thousands. So a ticket for that one name has no names of its own, since the record has it; and once the
-    labels come to a megabyte, the rest have none.
+    There may be thousands. So a ticket for that one name does not repeat it, and labels beyond a megabyte are left out.
     """
-    room_bytes = LABELS_OF_LINE_BYTES_MAX
+    room_bytes = values.LABELS_OF_LINE_BYTES_MAX
     for ticket in tickets:
         terms = ticket.terms
         names = ticket.names if len(ticket.names) > 1 else ()
@@ -107,10 +95,7 @@ def end_of(
     reason: str | None = None,
     well: bool = False,
 ) -> Ended:
-    """Return the end of a lease; a lock delay closes the name from now on, whatever the end (L6).
-
-    `asked` is the command whose idempotency key leads to this end.
-    """
+    """Return the end of a lease, which the idempotency key of `asked` leads to; any end starts its lock delay (L6)."""
     return Ended(
         name,
         lease.lease_id,
@@ -143,7 +128,7 @@ def end_by_transfer(event: Transferred, old: Lease, now: Moment) -> LastEnd:
 def too_many_leases(
     state: State, terms: Terms, wanted: int, limits: Limits, *, already: int = 0
 ) -> refusals.TooManyLeases | None:
-    """Return the refusal if so many more leases are too many. `already` of those held are not counted."""
+    """Return why so many more leases are too many, or None. `already` of those held are not counted."""
     held = state.index.lease_count.get(terms.principal, 0) - already
     bound = len(state.index.names_by_session.get(terms.session or "", ())) if terms.bound else None
     whole = limits.leases_per_principal_max
@@ -152,20 +137,16 @@ def too_many_leases(
 
 
 def why_no_grant(state: State, terms: Terms, names: tuple[str, ...], limits: Limits) -> Refusal | None:
-    if terms.session is not None:
-        lacking = why_unusable(state, terms.session, terms.principal)
-        if lacking is not None:
-            return lacking
-    full = too_many_leases(state, terms, len(names), limits)
-    if full is not None:
+    if terms.session is not None and (lacking := why_unusable(state, terms.session, terms.principal)) is not None:
+        return lacking
+    if (full := too_many_leases(state, terms, len(names), limits)) is not None:
         return full
-    return refusals.TokensExhausted() if state.last_token + len(names) > TOKEN_MAX else None
+    return refusals.TokensExhausted() if state.last_token + len(names) > values.TOKEN_MAX else None
 
 
 def why_unusable(state: State, session_id: str, principal: str) -> Refusal | None:
     """Return why a session cannot be used, or None. Foreign and unknown look the same."""
-    session = state.sessions.get(session_id)
-    if session is not None:
+    if (session := state.sessions.get(session_id)) is not None:
         return None if session.principal == principal else refusals.SessionUnknown()
     ended = state.remembered.get(session_id)
     if isinstance(ended, EndedSession) and ended.principal == principal and ended.how == "expired":
@@ -178,14 +159,12 @@ def no_place(state: State, ticket: Ticket, limits: Limits) -> Refusal | None:
     session = ticket.terms.session if ticket.terms.bound else None
     places = len(index.tickets_by_principal.get(who, ()))
     bound = None if session is None else len(index.tickets_by_session.get(session, ()))
-    limit = exceeded(limits.tickets_per_principal_max, 1, places, bound)
-    if limit is not None:
+    if (limit := exceeded(limits.tickets_per_principal_max, 1, places, bound)) is not None:
         return refusals.TooManyTickets(limit, limit != limits.tickets_per_principal_max)
     waiting = index.waiting_names
     names = None if session is None else waiting.get((who, session), 0)
     whole = limits.waiting_names_per_principal_max
-    limit = exceeded(whole, len(ticket.names), waiting.get((who, None), 0), names)
-    if limit is not None:
+    if (limit := exceeded(whole, len(ticket.names), waiting.get((who, None), 0), names)) is not None:
         whose = may(f"wait for {limit} names", of_session=limit != whole)
         return refusals.QuotaExceeded(
             f"{whose} (waiting_names_per_principal_max): leave some lines, or wait for fewer names"
@@ -195,8 +174,7 @@ def no_place(state: State, ticket: Ticket, limits: Limits) -> Refusal | None:
             return refusals.LineFull(limits.line_max)
         taken = None if session is None else index.places.get((name, who, session), 0)
         whole = half_of(limits.line_max)
-        limit = exceeded(whole, 1, index.places.get((name, who, None), 0), taken)
-        if limit is not None:
+        if (limit := exceeded(whole, 1, index.places.get((name, who, None), 0), taken)) is not None:
             whose = may(f"have {limit} places in one line", of_session=limit != whole)
             return refusals.QuotaExceeded(
                 f"{whose} (an access token has half of line_max): leave some, or try again later"

@@ -14,7 +14,7 @@ from holdfast.core.values import AccessToken, Done, Labels, Lease, Session, Term
 
 
 class Opened(msgspec.Struct, frozen=True, array_like=True, tag="opened", gc=False):
-    """An authority opened the journal, which proves that it takes writes."""
+    """An authority opened the journal; the record proves that the journal takes writes."""
 
     epoch: int
     version: str
@@ -28,15 +28,11 @@ class Granted(msgspec.Struct, frozen=True, array_like=True, tag="granted", gc=Fa
 
 
 class GrantedMany(msgspec.Struct, frozen=True, array_like=True, tag="granted_many"):
-    """Several names granted in one record (M2)."""
-
     grants: tuple[Granted, ...]
     ticket_id: str | None = None
 
 
 class Transferred(msgspec.Struct, frozen=True, array_like=True, tag="transferred", gc=False):
-    """The old lease is over, the new one begins (L8)."""
-
     name: str
     old_lease_id: str
     lease: Lease
@@ -69,12 +65,9 @@ class TakenOver(msgspec.Struct, frozen=True, array_like=True, tag="taken_over", 
 
 
 class Left(msgspec.Struct, frozen=True, array_like=True, tag="left", gc=False):
-    """`how` is `gone`, `withdrawn`, `deadlock`, `refused`, `done`, `session_ended` or `token_ended`."""
-
     ticket_id: str
-    how: str
-    names: tuple[str, ...] = ()
-    """Empty inside the end of a lease: then it is the one name of that lease."""
+    how: str  # `gone`, `withdrawn`, `deadlock`, `refused`, `done`, `session_ended` or `token_ended`
+    names: tuple[str, ...] = ()  # empty inside the end of a lease: then it is that lease's name
     owner: str | None = None
     labels: Labels | None = None
     is_remembered: bool = False
@@ -82,33 +75,25 @@ class Left(msgspec.Struct, frozen=True, array_like=True, tag="left", gc=False):
 
 
 class Renewed(msgspec.Struct, frozen=True, array_like=True, tag="renewed", gc=False):
-    """`note` and `metadata` None leave what was there.
-
-    `claim_key` is the idempotency key of the claim that got its own lease back (C4, C5).
-    """
-
     name: str
     lease_id: str
     ttl_ms: int
     until_ms: int
-    note: str | None = None
+    note: str | None = None  # None, as in `metadata`, leaves what was there
     metadata: str | None = None
     key: str | None = None
-    claim_key: str | None = None
+    claim_key: str | None = None  # idempotency key of a claim that got its own lease back (C4, C5)
     fingerprint: str = ""
-    session: str | None = None
-    """The session that took a transferred lease up, and that the lease is bound to from now on (L8a)."""
+    session: str | None = None  # took a transferred lease up: the lease is bound to it from now on (L8a)
 
 
 class Ended(msgspec.Struct, frozen=True, array_like=True, tag="ended", gc=False):
-    """`well` resets the attempts (C7); `closed_until_ms` keeps the name closed (L6)."""
-
     name: str
     lease_id: str
     token: int
     how: str
-    well: bool
-    closed_until_ms: int = 0
+    well: bool  # resets the attempts (C7)
+    closed_until_ms: int = 0  # keeps the name closed (L6)
     by: str | None = None
     reason: str | None = None
     key: str | None = None
@@ -133,19 +118,15 @@ class SessionKept(msgspec.Struct, frozen=True, array_like=True, tag="session_kep
 
 
 class SessionRenewed(msgspec.Struct, frozen=True, array_like=True, tag="session_renewed"):
-    """Each lease bound to the session has a new deadline too (S4)."""
-
     session_id: str
     until_ms: int
-    leases: tuple[Renewed, ...]
+    leases: tuple[Renewed, ...]  # each lease bound to it (S4)
 
 
 class SessionEnded(msgspec.Struct, frozen=True, array_like=True, tag="session_ended"):
-    """All that was bound to it ended too (I10). `how` is `expired`, `deleted` or `revoked`."""
-
     session_id: str
-    how: str
-    leases: tuple[Ended, ...]
+    how: str  # `expired`, `deleted` or `revoked`
+    leases: tuple[Ended, ...]  # all that were bound to it (I10)
     by: str | None = None
     key: str | None = None
     fingerprint: str = ""
@@ -154,8 +135,6 @@ class SessionEnded(msgspec.Struct, frozen=True, array_like=True, tag="session_en
 
 
 class TokenCreated(msgspec.Struct, frozen=True, array_like=True, tag="token_created", gc=False):
-    """Holds the digest, never the token."""
-
     token: AccessToken
     key: str | None = None
     fingerprint: str = ""
@@ -171,42 +150,31 @@ class TokenRevoked(msgspec.Struct, frozen=True, array_like=True, tag="token_revo
 
 
 class TokenEnded(msgspec.Struct, frozen=True, array_like=True, tag="token_ended"):
-    """A bearer token ended, with its sessions and its unbound tickets, all in one record (S5).
-
-    With `keeps_sessions` its sessions live on, with all that is bound to them, for the next token of that name.
-    `successor` is that next token, if the token was rotated.
-    """
+    """A bearer token ended, with its sessions and its unbound tickets, all in one record (S5)."""
 
     name: str
     by: str
     sessions: tuple[SessionEnded, ...] = ()
     left: tuple[Left, ...] = ()
-    keeps_sessions: bool = False
-    successor: AccessToken | None = None
+    keeps_sessions: bool = False  # They live on, with all that is bound to them, for the next token of that name.
+    successor: AccessToken | None = None  # that next token, if the token was rotated
     key: str | None = None
     fingerprint: str = ""
 
 
 class TokensUsed(msgspec.Struct, frozen=True, array_like=True, tag="tokens_used"):
-    """Each name with the minute of its last use, as wall time; 0 forgets it."""
-
-    uses: tuple[tuple[str, int], ...]
+    uses: tuple[tuple[str, int], ...]  # each name with the minute of its last use, as wall time; 0 forgets it
 
 
 class Forgotten(msgspec.Struct, frozen=True, array_like=True, tag="forgotten", gc=False):
-    """The oldest so many entries of the retry memory were dropped."""
-
-    remembered: int
+    remembered: int  # the oldest entries of the retry memory that were dropped
 
 
 class SharesForgotten(msgspec.Struct, frozen=True, array_like=True, tag="shares_forgotten", gc=False):
-    """A limit was passed: the oldest of the largest accounts (principal, and session or None) were dropped.
-
-    `remembered` counts the entries of the retry memory that were dropped. `names` counts the free names that were
-    looked at: those that may go were dropped, the others moved behind the rest.
-    """
+    """A limit was exceeded: the oldest of the largest accounts (principal, session or None, how many) were dropped."""
 
     remembered: tuple[tuple[str, str | None, int], ...] = ()
+    # Free names that were checked: those that may go were dropped, the others moved after the rest.
     names: tuple[tuple[str, str | None, int], ...] = ()
 
 
@@ -215,18 +183,14 @@ class DoneFaded(msgspec.Struct, frozen=True, array_like=True, tag="done_faded", 
 
 
 class TimePassed(msgspec.Struct, frozen=True, array_like=True, tag="time_passed", gc=False):
-    """Keeps authority time: nothing else was written for a while (T2), or a delay is over (T3a).
-
-    A crash gives back no more than what has passed since the last record.
-    """
+    """Keeps authority time, which a crash sets back to the last record: after a silence (T2), or a delay (T3a)."""
 
 
 class Restored(msgspec.Struct, frozen=True, array_like=True, tag="restored", gc=False):
     """The journal was made from a backup, or its store lost records: the fencing tokens jumped (C6).
 
-    The next fencing token is greater than any that was given out since. In a directory the numbers of records jumped
-    too. In a store that went back by itself they did not: there this is the record after `backup_seq`, the last one it
-    has.
+    The next fencing token is greater than any that was given out since. In a directory the record numbers jumped too.
+    In a store that went back by itself they did not: there this is the record after `backup_seq`, its last one.
     """
 
     last_token: int
@@ -355,8 +319,7 @@ def principal_of(event: Event) -> str:
         case TokenRevoked() | Reopened():
             return event.by
         case TokenEnded():
-            # Most of it are the ends of what that principal had, and not the operator's doing.
-            return event.name
+            return event.name  # Most of it are the ends of what that principal had, not the operator's.
         case _:
             return ""
 

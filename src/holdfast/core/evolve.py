@@ -58,7 +58,7 @@ def _shares_forgotten(state: State, event: events.SharesForgotten, _record: even
             slot = state.slots.pop(name)
             state.index.drop_free(name, slot)
             if not may_go(state, name, slot, state.now_ms):
-                # Moved to the end in both, so that all others are looked at before it.
+                # Moved to the end in both, so that all others are checked before it.
                 state.slots.put(name, slot)
                 state.index.add_free(name, slot)
 
@@ -75,14 +75,12 @@ def may_go(state: State, name: str, slot: Slot, now_ms: int) -> bool:
 
 
 def _forget(state: State, place: str) -> None:
-    """Drop one entry of the retry memory, with the keys that lead to it."""
     thing = state.remembered.pop(place)
     state.index.forget(place, thing)
     match thing:
         case EndedLease(principal=principal, key=key, end=end, end_key=end_key):
             _forget_claim(state, principal, key)
-            # It was ended by an operator's key, maybe.
-            _forget_memos(state, principal if end.by is None else end.by, end_key)
+            _forget_memos(state, principal if end.by is None else end.by, end_key)  # maybe an operator's
         case EndedSession(principal=principal, key=key, end_key=end_key):
             _forget_memos(state, principal, key, end_key)
         case SpentKey(principal=principal, key=key):
@@ -95,7 +93,7 @@ def _forget_claim(state: State, principal: str, key: str | None) -> None:
     if key is None or memo is None:
         return
     if memo.leases > 1:
-        # The ids would outlive what is remembered of them, and count for nobody.
+        # The ids would outlive what is remembered of them, and would be charged to no principal.
         state.memos.put((principal, key), replace(memo, leases=memo.leases - 1, lease_ids=()))
     else:
         state.memos.pop((principal, key))
@@ -150,7 +148,7 @@ def _finish(state: State, name: str, lease: Lease) -> None:
     if name in state.presence.lines:
         state.look_again_at(name)
     if state.presence.interests:
-        # Who gives anything back may be out of every circle, and asks again if it still wants something (D3).
+        # A holder that gives anything back may be out of every cycle; it asks again if it still wants something (D3).
         state.presence.lose_interest(holder_of_lease(lease))
 
 
@@ -167,8 +165,7 @@ def _lead_to_place(state: State, ticket: Ticket) -> None:
     terms = ticket.terms
     if terms.key is not None:
         place = f"{terms.principal} {terms.key}"
-        spent = state.remembered.pop(place, None)
-        if spent is not None:
+        if (spent := state.remembered.pop(place, None)) is not None:
             state.index.forget(place, spent)
         state.memos.put((terms.principal, terms.key), Memo("acquire", ticket.lease_ids[0], terms.fingerprint))
 
@@ -178,7 +175,7 @@ def _taken_over(state: State, event: events.TakenOver, record: events.Record) ->
     ticket = replace(known, terms=event.terms)
     state.tickets.put(ticket.ticket_id, ticket)
     if known.terms.key is not None:
-        # A key leads to a lease only if its own request is the one that has the place: one lease, one claimer (C3).
+        # A key leads to a lease only if its own request has the ticket: one lease, one claimer (C3).
         state.memos.pop((known.terms.principal, known.terms.key), None)
         _spend_place(state, known, record)
     _lead_to_place(state, ticket)
@@ -206,8 +203,7 @@ def _leave(state: State, ticket_id: str) -> None:
     state.presence.absent_since.pop(ticket_id, None)
     state.index.drop_ticket(ticket)
     if len(ticket.names) == 1:
-        # The next one who wants this name alone is the first of them now.
-        state.offer(ticket.names[0])
+        state.offer(ticket.names[0])  # to the next that wants this name alone
     # A ticket that was granted has handed its key over to the lease; any other leaves nothing (C5).
     if terms.key is not None:
         lease = state.lease_of(ticket.names[0])
@@ -217,8 +213,7 @@ def _leave(state: State, ticket_id: str) -> None:
 
 def _renewed(state: State, event: events.Renewed, record: events.Record) -> None:
     slot = state.slots[event.name]
-    before = slot.lease
-    if before is None:
+    if (before := slot.lease) is None:
         return
     lease = replace(
         before,
@@ -235,7 +230,7 @@ def _renewed(state: State, event: events.Renewed, record: events.Record) -> None
         state.index.drop_lease(event.name, before)
         _begin(state, event.name, lease)
     if event.until_ms < before.until_ms:
-        # A later deadline keeps its alarm, which looks again when it rings; only an earlier one needs its own.
+        # A later deadline keeps its entry, which is checked when it is reached; only an earlier one needs its own.
         heappush(state.agenda.lease_alarms.heap, (event.until_ms, lease.token, event.name))
         state.agenda.tidy_lease_alarms(state.slots, len(state.index.held))
     state.slots.put(event.name, Slot(lease, slot.closed_until_ms, slot.last_end, slot.attempts, slot.done))
@@ -247,8 +242,7 @@ def _renewed(state: State, event: events.Renewed, record: events.Record) -> None
 
 def _ended(state: State, event: events.Ended, record: events.Record) -> None:
     slot = state.slots.pop(event.name)
-    lease = slot.lease
-    if lease is None:
+    if (lease := slot.lease) is None:
         return
     end = LastEnd(
         event.how,

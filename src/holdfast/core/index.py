@@ -27,15 +27,10 @@ from holdfast.core.shares import (
 from holdfast.core.values import AccessToken, Holder, Lease, Remembered, Session, Slot, Ticket, holder_of_ticket
 
 K = TypeVar("K", bound=Hashable)
-
 V = TypeVar("V")
 
-BLOCK_NAMES = 512
-"""How many names a new block has. It is split at twice that, and small ones are left alone."""
-_AFTER_ALL = chr(0x10FFFF) * (NAME_BYTES_MAX // 4 + 1)
-"""After a prefix, it is greater than all names with that prefix, since no name is as long."""
-
-
+BLOCK_NAMES = 512  # of a new block, which is split at twice that; small blocks are left alone
+_AFTER_ALL = chr(0x10FFFF) * (NAME_BYTES_MAX // 4 + 1)  # prefix + this > all names with the prefix: no name is as long
 _last = itemgetter(-1)
 
 
@@ -137,27 +132,21 @@ class Index:
         self.lease_count: dict[str, int] = {}
         self.sessions_by_principal: dict[str, dict[str, None]] = {}
         self.tickets_by_principal: dict[str, dict[str, None]] = {}
-        self.names_by_session: dict[str, dict[str, bool]] = {}
-        """The held names of a session, and whether they are bound to it."""
-        self.lines: dict[str, dict[str, None]] = {}
-        """Tickets by name, in the order of joining."""
-        self.join_number: dict[str, int] = {}
-        """Rises with the order of joining, across all queues (I12)."""
+        self.names_by_session: dict[str, dict[str, bool]] = {}  # held names of a session; True if bound to it
+        self.lines: dict[str, dict[str, None]] = {}  # tickets by name, in the order of joining
+        self.join_number: dict[str, int] = {}  # rises with the order of joining, across all queues (I12)
         self.last_join_number = 0
+        # The ticket of a holder for just these names, in any order (W3). One, except in journals of old versions.
         self.tickets_by_wish: dict[tuple[Holder, frozenset[str]], dict[str, None]] = {}
-        """The ticket of a holder for just these names, in any order (W3). One, except in journals of old versions."""
         self.tickets_by_session: dict[str, dict[str, None]] = {}
         self.ticket_by_lease_id: dict[str, str] = {}
         self.token_by_digest: dict[str, AccessToken] = {}
         self.token_prefixes: list[str] = []
         self.closed_until_ms = 0
-        self.waiting_names: dict[tuple[str, str | None], int] = {}
-        """How many names a principal waits for, with each of its tickets; and one of its sessions."""
-        self.places: dict[tuple[str, str, str | None], int] = {}
-        """How many tickets in the queue for a name a principal has, and one of its sessions."""
+        self.waiting_names: dict[tuple[str, str | None], int] = {}  # names waited for; None: the principal's total
+        self.places: dict[tuple[str, str, str | None], int] = {}  # tickets in a queue; None: the principal's total
         self.memory = Shares()
-        self.free = Shares()
-        """Free names, by who left them. Done names are among them with weight 0."""
+        self.free = Shares()  # by who left them; done names are among them with weight 0
         self.done_count = 0
         self.done = Shares()
 
@@ -255,8 +244,7 @@ class Index:
         principal, session = account_of_name(faded)
         self.done.take(principal, session, name)
         self.done_count -= 1
-        # It keeps its position.
-        self.free.put(principal, session, name, weight_of_name(name, faded))
+        self.free.put(principal, session, name, weight_of_name(name, faded))  # keeps its position
 
     def remember(self, place: str, thing: Remembered) -> None:
         principal, session = account_of_remembered(thing)
@@ -312,8 +300,7 @@ def _count(counts: dict[K, int], who: K, by: int) -> None:
 
 
 def _take_out(groups: dict[K, dict[str, V]], key: K, item: str) -> None:
-    group = groups.get(key)
-    if group is not None:
+    if (group := groups.get(key)) is not None:
         group.pop(item, None)
         if not group:
             del groups[key]

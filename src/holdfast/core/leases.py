@@ -53,8 +53,7 @@ RELEASED = Released()
 
 def acquire(state: State, command: Acquire, now: Moment, limits: Limits) -> Decision:
     terms = command.terms
-    refusal = bad_terms(terms, command.wait_ms, limits)
-    if refusal is not None:
+    if (refusal := bad_terms(terms, command.wait_ms, limits)) is not None:
         return refuse(refusal)
     if terms.key is not None and (memo := recall(state, terms, "acquire")) is not None:
         return _acquired_before(state, command, memo, now) if isinstance(memo, Memo) else refuse(memo)
@@ -63,7 +62,7 @@ def acquire(state: State, command: Acquire, now: Moment, limits: Limits) -> Deci
     slot = state.slots.get(command.name, EMPTY)
     lease, closed = slot.lease, False
     if slot is not EMPTY:
-        # Somebody had the name before, or has it: what nobody knows is neither done nor closed.
+        # Only a name that was claimed before can be done or closed.
         if slot.done is not None and slot.done.until_ms > now.ms and not terms.redo:
             return refuse(refusals.Finished(command.name, slot.done))
         closed = lease is None and slot.closed_until_ms > now.ms
@@ -71,25 +70,22 @@ def acquire(state: State, command: Acquire, now: Moment, limits: Limits) -> Deci
             return refuse(refusals.Delayed(slot.closed_until_ms, slot.last_end))
     if command.as_session is not None and not may_touch(terms, terms.principal, command.as_session):
         return refuse(refusals.SessionUnknown())
-    if terms.session is not None:
-        lacking = why_unusable(state, terms.session, terms.principal)
-        if lacking is not None:
-            return refuse(lacking)
+    if terms.session is not None and (lacking := why_unusable(state, terms.session, terms.principal)) is not None:
+        return refuse(lacking)
     if lease is not None and _is_own(lease, command, limits):
         full = too_many_leases(state, terms, 1, limits, already=1) if _takes_up(lease, command) else None
         return _reacquire(state, command, slot, lease, now) if full is None else refuse(full)
     # From here on it is a new claim, whatever comes of it.
     if not command.name.isascii() and (unreadable := queue.unreadable_name(command.names)) is not None:
         return refuse(unreadable)
-    if terms.bound or state.index.lease_count.get(terms.principal, 0) >= limits.leases_per_principal_max:
-        full = too_many_leases(state, terms, 1, limits)
-        if full is not None:
-            return refuse(full)
+    may_be_full = terms.bound or state.index.lease_count.get(terms.principal, 0) >= limits.leases_per_principal_max
+    if may_be_full and (full := too_many_leases(state, terms, 1, limits)) is not None:
+        return refuse(full)
     if command.wait_ms and (lease is not None or closed):
         return queue.join(state, queue.ticket_for(command, state, now), command.wait_ms, now, limits)
     if lease is not None:
         return _held(state, command, lease, now)
-    # No look at the line: after settling no free name has a present waiter that could be served (queue.py, W1).
+    # The queue is not checked: after settling no free name has a present waiter that could be served (queue.py, W1).
     token = state.last_token + 1
     if token > TOKEN_MAX:
         return refuse(refusals.TokensExhausted())
@@ -114,10 +110,10 @@ def _held(state: State, command: Acquire, lease: Lease, now: Moment) -> Decision
         return refuse(held)
     holder = holder_of_ticket(queue.ticket_for(command, state, now))
     circle = find_circle(state, holder, (command.name,), now.ms, interests=True)
-    # Who has no name can hold nothing else, and closes no circle.
     interest = (holder, command.name, command.terms.principal, now.ms, now.ms + values.INTEREST_MS)
-    # In a tangle nothing is known of a circle, and it does not wait: it is told that the name is held.
+    # If the search gave up, the answer is that the name is held, since the caller does not wait.
     answer = circle if isinstance(circle, refusals.Deadlock) else held
+    # A holder without a name can hold nothing else, and closes no cycle.
     return Decision((), answer, interest=None if holder[0] == "alone" else interest)
 
 
@@ -141,12 +137,10 @@ def bad_terms(terms: Terms, wait_ms: int, limits: Limits) -> Refusal | None:
 
 def _acquired_before(state: State, command: Acquire, memo: Memo, now: Moment) -> Decision:
     """Answer a retry: the same lease, the same ticket, or that it has ended. Never a new grant (C5)."""
-    waiting = _waits_again(state, command, memo, now)
-    if waiting is not None:
+    if (waiting := _waits_again(state, command, memo, now)) is not None:
         return waiting
     slot = state.slots.get(command.name, EMPTY)
-    lease = slot.lease
-    if lease is not None and lease.lease_id == memo.made:
+    if (lease := slot.lease) is not None and lease.lease_id == memo.made:
         return accept(_acquired_again(state, slot, lease, reacquired=lease.key != command.terms.key))
     return refuse(not_current(state, command.name, memo.made, command.terms.principal))
 
@@ -174,7 +168,7 @@ def _is_own(lease: Lease, command: Acquire, limits: Limits) -> bool:
         return False
     if lease.bound:
         return terms.bound and lease.session == terms.session and lease.owner == terms.owner
-    # Without an owner's name the holder is that very lease alone, and nobody can prove to be it.
+    # Without an owner's name the holder is that very lease alone, and no caller can prove to be it.
     return not terms.bound and lease.principal == terms.principal and lease.owner == terms.owner is not None
 
 
@@ -231,8 +225,7 @@ def release(state: State, command: Release, now: Moment, limits: Limits) -> Deci
         return refuse(wrong)
     if not 0 <= command.remember_ms <= REMEMBER_MS_MAX:
         return refuse(refusals.BadField(f"remember_seconds is 0 to {REMEMBER_MS_MAX // 1000}"))
-    memo = recall(state, command, "release")
-    if memo is not None:
+    if (memo := recall(state, command, "release")) is not None:
         return accept(RELEASED) if isinstance(memo, Memo) else refuse(memo)
     lease = _held_by_caller(state, command) if command.run is None else _held_by_run(state, command, limits)
     if not isinstance(lease, Lease):
@@ -252,8 +245,7 @@ def _finish(state: State, end: Ended, lease: Lease, done: Done, limits: Limits) 
     name, kept = end.name, state.index.done
     account = kept.account(lease.principal, lease.session).weight if lease.bound else None
     weight, principal = weight_of_done(name, done), kept.purse(lease.principal).weight
-    limit = exceeded(limits.done_bytes_per_principal_max, weight, principal, account)
-    if limit is not None:
+    if (limit := exceeded(limits.done_bytes_per_principal_max, weight, principal, account)) is not None:
         text = (
             "As much finished work as this token or session may have is remembered"
             f" (done_bytes_per_principal_max: {limit} bytes), and the lease is still held:"
@@ -274,8 +266,7 @@ def transfer(state: State, command: Transfer, now: Moment, limits: Limits) -> De
         return refuse(refusals.BadField(f"to_owner has 1 to {OWNER_CHARS_MAX} characters"))
     if command.reason is not None and not 0 < len(command.reason) <= values.REASON_CHARS_MAX:
         return refuse(refusals.BadField(f"reason has 1 to {values.REASON_CHARS_MAX} characters"))
-    memo = recall(state, command, "transfer")
-    if memo is not None:
+    if (memo := recall(state, command, "transfer")) is not None:
         return _transferred_before(state, command, memo) if isinstance(memo, Memo) else refuse(memo)
     if command.lease_id is None:  # an operator's
         lease: Lease | Refusal = state.lease_of(command.name) or refusals.NotHeld()
@@ -332,11 +323,9 @@ def _transferred_before(state: State, command: Transfer, memo: Memo) -> Decision
 def revoke(state: State, command: Revoke, now: Moment) -> Decision:
     if not 0 < len(command.reason) <= values.REASON_CHARS_MAX:
         return refuse(refusals.BadField(f"reason has 1 to {values.REASON_CHARS_MAX} characters"))
-    memo = recall(state, command, "revoke")
-    if memo is not None:
+    if (memo := recall(state, command, "revoke")) is not None:
         return accept(RELEASED) if isinstance(memo, Memo) else refuse(memo)
-    lease = state.lease_of(command.name)
-    if lease is None:
+    if (lease := state.lease_of(command.name)) is None:
         return refuse(refusals.NotHeld())
     event = end_of(command.name, lease, "revoked", now.ms, command.principal, asked=command, reason=command.reason)
     return Decision((event,), RELEASED)
@@ -345,11 +334,9 @@ def revoke(state: State, command: Revoke, now: Moment) -> Decision:
 def reopen(state: State, command: Reopen, now: Moment) -> Decision:
     if command.reason is not None and len(command.reason) > values.REASON_CHARS_MAX:
         return refuse(refusals.BadField(f"reason has at most {values.REASON_CHARS_MAX} characters"))
-    memo = recall(state, command, "reopen")
-    if memo is not None:
+    if (memo := recall(state, command, "reopen")) is not None:
         return accept(OpenAgain()) if isinstance(memo, Memo) else refuse(memo)
-    done = state.slots.get(command.name, EMPTY).done
-    if done is None or done.until_ms <= now.ms:
+    if (done := state.slots.get(command.name, EMPTY).done) is None or done.until_ms <= now.ms:
         return refuse(refusals.NotDone())
     event = Reopened(command.name, command.principal, command.reason, command.key, command.fingerprint)
     return Decision((event,), OpenAgain())
@@ -357,8 +344,7 @@ def reopen(state: State, command: Reopen, now: Moment) -> Decision:
 
 def _held_by_run(state: State, command: Renew | Release, limits: Limits) -> Lease | Refusal:
     """Return the live lease if it is the run's own (S3), else that nobody holds the name, or who does."""
-    lease = state.lease_of(command.name)
-    if lease is None:
+    if (lease := state.lease_of(command.name)) is None:
         return refusals.NotHeld()
     if may_touch(lease, command.principal, command.as_session) and is_of_run(
         lease, command.as_session, command.run, limits
@@ -369,12 +355,11 @@ def _held_by_run(state: State, command: Renew | Release, limits: Limits) -> Leas
 
 def _held_by_caller(state: State, command: Renew | Release | Transfer) -> Lease | Refusal:
     """Return the live lease if the caller has proved that it is its own (L3, S3), else why not."""
-    lease = state.lease_of(command.name)
-    if lease is None:
+    if (lease := state.lease_of(command.name)) is None:
         return _why_not_held(state, command)
     if lease.lease_id != command.lease_id:
         refusal = not_current(state, command.name, command.lease_id, command.principal)
-        # What became of one's own lease is told whoever has the name by now (L7).
+        # A caller hears what became of its own lease, whoever holds the name by now (L7).
         foreign = lease.bound and lease.principal != command.principal and refusal.ended is None
         return refusals.SessionUnknown() if foreign else refusal
     if may_touch(lease, command.principal, command.as_session):
@@ -407,20 +392,16 @@ RETRY_MS_MIN = 250
 
 def claim_any(state: State, command: ClaimAny, now: Moment, limits: Limits) -> Decision:
     """Grant the first free name, in the caller's order. It does not wait."""
-    refusal = _bad(command.names, command.terms, 0, limits)
-    if refusal is not None:
+    if (refusal := _bad(command.names, command.terms, 0, limits)) is not None:
         return refuse(refusal)
-    memo = recall(state, command.terms, "acquire")
-    if memo is not None:
+    if (memo := recall(state, command.terms, "acquire")) is not None:
         return _any_before(state, command, memo) if isinstance(memo, Memo) else refuse(memo)
-    lacking = _lacking(state, command, limits, 1)
-    if lacking is not None:
+    if (lacking := _lacking(state, command, limits, 1)) is not None:
         return refuse(lacking)
     busy: list[tuple[str, refusals.Held | refusals.Delayed]] = []
     finished: refusals.Finished | None = None
     for name in command.names:
-        obstacle = _obstacle(state, name, command.terms, now.ms)
-        if obstacle is None:
+        if (obstacle := _obstacle(state, name, command.terms, now.ms)) is None:
             return _grant_all(state, Ticket("", (name,), (command.lease_id,), command.terms), now)
         if isinstance(obstacle, refusals.Finished):
             finished = finished or obstacle
@@ -436,13 +417,11 @@ def claim_all(state: State, command: ClaimAll, now: Moment, limits: Limits) -> D
     refusal = _bad(command.names, command.terms, command.wait_ms, limits) or _bulky(command.names, command.terms)
     if refusal is not None:
         return refuse(refusal)
-    memo = recall(state, command.terms, "acquire")
-    if memo is not None:
+    if (memo := recall(state, command.terms, "acquire")) is not None:
         return _all_before(state, command, memo, now) if isinstance(memo, Memo) else refuse(memo)
     if command.ticket is not None:
         return queue.return_to(state, command, command.ticket, now)
-    lacking = _lacking(state, command, limits, len(command.names))
-    if lacking is not None:
+    if (lacking := _lacking(state, command, limits, len(command.names))) is not None:
         return refuse(lacking)
     busy: list[tuple[str, refusals.Held | refusals.Delayed]] = []
     for name in command.names:
@@ -480,8 +459,7 @@ def _bulky(names: tuple[str, ...], terms: Terms) -> Refusal | None:
 
 
 def _lacking(state: State, command: ClaimAny | ClaimAll, limits: Limits, wanted: int) -> Refusal | None:
-    unreadable = queue.unreadable_name(command.names)
-    if unreadable is not None:
+    if (unreadable := queue.unreadable_name(command.names)) is not None:
         return unreadable
     terms = command.terms
     if not may_touch(terms, terms.principal, command.as_session):
@@ -522,8 +500,7 @@ def _any_before(state: State, command: ClaimAny, memo: Memo) -> Decision:
 
 def _all_before(state: State, command: ClaimAll, memo: Memo, now: Moment) -> Decision:
     """Answer a retry: every lease it made, its ticket, or the one that has ended."""
-    waiting = _waits_again(state, command, memo, now)
-    if waiting is not None:
+    if (waiting := _waits_again(state, command, memo, now)) is not None:
         return waiting
     claims: list[tuple[str, Acquired]] = []
     for name in command.names:

@@ -13,14 +13,12 @@ from urllib.parse import unquote_to_bytes
 
 NAME_BYTES_MAX = 256
 COMPONENT_BYTES_MAX = 64
-_ESCAPED_DEEP_MAX = 4
-"""How many levels of escapes are decoded in a name of a confined token."""
+_ESCAPED_DEEP_MAX = 4  # levels of escapes that are decoded in a name of a confined token
 RESERVED_NAMES = frozenset({"list", "status"})
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}(?:/[A-Za-z0-9._-]{1,64})*")
 _PLAIN_BYTES = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-"
-_AS_LETTERS = bytes(ord("x") if byte in _PLAIN_BYTES else 0 for byte in range(256))
-"""Maps the bytes of plain names to letters, and all others to none."""
+_AS_LETTERS = bytes(ord("x") if byte in _PLAIN_BYTES else 0 for byte in range(256))  # plain bytes to letters
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
 
 _LOOKS_BLANK = re.compile(
@@ -31,8 +29,8 @@ _LOOKS_BLANK = re.compile(
     "\u2800\U0001d159\U00013441\U00013442\U00016fe4]"
 )
 _DOT_SEGMENT = re.compile(
-    # Alone between what never ends a segment: whoever reads paths or URIs may cut at anything else. The dot comes first
-    # in the pattern and what may not stand before it second, because that is found much faster.
+    # Alone between what never ends a segment: readers of paths or URIs may cut at anything else. The dot comes first in
+    # the pattern and what may not be before it second, because that is found much faster.
     r"\.(?<![\w.~%-]\.)\.?(?![\w.~%-])"
 )
 _URI = "Only a URI has a ':', and the first one ends its scheme, as in github://acme/app/issues/42"
@@ -51,8 +49,7 @@ def parse_name(text: str) -> str:
     else:
         is_plain = len(text) <= NAME_BYTES_MAX and _PLAIN_NAME.fullmatch(text) is not None
     if is_plain and ".." not in text and text not in RESERVED_NAMES:
-        # Nearly all names are like this, and need no closer look.
-        return text
+        return text  # as nearly all names
     if not text:
         raise BadNameError("a name has at least one character")
     size = len(text.encode("utf-8", "surrogatepass"))
@@ -60,7 +57,7 @@ def parse_name(text: str) -> str:
         raise BadNameError(f"a name has at most {NAME_BYTES_MAX} bytes of UTF-8, this one has {size}")
     if text in RESERVED_NAMES:
         raise BadNameError(f"{text!r} is reserved for a route: take a longer name")
-    # What can be printed has no halves in it, and no controls or blanks but the usual one: no need to look at each.
+    # Printable text has no surrogates, and no controls or blanks but the usual one: no need to check each character.
     for char in "" if text.isprintable() else text:
         if unicodedata.category(char) == "Cs":
             raise BadNameError(f"{_shown(char)} is half of a character")
@@ -119,9 +116,9 @@ def _as_usual(char: str) -> str:
 def has_dot_segment(name: str) -> bool:
     """Return whether a reader of paths could find a segment `.` or `..` in a name, however it is written (N4).
 
-    Escapes are decoded until there is none, since nobody knows how often a reader will do it. An escape that is not
-    UTF-8 counts as such a segment; so does one that is escaped again and again, for a thousand such names would take
-    long. Dots and slashes of other scripts count as ours.
+    Escapes are decoded until there is none, since a reader may do it any number of times. An escape that is not UTF-8
+    counts as such a segment; so does one that is escaped again and again, since a thousand such names would take long.
+    Dots and slashes of other scripts count as ours.
     """
     if name.isascii() and "." not in name and "%" not in name:
         return False

@@ -1,13 +1,13 @@
-"""Connected waiters, and interests. Soft: no record says it, and a restart forgets it.
+"""Connected waiters, and interests. Not durable: a restart forgets both.
 
 A ticket outlives the request that waits with it (W2). While one waits, and for a moment between two requests if the
 first announced the second, the ticket is *present*: it can be granted and counts in the wait-for graph. Otherwise it is
-absent: it keeps its order, blocks nobody, and is dropped after a minute. No record may depend on presence, or a replay
-would give another state.
+absent: it keeps its order, blocks no other, and is dropped after a minute. No record may depend on presence, or a
+replay would give another state.
 
-A `PresentLine` knows whether its name is open. A ticket of several names has a count of those that are not (`lacking`),
-so that nothing ever has to look at all the names of all tickets. An *interest* is what a refused `rlock` leaves: its
-holder is thought to want the name for a minute (D3).
+A `PresentLine` knows whether its name is open. A ticket of several names counts those that are not (`lacking`), so that
+no change needs a look at all names of all tickets. A refused `rlock` leaves an *interest*: its holder is thought to
+want the name for a minute (D3).
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from itertools import islice
 from holdfast.core.shares import Shares, givers
 from holdfast.core.values import INTERESTS_MAX, INTERESTS_OF_HOLDER_MAX, Holder, Ticket, holder_of_ticket
 
-Place = tuple[int, str]
-"""A join number and its ticket: sorts in the order of joining (I12)."""
+Place = tuple[int, str]  # join number and ticket: sorts in the order of joining (I12)
 
 
 class PresentLine:
@@ -30,10 +29,8 @@ class PresentLine:
 
     def __init__(self, *, is_open: bool) -> None:
         self.is_open = is_open
-        self.singles: list[Place] = []
-        """Tickets for this name alone: only the first can be granted."""
-        self.severals: list[Place] = []
-        """Tickets for other names too, which may have to be passed over."""
+        self.singles: list[Place] = []  # tickets for this name alone: only the first can be granted
+        self.severals: list[Place] = []  # tickets for other names too, which may have to be passed over
 
     def __len__(self) -> int:
         return len(self.singles) + len(self.severals)
@@ -49,14 +46,10 @@ class Presence:
     def __init__(self) -> None:
         self.present: set[str] = set()
         self.lines: dict[str, PresentLine] = {}
-        self.tickets_by_holder: dict[Holder, dict[str, None]] = {}
-        """Of present tickets, in the order of arriving."""
-        self.lacking: dict[str, int] = {}
-        """How many of its names are not open, for each present ticket of several names."""
-        self.absent_since: OrderedDict[str, int] = OrderedDict()
-        """Tickets at which no request waits, since when, oldest first."""
-        self.interests: dict[Holder, dict[str, int]] = {}
-        """Until when a holder is thought to wait for a name (D3)."""
+        self.tickets_by_holder: dict[Holder, dict[str, None]] = {}  # present ones, in the order of arriving
+        self.lacking: dict[str, int] = {}  # of each present ticket of several names: how many are not open
+        self.absent_since: OrderedDict[str, int] = OrderedDict()  # no request waits; oldest first
+        self.interests: dict[Holder, dict[str, int]] = {}  # until when a holder is thought to wait for a name (D3)
         self.interests_by_age: OrderedDict[tuple[Holder, str], tuple[int, str]] = OrderedDict()
         self.interest_shares = Shares()
 
@@ -71,8 +64,7 @@ class Presence:
         place = (join_number, ticket_id)
         lacking = 0
         for name in ticket.names:
-            line = self.lines.get(name)
-            if line is None:
+            if (line := self.lines.get(name)) is None:
                 line = self.lines[name] = PresentLine(is_open=is_open(name))
             insort(line.severals if len(ticket.names) > 1 else line.singles, place)
             lacking += not line.is_open
@@ -117,7 +109,7 @@ class Presence:
         self.interests_by_age[holder, name] = (until_ms, principal)
         self.interest_shares.put(principal, _session_of(holder), _item(holder, name), 1)
         for (oldest, faded), (faded_ms, _) in list(islice(self.interests_by_age.items(), 2)):
-            # Two go for one that comes, so that all go in time. One that has faded counts no more while it is there.
+            # Two go for each that comes, so that all go in time. A faded one has no effect while it is there.
             if faded_ms <= now_ms:
                 self.lose_interest(oldest, faded)
         if len(wanted) > INTERESTS_OF_HOLDER_MAX:
@@ -134,8 +126,7 @@ class Presence:
                 self.lose_interest((kind, who, owner or None), name)
 
     def lose_interest(self, holder: Holder, name: str | None = None) -> None:
-        wanted = self.interests.get(holder)
-        if wanted is None:
+        if (wanted := self.interests.get(holder)) is None:
             return
         for each in [*wanted] if name is None else [name]:
             if wanted.pop(each, None) is not None:

@@ -1,13 +1,15 @@
 """The wait queue of a name: joining it, coming back to it, and who is granted next (W1–W5, M2).
 
-A ticket is in the queue of every name it wants:
+A ticket is in the queue of every name it wants. It is served completely or passed over, and of all that can be served
+the first to join is served first (I12):
 
     name     its queue         t1 wants a and b, t2 wants c, t3 wants b and c.
     a        t1                t1 joined first, t3 last. If b and c are free and a is held,
     b        t1 t3             t1 cannot be served and is passed over; t2 is served, since it
     c        t2 t3             joined before t3; then t3 waits for c.
 
-A ticket is served completely or passed over, and of all that can be served the first to join is served first (I12).
+A ticket is present while a request waits with it. An absent one keeps its order and is passed over, until its holder
+comes back with the ticket or with the same idempotency key:
 
     join ──► present ──────────────► served: a lease for every name it wants
                ▲  │                  refused: checked again at its turn, and no longer allowed (W5), or too tangled
@@ -15,56 +17,45 @@ A ticket is served completely or passed over, and of all that can be served the 
                │  ▼
               absent ──── 60 s ────► gone
 
-A ticket is present while a request waits with it. An absent one keeps its order and is passed over, until its holder
-comes back with the ticket or with the same idempotency key.
-
 **The invariant.** *After settling, no free name has a present waiter that could be served.* Settling comes before every
 decision (T3) and after every decision that touched a queue. So when `leases.acquire` finds a name free, every waiter in
-its queue is absent or lacks another name. That is why a plain claim never overtakes (W1) although it does not look at
-the queue. `test_no_free_name_has_a_waiter_that_could_be_served` checks it.
+its queue is absent or lacks another name: a plain claim need not check the queue and never overtakes (W1).
 
 **Who is next.** The cost depends on what changed, not on how many wait for how much.
 
-- *A name opens* (it was released, or its delay is over): of those who want it alone, the first becomes a candidate.
-  Each ticket of several names in its queue lacks one name less, and becomes a candidate when it lacks none.
+- *A name opens* (it was released, or its delay is over): the first ticket for it alone becomes a candidate. Each ticket
+  of several names in its queue lacks one name less, and becomes a candidate when it lacks none.
 - *A name closes* (it was granted): each ticket of several names in its queue lacks one more.
 - *A ticket arrives*: its own names are checked, and it becomes a candidate if it lacks none.
-- *A ticket leaves*: if it wanted one name and that is open, the next who wants that name alone becomes a candidate.
+- *A ticket leaves*: if it wanted one name and that is open, the next ticket for that name alone becomes a candidate.
 
-So everybody who could be served is a candidate, except those behind another waiter for a single name. The candidates
-are a heap in the order of joining. `next_turn` serves the first that still lacks nothing and drops those that do; a
-dropped one becomes a candidate again when its name opens.
+So every ticket that could be served is a candidate, except those behind another for a single name. The candidates are a
+heap in the order of joining. `next_turn` serves the first that lacks nothing and drops those that lack something, which
+become candidates again when their names open.
 
 **A cycle at a handover.** A grant or a transfer can close a cycle when the new holder waits elsewhere:
 `circle_at_handover` finds the wait that closes it. Everything that is settled together has one budget for these
-searches. When it is spent, a new holder's own waits are ended instead, so that nobody is held up through it.
+searches. When it is spent, a new holder's own waits are ended instead, so that no waiter is held up through it.
 """
 
 from __future__ import annotations
 
 from heapq import heappop
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from holdfast.core import refusals
-from holdfast.core.answers import Acquired, AcquiredMany, MustWait, Withdrawn
+from holdfast.core import refusals, values
+from holdfast.core.answers import Acquired, AcquiredMany, Answer, MustWait, Withdrawn
+from holdfast.core.commands import Acquire, ClaimAll, Leave
 from holdfast.core.deadlock import closing_waits, find_circle
 from holdfast.core.decision import Decision, Due, left, no_place, refuse, why_no_grant
-from holdfast.core.events import Granted, GrantedMany, Joined, TakenOver
+from holdfast.core.events import Granted, GrantedMany, Joined, Left, TakenOver
 from holdfast.core.names import has_dot_segment, looks_blank
-from holdfast.core.state import EMPTY
+from holdfast.core.presence import Place
+from holdfast.core.refusals import Refusal
+from holdfast.core.state import EMPTY, State
 from holdfast.core.timers import EDGES_FOR_A_NAME, EDGES_MAX
-from holdfast.core.values import Ticket, holder_of_lease, holder_of_ticket, lease_from, may_touch
-
-if TYPE_CHECKING:
-    from holdfast.core.answers import Answer
-    from holdfast.core.commands import Acquire, ClaimAll, Leave
-    from holdfast.core.events import Left
-    from holdfast.core.presence import Place
-    from holdfast.core.refusals import Refusal
-    from holdfast.core.state import State
-    from holdfast.core.values import AccessToken, Holder, Limits, Moment
+from holdfast.core.values import Limits, Moment, Ticket, holder_of_lease, holder_of_ticket, lease_from, may_touch
 
 
 def ticket_for(command: Acquire | ClaimAll, state: State, now: Moment) -> Ticket:
@@ -75,14 +66,11 @@ def ticket_for(command: Acquire | ClaimAll, state: State, now: Moment) -> Ticket
 
 
 def join(state: State, ticket: Ticket, wait_ms: int, now: Moment, limits: Limits) -> Decision:
-    place = own_place(state, ticket)
-    if place is not None:
+    if (place := own_place(state, ticket)) is not None:
         return come_back(state, replace(place, terms=ticket.terms), wait_ms, now)
-    full = no_place(state, ticket, limits)
-    if full is not None:
+    if (full := no_place(state, ticket, limits)) is not None:
         return refuse(full)
-    endless = find_circle(state, holder_of_ticket(ticket), ticket.names, now.ms)
-    if endless is not None:
+    if (endless := find_circle(state, holder_of_ticket(ticket), ticket.names, now.ms)) is not None:
         return refuse(endless)
     return Decision((Joined(ticket),), MustWait(ticket.ticket_id, wait_ms))
 
@@ -94,7 +82,7 @@ def own_place(state: State, ticket: Ticket) -> Ticket | None:
 
 
 def no_more_need(state: State, ticket: Ticket) -> tuple[Left, ...]:
-    """Return the end of the ticket that a holder has for what it gets without it; its key is remembered (C5)."""
+    """End the ticket of a holder that gets its names without it; the ticket's key is remembered (C5)."""
     place = own_place(state, ticket)
     return () if place is None else (left(place, "withdrawn"),)
 
@@ -102,26 +90,22 @@ def no_more_need(state: State, ticket: Ticket) -> tuple[Left, ...]:
 def come_back(state: State, asked: Ticket, wait_ms: int, now: Moment) -> Decision:
     """Wait with a ticket one has; a cycle that closed meanwhile is reported, and ends the wait (D1).
 
-    The ticket keeps its names in their order. Other terms than its own are made durable, and nothing else. A key leads
-    to the ticket only for the request that has it, so two requests of one holder are never both told that they own the
-    result (C3). The key before it is remembered: it made that ticket, and makes nothing else (C5).
+    Only a change of terms is made durable. A key leads to the ticket only for the request that has it, so two requests
+    of one holder never both own the result (C3). The earlier key is remembered: it makes nothing else (C5).
     """
     ticket_id = asked.ticket_id
-    endless = find_circle(state, holder_of_ticket(asked), asked.names, now.ms)
-    if endless is None:
+    if (endless := find_circle(state, holder_of_ticket(asked), asked.names, now.ms)) is None:
         change = () if asked == state.tickets[ticket_id] else (TakenOver(ticket_id, asked.terms),)
         return Decision(change, MustWait(ticket_id, wait_ms))
     if isinstance(endless, refusals.TooTangled):
-        # Nothing is wrong with the place itself: its holder may come back when fewer wait.
-        return refuse(endless)
+        return refuse(endless)  # The ticket stays valid: its holder may come back when fewer wait.
     return Decision((left(asked, "deadlock"),), endless, ((ticket_id, endless),))
 
 
 def return_to(state: State, command: Acquire | ClaimAll, ticket_id: str, now: Moment) -> Decision:
     """Come back with a ticket, or with a key that leads to it: the caller's own, for just these names (W3)."""
-    ticket = state.tickets.get(ticket_id)
-    if ticket is None:
-        # Finished work answered all in line, also those who were absent and did not hear it (L5).
+    if (ticket := state.tickets.get(ticket_id)) is None:
+        # Finished work answered every ticket, also absent ones whose clients did not hear it (L5).
         finished = None if command.terms.redo else _finished(state, command.names, now.ms)
         return refuse(finished or refusals.TicketGone())
     kept, asked = ticket.terms, command.terms
@@ -139,8 +123,7 @@ def return_to(state: State, command: Acquire | ClaimAll, ticket_id: str, now: Mo
 
 def _finished(state: State, names: tuple[str, ...], now_ms: int) -> refusals.Finished | None:
     for name in names:
-        done = state.slots.get(name, EMPTY).done
-        if done is not None and done.until_ms > now_ms:
+        if (done := state.slots.get(name, EMPTY).done) is not None and done.until_ms > now_ms:
             return refusals.Finished(name, done)
     return None
 
@@ -154,7 +137,6 @@ def leave(state: State, command: Leave) -> Decision:
 
 
 def next_turn(state: State, now: Moment, limits: Limits) -> Due | None:
-    """Return the grant to the first waiter that can be served."""
     candidates = state.agenda.candidates
     while candidates:
         ticket = state.tickets.get(heappop(candidates)[1])
@@ -164,8 +146,7 @@ def next_turn(state: State, now: Moment, limits: Limits) -> Due | None:
 
 
 def _grant(state: State, ticket: Ticket, now: Moment, limits: Limits) -> Due:
-    refusal = _lacking(state, ticket, now, limits)
-    if refusal is not None:
+    if (refusal := _lacking(state, ticket, now, limits)) is not None:
         return Due(left(ticket, "refused"), ((ticket.ticket_id, refusal),))
     grants, claims = grant_each(state, ticket, now)
     answer: Answer = claims[0][1] if len(claims) == 1 else AcquiredMany(claims)
@@ -197,7 +178,7 @@ def unreadable_name(names: tuple[str, ...]) -> refusals.BadName | None:
     return None
 
 
-def _may_claim(token: AccessToken | None, names: tuple[str, ...], wall_ms: int) -> bool:
+def _may_claim(token: values.AccessToken | None, names: tuple[str, ...], wall_ms: int) -> bool:
     if token is None or "claim" not in token.scopes:
         return False
     if token.expires_wall_ms is not None and token.expires_wall_ms <= wall_ms:
@@ -223,7 +204,7 @@ def grant_each(
 def circle_at_handover(state: State, now_ms: int) -> Due | None:
     """Return the end of the wait with which a grant or a transfer closed a cycle, if any (D1)."""
     handed_over, budget = state.agenda.names_with_new_holder, state.agenda.handover_budget
-    searched: Holder | None = None
+    searched: values.Holder | None = None
     closing: dict[str, Place] | refusals.TooTangled = {}
     while handed_over:
         name = handed_over[0]
@@ -245,7 +226,7 @@ def circle_at_handover(state: State, now_ms: int) -> Due | None:
     return None
 
 
-def _untangle(state: State, holder: Holder, refusal: refusals.TooTangled) -> Due:
+def _untangle(state: State, holder: values.Holder, refusal: refusals.TooTangled) -> Due:
     """End one of a new holder's own waits. When none is left, no cycle goes through what it holds."""
     ticket = state.tickets[next(iter(state.presence.tickets_by_holder[holder]))]
     return Due(left(ticket, "refused"), ((ticket.ticket_id, refusal),))

@@ -8,21 +8,16 @@ from holdfast.core.values import Done, EndedLease, LastEnd, Lease
 
 
 class Held(msgspec.Struct, frozen=True, gc=False):
-    """`same_owner`: the lease has the caller's owner name (C4)."""
-
     lease: Lease
     until_ms: int
-    same_owner: bool
+    same_owner: bool  # The lease has the caller's owner name (C4).
     waiting: int = 0
-    holder: str | None = None
-    """What people call the holder; None if it has no name, or if the caller is not a run."""
+    holder: str | None = None  # None if it has no name, or if the caller is not a run
 
 
 class AllHeld(msgspec.Struct, frozen=True, gc=False):
-    """None, or not all, of the names are free (M1, M2). `retry_after_ms`: when the first may open."""
-
-    names: tuple[tuple[str, Held | Delayed], ...]
-    retry_after_ms: int
+    names: tuple[tuple[str, Held | Delayed], ...]  # those that are not free (M1, M2)
+    retry_after_ms: int  # until the first may open
 
 
 class Finished(msgspec.Struct, frozen=True, gc=False):
@@ -31,18 +26,18 @@ class Finished(msgspec.Struct, frozen=True, gc=False):
 
 
 class Deadlock(msgspec.Struct, frozen=True, gc=False):
-    """The wait would close a cycle (D1). `path`: requester, what it wants, who holds that, what that holder wants."""
+    """The wait would close a cycle (D1).
+
+    `path`: requester, what it wants, who holds that, what that holder wants, … The middle of a long one is left out:
+    `…` takes the place of a holder, and the next entry says how many.
+    """
 
     path: tuple[str, ...]
-    """The middle of a long one is left out: `…` stands for a holder there, and the next entry says how many."""
-    own: Lease | None = None
-    """In a cycle of one, the requester's own lease (D1a)."""
+    own: Lease | None = None  # in a cycle of one, the requester's own lease (D1a)
 
 
 class TooTangled(msgspec.Struct, frozen=True, gc=False):
-    """Too many waits are connected to rule out a cycle among them (D1); `limit` is how many are searched."""
-
-    limit: int
+    limit: int  # of connected waits that are searched for a cycle (D1)
 
 
 class TicketGone(msgspec.Struct, frozen=True, gc=False):
@@ -76,10 +71,8 @@ class Delayed(msgspec.Struct, frozen=True, gc=False):
 
 
 class NotCurrent(msgspec.Struct, frozen=True, gc=False):
-    """The lease id does not own the name. `succeeded`: another lease does. `ended`: what is remembered of it."""
-
-    succeeded: bool
-    ended: EndedLease | None = None
+    succeeded: bool  # Another lease owns the name.
+    ended: EndedLease | None = None  # what is remembered of the caller's
 
 
 class SessionUnknown(msgspec.Struct, frozen=True, gc=False):
@@ -100,9 +93,7 @@ class TooManySessions(msgspec.Struct, frozen=True, gc=False):
 
 
 class QuotaExceeded(msgspec.Struct, frozen=True, gc=False):
-    """The text names the setting."""
-
-    text: str
+    text: str  # names the setting
 
 
 class TooManyTokens(msgspec.Struct, frozen=True, gc=False):
@@ -118,9 +109,7 @@ class BadField(msgspec.Struct, frozen=True, gc=False):
 
 
 class BadName(msgspec.Struct, frozen=True, gc=False):
-    """The name may not be claimed any more (N3)."""
-
-    text: str
+    text: str  # why the name may not be claimed any more (N3)
 
 
 class KeyConflict(msgspec.Struct, frozen=True, gc=False):

@@ -16,11 +16,9 @@ from holdfast.core.values import SESSION_NAME_CHARS_MAX, SESSION_TTL_MS_MIN, Lim
 def open_(state: State, command: OpenSession, now: Moment, limits: Limits) -> Decision:
     if command.name is not None and len(command.name) > SESSION_NAME_CHARS_MAX:
         return refuse(refusals.BadField(f"name has at most {SESSION_NAME_CHARS_MAX} characters"))
-    wrong = too_long("metadata", command.metadata, limits)
-    if wrong is not None:
+    if (wrong := too_long("metadata", command.metadata, limits)) is not None:
         return refuse(wrong)
-    memo = recall(state, command, "session")
-    if memo is not None:
+    if (memo := recall(state, command, "session")) is not None:
         return _opened_before(state, command, memo) if isinstance(memo, Memo) else refuse(memo)
     if len(state.index.sessions_by_principal.get(command.principal, ())) >= limits.sessions_per_principal_max:
         return refuse(refusals.TooManySessions(limits.sessions_per_principal_max))
@@ -46,8 +44,7 @@ def _opened_before(state: State, command: OpenSession, memo: Memo) -> Decision:
 
 def keep(state: State, command: KeepSession | RenewSession, now: Moment) -> Decision:
     """Renew the session, and maybe each lease bound to it by its own ttl; none is shortened (S1, S4)."""
-    lacking = why_unusable(state, command.session_id, command.principal)
-    if lacking is not None:
+    if (lacking := why_unusable(state, command.session_id, command.principal)) is not None:
         return refuse(lacking)
     session = state.sessions[command.session_id]
     until_ms = now.ms + session.ttl_ms
@@ -56,8 +53,7 @@ def keep(state: State, command: KeepSession | RenewSession, now: Moment) -> Deci
         return Decision((SessionKept(command.session_id, until_ms),), SessionOpen(kept))
     renewed: list[Renewed] = []
     for name in sorted(state.index.names_by_session.get(command.session_id, ())):
-        lease = state.lease_of(name)
-        if lease is not None and lease.bound:
+        if (lease := state.lease_of(name)) is not None and lease.bound:
             longer_ms = max(lease.until_ms, now.ms + lease.ttl_ms)
             renewed.append(Renewed(name, lease.lease_id, lease.ttl_ms, longer_ms))
     event = SessionRenewed(command.session_id, until_ms, tuple(renewed))
@@ -66,26 +62,16 @@ def keep(state: State, command: KeepSession | RenewSession, now: Moment) -> Deci
 
 def end(state: State, command: EndSession, now: Moment) -> Decision:
     """End the session and all that is bound to it. One that has lapsed is over already, which is no refusal."""
-    memo = recall(state, command, "end_session")
-    if memo is not None:
+    if (memo := recall(state, command, "end_session")) is not None:
         return accept(SessionOver()) if isinstance(memo, Memo) else refuse(memo)
     lacking = why_unusable(state, command.session_id, command.principal)
     if isinstance(lacking, refusals.SessionLapsed):
         return accept(SessionOver())
     if lacking is not None:
         return refuse(lacking)
-    leases = ends_with(state, command.session_id, now.ms, command.principal)
-    places = places_in(state, command.session_id)
-    event = SessionEnded(
-        command.session_id,
-        "deleted",
-        leases,
-        command.principal,
-        command.key,
-        command.fingerprint,
-        places,
-        command.principal,
-    )
+    by = command.principal
+    leases, places = ends_with(state, command.session_id, now.ms, by), places_in(state, command.session_id)
+    event = SessionEnded(command.session_id, "deleted", leases, by, command.key, command.fingerprint, places, by)
     return Decision((event,), SessionOver(), tuple((each.ticket_id, refusals.SessionUnknown()) for each in places))
 
 
@@ -97,9 +83,8 @@ def places_in(state: State, session_id: str) -> tuple[Left, ...]:
 
 def ends_with(state: State, session_id: str, now_ms: int, by: str | None) -> tuple[Ended, ...]:
     """Return the ends of all that is bound to a session, sorted, so that the record is deterministic."""
-    ends: list[Ended] = []
-    for name in sorted(state.index.names_by_session.get(session_id, ())):
-        lease = state.lease_of(name)
-        if lease is not None and lease.bound:
-            ends.append(end_of(name, lease, "session_ended", now_ms, by))
-    return tuple(ends)
+    return tuple(
+        end_of(name, lease, "session_ended", now_ms, by)
+        for name in sorted(state.index.names_by_session.get(session_id, ()))
+        if (lease := state.lease_of(name)) is not None and lease.bound
+    )

@@ -2,9 +2,8 @@
 
 Each entry is in an *account*: of a principal, and of a session if it was bound to one. Over a limit, the largest
 accounts are cut down to one level (`spread`, a water-fill), first between the principals, then between the accounts of
-each, and the oldest entries of an account go first. A principal within its part of the limit loses nothing. The largest
-accounts are found by a look at every principal. That is rare, since many entries go each time; so adding and removing
-costs a few sums.
+each. The oldest entries go first; a principal within its part of the limit loses nothing. An eviction checks every
+principal but frees many entries, so it is rare, and adding and removing costs a few sums.
 """
 
 from __future__ import annotations
@@ -19,17 +18,13 @@ from holdfast.core.values import Done, EndedLease, EndedSession, LastEnd, Rememb
 
 K = TypeVar("K", str, str | None)
 
-ENTRY_BYTES = 256
-"""What each entry weighs beside its texts: about what its objects take."""
+ENTRY_BYTES = 256  # weight of an entry without its texts: about what its objects take
 
 
 class Account(msgspec.Struct):
-    """The entries of one principal, or of one of its sessions, oldest first, with their weights.
+    """The entries of one principal, or of one of its sessions."""
 
-    An entry of weight 0 does not count, and only keeps its position.
-    """
-
-    items: dict[str, int] = msgspec.field(default_factory=dict)
+    items: dict[str, int] = msgspec.field(default_factory=dict)  # oldest first; weight 0 only keeps a position
     weight: int = 0
 
 
@@ -47,11 +42,9 @@ class Shares(msgspec.Struct):
     weight: int = 0
 
     def put(self, principal: str, session: str | None, item: str, weight: int) -> None:
-        purse = self.purses.get(principal)
-        if purse is None:
+        if (purse := self.purses.get(principal)) is None:
             purse = self.purses[principal] = Purse()
-        account = purse.accounts.get(session)
-        if account is None:
+        if (account := purse.accounts.get(session)) is None:
             account = purse.accounts[session] = Account()
         account.items[item] = weight
         account.weight += weight
@@ -87,15 +80,12 @@ def _by_weight(members: Mapping[K, Account | Purse]) -> dict[int, list[K]]:
 
 
 def spread(levels: Mapping[int, list[K]], wanted: int, floor: int) -> Iterator[tuple[K, int]]:
-    """Yield who gives how many levels, so that `wanted` are given in all.
-
-    Every account above the fill level is cut down to it, and that is never below `floor`.
-    """
+    """Yield who gives how much, `wanted` in all: accounts are cut down to one fill level, never below `floor`."""
     above: list[int] = sorted((level for level in levels if level > floor), reverse=True)
     those: list[tuple[K, int]] = []
     water, rest, given = floor, 0, 0
     for level, below in zip(above, [*above[1:], floor], strict=False):
-        # Each gives one level at least, so no more than that many are ever asked.
+        # Each gives at least one, so no more than `wanted` of them are asked.
         those.extend((who, level) for who in islice(levels[level], wanted - len(those)))
         more = (level - below) * len(those)
         if given + more >= wanted:
@@ -109,10 +99,8 @@ def spread(levels: Mapping[int, list[K]], wanted: int, floor: int) -> Iterator[t
 
 
 def givers(shares: Shares, limit: int) -> Iterator[tuple[str, str | None, int]]:
-    """Yield whose oldest go when there is more than `limit`: principal, session, weight.
-
-    A little more than necessary goes, since removing the first of a long dictionary one by one is slow.
-    """
+    """Yield whose oldest go when there is more than `limit`: principal, session, weight."""
+    # A little more than necessary: removing the first of a long dictionary one by one is slow.
     wanted = shares.weight - limit + limit // 100
     for principal, gives in spread(_by_weight(shares.purses), wanted, limit // len(shares.purses)):
         purse = shares.purses[principal]
@@ -127,10 +115,7 @@ def half_of(limit: int) -> int:
 
 
 def exceeded(limit: int, wanted: int, of_principal: int, of_session: int | None) -> int | None:
-    """Return the limit that so many more would exceed, or None.
-
-    Each session may have half of the principal's `limit`. `of_session` is None for what is not bound to one.
-    """
+    """Return the limit that so many more would exceed, or None. `of_session` is None for what is not bound to one."""
     if of_principal + wanted > limit:
         return limit
     if of_session is not None and of_session + wanted > half_of(limit):
@@ -174,7 +159,7 @@ def weight_of_remembered(place: str, thing: Remembered) -> int:
     weight = ENTRY_BYTES + len(place)
     if thing.key is not None:
         weight += len(thing.key)
-    # Most are leases. They come first: to be none of a type costs more than to be one.
+    # Leases first, since most are: a failed isinstance is slower.
     if isinstance(thing, EndedLease):
         weight += _size_of(thing.name) + _weight_of_end(thing.end)
     elif isinstance(thing, SpentKey):

@@ -18,11 +18,11 @@ last `take`, so that archiving costs what changed and not what there is:
 
     gone      keys that were there, and were taken out
     changed   keys that were there and stayed, with their values now
-    new       keys that came, with their values, in their order behind all others
+    new       keys that came, with their values, in their order after all others
 
-A value that is set again keeps its position; one that is taken out and put in again comes behind all others. Only `put`
-and `pop` track changes, so the other methods raise, and the type checker refuses `table[key] = value` (a `__setitem__`
-of our own would double the cost of each change). Values are frozen, so that they can be encoded later, in slices (I15).
+A value that is set again keeps its position; one that is taken out and put in again comes last. Only `put` and `pop`
+track changes, so the other methods raise, and the type checker refuses `table[key] = value` (a `__setitem__` of our own
+would double the cost of each change). Values are frozen, so that they can be encoded later, in slices (I15).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Notes(msgspec.Struct, Generic[K, V]):
         gone, changed, new = self.gone, self.changed, self.new
         for key in later.gone:
             if key in new:
-                # It came within this time. If it was there before as well, it is among the gone.
+                # It came since the last time. If it was there before as well, it is in `gone`.
                 del new[key]
             else:
                 changed.pop(key, None)
@@ -82,8 +82,6 @@ class Notes(msgspec.Struct, Generic[K, V]):
 
 
 class Kept(dict[K, V]):
-    """A dictionary that tracks its changes since the last `take`."""
-
     __slots__ = ("changed", "gone", "new")
 
     def __init__(self) -> None:
@@ -101,7 +99,6 @@ class Kept(dict[K, V]):
         return notes
 
     def put(self, key: K, value: V) -> None:
-        """Set a value. One that was there keeps its position."""
         if key in self and key not in self.new:
             self.changed[key] = value
         else:
@@ -134,8 +131,6 @@ EMPTY = Slot()
 
 
 class Head(msgspec.Struct, frozen=True, array_like=True):
-    """The scalars of the state."""
-
     seq: int = 0
     now_ms: int = 0
     last_token: int = 0
@@ -157,13 +152,10 @@ class Frozen(msgspec.Struct, frozen=True):
     last_used: dict[str, int]
 
 
-TABLES = Frozen.__struct_fields__[1:]
-"""In the order in which they are written."""
+TABLES = Frozen.__struct_fields__[1:]  # in the order in which they are written
 
 
 class Taken(msgspec.Struct):
-    """The changes of the durable part since the last `take_changes`."""
-
     head: Head
     tables: dict[str, Notes[Any, Any]]
 
@@ -171,23 +163,17 @@ class Taken(msgspec.Struct):
 class State:
     def __init__(self) -> None:
         self.seq = self.now_ms = self.last_token = self.epoch = 0
-        self.restores = self.restored_seq = 0
-        """How often the journal itself went back to an earlier record, and the record that reported it last."""
+        self.restores = self.restored_seq = 0  # how often the journal went back, and the record that says so
         self.slots: Kept[str, Slot] = Kept()
         self.sessions: Kept[str, Session] = Kept()
         self.remembered: Kept[str, Remembered] = Kept()
-        self.memos: Kept[tuple[str, str], Memo] = Kept()
-        """What each (principal, idempotency key) made, while that lives or is remembered."""
+        self.memos: Kept[tuple[str, str], Memo] = Kept()  # while what a key made lives or is remembered
         self.tokens: Kept[str, AccessToken] = Kept()
-        self.tickets: Kept[str, Ticket] = Kept()
-        """In the order of joining (W2)."""
-        self.last_used: Kept[str, int] = Kept()
-        """By token name: the minute of its last use, as wall time."""
+        self.tickets: Kept[str, Ticket] = Kept()  # in the order of joining (W2)
+        self.last_used: Kept[str, int] = Kept()  # by token name: the minute of its last use, as wall time
         self.index = Index()
         self.agenda = Agenda()
         self.presence = Presence()
-
-    # Looks.
 
     def lease_of(self, name: str) -> Lease | None:
         slot = self.slots.get(name)
@@ -256,14 +242,12 @@ class State:
     # Who is present: said by the engine, kept by no record (W2).
 
     def arrive(self, ticket_id: str) -> None:
-        """Mark a ticket as present: it counts in the queue and in the wait-for graph."""
         ticket = self.tickets[ticket_id]
         number = self.index.join_number[ticket_id]
         if self.presence.enter(ticket, number, self.is_open):
             heappush(self.agenda.candidates, (number, ticket_id))
 
     def depart(self, ticket_id: str, now_ms: int) -> None:
-        """Mark a ticket as absent: it keeps its order and blocks nobody."""
         if ticket_id in self.presence.present:
             self.presence.leave(self.tickets[ticket_id], self.index.join_number[ticket_id])
             self.presence.absent_since[ticket_id] = now_ms
@@ -273,7 +257,7 @@ class State:
         self.presence = Presence()
         self.presence.absent_since = OrderedDict.fromkeys(self.tickets, self.now_ms if now_ms is None else now_ms)
 
-    # What the archive is given, and what it gives back.
+    # To and from the archive.
 
     @property
     def head(self) -> Head:
@@ -284,7 +268,6 @@ class State:
         return found
 
     def take_changes(self) -> Taken:
-        """Return the changes since the last call, without copying."""
         return Taken(self.head, {name: self.table(name).take() for name in TABLES})
 
     def begin_with(self, head: Head) -> None:
@@ -295,10 +278,9 @@ class State:
         self.agenda.build(self.slots, self.sessions)
         self.send_everybody_away()
 
-    # Pictures, for tests and for what is done offline: they walk over everything.
+    # Snapshots, for tests and offline work: they walk over everything.
 
     def freeze(self) -> Frozen:
-        """Return shallow copies of all tables. For tests and offline work."""
         return Frozen(self.head, *(self.table(name).copy() for name in TABLES))
 
     @classmethod

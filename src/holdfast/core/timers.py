@@ -4,10 +4,10 @@ They are hints: a deadline that has moved costs one check, and only a missing en
 `arrive` add entries, `settle` takes them. Every live lease has an entry at its deadline or before. A renewal that moves
 the deadline later leaves the entry, which is set again when it is reached.
 
-`Alarms` is a heap with lazy deletion. A lease of a day that was released immediately must not keep its entry for a day,
-so stale entries are removed when they outnumber the live ones. Doing so in one turn would take as long as all users'
-leases take. So the heap is set aside, and each later call moves a few of its entries, from the end, into the new heap
-if they are still needed. A heap stays a heap when its last item is removed, so both heaps know their first entry.
+`Alarms` is a heap with lazy deletion. Stale entries are removed when they outnumber the live ones: a lease of a day
+that was released immediately must not keep its entry for a day. Removing all in one turn would take too long. So the
+heap is set aside, and each later call moves a few of its entries, from the end, into the new heap if they are still
+needed. A heap stays a heap when its last item is removed, so both heaps know their first entry.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from holdfast.core.values import Session, Slot
 
 Alarm = TypeVar("Alarm", bound=tuple[Any, ...])
 ALARMS_SPARE = 1_000
-SIFTED_AT_ONCE = 10
-"""More than one call can add, so that it comes to an end."""
+SIFTED_AT_ONCE = 10  # more than one call can add, so that sifting comes to an end
 
 
 class Alarms(Generic[Alarm]):
@@ -35,8 +34,7 @@ class Alarms(Generic[Alarm]):
     def __init__(self) -> None:
         self.heap: list[Alarm] = []
         self.aside: list[Alarm] = []
-        self._kept: set[Hashable] = set()
-        """What has an entry in the new heap already: one is enough."""
+        self._kept: set[Hashable] = set()  # what has an entry in the new heap already: one is enough
 
     def fill(self, alarms: list[Alarm]) -> None:
         heapq.heapify(alarms)
@@ -63,10 +61,8 @@ class Alarms(Generic[Alarm]):
             self._kept = set()
 
 
-EDGES_MAX = 10_000
-"""How many edges one cycle search, or all of one settling together, may visit (D1)."""
-EDGES_FOR_A_NAME = 20
-"""How many each handed-over name adds, so that small cycles are found however much is settled."""
+EDGES_MAX = 10_000  # that one cycle search, or all of one settling together, may visit (D1)
+EDGES_FOR_A_NAME = 20  # added by each handed-over name, so that small cycles are always found
 
 
 class Budget(msgspec.Struct):
@@ -82,24 +78,17 @@ class Agenda:
         self.lease_alarms: Alarms[tuple[int, int, str]] = Alarms()
         self.session_alarms: Alarms[tuple[int, str]] = Alarms()
         self.opening_alarms: list[tuple[int, str]] = []
-        self.opened_until_ms = 0
-        """Names whose delay was over by then are open: their entries were handled."""
-        self.rang_at_ms = 0
-        """The last end of a delay that was handled: a record must be as late (T3a)."""
-        self.candidates: list[tuple[int, str]] = []
-        """A heap of (join number, ticket): who may be granted. Empty when all is settled."""
-        self.names_with_new_holder: deque[str] = deque()
-        """Names with present waiters: a wait-for cycle may be closed (D1)."""
-        self.handover_budget = Budget()
-        """What is left for those cycles until all is settled."""
+        self.opened_until_ms = 0  # Names whose delay was over by then are open: their entries were handled.
+        self.rang_at_ms = 0  # the last end of a delay that was handled: a record must be as late (T3a)
+        self.candidates: list[tuple[int, str]] = []  # heap of (join number, ticket); empty when all is settled
+        self.names_with_new_holder: deque[str] = deque()  # with present waiters: a cycle may be closed (D1)
+        self.handover_budget = Budget()  # what is left for those cycles until all is settled
         self.forget_at_ms = 0
-        self.cut_memory_at_ms = 0
-        """When more may be evicted from the retry memory, and from the free names."""
+        self.cut_memory_at_ms = 0  # when more may be evicted: retry memory, free names
         self.cut_names_at_ms = 0
         self.done_alarms: Alarms[tuple[int, str]] = Alarms()
         self.fade_at_ms = 0
-        self.lapsed = 0
-        """How many tickets have ended because their holder stayed away, and when the next may."""
+        self.lapsed = 0  # tickets that ended for an absent holder, and when the next may
         self.lapse_at_ms = 0
 
     def build(self, slots: dict[str, Slot], sessions: dict[str, Session]) -> None:
@@ -137,7 +126,6 @@ class Agenda:
 def _alarm_of_lease(slots: dict[str, Slot], alarm: tuple[int, int, str]) -> tuple[int, int, str] | None:
     """Return the entry that a lease needs: at its deadline, however often that has moved."""
     _, token, name = alarm
-    slot = slots.get(name)
-    if slot is None or slot.lease is None or slot.lease.token != token:
+    if (slot := slots.get(name)) is None or slot.lease is None or slot.lease.token != token:
         return None
     return (slot.lease.until_ms, token, name)

@@ -26,26 +26,22 @@ from holdfast.core.values import AccessToken, Limits, Memo, Moment
 
 
 def create(state: State, command: CreateToken, now: Moment, limits: Limits) -> Decision:
-    memo = recall(state, command, "token")
-    if memo is not None:
+    if (memo := recall(state, command, "token")) is not None:
         return _made_before(state, memo) if isinstance(memo, Memo) else refuse(memo)
     if command.name in state.tokens:
         return refuse(refusals.TokenExists())
     if len(state.tokens) >= limits.tokens_max:
         return refuse(refusals.TooManyTokens(limits.tokens_max))
-    if command.within is not None:
-        crowded = state.index.crowded_prefix(command.within, half_of(limits.tokens_max))
-        if crowded is not None:
-            return refuse(_too_many_within(crowded, limits))
+    half = half_of(limits.tokens_max)
+    if command.within is not None and (crowded := state.index.crowded_prefix(command.within, half)) is not None:
+        return refuse(
+            refusals.QuotaExceeded(
+                f"There are {half} tokens within {crowded!r}, half of tokens_max, and an operator with a"
+                " prefix makes no more: revoke some, or let an operator without a prefix make it"
+            )
+        )
     token = _token(command, command.scopes, command.prefix, command.expires_wall_ms, now)
     return Decision((TokenCreated(token, command.key, command.fingerprint),), TokenMade(token))
-
-
-def _too_many_within(prefix: str, limits: Limits) -> refusals.QuotaExceeded:
-    return refusals.QuotaExceeded(
-        f"There are {half_of(limits.tokens_max)} tokens within {prefix!r}, half of tokens_max, and an operator with a"
-        " prefix makes no more: revoke some, or let an operator without a prefix make it"
-    )
 
 
 def _made_before(state: State, memo: Memo) -> Decision:
@@ -54,8 +50,7 @@ def _made_before(state: State, memo: Memo) -> Decision:
 
 
 def revoke(state: State, command: RevokeToken, now: Moment) -> Decision:
-    memo = recall(state, command, "revoke_token")
-    if memo is not None:
+    if (memo := recall(state, command, "revoke_token")) is not None:
         return accept(TokenGone()) if isinstance(memo, Memo) else refuse(memo)
     if command.name not in state.tokens:
         return refuse(refusals.TokenUnknown())
@@ -66,11 +61,9 @@ def revoke(state: State, command: RevokeToken, now: Moment) -> Decision:
 
 
 def rotate(state: State, command: RotateToken, now: Moment) -> Decision:
-    memo = recall(state, command, "rotate_token")
-    if memo is not None:
+    if (memo := recall(state, command, "rotate_token")) is not None:
         return _made_before(state, memo) if isinstance(memo, Memo) else refuse(memo)
-    before = state.tokens.get(command.name)
-    if before is None:
+    if (before := state.tokens.get(command.name)) is None:
         return refuse(refusals.TokenUnknown())
     expires_wall_ms = command.expires_wall_ms
     if command.keep_lifetime and before.expires_wall_ms is not None:
@@ -95,7 +88,7 @@ def _token(
 def _end(
     state: State, command: RevokeToken | RotateToken, now: Moment, successor: AccessToken | None, answer: Answer
 ) -> Decision:
-    """End a token with what is its own, in one record, and answer all who wait with it."""
+    """End a token with what is its own, in one record, and answer all that wait with it."""
     name, by, keeps = command.name, command.principal, command.keep_sessions
     tickets = [state.tickets[each] for each in state.index.tickets_by_principal.get(name, ())]
     sessions = [

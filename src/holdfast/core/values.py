@@ -1,11 +1,11 @@
 """Values of the core: leases, sessions, tokens, limits; and who may act on a lease.
 
-All are frozen, so a changed value can be encoded later, between two turns of the loop. They are kept out of the garbage
-collector (`gc=False`), since none can be part of a cycle.
+All are frozen, so a changed value can be encoded later, between two turns of the loop. `gc=False` keeps them out of the
+garbage collector, since none can be part of a cycle.
 
-A caller is a principal, the name of its token, and the session whose secret it used, if it used one. A token may act on
-all that its principal claimed. A session's secret may act on what is bound to that session and on nothing else, so no
-run can release another's claim (L3, S3). Scopes and prefixes are checked by the server.
+A caller is a principal (the name of its token) and the session whose secret it used, if any. A token may act on all
+that its principal claimed. A session's secret may act only on what is bound to that session, so no run can release
+another's claim (L3, S3). The server checks scopes and prefixes.
 """
 
 from __future__ import annotations
@@ -21,30 +21,24 @@ SESSION_NAME_CHARS_MAX = 128
 LOCK_DELAY_MS_MAX = 30_000
 SESSION_TTL_MS_MIN = 10_000
 WAIT_MS_MAX = 50_000
-ABSENT_MS_MAX = 60_000
-"""How long a ticket waits for its holder to come back (W2)."""
+ABSENT_MS_MAX = 60_000  # how long a ticket waits for its holder to come back (W2)
 INTEREST_MS = 60_000
-INTERESTS_MAX = 100_000
-"""Of all holders together; beyond it fair-share eviction begins (D3)."""
+INTERESTS_MAX = 100_000  # of all holders together; beyond it fair-share eviction begins (D3)
 INTERESTS_OF_HOLDER_MAX = 1_000
 REMEMBER_MS_MAX = 30 * 86_400_000
 REASON_CHARS_MAX = 1_024
 LABELS_MAX = 16
 LABEL_KEY = re.compile(r"[A-Za-z0-9._/-]{1,63}")
 LABEL_VALUE_CHARS_MAX = 128
-LABELS_OF_ALL_BYTES_MAX = 2**20
-"""Labels of a claim of all, as JSON, times its names: they are stored in each lease."""
-LABELS_OF_LINE_BYTES_MAX = 2**20
-"""Labels, as JSON, of the waiters that finished work answers: they are stored in one record."""
+LABELS_OF_ALL_BYTES_MAX = 2**20  # labels of a claim of all, as JSON, times its names: each lease stores them
+LABELS_OF_LINE_BYTES_MAX = 2**20  # as JSON, of the waiters that finished work answers: one record stores them
 
 Labels = dict[str, str]
 
 
 class Moment(msgspec.Struct, frozen=True, gc=False):
-    """Authority time to decide by (T1), wall time to show people (T4)."""
-
-    ms: int
-    wall_ms: int
+    ms: int  # authority time, to decide by (T1)
+    wall_ms: int  # to show people (T4)
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,25 +56,20 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     waiting_names_per_principal_max: int = 10_000
     line_max: int = 20_000
     names_per_call_max: int = 1_000
-    reentrant: str = "resume"
-    """`resume`: only `resume: true` gives a lease back (C4). `holder`: an equal holder gets it unasked."""
+    reentrant: str = "resume"  # `resume`: only `resume: true` gives a lease back (C4); `holder`: any equal holder
 
 
 class Terms(msgspec.Struct, frozen=True, gc=False):
-    """What a claim asks for, from the request to the lease."""
-
     principal: str
     ttl_ms: int
     owner: str | None = None
     session: str | None = None
-    bound: bool = False
-    """Ends with its session (S2). A plain `session` only counts."""
+    bound: bool = False  # Ends with its session (S2); a plain `session` only counts.
     delay_ms: int = 0
     metadata: str | None = None
     redo: bool = False
     key: str | None = None
-    fingerprint: str = ""
-    """What the request comes to: another request may not use its key again (C5)."""
+    fingerprint: str = ""  # what the request comes to: another request may not reuse its key (C5)
     labels: Labels | None = None
 
 
@@ -96,8 +85,7 @@ class LastEnd(msgspec.Struct, frozen=True, array_like=True, gc=False):
     by: str | None = None
     reason: str | None = None
     delay_ms: int = 0
-    whose: str | None = None
-    """The principal of a lease that named no owner, for people to see."""
+    whose: str | None = None  # the principal of a lease that named no owner, for people to see
 
 
 class Lease(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -108,8 +96,7 @@ class Lease(msgspec.Struct, frozen=True, array_like=True, gc=False):
     session: str | None
     bound: bool
     ttl_ms: int
-    until_ms: int
-    """Its own deadline; `until_of` in the state also looks at the session."""
+    until_ms: int  # its own deadline; `State.until_of` also looks at the session
     delay_ms: int
     metadata: str | None
     note: str | None
@@ -118,8 +105,7 @@ class Lease(msgspec.Struct, frozen=True, array_like=True, gc=False):
     key: str | None = None
     renew_key: str | None = None
     labels: Labels | None = None
-    offered: bool = False
-    """A transfer addressed it to its owner, which has not renewed it yet: a session of that owner may take it (L8a)."""
+    offered: bool = False  # transferred and not renewed yet: a session of its owner may take it (L8a)
 
 
 class Done(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -137,8 +123,7 @@ class Slot(msgspec.Struct, frozen=True, array_like=True, gc=False):
     last_end: LastEnd | None = None
     attempts: int = 0
     done: Done | None = None
-    left_by: str | None = None
-    """The principal that a free name is counted against, and its session if the lease was bound to one."""
+    left_by: str | None = None  # the principal charged for a free name, and its session if the lease was bound
     left_in: str | None = None
 
 
@@ -151,22 +136,17 @@ class Session(msgspec.Struct, frozen=True, array_like=True, gc=False):
     until_ms: int
     opened_wall_ms: int
     key: str | None = None
-    salt: str = ""
-    """Makes its secret unique (S5)."""
+    salt: str = ""  # makes its secret unique (S5)
 
 
 class Ticket(msgspec.Struct, frozen=True, gc=False):
-    """A position in the queue of a name, or of several (W2, M2), with the lease ids it will get.
-
-    On the disk it is one flat row (`TicketRow` in the journal's codec).
-    """
+    """A position in the queue of a name, or of several (W2, M2); on disk a flat row (`TicketRow` in the codec)."""
 
     ticket_id: str
     names: tuple[str, ...]
-    lease_ids: tuple[str, ...]
+    lease_ids: tuple[str, ...]  # that it will get
     terms: Terms
-    token_in_journal: bool = False
-    """Its token was one of the journal's when it joined, so its revocation is visible at the grant."""
+    token_in_journal: bool = False  # when it joined: then a revocation is visible at the grant
     joined_wall_ms: int = 0
 
     @property
@@ -174,8 +154,8 @@ class Ticket(msgspec.Struct, frozen=True, gc=False):
         return dict(zip(self.names, self.lease_ids, strict=True))
 
 
+# A node of the wait-for graph: a session and its owner, a principal and its owner, or one lease or ticket alone.
 Holder = tuple[str, str, str | None]
-"""Who waits for whom: a session and its owner, a principal and its owner, or one lease or ticket alone."""
 
 
 class EndedLease(msgspec.Struct, frozen=True, array_like=True, tag="lease", gc=False):
@@ -195,10 +175,8 @@ class EndedLease(msgspec.Struct, frozen=True, array_like=True, tag="lease", gc=F
 
 
 class EndedSession(msgspec.Struct, frozen=True, array_like=True, tag="session", gc=False):
-    """`how` is `expired`, `deleted` or `revoked`, which is the end of its token."""
-
     principal: str
-    how: str
+    how: str  # `expired`, `deleted` or `revoked` (the end of its token)
     at_ms: int
     wall_ms: int
     key: str | None = None
@@ -218,24 +196,16 @@ Remembered = EndedLease | EndedSession | SpentKey
 
 
 class Memo(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What an idempotency key made: `kind` is the operation, `made` the lease, session or token it made or ended.
+    """What an idempotency key made."""
 
-    The kind `left` is a claim that lost its ticket, `made`: it was given up, or a later request of the same holder has
-    it.
-    """
-
-    kind: str
-    made: str
+    kind: str  # the operation, or `left`: the ticket was given up, or a later request of its holder has it
+    made: str  # the lease, session or token that it made or ended, or the ticket
     fingerprint: str
-    leases: int = 1
-    """How many leases it made that live or are remembered: several for a claim of all (M2)."""
-    lease_ids: tuple[str, ...] = ()
-    """In the order of the names of a claim of all; empty for a claim of one."""
+    leases: int = 1  # that live or are remembered: several for a claim of all (M2)
+    lease_ids: tuple[str, ...] = ()  # in the order of the names of a claim of all; empty for a claim of one
 
 
 class AccessToken(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A bearer token as the journal knows it, by its digest."""
-
     name: str
     digest: str
     scopes: tuple[str, ...]
@@ -243,12 +213,10 @@ class AccessToken(msgspec.Struct, frozen=True, array_like=True, gc=False):
     expires_wall_ms: int | None
     made_wall_ms: int
     made_by: str
-    salt: str = ""
-    """A token made with an idempotency key is derived from it and the key. Empty without one."""
+    salt: str = ""  # A token made with a key is derived from it and the key; empty without one.
 
 
 def holder_of_lease(lease: Lease) -> Holder:
-    """Return the node of the wait-for graph that holds a lease."""
     return _holder(lease, lease.lease_id)
 
 
@@ -265,7 +233,6 @@ def _holder(whose: Lease | Terms, itself: str) -> Holder:
 
 
 def lease_from(terms: Terms, lease_id: str, token: int, now: Moment) -> Lease:
-    """Return the lease that a claim with these terms gets at `now`."""
     return Lease(
         lease_id,
         token,
@@ -287,7 +254,6 @@ def lease_from(terms: Terms, lease_id: str, token: int, now: Moment) -> Lease:
 
 
 def bad_labels(labels: Labels) -> str | None:
-    """Return what is wrong with the labels of a claim, or None."""
     if len(labels) > LABELS_MAX:
         return f"a claim has at most {LABELS_MAX} labels, this one has {len(labels)}"
     for key, value in labels.items():
@@ -299,7 +265,6 @@ def bad_labels(labels: Labels) -> str | None:
 
 
 def has_labels(labels: Labels | None, wanted: frozenset[tuple[str, str]]) -> bool:
-    """Return whether every wanted pair of key and value is there."""
     return wanted <= ({} if labels is None else labels).items()
 
 
@@ -311,9 +276,9 @@ def may_touch(whose: Lease | Terms, principal: str, as_session: str | None) -> b
 
 
 def is_of_run(lease: Lease, session: str | None, name: str | None, limits: Limits) -> bool:
-    """Return whether a live lease is a run's own: bound to its session, and held under the run's own name.
+    """Return whether a live lease is a run's own: bound to its session and, unlike a subagent's, under the run's name.
 
-    With `reentrant = "holder"`, all that its session holds is. Otherwise a subagent's claims in the session are not.
+    With `reentrant = "holder"`, all that its session holds is.
     """
     if session is None or not lease.bound or lease.session != session:
         return False
