@@ -2,10 +2,10 @@
 
 The archive replaces all records up to a number, so that a start need not replay them. It may show only what is durable,
 and only whole batches. So the writer takes the changes with a batch, and the archiver gets them as its last answer. It
-encodes them in slices, and the event loop serves between two of them. Taking them is cheap, however much changed.
+encodes them in slices, between which the event loop serves. Taking them is cheap, however much changed.
 
-If the journal refuses, the changes are kept, and the next attempt adds the newer ones. Meanwhile the previous archive
-stays valid, and the tail grows.
+If the journal refuses, the archiver keeps the changes and adds newer ones in the next attempt. Meanwhile the previous
+archive stays valid, and the tail grows.
 """
 
 from __future__ import annotations
@@ -24,10 +24,8 @@ from holdfast.engine.clock import Clock
 from holdfast.engine.replies import OwedAnswer, outcome_or_raise, settle_future
 from holdfast.journal.base import DeposedError, Journal, JournalUnavailableError
 
-RETRY_MS_MIN = 1_000
-"""How soon a refusal is followed by another attempt, however many records come."""
-RETRY_MS_MAX = 30_000
-"""The latest retry without new records: a journal that is too full takes no claims until it was archived."""
+RETRY_MS_MIN = 1_000  # how soon a refusal is followed by another attempt, however many records come
+RETRY_MS_MAX = 30_000  # without new records: a journal that is too full takes no claims until archived
 STEPS_AT_ONCE = 1_000
 
 log = logging.getLogger("holdfast.engine")
@@ -75,7 +73,7 @@ class Archiver:
     def begin_anew(self, seq: int, replayed: int) -> None:
         """Count from the last record that a recovery found, of which so many are not archived.
 
-        It may be due immediately: a journal that takes no claims until it was archived may get no record.
+        Archiving may be due immediately: a journal that takes no claims until then may get no record.
         """
         self._owed = None
         self._last_seq, self._archived_seq = seq, seq - replayed
@@ -127,8 +125,7 @@ class Archiver:
             await self._journal.archive(head.seq, snapshot.encode(head), rows, self._clock.wall_ms())
             await self._archived(owed)
         except (JournalUnavailableError, DeposedError) as error:
-            # Whether the seat is lost is found out by whoever writes, and told to everybody from there.
-            self._be_refused(str(error))
+            self._be_refused(str(error))  # The next append finds out whether this node still leads.
         except Exception as error:  # noqa: BLE001 - Whatever it is, it ends the engine, which logs it.
             self._fail(error)
 

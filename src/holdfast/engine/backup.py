@@ -1,7 +1,7 @@
 """Backups: all that an authority knows, as one file, made without stopping the server.
 
-The archive and the records since are sent as they are. The state in memory is not used, so a backup costs the event
-loop a slice now and then, however much is held. It needs no room on the server's disk, and no archivist.
+The archive and the records since are sent as they are, not from the state in memory. So a backup costs the event loop a
+slice now and then, however much is held. It needs no room on the server's disk, and no archivist.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["BackupWriter", "backup", "backup_of_directory"]
 
 async def backup(engine: Engine, key: bytes, version: str, writer: BackupWriter) -> AsyncGenerator[bytes, None]:
     if engine.journal.is_shared:
-        # A store that was left behind still shows a leader that was deposed all that there was.
+        # Proves leadership: an old store still shows a deposed leader all that there was.
         await engine.look(lambda _state, _now: None)
     async with engine.journal.snapshot() as source:
         async for piece in _pieces(source, key, version, engine.clock.wall_ms(), writer):

@@ -64,7 +64,7 @@ def build(
 ) -> Engine:
     """Return an engine over the journal of a directory; nothing is touched before `start`.
 
-    `witnesses` are names of files in the directory that are only there after a journal.
+    `witnesses` are names of files that only a directory with a journal has.
     """
     clock = SystemClock()
     watchdog = Watchdog(clock, end_ms=disk_hang_ms)
@@ -116,7 +116,7 @@ def shared_journals(
 ) -> Callable[[str], SharedJournal]:
     """Return a factory of journals in a store, one for each term. Nothing is asked before it is used.
 
-    All of one process know the same of the store. Where it has no authority yet, the first that looks makes one. Raises
+    All of one process share what they know of the store; the first to read an empty one makes its authority. Raises
     `ModuleNotFoundError` without the extra that the store needs.
     """
     from holdfast.journal.postgres.journal import PostgresJournal  # noqa: PLC0415 - an extra

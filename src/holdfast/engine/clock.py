@@ -8,11 +8,9 @@ Only this module reads a clock on the server.
 
 **A turn ends with the millisecond in which it began.** A round does not bound its age: under load uvloop polls the
 sockets again within one round, and with a thousand busy connections a request can arrive 80 ms after the round began.
-With the time of the round's beginning its lease would end before its client stops trusting it (T1a, I4). So every
-decision first checks whether the turn is over, at the cost of one clock call and a comparison.
-
-Times are whole milliseconds, rounded down: a decision is less than a millisecond older than the truth, which the
-client's margin covers.
+Its lease would end before its client stops trusting it (T1a, I4). So every decision first checks whether the turn is
+over, at the cost of one clock call and a comparison. Times are whole milliseconds, rounded down: a decision is less
+than a millisecond older than the truth, which the client's margin covers.
 """
 
 from __future__ import annotations
@@ -27,14 +25,10 @@ from holdfast.core.values import Moment
 from holdfast.engine.measures import Measures
 
 TURN_MS = 1
-TURN_MS_MAX = 250
-"""How far one turn moves authority time at most, which bounds how much can be due in one."""
-TICK_MS = 100
-"""Authority time moves at least as often while anything has a deadline: well within the 250 ms of a turn."""
-SILENCE_MS_MAX = 5_000
-"""How long authority time may pass without a record: what a crash can give back (T2)."""
-BUDGET_MS = 50
-"""A longer round is logged: no other request is served meanwhile."""
+TURN_MS_MAX = 250  # how far one turn moves authority time at most: bounds how much can be due in one
+TICK_MS = 100  # Authority time moves as often while anything has a deadline: well within a turn's 250 ms.
+SILENCE_MS_MAX = 5_000  # how long authority time may pass without a record: what a crash can give back (T2)
+BUDGET_MS = 50  # A longer round is logged: no other request is served meanwhile.
 _BUDGET_SECONDS = (BUDGET_MS - 1) / 1000
 LOG_EVERY_MS = 10_000
 
@@ -46,14 +40,11 @@ class Clock(Protocol):
 
     def monotonic_ms(self) -> int: ...
 
-    def wall_ms(self) -> int:
-        """Return milliseconds since 1970, for people, and for the expiry of access tokens."""
-        ...
+    def wall_ms(self) -> int: ...  # since 1970: for people, and for the expiry of access tokens
 
 
 class SystemClock:
-    monotonic_seconds = staticmethod(time.monotonic)
-    """Python's own function without a wrapper: each request calls it several times."""
+    monotonic_seconds = staticmethod(time.monotonic)  # without a wrapper: each request calls it several times
 
     def monotonic_ms(self) -> int:
         return time.monotonic_ns() // 1_000_000
@@ -86,16 +77,13 @@ class Turns:
 
     def __init__(self, clock: Clock, tick: Callable[[], None], measures: Measures | None = None) -> None:
         self.read_seconds = clock.monotonic_seconds
-        self.now = Moment(0, 0)
-        """The time of the turn, while `read_seconds() < over_seconds`."""
-        self.over_seconds = 0.0
-        """When the turn is over; 0 if none has begun."""
+        self.now = Moment(0, 0)  # the time of the turn, while `read_seconds() < over_seconds`
+        self.over_seconds = 0.0  # when the turn is over; 0 if none has begun
         self.began_ms = 0
         self.settling_ms = 0
         self.round_began_ms: int | None = None
         self.round_began_seconds = 0.0
-        self.owing_since_seconds = 0.0
-        """When the first round began whose answers the writer has not taken yet; 0 for none."""
+        self.owing_since_seconds = 0.0  # when the first round with answers still owed began; 0 for none
         self.timer: asyncio.TimerHandle | None = None
         self._clock = clock
         self._tick = tick
@@ -114,7 +102,7 @@ class Turns:
     def begin(self) -> Moment:
         read_ms = self._clock.monotonic_ms()
         self.began_ms = read_ms
-        # Exact: both are the nearest numbers to what they represent, so neither is on the wrong side of the other.
+        # Exact: both are the floats nearest to what they represent, so they compare as the real numbers do.
         self.over_seconds = (read_ms + TURN_MS) / 1000
         if self.round_began_ms is None:
             self.round_began_ms = read_ms
@@ -127,8 +115,7 @@ class Turns:
         self.settling_ms += self._clock.monotonic_ms() - self.began_ms
 
     def end_round(self, records: int, answers: int) -> None:
-        began_ms = self.round_began_ms
-        if began_ms is not None:
+        if (began_ms := self.round_began_ms) is not None:
             took_seconds = self.read_seconds() - self.round_began_seconds
             self._spread.note(took_seconds)
             if took_seconds > _BUDGET_SECONDS and (now_ms := self._clock.monotonic_ms()) > began_ms + BUDGET_MS:

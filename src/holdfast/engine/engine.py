@@ -13,8 +13,7 @@ why), and at the latest when the writer takes the batch; if the writer is busy, 
 
 **The writer** is called at the end of the round in which the first request came. It takes all records and answers since
 the last time: one batch, one append, one sync. So an answer is given after the records that it made, and after those of
-all earlier requests. An append that waits has a task; one that is done in the call (`AtOnce`) needs none. Both end in
-`_conclude`.
+all earlier requests. An append that waits has a task; one that is done in the call (`AtOnce`) needs none.
 
 **Nothing is answered early.** A refusal or a read may rest on a record that is not durable yet: "held by ana" would be
 untrue if the power failed before ana's grant was on the disk. So all answers wait in `_answers`.
@@ -22,21 +21,21 @@ untrue if the power failed before ana's grant was on the disk. So all answers wa
 **When the journal fails**, it says whether the batch may have happened:
 
 - It did not (`JournalUnavailableError`): the batch, and all that was decided on top of it, is answered `Unavailable`.
-  The state is read again from the journal, and the engine goes on. Waiters whose tickets are in it are told so.
+  The engine reads the state again from the journal and goes on; waiters whose tickets are in it keep them.
 - It did not, and another node leads (`DeposedError`): all are answered `NotLeader`, and the engine is over.
-- Nobody knows (`OutcomeUnknownError`, and anything else): all are answered `Unknown`, and the engine is over.
+- It cannot say (`OutcomeUnknownError`, and anything else): all are answered `Unknown`, and the engine is over.
 
-An engine that is over sets `ended`. On a journal in a directory the process ends then, and the next start reads what is
-durable. On one that nodes share it was one term: the node drops the engine, and follows.
+An engine that is over sets `ended`. With a journal in a directory the process ends then, and the next start reads what
+is durable. With a shared one it was one term: the node drops the engine, and follows.
 
 **A journal that nodes share** may have another leader without our knowing, and then a read shows an old state. So
 answers without a record need a proof too: `confirm` takes the place of the append, after the last of the answers was
 decided (N-15). When a write is unanswered for a second, the engine refuses new requests and ends its streams, so that
-clients go to another node (N-19). Decided requests keep waiting, since only the answer tells what became of them.
-Safety does not depend on this: the fence keeps an old leader from answering.
+clients go to another node (N-19); decided requests wait for the outcome. Safety does not depend on this: the fence
+keeps an old leader from answering.
 
 **A bug in the core**: if `decide` raises, nothing was changed, and only that request fails. If anything after it
-raises, memory cannot be trusted: nothing of it is written, and the process ends as if nobody knew.
+raises, memory cannot be trusted: nothing of it is written, and the process ends as after an unknown outcome.
 """
 
 from __future__ import annotations
@@ -84,13 +83,10 @@ class Batch(NamedTuple):
 
     records: list[Record]
     answers: list[OwedAnswer]
-    owing_since_seconds: float
-    """When the first round began whose answers are in it; 0 if none is."""
+    owing_since_seconds: float  # when the first round began whose answers are in it; 0 if none is
     taken_seconds: float
-    holds_ms: list[int]
-    """Of the leases that it ends."""
-    waits_ms: list[int]
-    """Of the tickets that it grants something to."""
+    holds_ms: list[int]  # of the leases that it ends
+    waits_ms: list[int]  # of the tickets that it grants something to
 
 
 class Engine:
@@ -103,9 +99,8 @@ class Engine:
         version: str,
         archiving: Archiving | None = None,
         watchdog: Watchdog | None = None,
-        measures: Measures | None = None,
+        measures: Measures | None = None,  # They outlive the engine.
     ) -> None:
-        """`measures` outlive the engine, if they are given."""
         self.journal = journal
         self.limits = limits
         self.clock = clock
@@ -114,31 +109,26 @@ class Engine:
         self.state = State()
         self.turns = Turns(clock, self._tick, self.measures)
         self.key: bytes | None = None
-        self.failed: str | None = None
-        """Why the engine can never answer again, once it cannot."""
-        self.ended = asyncio.Event()
-        """Set when the engine is over: the process must end, or on a shared journal the term."""
+        self.failed: str | None = None  # why the engine can never answer again, once it cannot
+        self.ended = asyncio.Event()  # The engine is over: the process must end, or on a shared journal the term.
         self._shared = cast("SharedJournal", journal) if journal.is_shared else None
         self._version = version
         self._archiver = Archiver(journal, archiving or Archiving(), clock, self._wake_writer, self._fail)
         self._watchdog = watchdog
         self._waiters = Waiters()
-        self._may_wait = True
-        """Whether a command may wait in the queue: not while the server stops."""
+        self._may_wait = True  # whether a command may wait in the queue: not while the server stops
         self._batch: list[Record] = []
         self._answers: list[OwedAnswer] = []
         self._holds_ms: list[int] = []
         self._waits_ms: list[int] = []
         self._serving = self._stopping = False
+        # The call at the end of this round, or the append under way. None: nothing to do.
         self._writer: asyncio.Handle | asyncio.Future[None] | None = None
-        """The call at the end of this round, or the append under way. None: nothing to do."""
         self._refused_writes = 0
-        self._reasons_logged: set[str] = set()
-        """A full disk may be reported for either file, again and again."""
+        self._reasons_logged: set[str] = set()  # A full disk may be reported for either file, again and again.
         # A shared store answers one question at a time.
         self._asked_ms = 0
-        self._proven_ms: int | None = None
-        """When the last successful question was asked."""
+        self._proven_ms: int | None = None  # when the last successful question was asked
         self._answer_is_late: asyncio.TimerHandle | None = None
         self._is_silent = False
 
@@ -168,7 +158,7 @@ class Engine:
         self._serving = False
         self.turns.cancel_timer()
         while self._writer is not None:
-            # Waited for and never cancelled: a cancelled append would be one whose outcome nobody knows.
+            # Never cancelled: the outcome of a cancelled append would be unknown.
             await (asyncio.wait({self._writer}) if isinstance(self._writer, asyncio.Future) else asyncio.sleep(0))
         if len(self._waiters):
             self._answer_everybody((), self.turned_away())
@@ -179,7 +169,7 @@ class Engine:
         await self.journal.close()
 
     def end_waits(self) -> None:
-        """Answer all waiters with their tickets, and let nobody wait from now on: the server is about to stop (W2)."""
+        """Answer all waiters with their tickets and accept none from now on: the server is about to stop (W2)."""
         self._may_wait = False
         if len(self._waiters) and self.turn() is not None:
             self._send_away(self._waiters.take_all(), for_good=True)
@@ -199,7 +189,7 @@ class Engine:
         return self._serving
 
     def why_not_serving(self) -> str:
-        """Explain why nothing can be asked, without errors and addresses of a shared store: anybody may read it."""
+        """Explain why requests are refused. Public, so it has no errors and addresses of a shared store."""
         if self.failed is None and self._is_silent:
             return "the store does not answer"
         if self.failed is not None and self._shared is not None:
@@ -220,8 +210,7 @@ class Engine:
         While the store refuses records, one is tried if no deadline does so anyway, since only an accepted record shows
         that records are accepted again.
         """
-        now = self.turn()
-        if now is not None and self.is_refused and not self.state.has_deadlines():
+        if (now := self.turn()) is not None and self.is_refused and not self.state.has_deadlines():
             self._apply(TimePassed(), now)
         self.read(lambda _state, _now: None, lambda _outcome, _now: None)
 
@@ -266,11 +255,11 @@ class Engine:
                 self._notify(decision.notices)
             agenda = state.agenda
             if agenda.candidates or agenda.names_with_new_holder:
-                self._settle(settle_line, now)  # Those have their turn whom this command made room for (W1).
+                self._settle(settle_line, now)  # Grant to the waiters that this command made room for (W1).
             if waiter is not None and waiter.deadline_ms <= now.ms:
                 self._send_away(self._waiters.overdue(now.ms))
         except Exception as error:  # noqa: BLE001 - Whatever it is, memory cannot be trusted any more.
-            # Everybody is told that nobody knows, the one who asked too: it must not hear of it a second time.
+            # This answers `Unknown` to all, the caller too, so it must not raise as well.
             self._fail(error)
             return None
         return waiter
@@ -280,8 +269,7 @@ class Engine:
             self.state.depart(waiter.ticket_id, self.turns.now_ms)
 
     def read(self, view: Callable[[State, Moment], T], reply: Reply) -> None:
-        now = self.turn()
-        if now is None:
+        if (now := self.turn()) is None:
             self._turn_away(reply)
             return
         self._answers.append((reply, view(self.state, now), now))
@@ -345,10 +333,9 @@ class Engine:
     def _apply(self, event: Event, now: Moment) -> None:
         record = Record(self.state.seq + 1, now.ms, now.wall_ms, event)
         if type(event) in ENDING:
-            # By the wall clock, which is all that a lease keeps of its beginning.
+            # By the wall clock: a lease keeps no other time of its beginning.
             for name in (event.name,) if type(event) is Ended else ends_of(event):
-                slot = self.state.slots.get(name)
-                if slot is not None and slot.lease is not None:
+                if (slot := self.state.slots.get(name)) is not None and slot.lease is not None:
                     self._holds_ms.append(now.wall_ms - slot.lease.granted_wall_ms)
         try:
             evolve(self.state, record)
@@ -365,8 +352,7 @@ class Engine:
         waiter.comes_back = comes_back and self._may_wait
         self._answers.extend(self._waiters.wait(waiter, self.state, self.turns))
         if told.wait_ms < TICK_MS:
-            # Sooner than the next tick may come: the timer is set anew when the round ends.
-            self.turns.cancel_timer()
+            self.turns.cancel_timer()  # The next tick may come too late: the end of the round sets another timer.
         return waiter
 
     def _notify(self, notices: Iterable[Notice]) -> None:
@@ -393,7 +379,7 @@ class Engine:
         if self._serving:
             await self._archiver.archive()
 
-    # The timer: time passes although nobody asks.
+    # The timer: time passes without requests.
 
     def _set_timer(self) -> None:
         if not self._serving or not self.state.has_deadlines():
@@ -404,10 +390,9 @@ class Engine:
 
     def _tick(self) -> None:
         """Let time pass without requests: end what is due, and record the time now and then (T2)."""
-        now = self.turn()
-        if now is None:
+        if (now := self.turn()) is None:
             return
-        # One turn early: the next one may be as much as a turn later.
+        # One turn early: the next tick may be as much as a turn later.
         if now.ms - self.state.now_ms >= SILENCE_MS_MAX - TURN_MS_MAX:
             self._apply(TimePassed(), now)
             if not self.journal.takes_claims:
@@ -504,9 +489,9 @@ class Engine:
     async def _take_back(self, answers: list[OwedAnswer], refused: Unavailable) -> None:
         """Nothing of the batch happened, nor of what was decided on top of it: answer that and read the state again.
 
-        A waiter may have its ticket from an earlier batch. Only the state read again shows that, so it is answered
-        afterwards: `waiting` with its ticket, as after a restart (W2), or that nothing happened. All this is one task:
-        if reading does not block, the clients are served when they retry.
+        Waiters are answered after that, since only the state read again shows whether a ticket was in an earlier batch:
+        `waiting` with the ticket, as after a restart (W2), or that nothing happened. All this is one task: if reading
+        does not block, the clients are served when they retry.
         """
         is_read = False
         try:
@@ -516,7 +501,7 @@ class Engine:
             owed = self._take_all_owed(answers)
             self._answers = [answer for answer in owed if isinstance(answer[1], Waited)]
             answer_all((reply, refused, now) for reply, outcome, now in owed if not isinstance(outcome, Waited))
-            # What is being archived is durable; but a journal is not asked to read and to archive at once.
+            # What is being archived is durable, but a journal does not read and archive at the same time.
             await self._archiver.end()
             if self._stopping or self.failed is not None:
                 self._answer_everybody((), Unknown(refused.text))
@@ -527,7 +512,7 @@ class Engine:
         except DeposedError as error:
             self._step_down(error)
         except BaseException as error:
-            # Cancelled from outside, or the state cannot be read. Without it nobody could be answered again.
+            # Cancelled from outside, or the state cannot be read: no request could be answered again.
             self._fail(error)
             if not isinstance(error, Exception):
                 raise
@@ -550,7 +535,7 @@ class Engine:
         self._refused_writes = 0
 
     def _fail(self, error: BaseException, answers: Iterable[OwedAnswer] = ()) -> None:
-        """The durable state is unknown here, or memory cannot be trusted: answer nothing more and end.
+        """End, because the durable state is unknown or memory cannot be trusted.
 
         Decisions on top of an unknown batch are unknown too: one may be the retry of a request in that batch.
         """
@@ -612,7 +597,7 @@ class Engine:
         if self._is_silent:
             self._is_silent = False
             if self.failed is None and not self._stopping:
-                # A question that was given up tells nothing about the store, so another one follows.
+                # A question that was given up says nothing about the store, so another one follows.
                 if is_answer:
                     log.warning("the store answers again")
                 self._serving = True

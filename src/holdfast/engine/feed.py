@@ -1,11 +1,10 @@
 """The event feed: durable records, published to listeners in their order (I16).
 
 A slow listener is disconnected and never delays others. A listener that was opened with a token or a session ends with
-it. A follower receives only the ends of the leases and sessions that it named; finding it costs one look-up by id, for
-records that end something.
+it. A follower receives only the ends of the leases and sessions that it named, found by one look-up by id.
 
-A dashboard needs current state, not events, so `Touched` collects changed names: each once, however often it changed,
-renewals too. Of a kept session only the session is noted, since thousands of leases may be bound to it.
+A dashboard needs current state, not events, so `Touched` collects changed names, each once, renewals too. Of a kept
+session only the session is noted, since thousands of leases may be bound to it.
 """
 
 from __future__ import annotations
@@ -20,14 +19,12 @@ from holdfast.core import events
 from holdfast.core.events import Event, Record, is_history, names_of, parts_of
 from holdfast.engine.measures import Tally
 
-TOUCHED_MAX = 20_000
-"""How many names and sessions are noted. Beyond that none is, and the reader has to read everything again."""
+TOUCHED_MAX = 20_000  # names and sessions; beyond it none is kept, and the reader reads everything again
 
 
 class Touched:
     def __init__(self) -> None:
-        self.names: dict[str, bool] = {}
-        """In the order in which they changed first; True if more may have changed than the times of a lease."""
+        self.names: dict[str, bool] = {}  # in order of change; False if only a lease's times may have changed
         self.sessions: dict[str, None] = {}
         self.is_too_much = False
         self._news = asyncio.Event()
@@ -91,17 +88,12 @@ def _ended_sessions(event: Event) -> tuple[events.SessionEnded, ...]:
 
 
 BACKLOG_MAX = 100
-ALL_BACKLOG_MAX = 10_000
-"""For listeners to everything, and followers: the records of one batch must fit."""
-NAMES_BACKLOG_MAX = 100_000
-"""How many names the records in a backlog may have: one record may grant a thousand."""
-EVERYTHING = ""
-"""Not a name: its listeners receive every record with history value."""
+ALL_BACKLOG_MAX = 10_000  # for listeners to everything, and followers: the records of one batch must fit
+NAMES_BACKLOG_MAX = 100_000  # of the records in a backlog: one record may grant a thousand
+EVERYTHING = ""  # Not a name: its listeners receive every record with history value.
+# Of one lease, with the same token or secret. One more displaces the oldest, since its connection may be dead. It is
+# notified, so a live one opens another stream.
 FOLLOWERS_PER_ID_MAX = 8
-"""How many may follow one lease at the same time with the same token or secret.
-
-One more displaces the oldest, since its connection may be dead. It is notified, so a live one opens another stream.
-"""
 
 _ENDING = frozenset({events.Ended, events.Transferred, events.SessionEnded, events.TokenEnded})
 _REVOKING = frozenset({events.SessionEnded, events.TokenEnded, events.TokenRevoked})
@@ -115,16 +107,14 @@ class Listener:
     """Listens to one name or to everything. Ends when closed, when it falls behind, or with its token or session."""
 
     def __init__(self, backlog_max: int) -> None:
-        self._groups: dict[str, Groups] = {}
-        """What it is in, by key. Names, ids and the keys of tokens and sessions are never equal."""
+        self._groups: dict[str, Groups] = {}  # what it is in: names, ids and keys of secrets are never equal
         self._backlog_max = backlog_max
         self._backlog: deque[tuple[Record, Event]] = deque()
         self._backlog_names = 0
         self._news = asyncio.Event()
         self.is_over = False
         self.fell_behind = False
-        self.on_over: Callable[[], None] = lambda: None
-        """Called when it is over, for a task that waits for something else too."""
+        self.on_over: Callable[[], None] = lambda: None  # for a task that waits for something else too
 
     def enter(self, groups: Groups, key: str) -> None:
         self._groups[key] = groups
@@ -176,8 +166,7 @@ class Follower(Listener):
     def __init__(self, ids: Groups, secret_of: str | None) -> None:
         super().__init__(ALL_BACKLOG_MAX)
         self._ids = ids
-        self._secret_of = secret_of
-        """The session or claim whose secret it came with; None if it came with the token."""
+        self._secret_of = secret_of  # the session or claim whose secret it came with; None if it came with the token
         self._count = 0
         self.gave_way_at: str | None = None
 
@@ -187,8 +176,8 @@ class Follower(Listener):
     def add(self, id_: str) -> None:
         """Follow a lease or a session that lives now.
 
-        This can only displace a follower with the same secret. A command has the secret of its claim, and must not
-        displace the program that started it with the token.
+        This only displaces followers with the same secret: a command has the secret of its claim, and must not displace
+        the program that started it with the token.
         """
         if id_ in self._groups or self.is_over:
             return
@@ -227,10 +216,9 @@ class Feed:
     def __init__(self, tally: Tally | None = None) -> None:
         self._by_name: Groups = {}
         self._by_id: Groups = {}
-        self._by_secret: Groups = {}
-        """Listeners of each token and session, all followers among them."""
+        self._by_secret: Groups = {}  # listeners of each token and session, all followers among them
+        # Called with all records, also after `close`. They must be quick: every answer waits for them.
         self.observers: tuple[Callable[[Sequence[Record]], None], ...] = ()
-        """Called with all records, also after `close`. They must be quick: every answer waits for them."""
         self.tally = Tally() if tally is None else tally
 
     @property
@@ -247,10 +235,7 @@ class Feed:
         return listener
 
     def follow(self, principal: str, session: str | None = None, claim: str | None = None) -> Follower:
-        """Follow what will be added, until it is closed, or until this token or this session has ended.
-
-        `session` or `claim` is the one whose secret was used instead of the token.
-        """
+        """Return a follower, which ends with this token or session. `session` or `claim`: whose secret was used."""
         follower = Follower(self._by_id, session if claim is None else claim)
         self._end_with(follower, principal, session)
         return follower
@@ -265,7 +250,6 @@ class Feed:
         self.observers = (*self.observers, observer)
 
     def ignore(self, observer: Callable[[Sequence[Record]], None]) -> None:
-        """Stop calling an observer; harmless if it is not called."""
         self.observers = tuple(each for each in self.observers if each != observer)
 
     def publish(self, records: Sequence[Record]) -> None:

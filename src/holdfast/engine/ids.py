@@ -1,7 +1,7 @@
 """Randomness: ids, tokens, keys. Only this module draws it on the server.
 
-Ids are made a block at a time, because a system call and a few steps of Python for each would cost more than the rest
-of their use. `_made` writes a whole block digit by digit: the first digit of all ids, then the second.
+Ids are made a block at a time: a system call and a few steps of Python for each would cost more than the rest of their
+use. `_made` writes a whole block digit by digit: the first digit of all ids, then the second.
 """
 
 from __future__ import annotations
@@ -15,10 +15,8 @@ _BLOCK = 256
 _DIGITS = 32
 _UUID = "xxxxxxxx-xxxx-4xxx-yxxx-xxxxxxxxxxxx"
 _REQUEST_ID = f"req_{'x' * _DIGITS}"
-_VARIANT = bytes.maketrans(b"0123456789abcdef", b"89ab" * 4)
-"""`y` in a UUID of version 4."""
-_IDENTITY_BYTES = 7
-"""SQLite's integers have eight bytes and a sign."""
+_VARIANT = bytes.maketrans(b"0123456789abcdef", b"89ab" * 4)  # `y` in a UUID of version 4
+_IDENTITY_BYTES = 7  # SQLite's integers have eight bytes and a sign.
 
 
 def _made(pattern: str) -> list[str]:
@@ -46,8 +44,7 @@ def _endless(pattern: str) -> Callable[[], str]:
 
 
 new_uuid = _endless(_UUID)
-new_request_id = _endless(_REQUEST_ID)
-"""It guards nothing."""
+new_request_id = _endless(_REQUEST_ID)  # It guards nothing.
 
 
 def new_secret(size: int) -> bytes:

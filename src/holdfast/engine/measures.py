@@ -1,8 +1,8 @@
 """Counters and histograms of an authority, for as long as the process lives.
 
-`Tally` counts durable records. Each append notes four histograms: the time of the round, of the append, the number of
-records, and the time to its answers. All answers of an append are given together, so one clock reading serves them all.
-On a node of several, one `Measures` outlives every term, so counters only rise.
+`Tally` counts durable records. Each append adds to four histograms: the time of the round, of the append, the number of
+records, and the time to its answers, which are given together, so one clock reading serves all. On a node of several,
+one `Measures` outlives every term, so counters only rise.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from holdfast.core.events import (
     parts_of,
 )
 
+# 0.05 is the budget of a turn.
 _FINE_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
-"""For machines. 0.05 is the budget of a turn."""
 _LONG_SECONDS = (0.01, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3_600.0, 14_400.0, 86_400.0)
 _LONG_MS = tuple(round(bound * 1000) for bound in _LONG_SECONDS)
 _RECORDS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1_000.0, 5_000.0)
@@ -43,8 +43,7 @@ class Spread:
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        """The last is for values beyond the last bound."""
+        self.counts = [0] * (len(bounds) + 1)  # the last one for values beyond the last bound
         self.total = 0.0
 
     def note(self, value: float, times: int = 1) -> None:
@@ -65,8 +64,7 @@ class Tally:
         self.renewals = 0
         self.ends: dict[str, int] = defaultdict(int)
         self.joins = 0
-        self.leaves: dict[str, int] = defaultdict(int)
-        """Tickets that ended without a grant, by how."""
+        self.leaves: dict[str, int] = defaultdict(int)  # tickets that ended without a grant, by how
         self.sessions = 0
         self.session_ends: dict[str, int] = defaultdict(int)
 
@@ -120,12 +118,9 @@ class Tally:
 class Measures:
     def __init__(self) -> None:
         self.tally = Tally()
-        self.turns = Spread(_FINE_SECONDS)
-        """Seconds per round of decisions: no other request is served meanwhile."""
-        self.commits = Spread(_FINE_SECONDS)
-        """Seconds until an append was durable, or leadership proven."""
+        self.turns = Spread(_FINE_SECONDS)  # seconds per round of decisions: no other request is served meanwhile
+        self.commits = Spread(_FINE_SECONDS)  # seconds until an append was durable, or leadership proven
         self.batches = Spread(_RECORDS)
-        self.answers = Spread(_FINE_SECONDS)
-        """Seconds from the first request of a batch to its answers, once for each answer."""
+        self.answers = Spread(_FINE_SECONDS)  # from the first request of a batch to its answers, once for each
         self.waits = Spread(_LONG_SECONDS)
         self.holds = Spread(_LONG_SECONDS)

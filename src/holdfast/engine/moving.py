@@ -1,18 +1,18 @@
 """Moving: all that a data directory holds, copied into a store that nodes share. Offline, and never half.
 
-Only one of the two may ever count: both would give out the same fencing tokens. So the copy is one transaction of the
-store, and a file in the directory (`journal/mark.py`) says that it is moved before that is committed:
+Only one of the two may ever count, or both would give out the same fencing tokens. So the copy is one transaction of
+the store, and a file in the directory (`journal/mark.py`) says that it is moved before that is committed:
 
     take the directory's seat ─► copy ─► read back, compare ─► mark: about to be ─► commit ─► mark: moved
                                                                     │
          interrupted before here: the directory counts, ◄───────────┴──────► after here: moving again finds out.
          and nothing of the copy is in the store                             Neither is served until then
 
-The commit is the one step that may have happened or not when it is interrupted. Whoever moves again waits in the store
-for whatever is left of the move before, and then sees it: the authority that the mark names is there, or it is not.
-Another store cannot tell that, so an interrupted move goes on to the store where it began, and to no other.
+The commit is the one step that may have happened or not when it is interrupted. The next move waits in the store for
+the rest of the interrupted one, and then sees whether the authority that the mark names is there. Another store cannot
+tell, so an interrupted move goes on to the store where it began, and to no other.
 
-The bytes that were given to the store and those that are read back are digested in their order, and compared.
+Digests of the bytes that were given to the store and of those that are read back are compared.
 """
 
 from __future__ import annotations
@@ -69,8 +69,7 @@ async def move(
     """
     tell("waiting for the store")
     async with filling as store:
-        known = mark.moved_to(directory)
-        if known is not None and known.authority == store.authority:
+        if (known := mark.moved_to(directory)) is not None and known.authority == store.authority:
             mark.leave_moved(directory, msgspec.structs.replace(known, is_done=True))
             return Moved(authority=known.authority, was_done=True)
         _refuse(directory, known, store.authority, to, schema)

@@ -3,16 +3,15 @@
     archive ──► State ──► record ──► record ──► … ──► the last durable one ──► Opened, by this authority
 
 It runs at every start, and again, without `Opened`, after an append that is known to have failed: what was decided on
-top of it is in memory and in no journal, so the memory is thrown away.
+top of it is in no journal, so the memory is discarded.
 
-**Time** goes on at the last record's, or at the time that the term before may have answered with, if the journal knows
-a later one (N-17). `Opened` has that time, so it never goes back behind it.
+**Time** goes on at the last record's, or at a later one that the term before may have answered with, if the journal
+knows it (N-17). `Opened` has that time, so time never goes back before it.
 
 **A store that may have lost records** (`must_jump`) may have lost grants that were answered. So `Restored` comes first,
 in the same append, and the next fencing token is greater than any that was given out (C6).
 
-A record that does not fit the records before it means that the journal is damaged or had two writers: the start is
-refused.
+If a record does not fit the records before it, the journal is damaged or had two writers, and the start is refused.
 """
 
 from __future__ import annotations
@@ -39,16 +38,13 @@ if TYPE_CHECKING:
 
 STEP_RECORDS = 1_000
 REPORT_EVERY = 10 * STEP_RECORDS
-BEAT_MS = 400
-"""About how often a shared store gets a heartbeat while it is read: others take over from a silent leader."""
-
-log = logging.getLogger("holdfast.engine")
-
+BEAT_MS = 400  # about how often a shared store gets a heartbeat while it is read
 
 JUMP = 2**32
 JUMP_PER_MS = 1_024
-UNKNOWN_MS = 366 * 86_400_000
-"""Assumed where nothing tells: no history is kept, and all records are archived."""
+UNKNOWN_MS = 366 * 86_400_000  # assumed where nothing tells: no history is kept, and all records are archived
+
+log = logging.getLogger("holdfast.engine")
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -66,12 +62,9 @@ async def recover(
     append: Callable[[list[Record]], Awaitable[None]],
     reached_ms: int = 0,
 ) -> Found:
-    """Open the journal, or read it again if it is open. Return the state, and where it goes on.
-
-    `reached_ms` is a time that this very term may have answered with.
-    """
+    """Open the journal, or read it again. `reached_ms` is a time that this very term may have answered with."""
     was_on = gc.isenabled()
-    # All that is made stays, and none of it is in a cycle: the collector would look at it again and again.
+    # All that is made stays, and none of it is in a cycle: the collector would visit it again and again.
     gc.disable()
     try:
         recovered = await journal.open()
@@ -93,8 +86,7 @@ async def recover(
         for record in records:
             evolve(state, record)
         await append(records)
-    # Every waiter has its full minute to come back from now on, however long ago it joined (W2).
-    state.send_everybody_away(now_ms)
+    state.send_everybody_away(now_ms)  # Every waiter has a full minute to come back from now on (W2).
     return Found(state, replayed.count, now_ms, recovered.key)
 
 
@@ -162,7 +154,7 @@ def _span(passed_ms: int) -> str:
 
 
 def jump_since(since_wall_ms: int | None, wall_ms: int) -> int:
-    """Return how far a counter jumps that nobody knows the last value of, only that it was known at `since_wall_ms`.
+    """Return how far to advance a counter whose value was last known at `since_wall_ms`.
 
     By 2^32, and by 1,024 more for each millisecond since:
 
@@ -170,8 +162,7 @@ def jump_since(since_wall_ms: int | None, wall_ms: int) -> int:
         ────●───────────────────────────────────●──────────────────────●────────────────────────────────────────────►
 
     No server gives out a million tokens in a second. So the jump ends beyond all that were given out, also if the same
-    backup is restored twice: the first restored server gave out less than the time in between is worth. Wall clocks may
-    be wrong by an hour for that: a million a second make 2^32 in 71 minutes.
+    backup is restored twice. Wall clocks may be wrong by an hour: a million a second make 2^32 in 71 minutes.
     """
     passed_ms = UNKNOWN_MS if since_wall_ms is None else max(0, wall_ms - since_wall_ms)
     return JUMP + JUMP_PER_MS * passed_ms
@@ -183,7 +174,7 @@ class Replayed(msgspec.Struct, frozen=True):
 
 
 def replay(state: State, records: Iterable[Record]) -> Replayed:
-    """Apply every record, in order, and return how many there were. Raises for one that does not fit."""
+    """Apply every record, in order. Raises for one that does not fit."""
     return all_steps(replaying(state, records))
 
 

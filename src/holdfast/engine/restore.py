@@ -1,13 +1,13 @@
 """Restoring: a data directory made of a backup.
 
-It goes back in time, and nobody knows what was given out since. So both counters jump, by `jump_since`: that of fencing
-tokens (C6) and that of records, so that a reader of `/events` who saw a lost record is told to start over. `beyond` is
-a larger token that somebody knows of. Authority time goes on where the backup has it: leases have the time left that
+It goes back in time, and what was given out since is unknown. So both counters jump, by `jump_since`: that of fencing
+tokens (C6) and that of records, so that a reader of `/events` who saw a lost record has to start over. `beyond` is a
+larger token that the operator knows of. Authority time goes on where the backup has it: leases have the time left that
 they had then. All of the restored state is archived; the tail has one record, `Restored`.
 
-**An interrupted restore is never taken for a complete one.** The first thing in the directory is a folder for the new
-files, and it goes last. While it is there without a journal beside it, or while there is a key alone, a server refuses
-to start. Both files are made in that folder, read once more, and moved when all else is done: the journal last.
+**An interrupted restore is never taken for a complete one.** A folder for the new files is made first and removed last.
+While it is there without a journal next to it, or while there is a key alone, a server refuses to start. Both files are
+made in that folder, read once more, and moved when all else is done: the journal last.
 """
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ from holdfast.journal.sqlite import FILE, SqliteWriter
 from holdfast.privatefiles import check_folder, make_folder, replace, sync_folder
 
 READ_BYTES = 1024 * 1024
-FILES = (ARCHIVE, mark.FILE, FILE)
-"""What a restore makes beside the key, in the order in which it is moved into place."""
+FILES = (ARCHIVE, mark.FILE, FILE)  # made beside the key, in the order in which they are moved into place
 NOT_CONTENT = frozenset({"lost+found"})
 
 
@@ -72,8 +71,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
 def look_into(file: Path) -> Contents:
     """Read a whole backup and check every byte. Raises `JournalError` if it is not complete, and `OSError`.
 
-    The records that were not archived come before the state that they are replayed on, and they may be many. So the
-    file is read twice.
+    It reads the file twice: the records that are replayed on the state come before it, and may be many.
     """
     reader = BackupReader(str(file))
     key = b""
@@ -110,7 +108,7 @@ def _state_of(file: Path, values: list[Values]) -> Frozen:
 
 
 def start_after(contents: Contents, wall_ms: int, beyond: int = 0) -> Start:
-    """Return where a directory made of a backup at this wall time goes on. Raises if no room is left."""
+    """Return where a directory made of a backup at this wall time goes on. Raises if no counter is left."""
     jump = jump_since(contents.about.wall_ms, wall_ms)
     head = contents.frozen.head
     start = Start(seq=head.seq + jump, last_token=max(head.last_token + jump, beyond))

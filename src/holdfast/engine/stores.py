@@ -64,7 +64,6 @@ def roster(place: Place) -> tuple[Seat, Sequence[Peer]]:
 
 
 def facts(place: Place) -> tuple[Facts, float]:
-
     async def look(store: Operating) -> tuple[Facts, float]:
         clock = SystemClock()
         found = await store.facts(place.watch_seconds)

@@ -19,10 +19,8 @@ from holdfast.core.state import State
 from holdfast.engine.clock import Turns
 from holdfast.engine.replies import OwedAnswer, Reply
 
-BETWEEN_MS_MAX = 2_000
-"""How long a ticket stays present between two requests of a client that comes back."""
-SPENT_MAX = 1_000
-"""How many deadlines of answered requests may be kept: each keeps its request alive."""
+BETWEEN_MS_MAX = 2_000  # how long a ticket stays present between two requests of a client that comes back
+SPENT_MAX = 1_000  # deadlines of answered requests that may be kept: each keeps its request alive
 
 
 class Waited(msgspec.Struct, frozen=True):
@@ -69,10 +67,8 @@ class Waiter(msgspec.Struct, eq=False):
 class Waiters:
     def __init__(self) -> None:
         self._by_ticket: dict[str, Waiter] = {}
-        self.deadlines: list[tuple[int, int, Waiter]] = []
-        """A heap; a request may have stopped waiting already."""
-        self.between: OrderedDict[str, int] = OrderedDict()
-        """Tickets between two requests of a client, and until when they count as present, soonest first."""
+        self.deadlines: list[tuple[int, int, Waiter]] = []  # a heap; a request may have stopped waiting already
+        self.between: OrderedDict[str, int] = OrderedDict()  # tickets, and until when they are present; in order
         self._number = count()
 
     def __len__(self) -> int:
@@ -87,22 +83,19 @@ class Waiters:
 
     def tell(self, notices: Iterable[Notice], state: State, turns: Turns) -> Iterator[OwedAnswer]:
         for ticket_id, outcome in notices:
-            waiter = self.take(ticket_id)
-            if waiter is not None:
+            if (waiter := self.take(ticket_id)) is not None:
                 yield waiter.answered(outcome, turns)
-                # Most have no place any more. Who has is answered, and so not present.
-                state.depart(ticket_id, turns.now.ms)
+                state.depart(ticket_id, turns.now.ms)  # Most have no ticket any more; the others wait no more.
             elif self.between.pop(ticket_id, None) is not None:
-                # It hears of it when it comes back: its key leads to the lease.
-                state.depart(ticket_id, turns.now.ms)
+                state.depart(ticket_id, turns.now.ms)  # The client's next request finds the lease by its key.
 
     def send_away(
         self, waiters: Iterable[Waiter], state: State, turns: Turns, *, for_good: bool
     ) -> Iterator[OwedAnswer]:
-        """Answer those who stop waiting, usually because their time is over; they keep their tickets (W2).
+        """Answer requests that stop waiting, usually because their time is over; they keep their tickets (W2).
 
-        A client that comes back is present for a moment longer, or it would be overtaken whenever a request ends.
-        `for_good`: no client can come back here.
+        A client that comes back stays present for a moment, or it would be overtaken whenever a request ends. After
+        `for_good` no client can come back here.
         """
         for waiter in waiters:
             position = state.position_of(waiter.ticket_id)

@@ -76,7 +76,7 @@ class Watchdog:
             passed_ms,
             what,
         )
-        # Lines may be written by a thread of their own, and this is the last that anybody does here.
+        # A thread may write the lines, and this is the last chance to.
         for handler in logging.getLogger().handlers:
             handler.flush()
         os._exit(EXIT_DISK_HANGS)
