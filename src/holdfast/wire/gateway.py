@@ -51,13 +51,11 @@ class GatewayRefusedReply(msgspec.Struct, gc=False, rename="camel"):
     """The run cannot have the resource, or does not have it."""
 
     ok: bool = False
-    holder: str | UnsetType = UNSET
-    """Who has it; with `heldSince`, and only when that is all there is to say."""
+    holder: str | UnsetType = UNSET  # with `heldSince`, and only when that is all there is to say
     held_since: EpochMillis | UnsetType = UNSET
     reason: str | UnsetType = UNSET
     deadlock: bool | UnsetType = UNSET
-    cycle: list[str] | UnsetType = UNSET
-    """This run, what it wants, who holds that, what that one wants, and so on."""
+    cycle: list[str] | UnsetType = UNSET  # this run, what it wants, who holds that, what that one wants, and so on
 
 
 class GatewayErrorReply(msgspec.Struct, gc=False):

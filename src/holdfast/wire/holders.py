@@ -1,9 +1,9 @@
 """How people are shown a claim that names no owner: `(access token ci-runner, issue=1842)`.
 
-The access token comes first, because every record knows it. Metadata is said only where all of the metadata is shown
-too: of a live claim. Anybody may send any text as metadata, so it is never parsed whole (what is nested is shown as
-`{…}`), nothing here raises, and these words prove nothing: an owner may call itself the same. A program looks at the
-fields: `owner` is null for a claim that named none, and only then `shown_as` is there.
+The access token comes first, because every record knows it. Metadata is shown only where all of it is shown too: of a
+live claim. Clients may send any text as metadata, so it is never parsed whole (what is nested is shown as `{…}`),
+nothing here raises, and these words prove nothing: an owner may call itself the same. Programs read the fields: `owner`
+is null for a claim that named none, and only then `shown_as` is there.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import msgspec
 METADATA_CHARS_MAX = 40
 
 _TEXT = r'"(?:[^"\\]|\\.)*"'
+# The first key of an object and its value, or how the value begins if it is nested.
 _FIRST_FIELD = re.compile(rf"\s*\{{\s*({_TEXT})\s*:\s*({_TEXT}|[{{\[]|[^\s,}}\]]+)", re.DOTALL)
-"""The first key of an object and its value, or how the value begins if it is nested."""
 _NO_FIELD = re.compile(r"\s*\{\s*\}")
 _NESTED = {"{": "{…}", "[": "[…]"}
 
@@ -45,5 +45,4 @@ def _first_line(text: str) -> str:
 
 
 def _in_words(value: str) -> str:
-    """Return what a value of JSON says: a text without its quotes."""
     return msgspec.json.decode(value, type=str) if value.startswith('"') else _NESTED.get(value, value)

@@ -11,8 +11,6 @@ import msgspec
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """One code: its usual status and its label for people."""
-
     status: int
     label: str
 
@@ -60,7 +58,7 @@ class Problem(Exception):
         allow: str | None = None,
         fields: Mapping[str, object] | None = None,
     ) -> None:
-        """`status` and `label` take the place of the usual ones; `fields` stand in the body beside the envelope."""
+        """`status` and `label` replace the usual ones; `fields` are in the body after the envelope's."""
         super().__init__(details)
         kind = KINDS[code]
         self.code = code
@@ -72,7 +70,6 @@ class Problem(Exception):
         self.fields = fields or {}
 
     def body(self, request_id: str) -> bytes:
-        """Return the envelope as JSON."""
         envelope: dict[str, object] = {
             "error": self.label,
             "code": self.code,
@@ -84,7 +81,6 @@ class Problem(Exception):
         return msgspec.json.encode(envelope | dict(self.fields))
 
     def headers(self) -> tuple[tuple[bytes, bytes], ...]:
-        """Return the headers that go with it."""
         extra: list[tuple[bytes, bytes]] = []
         if self.retry_after_ms is not None:
             extra.append((b"retry-after", str(-(-self.retry_after_ms // 1000)).encode()))

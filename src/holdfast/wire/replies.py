@@ -15,15 +15,10 @@ from holdfast.wire.fields import Labels, Millis, Time, Token, Uuid
 
 
 class _Shown(msgspec.Struct, kw_only=True, gc=False):
-    """How somebody is shown who gave no owner; it stands behind all else."""
-
-    shown_as: str | UnsetType = UNSET
-    """Only if `owner` is null: what people are shown instead, `(access token ci-runner, issue=1842)`."""
+    shown_as: str | UnsetType = UNSET  # only if `owner` is null: `(access token ci-runner, issue=1842)`
 
 
 class ShownClaim(_Shown, kw_only=True, gc=False):
-    """What is shown of somebody's claim wherever it is shown; it stands behind all else."""
-
     labels: Labels | UnsetType = UNSET
 
 
@@ -32,8 +27,7 @@ class Previous(_Shown, gc=False):
 
     owner: str | None
     fencing_token: Token
-    ended: str
-    """`released`, `expired`, `revoked`, `session_ended` or `transferred`."""
+    ended: str  # `released`, `expired`, `revoked`, `session_ended` or `transferred`
     at: Time
     note: str | None
 
@@ -60,8 +54,7 @@ class AcquiredReply(msgspec.Struct, gc=False, tag_field="status", tag="acquired"
 class HeldReply(ShownClaim, gc=False, tag_field="status", tag="held"):
     """Somebody else owns the name."""
 
-    holder_id: Uuid
-    """A pseudonym of the holder, the same for all its claims."""
+    holder_id: Uuid  # a pseudonym of the holder, the same for all its claims
     expires_at: Time
     retry_after_ms: Millis
     metadata: str | None
@@ -131,8 +124,7 @@ class HeldName(ShownClaim, gc=False):
     retry_after_ms: Millis
     metadata: str | None
     note: str | None
-    claimed_at: Time | None
-    """None, as the two below, for a name that nobody holds but that is closed."""
+    claimed_at: Time | None  # null, as the two below, for a name that nobody holds but that is closed
     last_heartbeat_at: Time | None
     expires_at: Time | None
 
@@ -140,8 +132,7 @@ class HeldName(ShownClaim, gc=False):
 class HeldManyReply(msgspec.Struct, gc=False, tag_field="status", tag="held"):
     """None of the names, or not all of them, can be had now."""
 
-    held: list[HeldName]
-    """The first of them in the order asked for, as far as there is room for them in a reply."""
+    held: list[HeldName]  # the first of them in the order asked for, as many as fit in a reply
     retry_after_ms: Millis
     left_out: int | UnsetType = UNSET
 
@@ -171,9 +162,7 @@ class EndReply(msgspec.Struct, gc=False):
 
     id: Uuid
     name: str | None
-    ended: str
-    """Of a lease `released`, `expired`, `revoked`, `session_ended` or `transferred`; of a session `expired`, `deleted`
-    or `revoked`, which is the end of its token."""
+    ended: str  # of a lease as in `Previous`; of a session `expired`, `deleted` or `revoked` with its token
     at: Time
     by: str | None
     reason: str | None
@@ -182,12 +171,10 @@ class EndReply(msgspec.Struct, gc=False):
 class FollowingReply(msgspec.Struct, gc=False):
     """What came of asking to follow leases and sessions."""
 
-    stream: Uuid
-    """The stream on which their ends are told: `POST /followers/{id}` adds to it."""
+    stream: Uuid  # The stream that reports their ends: `POST /followers/{id}` adds to it.
     following: int
     ended: list[EndReply]
-    unknown: list[Uuid]
-    """What is not the caller's, never was there, or ended too long ago to be remembered."""
+    unknown: list[Uuid]  # not the caller's, never there, or ended too long ago to be remembered
 
 
 class DisplacedReply(msgspec.Struct, gc=False):
@@ -200,10 +187,8 @@ class HistoryReply(msgspec.Struct, gc=False):
     """What happened, newest first."""
 
     history: list[HappenedReply]
-    next_before: int | None
-    """Ask again with `before` set to this for the next page. A page may have fewer than `limit`, or none."""
-    next_offset: int | UnsetType = UNSET
-    """If it is there, this many changes of record `next_before` were told: ask with `offset` too for its others."""
+    next_before: int | None  # `before` for the next page; a page may have fewer than `limit`, or none
+    next_offset: int | UnsetType = UNSET  # `offset` for the other changes of record `next_before`
 
 
 class WhyLink(_Shown, gc=False):
@@ -251,8 +236,7 @@ class LockReply(ShownClaim, gc=False, omit_defaults=True):
     name: str
     status: Literal["free", "held", "done"]
     holder_id: Uuid | None
-    fencing_token: Token
-    """Of the live lease; for a free name the next one to be given."""
+    fencing_token: Token  # of the live lease; for a free name the next one to be given
     expires_at: Time | None
     metadata: str | None
     owner: str | None
@@ -274,8 +258,7 @@ class LocksReply(msgspec.Struct, gc=False):
     """The held names, in order."""
 
     locks: list[LockReply]
-    total: int | None
-    """How many match, on all pages. Null if an owner, a session or labels are asked for and this page is not all."""
+    total: int | None  # on all pages; null if filtered by owner, session or labels, unless this page is all
     prefix: str | None
     next_after: str | None
 
@@ -399,8 +382,7 @@ class StatusReply(msgspec.Struct, gc=False):
     version: str
     time: Time
     resource_lock_timeout_seconds: int
-    total_refusals: int = 0
-    """What was decided against: held names, lost leases, full quotas, bad values."""
+    total_refusals: int = 0  # what was decided against: held names, lost leases, full quotas, bad values
 
 
 class NodeReply(msgspec.Struct, gc=False):
@@ -432,21 +414,17 @@ class LockThen(ShownClaim, gc=False):
     fencing_token: Token
     owner: str | None
     claimed_at: Time
-    ttl_ms: Millis
-    """As granted. Renewals are not kept, so nobody knows its deadline at that moment."""
+    ttl_ms: Millis  # as granted: renewals are not kept, so its deadline then is unknown
     session: Uuid | None
-    record: int
-    """The number of the record that granted it; 0 if it is older than all numbers."""
+    record: int  # the record that granted it; 0 if it is older than all numbers
 
 
 class LocksThenReply(msgspec.Struct, gc=False):
     """The names that were held at a moment, in order."""
 
     locks: list[LockThen]
-    at: Time | None
-    """The moment that was asked for; of a record alone, its time, or null if nothing of that record is kept."""
-    record: int
-    """The last record by then. Ask for the next page with `record` set to this: it stays at the same record."""
+    at: Time | None  # what was asked for; of a record alone, its time; null if nothing of it is kept
+    record: int  # The last record by then: ask for the next page with it, to stay at the same record.
     prefix: str | None
     next_after: str | None
 
@@ -467,13 +445,10 @@ class MarksReply(msgspec.Struct, gc=False):
 
     marks: list[Mark]
     next_before: int | None
-    begins_at: Time | None
-    """The earliest moment that can be looked at. Null: there is none yet."""
+    begins_at: Time | None  # the earliest moment that can be looked at; null if there is none yet
     now: Time
 
 
-FOLLOWS = "this node follows, and passes requests on to the leader"
-"""It is well and does not lead. How large the store is, it does not know."""
-LEADS = "this node leads"
-"""How it begins, of one that has the seat; also if it cannot serve now."""
+FOLLOWS = "this node follows, and passes requests on to the leader"  # It is well; it does not know the store's size.
+LEADS = "this node leads"  # how it begins, of one that has the seat; also if it cannot serve now
 SHARED = "postgresql"

@@ -15,27 +15,20 @@ from holdfast.wire.fields import U32, Labels, Seconds, Token
 
 
 class _Body(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, gc=False):
-    """What every request body has in common."""
-
-    shown_first: ClassVar[tuple[str, ...]] = ()
-    """The fields that stand before all others where a body's fields are listed: see `field_names`."""
+    shown_first: ClassVar[tuple[str, ...]] = ()  # listed before all other fields by `field_names`
 
 
 class ClaimBody(_Body):
-    """What every claim says, of one name or of several."""
-
     ttl_seconds: U32 | None = None
     metadata: str | None = None
     owner: str | None = None
     session_id: str | None = None
     ephemeral: bool | None = None
     lock_delay_seconds: U32 | None = None
-    wait_seconds: Seconds | None = None
-    """Stand in line for so long, 50 at most. Of several names only with `all`."""
+    wait_seconds: Seconds | None = None  # 50 at most; of several names only with `all`
     ticket: str | None = None
     redo: bool | None = None
-    labels: Labels | UnsetType | None = UNSET
-    """What to find it by: lists and events can be asked for a label. Shown to everybody, like metadata."""
+    labels: Labels | UnsetType | None = UNSET  # to find it by in lists and events; everybody sees them
 
 
 class AcquireBody(ClaimBody):
@@ -44,8 +37,7 @@ class AcquireBody(ClaimBody):
     shown_first: ClassVar[tuple[str, ...]] = ("ttl_seconds", "metadata", "owner", "resume")
 
     resume: bool | None = None
-    acl: msgspec.Raw | UnsetType = UNSET
-    """Not supported: refused, never ignored."""
+    acl: msgspec.Raw | UnsetType = UNSET  # Not supported: refused, never ignored.
 
 
 class ClaimsBody(ClaimBody):
@@ -61,11 +53,9 @@ class RenewBody(_Body):
     """Heartbeat."""
 
     lease_id: str
-    ttl_seconds: U32 | None = None
-    """The new ttl, counted from now; 60 if absent."""
+    ttl_seconds: U32 | None = None  # the new ttl, counted from now; 60 if absent
     keep_ttl: bool | None = None
-    note: str | None = None
-    """Progress; the next owner reads it if this one dies."""
+    note: str | None = None  # Progress; the next owner reads it if this one dies.
     metadata: str | None = None
 
 
@@ -73,18 +63,15 @@ class ReleaseBody(_Body):
     """Give a name back."""
 
     lease_id: str
-    outcome: Literal["done", "failed"] | None = None
-    """`done` may be remembered; `failed` leaves the attempts counting."""
-    remember_seconds: U32 | None = None
-    """Answer `done` to whoever claims the name within so long; only with `done`."""
+    outcome: Literal["done", "failed"] | None = None  # `done` may be remembered; `failed` counts as an attempt
+    remember_seconds: U32 | None = None  # Answer `done` to whoever claims the name within so long; only with `done`.
     result: str | None = None
 
 
 class TransferBody(_Body, kw_only=True):
     """Hand a claim to another owner."""
 
-    lease_id: str | UnsetType = UNSET
-    """Without it an operator hands over the claim of another."""
+    lease_id: str | UnsetType = UNSET  # Without it an operator hands over the claim of another.
     to_owner: str
     ttl_seconds: U32 | None = None
     """The new lease's ttl, from now on. If absent, the new lease keeps the old ttl and the time that was left; with a
@@ -127,8 +114,7 @@ class ReopenBody(_Body):
 class SessionBody(_Body):
     """Open a session."""
 
-    ttl_seconds: U32 | None = None
-    """Clamped, never refused; 60 if absent."""
+    ttl_seconds: U32 | None = None  # clamped, never refused; 60 if absent
     name: str | None = None
     metadata: str | None = None
 
@@ -145,8 +131,7 @@ class TokenBody(_Body):
 class RotateBody(_Body):
     """Replace a bearer token by another of the same name and rights."""
 
-    expires_in_seconds: U32 | None = None
-    """Of the new one, from now on. If absent it lives as long as the old one was to live when it was made."""
+    expires_in_seconds: U32 | None = None  # If absent, the new one gets the old one's whole lifetime.
     keep_sessions: bool = False
     never_expires: bool = False
 
@@ -154,8 +139,7 @@ class RotateBody(_Body):
 def field_names(body: type[msgspec.Struct]) -> tuple[str, ...]:
     """Return the fields of a body in the order in which they are shown and in which a fingerprint counts them.
 
-    The journal keeps fingerprints of requests. A retry that comes after an upgrade must have the same one, so a field
-    never changes its place here, whichever class it stands in.
+    The journal keeps fingerprints: a retry after an upgrade must have the same one, so a field never changes its place.
     """
     return tuple(dict.fromkeys((*getattr(body, "shown_first", ()), *body.__struct_encode_fields__)))
 
