@@ -408,8 +408,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def refuse(self, problem: Problem, request: Request | None) -> None:
         stream = self._queue.open_stream()
         if stream is not None:
-            # The rest of its body will never come.
-            stream.disconnect()
+            stream.disconnect()  # The rest of its body will never come.
         self._queue.append(FinalRefusal(problem, request or request_from(b"", b"", b"", {}, b"")))
 
     def _advance(self, *, has_turn: bool = False) -> None:
@@ -570,8 +569,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self.is_stopping = True
         if self._queue.current is None:
             self._close()
-            # TLS would wait for the client's goodbye.
-            self.loop.call_later(SHUTDOWN_SECONDS, self._transport.abort)
+            self.loop.call_later(SHUTDOWN_SECONDS, self._transport.abort)  # TLS would wait for the client's goodbye.
 
     def _end(self) -> None:
         self._since = self._manager.now_seconds

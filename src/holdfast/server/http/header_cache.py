@@ -132,5 +132,4 @@ def cached_header_of(data: bytes, request: Request, bytes_max: int) -> CachedHea
         request.authorization,
         request.content_type,
     )
-    # The first to be recognised is the request itself.
-    return None if head.read(line, follows) is None else head
+    return None if head.read(line, follows) is None else head  # The first to be recognised is the request itself.

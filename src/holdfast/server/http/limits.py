@@ -27,7 +27,6 @@ SPARE_BYTES, LITTLE_BYTES = 64 * 2**20, 4 * 2**20
 RETRY_MS = 1_000
 READ_BYTES_MIN = 1_024  # A client that reads less within the idle timeout is too slow.
 SCHEDSTAT = "/proc/thread-self/schedstat"  # Nanoseconds on a processor, nanoseconds waiting for one, number of runs.
-_SCHEDSTAT_BYTES = 128
 
 
 class Runnable(Protocol):
@@ -164,7 +163,7 @@ class SchedDelay:
         if self._file is None:
             return 0
         try:
-            return int(os.pread(self._file, _SCHEDSTAT_BYTES, 0).split()[1])
+            return int(os.pread(self._file, 128, 0).split()[1])
         except (OSError, ValueError, IndexError):
             return 0
 

@@ -199,8 +199,7 @@ class ConnectionManager:
             connection.abort()
 
     def _format_date(self) -> None:
-        # Clamp: a bad wall clock must not crash the server.
-        seconds = min(max(self._clock.wall_ms() // 1000, 0), _LAST_SECOND)
+        seconds = min(max(self._clock.wall_ms() // 1000, 0), _LAST_SECOND)  # Clamp: no bad clock may crash us.
         date = (b"date", formatdate(seconds, usegmt=True).encode())
         self.common_fields: Fields = (date, *self.handler.headers)
         self.prefix = ResponsePrefix(self.common_fields)

@@ -61,7 +61,7 @@ class Request(msgspec.Struct, eq=False):
     is_known: bool = False
     rests_on_state: bool = False  # Whether the handler read the state: a refusal waits until that is durable.
     on_disconnect: Callable[[], None] | None = None  # Before the response, also on a half-close. Set while it waits.
-    on_lost: Callable[[], None] | None = None  # If that is not set; not on a half-close: the response still arrives.
+    on_lost: Callable[[], object] | None = None  # If that is not set; not on a half-close: the response still arrives.
     on_known: Callable[[str], None] | None = None  # With the principal; raises if that has too many connections.
     held_ms: int = 0  # Since another node received and forwarded it; subtracted from a claim's waiting time.
     scheme: str = ""  # `http` or `https`, as the forwarding node knows it; empty if it came here directly.
@@ -107,8 +107,7 @@ class ResponsePrefix:
     def __init__(self, common: Iterable[tuple[bytes, bytes]]) -> None:
         self.fields = written([*common, *NO_STORE])
         self.fields_kept = written([*common, *NO_STORE[1:]])  # For a response with a `Cache-Control` of its own.
-        # Nearly all responses are JSON with status 200.
-        self.usual = _STATUS_LINES[_OK] + _JSON_HEADER + self.fields + b"content-length: "
+        self.usual = _STATUS_LINES[_OK] + _JSON_HEADER + self.fields + b"content-length: "  # Nearly all use it.
 
 
 def message(  # noqa: PLR0917 - made for every response: keywords cost

@@ -210,8 +210,7 @@ class RequestParser:
         request.is_old = is_old
         request.keep_alive = not is_old and self._parser.should_keep_alive()
         if b"content-length" in fields:
-            # httptools takes any number of zeros before a length, and `int` does not.
-            announced_bytes = int(fields[b"content-length"][-_LENGTH_DIGITS:])
+            announced_bytes = int(fields[b"content-length"][-_LENGTH_DIGITS:])  # `int` refuses thousands of zeros.
             if announced_bytes > SMALL_BODY_BYTES:
                 self._allow(announced_bytes)
         if b"expect" in fields and fields[b"expect"].lower() == b"100-continue" and not is_old:

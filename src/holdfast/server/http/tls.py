@@ -72,14 +72,12 @@ class Certificate:
         self._chain, self._key = chain, key
         self._seen = self._tried = self._look()
         self._current = self.context = _context_of(chain, key)
-        # Called in every handshake, with or without a server name.
-        self.context.sni_callback = self._hand_over
+        self.context.sni_callback = self._hand_over  # Called in every handshake, with or without a server name.
 
     def tick(self) -> None:
         found = self._look()
         if found != self._seen:
-            # The files may be written right now, one after the other.
-            self._seen = found
+            self._seen = found  # The files may be written right now, one after the other.
         elif found != self._tried:
             self._tried = found
             try:
@@ -144,21 +142,14 @@ def _check_mode(name: str, path: Path) -> None:
         log.warning("%s may be read by its group (mode %04o); if nobody else needs it: chmod 600 '%s'", at, mode, path)
 
 
-class _PassphraseError(Exception):
-    pass
-
-
-def _no_passphrase() -> NoReturn:
-    raise _PassphraseError
-
-
 def _load(chain: Path, key: Path, named: str) -> ssl.SSLContext:
+    def refuse() -> NoReturn:
+        do = f"keep it without one: openssl pkey -in '{key}' -out NEW_FILE"
+        raise BadCertificateError(f"{named} {key} has a passphrase, and nobody could type it; {do}")
+
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
-        context.load_cert_chain(chain, key, password=_no_passphrase)
-    except _PassphraseError:
-        do = f"keep it without one: openssl pkey -in '{key}' -out NEW_FILE"
-        raise BadCertificateError(f"{named} {key} has a passphrase, and nobody could type it; {do}") from None
+        context.load_cert_chain(chain, key, password=refuse)
     except (OSError, ValueError) as error:
         raise BadCertificateError(_explained(error, chain, key, named)) from error
     return context
@@ -171,8 +162,7 @@ def _explained(error: Exception, chain: Path, key: Path, named: str) -> str:
     if reason and "PEM" not in reason:
         return f"tls_cert {chain} and {named} {key} cannot be used: {reason.lower().replace('_', ' ')}"
     try:
-        # A separate context, to find out which of the two it is.
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cafile=chain)
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cafile=chain)  # Is it the chain?
     except (OSError, ValueError):
         return f"tls_cert {chain} is damaged: {_CUT}"
     return f"{named} {key} is damaged: {_CUT}"
@@ -229,8 +219,7 @@ class TlsHandshake:
     async def _run(self) -> None:
         seconds = self._acceptor.manager.settings.header_timeout_seconds
         try:
-            # The protocol calls `finish` when the handshake is complete.
-            await self.loop.connect_accepted_socket(
+            await self.loop.connect_accepted_socket(  # The protocol calls `finish` when the handshake is complete.
                 lambda: self._acceptor.protocol(self),
                 self._socket,
                 ssl=self._acceptor.context,
@@ -252,8 +241,7 @@ class TlsHandshake:
             return
         self.finish()
         if self._is_started:
-            # The transport owns the socket, and sees that the connection is over.
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # The transport owns the socket, and sees that the connection is over.
                 self._socket.shutdown(socket.SHUT_RDWR)
         else:
             self.loop.remove_reader(self._socket)

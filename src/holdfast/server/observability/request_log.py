@@ -142,7 +142,7 @@ def _answered(  # noqa: PLR0917 - as a reply is called
     reply(request, status, body, headers)
 
 
-def _left(observed: _Observed, notify: Callable[[], None] | None) -> None:
+def _left(observed: _Observed, notify: Callable[[], object] | None) -> None:
     observed.end()
     if notify is not None:
         notify()
