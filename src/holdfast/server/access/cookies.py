@@ -31,7 +31,6 @@ SHOWN_MAX = 4  # How many cookies of our name are checked.
 _SAFE_NAME, _PLAIN_NAME = b"__Host-holdfast", b"holdfast"
 _SAFE, _PLAIN = "s", "p"
 _PORT = re.compile(rb":([0-9]{1,5})$")
-_FORM_BYTES = 24
 
 
 class Cookie(msgspec.Struct, frozen=True):
@@ -88,7 +87,7 @@ def is_ours(key: AuthorityKey, value: str, cookie: Cookie) -> bool:
 
 def form_token(key: AuthorityKey, cookie: Cookie, token_digest: str) -> str:
     """Return what a form on a page of ours has in it, and one on a page of others cannot: it stays for one sign-in."""
-    return base64(key.mac("form", f"{cookie.principal} {cookie.signed_in_ms} {token_digest}")[:_FORM_BYTES])
+    return base64(key.mac("form", f"{cookie.principal} {cookie.signed_in_ms} {token_digest}")[:24])
 
 
 def shown_in(headers: Mapping[bytes, bytes]) -> bytes | None:
@@ -103,8 +102,7 @@ def shown_in(headers: Mapping[bytes, bytes]) -> bytes | None:
 def _found(sent: bytes, name: bytes, kind: str) -> list[bytes]:
     """Return the first values of that name: over plain http a neighbour on the host may put its own before ours."""
     found = []
-    # A proxy may have put two fields together, with a comma. None of our values has one.
-    for part in sent.replace(b",", b";").split(b";"):
+    for part in sent.replace(b",", b";").split(b";"):  # A proxy may have joined two fields with a comma.
         said, _, value = part.strip().partition(b"=")
         if said == name and value.startswith(kind.encode() + b".") and len(value) <= COOKIE_CHARS_MAX:
             found.append(value)

@@ -128,8 +128,7 @@ class Hosts:
     def check(self, host: bytes) -> None:
         name = _read(host)
         if not self._is_ours(name):
-            # Without its port: so it can be copied into the setting.
-            raise Problem(
+            raise Problem(  # Without its port: so it can be copied into the setting.
                 "misdirected",
                 f"This server does not answer to the name {name!r}. If that is its name, add it to the setting"
                 " allowed_hosts (HOLDFAST_ALLOWED_HOSTS) and start the server again.",

@@ -44,8 +44,7 @@ _MARKS = {"run": "mark", "claim": "claim's mark", "page": "page's mark"}  # What
 _OWN_BYTES, _MARK_BYTES = 24, 8
 _OWN_CHARS, SIGNATURE_CHARS = 32, 43  # Whole groups of base64 first, so that the characters of the two do not mix.
 CLAIM_PREFIX = "holdc_"
-_PRINCIPAL_CHARS_MAX = 64
-_SAID_CHARS_MAX = _PRINCIPAL_CHARS_MAX + 1 + 36 + 1 + KEY_CHARS_MAX
+_SAID_CHARS_MAX = 64 + 1 + 36 + 1 + KEY_CHARS_MAX  # Principal, grant and key, with a blank between them.
 CLAIM_SECRET_CHARS_MAX = len(CLAIM_PREFIX) + -(-_SAID_CHARS_MAX * 4 // 3) + 1 + SIGNATURE_CHARS
 _SECRET_AT, _CLAIM = len("Bearer "), CLAIM_PREFIX.encode()
 
@@ -198,8 +197,7 @@ def claim_in(secret: str) -> ClaimId | None:
         text = urlsafe_b64decode(said + "=" * (-len(said) % 4)).decode("ascii")
     except (binascii.Error, ValueError):
         return None
-    # A principal and an id have no blank, a key may have some.
-    principal, _, rest = text.partition(" ")
+    principal, _, rest = text.partition(" ")  # A principal and an id have no blank, a key may have some.
     grant, blank, key = rest.partition(" ")
     return ClaimId(principal, grant, key) if blank else None
 
