@@ -76,8 +76,7 @@ class Call(msgspec.Struct):
             answered = api.refusal_of(self, outcome) if show is None else show(api, self, outcome, now)
         except Exception as error:  # noqa: BLE001 - It is decided: without an answer the connection waits for ever.
             answered = api.bug_in(self, error)
-        # In two steps: to call with what is not unpacked yet takes longer.
-        reply, (status, body, headers) = self.reply, answered
+        reply, (status, body, headers) = self.reply, answered  # In two steps: a star-call is slower.
         reply(self.request, status, body, headers)
 
     def seen(self, outcome: object, _now: Moment) -> None:

@@ -94,8 +94,7 @@ class BodyReader:
                 _check_twice(body, _pieces_of(body))
             return self._decode(body)
         except msgspec.ValidationError as error:
-            # That it is no JSON at all, or has a field twice, comes before what is wrong with types.
-            text = str(error)
+            text = str(error)  # Broken JSON, or a field that is there twice, comes before types.
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Problem("invalid_input", f"The body is not JSON: {error}") from None
         try:
@@ -137,8 +136,7 @@ def _check_twice(body: bytes, pieces: list[bytes]) -> None:
     keys = [text for text, after in zip(texts, pieces[2::2], strict=False) if after.lstrip()[:1] == b":"]
     if len(set(keys)) < len(keys) or any(_BACKSLASH in key for key in keys):
         try:
-            # Numbers stay texts: finding the value of a long one takes long.
-            loads(body, str)
+            loads(body, str)  # Numbers stay texts: finding the value of a long one takes long.
         except ValueError as error:
             raise msgspec.DecodeError(str(error)) from None
 

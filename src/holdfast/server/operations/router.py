@@ -74,8 +74,7 @@ class Guides:
     def for_method(self, method: bytes, path: bytes) -> str:
         first, _, last = _words(path)
         if first == "locks" and last not in OTHER_WORDS["locks"] and not self._verb(first, last):
-            # The bare name of a lock, or one with slashes in it.
-            verb = VERB_OF_METHOD.get(method.decode("latin-1"))
+            verb = VERB_OF_METHOD.get(method.decode("latin-1"))  # The bare name of a lock, or one with slashes in it.
             found = None if verb is None else self._routes.get(("locks", verb))
         else:
             found = self._nearest(path)
@@ -198,11 +197,9 @@ class Finder:
 
     def find(self, method: bytes, path: bytes) -> tuple[Route, bytes]:
         """Return the route and the segment of the path that it is about, or raise 404 or 405."""
-        # `removeprefix` returns the very same bytes if they have another beginning.
-        rest = path.removeprefix(_LOCKS)
+        rest = path.removeprefix(_LOCKS)  # `removeprefix` returns the very same bytes if they have another beginning.
         if rest is not path:
-            # Nearly all requests are for a verb of a name: they come first.
-            name, _, verb = rest.rpartition(b"/")
+            name, _, verb = rest.rpartition(b"/")  # Nearly all requests are for a verb of a name: they come first.
             route = self._by_verb.get(verb, _NONE).get(method)
             if name and route is not None:
                 return route, name
@@ -265,11 +262,9 @@ class Finder:
 
 
 _STREAM_FIELDS = (
-    # OctoStore's clients look for the first word; the second is on all our responses.
-    (b"cache-control", b"no-cache, no-store"),
+    (b"cache-control", b"no-cache, no-store"),  # OctoStore's clients look for the first word.
     (b"x-content-type-options", b"nosniff"),
-    # A proxy must not buffer events.
-    (b"x-accel-buffering", b"no"),
+    (b"x-accel-buffering", b"no"),  # A proxy must not buffer events.
 )
 
 log = logging.getLogger("holdfast.server")
