@@ -86,8 +86,7 @@ def acquire(api: Api, call: Call) -> None:
     lease_id, as_session = new_uuid(), call.caller.session
     command = Acquire(call.item, lease_id, terms_of(api, call), body.resume is True, 0, None, "", as_session)
     if body.wait_seconds or body.ticket is not None:
-        # Most claims do not wait, and do not pay for it.
-        command = msgspec.structs.replace(
+        command = msgspec.structs.replace(  # Most claims do not wait, and do not pay for it.
             command, wait_ms=_wait_ms(call), ticket=body.ticket, new_ticket=new_uuid(), comes_back=_comes_back(call)
         )
     api.submit(call, command, SHOWS_ONE)
@@ -121,8 +120,7 @@ def leave(api: Api, call: Call) -> None:
 def terms_of(api: Api, call: Call) -> Terms:
     body: ClaimBody = call.body
     ttl_seconds = api.settings.default_ttl_seconds if body.ttl_seconds is None else body.ttl_seconds
-    # By place and not by keywords, as all that is made for each claim.
-    return Terms(
+    return Terms(  # Positional, as all that is made for each claim.
         call.caller.principal,
         ttl_seconds * 1000,
         body.owner,

@@ -50,7 +50,6 @@ from holdfast.wire.holders import shown_as
 from holdfast.wire.problems import Problem
 
 STATUS_LOCKS_MAX = 10_000
-_OK, _NOT_FOUND, _CONFLICT = 200, 404, 409
 NOT_KNOWN = frozenset({"authentication_required", "authentication_failed", "session_expired"})
 _NEEDS_HOST = frozenset({"ftp", "http", "https", "ws", "wss"})
 
@@ -121,8 +120,7 @@ def _read_body(body: bytes) -> dict[str, Any]:
         read = loads(body)
     except ValueError:
         raise _bad("invalid JSON body") from None
-    # As in the original, what is not an object is one that lacks everything.
-    return read if isinstance(read, dict) else {}
+    return read if isinstance(read, dict) else {}  # Another type of value lacks every field, as in the original.
 
 
 def _parse_key(text: str) -> str:
@@ -206,7 +204,7 @@ def _exhausted(_api: Api, _call: Call, outcome: object, _now: Moment) -> Answere
 
 
 _SHOWS_ACQUIRED: dict[type, Show] = {
-    Acquired: lambda _api, call, _outcome, _now: (_OK, encode(GatewayAcquiredReply(True, call.item)), ()),
+    Acquired: lambda _api, call, _outcome, _now: (200, encode(GatewayAcquiredReply(True, call.item)), ()),
     Held: lambda _api, _call, outcome, _now: _refused(
         holder=_holder(outcome), held_since=outcome.lease.granted_wall_ms
     ),
@@ -244,22 +242,22 @@ def heartbeat(api: Api, call: Call) -> None:
 
 
 def _kept(_api: Api, _call: Call, outcome: Extended, now: Moment) -> Answered:
-    return _OK, encode(GatewayKeptReply(True, now.wall_ms + outcome.until_ms - now.ms)), ()
+    return 200, encode(GatewayKeptReply(True, now.wall_ms + outcome.until_ms - now.ms)), ()
 
 
 _NOT_RUNS: dict[type, Show] = {
-    NotHeld: lambda _api, _call, _outcome, _now: (_NOT_FOUND, encode(GatewayRefusedReply(reason="lock not found")), ()),
+    NotHeld: lambda _api, _call, _outcome, _now: (404, encode(GatewayRefusedReply(reason="lock not found")), ()),
     Held: lambda _api, _call, outcome, _now: _refused(reason=f"held by {_holder(outcome)}"),
 }
 _SHOWS_RELEASED: dict[type, Show] = {
-    Released: lambda _api, _call, _outcome, _now: (_OK, encode(GatewayReleasedReply(True)), ()),
+    Released: lambda _api, _call, _outcome, _now: (200, encode(GatewayReleasedReply(True)), ()),
     **_NOT_RUNS,
 }
 _SHOWS_KEPT: dict[type, Show] = {Extended: _kept, **_NOT_RUNS}
 
 
 def _refused(**fields: Any) -> Answered:  # noqa: ANN401 - the fields of the reply
-    return _CONFLICT, encode(GatewayRefusedReply(**fields)), ()
+    return 409, encode(GatewayRefusedReply(**fields)), ()
 
 
 def _holder(outcome: Held) -> str:
@@ -277,7 +275,7 @@ def list_(api: Api, call: Call) -> None:
                 until_ms = now.wall_ms + state.until_of(lease) - now.ms
                 holder = _shown_holder(state, lease)
                 found.append(GatewayOwnLock(name, holder, lease.granted_wall_ms, until_ms))
-        return _OK, encode(found), ()
+        return 200, encode(found), ()
 
     api.read(call, view)
 
@@ -298,7 +296,7 @@ def status(api: Api, call: Call) -> None:
     async def look() -> Answered:
         await paging.put_in_order(api.engine)
         await paging.in_slices(api.engine, take_slice)
-        return _OK, encode(GatewayStatusReply(found)), ()
+        return 200, encode(GatewayStatusReply(found)), ()
 
     api.answer_later(call, look)
 

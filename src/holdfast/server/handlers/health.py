@@ -6,26 +6,21 @@ A store that nodes share knows all nodes, so `GET /nodes` asks it. With a data d
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING, Literal, cast
+from collections.abc import Sequence
+from typing import Literal, cast
 
 from holdfast import __version__
-from holdfast.server.render import encode
+from holdfast.core.state import State
+from holdfast.core.values import Moment
+from holdfast.engine.build import Peer, Seat, SharedJournal
+from holdfast.server.api import Api
+from holdfast.server.operations.call import Call
+from holdfast.server.render import Answered, encode
 from holdfast.server.times import rfc3339
 from holdfast.wire.replies import LEADS, HealthReply, NodeReply, NodesReply, ReadyReply, StatusReply
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from holdfast.core.state import State
-    from holdfast.core.values import Moment
-    from holdfast.engine.build import Peer, Seat, SharedJournal
-    from holdfast.server.api import Api
-    from holdfast.server.operations.call import Call
-    from holdfast.server.render import Answered
-
 PROVEN_MS_MAX = 1_000
 REFUSED = "the store refuses writes: the log says why"
-_OK, _NOT_READY = 200, 503
 
 
 def health(api: Api, call: Call) -> None:
@@ -34,22 +29,22 @@ def health(api: Api, call: Call) -> None:
     well = serving and store.takes_claims
     details = store.text if serving else api.engine.why_not_serving()
     body = HealthReply("ok" if well else "unwell", store.storage, store.size_bytes, details, store.free_bytes)
-    call.answer((_OK if well else _NOT_READY, encode(body), ()))
+    call.answer((200 if well else 503, encode(body), ()))
 
 
 def alive(_api: Api, call: Call) -> None:
-    call.answer((_OK, encode(ReadyReply("ok", "alive")), ()))
+    call.answer((200, encode(ReadyReply("ok", "alive")), ()))
 
 
 def ready(api: Api, call: Call) -> None:
     if api.engine.turn() is None:
-        call.answer((_NOT_READY, encode(ReadyReply("not_ready", api.engine.why_not_serving())), ()))
+        call.answer((503, encode(ReadyReply("not_ready", api.engine.why_not_serving())), ()))
     elif not api.engine.journal.takes_claims and not (store := api.engine.journal.health()).takes_claims:
-        call.answer((_NOT_READY, encode(ReadyReply("not_ready", store.text)), ()))
+        call.answer((503, encode(ReadyReply("not_ready", store.text)), ()))
     elif api.engine.is_refused:
-        call.answer((_NOT_READY, encode(ReadyReply("not_ready", REFUSED)), ()))
+        call.answer((503, encode(ReadyReply("not_ready", REFUSED)), ()))
     else:
-        call.answer((_OK, encode(ReadyReply("ok", "the journal takes writes")), ()))
+        call.answer((200, encode(ReadyReply("ok", "the journal takes writes")), ()))
 
 
 def leads(api: Api, call: Call) -> None:
@@ -62,11 +57,11 @@ def leads(api: Api, call: Call) -> None:
     elif engine.is_refused:
         call.answer(not_leader(f"{LEADS}, and {REFUSED}"))
     else:
-        call.answer((_OK, encode(ReadyReply("ok", f"{LEADS}, epoch {engine.state.epoch}")), ()))
+        call.answer((200, encode(ReadyReply("ok", f"{LEADS}, epoch {engine.state.epoch}")), ()))
 
 
 def not_leader(why: str) -> Answered:
-    return _NOT_READY, encode(ReadyReply("not_leader", why)), ()
+    return 503, encode(ReadyReply("not_leader", why)), ()
 
 
 def status(api: Api, call: Call) -> None:
@@ -85,7 +80,7 @@ def status(api: Api, call: Call) -> None:
             api.settings.resource_lock_timeout,
             api.counters.refusals,
         )
-        return _OK, encode(counters), ()
+        return 200, encode(counters), ()
 
     api.read(call, view)
 
@@ -95,7 +90,7 @@ SILENT_MS = 10_000  # A silent node was not heard of for so long: it stopped, or
 
 def nodes(api: Api, call: Call) -> None:
     async def look() -> Answered:
-        return _OK, encode(await found(api)), ()
+        return 200, encode(await found(api)), ()
 
     api.answer_later(call, look)
 

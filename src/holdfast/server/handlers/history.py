@@ -193,8 +193,7 @@ async def page_of(
             limit=int(query["limit"]),
         )
     )
-    # Asked once more: what was there when it was found may have been dropped before it was read.
-    await refuse_unless_kept(engine, then.record)
+    await refuse_unless_kept(engine, then.record)  # Again: it may have been dropped before it was read.
     items: list[Any] = []
     size = 0
     next_after = found.next_after

@@ -37,7 +37,6 @@ from holdfast.wire.requests import ClaimSecretBody, ReleaseBody, RenewBody, Tran
 RENEW_TTL_SECONDS = 60  # Of a renewal without a ttl, as OctoStore has it (L3).
 LOOKED_AT_MAX = 10_000
 WAITERS_SHOWN = 100
-_OK = 200
 
 
 def check_lease_id(body: RenewBody | ReleaseBody | TransferBody | ClaimSecretBody) -> None:
@@ -72,7 +71,7 @@ def renew(api: Api, call: Call) -> None:
 def _renewed(_api: Api, _call: Call, outcome: Extended, now: Moment) -> Answered:
     left_ms = outcome.until_ms - now.ms
     expires_at = rfc3339(now.wall_ms + left_ms)
-    return _OK, encode(RenewedReply(outcome.lease.lease_id, expires_at, left_ms // 2, left_ms)), ()
+    return 200, encode(RenewedReply(outcome.lease.lease_id, expires_at, left_ms // 2, left_ms)), ()
 
 
 def release(api: Api, call: Call) -> None:
@@ -112,9 +111,9 @@ def transfer(api: Api, call: Call) -> None:
 
 
 _SHOWS_RENEWED: Mapping[type, Show] = {Extended: _renewed}
-_SHOWS_RELEASED: Mapping[type, Show] = {Released: lambda _api, _call, _outcome, _now: (_OK, b"null", ())}
+_SHOWS_RELEASED: Mapping[type, Show] = {Released: lambda _api, _call, _outcome, _now: (200, b"null", ())}
 _SHOWS_TRANSFERRED: Mapping[type, Show] = {
-    Acquired: lambda _api, _call, outcome, now: (_OK, encode(render.acquired(outcome, now)), ()),
+    Acquired: lambda _api, _call, outcome, now: (200, encode(render.acquired(outcome, now)), ()),
     HandedOver: no_content,
 }
 
@@ -135,14 +134,14 @@ def check(api: Api, call: Call) -> None:
     def view(state: State, _: Moment) -> Answered:
         lease = state.lease_of(call.item)
         token = None if lease is None else lease.token
-        return _OK, encode(CheckReply(token == call.body.fencing_token, token)), ()
+        return 200, encode(CheckReply(token == call.body.fencing_token, token)), ()
 
     api.read(call, view)
 
 
 def status(api: Api, call: Call) -> None:
     def view(state: State, now: Moment) -> Answered:
-        return _OK, encode(render.lock(call.item, state, now, api.auth.key)), ()
+        return 200, encode(render.lock(call.item, state, now, api.auth.key)), ()
 
     api.read(call, view)
 
@@ -155,7 +154,7 @@ def why(api: Api, call: Call) -> None:
             for ticket in (state.tickets[each] for each in islice(state.index.lines.get(call.item, ()), WAITERS_SHOWN))
         ]
         links = [_link(link, state, now) for link in chain.links]
-        return _OK, encode(WhyReply(call.item, links, waiting, chain.circle)), ()
+        return 200, encode(WhyReply(call.item, links, waiting, chain.circle)), ()
 
     api.read(call, view)
 

@@ -36,7 +36,6 @@ from holdfast.wire.requests import SessionBody
 
 SESSION_TTL_SECONDS = 60
 SALT_BYTES = 12
-_OK, _CREATED = 200, 201
 
 
 def check_is_token(_call: Call) -> None:
@@ -78,7 +77,7 @@ def _opened(api: Api, call: Call, outcome: SessionOpen, now: Moment) -> Answered
         session.metadata,
         api.settings.public_url or UNSET,
     )
-    return _CREATED, encode(opened), ()
+    return 201, encode(opened), ()
 
 
 def secret(api: Api, call: Call) -> None:
@@ -89,7 +88,7 @@ def secret(api: Api, call: Call) -> None:
         if session is None or session.principal != caller.principal:
             return call.refusal(render.problem(SessionUnknown()), call.request)
         shown = SessionSecretReply(session.session_id, api.auth.key.session_secret(session, caller.digest))
-        return _OK, encode(shown), ()
+        return 200, encode(shown), ()
 
     api.read(call, view)
 
@@ -101,7 +100,7 @@ def keep(api: Api, call: Call) -> None:
 
 def _kept(_api: Api, call: Call, outcome: SessionOpen, now: Moment) -> Answered:
     left_ms = outcome.session.until_ms - now.ms
-    return _OK, encode(SessionKeptReply(call.item, rfc3339(now.wall_ms + left_ms), left_ms)), ()
+    return 200, encode(SessionKeptReply(call.item, rfc3339(now.wall_ms + left_ms), left_ms)), ()
 
 
 def renew_all(api: Api, call: Call) -> None:
@@ -111,7 +110,7 @@ def renew_all(api: Api, call: Call) -> None:
 
 def _renewed(_api: Api, call: Call, outcome: SessionOpen, now: Moment) -> Answered:
     left_ms = outcome.session.until_ms - now.ms
-    return _OK, encode(SessionRenewedReply(call.item, rfc3339(now.wall_ms + left_ms), left_ms, outcome.renewed)), ()
+    return 200, encode(SessionRenewedReply(call.item, rfc3339(now.wall_ms + left_ms), left_ms, outcome.renewed)), ()
 
 
 _SHOWS_KEPT: Mapping[type, Show] = {SessionOpen: _kept}
@@ -153,7 +152,7 @@ def list_(api: Api, call: Call) -> None:
 
     async def find() -> Answered:
         await paging.in_slices(api.engine, picked.take_slice)
-        return _OK, encode(SessionsReply(picked.page.items, picked.total, picked.next_after or UNSET)), ()
+        return 200, encode(SessionsReply(picked.page.items, picked.total, picked.next_after or UNSET)), ()
 
     api.answer_later(call, find)
 
@@ -163,11 +162,11 @@ def look(api: Api, call: Call) -> None:
         session, ended = state.sessions.get(call.item), state.remembered.get(call.item)
         if session is not None and may_see(api, call.caller, session.principal):
             user_id = api.auth.key.holder("user", session.principal)
-            return _OK, encode(_shown(session, state, now, user_id)), ()
+            return 200, encode(_shown(session, state, now, user_id)), ()
         if isinstance(ended, EndedSession) and ended.how == "expired" and may_see(api, call.caller, ended.principal):
             user_id = api.auth.key.holder("user", ended.principal)
             lapsed = SessionReply(call.item, user_id, rfc3339(ended.wall_ms), 0, False, None, None)
-            return _OK, encode(lapsed), ()
+            return 200, encode(lapsed), ()
         return call.refusal(render.problem(SessionUnknown()), call.request)
 
     api.read(call, view)

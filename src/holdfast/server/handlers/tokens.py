@@ -30,7 +30,6 @@ from holdfast.wire.requests import RotateBody, TokenBody
 
 PREFIX_BYTES_MAX = 256
 SALT_BYTES = 12
-_OK, _CREATED = 200, 201
 _YES_OR_NO = {"true": True, "false": False}
 
 
@@ -55,7 +54,7 @@ def create(api: Api, call: Call) -> None:
         fingerprint=call.fingerprint,
         within=caller.prefix,
     )
-    api.submit(call, command, {TokenMade: _shows_made(token, _CREATED), TokenExists: _shows_taken})
+    api.submit(call, command, {TokenMade: _shows_made(token, 201), TokenExists: _shows_taken})
 
 
 def _check(api: Api, body: TokenBody) -> None:
@@ -144,7 +143,7 @@ def list_(api: Api, call: Call) -> None:
 
     async def find() -> Answered:
         await paging.in_slices(api.engine, picked.take_slice)
-        return _OK, encode(TokensReply(picked.page.items, picked.next_after or UNSET)), ()
+        return 200, encode(TokensReply(picked.page.items, picked.next_after or UNSET)), ()
 
     api.answer_later(call, find)
 
@@ -236,7 +235,7 @@ def rotate(api: Api, call: Call) -> None:
         key=call.key,
         fingerprint=call.fingerprint,
     )
-    api.submit(call, command, {TokenMade: _shows_made(token, _OK)})
+    api.submit(call, command, {TokenMade: _shows_made(token, 200)})
 
 
 def is_hidden(api: Api, caller: Caller, name: str) -> bool:
