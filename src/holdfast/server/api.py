@@ -57,23 +57,19 @@ class FairLock:
     @contextlib.asynccontextmanager
     async def held_for(self, principal: str) -> AsyncIterator[None]:
         if self._is_taken:
-            await self._wait(principal)
+            mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(principal, mine)
+            try:
+                await mine
+            except asyncio.CancelledError:
+                if mine.done() and not mine.cancelled():
+                    self._pass_on()  # It was given the turn, and will not take it.
+                raise
         self._is_taken = True
         try:
             yield
         finally:
             self._pass_on()
-
-    async def _wait(self, principal: str) -> None:
-        mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(principal, mine)
-        try:
-            await mine
-        except asyncio.CancelledError:
-            if mine.done() and not mine.cancelled():
-                # It was given the turn, and will not take it.
-                self._pass_on()
-            raise
 
     def _pass_on(self) -> None:
         while self._waiting:
@@ -267,11 +263,7 @@ class Api:
         task = asyncio.get_running_loop().create_task(answer())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        call.request.on_lost = partial(_cancel, task)
-
-
-def _cancel(task: asyncio.Task[None]) -> None:
-    task.cancel()
+        call.request.on_lost = task.cancel
 
 
 def _ignore(outcome: object, now: Moment) -> None: ...

@@ -171,8 +171,7 @@ def _greet(api: Api, url: str, token_path: str | None, file: Path | None) -> Non
     else:
         print("Put your access token into HOLDFAST_TOKEN: one of the settings, or made with `holdfast token create`")
     token = "$HOLDFAST_TOKEN" if known is None else f"$(cat '{known}')"
-    # The certificate has the public name in it, and nobody can call an address like 0.0.0.0.
-    url = api.settings.public_url or url
+    url = api.settings.public_url or url  # It is in the certificate; 0.0.0.0 is no address to call.
     print(f"The page for a browser is {url}/, and takes that token")
     print(
         f"\nTry:\n  curl -X POST {url}/locks/github-issue-1842/acquire \\\n"

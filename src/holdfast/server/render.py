@@ -63,10 +63,8 @@ def with_carried(reply: R, lease: Lease) -> R:
 
 
 def previous(end: LastEnd) -> Previous:
-    reply = Previous(end.owner, end.token, end.how, rfc3339(end.wall_ms), end.note)
-    if end.owner is None:
-        reply.shown_as = shown_as(nameless_holder(end))
-    return reply
+    shown = shown_as(nameless_holder(end)) if end.owner is None else msgspec.UNSET
+    return Previous(end.owner, end.token, end.how, rfc3339(end.wall_ms), end.note, shown_as=shown)
 
 
 def nameless_holder(end: LastEnd) -> str | None:
