@@ -30,6 +30,9 @@ _CLAIM = (
 )
 
 _health = partial(Operation, "GET", any_host=True)
+_for_read = partial(Operation, "GET", scope="read")
+_for_claim = partial(Operation, "POST", scope="claim")
+_for_admin = partial(Operation, scope="admin")
 _session = partial(
     Operation, scope="claim", check_session=sessions.check_is_own, problems=("not_found", "session_expired")
 )
@@ -38,12 +41,11 @@ _DOCUMENTS = Documents(lambda: tuple(operation for operation in OPERATIONS if op
 OPERATIONS: tuple[Operation, ...] = (
     JOBS,
     Operation("GET", "/docs", _DOCUMENTS.docs, "This API, for people", replies={200: "text/html"}, is_local=True),
-    Operation(
+    _for_admin(
         "GET",
         "/backup",
         backup.Backup,
         "All that the server knows, as one file to restore from; it holds secrets",
-        scope="admin",
         is_stream=True,
         replies={200: "application/octet-stream"},
         problems=("quota_exceeded", "capacity_exceeded"),
@@ -65,13 +67,8 @@ OPERATIONS: tuple[Operation, ...] = (
         reader=metrics_endpoint.reader,
         replies={200: "text/plain"},
     ),
-    Operation(
-        "GET",
-        "/nodes",
-        health.nodes,
-        "Who leads, since when, and which nodes are there",
-        scope="read",
-        replies={200: replies.NodesReply},
+    _for_read(
+        "/nodes", health.nodes, "Who leads, since when, and which nodes are there", replies={200: replies.NodesReply}
     ),
     _health(
         "/readyz",
@@ -80,12 +77,10 @@ OPERATIONS: tuple[Operation, ...] = (
         replies={200: replies.ReadyReply, 503: replies.ReadyReply},
     ),
     Operation("GET", "/status", health.status, "Counters since the start", replies={200: replies.StatusReply}),
-    Operation(
-        "POST",
+    _for_claim(
         "/claims",
         claims.claim,
         "Claim the first free one of several names, or all of them",
-        scope="claim",
         query={"on_held": "`409` answers held names with 409 and Retry-After instead of 200."},
         body=requests.ClaimsBody,
         read_query=claims.held_status,
@@ -98,23 +93,19 @@ OPERATIONS: tuple[Operation, ...] = (
         },
         problems=("invalid_lock_name", *_CLAIM),
     ),
-    Operation(
-        "POST",
+    _for_claim(
         "/claims/secret",
         claims.secret,
         "A secret for a command that works on a claim: it can only look at, renew and release what the claim holds",
-        scope="claim",
         body=requests.ClaimSecretBody,
         check_body=locks.check_lease_id,
         replies={200: replies.ClaimSecretReply},
         problems=("invalid_lock_name", *_LEASE),
     ),
-    Operation(
-        "GET",
+    _for_read(
         "/events",
         events.Events,
         "Everything that happens but renewals, in order; resumable",
-        scope="read",
         query={
             "prefix": "Only names that start so.",
             "label": "Only what concerns claims with this label, written as `key:value`; repeated, all of them.",
@@ -125,24 +116,20 @@ OPERATIONS: tuple[Operation, ...] = (
         replies={200: "text/event-stream"},
         problems=("quota_exceeded",),
     ),
-    Operation(
-        "POST",
+    _for_claim(
         "/followers/{id}",
         follow.add,
         "Let a stream of `/leases/follow` tell of more leases and sessions",
-        scope="claim",
         own_scope=own_scope("claim"),
         body=requests.FollowBody,
         check_body=follow.check_ids,
         replies={200: replies.FollowingReply},
         problems=("not_found",),
     ),
-    Operation(
-        "POST",
+    _for_claim(
         "/leases/follow",
         follow.Follow,
         "The ends of one's own leases and sessions, told as they happen",
-        scope="claim",
         own_scope=own_scope("claim"),
         body=requests.FollowBody,
         check_body=follow.check_ids,
@@ -150,12 +137,10 @@ OPERATIONS: tuple[Operation, ...] = (
         replies={200: "text/event-stream"},
         problems=("quota_exceeded",),
     ),
-    Operation(
-        "GET",
+    _for_read(
         "/locks",
         locks.list_,
         "The held names, in order",
-        scope="read",
         query={
             "prefix": "Only names that start so.",
             "owner": "Only what this owner holds.",
@@ -171,21 +156,13 @@ OPERATIONS: tuple[Operation, ...] = (
         problems=("history_not_kept",),
     ),
     *GATEWAY,
-    Operation(
-        "GET",
-        "/locks/{name}",
-        locks.status,
-        "Who owns a name",
-        scope="read",
-        own_scope=own_scope("read"),
-        replies={200: replies.LockReply},
+    _for_read(
+        "/locks/{name}", locks.status, "Who owns a name", own_scope=own_scope("read"), replies={200: replies.LockReply}
     ),
-    Operation(
-        "POST",
+    _for_claim(
         "/locks/{name}/acquire",
         claims.acquire,
         "Claim a name",
-        scope="claim",
         query={"on_held": "`409` answers a held name with 409 and Retry-After instead of 200."},
         body=requests.AcquireBody,
         read_query=claims.held_status,
@@ -208,46 +185,40 @@ OPERATIONS: tuple[Operation, ...] = (
         body=requests.CheckBody,
         replies={200: replies.CheckReply},
     ),
-    Operation(
+    _for_admin(
         "POST",
         "/locks/{name}/reopen",
         locks.reopen,
         "Let finished work be claimed again",
-        scope="admin",
         body=requests.ReopenBody,
         key=Key.WITH_CONTENT,
         replies={204: None},
         problems=("not_found",),
     ),
-    Operation(
+    _for_admin(
         "POST",
         "/locks/{name}/revoke",
         locks.revoke,
         "End somebody's lease, with a reason",
-        scope="admin",
         body=requests.RevokeBody,
         key=Key.WITH_CONTENT,
         replies={204: None},
         problems=("not_found",),
     ),
-    Operation(
-        "POST",
+    _for_claim(
         "/locks/{name}/transfer",
         locks.transfer,
         "Hand a claim to another owner, without a gap. Without its lease id only with the scope `admin`",
-        scope="claim",
         body=requests.TransferBody,
         check_body=locks.check_lease_id,
         key=Key.WITH_CONTENT,
         replies={200: replies.AcquiredReply, 204: None},
         problems=(*_LEASE, "invalid_ttl"),
     ),
-    Operation(
-        "GET",
+    _for_read(
         "/locks/{name}/history",
         history.history,
         "Who owned a name, when, and how that ended; newest first",
-        scope="read",
         own_scope=own_scope("read"),
         query={
             "before": "Only records before this number: the next page.",
@@ -260,20 +231,13 @@ OPERATIONS: tuple[Operation, ...] = (
         read_query=partial(paging.read_limit, default=history.LIMIT, most=history.LIMIT_MAX),
         replies={200: replies.HistoryReply},
     ),
-    Operation(
-        "GET",
-        "/locks/{name}/why",
-        locks.why,
-        "Why a name cannot be had: the chain of waits",
-        scope="read",
-        replies={200: replies.WhyReply},
+    _for_read(
+        "/locks/{name}/why", locks.why, "Why a name cannot be had: the chain of waits", replies={200: replies.WhyReply}
     ),
-    Operation(
-        "POST",
+    _for_claim(
         "/locks/{name}/release",
         locks.release,
         "Give a name back",
-        scope="claim",
         own_scope=own_scope("claim"),
         body=requests.ReleaseBody,
         check_body=locks.check_release,
@@ -281,12 +245,10 @@ OPERATIONS: tuple[Operation, ...] = (
         replies={200: None},
         problems=_LEASE,
     ),
-    Operation(
-        "POST",
+    _for_claim(
         "/locks/{name}/renew",
         locks.renew,
         "Heartbeat: keep a lease alive",
-        scope="claim",
         own_scope=own_scope("claim"),
         body=requests.RenewBody,
         check_body=locks.check_lease_id,
@@ -294,12 +256,10 @@ OPERATIONS: tuple[Operation, ...] = (
         replies={200: replies.RenewedReply},
         problems=(*_LEASE, "invalid_ttl"),
     ),
-    Operation(
-        "GET",
+    _for_read(
         "/locks/{name}/watch",
         watch.Watch,
         "What happens to a name, live",
-        scope="read",
         own_scope=own_scope("read"),
         is_stream=True,
         replies={200: "text/event-stream"},
@@ -321,12 +281,10 @@ OPERATIONS: tuple[Operation, ...] = (
         replies={200: "application/yaml"},
         is_local=True,
     ),
-    Operation(
-        "GET",
+    _for_read(
         "/sessions",
         sessions.list_,
         "The caller's sessions, in order of their ids",
-        scope="read",
         query={
             "token": "Those of this access token: for an operator whose rights are at least that token's.",
             "limit": "At most so many, and about 1 MiB; 1,000 unless told, 10,000 at most.",
@@ -335,12 +293,10 @@ OPERATIONS: tuple[Operation, ...] = (
         read_query=paging.read_limit,
         replies={200: replies.SessionsReply},
     ),
-    Operation(
-        "POST",
+    _for_claim(
         "/sessions",
         sessions.open_,
         "Open a session: a group of claims that ends together",
-        scope="claim",
         body=requests.SessionBody,
         key=Key.WITH_CONTENT,
         check_session=sessions.check_is_token,
@@ -377,12 +333,10 @@ OPERATIONS: tuple[Operation, ...] = (
         "Keep a session and every lease bound to it alive",
         replies={200: replies.SessionRenewedReply},
     ),
-    Operation(
-        "POST",
+    _for_claim(
         "/sessions/{id}/secret",
         sessions.secret,
         "The secret of a session, after its access token was replaced",
-        scope="claim",
         check_session=sessions.check_is_token,
         replies={200: replies.SessionSecretReply},
         problems=("not_found",),
@@ -396,12 +350,11 @@ OPERATIONS: tuple[Operation, ...] = (
         replies={204: None},
         problems=("ticket_gone",),
     ),
-    Operation(
+    _for_admin(
         "GET",
         "/tokens",
         tokens.list_,
         "The access tokens within one's own rights, without their secrets",
-        scope="admin",
         query={
             "limit": "At most so many, and about 1 MiB; 1,000 unless told, 10,000 at most.",
             "after": "Only names after this one: the next page.",
@@ -409,35 +362,32 @@ OPERATIONS: tuple[Operation, ...] = (
         read_query=paging.read_limit,
         replies={200: replies.TokensReply},
     ),
-    Operation(
+    _for_admin(
         "POST",
         "/tokens",
         tokens.create,
         "Make an access token; shown this once",
-        scope="admin",
         body=requests.TokenBody,
         key=Key.WITH_CONTENT,
         replies={201: replies.TokenMadeReply},
         problems=("not_found", "conflict", "quota_exceeded"),
     ),
-    Operation(
+    _for_admin(
         "DELETE",
         "/tokens/{name}",
         tokens.revoke,
         "Revoke an access token, with its sessions and places in line",
-        scope="admin",
         query={"keep_sessions": "`true` lets its sessions live on for the next access token of that name."},
         read_query=tokens.read_keep_sessions,
         key=Key.WITH_CONTENT,
         replies={204: None},
         problems=("not_found", "conflict"),
     ),
-    Operation(
+    _for_admin(
         "POST",
         "/tokens/{name}/rotate",
         tokens.rotate,
         "Replace an access token by another of the same name and rights; shown this once",
-        scope="admin",
         body=requests.RotateBody,
         body_may_be_empty=True,
         key=Key.WITH_CONTENT,
