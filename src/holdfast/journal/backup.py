@@ -1,20 +1,17 @@
-"""A backup: one file that holds all of a journal, in a form that does not depend on how the journal stores it.
+"""A backup: one file with all of a journal, independent of the journal's kind.
 
     MAGIC
-    frame H   what this is: who made it, when, as of which record
+    frame H   header: version, time, and the number of the last record
     frame K   the authority's key
     frame T   records that were not archived yet, in order, some in each frame
     frame S   rows of one table of the archived state: the table's name, keys and values
     frame R   archived records with history value, oldest first, some in each frame
-    frame E   the end: how much there was, and a SHA-256 over every byte before this frame
+    frame E   the end: totals, and a SHA-256 over every byte before this frame
 
-The state as of that record is S with T replayed on top; all that is known of the past is R, then T.
+The state is S with T replayed on top; the history is R, then T. Records are framed as in the journal (`codec`).
 
-A frame is its kind, the length of its body, a checksum over both, and the body. Without a frame E at its very end the
-file is incomplete (an interrupted copy, a full disk, a lost connection), and nothing is ever restored from it.
-
-The file is written and read piece by piece, however long the history is. The records are framed as in the journal
-(`codec`), so every format that is read from a journal is read from a backup too.
+A frame is its kind, the length of its body, a checksum over both, and the body. A file without E at its very end is
+incomplete (an interrupted copy, a full disk), and never restored. The file is written and read frame by frame.
 """
 
 from __future__ import annotations
@@ -39,14 +36,11 @@ if TYPE_CHECKING:
     from holdfast.journal.base import Part
 
 MAGIC = b"holdfast backup\n"
-FORMAT = 1
-"""Of the file; every format up to it is read. Its content has the formats of the journal."""
+FORMAT = 1  # Of the file. Its records have the formats of the journal.
 ANOTHER = "Take another backup"
 BODY_BYTES_MAX = 1024 * 1024 * 1024
-FRAME_BYTES = 64 * 1024
-"""How many bytes of records or rows make a frame: less than a millisecond of the loop."""
+FRAME_BYTES = 64 * 1024  # Of records or rows: less than a millisecond of the loop.
 KEY_BYTES = 32
-"""The length of the authority's key."""
 
 HEAD, KEY, TAIL, ROWS, RECORDS, END = b"H", b"K", b"T", b"S", b"R", b"E"
 KINDS = frozenset({HEAD, KEY, TAIL, ROWS, RECORDS, END})
@@ -58,27 +52,21 @@ _rows_of = msgspec.msgpack.Decoder(tuple[str, list[tuple[bytes, bytes]]]).decode
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
-    version: str
-    """Of Holdfast, which made it."""
+    version: str  # Of the Holdfast that made it.
     seq: int
     wall_ms: int
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):
-    """The size of a backup, as its end says it."""
-
     parts: int
-    records: int
-    """How many records with history value, archived or not."""
-    size_bytes: int
-    """Of all that comes before the end."""
+    records: int  # With history value, archived or not.
+    size_bytes: int  # Before the end.
     sha256: str
-    last_token: int
-    """The last fencing token that was given out by then."""
+    last_token: int  # The last issued fencing token.
 
 
 class BackupWriter:
-    """Makes the bytes of a backup: `begin`, then `put` for each part of a snapshot, then `end`."""
+    """Makes the bytes of a backup: call `begin`, `put` for each part of a snapshot, `end`."""
 
     def __init__(self) -> None:
         self._digest = hashlib.sha256()
@@ -91,7 +79,7 @@ class BackupWriter:
         return self._said(MAGIC + _framed(HEAD, msgspec.json.encode(about)) + _framed(KEY, key))
 
     def put(self, part: Part) -> Iterator[bytes]:
-        """Add a part of a snapshot, and yield the frames that are complete."""
+        """Add a part of a snapshot, and yield the complete frames."""
         match part:
             case Tail(records):
                 self._last_token = max([self._last_token, *(_last_token_of(record.event) for record in records)])
@@ -143,7 +131,6 @@ class BackupWriter:
 
 
 def _slices(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes]]]:
-    """Yield as many rows at a time as make a frame."""
     some: list[tuple[bytes, bytes]] = []
     size_bytes = 0
     for row in rows:
@@ -157,7 +144,7 @@ def _slices(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, b
 
 
 def _last_token_of(event: Event) -> int:
-    """Return the last fencing token that an event gave out, or counts as given out; 0 if none."""
+    """Return the last fencing token that an event issued, or counts as issued; 0 if none."""
     if isinstance(event, Restored):
         return event.last_token
     return max((lease.token for _, lease in grants_of(event)), default=0)
@@ -179,8 +166,7 @@ class BackupReader:
         self._has_begun = False
         self.size_bytes = 0
         self.about: About | None = None
-        self.totals: Totals | None = None
-        """Set once everything was read and checked."""
+        self.totals: Totals | None = None  # Set once everything was read and checked.
 
     def feed(self, data: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yield the kind and the body of each frame that is complete with these bytes. Raises for damage."""

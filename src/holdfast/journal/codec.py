@@ -1,11 +1,10 @@
-"""How records are written: a version, a length and a checksum around MessagePack, per record.
+"""The record format: a version, a length and a checksum around MessagePack, per record.
 
-A batch is its frames one after another. Anything that does not check out raises `JournalDamagedError`: a wrong byte
-must never become a wrong state. Names are plain UTF-8 in the bytes, so that a search for one can skip what cannot
-contain it without decoding.
+A batch is a sequence of frames. Damage raises `JournalDamagedError`: a wrong byte must never become a wrong state.
+Names are plain UTF-8, so a search can skip records without decoding them.
 
-Every value is written as it is in memory, field by field, except one: a ticket has the terms of its claim as one value
-in memory and as plain fields on the disk (`TicketRow`). Only this file knows both.
+Values are written field by field. The exception is a ticket: in memory it has the terms of its claim as one value, on
+the disk as plain fields (`TicketRow`).
 """
 
 from __future__ import annotations
@@ -26,18 +25,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from typing import Any
 
-FORMAT = 1
-"""Every format up to it is read, and a newer one is refused with what to do.
-
-A format gets a new number when older versions must not read its records: they would ignore fields they do not know.
-"""
-PAIRS = frozenset({"memos"})
-"""The tables of the state whose keys are pairs of texts, written as MessagePack. All others are texts, in UTF-8."""
+FORMAT = 1  # Raise it when older versions must not read the records: they ignore fields they do not know.
+PAIRS = frozenset({"memos"})  # Tables whose keys are pairs of texts, in MessagePack. All other keys are UTF-8.
 USE_THE_NEWER = "If a newer version of Holdfast wrote it, start that one; else restore the directory from a backup"
 
 
 class TicketRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A ticket on the disk. As for every row: fields are added at the end, and no position is ever reused."""
+    """A ticket on the disk. As in every row, add fields at the end, and never reuse a position."""
 
     ticket_id: str
     names: tuple[str, ...]
@@ -78,7 +72,7 @@ def ticket_of(row: TicketRow) -> Ticket:
 
 
 def event_row(event: Event) -> msgspec.Struct:
-    """Return an event as it is written: itself, except for one that holds a ticket."""
+    """Return an event as it is written: itself, unless it has a ticket."""
     return JoinedRow(ticket_row(event.ticket)) if isinstance(event, Joined) else event
 
 
@@ -112,14 +106,14 @@ def encode_batch(batch: Iterable[Record]) -> bytes:
 
 
 def decode_batch(data: bytes, holding: Sequence[bytes] = ()) -> Iterator[Record]:
-    """Read the records of a batch whose bytes contain all of `holding`. The others are only checked."""
+    """Decode the records whose bytes contain all of `holding`. Only check the others."""
     for body in bodies_in(data):
         if all(each in body for each in holding):
             yield _record_from(_row_of(body))
 
 
 def history_in(data: bytes) -> Iterator[tuple[bytes, Record]]:
-    """Read the records of a batch that have history value, each with its own bytes: a batch of one."""
+    """Yield the records with history value, each after its own bytes: a batch of one."""
     place = 0
     for body in bodies_in(data):
         start, place = place, place + _FRAME.size + len(body)
@@ -143,7 +137,7 @@ def _record_from(row: _RecordRow) -> Record:
 
 
 def frame_sizes(data: bytes) -> Iterator[int]:
-    """Yield the size of each record of a batch that is known to be undamaged."""
+    """Yield the size of each frame of an undamaged batch."""
     place = 0
     while place < len(data):
         _, length, _ = _FRAME.unpack_from(data, place)
@@ -152,12 +146,12 @@ def frame_sizes(data: bytes) -> Iterator[int]:
 
 
 def count_records(data: bytes) -> int:
-    """Check every frame of a batch, and count them: a tenth of the cost of reading the records."""
+    """Check and count the frames of a batch, at a tenth of the cost of decoding."""
     return sum(1 for _ in bodies_in(data))
 
 
 def bodies_in(data: bytes) -> Iterator[bytes]:
-    """Yield the body of each frame of a batch. Raises at the first that does not check out."""
+    """Yield the body of each frame. Raises at the first damaged one."""
     if not isinstance(data, bytes):
         raise JournalDamagedError(f"there is {type(data).__name__} where bytes were written")
     place = 0

@@ -1,9 +1,8 @@
-"""Named places on the commit path where a test can make the process die, stall or fail.
+"""Named failpoints on the commit path, where a test can make the process die, stall or fail.
 
-`HOLDFAST_FAILPOINTS="after_append_before_publish=kill@7"` kills the process at the seventh passing of that place.
-Actions: `kill` (SIGKILL to itself), `sleep:MS`, `error` (raises `FailpointError`). The variable is refused unless
-`HOLDFAST_TESTING=1` is set too: a stray variable cannot make a production server fail. The archivist process reads the
-same variable and counts for itself: places named `archive_…` are in it.
+`HOLDFAST_FAILPOINTS="after_append_before_publish=kill@7"` kills the process at the seventh pass. Actions: `kill`
+(SIGKILL to itself), `sleep:MS`, `error` (raises `FailpointError`). The variable needs `HOLDFAST_TESTING=1` too, to
+protect production servers. The archivist process reads the same variable for `archive_…`, and counts for itself.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ NAMES = frozenset(
 
 
 class FailpointError(Exception):
-    """A test asked for an error here."""
+    """Raised by the action `error`."""
 
 
 class _Action(NamedTuple):
@@ -55,7 +54,7 @@ _passed: Counter[str] = Counter()
 
 
 def arm(environment: Mapping[str, str]) -> None:
-    """Read the failpoints from an environment. Raises `ValueError` for what cannot be meant."""
+    """Read the failpoints from an environment. Raises `ValueError` for an invalid one."""
     _armed.clear()
     _passed.clear()
     text = environment.get("HOLDFAST_FAILPOINTS", "")
@@ -75,7 +74,6 @@ def arm(environment: Mapping[str, str]) -> None:
 
 
 def failpoint(name: str) -> None:
-    """Pass a named place."""
     if not _armed or name not in _armed:
         return
     action = _armed[name]

@@ -1,16 +1,15 @@
-"""Inspection of a data directory that no server has open. It changes nothing: not a byte, not a file.
+"""Inspects a data directory that no server has open, and changes no byte and no file.
 
-SQLite writes files next to a database even if it only reads, and `immutable=1` ignores the WAL. So the files are opened
-through a VFS that only reads. The lock is the shared one, which a running server refuses, and which keeps a server from
-starting meanwhile. Records that a killed process left in the WAL are read from there.
+SQLite creates files next to a database even to read it, and `immutable=1` ignores the WAL. So a read-only VFS opens the
+files, and reads the WAL of a killed process too. It takes the shared lock: a running server blocks it, and it blocks a
+starting one.
 
-An inspection checks the integrity of both files, the journal and the archive, decodes their records, and compares the
-two. It goes on after a problem, so that all are found:
+An inspection continues after a problem, to find all:
 
     journal   every batch decodes, and its records follow each other
     archive   every record of the history is under its names, its time and the principal it counts against;
               every end knows its grant and every grant its end; the names held are those of the state
-    both      they belong together, in the words in which a server would refuse to start
+    both      SQLite finds both files sound; they belong together, by the checks of a starting server
 """
 
 from __future__ import annotations
@@ -61,19 +60,15 @@ _slot_of = msgspec.msgpack.Decoder(Slot).decode
 class Inspection(msgspec.Struct, kw_only=True):
     epoch: int = 0
     archived_upto: int = 0
-    records: int = 0
-    """Those that will be replayed, and the history."""
+    records: int = 0  # Of the tail and the history.
     last_seq: int = 0
-    restored: Record | None = None
-    """The record of the last restore from a backup: its event is a `Restored`."""
-    problems: list[str] = []
-    """At most 100. A server can start on a directory without any."""
-    ways: tuple[str, ...] = ()
-    """What can be done about the first problem, if its own words do not say it."""
+    restored: Record | None = None  # The last record with a `Restored`.
+    problems: list[str] = []  # At most `PROBLEMS_MAX`. None: a server can start.
+    ways: tuple[str, ...] = ()  # Remedies for the first problem, unless its text has them.
 
 
 def inspect(directory: Path, witnesses: Sequence[str] = ()) -> Inspection:
-    """Read everything and check it. Raises `JournalLockedError` while a server runs, `JournalError` for no journal.
+    """Check everything. Raises `JournalLockedError` while a server runs, `JournalError` without a journal.
 
     `witnesses` are names of files in the directory that only exist after a journal.
     """
@@ -89,7 +84,7 @@ def inspect(directory: Path, witnesses: Sequence[str] = ()) -> Inspection:
 
 
 def dump(directory: Path) -> Iterator[dict[str, Any]]:
-    """Yield every record that is kept, in order, as JSON objects. Raises as `inspect` does, and for any damage."""
+    """Yield every record, in order, as JSON objects. Raises as `inspect` does, and for any damage."""
     with reading(directory) as files:
         for records in (files.history(), files.tail()):
             for some in records:
@@ -98,7 +93,7 @@ def dump(directory: Path) -> Iterator[dict[str, Any]]:
 
 @contextlib.contextmanager
 def reading(directory: Path) -> Iterator[Files]:
-    """Open all files of a directory. Raises as `dump` does."""
+    """Open the files of a directory. Raises as `dump` does."""
     with _read_only() as closing:
         files = Files(directory, closing)
         files.check()
@@ -116,17 +111,17 @@ def as_json(record: Record) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - any value of an event
-    """Return a struct, and those in it, as dictionaries: the journal keeps fields by position."""
+    """Convert structs to dictionaries: on the disk they are arrays."""
     if isinstance(value, msgspec.Struct):
         return {field: _plain(getattr(value, field)) for field in value.__struct_fields__}
     return [_plain(item) for item in value] if isinstance(value, tuple) else value
 
 
 class Files:
-    """The files of a directory, opened read-only, as parts of a snapshot (`base.Snapshot`)."""
+    """The read-only files of a directory, with the parts of a `base.Snapshot`."""
 
     def __init__(self, directory: Path, closing: contextlib.ExitStack) -> None:
-        """Open the journal, and wait for an archivist that may still write the archive."""
+        """Open the journal, and wait for an archivist that still writes."""
         self.path = directory / FILE
         if not self.path.is_file():
             problem = f"{directory} holds no journal: there is no {FILE} in it"
@@ -137,7 +132,7 @@ class Files:
 
     @functools.cached_property
     def archive(self) -> Reader | None:
-        """The archive; None if the journal does not count on one: before its first start."""
+        """The archive; None before the first start."""
         if not self.journal.meta("epoch"):
             return None
         path = self.path.with_name(ARCHIVE)
@@ -158,7 +153,7 @@ class Files:
         return last_seq_of(self.journal)
 
     def check(self) -> None:
-        """Raise unless this version knows the journal and it has its archive, in the words that refuse a start."""
+        """Raise as a start does for an unknown schema or another archive."""
         if (schema := self.journal.meta("schema")) != SCHEMA:
             raise JournalError(f"{self.path} has schema {schema}; this version knows {SCHEMA}", NEWER_VERSION)
         if self.archive is not None:
@@ -175,7 +170,7 @@ class Files:
         return iter(()) if self.archive is None else self.archive.records()
 
 
-# Rows of the archive that contradict each other: the statement that finds them, and what to say of each.
+# Statements that find contradictory rows of the archive, and the problem to report for each row.
 _MISFITS = (
     ("check_walls", "history record {} is not found by its time"),
     ("check_places", "record {} of {} is where no search finds it"),
@@ -186,11 +181,7 @@ _MISFITS = (
 
 
 class _Inspector:
-    """One inspection.
-
-    Of the archive, each record of the history is compared with its rows, then the rows with each other. Each row is
-    looked up where it must be, and all rows are counted: so nothing is missing, and nothing is left over.
-    """
+    """One inspection. It looks up each archive row where it must be, and counts all: none is missing or extra."""
 
     def __init__(self, files: Files, witnesses: Sequence[str]) -> None:
         self.found = Inspection()
@@ -286,7 +277,7 @@ class _Inspector:
             self._problem(f"records are listed under {rows} names, and it should be {listed + needed}")
 
     def _listed(self, store: Store, record: Record) -> int:
-        """Check that a record is listed under each of its names as what it did to it. Return how many these are."""
+        """Check a record's row under each of its names, and return how many these are."""
         names = dict.fromkeys(names_of(record.event))
         granted = {name for name, _ in grants_of(record.event)}
         ends = granted.union(ends_of(record.event))
@@ -301,7 +292,7 @@ class _Inspector:
         return len(names)
 
     def _check_holders(self, store: Store, held: Mapping[str, int] | None) -> None:
-        """The names that are held are those of the state, by the same grants."""
+        """Check that the held names and their grants are those of the state."""
         names: set[str] = set()
         for name, seq, body in store.run("read_living_grants"):
             names.add(name)
@@ -327,7 +318,7 @@ class _Inspector:
         try:
             yield
         except JournalError as error:
-            # A file that is only not ours is undamaged, and the error's own words say what to do.
+            # A file that belongs to another user is undamaged, and the error has the remedy.
             ways = () if isinstance(error.__cause__, NotOursError) else usual
             self._problem(f"{where}{error.problem}", error.ways or ways)
         except (ValueError, apsw.Error) as error:
@@ -342,7 +333,7 @@ class _Inspector:
 
 
 def _held_in(values: Iterable[Values]) -> dict[str, int]:
-    """Return the fencing token of each name that these rows of the state say is held."""
+    """Return the fencing tokens of the names that the state holds."""
     return {
         key.decode(): lease.token
         for each in values
@@ -356,7 +347,7 @@ def _held_in(values: Iterable[Values]) -> dict[str, int]:
 
 
 class _ReadOnlyVFS(apsw.VFS):
-    """Opens every file for reading only. A WAL that does not exist is an empty one."""
+    """Opens files read-only. A missing WAL is an empty file."""
 
     def __init__(self) -> None:
         super().__init__(_VFS, "")
@@ -373,13 +364,13 @@ class _ReadOnlyVFS(apsw.VFS):
 
 class _ReadOnlyFile(apsw.VFSFile):
     def xLock(self, level: int) -> None:  # noqa: N802
-        """Take the shared lock, whichever was asked for."""
+        """Take the shared lock instead of a stronger one."""
         super().xLock(min(level, apsw.SQLITE_LOCK_SHARED))
 
 
 @contextlib.contextmanager
 def _read_only() -> Iterator[contextlib.ExitStack]:
-    """Register the VFS; at the end all files that were opened with it are closed."""
+    """Register the VFS, and close its files at the end."""
     with contextlib.ExitStack() as closing:
         closing.callback(_ReadOnlyVFS().unregister)
         yield closing
@@ -387,10 +378,10 @@ def _read_only() -> Iterator[contextlib.ExitStack]:
 
 def _open(path: Path, closing: contextlib.ExitStack) -> apsw.Connection:
     """Open a database and lock it against writers. Raises `JournalError` for one that cannot be read."""
-    # Resolved, because apsw takes SQLite's word that a path has a symbolic link in it for an error.
+    # Resolved: apsw raises an error when SQLite reports a symbolic link in the path.
     db = apsw.Connection(str(path.resolve()), flags=apsw.SQLITE_OPEN_READONLY, vfs=_VFS)
     closing.callback(db.close)
-    # With the whole file locked SQLite keeps its index of the WAL in memory instead of in a file.
+    # With the whole file locked, SQLite keeps the WAL's index in memory instead of in a file.
     db.execute("PRAGMA locking_mode=exclusive").fetchall()
     db.execute("PRAGMA query_only=1")
     try:
@@ -405,7 +396,7 @@ def _open(path: Path, closing: contextlib.ExitStack) -> apsw.Connection:
 
 
 def _hold(lock: Path, closing: contextlib.ExitStack) -> None:
-    """Wait until no process holds a lock file, and hold it. Raises `JournalLockedError` after a while."""
+    """Hold a lock file, if it exists. Raises `JournalLockedError` after ten seconds."""
     try:
         descriptor = os.open(lock, os.O_RDONLY)
     except FileNotFoundError:

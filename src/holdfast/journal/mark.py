@@ -1,16 +1,12 @@
-"""The watermark: what a data directory knows of its journal, so that a lost or older one is not taken for new.
+"""Watermark file: detects a missing or rolled-back journal.
 
-A journal cannot tell by itself that it is the wrong one. If its file is gone, a server would begin anew: fencing tokens
-from 1 on, given a second time, unnoticed. So a small file says which journal it was and how far it had come. It is
-written after the journal is durable, and never before: at every start, after every snapshot, at the end. So it may lag
-behind and is never ahead, whenever the process ends.
+Without its journal a server would start with an empty one, and issue fencing tokens from 1 on a second time. So a small
+file has the journal's identity and how far it had come. It is written at every start, after every archive step and at
+the end, always after the journal is durable: so it may lag, and is never ahead. Other files that are only created after
+a journal can be witnesses too. An operator who removes the watermark accepts the journal as it is.
 
-Other files can be witnesses too: those that are only made after a journal. Removing the watermark says: this journal is
-to count from now on.
-
-**A directory that was moved** into a store that nodes share has a file that says where to. No server starts on it: two
-would give out the same fencing tokens. The file is written before the store counts; moving again finds out whether it
-does.
+**A directory that was moved** into a shared store has a file with its address. No server starts on it: two would issue
+the same fencing tokens. The file is written before the store is valid; moving again finds out whether it is.
 """
 
 from __future__ import annotations
@@ -28,12 +24,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FILE = "journal.mark"
-RESTORING = ".restoring"
-"""A folder that a restore makes first, and removes last."""
-MOVED = "journal.moved"
-"""A file that a move leaves: the store counts now, and this directory does not."""
-ARCHIVE = "archive.sqlite3"
-"""It belongs to the journal, but only proves one if it has records (`sqlite.py`)."""
+RESTORING = ".restoring"  # A folder that a restore creates first and removes last.
+MOVED = "journal.moved"  # A move leaves this file: now the store counts instead.
+ARCHIVE = "archive.sqlite3"  # It only proves a journal if it has records (`sqlite.py`).
 SIZE_BYTES_MAX = 4_096
 
 T = TypeVar("T")
@@ -44,35 +37,28 @@ _STOP = "stop the workers, reset the fences that they write to"
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """Which journal, and how far it has come."""
+    """A journal's identity (0: it has none), and how far it has come."""
 
     identity: int
-    """A number of its own; 0 for one that has none."""
     epoch: int
     last_seq: int
 
 
 class Moved(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a directory was moved to."""
-
-    to: str
-    """The address of the store, without a password."""
+    to: str  # The address of the store, without a password.
     schema: str
-    """The schema in it."""
-    authority: str
-    """The id of the authority that was made there."""
-    is_done: bool
-    """Whether the store is known to count. If not, the move was interrupted at its last step."""
+    authority: str  # The id of the authority that the move created.
+    is_done: bool  # False while unknown: the move was interrupted at its last step.
     wall_ms: int
 
 
 def write(directory: Path, mark: Mark) -> None:
-    """Replace the watermark. A power cut may bring the old one back, which is true too. Raises `OSError`."""
+    """Replace the watermark. It needs no sync: the old one stays true. Raises `OSError`."""
     replace(directory / FILE, msgspec.json.encode(mark) + b"\n")
 
 
 def check(journal: Path, found: Mark | None, witnesses: Sequence[str]) -> None:
-    """Raise `JournalLostError` if the directory knows of more than was found in it; None is no journal, or no start."""
+    """Raise `JournalLostError` if the directory had more than was found (None: no journal, or no start)."""
     _refuse_moved(journal.parent)
     path = journal.with_name(FILE)
     known = _decoded(path, Mark, f"If the journal beside it is the newest, remove {path} and start again")
@@ -101,13 +87,13 @@ def leave_moved(directory: Path, moved: Moved) -> None:
 
 
 def take_moved(directory: Path) -> None:
-    """Let the directory count again. Raises `OSError`."""
+    """Undo `leave_moved`. Raises `OSError`."""
     (directory / MOVED).unlink(missing_ok=True)
     sync_folder(directory)
 
 
 def moved_to(directory: Path) -> Moved | None:
-    """Return where a directory was moved to, or was about to be. Raises `JournalError`."""
+    """Return where a directory was, or is being, moved to. Raises `JournalError`."""
     return _decoded(directory / MOVED, Moved, "If the directory was never moved, remove it")
 
 
@@ -152,7 +138,7 @@ def _lost(journal: Path, known: Mark | None, names: Sequence[str]) -> JournalLos
 
 
 def all_is_new(files: str) -> str:
-    """Return how to begin anew where a journal is lost for good."""
+    """Return the remedy for a journal that is lost for good."""
     return (
         f"If it is lost for good: {_STOP}, move {files} out of the directory and start again. All is new then:"
         " fencing tokens begin at 1, and no lease, session or token of before is known"

@@ -1,10 +1,10 @@
-"""What a look back asks for, and who held what as of a record: for every journal with a tail and an archive.
+"""Matches history queries, and finds who held what as of a record, for journals with a tail and an archive.
 
-    archive   names that were held as of its last record, in order; each leads to the record of its grant
-    tail      what the records after that changed, up to the one that is asked for: the last word on a name counts
+    archive   names held as of its last record, in order, each with the number of the record that granted it
+    tail      changes by the later records, up to the one in the query: the last change of a name counts
 
-The two are merged by name. Only then are the leases of the archive read, some at a time, each record once: one that
-granted a thousand names has megabytes. A page has a budget in leases and in bytes; beyond it, the next page continues.
+Both are merged by name. Then the archived leases are read in parts, each record once: one that granted a thousand names
+has megabytes. A page ends when its budget of leases and bytes is spent.
 """
 
 from __future__ import annotations
@@ -27,21 +27,14 @@ if TYPE_CHECKING:
     from holdfast.core.events import Record
     from holdfast.journal.base import HeldQuery, HistoryQuery
 
-Latest: TypeAlias = dict[str, tuple[int, Lease] | None]
-"""By name: the number of the latest grant in the tail, and its lease; None if nobody holds it. The archive knows the
-names that are missing."""
-Hold: TypeAlias = tuple[str, int, Lease | None]
-"""A name, the number of its grant, and its lease if the grant is in the tail. The archive finds it by the number."""
+Latest: TypeAlias = dict[str, tuple[int, Lease] | None]  # Latest grants in the tail; None: ended; missing: no change.
+Hold: TypeAlias = tuple[str, int, Lease | None]  # Name, number of the grant, and the lease if that is in the tail.
 
-AT_ONCE = 256
-"""How many records are decoded before other tasks have their turn: about half a millisecond."""
-NAMES_AT_ONCE = 2_000
-"""How many names are sorted before other tasks have their turn."""
+AT_ONCE = 256  # Records decoded before the loop serves others: about half a millisecond.
+NAMES_AT_ONCE = 2_000  # Names sorted before the loop serves others.
 LEASES_AT_ONCE = 256
-LOOKED_AT_MAX = 10_000
-"""How many leases one page reads, whether they match or not."""
-READ_BYTES_MAX = 16 * 1024 * 1024
-"""How many bytes of archived grants one page reads before it ends."""
+LOOKED_AT_MAX = 10_000  # Leases read per page, matching or not.
+READ_BYTES_MAX = 16 * 1024 * 1024  # Archived grants read per page.
 
 _BAD_WORDS = tuple(word.encode() for word in BAD_WORDS)
 
@@ -61,7 +54,7 @@ def matches(query: HistoryQuery, record: Record) -> bool:
 
 
 def suits(query: HeldQuery, lease: Lease) -> bool:
-    """Tell whether a lease is one of those asked for, by all but its name."""
+    """Return whether a lease matches a query, except for its name."""
     return (
         query.owner in {None, lease.owner}
         and query.session in {None, lease.session}
@@ -70,7 +63,7 @@ def suits(query: HeldQuery, lease: Lease) -> bool:
 
 
 class Texts:
-    """What a record must contain, as bytes, to match a query: searching for it is cheaper than decoding."""
+    """Bytes that a matching record must contain: searching for them is cheaper than decoding."""
 
     def __init__(self, query: HistoryQuery) -> None:
         self.all = [text.encode() for text in (query.name, query.owner) if text is not None]
@@ -84,7 +77,7 @@ class Texts:
 
 
 async def last_by_in(data: bytes, wall_ms: int) -> int:
-    """Return the number of the last record of a batch that has history value and is of no later wall time; else 0."""
+    """Return the last record of a batch with history value up to a wall time; 0 if there is none."""
     found = 0
     for number, record in enumerate(decode_batch(data), 1):
         if record.wall_ms <= wall_ms and is_history(record.event):
@@ -111,7 +104,7 @@ async def follow(data: bytes, upto: int, latest: Latest) -> None:
 
 
 def held_names(latest: Latest, query: HeldQuery) -> Iterator[list[str]]:
-    """Yield the names that are held by the tail and asked for, as sorted lists of a bounded length."""
+    """Yield the matching names that the tail holds, as sorted lists of bounded length."""
     held = iter([name for name, said in latest.items() if said is not None])
     while some := list(islice(held, NAMES_AT_ONCE)):
         yield sorted(n for n in some if n.startswith(query.prefix) and (query.after is None or n > query.after))
@@ -120,7 +113,7 @@ def held_names(latest: Latest, query: HeldQuery) -> Iterator[list[str]]:
 def all_held(
     runs: Iterable[list[str]], holds: Iterable[Hold], latest: Latest, after: str = "", last: str | None = None
 ) -> Iterator[Hold]:
-    """Merge, by name, the holds of the archive and those of the tail (`held_names`) after a name and up to another."""
+    """Merge, by name, the holds of the archive and of the tail (`held_names`), from `after` to `last`."""
     older = (hold for hold in holds if hold[0] not in latest)
     names = heapq.merge(
         *(run[bisect_right(run, after) : None if last is None else bisect_right(run, last)] for run in runs)
@@ -138,7 +131,7 @@ class PageOfHeld:
 
     @property
     def room(self) -> int:
-        """How many leases to read next; 0 once the page is over."""
+        """How many leases to read next; 0 if the page is full."""
         if self._looked_at >= LOOKED_AT_MAX or self._bytes >= READ_BYTES_MAX:
             return 0
         return min(LEASES_AT_ONCE, self._query.limit - len(self._held))
@@ -149,7 +142,7 @@ class PageOfHeld:
         for name, seq, _ in holds:
             lease = grants.leases[seq, name]
             if suits(self._query, lease):
-                # A grant that was made up for a restored lease has a negative number.
+                # A restored lease has a made-up grant with a negative number.
                 self._held.append(Held(name, lease, max(seq, 0)))
             self._reached = name
 
@@ -158,7 +151,7 @@ class PageOfHeld:
 
 
 class Grants:
-    """The leases of some holds, while those of the archive are read from the records that granted them."""
+    """The leases of some holds. Those of the archive are read from the records that granted them."""
 
     def __init__(self, holds: list[Hold]) -> None:
         self.leases = {(seq, name): lease for name, seq, lease in holds if lease is not None}
@@ -167,11 +160,10 @@ class Grants:
         for name, seq, lease in holds:
             if lease is None:
                 self._names.setdefault(seq, set()).add(name)
-        self.missing = sorted(self._names)
-        """The numbers of the grants to read from the archive."""
+        self.missing = sorted(self._names)  # Grants to read from the archive.
 
     def take(self, seq: int, data: bytes) -> str | None:
-        """Read a record of the archive, as a batch of its own. Return what is wrong with it, if anything is."""
+        """Read an archived record, a batch of its own. Return a problem, or None."""
         (record,) = decode_batch(data)
         names = self._names[seq]
         self.leases.update(((seq, name), lease) for name, lease in grants_of(record.event) if name in names)

@@ -1,20 +1,20 @@
-"""The default journal: two SQLite files. The tail has one connection, is locked whole, and every commit is synced.
+"""The default journal: two SQLite files. One connection writes the tail and syncs every commit.
 
-- `journal.sqlite3` has the tail, under SQLite's own exclusive lock: it ends with the process, however that ends.
-  `archive.sqlite3` has all that came before (`journal/archive`), under a lock of its own.
-- `append` runs on the event loop: one commit serves the whole turn, and a thread's hand-overs cost more than they save.
-- The one failed COMMIT that does not end the process is a full disk: the same batch is tried once more after the
-  reserve file was removed, for nothing of it was announced yet and the second try writes the same rows.
-- A journal that is gone, or older than its watermark (`journal/mark.py`), is refused and never begun anew; so is an
-  archive that does not reach as far as the journal counts on. It would lose leases that were acknowledged.
-- After a sync has failed, what can be read may be in the machine's memory only: the next process writes it again.
-- SQLite must be 3.51.3 or later: before, a WAL could be reset at the wrong moment and the file damaged.
+- `journal.sqlite3` has the tail, under SQLite's own exclusive lock, which ends with the process. `archive.sqlite3` has
+  all older records (`journal/archive`), under a lock of its own.
+- `append` runs on the event loop: one commit serves the whole tick, and handing over to a thread would cost more.
+- A full disk is the one failed COMMIT that does not end the process: the journal removes the reserve file and tries
+  the same batch again. None of it was announced yet, and the second try writes the same rows.
+- A journal that is missing, or older than its watermark (`journal/mark.py`), is refused and never recreated; so is an
+  archive that ends before the journal begins. Acknowledged leases would be lost.
+- After a failed sync, the readable bytes may only be in memory: the next process writes them again.
+- SQLite must be 3.51.3 or later: earlier ones could reset a WAL at the wrong moment and damage the file.
 
-Opening locks and checks first, and only then changes anything. What is refused stays as it was:
+`open` locks and checks before it changes anything. A refused directory stays as it was:
 
-    lock journal.sqlite3   another server has it: refused
-    lock archive.lock      the child of a server that was killed still writes: its end is awaited
-    check                  every byte that will be replayed, and that the archive is the one that the journal counts on
+    lock journal.sqlite3   refused if another server has it
+    lock archive.lock      the child of a killed server may still write: wait for its end
+    check                  every byte to replay, and that the archive belongs to the journal
     count the start        from now on the journal is ours
 """
 
@@ -87,16 +87,13 @@ if TYPE_CHECKING:
 FILE = "journal.sqlite3"
 BALLAST = "ballast"
 SCHEMA = 1
-APPLICATION_ID = 0x486F6C64
-"""`Hold`: marks the file as ours, for us and for the `file` command."""
+APPLICATION_ID = 0x486F6C64  # `Hold`: marks the file as ours, for us and for the `file` command.
 OWN_DIRECTORY = "Give the server its own directory"
 NEWER_VERSION = "Use the newer version"
 PUT_BACK = f"Put {archive_file.FILE} back, with its -wal, or restore a backup"
 SQLITE_MIN = (3, 51, 3)
 LOCK_TRIES = 3
-CHECKPOINT_PAGES = 500
-"""After how many pages the WAL is moved into the file, by the commit that filled it: half of SQLite's 1000 halves the
-time that one such commit takes, and costs nothing else."""
+CHECKPOINT_PAGES = 500  # Half of SQLite's default halves the duration of a commit that checkpoints, at no other cost.
 MIB = 2**20
 
 _CREATE = [statement for name, statement in SQL.items() if name.startswith("create_")]
@@ -124,11 +121,10 @@ class SqliteJournal:
         archivist: Archivist | None = None,
         connect: Callable[[str], apsw.Connection] = apsw.Connection,
     ) -> None:
-        """Prepare; nothing is touched before `open`.
+        """Prepare without touching the disk.
 
-        `identity` is the number of a journal that has none yet. `witnesses` are names of files in the directory that
-        only exist after a journal. `watch` is notified of every call to the disk that can hang. `archivist` writes the
-        archive; by default this process does. `connect` lets a test put its own file system underneath.
+        `identity` is for a journal that has none yet. `witnesses` are names of files in the directory that only exist
+        after a journal. `archivist` writes the archive; by default this process does. `connect` is for tests.
         """
         self._directory = directory
         self._path = directory / FILE
@@ -150,9 +146,6 @@ class SqliteJournal:
         self._last = 0
         self._has_reserve = True
         self.takes_claims = True
-        """Whether new claims of all principals are accepted; renewals and releases go on either way."""
-
-    # The interface (`journal/base.py`).
 
     async def open(self) -> Recovered:
         # Closing the file removes the WAL.
@@ -259,7 +252,7 @@ class SqliteJournal:
         return self._archivist.reader.position().pruned
 
     def health(self) -> Health:
-        """Once the reserve was given up, claims are refused until it could be made again."""
+        """Report the state. After the reserve was used, claims are refused until it exists again."""
         text = f"the disk under {self._directory} is full: free some space"
         if not self._has_reserve:
             try:
@@ -290,18 +283,18 @@ class SqliteJournal:
         await self._unlock()
 
     def _leave_mark(self) -> None:
-        """Write the watermark: only what is durable, and only while the journal is ours."""
+        """Write the watermark: only durable records, and only while the journal is ours."""
         try:
             with watched(self._watch, "write the mark"):
                 failpoint("before_mark")
                 mark.write(self._directory, mark.Mark(self._identity, self._epoch, self._last))
         except OSError as error:
-            # The old watermark stays valid: it only claims less.
+            # The old watermark stays valid: it claims less.
             why = reason_of(error)
             log.warning("%s cannot be written: %s; it is tried again later", self._directory / mark.FILE, why)
 
     async def _unlock(self) -> None:
-        """Release the archive first: the lock of the journal protects it."""
+        """Release the archive first, which the journal's lock protects."""
         store, self._store = self._store, None
         if store is not None:
             await self._archivist.close()
@@ -320,7 +313,7 @@ class SqliteJournal:
         store.commit("fill", lambda: store.do("append_batch", [row]))
 
     def reach(self, epoch: int, upto: int, last_seq: int) -> None:
-        """Count on an archive up to a record, and on a tail up to another."""
+        """Set how far the archive and the tail reach."""
         store = self._seated("fill")
         store.commit("fill", lambda: store.do("write_meta", [("epoch", epoch), ("archived", upto)]))
         self._epoch, self._tail.upto, self._last = epoch, upto, last_seq
@@ -328,7 +321,7 @@ class SqliteJournal:
     # Appending.
 
     def _append_without_ballast(self, store: Store, write: Callable[[], None], full: DiskFullError) -> None:
-        """Free the reserve and try the batch again. If both fail, the outcome is unknown if either sent its COMMIT."""
+        """Free the reserve and retry. If both tries fail, the outcome is unknown if either sent its COMMIT."""
         self._has_reserve = self.takes_claims = False
         text = f"append: the disk under {self._directory} is full and the reserve is used up ({full}): free some space"
         if not self._ballast.give_up():
@@ -351,7 +344,7 @@ class SqliteJournal:
     # Opening.
 
     def _open_or_explain(self) -> None:
-        """Open the files. On a full disk the reserve goes first: a server that cannot start cannot release anything."""
+        """Open the files. On a full disk free the reserve: a server that cannot start cannot release anything."""
         if tuple(int(part) for part in apsw.sqlite_lib_version().split(".")) < SQLITE_MIN:
             raise JournalError(f"SQLite {apsw.sqlite_lib_version()} can damage a WAL: install apsw 3.51.3 or later")
         mask = os.umask(0o077)
@@ -380,10 +373,7 @@ class SqliteJournal:
         failpoint("after_open")
 
     def _open_unless_locked(self) -> None:
-        """Open both files, and try again if they are locked: two servers that start together can block each other.
-
-        Each waits for a different time, so that they do not meet again. A running server keeps its lock through it all.
-        """
+        """Open both files, with retries: two servers that start together can block each other, but wait differently."""
         for _ in range(1, LOCK_TRIES):
             try:
                 self._open_files()
@@ -434,7 +424,7 @@ class SqliteJournal:
         self._tail = Tail(store, found.upto, self._archivist)
 
     def _lock_journal(self, db: apsw.Connection) -> bool:
-        """Lock the file before its first byte is read, refuse one that is not ours, and tell whether it is new."""
+        """Lock the file before reading it, refuse one that is not ours, and return whether it is new."""
         db.execute("PRAGMA locking_mode=exclusive").fetchall()
         db.execute("BEGIN EXCLUSIVE")
         is_new: bool = db.execute("PRAGMA schema_version").get == 0
@@ -448,9 +438,9 @@ class SqliteJournal:
         return is_new
 
     def _check(self, store: Store) -> Found:
-        """Check all that will be replayed. Nothing counts on an archive before the first start is over.
+        """Check all that will be replayed. There need not be an archive before the first start has finished.
 
-        The watermark is asked first: if the journal is the wrong one, nobody is told to look for another archive.
+        The watermark comes first: with the wrong journal, the error must not ask for another archive.
         """
         check_sound(store)
         mark.check(self._path, mark_of(store, last_seq_of(store)), self._witnesses)
@@ -471,7 +461,7 @@ class SqliteJournal:
             archive.close_untouched()
 
     def _refuse_lone_archive(self) -> None:
-        """Raise if there is an archive that stands for records: the journal that went with it is lost."""
+        """Raise if there is an archive with records: its journal is lost."""
         upto = 0
         with contextlib.suppress(JournalError, apsw.Error):
             # A killed first start may leave one that cannot be read.
@@ -484,7 +474,7 @@ class SqliteJournal:
             raise JournalLostError(problem, mark.PUT_BACK, mark.all_is_new(name))
 
     def _make_archive(self) -> None:
-        """Make an empty archive. One that an interrupted first start left counts for nothing."""
+        """Make an empty archive in place of one that an interrupted first start left."""
         archive_file.throw_away(self._archive_path)
         archive = archive_file.open_for_writing(
             self._archive_path,
@@ -498,7 +488,7 @@ class SqliteJournal:
         sync_folder(self._directory)
 
     def _empty_wal(self, store: Store) -> None:
-        """Empty the WAL into the file, so that no new write shares a sector with the last ones before a crash."""
+        """Empty the WAL, so that no new write shares a sector with the last ones before a crash."""
         unsynced = self._directory / UNSYNCED
         is_unsynced = unsynced.exists()
         with watched(self._watch, "empty the WAL"):
@@ -511,7 +501,7 @@ class SqliteJournal:
             unsynced.unlink()
 
     def _taken_values(self) -> Iterator[Values]:
-        """Yield the archived values and drop each from memory: they are many."""
+        """Yield the archived values, and free each."""
         while self._values:
             yield self._values.popleft()
 
@@ -527,10 +517,10 @@ class SqliteJournal:
 
 
 class Ballast:
-    """The reserve file: disk space held back, so that releases and renewals still work once the disk is full.
+    """The reserve file: disk space held back for releases and renewals on a full disk.
 
-    It must be a regular file of ours with one name: through a link another file would grow, and removing it free
-    nothing. Each change is logged once.
+    It must be a regular file of ours with one name: through a link another file would grow, and removing it would free
+    nothing.
     """
 
     def __init__(self, path: Path, size_bytes: int, watch: Watch = NOBODY) -> None:
@@ -540,14 +530,13 @@ class Ballast:
         self._is_missed = False
 
     def free_bytes(self) -> int | None:
-        """Return the free space of its disk, or None if that cannot be read."""
         try:
             return shutil.disk_usage(self._path.parent).free
         except OSError:
             return None
 
     def lay(self) -> bool:
-        """Reserve the space; tell whether it is there. As much again must stay free, else it would come and go.
+        """Reserve the space, and return whether it exists. As much again must stay free, or it would flap.
 
         Raises `NotOursError` for a file that is not ours.
         """
@@ -561,7 +550,7 @@ class Ballast:
         return is_there
 
     def give_up(self) -> bool:
-        """Free the space; tell whether there was any."""
+        """Free the space, and return whether there was any."""
         if not self._remove():
             return False
         self._is_missed = True
@@ -591,7 +580,7 @@ class Ballast:
         return True
 
     def _is_complete(self) -> bool:
-        """A crash in `_make` leaves a smaller file, which would not help when it is needed."""
+        """Return whether the size is right: a crash in `_make` leaves a smaller file."""
         try:
             file = open_ours(self._path, one_name=True)
         except OSError:
@@ -605,7 +594,7 @@ class Ballast:
 
 
 class SqliteWriter:
-    """Fills an empty data directory. It is synced once, at the end: until then nothing may count on it."""
+    """Fills an empty data directory. `close` syncs it: before, it is not durable."""
 
     def __init__(self, directory: Path, *, identity: int, epoch: int) -> None:
         self._directory = directory
@@ -645,7 +634,7 @@ class SqliteWriter:
 
 
 class Found(msgspec.Struct):
-    """The state to replay: the archived values, and how far the archive and the tail reach."""
+    """The content to replay, and how far the archive and the tail reach."""
 
     upto: int
     values: list[Values]
@@ -655,7 +644,7 @@ class Found(msgspec.Struct):
 
 
 def look_at_tail(store: Store, position: Position, values: list[Values]) -> Found:
-    """Check that the tail follows the archive without a gap, and each of its batches."""
+    """Check each batch of the tail, and that it follows the archive without a gap."""
     found = Found(position.upto, values, position.upto)
     for first, last, body in store.run("read_batches", (position.upto,)):
         if first != found.last_seq + 1:
@@ -676,7 +665,7 @@ def look_at_tail(store: Store, position: Position, values: list[Values]) -> Foun
 
 
 def check_sound(store: Store) -> None:
-    """Raise if SQLite finds damage in what is needed to start."""
+    """Raise if SQLite finds damage in a table that a start needs."""
     for check in ("check_meta", "check_batch"):
         for (text,) in store.run(check):
             if text != "ok":
@@ -693,7 +682,7 @@ def lost_archive(store: Store, path: Path) -> JournalLostError:
 
 
 def check_archive(store: Store, path: Path, position: Position) -> None:
-    """Raise `JournalLostError` unless this is the archive that a journal counts on."""
+    """Raise `JournalLostError` unless this archive belongs to the journal."""
     if position.identity != store.meta("identity"):
         raise JournalLostError(f"{path} is the archive of another journal than {store.path.name}", PUT_BACK)
     archived = store.meta("archived")
@@ -710,8 +699,8 @@ def check_archive(store: Store, path: Path, position: Position) -> None:
 def check_files(directory: Path) -> None:
     """Raise `NotOursError` for a directory or a file in it that others could have made or changed, or that root keeps.
 
-    SQLite opens files by their names; so the directory is checked first: no other user may create files there. Files
-    may be readable by others: the journal contains no token, and a copy that was put back may be readable.
+    The directory comes first: SQLite opens files by name, so no other user may create files there. Others may read
+    them: the journal contains no token, and a restored copy may be readable.
     """
     check_folder(directory)
     names = [name + suffix for name in (FILE, archive_file.FILE) for suffix in archive_file.SUFFIXES]
@@ -727,7 +716,7 @@ def check_files(directory: Path) -> None:
 
 
 def mark_of(store: Store, last_seq: int) -> mark.Mark | None:
-    """Return how far a journal has come; None if no server has finished its first start on it."""
+    """Return how far a journal has come; None before its first start has finished."""
     epoch = store.meta("epoch")
     return mark.Mark(store.meta("identity"), epoch, last_seq) if epoch else None
 

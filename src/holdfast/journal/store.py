@@ -1,7 +1,7 @@
 """One SQLite connection with named statements. It raises the journal's errors, never SQLite's.
 
-A failed statement before COMMIT is known to have failed. From COMMIT on the outcome is unknown: SQLite can report an
-fsync error, show the row gone, and have it back after a crash. So after that nothing is read or written any more.
+A failure before COMMIT is certain. From COMMIT on the outcome is unknown: SQLite can report an fsync error, show the
+row gone, and have it back after a crash. So after that the store refuses all reads and writes.
 """
 
 from __future__ import annotations
@@ -32,16 +32,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SQL = load("sqlite.sql")
-UNSYNCED = "unsynced"
-"""This file exists after a failed sync, until what was written then has been written again."""
+UNSYNCED = "unsynced"  # This file exists from a failed sync until the bytes are written again.
+# They read every page of a table, so the watch is not notified: they may take long on a sound disk too.
 SLOW = frozenset({"check_meta", "check_batch", "check_integrity"})
-"""Statements that read every page of a table. They are not watched: they may take long on a sound disk too."""
-CHUNK_BYTES = 64 * 1024
-"""SQLite's own file layer writes less than 128 KiB at once, and takes more for a full disk."""
+CHUNK_BYTES = 64 * 1024  # SQLite's file layer writes less than 128 KiB at once, and mistakes more for a full disk.
 
 
 class DiskFullError(Exception):
-    """The disk is full. `was_sent`: COMMIT was sent, and the rows may be there nevertheless."""
+    """The disk is full. `was_sent`: COMMIT was sent, so the rows may exist nevertheless."""
 
     def __init__(self, error: Exception, *, was_sent: bool) -> None:
         super().__init__(str(error))
@@ -49,8 +47,6 @@ class DiskFullError(Exception):
 
 
 class Store:
-    """A connection, and the named statements that are run on it."""
-
     def __init__(
         self,
         db: apsw.Connection,
@@ -60,7 +56,7 @@ class Store:
         sql: Mapping[str, str] = SQL,
         unsynced: str = UNSYNCED,
     ) -> None:
-        """`unsynced` is the name of the file that is left after a sync has failed."""
+        """`unsynced` is the name of the file that marks a failed sync."""
         self.db = db
         self.path = path
         self._watch = watch or NOBODY
@@ -69,17 +65,17 @@ class Store:
         self._unknown: str | None = None
 
     def run(self, name: str, values: Row = ()) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows of a named statement. Each is watched by itself: the caller may take long with one."""
+        """Yield the rows of a named statement. Each row is watched by itself: the caller may be slow."""
         rows = self._ask(name, lambda: iter(self.db.execute(self._sql[name], values)))
         while (row := self._ask(name, lambda: next(rows, None))) is not None:
             yield row
 
     def some(self, name: str, values: Row = ()) -> list[tuple[Any, ...]]:
-        """Return the rows of a named statement together: for statements that bound them."""
+        """Return all rows of a named statement that bounds them."""
         return self._ask(name, lambda: self.db.execute(self._sql[name], values).fetchall())
 
     def some_bytes(self, name: str, values: Row, bytes_max: int) -> list[tuple[Any, ...]]:
-        """Return the first rows of a named statement, up to the one whose last column brings them to so many bytes."""
+        """Return the rows up to the one whose last column brings them to so many bytes."""
 
         def read() -> list[tuple[Any, ...]]:
             rows: list[tuple[Any, ...]] = []
@@ -144,9 +140,9 @@ class Store:
 
     @contextlib.contextmanager
     def unsynced(self) -> Iterator[None]:
-        """Sync the commits in the block only with the next commit after it: losing them does no harm.
+        """Leave the sync of the commits in the block to the next commit: losing them does no harm.
 
-        Nor is the WAL moved into the file: it would be synced for that, and SQLite does not report if that fails.
+        Nor checkpoint: that would sync the WAL, and SQLite does not report if that fails.
         """
         synchronous = self.db.execute("PRAGMA synchronous").get
         pages = self.db.execute("PRAGMA wal_autocheckpoint").get
@@ -158,7 +154,7 @@ class Store:
             self.db.execute(f"PRAGMA wal_autocheckpoint={pages}").fetchall()
             self.db.execute(f"PRAGMA synchronous={synchronous}").fetchall()
 
-    # A transaction in pieces: only for a connection that nothing else uses meanwhile.
+    # A transaction in parts, for a connection that nothing else uses meanwhile.
 
     def begin(self, operation: str) -> None:
         self._refuse_if_unknown()
@@ -167,7 +163,7 @@ class Store:
 
     @contextlib.contextmanager
     def changing(self, operation: str) -> Iterator[None]:
-        """Do a piece of the work of a transaction. If it fails, the transaction is rolled back."""
+        """Do a part of a transaction. If it fails, roll back the transaction."""
         try:
             with watched(self._watch, operation):
                 yield
@@ -211,7 +207,7 @@ class Store:
         return JournalDamagedError(f"{self.path} is damaged: {text}", RESTORE)
 
     def outcome_unknown(self, text: str) -> OutcomeUnknownError:
-        """Return the error, and refuse all further use of this connection: its answers could be wrong."""
+        """Return the error, and refuse all further use: answers could be wrong."""
         self._unknown = f"{text}; whether it is on the disk only a restart can tell"
         with contextlib.suppress(OSError):
             self._unsynced.touch(0o600)
@@ -220,7 +216,7 @@ class Store:
     def close(self) -> None:
         """Unlock the file. If the WAL cannot be emptied now, the next start does it.
 
-        After a failed sync it is not emptied: it may not be on the disk, and then the file would not fit it.
+        After a failed sync keep the WAL: it may not be on the disk, and the file would then not match it.
         """
         if self._unknown is not None:
             with contextlib.suppress(apsw.Error):
@@ -241,7 +237,7 @@ class Store:
 
 
 def set_pragmas(store: Store, *, locking_mode: str, synchronous: str, checkpoint_pages: int, **more: int) -> None:
-    """Set what durability rests on and read each back: SQLite does not always take a pragma, and never says so."""
+    """Set the pragmas of durability, and read each back: SQLite can ignore one silently."""
     for pragma, value in {
         "locking_mode": locking_mode,
         "journal_mode": "wal",
@@ -261,11 +257,11 @@ def set_pragmas(store: Store, *, locking_mode: str, synchronous: str, checkpoint
 
 
 def write_again(db: apsw.Connection, path: str) -> None:
-    """Write a file as it is read, byte for byte, and sync it.
+    """Rewrite a file byte for byte, and sync it.
 
-    A failed sync can leave bytes that every program reads and the system believes written, but that are not on the
-    disk. The next sync would skip them, and everything built on them would be lost with them. The marker file need not
-    be synced: a power cut removes it together with those bytes.
+    A failed sync can leave bytes in the page cache, marked clean, that are not on the disk. The next sync would skip
+    them, and a power cut would lose all that builds on them. The marker file needs no sync: a power cut removes it
+    together with those bytes.
     """
     file = apsw.VFSFile(db.open_vfs, path, [apsw.SQLITE_OPEN_WAL | apsw.SQLITE_OPEN_READWRITE, 0])
     try:

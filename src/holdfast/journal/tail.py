@@ -1,14 +1,12 @@
-"""The journal's tail: the batches that the archive does not contain yet, as they were appended.
+"""The journal's tail: the batches that are not archived yet, as they were appended.
 
-Each is one row. They are read and dropped a slice at a time, so that the loop serves between: the numbers of records
-lead on, and what was archived meanwhile is found in the archive.
+Each batch is one row. Reads cover the tail and the archive: the archive ends at `upto`, the tail begins after it. Reads
+and drops work in slices and yield to the loop between them. Each slice continues by record number, so records that a
+step moves meanwhile are found in the archive.
 
-Reads cover the tail and the archive. The tail begins after `upto`, the archive ends there. Searches take turns with the
-loop; if a step ends meanwhile and records leave the tail, the archive has them.
-
-`Room` counts what waits for the archive, and refuses claims while it is too much. One limit is for all principals
-together, and half of it for each: one that writes faster than the archive is written is refused alone. Small records
-cannot outrun the archivist, so only large batches are counted by principal.
+`Room` counts the bytes that wait for the archive, and refuses claims above a limit. Half of it is the limit of each
+principal, so that one that outruns the archivist is refused alone. Small records cannot outrun it, so only large
+batches are counted by principal.
 """
 
 from __future__ import annotations
@@ -46,30 +44,19 @@ if TYPE_CHECKING:
     from holdfast.journal.search import Latest
     from holdfast.journal.store import Store
 
-    Batch = tuple[int, int, bytes]
-    """The first and the last number of a batch, and its bytes."""
-    Rows = Sequence[tuple[int, bytes | None, int]]
-    """The first number, the bytes unless they cannot match, and the size of some batches or records, newest first."""
-    Part = tuple[int, dict[str, int]]
-    """The last number of a large batch, and how many bytes of it each principal has."""
+    Batch = tuple[int, int, bytes]  # The first and the last number of a batch, and its bytes.
+    Rows = Sequence[tuple[int, bytes | None, int]]  # First number, bytes (None: no match) and size, newest first.
+    Part = tuple[int, dict[str, int]]  # The last number of a large batch, and its bytes by principal.
 
-SLICE_ROWS = 128
-"""How many rows one slice drops: a few milliseconds of the loop."""
-SLICE_BYTES = 256 * 1024
-"""How many bytes one slice drops or decodes: large rows have many pages, and each is put on a list."""
-FEED_BYTES = 128 * 1024
-"""How many bytes are read at once for the archive."""
-SEARCH_BYTES = 1024 * 1024
-"""How many bytes of the tail one slice of a search reads."""
+SLICE_ROWS = 128  # Dropped per slice: a few milliseconds of the loop.
+SLICE_BYTES = 256 * 1024  # Dropped or decoded per slice: SQLite puts each page of a large row on a list.
+FEED_BYTES = 128 * 1024  # Read at once for the archive.
+SEARCH_BYTES = 1024 * 1024  # Read from the tail per slice of a search.
 SEARCH_ROWS = 512
-SEARCHED_BYTES_MAX = 16 * 1024 * 1024
-"""How many bytes one search reads before it returns what it found and where to go on."""
-DECODED_BYTES_MAX = 1024 * 1024
-"""How many of them it decodes: that costs most."""
-READ_RECORDS = 256
-"""How many records of a batch are decoded at once."""
-LARGE_BYTES = 64 * 1024
-"""Batches that are larger are counted by principal."""
+SEARCHED_BYTES_MAX = 16 * 1024 * 1024  # Read per page of a search.
+DECODED_BYTES_MAX = 1024 * 1024  # Decoded per page of a search: that costs most.
+READ_RECORDS = 256  # Decoded at once.
+LARGE_BYTES = 64 * 1024  # Batches that are larger are counted by principal.
 FOREVER = 2**62
 MIB = 2**20
 
@@ -77,15 +64,11 @@ log = logging.getLogger("holdfast.journal")
 
 
 class Tail:
-    """The tail, and what reads it together with the archive."""
-
     def __init__(self, store: Store, upto: int, archivist: Archivist) -> None:
         self._store = store
         self._archivist = archivist
-        self.upto = upto
-        """How far the archive reaches. What is not after it is dropped, sooner or later."""
-        self._kept_after: list[int] = []
-        """Where the readers begin that still need what may be archived meanwhile."""
+        self.upto = upto  # How far the archive reaches. Records up to it will be dropped.
+        self._kept_after: list[int] = []  # Where readers begin: records after it must not be dropped.
 
     def some(self, after: int, upto: int) -> list[Batch]:
         return self._store.some_bytes("read_batches_upto", (after, upto), FEED_BYTES)
@@ -99,7 +82,7 @@ class Tail:
 
     @contextlib.contextmanager
     def _kept(self) -> Iterator[None]:
-        """Keep everything that is not archived now."""
+        """Keep all records that are not archived now."""
         after = self.upto
         self._kept_after.append(after)
         try:
@@ -108,9 +91,9 @@ class Tail:
             self._kept_after.remove(after)
 
     async def drop_archived(self) -> None:
-        """Drop what is archived, except what is still read. That is dropped the next time.
+        """Drop the archived batches, except those that a reader still needs until the next time.
 
-        It is not synced: after a power failure the rows are back, and are dropped again. The next append syncs it.
+        It is not synced: rows that are back after a power failure are dropped again. The next append syncs it.
         """
         failpoint("before_drop")
         upto = min([self.upto, *self._kept_after])
@@ -139,7 +122,7 @@ class Tail:
     # Reading, together with the archive.
 
     async def history(self, query: HistoryQuery) -> HistoryPage:
-        """Search the tail, then the history, newest first. Numbers lead on, so a step meanwhile loses nothing."""
+        """Search the tail, then the history, newest first."""
         before = FOREVER if query.before_seq is None else query.before_seq
         return await search(query, before, (self._tail_before, self._history_before))
 
@@ -156,10 +139,7 @@ class Tail:
         return [(seq, body if since <= wall_ms <= until else None, len(body)) for seq, wall_ms, body in rows]
 
     async def follow(self, after_seq: int, limit: int) -> Sequence[Record]:
-        """Walk the history, then the tail, oldest first, a slice at a time.
-
-        Numbers lead on, and each slice begins with the history, so a step between two of them loses nothing.
-        """
+        """Walk the history, then the tail. Each slice begins with the history, where a step may move records."""
         while True:
             found, reached = self._next_slice(after_seq, limit)
             if found or reached == after_seq:
@@ -201,7 +181,7 @@ class Tail:
             return self._archivist.reader.last_by(wall_ms, self.upto)
 
     async def held(self, query: HeldQuery, last_seq: int) -> HeldPage:
-        """Follow the tail up to the record, then read the archive: in a thread, for there may be many names."""
+        """Follow the tail up to the record, then read the archive in a thread: there may be many names."""
         with self._kept(), self._archivist.another_reader() as reader:
             after = upto = reader.position().upto
             last_seq = min(query.seq, last_seq)
@@ -222,7 +202,7 @@ class Tail:
 
 class SqliteSnapshot:
     def __init__(self, tail: Tail, kept: contextlib.ExitStack, reader: Reader, last_seq: int) -> None:
-        """`kept` is closed once nothing of the tail is needed any more."""
+        """`kept` is closed after the tail was read."""
         self._tail = tail
         self._kept = kept
         self._reader = reader
@@ -231,7 +211,7 @@ class SqliteSnapshot:
         self.last_seq = last_seq
 
     async def tail(self) -> AsyncIterator[Sequence[Record]]:
-        """Yield every record that is not archived, some at a time: a batch may have all that fell due at once."""
+        """Yield the records in parts: one batch may have thousands of expiries."""
         after = self.upto
         while rows := self._tail.some(after, self.last_seq):
             for _, last, body in rows:
@@ -253,7 +233,7 @@ class SqliteSnapshot:
 
 
 class Spent:
-    """What a search has cost: in total, and in this slice."""
+    """The cost of a search: in total, and in this slice."""
 
     def __init__(self) -> None:
         self._searched = self._decoded = 0
@@ -270,7 +250,6 @@ class Spent:
 
     @property
     def ends_slice(self) -> bool:
-        """Whether other tasks should have their turn."""
         return self._searched >= self._slice_searched_max or self._decoded >= self._slice_decoded_max
 
     @property
@@ -279,7 +258,7 @@ class Spent:
 
 
 async def records_of(body: bytes, holding: Sequence[bytes] = ()) -> AsyncIterator[list[Record]]:
-    """Yield the records of a batch, some at a time: many leases may expire at once."""
+    """Yield the records of a batch in parts: many leases may expire at once."""
     records = decode_batch(body, holding)
     while some := list(islice(records, READ_RECORDS)):
         yield some
@@ -290,7 +269,7 @@ async def records_of(body: bytes, holding: Sequence[bytes] = ()) -> AsyncIterato
 async def search(
     query: HistoryQuery, before: int, sources: Iterable[Callable[[HistoryQuery, int], Awaitable[Rows]]]
 ) -> HistoryPage:
-    """Search sources one after another, newest first, a slice at a time. Only rows that may match are decoded."""
+    """Search sources in turn, newest first, in slices. Only rows that may match are decoded."""
     spent, wanted = Spent(), Texts(query)
     found: list[Record] = []
     for rows_before in sources:
@@ -318,7 +297,6 @@ async def search(
 
 
 def _page_of(reader: Reader, query: HeldQuery, upto: int, latest: Latest) -> HeldPage:
-    """Return the names that were held, in their order, and where to go on."""
     page = PageOfHeld(query)
     holds = all_held(held_names(latest, query), reader.holds(query, upto), latest)
     while (room := page.room) and (some := list(islice(holds, room))):
@@ -343,17 +321,13 @@ def part_of(last: int, records: Iterable[Record], body: bytes) -> Part:
 
 
 class Room:
-    """Counts what waits, and for whom."""
-
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.size_bytes = 0
         self._parts: deque[Part] = deque()
         self._sums: dict[str, int] = {}
-        self._refused: set[str] = set()
-        """Who has more than half of the limit."""
-        self.failing: tuple[int, str] | None = None
-        """Since when, in wall time, the archive cannot be written, and why."""
+        self._refused: set[str] = set()  # Principals with more than half of the limit.
+        self.failing: tuple[int, str] | None = None  # Since which wall time archiving fails, and why.
 
     @property
     def is_open(self) -> bool:
@@ -377,7 +351,7 @@ class Room:
         self._judge()
 
     def drop(self, upto: int, size_bytes: int) -> None:
-        """Subtract what was archived: so many bytes, and the large batches up to a number."""
+        """Subtract archived bytes, and the large batches up to a number."""
         self.size_bytes -= size_bytes
         while self._parts and self._parts[0][0] <= upto:
             for who, part_bytes in self._parts.popleft()[1].items():
@@ -396,7 +370,6 @@ class Room:
         self._refused = refused
 
     def why_not(self, principal: str) -> str | None:
-        """Return why claims of a principal are refused though others are accepted, or None."""
         return self._words_for(principal) if principal in self._refused else None
 
     def _words_for(self, who: str) -> str:
@@ -407,7 +380,7 @@ class Room:
         )
 
     def words(self) -> str:
-        """Return "ok", or since when the archive cannot be written and what follows from that."""
+        """Return "ok", or since when archiving fails, and the consequence."""
         if self.failing is None and self.is_open_to_all:
             return "ok"
         why = "the archive has fallen behind"

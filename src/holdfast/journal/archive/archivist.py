@@ -1,11 +1,10 @@
-"""The server's side of an archive step: hands over what to write, and learns how far the archive has come.
+"""The server's side of an archive step: sends what to write, and receives how far the archive has come.
 
-`Local` writes it in the same process: for a restore and tests. `Child` lets another process do it, which is started
-when there is something to write, and started again when it is gone. Only the task that archives waits for it; the loop
-serves between any two pieces.
+`Local` writes in this process: for a restore and tests. `Child` starts another process when there is something to
+write, and again if it ended. Only the archiving task waits for it; the loop serves between any two messages.
 
-**Whether a step counts is always known.** If the child says so, it does. If the child is gone before it answers, the
-server waits for its end and reads the archive: a commit is visible only once it is synced.
+**The outcome of a step is always known.** Either the child confirms it, or the child ends without an answer: then the
+server waits for its end and reads the archive, where a commit is visible only once it is synced.
 """
 
 from __future__ import annotations
@@ -45,20 +44,15 @@ if TYPE_CHECKING:
     from holdfast.journal.base import Changes, Keeping, Watch
     from holdfast.journal.store import Store
 
-    Feed = Callable[[int], list[tuple[int, int, bytes]]]
-    """Returns some batches after a number; none after the last of the step."""
+    Feed = Callable[[int], list[tuple[int, int, bytes]]]  # Returns batches after a number; none at the end of the step.
 
 COMMAND = (sys.executable, "-P", "-m", "holdfast.journal.archive.child")
 POLL_SECONDS = 0.01
-END_POLLS = 1_000
-"""How often a child is polled before it is killed: ten seconds."""
-SILENCE_SECONDS = 120
-"""How long a child may take for one piece, or for a commit: far longer than it does on a sound disk."""
+END_POLLS = 1_000  # Before a child is killed: ten seconds.
+SILENCE_SECONDS = 120  # For one message or a commit: far longer than a child needs on a sound disk.
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Which archive, of which journal, how much history is kept, its lock, and who watches the disk."""
-
     path: Path
     identity: int
     keeping: Keeping
@@ -67,12 +61,10 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Archivist(ABC):
-    """The writer of the archive of an open journal."""
+    """Writes the archive of an open journal."""
 
-    reader: Reader
-    """Sees what is committed. For reads on the loop."""
-    position: Position
-    """How far the archive has come."""
+    reader: Reader  # Sees committed data. For reads on the loop.
+    position: Position  # How far the archive has come.
     _place: Place
     _connect: Connect = apsw.Connection
 
@@ -82,7 +74,7 @@ class Archivist(ABC):
 
     @abstractmethod
     async def step(self, commit: Commit, changes: Iterable[Changes], feed: Feed) -> None:
-        """Write a step. Raises `JournalUnavailableError` if nothing of it counts. Then `position` is as before."""
+        """Write a step. Raises `JournalUnavailableError` if it was not committed: `position` is unchanged."""
 
     @abstractmethod
     async def _send(self, order: Order) -> None: ...
@@ -99,26 +91,26 @@ class Archivist(ABC):
 
     @contextlib.contextmanager
     def another_reader(self) -> Iterator[Reader]:
-        """Give a reader that sees one instant, for as long as it is open. It may be used in another thread."""
+        """Yield a reader that sees one instant, and that another thread may use."""
         with contextlib.closing(self._open_for_reading()) as store:
             store.db.execute("BEGIN").fetchall()
             reader = Reader(store)
             reader.position()
             yield reader
 
-    async def settle(self) -> None:  # noqa: B027 - only a child can have something on its way
-        """Wait until no step that was given up is on its way."""
+    async def settle(self) -> None:  # noqa: B027 - only a child can have one
+        """Wait until no abandoned step is in progress."""
 
     @abstractmethod
     async def close(self) -> None:
-        """End, and leave the file as one that nobody writes."""
+        """Stop writing, and release the file."""
 
     def _open_for_reading(self) -> Store:
         return open_for_reading(self._place.path, connect=self._connect, watch=self._place.watch)
 
 
 class Local(Archivist):
-    """Writes the archive itself, in this process."""
+    """Writes the archive in this process."""
 
     def __init__(
         self,
@@ -128,7 +120,7 @@ class Local(Archivist):
         alone: bool = False,
         checkpoint_pages: int = CHECKPOINT_PAGES,
     ) -> None:
-        """`alone`: readers share the writer's connection, on a file system that cannot have two."""
+        """`alone`: readers share the writer's connection, for a file system that cannot have two."""
         self._connect = connect
         self._synchronous = synchronous
         self._alone = alone
@@ -193,20 +185,17 @@ class Local(Archivist):
 
 
 class Child(Archivist):
-    """Lets a process of its own write the archive."""
+    """Writes the archive in a child process."""
 
     def __init__(self, command: tuple[str, ...] = COMMAND, silence_seconds: float = SILENCE_SECONDS) -> None:
-        """`command` is started with the descriptor of a socket as its last argument.
-
-        A child that neither takes nor answers anything for `silence_seconds` is killed.
-        """
+        """The last argument of `command` will be a socket's descriptor. A child silent for so long is killed."""
         self._command = command
         self._silence_seconds = silence_seconds
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
 
     def open(self, place: Place) -> None:
-        """Make the archive durable as it is, and open it for reading. No process is started yet."""
+        """Make the archive durable, and open it for reading. The child starts with the first step."""
         self._place = place
         self._tidy()
         self.reader = Reader(self._open_for_reading())
@@ -222,7 +211,7 @@ class Child(Archivist):
         except (OSError, _GoneError) as error:
             await self._bury(commit, error)
         except BaseException:
-            # It is not known how much of a message was sent. The file tells what the child has done, after its end.
+            # Part of a message may have been sent. After its end the file tells what the child has done.
             self._kill()
             raise
 
@@ -258,7 +247,7 @@ class Child(Archivist):
             raise _GoneError
         async with self._patience():
             await asyncio.get_running_loop().sock_sendall(self._socket, framed(order))
-        # What the socket takes immediately is sent without a turn of the loop, and a quick child makes room constantly.
+        # `sock_sendall` does not yield while the socket has room, and a quick child makes room constantly.
         await asyncio.sleep(0)
 
     @contextlib.asynccontextmanager
@@ -280,10 +269,10 @@ class Child(Archivist):
         return parts
 
     async def _bury(self, commit: Commit, error: Exception) -> None:
-        """Wait for the end of a child that broke off. Raises unless the step was committed nevertheless."""
+        """Wait for the end of a child that failed. Raises unless the step was committed nevertheless."""
         why = str(error)
         if isinstance(error, OSError):
-            # It ended while we wrote to it. Its last answer is still to be read.
+            # It ended while we wrote to it. Read its last answer.
             try:
                 await self._hear()
             except (OSError, _GoneError) as said:
@@ -311,7 +300,7 @@ class Child(Archivist):
         self.position = self.reader.position()
 
     async def close(self) -> None:
-        """Let the child end by itself: it empties its WAL."""
+        """Let the child end by itself, which empties its WAL."""
         self.reader.store.close()
         process = self._process
         if process is not None:
@@ -324,16 +313,16 @@ class Child(Archivist):
             self._tidy()
 
     def _tidy(self) -> None:
-        """Let all that is in the archive be durable, and in one file."""
+        """Sync the archive, and empty its WAL."""
         open_for_writing(self._place.path, self._place.identity, watch=self._place.watch).close()
 
 
 class _GoneError(Exception):
-    """The child has ended, or is about to. The text is its last answer."""
+    """The child has ended or will. The text is its last answer."""
 
 
 async def _end_of(process: subprocess.Popen[bytes], polls_max: int = 0) -> None:
-    """Wait for the end of a process, and kill it after so many polls (0: never)."""
+    """Wait for the end of a process. Kill it after so many polls (0: never)."""
     polls = 0
     while process.poll() is None:
         polls += 1

@@ -1,17 +1,14 @@
-"""The archivist: a process of its own that writes the archive, so that the server's loop does not.
+"""The archivist: a child process that writes the archive instead of the server's loop.
 
-It takes orders from a socket pair, and ends when that closes: with the server, however that ends. The open transaction
-is rolled back then. It is niced: claims come first. It ignores signals that are meant for the server (`SIGINT` of a
-terminal, `SIGTERM` of a supervisor): the server ends it by closing the socket.
-
-Both send messages: a length, then MessagePack.
+It reads orders from a socket pair. When that closes, with the server, it rolls back and ends. It is niced: claims come
+first. It ignores `SIGINT` and `SIGTERM`, which are meant for the server. A message is a length, then MessagePack.
 
     server                                     archivist
     Setup                        ──────────►   opens the archive
-                                 ◄──────────   Position: whose it is, and how far it has come
-    Batches…, Changes…           ──────────►   writes them, as they come
+                                 ◄──────────   Position: its journal, and how far it has come
+    Batches…, Changes…           ──────────►   writes each
     Commit                       ──────────►   commits
-                                 ◄──────────   Position: as far as it has come now
+                                 ◄──────────   Position: how far it has come now
 
 On any failure the archivist answers `Failed` and ends.
 """
@@ -46,18 +43,13 @@ LENGTH = struct.Struct("<I")
 
 
 class Setup(msgspec.Struct, frozen=True, array_like=True, tag="setup"):
-    """Which archive, and how much history is kept."""
-
     path: str
     identity: int
     keeping: Keeping
-    version: str
-    """Of the server. Only an archivist of the same version may write what that one reads."""
+    version: str  # Of the server: only an archivist of the same version may write.
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
-    """Why the archivist ends."""
-
     text: str
 
 
@@ -70,7 +62,6 @@ answer_of: Callable[[bytes], Answer] = msgspec.msgpack.Decoder(Answer).decode
 
 
 def framed(message: Order | Answer) -> bytes:
-    """Return a message as it is sent."""
     body = _encode(message)
     return LENGTH.pack(len(body)) + body
 
@@ -85,12 +76,10 @@ def _read_order(orders: BinaryIO) -> Order | None:
     return _order_of(body) if len(body) == length else None
 
 
-NICE = 5
-"""Behind the server, and not so far that it would never catch up where every core is busy."""
+NICE = 5  # After the server, but high enough to catch up when every core is busy.
 
 
 def serve(connection: socket.socket) -> None:
-    """Follow orders until the connection ends."""
     with connection.makefile("rb") as orders:
         try:
             setup = _read_order(orders)
@@ -119,11 +108,11 @@ def serve(connection: socket.socket) -> None:
         except (DiskFullError, apsw.FullError) as error:
             _tell(connection, f"archive: the disk is full: {error}")
         except OutcomeUnknownError as error:
-            # Only unknown here: the server reads the file.
+            # The server reads the file to know.
             _tell(connection, f"archive: the commit failed: {error.__cause__}")
         except JournalError as error:
             _tell(connection, "archive: " + str(error).removeprefix("archive: "))
-        except Exception as error:  # noqa: BLE001 - Whatever it is, the server says it.
+        except Exception as error:  # noqa: BLE001 - the server reports whatever it is
             _tell(connection, f"archive: the archivist failed: {type(error).__name__}: {error}")
 
 
@@ -137,7 +126,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.nice(NICE)
-    # A step makes some hundred thousand rows, none of them in a cycle. Collecting would take as long again.
+    # A step creates 100,000s of rows, none of them in a cycle: collecting would double its time.
     gc.disable()
     os.umask(0o077)
     arm(os.environ)

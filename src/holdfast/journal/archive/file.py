@@ -1,17 +1,16 @@
-"""The archive's file: how it is opened, how its state is written, and how all of it is read.
+"""The archive's file: opens it, writes its state, and reads all of it.
 
-One process writes it at a time, the holder of `archive.lock`: a server, or the child that inherited it. So a server
-that starts while the child of a killed one still writes waits for its end.
+The holder of `archive.lock` is the only writer: a server, or the child that inherited it. So a starting server waits
+for the end of a killed server's child.
 
-After a sync has failed, what can be read may be in the machine's memory only. A marker file exists until the next
-process that opens the archive for writing has written it again (`store.write_again`).
+After a failed sync the readable bytes may only be in memory. A marker file exists until the next process that opens
+the archive for writing has written them again (`store.write_again`).
 
-The state is a row for each value, in the order of its table. Each row has a checksum over its table, its key and its
-value, and the number of rows and the sum of their checksums are scalars: a start that reads every row verifies that it
-has read what was written, and nothing else.
+Each value of the state is a row, in the order of its table, with a checksum over table, key and value. The number of
+rows and the sum of the checksums are scalars: a start that reads every row verifies that none is missing or extra.
 
-A reader sees what is committed, as of the beginning of each read. One that shares the writer's connection, as in tests
-on a disk in memory, sees more: so callers say up to which number the archive counts.
+A reader sees the data committed when a read begins. One that shares the writer's connection (in tests with a disk in
+memory) sees more, so callers pass the number up to which the archive counts.
 """
 
 from __future__ import annotations
@@ -49,17 +48,12 @@ FILE = "archive.sqlite3"
 LOCK = "archive.lock"
 UNSYNCED = "archive.unsynced"
 SUFFIXES = ("", "-wal", "-shm", "-journal")
-APPLICATION_ID = 0x486F6C41
-"""`HolA`: marks the file as ours."""
+APPLICATION_ID = 0x486F6C41  # `HolA`: marks the file as ours.
 SCHEMA = 1
-OPEN = 2**62
-"""The end of a grant whose lease lives."""
-PLACE_BITS = 48
-"""A place in the state is the number of its table, then a number within that."""
-CACHE_KIB = 32 * 1024
-"""A step touches some thousand pages. Those that do not fit are written to the WAL early, and then again."""
-CHECKPOINT_PAGES = 1_000
-"""After how many pages the WAL is moved into the file, by the commit that filled it: most steps do."""
+OPEN = 2**62  # The end of a live grant.
+PLACE_BITS = 48  # A place is the number of its table, then a number within it.
+CACHE_KIB = 32 * 1024  # For some thousand pages per step. Those that do not fit are written to the WAL twice.
+CHECKPOINT_PAGES = 1_000  # Most steps write more, so their commit empties the WAL into the file.
 LOCK_TRIES = 200
 LOCK_SECONDS = 0.05
 READ_ROWS = 1_024
@@ -72,7 +66,7 @@ _CREATE = [statement for name, statement in SQL.items() if name.startswith("crea
 
 
 class Position(msgspec.Struct, frozen=True, array_like=True, tag="position"):
-    """Whose archive it is, how far it reaches, and up to which number history is no longer kept."""
+    """The archive's journal, how far the archive reaches, and up to where history is pruned."""
 
     identity: int
     upto: int
@@ -80,17 +74,17 @@ class Position(msgspec.Struct, frozen=True, array_like=True, tag="position"):
 
 
 def segment_of(seq: int) -> int:
-    """Return the segment of names that a record is in."""
+    """Return a record's segment of names."""
     return seq >> 17
 
 
 def stretch_of(seq: int) -> int:
-    """Return the stretch of wall times that a record is in."""
+    """Return a record's stretch of wall times."""
     return seq >> 10
 
 
 def places_of(number: int) -> tuple[int, int]:
-    """Return the first place of a table, and the first behind it."""
+    """Return the first place of a table, and the first after it."""
     return number << PLACE_BITS, (number + 1) << PLACE_BITS
 
 
@@ -109,7 +103,7 @@ def open_for_writing(
     checkpoint_pages: int = CHECKPOINT_PAGES,
     watch: Watch | None = None,
 ) -> Store:
-    """Open an archive, or make it, and make its content durable. `alone`: no other connection may read it."""
+    """Open or create an archive, and make it durable. `alone`: no other connection may read it."""
     store = Store(connect(str(path)), path, watch, sql=SQL, unsynced=UNSYNCED)
     try:
         set_pragmas(
@@ -135,9 +129,9 @@ def open_for_writing(
 
 
 def open_for_reading(path: Path, *, connect: Connect = apsw.Connection, watch: Watch | None = None) -> Store:
-    """Open an archive to read what is committed, while another may write."""
+    """Open an archive to read, while another connection may write."""
     store = Store(connect(str(path)), path, watch, sql=SQL, unsynced=UNSYNCED)
-    # The writer empties its WAL itself: that would block the server's loop.
+    # Emptying the WAL is the writer's task: it would block the server's loop.
     store.db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
     store.db.execute("PRAGMA query_only=1").fetchall()
     # Readers wait for a moment while a writer recovers the WAL of a killed one.
@@ -146,7 +140,7 @@ def open_for_reading(path: Path, *, connect: Connect = apsw.Connection, watch: W
 
 
 def look_at(path: Path, connect: Connect = apsw.Connection, watch: Watch | None = None) -> Store:
-    """Open an archive that nobody writes, change nothing of it, and keep other processes out."""
+    """Open an archive without changing it, and keep other processes out."""
     store = Store(connect(str(path)), path, watch, sql=SQL, unsynced=UNSYNCED)
     try:
         # With the whole file locked, SQLite keeps the index of the WAL in memory instead of in a file.
@@ -174,7 +168,7 @@ def check(store: Store) -> None:
 
 
 def give_back(store: Store) -> None:
-    """Free the disk space that a step took in the WAL before it was rolled back."""
+    """Free the WAL space of a step that was rolled back."""
     with contextlib.suppress(apsw.Error):
         store.db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
@@ -186,7 +180,7 @@ def throw_away(path: Path) -> None:
 
 
 def wait_for_lock(file: int, kind: int) -> bool:
-    """Lock a file, and tell whether that succeeded within ten seconds: an archivist without a server ends soon."""
+    """Lock a file within ten seconds: an archivist without a server ends soon."""
     for _ in range(LOCK_TRIES):
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(file, kind | fcntl.LOCK_NB)
@@ -196,10 +190,10 @@ def wait_for_lock(file: int, kind: int) -> bool:
 
 
 class Lock:
-    """The right to write the archive of a directory. A child inherits it, and it ends with both processes."""
+    """The right to write a directory's archive. A child inherits it; it lasts until both processes end."""
 
     def __init__(self, directory: Path) -> None:
-        """Wait a while for the child of a server that ended. Raises `JournalLockedError`."""
+        """Wait for the child of a server that ended. Raises `JournalLockedError` after ten seconds."""
         self._path = directory / LOCK
         self.file = open_ours(self._path, os.O_RDWR | os.O_CREAT)
         if wait_for_lock(self.file, fcntl.LOCK_EX):
@@ -212,13 +206,13 @@ class Lock:
         )
 
     def note(self, process: int) -> None:
-        """Write down which process inherited it: for people, so errors are ignored."""
+        """Note which process inherited it. Only for people, so ignore errors."""
         with contextlib.suppress(OSError):
             os.ftruncate(self.file, 0)
             os.pwrite(self.file, f"{process}\n".encode(), 0)
 
     def release(self) -> None:
-        """Release it. No other server can have the file open: it takes this lock after that of the journal."""
+        """Release it. No other server can have the file open: each locks the journal first."""
         self._path.unlink(missing_ok=True)
         os.close(self.file)
 
@@ -236,7 +230,7 @@ def checksum_of(number: int, key: bytes, value: bytes) -> int:
 
 
 class StateRows:
-    """Changes the rows, inside a transaction."""
+    """Changes the rows of the state, inside a transaction."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -246,7 +240,7 @@ class StateRows:
         self._sum = store.meta("state_sum")
 
     def change(self, changes: Changes) -> None:
-        """Apply some changes. Those that do not fit the rows are damage, and refused."""
+        """Apply changes. Raises `JournalDamagedError` if they do not fit the rows."""
         store, table = self._store, changes.table
         number = self._number_of(table)
 
@@ -299,8 +293,6 @@ class StateRows:
 
 
 class Reader:
-    """Reads an archive, on any connection."""
-
     def __init__(self, store: Store) -> None:
         self.store = store
 
@@ -308,7 +300,7 @@ class Reader:
         return position_of(self.store)
 
     def values(self) -> Iterator[Values]:
-        """Yield the state, some values of a table at a time, the head first. Raises unless all are those written."""
+        """Yield the state in parts, the head first. Raises at the end unless it is complete and unchanged."""
         count = total = 0
         for number, table in self.store.some("read_tables"):
             place, behind = places_of(number)
@@ -329,25 +321,25 @@ class Reader:
     def newest_first(
         self, name: str | None, upto: int, before: int, limit: int, bytes_max: int
     ) -> list[tuple[int, int, bytes]]:
-        """Return number, wall time and bytes of records up to a number and before another: all, or those of a name."""
+        """Return number, wall time and bytes of records up to `upto` and before `before`, of one name or all."""
         if name is None:
             return self.store.some_bytes("read_history", (upto, before, limit), bytes_max)
         values: Row = (min(upto, before), name, upto, before, limit)
         return self.store.some_bytes("read_history_of_name", values, bytes_max)
 
     def oldest_first(self, after: int, upto: int, limit: int) -> Iterator[tuple[int, bytes]]:
-        """Yield number and bytes of the records after a number and up to another."""
+        """Yield number and bytes of records."""
         return self.store.run("read_history_after", (after, upto, limit))
 
     def records(self) -> Iterator[list[Record]]:
-        """Yield all records of the history, some at a time."""
+        """Yield the history in parts."""
         after = -OPEN
         while rows := self.store.some("read_history_after", (after, OPEN, READ_RECORDS)):
             yield [record for _, body in rows for record in decode_batch(body)]
             after = rows[-1][0]
 
     def last_by(self, wall_ms: int, upto: int) -> int:
-        """Return the number of the last record whose wall time is not later; 0 if there is none."""
+        """Return the last record up to a wall time; 0 if there is none."""
         stretch = stretch_of(upto)
         while found := self.store.one("read_stretch_by", (wall_ms, stretch)):
             first, behind = found[0] << 10, (found[0] + 1) << 10
@@ -355,12 +347,12 @@ class Reader:
             if last is not None and last[0] is not None:
                 seq: int = last[0]
                 return seq
-            # The records of that time were dropped since.
+            # The records of that time are pruned.
             stretch = found[0] - 1
         return 0
 
     def holds(self, query: HeldQuery, upto: int) -> Iterator[Hold]:
-        """Yield, by name, who held what as of the query's record, or as of `upto` if that is earlier."""
+        """Yield, by name, who held what as of the query's record, at most `upto`."""
         seq = min(query.seq, upto)
         first = query.prefix if query.after is None else max(query.prefix, query.after + "\0")
         bounds = (first, _behind(query.prefix))
@@ -372,7 +364,7 @@ class Reader:
         return heapq.merge(living, *over, key=itemgetter(0, 1))
 
     def read_grant(self, seq: int, grants: Grants) -> None:
-        """Read the leases that a record granted. Raises if it did not."""
+        """Read the leases that a record granted. Raises if any is missing."""
         found = self.store.one("read_body", (seq,))
         problem = f"the grant of record {seq} is missing" if found is None else grants.take(seq, found[0])
         if problem is not None:
@@ -380,7 +372,7 @@ class Reader:
 
 
 def _behind(prefix: str) -> str | bytes:
-    """Return what sorts after everything that begins so. In SQLite, blobs sort after all texts."""
+    """Return the least value after all with this prefix. In SQLite, blobs sort after all texts."""
     while prefix:
         last = ord(prefix[-1]) + 1
         if last <= _LARGEST_CHARACTER:

@@ -1,28 +1,25 @@
-"""Writes the archive: a step at a time, or all of it from a snapshot of another store.
+"""Writes the archive: step by step, or all of it from a snapshot of another store.
 
-    begin ──► enter the batches since the last step ──► change what changed ──► commit: prune, write, sync
+    begin ──► enter the batches since the last step ──► change the state's rows ──► commit: prune, write, sync
 
-It is synchronous and knows nothing of processes: the child runs it, and so do a restore and tests on file systems of
-their own. On any failure the transaction is rolled back.
+It is synchronous: the child, a restore and tests run it. On any failure the transaction is rolled back.
 
-**Entries.** A name's row says of a grant until which record it lasted, and of an end which grant it ended. `living` has
-the grant of each name that is held: by it an end finds its grant. Most leases begin and end within one step: then only
-the two rows are written, each once. So rows are gathered in memory and written many at a time, in their order: as many
-as a step may hold, in number and in bytes.
+**Entries.** A name's row says of a grant at which record it ended, and of an end which grant it ended. `living` has the
+grant of each held name: an end finds its grant there. Most leases begin and end within one step, so rows are gathered
+in memory, bounded in number and bytes: then both rows are written only once, in order.
 
-The history of a backup begins somewhere, and `put_right` corrects the rows by the state. A live lease may be older than
-the history: a grant is made up for it, with a number below all others. A grant whose end is missing would live for
-ever: it is said to have ended where the history begins.
+The history of a backup is incomplete, so `put_right` corrects the rows by the state. A live lease may be older than the
+history: it gets a made-up grant, with a negative number. A grant whose end is missing would live for ever: it ends
+where the history begins.
 
-**Pruning.** History is counted against the principal that left it, in records and in bytes. What is too old goes, then
-what is too much, the oldest of the principal that has left the most first: whoever floods the history pushes out their
-own. The newest record is never too old: it says since when nothing happened.
+**Pruning.** History counts against its principal, in records and in bytes. First the records that are too old go,
+except the newest: it says since when nothing happened. Then, above the limits, the oldest of the principal with the
+most: who floods the history loses their own.
 
-A grant that goes while its lease lives, or while its end is kept, is kept in a table of its own: who held what at a
-moment is answered from it. It goes with its end.
+A pruned grant whose lease lives, or whose end is still in the history, moves to a table of its own until the end is
+pruned: who held what is answered from there.
 
-One step drops a bounded number, and the next steps continue. Records may have megabytes each: so what is read of them
-at once is bounded in bytes too.
+A step drops a bounded number of records, and reads a bounded number of bytes at once: a record may have megabytes.
 """
 
 from __future__ import annotations
@@ -49,25 +46,17 @@ if TYPE_CHECKING:
     from holdfast.journal.store import Store
 
     Unit = Literal["records", "bytes"]
-    Weighed = tuple[int, int]
-    """The number of a record, and how much it counts."""
-    NameRow = list[int | str | None]
-    """As the table has it: segment, name, seq, until, began."""
+    Weighed = tuple[int, int]  # The number of a record, and how much it counts.
+    NameRow = list[int | str | None]  # Segment, name, seq, until, began.
 
-Who = TypeVar("Who", str, bytes)
-"""The name of a principal, as the store has it."""
+Who = TypeVar("Who", str, bytes)  # A principal's name, as the store has it.
 
-ROWS_MAX = 32_768
-"""How many rows are gathered before they are written."""
-BYTES_MAX = 8 * 1024 * 1024
-"""How many bytes of records are gathered: small ones are too many rows long before."""
-LIVING_MAX = 32 * 1024 * 1024
-"""How many bytes the names may have that were looked up, each with what else is kept for it."""
+ROWS_MAX = 32_768  # Gathered before they are written.
+BYTES_MAX = 8 * 1024 * 1024  # Of gathered records. Small ones reach `ROWS_MAX` long before.
+LIVING_MAX = 32 * 1024 * 1024  # Of cached names, with `LOOKED_AT_BYTES` for each.
 LOOKED_AT_BYTES = 128
-"""What is kept for a name that was looked up, without the name itself."""
 
-SLOTS = "slots"
-"""The table of the state that has the leases."""
+SLOTS = "slots"  # The table of the state that has the leases.
 SOME = 1_024
 
 _slot_of = msgspec.msgpack.Decoder(Slot).decode
@@ -75,14 +64,14 @@ _SEQ, _UNTIL, _BEGAN = 2, 3, 4
 
 
 def weight_of(record: Record, body: bytes) -> int:
-    """Return how many bytes a record counts for: its own, and those of the names it is listed under."""
+    """Return how many bytes a record counts for: its own, and those of its names."""
     return len(body) + sum(len(name.encode()) for name in names_of(record.event))
 
 
 def eldest_of_the_largest(
     sums: Iterable[tuple[str, int]], eldest: Callable[[str], Iterator[Weighed]], excess: int, most: int
 ) -> list[int]:
-    """Return the numbers of the records to drop (`choose`). `eldest` yields the records of a principal."""
+    """Return the numbers of the records to drop (`choose`). `eldest` yields the oldest of a principal."""
     sums = list(sums)
     records = {who: eldest(who) for who, _ in sums}
     choosing = choose(sums, excess, most)
@@ -98,10 +87,10 @@ def eldest_of_the_largest(
 def choose(
     sums: Iterable[tuple[Who, int]], excess: int, most: int
 ) -> Generator[Who, tuple[int, int] | None, list[int]]:
-    """Choose the records to drop: as many as make up for `excess`, and at most `most`; return their numbers.
+    """Choose up to `most` records whose weight makes up for `excess`, and return their numbers.
 
-    Each time it is the oldest record of the principal with the largest sum. It yields whose oldest record is wanted,
-    and is sent its number and weight, or None if there is none: so the caller may have to await the store.
+    Each is the oldest of the principal with the largest sum. It yields the principal, and the caller sends number and
+    weight of its oldest record, or None: a generator, because PostgreSQL must be awaited for that.
     """
     largest = [(-total, who) for who, total in sums]
     heapq.heapify(largest)
@@ -118,8 +107,6 @@ def choose(
 
 
 class Share(msgspec.Struct, eq=False):
-    """What one principal has left."""
-
     number: int
     name: str
     records: int = 0
@@ -127,7 +114,7 @@ class Share(msgspec.Struct, eq=False):
 
 
 class Shares:
-    """What each principal has left, changed in memory until `write`."""
+    """The history of each principal, counted in memory until `write`."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -174,15 +161,11 @@ class Entries:
         self._history: list[tuple[int, int, int, bytes]] = []
         self._bytes = 0
         self._names: list[NameRow] = []
-        self._ends: list[tuple[int, int, str, int]] = []
-        """Grants that ended after they were written: until, and the key of their row."""
-        self._living: dict[str, NameRow | int | None] = {}
-        """The grant of each name that was looked up: its row, its number once that is written, or None."""
-        self._stored: set[str] = set()
-        """Of those, the names that `living` has."""
+        self._ends: list[tuple[int, int, str, int]] = []  # Ends of written grants: until, and the key of their row.
+        self._living: dict[str, NameRow | int | None] = {}  # Grants by name: row, number once written, or None.
+        self._stored: set[str] = set()  # Of those, the names in the table `living`.
         self._living_bytes = 0
-        self._fresh: list[str] = []
-        """Names that were granted since rows were last written."""
+        self._fresh: list[str] = []  # Names granted since the last `write_rows`.
         self._untils: dict[int, int] = {}
         self._walls_ms: dict[int, int] = {}
 
@@ -269,7 +252,7 @@ class Entries:
             self._untils[segment] = until
 
     def write_rows(self) -> None:
-        """Write what was gathered, in the order of the file."""
+        """Write the gathered rows, in the order of the file."""
         self._store.do("write_history", self._history)
         self._names.sort()
         self._store.do("write_name", self._names)  # type: ignore[arg-type] # a row is a list here, to be changed
@@ -295,7 +278,7 @@ class Entries:
 
 
 def put_right(store: Store, entries: Entries, pruned: int) -> None:
-    """Compare who holds what by the history with who does by the state, and correct the former."""
+    """Correct who holds what by the history to match the state."""
     number = {name: number for number, name in store.some("read_tables")}.get(SLOTS)
     after = ""
     while rows := store.some("read_some_living", (after, SOME)):
@@ -329,12 +312,9 @@ def _granted(store: Store, name: str, seq: int) -> Lease:
     return dict(grants_of(record.event))[name]
 
 
-STEP_MAX = 200_000
-"""How many records one step drops at most."""
-PRUNE_ROWS = 4_096
-"""How many are dropped together: most leases have their grant and their end among them."""
-PRUNE_BYTES = 8 * 1024 * 1024
-"""After how many bytes of records no more are added to those."""
+STEP_MAX = 200_000  # Records that one step drops.
+PRUNE_ROWS = 4_096  # Dropped together: most leases have both grant and end among them.
+PRUNE_BYTES = 8 * 1024 * 1024  # Read together.
 STRETCHES = 256
 
 
@@ -352,8 +332,7 @@ class Pruning:
         self._shares = shares
         self._keeping = keeping
         self._left = STEP_MAX
-        self.newest = 0
-        """The newest record that was dropped."""
+        self.newest = 0  # The newest dropped record.
 
     def prune(self, wall_ms: int) -> None:
         newest = self._store.one("read_newest_wall")
@@ -391,7 +370,7 @@ class Pruning:
         size_bytes = 0
 
         def eldest(who: str) -> Iterator[Weighed]:
-            # One by one: nothing is read that is not dropped.
+            # One by one: read only what is dropped.
             nonlocal size_bytes
             number = self._shares.by_name[who].number
             for seq, body in self._store.run("read_eldest_of", (number,)):
@@ -428,7 +407,7 @@ class Pruning:
     def _forget_names(
         self, seq: int, event: Event, going: set[int], names: list[tuple[int, str, int]], ends: dict[int, list[str]]
     ) -> int:
-        """Note which rows of names go with a record, and which grants it ended. Return how many must stay."""
+        """Add the rows to drop with a record, and the grants it ended. Return how many rows must stay."""
         segment = segment_of(seq)
         granted = {name for name, _ in grants_of(event)}
         needed = 0
@@ -444,14 +423,11 @@ class Pruning:
         return needed
 
     def _is_needed(self, until: int, going: set[int]) -> bool:
-        """Tell whether a grant must be kept: it lives, or its end is kept."""
+        """Return whether a grant must stay: it lives, or its end is in the history."""
         return until == OPEN or (until not in going and self._store.one("has_history", (until,)) is not None)
 
     def _ends_go(self, began: int, ended: list[str], names: list[tuple[int, str, int]]) -> None:
-        """Drop a grant for some of its names, if it was kept for their ends.
-
-        For all of them together: changing their number rewrites the row, and that may have megabytes.
-        """
+        """Drop a kept grant for some names: in one call, for changing their count rewrites a row of megabytes."""
         found = self._store.one("read_grant_kept", (began,))
         if found is None:
             return
@@ -462,7 +438,6 @@ class Pruning:
             self._store.do("drop_grant_kept", [(began,)])
 
     def _drop_empty(self) -> None:
-        """Drop the oldest stretches and segments that are empty."""
         first = self._store.one("read_first_history")
         if first is not None and first[0] is not None:
             self._store.do("drop_stretches_before", [(first[0] >> 10,)])
@@ -473,18 +448,17 @@ class Pruning:
 
 
 _STEP = "archive"
-FILL_ROWS = 50_000
-"""How many rows one transaction of a fill writes: only the last one makes the archive count."""
+FILL_ROWS = 50_000  # Per transaction of a fill.
 
 
 class Batches(msgspec.Struct, frozen=True, array_like=True, tag="batches"):
-    """Some batches, as the journal has them: first number, last number, bytes. The first begin a step."""
+    """Batches as the journal has them: first number, last number, bytes. The first ones begin a step."""
 
     rows: list[tuple[int, int, bytes]]
 
 
 class Commit(msgspec.Struct, frozen=True, array_like=True, tag="commit"):
-    """The end of the step. Without a head there was nothing new, and history is only pruned."""
+    """The end of a step. Without a head it only prunes."""
 
     upto: int
     head: bytes | None
@@ -501,7 +475,6 @@ class Writer:
         self._filled = 0
 
     def do(self, order: Batches | Changes | Commit) -> None:
-        """Write the next part of a step."""
         match order:
             case Batches(rows):
                 if rows[0][0] == self.position.upto + 1:
@@ -557,13 +530,13 @@ class Writer:
         try:
             self._store.end(_STEP)
         except DiskFullError as error:
-            # COMMIT was sent. Only opening the file again tells whether it counts.
+            # COMMIT was sent. Only reopening the file tells whether it counts.
             raise self._store.outcome_unknown(f"archive: the disk is full: {error}") from error
         self.position = position_of(self._store)
         failpoint("archive_after_commit")
 
     def fill(self, part: Values | History) -> None:
-        """Write a part of the content of an empty archive. It counts for nothing before `end_fill`."""
+        """Write a part of an empty archive, which is not valid before `end_fill`."""
         if not self._is_filling:
             self._begin()
             self._is_filling = True
@@ -579,7 +552,7 @@ class Writer:
             self._pause()
 
     def end_fill(self, upto: int, pruned: int) -> None:
-        """Make it count for all up to a record, with a history that is complete after another."""
+        """Make the archive valid up to a record, with a history that is complete after `pruned`."""
         self._pause()
         with self._store.changing(_STEP):
             put_right(self._store, self._entries, pruned)
