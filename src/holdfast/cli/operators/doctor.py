@@ -1,7 +1,7 @@
-"""`holdfast doctor`: verdicts on a server, on a data directory that no server uses, on a backup, or on a shared store.
+"""`holdfast doctor`: verdicts on a server, an unused data directory, a backup, or a shared store.
 
-It changes nothing: the write that it tries on a store is rolled back. Each verdict is a line: ok, warn or FAIL, and
-what to do about it.
+It changes nothing: it rolls back the write that it tries on a store. A verdict is a line: ok, warn or FAIL, and a
+remedy.
 
     a server        every address: reachable, ready; then by one that is ready: store, disk, token, clock, version
     --data DIR      directory, access, disk, journal (both files are read, replayed and compared), key
@@ -37,14 +37,12 @@ if TYPE_CHECKING:
     from holdfast.journal.postgres.admin import Facts
 
 OK = 200
-ANSWER_SECONDS = 6.0
-"""A node that knows of no leader says so after 5 s."""
+ANSWER_SECONDS = 6.0  # A node without a leader answers after 5 s.
 CLOCK_OFF_MS_MAX = 5_000
 NOT_ITS_NAME = 421
 DISK_FREE_BYTES_LOW = 1024**3
 DISK_FREE_BYTES_MIN = 64 * 1024**2
-ROUND_TRIP_MS_HIGH = 20.0
-"""Every answer waits for one such way at least."""
+ROUND_TRIP_MS_HIGH = 20.0  # Every answer waits for at least one.
 SILENT_MS = 10_000
 TAIL_BYTES_HIGH = 1024**3
 DAMAGED = "stop all nodes, put a backup of the database in its place, then: holdfast store restored"
@@ -121,13 +119,13 @@ def _show(check: Verdict) -> None:
 
 
 def _server_checks(server: Probe) -> Iterator[Verdict]:
-    """Check each address, then the server behind them, through one that is ready."""
+    """Check each address, then the server, through an address that is ready."""
     with server.each() as nodes:
         met = [(node, *_meet(node)) for node in nodes]
         there = [(node, ready) for node, _, ready in met if ready is not None]
         well = [node for node, ready in there if ready.status == OK]
         for node, reachable, ready in met:
-            # A failure of one of several is a warning while another serves.
+            # While another address serves, a failure is a warning.
             yield reachable if ready is not None or not there else _milder(reachable)
             if ready is not None:
                 found = _ready(ready, f"{node.url}: " if len(nodes) > 1 else "")
@@ -141,7 +139,7 @@ def _milder(finding: Verdict) -> Verdict:
 
 
 def _meet(node: Probe) -> tuple[Verdict, Answer | None]:
-    """Ask an address whether it is ready. None: there is no answer, or not from a Holdfast server."""
+    """Ask an address whether it is ready. None: no answer, or not from a Holdfast server."""
     began_ms = times.monotonic_ms()
     try:
         ready = node.ask("/readyz", ANSWER_SECONDS)
@@ -160,7 +158,7 @@ def _unreachable(node: Probe, error: Unreachable) -> Verdict:
 
 
 def _checks_by(server: Probe) -> Iterator[Verdict]:
-    """Check the store, the token, the clock and the version, through one node that answers."""
+    """Check store, token, clock and version through one node."""
     try:
         health = server.ask("/health", ANSWER_SECONDS)
         yield _store(server, health)
@@ -175,7 +173,7 @@ def _checks_by(server: Probe) -> Iterator[Verdict]:
             yield fail("leader", "no node leads right now", hint)
             return
         if status.status == NOT_ITS_NAME:
-            # Only health is answered under a wrong name.
+            # Under a wrong name the server only answers `/health`.
             yield fail("name", server.refusal(status), "add the name, or use one that it has, or its IP address")
             return
         yield _token(server)
@@ -185,7 +183,7 @@ def _checks_by(server: Probe) -> Iterator[Verdict]:
 
 
 def _is_ready_of_ours(answer: Answer) -> bool:
-    """Tell whether a Holdfast server answers. Others have a similar `status`, but not its request id."""
+    """Return whether a Holdfast server answers. Others have a similar `status`, but not its request id."""
     is_ours = answer.headers.get("X-Request-Id", "").startswith("req_")
     return is_ours and isinstance(_field(answer, "status"), str)
 
@@ -246,7 +244,7 @@ def _token(server: Probe) -> Verdict:
         case 403 if server.secret is not None:
             return ok("token", f"{accepted} {origin}")
         case 403:
-            # The server says what is missing: a scope, or another prefix.
+            # The server names what is missing: a scope, or another prefix.
             return warn("token", f"accepted {origin}, but it may not look around: {server.refusal(answer)}")
         case _:
             return fail("token", f"{origin} {server.refusal(answer)}", "look at the server's log")
@@ -278,14 +276,13 @@ def _clock_and_version(answer: Answer, asked_ms: int, answered_ms: int) -> Itera
 
 
 def _apart_ms(there_ms: int, asked_ms: int, answered_ms: int) -> int:
-    """Return how far our clock is ahead of the server's, at least: it may have answered at any time in between."""
+    """Return how far our clock is ahead, at least: the server read its own at any time in between."""
     if there_ms < asked_ms:
         return asked_ms - there_ms
     return min(0, answered_ms - there_ms)
 
 
 def _wall_of(answer: Answer) -> int | None:
-    """Return the server's wall clock, as its answer says."""
     try:
         return round(datetime.fromisoformat(str(_field(answer, "time"))).timestamp() * 1_000)
     except ValueError:
@@ -354,7 +351,7 @@ def _permissions(data: Path) -> Verdict:
         if data.stat().st_uid == os.geteuid() != closed[0].stat().st_uid:
             hint = f"it is not yours, and the directory is: let root run: chown {os.geteuid()} '{closed[0]}'"
         return fail("access", f"you may not read and write {closed[0]}", hint)
-    # In the words of a server: this process runs as its user, or the directory is root's.
+    # The checks of a server: this process runs as its user, or the directory is root's.
     try:
         check_files(data)
         with contextlib.suppress(FileNotFoundError):
@@ -429,7 +426,7 @@ def _dump(data: Path) -> int:
 
     try:
         for record in dump(data):
-            # Not by `say_json_line`, which flushes each line: there may be millions.
+            # Not `say_json_line`, which flushes each line: there may be millions.
             sys.stdout.buffer.write(in_json(msgspec.json.encode(record).decode()).encode() + b"\n")
     except JournalError as error:
         output.complain(str(error))
@@ -441,7 +438,6 @@ def _dump(data: Path) -> int:
 
 
 def store_checks(place: Place) -> list[Verdict]:
-    """Check a store. One that cannot be asked is a single verdict."""
     from holdfast.engine import stores
     from holdfast.journal.base import JournalError
 
@@ -482,7 +478,7 @@ def _store_verdicts(facts: Facts, round_trip_ms: float, place: Place) -> Iterato
         yield ok("round trip", round_trip)
     yield _leader(facts)
     yield from _nodes(facts)
-    # What is not enough was refused when we connected.
+    # Connecting refused insufficient settings.
     wanted = ("synchronous_commit", "fsync", "full_page_writes")
     yield ok("settings", ", ".join(f"{name} {facts.server.settings[name]}" for name in wanted))
     if facts.server.is_pooled:
