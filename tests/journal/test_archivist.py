@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import random
 import signal
@@ -504,6 +505,23 @@ def test_archive_that_is_still_written_is_waited_for_and_then_refused(
     os.close(other.file)
     run(nothing, data)
     assert not (data / LOCK).exists()
+
+
+def test_lock_closes_its_file_when_locking_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lock that the system refuses, as some network disks do, leaves no open file."""
+    files: list[int] = []
+
+    def refuse(file: int, kind: int) -> None:
+        files.append(file)
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("fcntl.flock", refuse)
+        with pytest.raises(OSError, match="no locks available"):
+            Lock(tmp_path)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(files[0])
+    Lock(tmp_path).release()
 
 
 def test_signals_for_the_server_do_not_end_the_archivist(tmp_path: Path) -> None:

@@ -196,14 +196,17 @@ class Lock:
         """Wait for the child of a server that ended. Raises `JournalLockedError` after ten seconds."""
         self._path = directory / LOCK
         self.file = open_ours(self._path, os.O_RDWR | os.O_CREAT)
-        if wait_for_lock(self.file, fcntl.LOCK_EX):
-            return
-        writer = os.pread(self.file, 32, 0).decode("ascii", "replace").strip() or "of an unknown number"
-        os.close(self.file)
-        raise JournalLockedError(
-            f"the archivist of a server that ended still writes to {self._path.with_name(FILE)}",
-            f"Wait until process {writer} has ended, or end it; nothing that was acknowledged depends on it",
-        )
+        try:
+            if wait_for_lock(self.file, fcntl.LOCK_EX):
+                return
+            writer = os.pread(self.file, 32, 0).decode("ascii", "replace").strip() or "of an unknown number"
+            raise JournalLockedError(
+                f"the archivist of a server that ended still writes to {self._path.with_name(FILE)}",
+                f"Wait until process {writer} has ended, or end it; nothing that was acknowledged depends on it",
+            )
+        except BaseException:
+            os.close(self.file)
+            raise
 
     def note(self, process: int) -> None:
         """Note which process inherited it. Only for people, so ignore errors."""
