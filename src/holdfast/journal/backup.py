@@ -18,22 +18,16 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
 from zlib import crc32
 
 import msgspec
 
-from holdfast.core.events import Event, Restored, grants_of, is_history
+from holdfast.core.events import Event, Record, Restored, grants_of, is_history
 from holdfast.core.state import Head
 from holdfast.journal.base import HEAD as HEAD_TABLE
-from holdfast.journal.base import History, JournalDamagedError, JournalTooNewError, Tail, Values
+from holdfast.journal.base import History, JournalDamagedError, JournalTooNewError, Part, Tail, Values
 from holdfast.journal.codec import encode_batch
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from holdfast.core.events import Record
-    from holdfast.journal.base import Part
 
 MAGIC = b"holdfast backup\n"
 FORMAT = 1  # Of the file. Its records have the formats of the journal.

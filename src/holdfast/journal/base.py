@@ -10,21 +10,15 @@ There the term ends instead of the process.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 
 from holdfast.core.events import Record
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator
-    from contextlib import AbstractAsyncContextManager
-
-    from holdfast.core.values import Lease
-
+from holdfast.core.values import Lease
 
 RESTORE = "Restore the directory from a backup"
 HEAD = "head"  # The table of the one value that every `archive` changes. `open` yields it first.

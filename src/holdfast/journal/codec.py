@@ -12,7 +12,8 @@ from __future__ import annotations
 import functools
 import operator
 import struct
-from typing import TYPE_CHECKING, get_args
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, get_args
 from zlib import crc32
 
 import msgspec
@@ -20,10 +21,6 @@ import msgspec
 from holdfast.core.events import Event, Joined, Record, is_history
 from holdfast.core.values import Labels, Terms, Ticket
 from holdfast.journal.base import JournalDamagedError, JournalTooNewError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from typing import Any
 
 FORMAT = 1  # Raise it when older versions must not read the records: they ignore fields they do not know.
 PAIRS = frozenset({"memos"})  # Tables whose keys are pairs of texts, in MessagePack. All other keys are UTF-8.
@@ -87,10 +84,9 @@ class _RecordRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 _FRAME = struct.Struct("<BII")
-_encoder = msgspec.msgpack.Encoder()
 _decode = msgspec.msgpack.Decoder(_RecordRow).decode
 _pack = _FRAME.pack
-_encode = _encoder.encode
+_encode = msgspec.msgpack.Encoder().encode
 
 
 def encode_batch(batch: Iterable[Record]) -> bytes:

@@ -11,10 +11,8 @@ import os
 import signal
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from collections.abc import Mapping
+from typing import NamedTuple
 
 NAMES = frozenset(
     {

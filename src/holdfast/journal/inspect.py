@@ -18,7 +18,9 @@ import contextlib
 import fcntl
 import functools
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import apsw
 import msgspec
@@ -29,7 +31,7 @@ from holdfast.journal import mark
 from holdfast.journal.archive.file import FILE as ARCHIVE
 from holdfast.journal.archive.file import LOCK, Reader, look_at, segment_of, wait_for_lock
 from holdfast.journal.archive.writer import weight_of
-from holdfast.journal.base import RESTORE, JournalDamagedError, JournalError, JournalLockedError
+from holdfast.journal.base import RESTORE, JournalDamagedError, JournalError, JournalLockedError, Values
 from holdfast.journal.codec import decode_batch, event_row
 from holdfast.journal.sqlite import (
     APPLICATION_ID,
@@ -44,12 +46,6 @@ from holdfast.journal.sqlite import (
 )
 from holdfast.journal.store import Store
 from holdfast.privatefiles import NotOursError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from holdfast.journal.base import Values
 
 PROBLEMS_MAX = 100
 

@@ -12,16 +12,14 @@ the same fencing tokens. The file is written before the store is valid; moving a
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from holdfast.journal.base import JournalError, JournalLostError
 from holdfast.privatefiles import NotOursError, read_ours, reason_of, replace, sync_folder
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 FILE = "journal.mark"
 RESTORING = ".restoring"  # A folder that a restore creates first and removes last.

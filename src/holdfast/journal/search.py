@@ -12,20 +12,15 @@ from __future__ import annotations
 import asyncio
 import heapq
 from bisect import bisect_right
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from operator import itemgetter
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
-from holdfast.core.events import BAD_WORDS, ended_badly, ends_of, grants_of, is_history, names_of, owners_of
+from holdfast.core.events import BAD_WORDS, Record, ended_badly, ends_of, grants_of, is_history, names_of, owners_of
 from holdfast.core.values import Lease, has_labels
-from holdfast.journal.base import Held, HeldPage
+from holdfast.journal.base import Held, HeldPage, HeldQuery, HistoryQuery
 from holdfast.journal.codec import decode_batch
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from holdfast.core.events import Record
-    from holdfast.journal.base import HeldQuery, HistoryQuery
 
 Latest: TypeAlias = dict[str, tuple[int, Lease] | None]  # Latest grants in the tail; None: ended; missing: no change.
 Hold: TypeAlias = tuple[str, int, Lease | None]  # Name, number of the grant, and the lease if that is in the tail.

@@ -26,19 +26,23 @@ import os
 import shutil
 import time
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 
 import apsw
 import msgspec
 
+from holdfast.core.events import Record
 from holdfast.journal import mark
 from holdfast.journal.archive import file as archive_file
-from holdfast.journal.archive.archivist import Local, Place
+from holdfast.journal.archive.archivist import Archivist, Local, Place
 from holdfast.journal.archive.file import Position, Reader
 from holdfast.journal.archive.writer import Commit
 from holdfast.journal.base import (
     NOBODY,
     RESTORE,
+    Changes,
     Health,
     HeldPage,
     HeldQuery,
@@ -51,7 +55,10 @@ from holdfast.journal.base import (
     JournalTooNewError,
     JournalUnavailableError,
     Keeping,
+    Part,
     Recovered,
+    Snapshot,
+    Values,
     Watch,
     at_once,
     watched,
@@ -61,6 +68,7 @@ from holdfast.journal.codec import count_records, decode_batch, encode_batch
 from holdfast.journal.failpoints import failpoint
 from holdfast.journal.store import SQL, UNSYNCED, DiskFullError, Store, set_pragmas, write_again
 from holdfast.journal.tail import LARGE_BYTES, Room, Tail, part_of
+from holdfast.journal.tail import Part as LargeBatch
 from holdfast.privatefiles import (
     WRITE_FOR_OTHERS,
     NotOursError,
@@ -73,16 +81,6 @@ from holdfast.privatefiles import (
     sync_file,
     sync_folder,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from contextlib import AbstractAsyncContextManager
-    from pathlib import Path
-
-    from holdfast.core.events import Record
-    from holdfast.journal.archive.archivist import Archivist
-    from holdfast.journal.base import Changes, Part, Snapshot, Values
-    from holdfast.journal.tail import Part as LargeBatch
 
 FILE = "journal.sqlite3"
 BALLAST = "ballast"

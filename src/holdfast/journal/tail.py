@@ -15,38 +15,22 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import accumulate, islice
-from typing import TYPE_CHECKING
 
 from holdfast.core.events import Record, is_history, principal_of
-from holdfast.journal.base import HistoryPage, JournalUnavailableError
+from holdfast.journal.archive.archivist import Archivist
+from holdfast.journal.archive.file import Reader
+from holdfast.journal.base import HeldPage, HeldQuery, HistoryPage, HistoryQuery, JournalUnavailableError, Values
 from holdfast.journal.codec import decode_batch, frame_sizes
 from holdfast.journal.failpoints import failpoint
-from holdfast.journal.search import (
-    Grants,
-    PageOfHeld,
-    Texts,
-    all_held,
-    follow,
-    held_names,
-    last_by_in,
-    matches,
-)
-from holdfast.journal.store import DiskFullError
+from holdfast.journal.search import Grants, Latest, PageOfHeld, Texts, all_held, follow, held_names, last_by_in, matches
+from holdfast.journal.store import DiskFullError, Store
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
-
-    from holdfast.journal.archive.archivist import Archivist
-    from holdfast.journal.archive.file import Reader
-    from holdfast.journal.base import HeldPage, HeldQuery, HistoryQuery, Values
-    from holdfast.journal.search import Latest
-    from holdfast.journal.store import Store
-
-    Batch = tuple[int, int, bytes]  # The first and the last number of a batch, and its bytes.
-    Rows = Sequence[tuple[int, bytes | None, int]]  # First number, bytes (None: no match) and size, newest first.
-    Part = tuple[int, dict[str, int]]  # The last number of a large batch, and its bytes by principal.
+Batch = tuple[int, int, bytes]  # The first and the last number of a batch, and its bytes.
+Rows = Sequence[tuple[int, bytes | None, int]]  # First number, bytes (None: no match) and size, newest first.
+Part = tuple[int, dict[str, int]]  # The last number of a large batch, and its bytes by principal.
 
 SLICE_ROWS = 128  # Dropped per slice: a few milliseconds of the loop.
 SLICE_BYTES = 256 * 1024  # Dropped or decoded per slice: SQLite puts each page of a large row on a list.

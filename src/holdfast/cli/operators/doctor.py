@@ -452,11 +452,8 @@ def _store_journal(place: Place) -> Verdict:
     from holdfast.engine import stores
     from holdfast.journal.base import DeposedError, JournalError
 
-    def tell(records: int) -> None:
-        output.progress(f"{records} records read …")
-
     try:
-        found = stores.contents(place, tell)
+        found = stores.contents(place, lambda records: output.progress(f"{records} records read …"))
     except DeposedError:
         return warn("journal", "another node took the seat while it was looked at", "ask again")
     except JournalError as error:

@@ -16,15 +16,18 @@ import socket
 import subprocess
 import sys
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from pathlib import Path
 
 import apsw
 import msgspec
 
 from holdfast import __version__
-from holdfast.journal.archive.child import LENGTH, Failed, Setup, answer_of, framed
+from holdfast.journal.archive.child import LENGTH, Failed, Order, Setup, answer_of, framed
 from holdfast.journal.archive.file import (
     CHECKPOINT_PAGES,
+    Connect,
+    Lock,
     Position,
     Reader,
     give_back,
@@ -32,19 +35,10 @@ from holdfast.journal.archive.file import (
     open_for_writing,
 )
 from holdfast.journal.archive.writer import Batches, Commit, Writer
-from holdfast.journal.base import JournalError, JournalUnavailableError, OutcomeUnknownError
-from holdfast.journal.store import DiskFullError
+from holdfast.journal.base import Changes, JournalError, JournalUnavailableError, Keeping, OutcomeUnknownError, Watch
+from holdfast.journal.store import DiskFullError, Store
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-    from pathlib import Path
-
-    from holdfast.journal.archive.child import Order
-    from holdfast.journal.archive.file import Connect, Lock
-    from holdfast.journal.base import Changes, Keeping, Watch
-    from holdfast.journal.store import Store
-
-    Feed = Callable[[int], list[tuple[int, int, bytes]]]  # Returns batches after a number; none at the end of the step.
+Feed = Callable[[int], list[tuple[int, int, bytes]]]  # Returns batches after a number; none at the end of the step.
 
 COMMAND = (sys.executable, "-P", "-m", "holdfast.journal.archive.child")
 POLL_SECONDS = 0.01
@@ -161,7 +155,7 @@ class Local(Archivist):
         except JournalError as error:
             raise JournalUnavailableError(str(error)) from error
         except BaseException:
-            self.writer.abort()
+            self._store.roll_back()
             raise
         self.position = self.writer.position
 

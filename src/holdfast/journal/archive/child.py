@@ -22,8 +22,9 @@ import signal
 import socket
 import struct
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import BinaryIO
 
 import apsw
 import msgspec
@@ -34,10 +35,6 @@ from holdfast.journal.archive.writer import Batches, Commit, Writer
 from holdfast.journal.base import Changes, JournalError, Keeping, OutcomeUnknownError
 from holdfast.journal.failpoints import arm
 from holdfast.journal.store import DiskFullError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import BinaryIO
 
 LENGTH = struct.Struct("<I")
 

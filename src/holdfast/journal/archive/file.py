@@ -20,29 +20,23 @@ import fcntl
 import heapq
 import os
 import time
+from collections.abc import Callable, Iterator
 from operator import itemgetter
-from typing import TYPE_CHECKING
+from pathlib import Path
 from zlib import crc32
 
 import apsw
 import msgspec
 
-from holdfast.journal.base import HEAD, Changes, JournalError, JournalLockedError, Values
+from holdfast.core.events import Record
+from holdfast.journal.base import HEAD, Changes, HeldQuery, JournalError, JournalLockedError, Values, Watch
 from holdfast.journal.codec import decode_batch
+from holdfast.journal.search import Grants, Hold
 from holdfast.journal.sql import load
 from holdfast.journal.store import Store, set_pragmas, write_again
 from holdfast.privatefiles import open_ours
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from holdfast.core.events import Record
-    from holdfast.journal.base import HeldQuery, Watch
-    from holdfast.journal.search import Grants, Hold
-    from holdfast.journal.store import Row
-
-    Connect = Callable[[str], apsw.Connection]
+Connect = Callable[[str], apsw.Connection]
 
 FILE = "archive.sqlite3"
 LOCK = "archive.lock"
@@ -327,7 +321,7 @@ class Reader:
         """Return number, wall time and bytes of records up to `upto` and before `before`, of one name or all."""
         if name is None:
             return self.store.some_bytes("read_history", (upto, before, limit), bytes_max)
-        values: Row = (min(upto, before), name, upto, before, limit)
+        values = (min(upto, before), name, upto, before, limit)
         return self.store.some_bytes("read_history_of_name", values, bytes_max)
 
     def oldest_first(self, after: int, upto: int, limit: int) -> Iterator[tuple[int, bytes]]:

@@ -25,29 +25,22 @@ A step drops a bounded number of records, and reads a bounded number of bytes at
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import Literal, NamedTuple, TypeVar
 
 import msgspec
 
 from holdfast.core.events import Event, Granted, Record, ends_of, grants_of, names_of, principal_of
-from holdfast.core.values import Slot
+from holdfast.core.values import Lease, Slot
 from holdfast.journal.archive.file import OPEN, StateRows, places_of, position_of, segment_of, stretch_of
-from holdfast.journal.base import Changes, JournalUnavailableError, Values
+from holdfast.journal.base import Changes, History, JournalUnavailableError, Keeping, Values
 from holdfast.journal.codec import decode_batch, encode_batch, history_in
 from holdfast.journal.failpoints import failpoint
-from holdfast.journal.store import DiskFullError
+from holdfast.journal.store import DiskFullError, Store
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator
-
-    from holdfast.core.events import Event
-    from holdfast.core.values import Lease
-    from holdfast.journal.base import History, Keeping
-    from holdfast.journal.store import Store
-
-    Unit = Literal["records", "bytes"]
-    Weighed = tuple[int, int]  # The number of a record, and how much it counts.
-    NameRow = list[int | str | None]  # Segment, name, seq, until, began.
+Unit = Literal["records", "bytes"]
+Weighed = tuple[int, int]  # The number of a record, and how much it counts.
+NameRow = list[int | str | None]  # Segment, name, seq, until, began.
 
 Who = TypeVar("Who", str, bytes)  # A principal's name, as the store has it.
 
@@ -494,9 +487,6 @@ class Writer:
                 if order.head is None:
                     self._begin()
                 self._commit(order)
-
-    def abort(self) -> None:
-        self._store.roll_back()
 
     def _begin(self) -> None:
         self._store.begin(_STEP)
