@@ -305,13 +305,8 @@ def _directory_checks(data: Path) -> list[Verdict]:
     if (owner := data.stat().st_uid) not in {os.geteuid(), ROOT}:
         text = f"it belongs to user {user_named(owner)}, and you are user {user_named(os.geteuid())}"
         return [ok("directory", str(data)), fail("access", f"nothing was looked at: {text}", how_to_be(owner))]
-    return [
-        ok("directory", str(data)),
-        _permissions(data),
-        _disk(shutil.disk_usage(data).free),
-        _journal(data),
-        _key(data),
-    ]
+    free = shutil.disk_usage(data).free
+    return [ok("directory", str(data)), _permissions(data), _disk(free), _journal(data), _key(data)]
 
 
 def _backup_checks(file: Path) -> list[Verdict]:
