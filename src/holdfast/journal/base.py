@@ -81,10 +81,7 @@ class Values(msgspec.Struct, frozen=True):
 
 
 class Changes(msgspec.Struct, frozen=True, array_like=True, tag="changes"):
-    """Changes to one table of the state since the last step, as sent to the archivist.
-
-    Of each table, all removed rows come first, then the changed, then the new.
-    """
+    """Changes to a table since the last step. Of each table, removed rows come first, then changed, then new."""
 
     table: str
     gone: Sequence[bytes] = ()  # Archived keys to remove. One that is also in `new` moves to the end.
@@ -275,26 +272,16 @@ class StoreWriter(Protocol):
 
 
 class Journal(Protocol):
-    """A durable, totally ordered list of records with one writer.
-
-    A journal that can hang notifies a `Watch` around each of its own store calls.
-    """
+    """A durable, totally ordered list of records with one writer. It notifies a `Watch` of calls that can hang."""
 
     @property
     def is_shared(self) -> bool:
         """Whether another node can take over: then it is a `SharedJournal`, and its `append` no `AtOnce`."""
 
-    takes_claims: bool
-    """False while new claims of any principal are refused for want of space; `why_no_claims` tells whose.
-
-    The server reads it for every request.
-    """
+    takes_claims: bool  # False: no space for new claims of some principals (`why_no_claims`). Read for every request.
 
     async def open(self) -> Recovered:
-        """Become the writer and return the content. The writer may call it again to read everything again.
-
-        Raises `JournalLockedError` if there is another writer.
-        """
+        """Become the writer and return the content, also a second time. Raises `JournalLockedError`."""
 
     def append(self, batch: Sequence[Record]) -> Awaitable[None]:
         """Make a batch durable, all or nothing. Nothing happens or is raised before it is awaited.
@@ -331,7 +318,7 @@ class Journal(Protocol):
         """Return the first records with history value after a number, oldest first. Empty: no more."""
 
     async def last_by(self, wall_ms: int) -> int:
-        """Return the last record with history value up to a wall time; 0 if there is none.
+        """Return the number of the last record with history value up to a wall time, or 0.
 
         The order of the journal decides: the wall clock may have been set back.
         """

@@ -72,7 +72,7 @@ class Texts:
 
 
 async def last_by_in(data: bytes, wall_ms: int) -> int:
-    """Return the last record of a batch with history value up to a wall time; 0 if there is none."""
+    """Return the number of the last record of a batch with history value up to a wall time, or 0."""
     found = 0
     for number, record in enumerate(decode_batch(data), 1):
         if record.wall_ms <= wall_ms and is_history(record.event):

@@ -436,13 +436,10 @@ class SqliteJournal:
         return is_new
 
     def _check(self, store: Store) -> Found:
-        """Check all that will be replayed. There need not be an archive before the first start has finished.
-
-        The watermark comes first: with the wrong journal, the error must not ask for another archive.
-        """
+        """Check all that will be replayed, the watermark first: a wrong journal must not ask for another archive."""
         check_sound(store)
         mark.check(self._path, mark_of(store, last_seq_of(store)), self._witnesses)
-        if not store.meta("epoch"):
+        if not store.meta("epoch"):  # No start has finished: there need be no archive.
             return look_at_tail(store, Position(self._identity, 0, 0), [])
         if not self._archive_path.exists():
             raise lost_archive(store, self._archive_path)
@@ -534,10 +531,7 @@ class Ballast:
             return None
 
     def lay(self) -> bool:
-        """Reserve the space, and return whether it exists. As much again must stay free, or it would flap.
-
-        Raises `NotOursError` for a file that is not ours.
-        """
+        """Reserve the space, and return whether it exists. Raises `NotOursError` for a file that is not ours."""
         with watched(self._watch, "lay the reserve"):
             is_there = self._size_bytes == 0 or self._is_complete() or self._make()
         if is_there and self._is_missed:
@@ -556,7 +550,7 @@ class Ballast:
         return True
 
     def _make(self) -> bool:
-        if shutil.disk_usage(self._path.parent).free < 2 * self._size_bytes:
+        if shutil.disk_usage(self._path.parent).free < 2 * self._size_bytes:  # Else it would come and go.
             return False
         try:
             file = open_ours(self._path, os.O_WRONLY | os.O_CREAT, one_name=True)

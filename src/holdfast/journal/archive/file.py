@@ -336,7 +336,7 @@ class Reader:
             after = rows[-1][0]
 
     def last_by(self, wall_ms: int, upto: int) -> int:
-        """Return the last record up to a wall time; 0 if there is none."""
+        """Return the number of the last record up to a wall time, or 0."""
         stretch = stretch_of(upto)
         while found := self.store.one("read_stretch_by", (wall_ms, stretch)):
             first, behind = found[0] << 10, (found[0] + 1) << 10

@@ -82,8 +82,8 @@ def choose(
 ) -> Generator[Who, tuple[int, int] | None, list[int]]:
     """Choose up to `most` records whose weight makes up for `excess`, and return their numbers.
 
-    Each is the oldest of the principal with the largest sum. It yields the principal, and the caller sends number and
-    weight of its oldest record, or None: a generator, because PostgreSQL must be awaited for that.
+    Each is the oldest of the principal with the largest sum. The caller is sent the principal, and sends back number
+    and weight of its oldest record, or None. A generator, because PostgreSQL must be awaited for that.
     """
     largest = [(-total, who) for who, total in sums]
     heapq.heapify(largest)
@@ -307,7 +307,7 @@ def _granted(store: Store, name: str, seq: int) -> Lease:
 
 STEP_MAX = 200_000  # Records that one step drops.
 PRUNE_ROWS = 4_096  # Dropped together: most leases have both grant and end among them.
-PRUNE_BYTES = 8 * 1024 * 1024  # Read together.
+PRUNE_BYTES = 8 * 1024 * 1024  # Read at once.
 STRETCHES = 256
 
 
