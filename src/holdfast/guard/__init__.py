@@ -1,4 +1,4 @@
-"""The guard: what an agent is about to touch, the job that it belongs to, and whether this agent has it.
+"""The guard: maps a tool call to the jobs it needs, and refuses it unless the agent holds them.
 
 ```text
  hook's input ──► hosts ──► targets ──► rules ──► jobs ──► claims ──► verdict ──► the host's way to say it
@@ -6,6 +6,6 @@
                                                             └──► a session, and a keeper that renews it
 ```
 
-It runs before every call of a tool, so it imports only light parts of the standard library and our light leaves. What
-no rule names passes without asking the server.
+It runs before every tool call, so it imports only light parts of the standard library and our light leaves. Calls that
+no rule matches pass without asking the server.
 """

@@ -22,20 +22,20 @@ def top_level(folder: str) -> str:
 
 
 def current(folder: str) -> str:
-    """Return the branch that is checked out around a folder; "" if there is none or it cannot be told."""
+    """Return the branch checked out in a folder; "" on a detached HEAD or outside a repository."""
     top = top_level(folder)
     line = _first_line(os.path.join(_git_folder(top) or os.path.join(top, ".git"), "HEAD")) if top else ""
     return line.removeprefix("ref: " + HEADS) if line.startswith("ref: " + HEADS) else ""
 
 
 def _git_folder(top: str) -> str:
-    """Return the folder that the file `.git` of a linked worktree or submodule names; "" if there is no such file."""
+    """Return the folder that the `.git` file of a linked worktree or submodule names; "" without such a file."""
     place = os.path.join(top, ".git")
     return os.path.join(top, _first_line(place).removeprefix("gitdir: ")) if os.path.isfile(place) else ""
 
 
 def main_folder(folder: str) -> str:
-    """Return the main folder of the repository that a folder is a linked worktree of; "" if it is none."""
+    """Return the main working tree of a linked worktree; "" for any other folder."""
     place = _git_folder(folder)
     common = _first_line(os.path.join(place, "commondir")) if place else ""  # A submodule has none.
     shared = os.path.realpath(os.path.join(place, common)) if common else ""
@@ -51,17 +51,13 @@ def _first_line(file: str) -> str:
 
 
 def pushed(words: Sequence[str], checked_out: str) -> list[str]:
-    """Return the branches that `git push` with these words (behind `push`) changes there; none if that is not clear.
-
-    What is not a branch is named whole, as `refs/tags/v1`.
-    """
+    """Return the remote branches that `git push WORDS` changes, other refs in full (`refs/tags/v1`); [] if unclear."""
     options, operands = parsed("git push", [Word(word) for word in words])
     if has_option(options, "--all", "--branches", "--mirror", "--tags"):
         return []
-    refs = iter([word.text for word in operands[1:]])
     if len(operands) <= 1:
         return [checked_out] if checked_out and not has_option(options, "-d", "--delete") else []
-    found = []
+    refs, found = iter([word.text for word in operands[1:]]), []
     for ref in refs:
         if ref == "tag":
             found += [f"refs/tags/{name}" for name in [next(refs, "")] if name]

@@ -1,4 +1,4 @@
-"""A check: which jobs a call of a tool needs by the rules, and whether this owner has them."""
+"""Decide about a tool call: which jobs the rules require for it, and whether this owner holds them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,9 @@ from holdfast.harmless import plain
 
 WHAT_CHARS_MAX = 120
 TEXT_CHARS_MAX = 400
-_MINUTE_SECONDS = 60
-GIT = "git"
-"""The host of an owner that is no agent: a process of git."""
-TARGETS_MAX = 20_000
-"""How many files of one command line are looked at: more take longer than a host waits."""
-JOBS_MAX = 50
-"""How many jobs one call may need; a command that touches more is refused."""
+GIT = "git"  # The host of an owner that is a git process and not an agent.
+TARGETS_MAX = 20_000  # Files checked per command line; checking more takes longer than a host waits.
+JOBS_MAX = 50  # Jobs that one call may need.
 _UNKNOWN_NAME = (
     "this command writes a file whose name is known only when it runs, and a rule guards files here. Write the names of"
     " the files literally, or change the files with your edit tool"
@@ -62,14 +58,14 @@ class Matcher:
     def of_path(
         self, text: str, cwd: str, *, is_below: bool = False, follows_links: bool = True, entry: str = ""
     ) -> Iterator[Want]:
-        """Return what writing a file needs, or a folder and all below; of an `entry`, what has its form there."""
+        """Return what writing a file or a tree needs; a shell pattern in `entry` limits the tree's top entries."""
         for path in paths.resolved(text, cwd) if follows_links else [os.path.join(cwd, text)]:
             if is_below:
                 yield from self._of_own_repository(path, cwd, entry)
-            # All below a folder is also what its own rule file names.
+            # A tree also falls under the rule file at its own top.
             for file, top in paths.rule_files_above(os.path.join(path, ".") if is_below else path):
                 if path == file and self._is_broken(file):
-                    continue  # Else nobody could mend it.
+                    continue  # A broken rule file must stay editable.
                 rules = self._rules(file)
                 folded = paths.folded if rules.ignores_case else str
                 pieces = [folded(piece) for piece in path.removeprefix(top).split("/") if piece]
@@ -80,7 +76,7 @@ class Matcher:
                         yield from _filled(rule, shown, path=shown, folder=os.path.dirname(path))
 
     def _of_own_repository(self, path: str, cwd: str, entry: str) -> Iterator[Want]:
-        """Return what the rules around `cwd` name if all of their folder is below a path, as with `rm -rf ../re*`."""
+        """Match path rules around `cwd` whose whole folder is below the path, as with `rm -rf ../re*`."""
         above = path.rstrip("/") + "/"
         for file, top in paths.rule_files_above(os.path.join(os.path.realpath(cwd), ".")):
             if top.startswith(above) and globs.may_fit(entry, top[len(above) :].partition("/")[0]):
@@ -113,7 +109,7 @@ class Matcher:
                     yield from self.of_path(file, command.cwd)
 
     def _refused(self, command: Command, problem: str) -> Iterator[Want]:
-        """Refuse a command that could write any file, or run any command, where a rule guards these."""
+        """Refuse a command that could write any file, or run any command, where rules guard files or commands."""
         for rule in self._rules_in(command.cwd):
             if rule.paths or (rule.commands and problem is _INTERACTIVE):
                 yield Want(rule, rule.job, " ".join(command.texts) or "a redirection", problem)
@@ -130,7 +126,7 @@ class Matcher:
                 yield from _filled(rule, " ".join(command.texts), folder=folder, pushed=pushed)
 
     def of_push(self, pushed: list[str], folder: str) -> Iterator[Want]:
-        """Return what a push needs that git is about to make: by the rules that name `git push`."""
+        """Match the pre-push hook's branches with the rules for `git push`."""
         command = Command([Word("git"), Word("push")], folder, [])
         for rule in self._rules_in(folder):
             if any(targets.command_fits(each[:2], command) for each in rule.commands):
@@ -140,12 +136,12 @@ class Matcher:
         problem = f"this command line cannot be read ({reason}); write it plainer, one step at a time"
         for rule in self._rules_in(cwd):
             could_touch = any(targets.could_touch(each, f"{cwd} {line}") for each in rule.paths)
-            # It could be a command of which all words are there.
+            # It may be a guarded command if all words of that are in the line.
             if could_touch or any(all(word.strip("*?") in line for word in each) for each in rule.commands):
                 yield Want(rule, rule.job, line, problem)
 
     def of_tool(self, event: Event) -> Iterator[Want]:
-        # A broken file can still be read and repaired.
+        # Reading and repairing a broken rule file must stay possible.
         for rule in self._rules_in(event.cwd, skips_broken=event.tool in READERS or self._mends(event)):
             if any(globs.fits(each, name) for each in rule.tools for name in event.tool_names) and all(
                 globs.fits(pattern, str(event.arguments.get(name, ""))) for name, pattern in rule.arguments.items()
@@ -153,7 +149,7 @@ class Matcher:
                 yield from _filled(rule, event.tool, folder=event.cwd, arguments=event.arguments)
 
     def around(self, folder: str, *, skips_broken: bool = False) -> list[Rules]:
-        """Return the rules that hold in a folder. Raises `BrokenRulesError` unless it skips broken files."""
+        """Return the rules that apply in a folder. Raises `BrokenRulesError` unless `skips_broken`."""
         files = paths.rule_files_above(os.path.join(os.path.realpath(folder), "."))
         return [self._rules(file) for file, _ in files if not (skips_broken and self._is_broken(file))]
 
@@ -161,7 +157,7 @@ class Matcher:
         return (rule for rules in self.around(folder, skips_broken=skips_broken) for rule in rules.rules)
 
     def _mends(self, event: Event) -> bool:
-        """Tell whether a call writes nothing but broken rule files."""
+        """Tell whether a call writes only broken rule files."""
         written = [path for file in event.files for path in paths.resolved(file, event.cwd)]
         return bool(written) and all(
             os.path.basename(each) == paths.RULES_NAME and self._is_broken(each) for each in written
@@ -189,7 +185,7 @@ def _filled(
     pushed: list[str] | None = None,
     arguments: Mapping[str, object] | None = None,
 ) -> Iterator[Want]:
-    """Fill in the name of a rule's job. A push may need several."""
+    """Fill in the placeholders of a rule's job name. A push of several branches needs several jobs."""
     job = rule.job.replace("{path}", path)
     for name, value in (arguments or {}).items():
         job = job.replace(f"{{argument.{name}}}", str(value))
@@ -202,24 +198,23 @@ def _filled(
         if not found or not all(found):
             problem = "it cannot be told which branch this is; name it, as in `git push origin main`"
             yield Want(rule, rule.job, what, problem)
-            return
-        yield from (Want(rule, job.replace("{branch}", branch), what) for branch in found)
+        else:
+            yield from (Want(rule, job.replace("{branch}", branch), what) for branch in found)
 
 
 def decide(event: Event, owner: Owner, base: str, environment: Mapping[str, str]) -> Verdict:
-    """Decide about a call of a tool. What no rule names passes at once; nothing passes by a mistake of ours."""
     try:
         wants = list(Matcher(base).of_event(event))
-        if not wants:
-            return Verdict(PASS)
-        claims = Claims(base, owner, environment, wants[0].rule.ttl_seconds)
-        return settle(wants, claims, base, event=event, owner=owner)
     except BrokenRulesError as error:
         return Verdict(REFUSE, str(error))
+    if not wants:
+        return Verdict(PASS)
+    claims = Claims(base, owner, environment, wants[0].rule.ttl_seconds)
+    return settle(wants, claims, base, event=event, owner=owner)
 
 
 class _Terms:
-    """What the rules that name one job say together: the strictest of each holds."""
+    """Combined settings of the rules that name one job: the strictest of each wins."""
 
     def __init__(self, wants: list[Want]) -> None:
         self.what = wants[0].what
@@ -229,11 +224,11 @@ class _Terms:
 
 
 def settle(wants: list[Want], claims: Claims, base: str, *, owner: Owner, event: Event | None = None) -> Verdict:
-    """Have every job, or refuse and give back what was claimed on the way."""
+    """Claim every job whose rule allows it, or refuse the call."""
     for want in wants:
         if want.problem:
             return Verdict(REFUSE, f"{_shown(want.what)}: {_shown(want.problem)}")
-    # In one order for all, so that of two that want the same jobs one gets them all.
+    # Sorted: of two agents that need the same jobs, one gets all of them.
     jobs = {job: _Terms([want for want in wants if want.job == job]) for job in sorted({want.job for want in wants})}
     if len(jobs) > JOBS_MAX:
         return Verdict(REFUSE, f"it needs {len(jobs)} jobs at once, and {JOBS_MAX} are the most; do it in parts")
@@ -241,7 +236,7 @@ def settle(wants: list[Want], claims: Claims, base: str, *, owner: Owner, event:
     unasked: dict[str, str] = {}
     reason = ""
     to_claim = {job: terms.what for job, terms in jobs.items() if terms.claims}
-    # Jobs that are only looked at come first: once something is claimed, nothing may refuse any more.
+    # Read-only jobs come first: after a successful claim nothing may refuse the call.
     steps = [[job] for job in jobs if job not in to_claim] + ([list(to_claim)] if to_claim else [])
     for step in steps:
         what, job = jobs[step[0]].what, step[0]
@@ -275,9 +270,9 @@ def settle(wants: list[Want], claims: Claims, base: str, *, owner: Owner, event:
 
 
 def _to_ask(had: Mapping[str, Had], owner: Owner, base: str, event: Event | None) -> list[str]:
-    """Return the jobs to whose leases a person has not agreed yet, and remember that they were asked about."""
+    """Return the jobs whose current leases no person has agreed to yet, and record the question."""
     if not had or owner.host == GIT:
-        return []  # A commit without an agent is made by a person.
+        return []  # Without an agent, a person runs git.
     with state.locked(base, owner.folder):
         agreed_to = state.read_map(owner.folder + "/agreed")
         found = [job for job, each in had.items() if agreed_to.get(job) != [_lease_of(each)]]
@@ -293,7 +288,7 @@ def _lease_of(had: Had) -> str:
 
 
 def agreed(base: str, folder: str, *, call: str = "", job: str = "") -> bool:
-    """A person agreed: the call was run, or they said so of the job. Return whether that was asked."""
+    """Record a person's consent: the call ran, or they named the job. Return whether a question was pending."""
     if not os.path.exists(folder + "/asked"):
         return False
     with state.locked(base, folder):
@@ -314,13 +309,11 @@ def owner_of(job: str, environment: Mapping[str, str]) -> Mapping[str, object]:
     return said
 
 
-# --- What is said to an agent, which must know what to do instead, and to people --------------------------------------
-#
-# Names and notes were written by others. They are escaped, cut and quoted, so that they read as what they are.
+# --- Messages. They tell an agent what to do instead. Foreign names and notes are escaped, cut and quoted. ------------
 
 
 def _shown(text: object) -> str:
-    """Show a text of another: on one line, nothing in it acts, and not too long."""
+    """Escape a foreign text into one line without control characters, and cut it."""
     found = plain(str(text))
     return found if len(found) <= TEXT_CHARS_MAX else found[:TEXT_CHARS_MAX] + "…"
 
@@ -332,12 +325,11 @@ def _quoted(text: object) -> str:
 def _span(milliseconds: object) -> str:
     if not isinstance(milliseconds, int):
         return "an unknown time"
-    minutes, seconds = divmod(max(milliseconds // 1_000, 0), _MINUTE_SECONDS)
+    minutes, seconds = divmod(max(milliseconds // 1_000, 0), 60)
     return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
 
 
 def _held_text(found: Held, what: str, hint: str = "") -> str:
-    """Refuse because another has the job; a hint says why a claim of the agent's own does not count."""
     job, fields, status = _shown(found.job), found.fields, found.fields.get("status")
     begin = f"{_shown(what)} belongs to the job {job}, which"
     if status == "done":
@@ -361,7 +353,7 @@ def _held_text(found: Held, what: str, hint: str = "") -> str:
 
 
 def _handover_text(had: Had) -> str:
-    """Tell a new owner the note of the one before it; "" if there is none."""
+    """Return the previous owner's note for a new owner; "" without one."""
     previous = had.fields.get("previous")
     if had.fields.get("reacquired") is True or not isinstance(previous, dict) or not previous.get("note"):
         return ""
@@ -388,7 +380,7 @@ def _let_pass_text(whats: Mapping[str, str], reason: str) -> str:
 
 
 def _question(jobs: Mapping[str, str], unable: str = "") -> str:
-    """Ask a person; a host that is unable to shows this to its agent, and so does a host without a terminal."""
+    """Ask a person to agree; the agent sees this if its host is `unable` to ask, or has no terminal."""
     named = ", ".join(f"{_shown(job)} for {_shown(what)}" for job, what in jobs.items())
     middle = (
         f", which {unable} cannot ask from a hook. The job is kept for you meanwhile. Ask"

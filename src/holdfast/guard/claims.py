@@ -1,7 +1,7 @@
-"""An owner's session and its claims: opened by the first check that needs it, kept by a keeper, ended as one.
+"""An owner's session and its claims: opened by the first check that needs it, renewed by a keeper.
 
-Every job is asked for with `resume`: what the owner has already is given back to it, what is free is claimed, and what
-another has is told. So each check is decided by the server, and nothing here remembers who has what.
+Every claim is sent with `resume`: the server returns a lease that the owner has, grants a free job, or names the other
+owner. So the server decides each check, and nothing here caches who has what.
 """
 
 from __future__ import annotations
@@ -16,46 +16,41 @@ from holdfast.guard.state import Owner, Session
 from holdfast.harmless import plain
 from holdfast.lightly import asking
 
-SECONDS_MAX = 20.0
-"""For all that one check asks: a host may let a call pass when its hook takes too long."""
+SECONDS_MAX = 20.0  # For all requests of one check: a host may let a call pass when its hook is too slow.
 _TRIES = 5
-_OVER = frozenset({401, 404, 410})
-"""The answers to a secret whose session is over."""
+_OVER = frozenset({401, 404, 410})  # The HTTP statuses for the secret of an ended session.
 
 
 class Had:
-    """A job that this owner has, and what the server says of it."""
+    """A job that this owner holds, with the server's reply."""
 
     def __init__(self, job: str, fields: Mapping[str, object]) -> None:
         self.job, self.fields = job, fields
 
 
 class Held(Had):
-    """A job that another has."""
+    """A job that another owner holds, or that is done or delayed."""
 
 
 class Claims:
     def __init__(
         self, base: str, owner: Owner, environment: Mapping[str, str], ttl_seconds: int, host: str = ""
     ) -> None:
-        """`host` is the mark of the process whose life they are for; else that of the host is found."""
+        """`host` is the mark of the process that the claims live with; by default the agent's host, looked up."""
         self._base, self._owner, self._environment, self._ttl_seconds = base, owner, environment, ttl_seconds
         self._host = host
         self._deadline = asking.deadline_in(SECONDS_MAX)
         self._session: Session | None = None
 
     def claim(self, jobs: Mapping[str, str]) -> list[Had] | Held:
-        """Have all of these jobs, each with what it is needed for, or claim none of them and say who has one.
-
-        Raises `AwayError`, `RefusedError` and `StateError`.
-        """
+        """Claim all of these jobs (job: purpose) or return one that is held. Raises `AwayError` and `RefusedError`."""
         if len(jobs) == 1:
             ((job, what),) = jobs.items()
             found = self._resume(job, what)
             return found if isinstance(found, Held) else [found]
         for _ in range(_TRIES):
             mine = {str(each.get("name")) for each in jobs_of(self._ensured())}
-            # In one step: a job that is claimed and released again could have been given to a parallel call meanwhile.
+            # Atomically: releasing a partial claim could release a job that a parallel call has resumed meanwhile.
             fresh = self._claim_together({job: what for job, what in jobs.items() if job not in mine})
             if isinstance(fresh, Held):
                 if fresh.fields.get("owner") == self._ensured().owner:
@@ -90,7 +85,7 @@ class Claims:
         return Held(str(fields.get("name") or next(iter(jobs))), fields)
 
     def _claimed(self, path: str, fields: Mapping[str, object], what: str) -> tuple[int, dict[str, object]]:
-        """Send a claim in this owner's session; if that is over, in a new one."""
+        """Send a claim in this owner's session, or in a new one if that has ended."""
         for _ in range(_TRIES):
             session = self._ensured()
             body = {
@@ -100,21 +95,20 @@ class Claims:
                 **fields,
             }
             status, said = _of(session).call("POST", path, body, seconds=self._left())
-            # A name that cannot be found is also 404.
+            # An unknown job is 404 too, so ask for the session itself.
             is_over = status in _OVER and _of(session).call("GET", f"/sessions/{session.id}", seconds=self._left())
             if not is_over or is_over[0] not in _OVER:
                 return status, said
             self._session = None
             with state.locked_while(self._base, self._owner.folder, session) as is_current:
                 if is_current:
-                    state.log(
-                        self._base, f"{self._owner.name}: its session is over; its jobs may have had other owners"
-                    )
+                    text = f"{self._owner.name}: its session is over; its jobs may have had other owners"
+                    state.log(self._base, text)
                     os.unlink(self._owner.folder + "/session")
         raise RefusedError("its session ended again and again; look whether somebody ends it")
 
     def look(self, job: str) -> Held | None:
-        """Say who has a job, if another has it; claim nothing. Raises as `claim`."""
+        """Return a job if another owner holds it, without claiming. Raises as `claim`."""
         session = state.read_session(self._owner.folder)
         status, said = server.find(self._environment).call("GET", f"/locks/{server.quoted(job)}", seconds=self._left())
         if status != 200 or not isinstance(said.get("status"), str):  # noqa: PLR2004 - without a status it is not free
@@ -123,7 +117,7 @@ class Claims:
         return Held(job, said) if said.get("status") == "held" and not is_ours else None
 
     def why_not_linked(self, held: Held) -> str:
-        """Say why a job that this agent's own MCP process may have claimed is not this agent's; "" if it cannot be."""
+        """Explain why a job that the agent's own MCP process may hold does not count as the agent's; else ""."""
         host = processes.proven_host(self._environment)
         if not host:
             return (
@@ -144,7 +138,7 @@ class Claims:
         return "The MCP tools of this host process have it in a session of their own. Call release_job, then try again."
 
     def ensure(self) -> Session:
-        """Return a session that a keeper keeps. Raises `AwayError`, `RefusedError` and `StateError`."""
+        """Return a session with a live keeper. Raises `AwayError`, `RefusedError` and `StateError`."""
         found = state.read_session(self._owner.folder)
         if found is not None and self._is_current(found) and state.keeper_lives(self._owner.folder):
             return found
@@ -152,7 +146,7 @@ class Claims:
             try:
                 return self._ensured_alone()
             except BaseException:
-                # Nothing would ever remove the folder of an owner that has no session.
+                # Nothing else removes the folder of an owner without a session.
                 if state.read_session(self._owner.folder) is None:
                     state.remove_folder(self._owner.folder)
                 raise
@@ -185,24 +179,24 @@ class Claims:
         return session
 
     def _is_current(self, session: Session) -> bool:
-        """Is it of this server, and is its host the one that runs now? A host may go on in another process."""
+        """Tell whether it belongs to this server and this host process; a restarted host has another one."""
         if not self._is_of_server(session):
             return False
-        # Where the system shows processes only through `ps`, that costs more than all the rest: there the keeper looks.
+        # Without /proc, running `ps` would cost more than the whole check; the keeper checks the host there.
         return not processes.HAS_PROC or session.host == (self._host or processes.host_mark(self._environment))
 
     def _is_of_server(self, session: Session) -> bool:
         return (session.from_url, session.from_config) == server.found_by(self._environment)
 
     def _linked_host(self) -> str:
-        """Return the mark of the host if this is its only agent, so that its MCP process is this agent's; else ""."""
+        """Return the host's mark if this is its only agent, so that its MCP process is this agent's; else ""."""
         if self._owner.agent or self._host:
             return ""
         host = processes.proven_host(self._environment)
         return host if host and link.host_sessions(self._base, host) <= {self._owner.host_session} else ""
 
     def _joined(self) -> Session | None:
-        """Return the session that the agent's own MCP process opened, if it lives and is of the same server."""
+        """Return the live session of the agent's own MCP process on the same server, if there is one."""
         host = self._linked_host()
         session = link.mcp_session(self._base, host) if host else None
         if (
@@ -251,10 +245,7 @@ def _of(session: Session) -> Server:
 
 
 def renew(session: Session, seconds: float) -> float | None:
-    """Keep a session and all its claims alive; return for how many seconds, or None if it is over.
-
-    Raises `AwayError` and `RefusedError`.
-    """
+    """Renew a session with its claims; return its seconds left, or None if it has ended. Raises as `claim`."""
     status, said = _of(session).call("POST", f"/sessions/{session.id}/renew-all", seconds=seconds)
     if status in _OVER:
         return None
@@ -277,7 +268,7 @@ def jobs_of(session: Session) -> list[Mapping[str, object]]:
 
 
 def give_up(base: str, folder: str) -> Session | None:
-    """Mark an owner's session as one without a host, so that its keeper ends it; return it, if there is one."""
+    """Clear the host of an owner's session, so that its keeper ends it; return the session, if there is one."""
     session = state.read_session(folder)
     if session is not None:
         with state.locked(base, folder):
@@ -289,10 +280,8 @@ def give_up(base: str, folder: str) -> Session | None:
 
 
 def release(base: str, folder: str, seconds: float = asking.SECONDS_MAX) -> str:
-    """End an owner's session, and forget it; return its name, or "" if it had none. Raises `AwayError`.
-
-    It is given up first: if the server is away, or this process is stopped in the middle, the keeper ends it.
-    """
+    """End an owner's session and remove its folder; return the owner's name, or "" without one. Raises `AwayError`."""
+    # Given up first: the keeper ends it if the server is away or this process is killed midway.
     session = give_up(base, folder)
     if session is None:
         return ""

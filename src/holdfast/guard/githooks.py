@@ -1,8 +1,8 @@
-"""`holdfast guard git pre-commit` and `pre-push`: the second net, for what no hook of a host has seen.
+"""`holdfast guard git pre-commit` and `pre-push`: a second check, for changes that no host hook saw.
 
-The owner is an agent whose host is above this process, else HOLDFAST_OWNER, else the user. Of a host with subagents any
-may have the job: a process of git does not show which of them started it. Without an agent, a session is opened for the
-process of git, and its keeper ends it when that is over.
+The owner is the agent whose host is an ancestor of this process, else HOLDFAST_OWNER, else the user. With subagents any
+of them may hold the job, because a git process does not show which one started it. Without an agent, the session
+belongs to the git process, and its keeper ends it when git exits.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class GitError(Exception):
 
 
 def main(arguments: list[str]) -> int:
-    """Run a hook of git; return its exit code. Anything but 0 stops what git was about to do."""
+    """Run a git hook; return its exit code. Any code but 0 stops git."""
     try:
         wants = list(_pushed() if arguments[:1] == [PRE_PUSH] else _staged())
         text, is_refused = _settled(wants, state.base_of(os.environ), os.environ) if wants else ("", False)
     except (BrokenRulesError, GitError) as error:
         text, is_refused = str(error), True
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - said in words; the code stops git
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - reported, and the exit code stops git
         text, is_refused = f"unexpected {type(error).__name__}: {error}; nothing passes. Please report this", True
     if text:
         os.write(2, f"holdfast guard: {text}\n".encode("utf-8", "backslashreplace"))
@@ -50,25 +50,23 @@ def _staged() -> list[Want]:
     top = os.path.realpath(os.fsdecode(asked(["rev-parse", "--show-toplevel"]).rstrip(b"\n")))
     names = asked(["diff", "--cached", "--name-only", "-z", "--no-renames", "--ignore-submodules=none"]).split(b"\0")
     matcher = Matcher(state.base_of(os.environ))
-    # A link that is committed is the link and not what it leads to.
+    # git commits a link itself and not its target.
     return [want for name in names if name for want in matcher.of_path(os.fsdecode(name), top, follows_links=False)]
 
 
 def _pushed() -> list[Want]:
-    """Return what the push needs: git says on standard input which names there will change."""
+    """Return what the push needs; git lists the refs on standard input: LOCAL-REF LOCAL-ID REMOTE-REF REMOTE-ID."""
     content = b""
     while piece := os.read(0, 65_536):
         content += piece
-    # LOCAL-REF LOCAL-ID REMOTE-REF REMOTE-ID, for each name.
-    names = [words[2] for line in os.fsdecode(content).splitlines() if len(words := line.split(" ")) == 4]  # noqa: PLR2004 - the four
-    matcher = Matcher(state.base_of(os.environ))
-    pushed = [name.removeprefix(branches.HEADS) for name in names]
-    # git asks also if all is there already; then nothing changes.
-    return list(matcher.of_push(pushed, os.getcwd())) if pushed else []
+    refs = [words[2] for line in os.fsdecode(content).splitlines() if len(words := line.split(" ")) == 4]  # noqa: PLR2004 - the four
+    pushed = [ref.removeprefix(branches.HEADS) for ref in refs]
+    # Empty if the remote is up to date: git runs the hook then too.
+    return list(Matcher(state.base_of(os.environ)).of_push(pushed, os.getcwd())) if pushed else []
 
 
 def asked(arguments: list[str], folder: str | None = None) -> bytes:
-    """Ask git. Raises `GitError`."""
+    """Run git and return its output. Raises `GitError`."""
     try:
         done = subprocess.run([GIT, *arguments], cwd=folder, capture_output=True, check=False)  # noqa: S603 - our words
     except OSError as error:
@@ -84,7 +82,7 @@ def _settled(wants: list[Want], base: str, environment: Mapping[str, str]) -> tu
     found = owners_of_host(base, above)
     left = wants
     if len(found) > 1:
-        # If the server is away, the same is asked again below, and refused there as the rules say.
+        # If the server is away, `settle` below meets that too and follows the rules' `when_away`.
         with suppress(AwayError, RefusedError):
             ours = {str(job.get("name")) for session in found.values() for job in jobs_of(session)}
             left = [want for want in wants if want.job not in ours]
@@ -104,7 +102,7 @@ def _settled(wants: list[Want], base: str, environment: Mapping[str, str]) -> tu
 
 
 def owners_of_host(base: str, above: list[Process]) -> dict[str, Session]:
-    """Return the sessions whose host is above this process by their folders, an agent before its subagents."""
+    """Return the sessions of hosts among these ancestors by folder, an agent before its subagents."""
     marks = {each.mark for each in above}
     found = [(folder, session) for folder, session in state.sessions(base).items()
              if session.host in marks and not state.host_session_of(folder).startswith(GIT + "-")]  # fmt: skip

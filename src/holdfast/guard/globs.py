@@ -1,6 +1,6 @@
-"""Patterns: `*` and `?` within one piece, `**` over pieces of a path. Regular expressions would take long to compile.
+"""Glob patterns: `*` and `?` within a path segment, `**` across segments. Compiling regular expressions is too slow.
 
-Nothing else is special, so that a file called `[id].tsx` can be named as it is.
+Nothing else is special, so a rule can name a file like `[id].tsx` literally.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def fits(pattern: str, text: str) -> bool:
             at += 1
             for_next += 1
         elif star >= 0:
-            # The last star takes one character more. Earlier ones need not be tried again.
+            # Backtrack: the last star takes one more character. Earlier stars need no retry.
             resume += 1
             at, for_next = star + 1, resume
         else:
@@ -30,15 +30,15 @@ def fits(pattern: str, text: str) -> bool:
 
 
 def pieces_of(pattern: str) -> list[str]:
-    """Split a pattern for paths. One that ends with a slash means all that is below."""
+    """Split a path pattern into segments. A trailing slash means the whole tree."""
     text = pattern.removeprefix("./").lstrip("/")
     return [*text.rstrip("/").split("/"), *([ANY_DEPTH] if text.endswith("/") else [])]
 
 
 def path_fits(pattern: Sequence[str], path: Sequence[str], *, below: bool = False, entry: str = "") -> bool:
-    """Tell whether a path has the form of a pattern; with `below`, whether it or anything below it can have it.
+    """Match a path; with `below`, tell whether it or anything below it can match.
 
-    An `entry` is a pattern of a shell: of what is right below the path, only what has that form is meant.
+    `entry` is a shell pattern that limits the direct children of the path.
     """
     places = _with_empty(pattern, {0})
     for is_entry, piece in [*((False, each) for each in path), *([(True, _widened(entry))] if entry else [])]:
@@ -54,12 +54,12 @@ def path_fits(pattern: Sequence[str], path: Sequence[str], *, below: bool = Fals
 
 
 def may_fit(entry: str, name: str) -> bool:
-    """Tell whether a pattern of a shell may mean a name; "" means all names."""
+    """Tell whether a shell pattern can match a name; "" matches all."""
     return not entry or fits(_widened(entry), name)
 
 
 def _widened(entry: str) -> str:
-    """Return a pattern of a shell as one of ours that means at least as much."""
+    """Translate a shell pattern into one of ours that matches at least as much."""
     if "(" in entry or "\\" in entry:
         return "*"
     for first, last in ("{}", "[]"):
@@ -69,12 +69,12 @@ def _widened(entry: str) -> str:
 
 
 def _may_meet(piece: str, entry: str) -> bool:
-    """Tell whether one name can have both forms. Of two patterns that is taken for granted."""
+    """Tell whether a name can match both; two patterns are assumed to overlap."""
     return "*" in piece or "?" in piece or fits(entry, piece)
 
 
 def _with_empty(pattern: Sequence[str], places: set[int]) -> set[int]:
-    """Add the places that are reached because `**` may also stand for nothing."""
+    """Add the positions reached because `**` also matches no segment."""
     for at in sorted(places):
         after = at
         while after < len(pattern) and pattern[after] == ANY_DEPTH:

@@ -1,7 +1,7 @@
-"""`holdfast guard hook --host HOST`: what the host says on standard input, the answer in the host's own way.
+"""`holdfast guard hook --host HOST`: reads an event from standard input and answers in the host's own format.
 
-Whatever goes wrong, what could fall under a rule does not pass. A host takes any exit code but 0 and 2 for a hook that
-failed, and goes on; so there is no way out of here but those two.
+On any failure, a call that could fall under a rule is refused. Hosts treat every exit code but 0 and 2 as a broken hook
+and continue, so this program exits with those two alone.
 """
 
 from __future__ import annotations
@@ -19,10 +19,8 @@ from holdfast.guard.state import Owner, StateError
 
 INPUT_BYTES_MAX = 64 * 1024 * 1024
 USAGE = f"usage: holdfast guard hook --host {'|'.join(hosts.HOSTS)}"
-TTL_SECONDS = 60
-"""The time to live of a session that no rule file sets."""
-_END_SECONDS_MAX = 1.0
-"""At the end of a session hosts wait for their hooks only for a moment (Claude Code for 1.5 s), if at all."""
+TTL_SECONDS = 60  # For sessions without a rule file.
+_END_SECONDS_MAX = 1.0  # Hosts barely wait for hooks at the end of a session; Claude Code waits 1.5 s.
 
 
 def main(arguments: list[str]) -> int:
@@ -48,7 +46,7 @@ def main(arguments: list[str]) -> int:
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - Python's own exit code would let the call pass
         verdict = Verdict(REFUSE, f"unexpected {type(error).__name__}: {error}; nothing passes. Please report this")
     if verdict.kind == REFUSE and hosts.is_told(name):
-        # What is only told cannot be refused: at the end of a turn that would keep the agent from ending it.
+        # Notifications cannot be refused: refusing the end of a turn would keep the agent from ending it.
         state.log(state.base_of(os.environ), f"at {name}: {verdict.text}")
         verdict = Verdict(PASS)
     text = f"holdfast guard: {verdict.text}" if verdict.text else ""
@@ -79,10 +77,10 @@ def _answered(event: Event, base: str, environment: Mapping[str, str]) -> Verdic
 
 
 def _linked(event: Event, owner: Owner, base: str, environment: Mapping[str, str], tool: str) -> Verdict | None:
-    """Let the MCP process know who makes this call, and have a session for what it claims; a refusal if that fails."""
+    """Note the call for the MCP process, and open the session it claims in; return a refusal if that fails."""
     host = processes.proven_host(environment)
     if not host:
-        return None  # Nothing is linked then; a refused edit says why.
+        return None  # Not linked; the refusal of an edit explains it.
     try:
         subject = link.subject_of(event.arguments)
         link.note_call(base, host, owner, tool=tool, subject=subject, use=event.use_id)
@@ -107,14 +105,14 @@ def _release(base: str, owner: Owner, *, all_agents: bool) -> None:
     folders = [owner.folder]
     if all_agents:
         folders = [each for each in state.owner_folders(base) if state.host_session_of(each) == owner.host_session]
-    for folder in folders:  # First all of them: if the server does not answer, their keepers end the sessions.
+    for folder in folders:  # All of them first: their keepers end the sessions if the server does not answer.
         claims.give_up(base, folder)
     for folder in folders:
         claims.release(base, folder, _END_SECONDS_MAX)
 
 
 def _of_bad_input(problem: str, cwd: object) -> Verdict:
-    """Without the input it cannot be told what is touched. Where there is no rule file, nothing is guarded anyway."""
+    """Refuse unreadable input wherever a rule file could apply."""
     folders = [os.getcwd(), *([cwd] if isinstance(cwd, str) and os.path.isabs(cwd) and "\0" not in cwd else [])]
     if not any(paths.rule_files_above(os.path.join(os.path.realpath(folder), ".")) for folder in folders):
         return Verdict(PASS)
@@ -122,11 +120,10 @@ def _of_bad_input(problem: str, cwd: object) -> Verdict:
 
 
 def _read_input() -> bytes:
-    """Read all of the input; nothing if it is too large."""
     content = bytearray()
     while len(content) <= INPUT_BYTES_MAX and (piece := os.read(0, 1 << 20)):
         content += piece
-    return bytes(content) if len(content) <= INPUT_BYTES_MAX else b""
+    return bytes(content) if len(content) <= INPUT_BYTES_MAX else b""  # Invalid, so it is refused.
 
 
 def _write(descriptor: int, text: str) -> None:
@@ -139,5 +136,5 @@ def _write(descriptor: int, text: str) -> None:
 
 
 def run() -> None:
-    """Run it as the command does, and leave without tidying: all is written, and nothing is open."""
+    # Everything is written, so skip the interpreter's cleanup.
     os._exit(main(sys.argv[3:]))

@@ -1,7 +1,7 @@
-"""What each host says to its hooks, and how each wants to be answered: the table in docs/guide/guard.md.
+"""Hook protocols: what each host sends, and how it expects the answer (see the table in docs/guide/guard.md).
 
-All of them send one JSON object. opencode runs no commands as hooks: the plugin `skills/opencode.js` sends the events
-under the names of Claude Code.
+All of them send one JSON object. opencode has no command hooks: the plugin `skills/opencode.js` sends the events under
+Claude Code's names.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ CLAUDE, CODEX, CURSOR, GEMINI, OPENCODE, QWEN = "claude", "codex", "cursor", "ge
 HOSTS = (CLAUDE, CODEX, CURSOR, GEMINI, OPENCODE, QWEN)
 BEFORE, AFTER, TURN_ENDS, AGENT_ENDS, SESSION_ENDS, OTHER = "before", "after", "turn", "agent", "session", "other"
 PASS, REFUSE, ASK = "pass", "refuse", "ask"
-BLOCKED = 2
-"""The exit code by which a hook stops what it was asked about."""
+BLOCKED = 2  # The exit code of a hook that refuses.
 
 _NAMES = {
     BEFORE: "PreToolUse BeforeTool preToolUse beforeShellExecution beforeMCPExecution",
@@ -42,22 +41,18 @@ _PATHS = (
     "file_path", "filePath", "filepath", "notebook_path", "path", "paths", "relative_path", "target_file",
     "target_notebook", "source", "destination", "source_path", "destination_path", "old_path", "new_path",
 )  # fmt: skip
-_VERBS = frozenset(
+_VERBS = frozenset(  # Words in the names of MCP tools that write files.
     {"append", "copy", "create", "delete", "edit", "insert", "modify", "move", "patch", "remove", "rename", "replace"}
     | {"save", "update", "write"}
 )
-"""Words in the names of MCP tools that write files."""
 _TAKES_FOLDERS = frozenset({"copy", "delete", "move", "remove", "rename"})
-READERS = frozenset(
+READERS = frozenset(  # Read-only tools. They pass even under a broken rule file, so that an agent can look at it.
     {"Read", "Glob", "Grep", "LS", "NotebookRead", "WebFetch", "WebSearch", "TodoWrite", "read_file", "list_directory"}
     | {"glob", "grep_search", "search_file_content", "read_many_files", "web_fetch", "google_web_search"}
-    | {"SemanticSearch"}
-    | {"read", "grep", "list", "webfetch", "todowrite", "todoread", "todo_write"}
+    | {"SemanticSearch", "read", "grep", "list", "webfetch", "todowrite", "todoread", "todo_write"}
 )
-"""Tools that change nothing: they pass even where a rule file is broken, so that it can be looked at."""
 _PARTS_MAX = 10_000
-_SERVER_WORDS_MAX = 64
-"""How many words with underscores between them a server's name has at most."""
+_SERVER_WORDS_MAX = 64  # Words in a server's name, as separated by underscores.
 
 
 class BadInputError(Exception):
@@ -78,7 +73,7 @@ class Event:
         self.cwd = _text(fields, "cwd") or root or os.getcwd()
         self.kind = _KINDS.get(self.name, OTHER)
         if self.kind == OTHER and self.tool and not self.name.lower().startswith(("post", "after", "permission")):
-            # A name that we do not know, before a tool: looked at rather than let through.
+            # An unknown event that may precede a tool call is checked rather than passed.
             self.kind = BEFORE
         self.command: str | None = None
         self.files: list[str] = []
@@ -104,7 +99,7 @@ class Event:
             if not self.files:
                 raise BadInputError("it is a patch that names no file")
         elif self._is_mcp:
-            # Any server may have such a tool. Without a path it writes no file that is known here.
+            # Any server may have such a tool. A call without a path writes no file known here.
             words = "".join(f"_{char.lower()}" if char.isupper() else char for char in self.tool)
             verbs = _VERBS & set(words.replace("-", "_").replace(":", "_").split("_"))
             self.files = self._paths() if verbs else []
@@ -121,7 +116,7 @@ class Event:
     @property
     def _is_mcp(self) -> bool:
         is_plain = self.tool in _SHELLS | _WRITERS | READERS
-        # opencode calls the tools of MCP servers SERVER_TOOL.
+        # opencode names MCP tools SERVER_TOOL.
         is_of_server = self.host == OPENCODE and not is_plain and "_" in self.tool
         return self.name == "beforeMCPExecution" or is_of_server or self.tool.startswith(("mcp_", "MCP:"))
 
@@ -144,7 +139,7 @@ def parsed(content: bytes) -> Mapping[str, object]:
 def _text(fields: Mapping[str, object], name: str) -> str:
     value = fields.get(name)
     if isinstance(value, list) and value and all(isinstance(part, str) for part in value[:_PARTS_MAX]):
-        # A command as a list of words, as some versions of Codex send it.
+        # Some versions of Codex send a command as a list of words.
         return " ".join(quoted(part) for part in value)
     return value if isinstance(value, str) else ""
 
@@ -155,8 +150,7 @@ def _first(fields: Mapping[str, object], names: Sequence[str]) -> str:
 
 def _arguments(value: object) -> Mapping[str, object]:
     if isinstance(value, str):
-        # Cursor sends the arguments of an MCP tool as JSON in a text.
-        try:
+        try:  # Cursor sends the arguments of an MCP tool as JSON in a string.
             value = json.loads(value)
         except (ValueError, RecursionError):
             return {}
@@ -164,11 +158,10 @@ def _arguments(value: object) -> Mapping[str, object]:
 
 
 def _spellings(host: str, tool: str, context: object) -> set[str]:
-    """Return the names by which a rule may name a tool: those of MCP tools differ between hosts.
+    """Return all names by which a rule may refer to a tool: hosts name MCP tools differently.
 
-    Claude Code, Codex and Qwen Code say `mcp__SERVER__TOOL`, Gemini CLI `mcp_SERVER_TOOL`, opencode `SERVER_TOOL`. The
-    end of the server's name is known only from the context that Gemini CLI sends; without it, every place where it
-    may be counts.
+    Claude Code, Codex and Qwen Code use `mcp__SERVER__TOOL`, Gemini CLI `mcp_SERVER_TOOL`, opencode `SERVER_TOOL`. With
+    single underscores only Gemini CLI's context shows where the server's name ends; else every split counts.
     """
     known = context if isinstance(context, dict) else {}
     pairs = [(known.get("server_name"), known.get("tool_name"))]
@@ -184,7 +177,7 @@ def _spellings(host: str, tool: str, context: object) -> set[str]:
 
 
 def is_told(name: str) -> bool:
-    """Tell whether an event of this name only tells something that has happened."""
+    """Tell whether an event only notifies about something that has happened."""
     return _KINDS.get(name, BEFORE) != BEFORE
 
 
@@ -200,7 +193,7 @@ def answer(host: str, name: str, verdict: str, text: str) -> tuple[int, str, str
     if not text:
         return 0, "", ""
     if host == CURSOR:
-        # Not `allow`: that could also answer a question which Cursor itself would ask.
+        # Not `allow`: that could also suppress a question of Cursor's own.
         fields: dict[str, object] = {"user_message": text, "agent_message": text}
         return 0, _line({"permission": "ask", **fields} if verdict == ASK else fields), text + "\n"
     if host == GEMINI:

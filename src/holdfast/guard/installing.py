@@ -1,8 +1,7 @@
-"""The hooks of git, installed and removed: additively, and back to the byte.
+"""Install and remove git hooks: additively, and byte-exact in reverse.
 
-A hook that is a shell script stays where it is, and gets a block behind its first line: some of them look at their own
-name and folder. Any other one is moved aside (`pre-commit.before-holdfast`), and a script of ours runs it. Only what is
-exactly as it was installed is removed.
+An existing shell script stays in place, because some look at their own name and folder; it gets a block after its first
+line. Any other hook is moved aside (`pre-commit.before-holdfast`) and run by our script. Edited blocks are not removed.
 """
 
 from __future__ import annotations
@@ -17,20 +16,18 @@ ASIDE = ".before-holdfast"
 _SHELLS = (b"sh", b"bash", b"dash", b"zsh", b"ksh")
 _BEGIN, _END = "# >>> holdfast guard >>>", "# <<< holdfast guard <<<"
 _FIRST = b"#!/bin/sh\n"
-_THEN = f'[ ! -x "$0{ASIDE}" ] || exec "$0{ASIDE}" "$@"\n'.encode()
-"""The end of a hook that is all ours: it runs the one that was there before, if git would have."""
+_THEN = f'[ ! -x "$0{ASIDE}" ] || exec "$0{ASIDE}" "$@"\n'.encode()  # Runs the earlier hook, if git would have.
 _EXECUTABLE = 0o755
 
 
 class HooksError(Exception):
-    """The hooks cannot be changed as things are. The text says why and what to do."""
+    """The hooks cannot be changed; the text says why and what to do."""
 
 
 def folder_of_hooks(repository: str, *, shared: bool) -> str:
-    """Return the folder from which git runs hooks there: `core.hooksPath`, or that of the repository.
+    """Return the folder from which git runs the repository's hooks. Raises `GitError` and `HooksError`.
 
-    One that the user's or the machine's configuration names is for all their repositories: then `shared` must say that
-    this is meant. Raises `GitError` and `HooksError`.
+    A global or system `core.hooksPath` affects all repositories, so it needs `shared`.
     """
     found = os.fsdecode(asked(["rev-parse", "--git-path", "hooks"], repository).rstrip(b"\n"))
     folder = os.path.realpath(os.path.join(repository, found))
@@ -47,7 +44,7 @@ def folder_of_hooks(repository: str, *, shared: bool) -> str:
 
 
 def install(folder: str, name: str, program: str) -> str:
-    """Install one hook; return what was done, in words. Raises `OSError`."""
+    """Install one hook; return a message. Raises `OSError`."""
     os.makedirs(folder, exist_ok=True)
     path = f"{folder}/{name}"
     block = _block(name, program).encode()
@@ -80,7 +77,7 @@ def install(folder: str, name: str, program: str) -> str:
 
 
 def uninstall(folder: str, name: str) -> str:
-    """Remove one hook; return what was done, in words. Raises `OSError`."""
+    """Remove one hook; return a message. Raises `OSError`."""
     path = f"{folder}/{name}"
     if not os.path.lexists(path) or os.path.islink(path):
         return f"{path} has no guard"
@@ -101,7 +98,7 @@ def uninstall(folder: str, name: str) -> str:
 
 
 def _parted(content: bytes) -> tuple[bytes, bytes, bytes]:
-    """Return what is before our block, the block if it is exactly one that we write, and what is behind it."""
+    """Split a hook at our block; the block is b"" unless it is exactly as we write it."""
     start, end = content.find(_BEGIN.encode() + b"\n"), content.find(_END.encode() + b"\n")
     if start < 0 or end < start:
         return content, b"", b""
@@ -115,7 +112,7 @@ def _parted(content: bytes) -> tuple[bytes, bytes, bytes]:
 
 
 def _block(name: str, program: str) -> str:
-    """Return the part of a hook that asks the guard. If there is no program to ask, git is stopped."""
+    """Return the part of a hook that runs the guard. git stops if the program is missing."""
     lines = [
         _BEGIN,
         "# `holdfast guard git uninstall` removes these lines.",
@@ -126,7 +123,7 @@ def _block(name: str, program: str) -> str:
         lines += [
             "holdfast_refs=$(cat)",
             f'printf "%s\\n" "$holdfast_refs" | "$holdfast_guard" guard git {name} "$@" || exit 1',
-            # What git says here can be read only once, and the rest of the hook may want it too.
+            # Standard input can be read only once, so restore it for the rest of the hook.
             'if [ -n "$holdfast_refs" ]; then',
             "exec <<REFS_OF_THIS_PUSH",
             "$holdfast_refs",
@@ -146,7 +143,7 @@ def _read(path: str) -> tuple[bytes, int]:
 
 
 def _write(path: str, content: bytes, mode: int) -> None:
-    """Put a hook there as a whole: git may run it at any moment."""
+    """Replace a hook atomically: git may run it at any moment."""
     unfinished = f"{path}.{os.getpid()}.new"
     try:
         with open(unfinished, "xb") as opened:

@@ -1,8 +1,8 @@
-"""The keeper of one owner: renews its session while the host's process lives, and ends it when that is gone.
+"""The keeper of one owner: renews its session while the host process lives, then ends it.
 
-Each second it reads the owner's file `session` and keeps the session that is named there, until the file is gone. It
-leaves under the owner's lock, so that no hook counts on a keeper that is about to leave. While the server is away it
-goes on trying; the server decides by its own time whether the session lives. The next check reports a lost job.
+Every second it reads the owner's `session` file and renews that session until the file is gone. It exits under the
+owner's lock, so that no hook relies on an exiting keeper. It retries while the server is away; the server decides by
+its own clock whether the session lives. The next check reports a lost job.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Keeper:
             _wait(session.host, min(LOOK_SECONDS, due - state.now()))
 
     def _renew(self, session: Session) -> float:
-        """Renew; return in how many seconds to do it again. A session that is over is forgotten."""
+        """Renew, or remove an ended session; return the seconds until the next renewal."""
         try:
             lives = claims.renew(session, min(ANSWER_SECONDS_MAX, session.ttl_seconds / RENEWALS_PER_TTL))
         except (AwayError, RefusedError) as error:
@@ -60,10 +60,10 @@ class Keeper:
         return lives / RENEWALS_PER_TTL
 
     def _end(self, session: Session) -> None:
-        """The host is gone: end its session; if the server is away, until it has lapsed by itself.
+        """End the session of a host that is gone, with retries until it has expired by itself.
 
-        Under the owner's lock, and only while the file names that host: the agent may go on in another process, with
-        this session.
+        Each try holds the owner's lock and checks the host again: the agent may continue in another process with this
+        session.
         """
         deadline = state.now() + session.ttl_seconds
         while state.now() < deadline:
@@ -90,7 +90,7 @@ class Keeper:
         return found is not None and (found.id, found.host) == (session.id, session.host)
 
     def _has_left(self) -> bool:
-        """Give the lock of the keeper up, unless a hook has begun another session meanwhile."""
+        """Release the keeper's lock, unless a hook has opened another session meanwhile."""
         with state.locked(self._base, self._folder):
             if state.read_session(self._folder) is not None:
                 return False
@@ -105,7 +105,7 @@ class Keeper:
 
 
 def _wait(mark: str, seconds: float) -> None:
-    """Wait, at most until the marked process ends."""
+    """Wait until the marked process exits, at most for `seconds`."""
     watched = []
     with suppress(OSError, AttributeError, ValueError):
         watched = [os.pidfd_open(int(mark.partition(":")[0]))]

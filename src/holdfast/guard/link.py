@@ -1,14 +1,12 @@
 """Link the two parts of one agent: the guard's hooks and `holdfast mcp`, both started by the same host process.
 
-Both find the host by walking up their own ancestors as the kernel reports them, and meet in the guard's state folder,
-which only this user can read. A name or a variable is never enough: HOLDFAST_GUARD_HOST_PID counts only if it names an
-ancestor.
+Both find the host among their ancestors as the kernel reports them (HOLDFAST_GUARD_HOST_PID must name one too), and
+meet in the guard's state folder, which only this user can read.
 
 A hook sees each call of a Holdfast tool before the MCP process does, with the host's session and agent id. It opens the
-Holdfast session of that agent and leaves a note of the call; the MCP process takes the note and acts in that session.
-If hooks see no tool calls, the MCP process joins the session of the only agent under its host, and an agent joins the
-session of the only MCP process. With two or more host sessions in one process, calls cannot be told apart, so nothing
-is linked.
+agent's Holdfast session and leaves a note of the call; the MCP process takes the note and acts in that session. If
+hooks see no tool calls, the MCP process joins the session of the only agent under its host, and an agent that of the
+only MCP process. With several host sessions in one process, calls cannot be told apart, so nothing is linked.
 
 ```text
 hosts/PID+START+BOOT/     one host process; removed when it is gone
@@ -29,10 +27,8 @@ from holdfast.guard.state import MAIN, Owner, Session
 
 HOSTS = "hosts"
 _SESSION, _CALL, _MCP = "session-", "call-", "mcp-"
-CALLS_MAX = 200
-"""Calls that were seen and never served, for instance because a person denied them; the oldest are removed."""
-AMBIGUOUS_SECONDS = 10.0
-"""For how long a refusal as ambiguous counts for the other calls that it was about."""
+CALLS_MAX = 200  # Unserved calls, for instance denied by a person; the oldest are removed.
+AMBIGUOUS_SECONDS = 10.0  # How long an ambiguity also refuses the other calls involved.
 _OWNER_PARTS = 3
 TOOLS = frozenset(
     {"claim_job", "wait_for_job", "heartbeat_job", "release_job", "get_job_owner", "list_claimed_jobs", "my_jobs"}
@@ -55,12 +51,12 @@ class UnseenCallError(Exception):
 
 
 def tool_of(name: str) -> str:
-    """Return the Holdfast tool that a host calls, as `mcp__holdfast__claim_job`; "" for any other."""
+    """Return the Holdfast tool in a host's tool name such as `mcp__holdfast__claim_job`; "" for any other."""
     return next((each for each in TOOLS if name == each or name.endswith(("_" + each, ":" + each))), "")
 
 
 def subject_of(arguments: Mapping[str, object]) -> str:
-    """Return what identifies a call among calls of the same tool: the job, or the jobs to choose from."""
+    """Return the job or jobs of a call, which identify it among calls of the same tool."""
     jobs = arguments.get("any_of")
     return "\n".join(map(str, jobs)) if isinstance(jobs, list) else str(arguments.get("job") or "")
 
@@ -74,12 +70,10 @@ def _folders(base: str) -> list[str]:
 
 
 def _entries(folder: str, kind: str) -> list[str]:
-    """Return the names of the entries of one kind, without the kind."""
     return [name.removeprefix(kind) for name in state.names_in(folder) if name.startswith(kind)]
 
 
 def _made(base: str, mark: str) -> str:
-    """Create the folder of a host process. Raises `StateError`."""
     folder = _folder(base, mark)
     if not os.path.isdir(folder):
         _remove_dead(base)
@@ -102,14 +96,14 @@ def _remove_dead(base: str) -> None:
 
 
 def note_call(base: str, mark: str, owner: Owner, *, tool: str, subject: str, use: str = "") -> None:
-    """Leave a note of a call that the MCP process is about to receive, once for each `use`. Raises `StateError`."""
+    """Note a call that the MCP process is about to receive, once per `use`. Raises `StateError`."""
     folder = _made(base, mark)
     call = {"owner": [owner.host, owner.session, owner.agent], "tool": tool, "subject": subject, "use": use}
     with state.locked(base, folder):
         state.write_private(f"{folder}/{_SESSION}{owner.host_session}", {})
         calls = _calls(folder)
         if use and any(state.read_object(f"{folder}/{_CALL}{number}") == call for number in calls):
-            return  # Two hooks are registered for the same event.
+            return  # Two hooks are registered for one event.
         for number in calls[: max(0, len(calls) - CALLS_MAX + 1)]:
             os.unlink(f"{folder}/{_CALL}{number}")
         state.write_private(f"{folder}/{_CALL}{(calls or [0])[-1] + 1}", call)
@@ -124,10 +118,10 @@ def sees_calls(base: str, mark: str) -> bool:
 
 
 def take_call(base: str, mark: str, tool: str, subject: str) -> Owner | None:
-    """Return who makes this call, and remove its note; None if hooks see no calls under this host.
+    """Remove a call's note and return the caller; None if hooks see no calls under this host.
 
-    Raises `AmbiguousCallError`, also for the other calls that could not be told apart from one that was refused, and
-    `UnseenCallError` if hooks see calls and have not seen this one.
+    Raises `AmbiguousCallError`, also for each call involved in an earlier one, and `UnseenCallError` for a call without
+    a note.
     """
     if not sees_calls(base, mark):
         return None
@@ -149,7 +143,7 @@ def take_call(base: str, mark: str, tool: str, subject: str) -> Owner | None:
         os.unlink(same[0][0])
         if len({owner for _, owner in same}) == 1 and len(same[0][1]) == _OWNER_PARTS:
             return Owner(base, *same[0][1])
-        # The others are refused as well: each belongs to one of the same agents, and it is not known to which.
+        # The other calls are refused too: each belongs to one of the same agents, and it is unknown which.
         refused = {"owner": [], "tool": tool, "subject": subject, "until": state.now() + AMBIGUOUS_SECONDS}
         for file, _ in same[1:]:
             state.write_private(file, refused)
@@ -157,26 +151,25 @@ def take_call(base: str, mark: str, tool: str, subject: str) -> Owner | None:
 
 
 def host_sessions(base: str, mark: str) -> set[str]:
-    """Return the host sessions under a host process that use Holdfast, each as HOST-SESSION."""
+    """Return the sessions of a host process that use Holdfast, each as HOST-SESSION."""
     sessions = state.sessions(base).items()
     proven = (folder for folder, session in sessions if session.host == mark and session.is_proven)
     return {*_entries(_folder(base, mark), _SESSION), *(state.host_session_of(folder) for folder in proven)}
 
 
 def all_sessions(base: str) -> set[str]:
-    """Return the host sessions of live processes that called a Holdfast tool, each as HOST-SESSION."""
+    """Return all live host sessions that called a Holdfast tool, each as HOST-SESSION."""
     _remove_dead(base)
     return {name for folder in _folders(base) for name in _entries(folder, _SESSION)}
 
 
 def is_of_another_host(base: str, session_id: str, mark: str) -> bool:
-    """Tell whether an agent of another live host process has a session."""
     found = (each.host for each in state.sessions(base).values() if each.id == session_id)
     return any(host != mark and processes.lives(host) for host in found)
 
 
 def forget_session(base: str, name: str) -> None:
-    """Remove every trace of a host session (HOST-SESSION) that has ended, except for its owners' own folders."""
+    """Remove the traces of an ended host session (HOST-SESSION), except for its owners' own folders."""
     for folder in _folders(base):
         with suppress(OSError):
             os.unlink(f"{folder}/{_SESSION}{name}")
@@ -188,7 +181,7 @@ def forget_session(base: str, name: str) -> None:
 
 
 def main_folder(base: str, mark: str) -> str:
-    """Return the owner folder of the only agent under a host process; "" if there is none, or more than one."""
+    """Return the owner folder of a host's only agent; "" if there is none, or more than one."""
     found = host_sessions(base, mark)
     return f"{base}/{state.OWNERS}/{found.pop()}/{MAIN}" if len(found) == 1 else ""
 
@@ -197,16 +190,14 @@ def main_folder(base: str, mark: str) -> str:
 
 
 class Registration:
-    """An MCP process under its host."""
-
     def __init__(self, base: str, mark: str, process: str, owner: str) -> None:
-        """Register `process` under the host `mark`; `owner` is a name that was given. Raises `StateError`."""
+        """Register the MCP process `process` under the host `mark`, with a given owner name. Raises `StateError`."""
         self._base, self._mark, self._owner = base, mark, owner
         self._file = f"{_made(base, mark)}/{_MCP}{process.replace(':', '+')}"
         self.publish(None)
 
     def publish(self, session: Session | None) -> None:
-        """Show the session that this process opened itself, so that the guard can join it. Raises `StateError`."""
+        """Publish the session that this process opened, for the guard to join. Raises `StateError`."""
         fields = session.fields() if session is not None else None
         state.write_private(self._file, {"owner": self._owner, "session": fields})
 
@@ -216,39 +207,37 @@ class Registration:
             os.rmdir(os.path.dirname(self._file))  # Only if nothing else is in it.
 
     def others(self, session_id: str) -> bool:
-        """Tell whether another live MCP process under this host uses a session."""
+        """Tell whether another live MCP process of this host uses a session."""
         entries = _registered(self._base, self._mark).items()
         return any(file != self._file and session is not None and session.id == session_id
                    for file, (_, session) in entries)  # fmt: skip
 
 
 def _registered(base: str, mark: str) -> dict[str, tuple[str, Session | None]]:
-    """Return owner name and session of each live MCP process under a host, by file."""
+    """Return owner name and session of a host's live MCP processes, by file."""
     found = {}
     for name in _entries(_folder(base, mark), _MCP):
         if processes.lives(name.replace("+", ":")):
             file = f"{_folder(base, mark)}/{_MCP}{name}"
             entry = state.read_object(file)
             fields = entry.get("session")
-            found[file] = (
-                str(entry.get("owner") or ""),
-                state.session_of(fields) if isinstance(fields, dict) else None,
-            )
+            session = state.session_of(fields) if isinstance(fields, dict) else None
+            found[file] = str(entry.get("owner") or ""), session
     return found
 
 
 def mcp_owners(base: str, mark: str) -> dict[str, str]:
-    """Return in whose names, and at which servers, MCP processes under a host claim in sessions of their own."""
+    """Return the server URLs of sessions that a host's MCP processes opened themselves, by owner name."""
     return {session.owner: session.urls for _, session in _registered(base, mark).values() if session is not None}
 
 
 def mcp_session(base: str, mark: str) -> Session | None:
-    """Return the session of the only MCP process under a host that has one, for the guard to join."""
+    """Return the session that a host's MCP processes opened, for the guard to join; None unless it is only one."""
     found = [session for _, session in _registered(base, mark).values() if session is not None]
     return found[0] if len(found) == 1 else None
 
 
 def mcp_owner(base: str, mark: str) -> str:
-    """Return the owner name that was given to the MCP process under a host; "" if none was, or several differ."""
+    """Return the owner name given to a host's MCP process; "" if there is none, or several differ."""
     names = {owner for owner, _ in _registered(base, mark).values()} - {""}
     return names.pop() if len(names) == 1 else ""

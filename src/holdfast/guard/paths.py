@@ -1,7 +1,4 @@
-"""Paths as the file system has them: links, `..` and case are resolved before anything is matched.
-
-A path may not exist yet. Then the part of it that does is resolved, and the rest is as it was written.
-"""
+"""Resolve links, `..` and case in paths before matching; of a new path, the part that exists."""
 
 from __future__ import annotations
 
@@ -11,25 +8,24 @@ import stat
 from holdfast.guard import branches
 
 RULES_NAME = "holdfast-guard.toml"
-_DEPTH_MAX = 3_000
-"""More folders than a path can have: one character and a slash for each, of 4,096 characters."""
+_DEPTH_MAX = 3_000  # A path of 4,096 characters has at most 2,048 folders.
 
 
 def resolved(text: str, cwd: str) -> list[str]:
-    """Return the absolute paths that a write to `text` can change: what a link leads to, and the link itself."""
+    """Return the absolute paths that a write to `text` can change: a link's target, and the link itself."""
     text = usable(text)
     path = os.path.join(cwd, os.path.expanduser(text) if text.startswith("~") else text)
     name = os.path.basename(path)
     whole = os.path.realpath(path)
     if name in {"", ".", ".."}:
         return [whole]
-    # `rm` and `mv` change the link, an editor what it leads to; who can tell which one this tool does?
+    # `rm` and `mv` change the link, an editor its target; any tool may do either.
     entry = os.path.join(os.path.realpath(os.path.dirname(path)), name)
     return [whole] if entry == whole else [whole, entry]
 
 
 def usable(text: str) -> str:
-    """Return a text that can be the name of a file. Half a character cannot: this is what programs write instead."""
+    """Replace lone surrogates, which no file name can contain, as programs do when they write."""
     try:
         os.fsencode(text)
     except UnicodeEncodeError:
@@ -38,23 +34,21 @@ def usable(text: str) -> str:
 
 
 def rule_files_above(path: str) -> list[tuple[str, str]]:
-    """Return the rule files of all folders above a resolved path, the nearest first, each with the folder it is for.
+    """Return the rule files above a resolved path, nearest first, each with its folder.
 
-    All of them count, so that none in a folder can switch off one further up. A linked worktree without one has that of
-    its repository. A folder that everybody may write to, as /tmp, is not asked: anybody could have put one there.
+    All of them apply, so a nested one cannot disable an outer one. A linked worktree without one uses its repository's.
+    World-writable folders like /tmp are skipped: anybody could put a rule file there.
     """
     return [(file, folder) for file, folder in found_above(path) if not is_open(file)]
 
 
 def found_above(path: str) -> list[tuple[str, str]]:
-    """Return the same with those that are not asked."""
-    found = []
-    folder = path
+    """Return the same, with the files in world-writable folders."""
+    found, folder = [], path
     for _ in range(_DEPTH_MAX):
-        parent = os.path.dirname(folder)
-        if parent == folder:
+        if os.path.dirname(folder) == folder:
             break
-        folder = parent
+        folder = os.path.dirname(folder)
         rules = os.path.join(folder, RULES_NAME)
         if os.path.lexists(rules):
             found.append((rules, folder))
@@ -69,7 +63,7 @@ def is_open(file: str) -> bool:
 
 
 def ignores_case(rules: str) -> bool:
-    """Tell whether the file system around a rule file ignores case: then it is also there under another name."""
+    """Tell whether the file system of a rule file ignores case."""
     try:
         return os.path.samefile(os.path.join(os.path.dirname(rules), RULES_NAME.upper()), rules)
     except OSError:
@@ -77,7 +71,7 @@ def ignores_case(rules: str) -> bool:
 
 
 def folded(piece: str) -> str:
-    """Return a piece as a file system that ignores case compares it. Such ones ignore the form of accents too."""
+    """Normalise a segment as a case-insensitive file system does, including the form of accents."""
     import unicodedata
 
     return unicodedata.normalize("NFC", piece).casefold()

@@ -1,7 +1,7 @@
-"""The output of commands, as far as the line defines it.
+"""Output of commands, as far as the command line defines it.
 
 It becomes the names that `xargs`, `while read` and `$(…)` get, and the script that a shell reads. `find src` may print
-anything below `src`. The output of any other program is unknown.
+anything below `src`. The output of a program that is not listed here is unknown.
 """
 
 from __future__ import annotations
@@ -13,29 +13,27 @@ from holdfast.guard import branches
 from holdfast.guard.programs import SHELLS, WRAPPERS, has_option, parsed, program, script_at, unwrapped, values_of
 from holdfast.guard.syntax import ANY_NAME, UNKNOWN, Word
 
-_FILTERS = frozenset({"cut", "head", "shuf", "sort", "tac", "tail", "tee", "tr", "uniq"})
-"""They print lines of their input, or parts of these."""
+_FILTERS = frozenset({"cut", "head", "shuf", "sort", "tac", "tail", "tee", "tr", "uniq"})  # Print parts of their input.
 _SEARCHERS = frozenset({"ack", "ag", "egrep", "fd", "fdfind", "fgrep", "grep", "rg"})
-_SILENT = frozenset(
+_SILENT = frozenset(  # Print no names.
     {":", "[", "[[", "cd", "declare", "exit", "export", "false", "for", "local", "mkdir", "popd", "pushd", "read"}
     | {"return", "rm", "set", "shift", "sleep", "test", "touch", "true", "typeset", "unset", "wait"}
 )
-"""They print nothing that is a name."""
+# Print words without a slash.
 _ONE_NAME = frozenset({"date", "hostname", "id", "nproc", "seq", "tty", "uname", "uuidgen", "wc", "whoami"})
-"""They print words without a slash."""
+# git verbs that print paths from the top of the working tree.
 _OF_TREE = frozenset({"diff", "diff-index", "diff-tree", "log", "show", "status"})
-"""Verbs of git that print names from the top of the working tree."""
 
 
 class Fed:
-    """The output of a command: the names of files in it, and all of it; None if that is unknown."""
+    """Output of a command: the file names in it, and its text if that is known."""
 
     def __init__(self, names: list[Word], text: str | None = None) -> None:
         self.names, self.text = names, text
 
 
 def out_of(words: Sequence[Word], fed: Fed | None, cwd: str) -> Fed | None:
-    """Return the output of a command that has `fed` as its input; None if it is unknown."""
+    """Return the output of a command with the input `fed`; None if it is unknown."""
     while program(words) in WRAPPERS:
         words = unwrapped(words, "/")[0]
     if not words:
@@ -48,7 +46,7 @@ def out_of(words: Sequence[Word], fed: Fed | None, cwd: str) -> Fed | None:
     if name == "find":
         return Fed(below(places_of_find(words)))
     if name in _SEARCHERS:
-        # `grep -l` and the like print names below the places that they are given.
+        # `grep -l` and its variants print names below their operands.
         options, places = parsed(name, rest)
         gives_pattern = has_option(options, "-e", "-f", "--regexp", "--file") and name not in {"fd", "fdfind"}
         places = places if gives_pattern else places[1:]
@@ -69,7 +67,7 @@ def out_of(words: Sequence[Word], fed: Fed | None, cwd: str) -> Fed | None:
         return fed if not operands else None
     if name == "tr" and any("/" in word.text for word in operands):
         return None if fed is None or fed.names else fed
-    # A script of awk without strings prints nothing but parts of its input.
+    # An awk script without strings prints only parts of its input.
     prints_parts = name in _FILTERS or (name in {"awk", "gawk"} and len(operands) == 1 and '"' not in operands[0].text)
     return fed if prints_parts else None
 
@@ -106,12 +104,12 @@ def _out_of_git(words: Sequence[Word], cwd: str) -> Fed | None:
 
 
 def before_star(text: str) -> str:
-    """Return the folder in which a pattern of git begins, whose `*` goes over folders; "" if it is no pattern."""
+    """Return the folder before the `*` of a git pattern, which also matches slashes; "" without a `*`."""
     return (text.partition("*")[0].rpartition("/")[0] or ".") if "*" in text else ""
 
 
 def _out_of_mktemp(words: Sequence[Word]) -> Fed:
-    """`mktemp` prints a new name. Its template stands for it: no other file has such a name."""
+    """Represent the new name that `mktemp` prints by its template: no other file has such a name."""
     options, forms = parsed("mktemp", words)
     if folders := values_of(options, "-p"):
         return Fed(below(folders[:1]))
@@ -122,7 +120,7 @@ def _out_of_mktemp(words: Sequence[Word]) -> Fed:
 
 
 def _part_of_path(name: str, word: Word, cwd: str) -> Word:
-    """Return what `basename`, `dirname`, `realpath` or `readlink` print for a name."""
+    """Return the output of `basename`, `dirname`, `realpath` or `readlink` for a name."""
     if name == "basename":
         return Word(os.path.basename(word.text.rstrip("/"))) if word.is_sure else ANY_NAME
     if name == "dirname":
@@ -131,12 +129,12 @@ def _part_of_path(name: str, word: Word, cwd: str) -> Word:
 
 
 def _all(places: Sequence[Word]) -> list[Word]:
-    """What is named, and what is below it; without a name all that is below the folder."""
+    """Return the places and everything below them; by default everything below the current folder."""
     return [*places, *below(places or [Word(".")])]
 
 
 def below(places: Sequence[Word]) -> list[Word]:
-    """Return words for anything below these places; of an unknown place nothing is known."""
+    """Return words for anything below these places; `UNKNOWN` for an unknown place."""
     folders = [None if word.clear == "" and not word.is_pattern else word.folder.rstrip("/") + "/" for word in places]
     return [UNKNOWN if folder is None else Word(folder, folder, is_pattern=True) for folder in folders]
 
@@ -148,8 +146,8 @@ def places_of_find(words: Sequence[Word]) -> list[Word]:
 
 
 def names_for(words: Sequence[Word], fed: Fed | None) -> tuple[list[Word], list[Word]]:
-    """Return the command of `xargs` or `parallel` without the names behind it, and all the names that it gets."""
-    marks = {":::", ":::+", "::::", "::::+"}  # Behind the first two `parallel` has its names, behind the others files.
+    """Split the command of `xargs` or `parallel` into the command itself and its names."""
+    marks = {":::", ":::+", "::::", "::::+"}  # `parallel` takes names after the first two, and files after the others.
     end = next((at for at, word in enumerate(words) if word.text in marks), len(words))
     if end == len(words):
         return list(words), (fed.names if fed is not None else []) or [UNKNOWN]
@@ -164,7 +162,7 @@ def names_for(words: Sequence[Word], fed: Fed | None) -> tuple[list[Word], list[
 
 
 def placed(words: Sequence[Word], names: Sequence[Word], mark: str, *, is_added: bool = True) -> list[Word]:
-    """Replace a placeholder by names, or append them. The script of a shell keeps it: its words are replaced later."""
+    """Replace a placeholder by names, or append them. A shell's script keeps it until its words are read."""
     if not any(mark in word.text for word in words[1:]):
         return [*words, *names] if is_added else list(words)
     shell = next((at for at, word in enumerate(words) if os.path.basename(word.text) in SHELLS), len(words))

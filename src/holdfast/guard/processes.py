@@ -1,10 +1,9 @@
-"""Which process is the host, and whether it still lives.
+"""Find the host process, and whether it still lives.
 
-A process is marked by its number, the moment of its start, the boot and the PID namespace, so that a reused number is
-not taken for the same process.
+A process's mark has its PID, start time, boot and PID namespace, so that a reused PID is not the same process.
 
-A hook is started by the host, mostly through `sh -c`. The host is the nearest process above that is not such a shell.
-`HOLDFAST_GUARD_HOST_PID` names another one, for hosts that start their hooks by something that ends before them.
+A host usually starts its hooks through `sh -c`, so the host is the nearest ancestor that is not such a shell.
+`HOLDFAST_GUARD_HOST_PID` overrides this, for hosts whose launcher of hooks exits before the hook.
 """
 
 from __future__ import annotations
@@ -24,19 +23,19 @@ class Process:
         self.mark, self.parent = mark, parent
         self.name = os.path.basename(words[0]).lstrip("-") if words else ""
         runs_script = any(word[:1] == "-" and "c" in word and word[:2] != "--" for word in words[1:3])
+        # Started only to start another program: a shell with `-c`, `env` and so on.
         self.is_between = self.name in _LAUNCHERS or (self.name in _SHELLS and runs_script)
-        """Whether it was started only to start another: a shell with `-c`, `env` and the like."""
 
 
 def look(pid: int) -> Process | None:
-    """Look at a process; None if there is none of this number, or it has ended and waits for its parent."""
+    """Read a process; None if there is none, or it is a zombie."""
     return _in_proc(pid) if HAS_PROC else _by_ps(pid)
 
 
 def _in_proc(pid: int) -> Process | None:
     try:
         with open(f"/proc/{pid}/stat", "rb") as opened:
-            # The name stands in parentheses, and may have any character in it.
+            # The name is in parentheses and may contain any character.
             fields = opened.read().rpartition(b")")[2].split()
         with open(f"/proc/{pid}/cmdline", "rb") as opened:
             words = opened.read(65_536).split(b"\0")
@@ -49,7 +48,7 @@ def _in_proc(pid: int) -> Process | None:
 
 
 def _boot() -> str:
-    """Return the boot and the PID namespace in which process numbers mean something."""
+    """Return the boot and the PID namespace, the scope of a PID."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as opened:
             return f"{opened.read().strip()}.{os.stat('/proc/self/ns/pid').st_ino}"
@@ -58,7 +57,7 @@ def _boot() -> str:
 
 
 def is_judged_here(mark: str) -> bool:
-    """Tell whether this process can know if the marked process lives: not if it is of another PID namespace or boot."""
+    """Tell whether `lives` is reliable here: not for a process of this boot in another PID namespace."""
     boot_id, _, namespace = mark.rpartition(":")[2].partition(".")
     here_id, _, here_namespace = (_boot() if HAS_PROC else "").partition(".")
     return boot_id != here_id or namespace == here_namespace
@@ -107,6 +106,6 @@ def mark_of(pid: int) -> str:
 
 
 def proven_host(environment: Mapping[str, str]) -> str:
-    """Return the mark of the host if it is an ancestor of this process; "" if the kernel does not show that it is."""
+    """Return the host's mark if the kernel shows it among our ancestors; else ""."""
     mark = host_mark(environment)
     return mark if any(process.mark == mark for process in above()) else ""

@@ -1,4 +1,4 @@
-"""What is known of programs: their options, which run another program, which are shells, which wait for input."""
+"""Tables of programs: their options, and which are wrappers, shells or interactive."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ def _names(text: str) -> frozenset[str]:
 
 
 SHELLS = _names("sh bash dash zsh ksh ash fish")
+# Programs that run the command after their options, and how many operands precede it.
 WRAPPERS = dict.fromkeys(
     _names(
         "builtin busybox caffeinate chronic command coproc doas env exec ionice linux32 linux64 nice nohup parallel"
@@ -20,16 +21,15 @@ WRAPPERS = dict.fromkeys(
     ),
     0,
 ) | {"chroot": 1, "chrt": 1, "flock": 1, "script": 1_000, "su": 1_000, "taskset": 1, "timeout": 1}
-"""Programs that run the command behind their options, and how many operands stand before it."""
+# Programs that run the command after one of their verbs; a rule may also name them directly.
 WRAPPER_VERBS = {
     "bundle": "exec", "pdm": "run", "pipenv": "run", "pnpm": "exec", "poetry": "run", "rye": "run", "uv": "run",
 }  # fmt: skip
-"""Programs that run the command behind one of their verbs; they are commands that a rule may name themselves."""
 _SHELL_OPTIONS = "oO rcfile init-file"
 _COPY_OPTIONS = "St suffix target-directory"
 _SQL_OPTIONS = "ehuPDS execute host user port database socket"
 _VIM_OPTIONS = "cu"
-_OPTIONS = {
+_OPTIONS = {  # Options that take the next word: first the letters, then the long ones.
     **dict.fromkeys(SHELLS, _SHELL_OPTIONS),
     **dict.fromkeys(WRAPPER_VERBS, "Cp directory env-file extra group package project python with with-editable"
                                    " with-requirements"),
@@ -103,16 +103,15 @@ _OPTIONS = {
     "wget": "aeioOPQtTwU output-document",
     "xargs": "nIPLsdaE max-args max-procs max-lines max-chars delimiter arg-file",
 }  # fmt: skip
-"""Options that take the next word: first the letters, then the long ones."""
 _OPTIONS |= dict.fromkeys(_names("egrep fgrep grep"), "ABCDdefm exclude exclude-dir file include max-count regexp")
 _OPTIONS |= dict.fromkeys(
     _names("ack ag fd fdfind rg"), "ABCETdefgjmt exclude file glob iglob max-count max-depth regexp type type-not"
 )
+# Options whose optional value is attached to the same word.
 _ATTACHED = {"mariadb": "p", "mysql": "p", "perl": "i", "ruby": "i", "sed": "i"}
-"""Options whose value, if there is one, stands in the same word."""
+# Options whose value is a command line.
 _SCRIPTS = {"env": "-S --split-string", "flock": "-c --command", "runuser": "-c --command", "script": "-c --command",
             "su": "-c --command --session-command"}  # fmt: skip
-"""Options whose value is a command line."""
 _FOLDERS = {"env": "-C --chdir", "sudo": "-D --chdir"}
 _TAKES_SETTINGS = _names("doas env sudo")
 
@@ -124,7 +123,7 @@ def program(words: Sequence[Word]) -> str:
 
 
 def parsed(name: str, words: Sequence[Word], *, stops: bool = False) -> tuple[Options, list[Word]]:
-    """Tell the options, each with its value, from the operands; with `stops` the options end at the first operand.
+    """Split words into options with values and operands; with `stops`, options end at the first operand.
 
     `-iS x` is `-i -S x`, and `-uana` is `-u ana`.
     """
@@ -162,9 +161,9 @@ def has_option(options: Options, *names: str) -> bool:
 
 
 def unwrapped(words: Sequence[Word], cwd: str) -> tuple[list[Word], str, str, Options]:
-    """Remove a program that runs another one, with its own options.
+    """Unwrap a program that runs another one.
 
-    Returns the command behind it, where that runs, a command line that an option gave instead, and the options.
+    Return the inner command, the folder it runs in, a command line given by an option instead, and the options.
     """
     name, rest = program(words), list(words[1:])
     if name == "runuser" and not has_option(parsed(name, rest, stops=True)[0], "-u", "--user"):
@@ -189,7 +188,7 @@ def unwrapped(words: Sequence[Word], cwd: str) -> tuple[list[Word], str, str, Op
 
 
 def script_at(words: Sequence[Word]) -> int:
-    """Return the position of the command line that a shell is given behind `-c`; 0 if it has none."""
+    """Return the index of a shell's `-c` command line; 0 if there is none."""
     flags = (at for at, word in enumerate(words) if at and word.text[:1] == "-" and word.text[:2] != "--")
     flag = next((at for at in flags if "c" in words[at].text), 0)
     behind = parsed(program(words), words[flag + 1 :], stops=True)[1] if flag else []
@@ -197,7 +196,7 @@ def script_at(words: Sequence[Word]) -> int:
 
 
 def is_typed_into(words: list[Word]) -> bool:
-    """Is this a shell that runs what it reads on its standard input?"""
+    """Tell whether this is a shell that runs its standard input."""
     words = begun(words)
     while program(words) in WRAPPERS:
         words = unwrapped(words, "/")[0]
@@ -207,26 +206,21 @@ def is_typed_into(words: list[Word]) -> bool:
     return all(word.text[:1] == "-" for word in operands) or has_option(options, "-s")
 
 
-_INTERPRETERS = _names(
+_INTERPRETERS = _names(  # Run the named script, or else their input.
     "R bun deno ghci iex ipython irb jshell julia lua node nodejs perl php pry pypy python ruby scala tclsh"
 )
-"""They run the script that is named, or else their input."""
 _CODE = _names("-c -e -E -m -p -r --eval --print --test --batch")
-_CLIENTS = {
+_CLIENTS = {  # Run the command of one of these options, or else their input; operands name a database.
     "mariadb": _names("-e --execute"),
     "mongosh": _names("-f --eval --file"),
     "mysql": _names("-e --execute"),
     "psql": _names("-c -f -l --command --file --list"),
 }
-"""They run the command of one of these options, or else their input; operands name a database."""
 _EDITORS = _names("ed emacs ex gdb nano nvim pico vi view vim")
 
 
 def is_interactive(command: Command) -> bool:
-    """Tell whether a command reads what to do from the terminal.
-
-    Codex calls no hook for what is typed into a running program, so starting such a program is refused there.
-    """
+    """Tell whether a command reads instructions from the terminal; Codex calls no hook for such input."""
     name = program(command.words)
     if not name or command.has_input:
         return False
@@ -238,7 +232,7 @@ def is_interactive(command: Command) -> bool:
     if name in SHELLS:
         return not script_at(command.words) and (not operands or not given.isdisjoint({"-i", "-s"}))
     if name in _INTERPRETERS:
-        # `-i` is in place for some, and `-d` the debugger of Perl.
+        # `-i` edits in place in Perl and Ruby; `-d` starts Perl's debugger.
         asks = "-d" in given if name == "perl" else "-i" in given and name != "ruby"
         return asks or not (given & _CODE or operands)
     if name in _CLIENTS:

@@ -1,7 +1,7 @@
-"""The rules of a repository: `holdfast-guard.toml`, read strictly, so that no rule is lost to a misspelled key.
+"""The rules of a repository: `holdfast-guard.toml`, parsed strictly, so that no misspelled key disables a rule.
 
-Parsing TOML takes a third of the time that a check may take. The parsed rules are therefore cached in a private file
-together with their text, and used only for exactly that text.
+Parsing TOML takes a third of a check's time budget. So parsed rules are cached in a private file with their text, and
+used only for exactly that text.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ SESSION, TURN = "session", "turn"
 
 
 class BrokenRulesError(Exception):
-    """A rule file that cannot be used. The text says which, why, and what to do."""
-
     def __init__(self, file: str, problem: str) -> None:
         super().__init__(
             f"{file} cannot be used: {problem}. Nothing that could fall under it passes until it is mended;"
@@ -51,19 +49,18 @@ class Rules:
 
 
 FILE_BYTES_MAX = 256 * 1024
-FORM = 1
-"""Of what is kept; another form is not read."""
+FORM = 1  # Version of the cached form.
 _KEPT_FILES_MAX = 64
 
 
 def read(file: str, base: str) -> Rules:
-    """Read a rule file; `base` is the guard's folder, where what was parsed is kept. Raises `BrokenRulesError`."""
+    """Read a rule file; `base` is the guard's folder with the cache. Raises `BrokenRulesError`."""
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
         found = os.fstat(descriptor)
         with os.fdopen(descriptor, "rb") as opened:
             if not stat.S_ISREG(found.st_mode):
-                # A pipe that nobody writes to, or /dev/null, would be a file without rules.
+                # A pipe without a writer, or /dev/null, would look like a file without rules.
                 raise BrokenRulesError(file, "it is not a regular file")
             content = opened.read(FILE_BYTES_MAX + 1)
     except OSError as error:
@@ -71,7 +68,7 @@ def read(file: str, base: str) -> Rules:
     if len(content) > FILE_BYTES_MAX:
         raise BrokenRulesError(file, f"it has more than {FILE_BYTES_MAX // 1024} KiB")
     try:
-        # Some editors put a mark before the text, which TOML 1.0 does not know.
+        # Without the byte order mark, which TOML 1.0 does not allow.
         text = content.removeprefix(b"\xef\xbb\xbf").decode()
     except UnicodeDecodeError:
         raise BrokenRulesError(file, "it is not UTF-8") from None
@@ -85,7 +82,7 @@ def read(file: str, base: str) -> Rules:
 
 
 def _keep(file: str, content: dict[str, object]) -> None:
-    """Keep what was parsed. It only saves time: a folder that cannot be written to is no reason to refuse anything."""
+    """Cache parsed rules. Only an optimisation: a read-only folder must not cause refusals."""
     from pathlib import Path
 
     from holdfast.privatefiles import replace
@@ -93,7 +90,7 @@ def _keep(file: str, content: dict[str, object]) -> None:
     with suppress(OSError):
         folder = Path(file).parent
         state.make_private(str(folder))
-        others = list(folder.iterdir())  # Also what a killed process did not finish.
+        others = list(folder.iterdir())  # With unfinished files of killed processes.
         for other in others if len(others) >= _KEPT_FILES_MAX else ():
             other.unlink(missing_ok=True)
         replace(Path(file), json.dumps(content).encode())
@@ -108,7 +105,7 @@ _WHEN_AWAY = (REFUSE, LET_PASS)
 
 
 def parse(file: str, text: str) -> dict[str, object]:
-    import tomllib  # Most checks find the rules parsed already.
+    import tomllib  # Late: most checks find cached rules.
 
     try:
         return _checked(tomllib.loads(text))
@@ -156,11 +153,10 @@ def _rule(table: Mapping[str, object], which: str, usual: Mapping[str, str]) -> 
     if not isinstance(arguments, dict) or not all(isinstance(value, str) for value in arguments.values()):
         raise ValueError(f"{which}: arguments are patterns by the name of the argument")
     _placeholders(job, which, kinds[0], arguments)
-    commands = [_words(each, which) for each in _texts(table, "command", which)]
     return {
         "job": job,
         "paths": [globs.pieces_of(each) for each in _texts(table, "paths", which)],
-        "commands": commands,
+        "commands": [_words(each, which) for each in _texts(table, "command", which)],
         "tools": _texts(table, "tool", which),
         "arguments": arguments,
         "when_free": _one_of(table, "when_free", _WHEN_FREE, usual["when_free"], which),

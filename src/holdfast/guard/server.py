@@ -1,7 +1,7 @@
-"""The server, asked lightly: where it is, with which token, and one question at a time.
+"""Minimal client for the guard: finds server and token, and sends one request at a time.
 
-Where it is and which token is shown follow the client's own rules (`client/config.py`; a test compares them):
-HOLDFAST_URL, else `client.toml`, else the default; and the token of `client.toml` goes to the server named there alone.
+It follows the client's rules (`client/config.py`; a test compares them): HOLDFAST_URL, else `client.toml`, else the
+default. The token of `client.toml` is sent only to the server named there.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _SAFE = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_."
 
 
 class AwayError(Exception):
-    """The server does not answer, or cannot serve now; what was asked may or may not have been done."""
+    """The server is unreachable or unavailable; the request may or may not have taken effect."""
 
 
 class RefusedError(Exception):
-    """The server refused, or it cannot be asked as things are. Waiting does not help; the text says what would."""
+    """The server refused, or the configuration is unusable. Waiting does not help; the text says what would."""
 
 
 class Server:
     def __init__(self, urls: str, origin: str, ca_file: str, bearer: str) -> None:
-        """Raises `RefusedError` for an address that is none."""
+        """Raises `RefusedError` for an invalid address."""
         self.urls, self.ca_file, self.bearer = urls, ca_file, bearer
         try:
             self.addresses: list[Address] = asking.addresses(urls, origin, ca_file)
@@ -66,14 +66,14 @@ class Server:
 
 
 def refusal(status: int, said: Mapping[str, object]) -> RefusedError:
-    """Make an exception of an answer that is neither a grant nor an owner's name."""
+    """Build the exception for a reply that is neither a grant nor names an owner."""
     words = str(said.get("details") or said.get("error") or "it gave no reason").rstrip(".")
     hint = "; look at HOLDFAST_TOKEN and HOLDFAST_TOKEN_FILE, or ask `holdfast doctor`" if status in {401, 403} else ""
     return RefusedError(f"the server refused (HTTP {status}): {words}{hint}")
 
 
 def found_by(environment: Mapping[str, str]) -> tuple[str, str]:
-    """Return by what a server would be found: the variable's text, and a mark of `client.toml` as it is now."""
+    """Return the inputs that determine the server: the variable, and a fingerprint of `client.toml`."""
     try:
         kept = os.stat(asking.file_of(environment))
     except OSError:
@@ -121,5 +121,5 @@ def _token(environment: Mapping[str, str], kept_file: str) -> str:
 
 
 def quoted(name: str) -> str:
-    """Write a name as one segment of a path (N2). A character that is half of one is refused by the server."""
+    """Percent-encode a name as one path segment (N2); a lone surrogate becomes `?`, which the server refuses."""
     return "".join(chr(byte) if chr(byte) in _SAFE else f"%{byte:02X}" for byte in name.encode("utf-8", "replace"))

@@ -1,12 +1,11 @@
-"""A command line taken apart as a shell would, as far as that is reasonable: which programs run, with which words.
+"""Static shell parser: which programs a command line runs, with which words and in which folders.
 
-It is read and never run. Pipes, lists, subshells, substitutions, redirections and here-documents are understood, `cd`
-is followed, and so are `sh -c`, what is typed into a shell (`sh <<EOF`, `echo … | sh`), `eval`, programs that run
-another one (`programs`), and what one command hands to the next (`pipes`). A word is a text and the part of it that is
-certain. `$f` and `$(…)` may have several values; then one word becomes several (`variables`).
-A function, an alias, a script and a program that writes files by itself cannot be seen; the docs say so.
+It handles pipes, lists, subshells, substitutions, redirections and here-documents. It follows `cd`, `sh -c`, input of a
+shell (`sh <<EOF`, `echo … | sh`), `eval`, wrappers (`programs`) and the data between commands (`pipes`). A word is a
+text and its certain part. `$f` and `$(…)` may have several values; then one word becomes several (`variables`).
+Functions, aliases, scripts and a program's own writes are out of reach, as the docs say.
 
-What cannot be read raises `UnclearError`: the caller then refuses what could be meant.
+An unreadable line raises `UnclearError`: the caller then refuses whatever it could touch.
 """
 
 from __future__ import annotations
@@ -21,20 +20,17 @@ from holdfast.guard.variables import Draft, Variables, changed, split
 
 COMMANDS_MAX = 2_000
 DEPTH_MAX = 12
-PLACES_MAX = 50
-"""In how many folders a command may run."""
-LINE_CHARS_MAX = 4_000_000
-"""Longer ones would take longer to read than a host waits, and no system runs them."""
+PLACES_MAX = 50  # Candidate folders of one command.
+LINE_CHARS_MAX = 4_000_000  # A longer line takes longer to read than a host waits, and no system runs it.
 _OPENS = frozenset({"if", "for", "while", "until", "select", "case", "{"})
 _CLOSES = frozenset({"fi", "done", "esac", "}"})
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
 _SPECIAL = frozenset("?!#@*$-")
-_Place = tuple[str, int]
-"""A folder, and how certain it is: see `Command.lost`."""
+_Place = tuple[str, int]  # A folder, and how certain it is: see `Command.lost`.
 
 
 class Here:
-    """A here-document whose text is still to come, and the command that reads it."""
+    """A here-document whose text follows, and the command that reads it."""
 
     def __init__(self, delimiter: Word, words: list[Word]) -> None:
         self.delimiter, self.is_quoted, self.words = delimiter.text, delimiter.is_quoted, words
@@ -56,10 +52,8 @@ class _Reader:
             raise UnclearError("it is nested too deeply")
         self.text, self.found, self.known, self.depth, self.at = text, found, known, depth, at
         self._places: list[_Place] = [(cwd, 0)]
-        self.open_variable = ""
-        """The first variable with several values in the word that is being read."""
-        self.mark, self.names = "", list[Word]()
-        """The placeholder of `xargs -I` or `find -exec` in this text, and the names that replace it."""
+        self.open_variable = ""  # The first variable with several values in the current word.
+        self.mark, self.names = "", list[Word]()  # The placeholder of `xargs -I` or `find -exec`, and its names.
         self.words: list[Word] = []
         self.outputs: list[Word] = []
         self.inputs: list[Word] = []
@@ -68,26 +62,23 @@ class _Reader:
         self.is_piped = False
         self.fed_here: list[Here] = []
         self.typed: list[str] = []
-        self.produced: list[Fed | None] = []
-        """The output of each command whose output is not piped on."""
+        self.produced: list[Fed | None] = []  # Output of each command that is not piped on.
         self.before = (cwd, 0)
         self.pushed: list[_Place] = []
-        self.blocks: list[list[_Place]] = []
-        """The folders at the beginning of each `if`, loop, `case` and `{` around this place."""
+        self.blocks: list[list[_Place]] = []  # Folders at the start of each enclosing `if`, loop, `case` and `{`.
         self.list_began = self.places
         self.is_conditional = self.may_stay = False
-        self.if_moved: list[_Place] = []
-        """Behind `cd … ||`, the folders if the `cd` succeeds."""
+        self.if_moved: list[_Place] = []  # After `cd … ||`: the folders if the `cd` succeeds.
 
     def inner(self, text: str, at: int = 0, cwd: str = "") -> _Reader:
-        """Return a reader of another text, or of a part of this one, that adds to the same commands."""
+        """Return a reader of another text, or of a part of this one, that appends to the same commands."""
         reader = _Reader(text, cwd or self.cwd, self.found, self.known, self.depth + 1, at=at)
         reader.mark, reader.names = self.mark, self.names
         reader.places = reader.list_began = self.places if reader.cwd == self.cwd else [(cwd, self.places[0][1])]
         return reader
 
     def substituted(self, text: str, at: int, end: str) -> tuple[int, list[Word] | None]:
-        """Read a substitution; return the position after it and its output, None if that is unknown."""
+        """Read a substitution; return the position after it and its output (None if unknown)."""
         inner = self.inner(text, at)
         after = inner.read(end)
         if any(each is None for each in inner.produced):
@@ -95,7 +86,7 @@ class _Reader:
         return after, [name for each in inner.produced if each is not None for name in each.names]
 
     def read(self, end: str) -> int:
-        """Read commands until `end`, or to the end of the text; return the place behind it."""
+        """Read commands until `end` (or all of the text if ""); return the position after it."""
         while self.at < len(self.text):
             char = self.text[self.at]
             if char == end and end:
@@ -123,7 +114,7 @@ class _Reader:
     # Words.
 
     def all_words(self) -> list[Word]:
-        """Read a word; if an expansion in it has several values, return the word with each of them."""
+        """Read a word; return it once for each value of an expansion in it."""
         start, count, self.open_variable = self.at, len(self.found), ""
         words = [self.word()]
         name = self.open_variable
@@ -178,7 +169,7 @@ class _Reader:
         return draft.word()
 
     def begins_pattern(self, before: str) -> bool:
-        """Does a bracket within a word belong to a pattern, as in `*(.)`? `name()` is a function, `a=(1)` an array."""
+        """Tell a pattern such as `*(.)` from a function `name()` and an array `a=(1)`."""
         return not before.endswith("=") and self.text[self.at + 1 : self.at + 64].lstrip()[:1] not in {"", ")"}
 
     def end_of(self, quote: str) -> int:
@@ -221,7 +212,7 @@ class _Reader:
         raise UnclearError('a " is missing')
 
     def expand_only(self, text: str) -> Word:
-        """Expand a text as within double quotes; the commands that it substitutes are read."""
+        """Expand a text as within double quotes, and read the commands that it substitutes."""
         if "$" not in text and "`" not in text:
             return Word(text)
         return self.inner('"' + text.replace('"', "'") + '"').word()
@@ -354,7 +345,7 @@ class _Reader:
             self.outputs += targets
 
     def skip_here_documents(self) -> None:
-        """Pass over the text of here-documents; what they would substitute is read, and what a shell would run."""
+        """Skip here-documents, but read their substitutions, and those that are a shell's input."""
         for here in self.here:
             body = []
             while self.at < len(self.text):
@@ -376,11 +367,11 @@ class _Reader:
     # Commands.
 
     def finish(self, separator: str = "") -> None:
-        """A command is complete: unwrap it, follow it if it is `cd`, and keep it."""
+        """Add the completed command: unwrap it, and follow it if it is `cd`."""
         is_pipe = separator[:1] == "|" and separator != "||"
         given, outputs, typed, inputs = self.words, self.outputs, self.typed, self.inputs
         if not given and not outputs:
-            return  # As behind `|&`, or between a pipe and the next line.
+            return  # As after `|&`, or between a pipe and the next line.
         self.words, self.outputs, self.typed, self.inputs = [], [], [], []
         fed, fed_here, is_piped = self.fed, self.fed_here, self.is_piped
         self.fed, self.fed_here, self.is_piped = None, [], is_pipe
@@ -419,7 +410,7 @@ class _Reader:
 
     @property
     def places(self) -> list[_Place]:
-        """Every folder in which the next command may run: a `cd` may fail, or may not run at all."""
+        """Every folder in which the next command may run: a `cd` may fail or be skipped."""
         return self._places
 
     @places.setter
@@ -432,7 +423,7 @@ class _Reader:
         self.places = [*self.places, *places]
 
     def enter_and_leave(self, words: list[Word]) -> None:
-        """Remember the folders at the start of a block. After it they count as well: its body may not have run."""
+        """Save the folders at the start of a block, and add them after it: its body may not have run."""
         for at, word in enumerate(words):
             if word.is_quoted:
                 return
@@ -448,7 +439,7 @@ class _Reader:
                 return
 
     def settle(self, words: list[Word], places: list[_Place], separator: str, *, is_piped: bool) -> None:
-        """Decide where the next command may run: `places` are those of this one, which may be a `cd`."""
+        """Set where the next command may run; `places` are the folders before this one, which may be a `cd`."""
         if is_piped:
             self.places = places  # In a process of its own.
         elif self.places != places and program(words) in {"cd", "pushd"}:
@@ -482,10 +473,10 @@ class _Reader:
             elif name == "watch" and words:
                 script, words = " ".join(word.text for word in words), []
             elif not (words or script) and name in {"chroot", "doas", "script", "su", "sudo"}:
-                # Without a command they run a shell, some of them only if they are told to.
+                # Without a command they run a shell, some of them only with an option.
                 is_shell = programs.has_option(options, "-i", "-s", "--login", "--shell")
                 words = [Word("sh")] if is_shell or name in {"chroot", "script", "su"} else []
-            words = begun(words)  # `time` may stand before a keyword.
+            words = begun(words)  # `time` may precede a keyword.
             if script:
                 self.script(script, cwd)
         if words or outputs:
@@ -500,7 +491,7 @@ class _Reader:
     def with_input(
         self, name: str, words: list[Word], options: programs.Options, fed: Fed | None
     ) -> tuple[list[Word], str]:
-        """Return the command that `xargs` or `parallel` runs, or the line that `parallel` hands to a shell."""
+        """Return the command of `xargs` or `parallel`, or the line that `parallel` passes to a shell."""
         mark = next((word.text for word in programs.values_of(options, "-I")), "") or "{}"
         words, names = pipes.names_for(words, fed)
         self.mark, self.names = mark, names
@@ -537,7 +528,7 @@ class _Reader:
             self.keep(words[behind:], [], cwd)
 
     def go(self, name: str, words: list[Word]) -> None:
-        """Follow `cd`, `pushd` and `popd`, as a shell does: `..` is taken off the name, wherever a link led."""
+        """Follow `cd`, `pushd` and `popd`. As in a shell, `..` removes the last name even after a link."""
         targets = [word for word in words[1:] if word.text == "-" or word.text[:1] != "-"]
         here = self.places[0]
         if name == "popd" or (not targets and name == "pushd"):
@@ -545,7 +536,7 @@ class _Reader:
         elif not targets:
             self.places = [(os.path.expanduser("~"), 0)]
         else:
-            # A variable with several values gives several words.
+            # A variable with several values expands to several words.
             self.places = [self.gone(place, target) for target in targets for place in self.places]
         if name == "pushd":
             self.pushed.append(here)
@@ -569,8 +560,7 @@ class _Reader:
         return reader
 
     def found_by_find(self, words: list[Word], cwd: str) -> None:
-        # What it finds is somewhere below the places that it begins at.
-        places = pipes.below(pipes.places_of_find(words))
+        places = pipes.below(pipes.places_of_find(words))  # It finds anything below its start folders.
         for at, word in enumerate(words):
             if word.text in {"-exec", "-execdir", "-ok", "-okdir"}:
                 end = next((each for each in range(at + 1, len(words)) if words[each].text in {";", "+"}), len(words))

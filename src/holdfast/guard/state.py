@@ -1,15 +1,15 @@
-"""What the guard keeps on this machine, below `$XDG_STATE_HOME/holdfast/guard`, for its user alone.
+"""The guard's local state, in `$XDG_STATE_HOME/holdfast/guard`, private to its user.
 
 ```text
 owners/SESSION/AGENT/   one owner: an agent, or a subagent of it (`main` is the agent itself)
-    lock                locked by whoever changes something here, for a moment
-    session             the Holdfast session: its id, its secret, where the server is, the host's process
-    keeper              locked by the keeper for as long as it lives: so a dead one is known at once, however it died
+    lock                locked during each change here
+    session             the Holdfast session: its id, its secret, the server's address, the host process
+    keeper              locked by the keeper while it lives, so its death is visible immediately
     asked               jobs that a person was asked about: for which call and which lease
     agreed              leases of jobs to which a person agreed
-hosts/                  host processes, and the MCP processes and agents below them: see `link`
-rules/                  rule files that were parsed
-log                     what passed although the server was away, and what keepers saw; at most two files of 256 KiB
+hosts/                  host processes with their MCP processes and agents: see `link`
+rules/                  cache of parsed rule files
+log                     calls that passed while the server was away, keeper messages; at most two files of 256 KiB
 ```
 
 An owner's folder is removed when its session ends.
@@ -37,7 +37,7 @@ _PLAIN_CHARS_MAX = 48
 
 
 class StateError(Exception):
-    """The guard cannot keep what it must know. The text says why and what to do."""
+    """The guard's state cannot be used; the text says why and what to do."""
 
 
 def base_of(environment: Mapping[str, str]) -> str:
@@ -48,7 +48,7 @@ def base_of(environment: Mapping[str, str]) -> str:
 
 
 class Owner:
-    """Who acts: an agent of a host, or a subagent of it."""
+    """An agent or subagent of a host, or a git process."""
 
     def __init__(self, base: str, host: str, session: str, agent: str = "") -> None:
         self.host, self.session, self.agent = host, session, agent
@@ -62,12 +62,11 @@ class Owner:
 
 
 def host_session_of(folder: str) -> str:
-    """Return the host session of an owner's folder, as HOST-SESSION."""
-    return os.path.basename(os.path.dirname(folder))
+    return os.path.basename(os.path.dirname(folder))  # HOST-SESSION
 
 
 def plain_id(text: str) -> str:
-    """Return an id that is safe as the name of a file; one that is not is told by its digest."""
+    """Return an id that is safe as a file name; an unsafe one is replaced by its digest."""
     if 0 < len(text) <= _PLAIN_CHARS_MAX and set(text) <= _PLAIN and text[0] != "." and text != MAIN:
         return text
     from hashlib import sha256
@@ -76,11 +75,11 @@ def plain_id(text: str) -> str:
 
 
 class Session:
-    """The Holdfast session of an owner, as its file says.
+    """The Holdfast session of an owner, as stored.
 
-    `from_url` and `from_config` are the variable and the `client.toml` by which the server was found: if they change,
-    it is looked for again. `host` is the mark of the host's process (see `processes`); `is_proven` tells whether the
-    kernel showed it among the ancestors of the process that wrote this.
+    `from_url` and `from_config` identify the configuration that the server was found by (`server.found_by`). `host` is
+    the mark of the host process (see `processes`), "" after `claims.give_up`. `is_proven`: the kernel showed the host
+    among the ancestors of the process that wrote this.
     """
 
     def __init__(self, fields: Mapping[str, object]) -> None:
@@ -117,7 +116,7 @@ def write_private(file: str, content: Mapping[str, object]) -> None:
 
 
 def make_folder(base: str, folder: str) -> None:
-    """Make a folder below the guard's own, for this user alone. Raises `StateError`."""
+    """Make a private folder below the guard's own. Raises `StateError`."""
     try:
         make_private(folder)
         while folder.startswith(base):
@@ -137,8 +136,8 @@ def make_private(folder: str) -> None:
 
 
 def remove_folder(folder: str) -> None:
-    """Remove an owner's folder; whoever calls has its lock."""
-    # A process that was killed while it wrote left a file that never got its name.
+    """Remove an owner's folder; the caller holds its lock."""
+    # Temporary files of processes that were killed while writing.
     names = [name for name in names_in(folder) if name.startswith((".session.", ".asked.", ".agreed."))]
     for name in ["session", "asked", "agreed", "keeper", *names, "lock"]:
         with suppress(OSError):
@@ -150,7 +149,7 @@ def remove_folder(folder: str) -> None:
 
 @contextmanager
 def locked(base: str, folder: str) -> Iterator[None]:
-    """Be the only one who changes something of an owner. Raises `StateError` if another does not end."""
+    """Hold the lock of an owner's folder. Raises `StateError` if another process keeps it."""
     deadline = now() + LOCK_SECONDS_MAX
     for _ in range(_LOCK_TRIES):
         make_folder(base, folder)
@@ -164,7 +163,7 @@ def locked(base: str, folder: str) -> Iterator[None]:
                     file = f"{folder}/lock"
                     raise StateError(f"{file} has been held for too long; look who holds it: fuser -v {file}")
                 time.sleep(_PAUSE_SECONDS)
-            # The folder may have been removed, and made again, while this one waited for the old lock.
+            # The folder may have been removed and recreated while we waited for the old lock.
             if is_same(descriptor, folder + "/lock"):
                 yield
                 return
@@ -175,7 +174,7 @@ def locked(base: str, folder: str) -> Iterator[None]:
 
 @contextmanager
 def locked_while(base: str, folder: str, session: Session) -> Iterator[bool]:
-    """Lock an owner; tell whether a session is still the one that it has."""
+    """Lock an owner's folder; yield whether it still has this session."""
     with locked(base, folder):
         found = read_session(folder)
         yield found is not None and found.id == session.id
@@ -230,7 +229,7 @@ def names_in(folder: str) -> list[str]:
 
 
 def read_object(file: str, bytes_max: int = FILE_BYTES_MAX) -> dict[str, object]:
-    """Return the JSON object in a private file; empty if it cannot be used."""
+    """Return the JSON object in a private file; empty if it is missing or invalid."""
     try:
         found = json.loads(read_ours(file, bytes_max))
     except (OSError, ValueError, NotOursError, RecursionError):
@@ -239,7 +238,7 @@ def read_object(file: str, bytes_max: int = FILE_BYTES_MAX) -> dict[str, object]
 
 
 def log(base: str, text: str) -> None:
-    """Write a line to the log; the older half is dropped when it grows too long. It never stops anybody."""
+    """Append a line to the log, which is rotated by size; errors are ignored."""
     from holdfast.harmless import plain
 
     file = f"{base}/{LOG}"
@@ -269,13 +268,13 @@ _LOCK_TRIES = 100
 
 
 def start_keeper(folder: str, python: str) -> bool:
-    """Start a keeper, unless one lives; whoever calls has the owner's lock. Raises `StateError`."""
+    """Start a keeper unless one lives; the caller holds the owner's lock. Raises `StateError`."""
     try:
         descriptor = os.open(folder + "/keeper", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise StateError(f"{folder}/keeper cannot be opened: {error.strerror}") from None
     try:
-        tries = _TRIES  # Whoever only looks whether a keeper lives has the file locked for a moment.
+        tries = _TRIES  # `keeper_lives` in another process locks the file briefly.
         while not try_lock(descriptor):
             tries -= 1
             if not tries:
@@ -293,7 +292,7 @@ def start_keeper(folder: str, python: str) -> bool:
 
 
 def _become_keeper(descriptor: int, folder: str, python: str) -> None:
-    """Leave the host's session, terminal, files and folder, and become the keeper."""
+    """Detach from the host's session, terminal, files and folder, and exec the keeper."""
     try:
         os.setsid()
         os.chdir("/")
@@ -304,7 +303,7 @@ def _become_keeper(descriptor: int, folder: str, python: str) -> None:
         for standard in range(3):
             os.dup2(nothing, standard)
         os.closerange(LOCK_DESCRIPTOR + 1, os.sysconf("SC_OPEN_MAX"))
-        # Without the folder of the hook on the path: a module that lies in a repository is not ours.
+        # -P: never import a module from the hook's working directory.
         os.execv(python, [python, "-P", "-m", "holdfast.guard.keeper", folder])  # noqa: S606 - ours
     finally:
         os._exit(1)

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 KEYWORDS = frozenset({"if", "then", "else", "elif", "do", "while", "until", "!", "{", "}", "fi", "done"})
-BELOW, LOST = 1, 2
-"""A `cd` led to a folder somewhere below a known one, or to an unknown one."""
+BELOW, LOST = 1, 2  # `cd` led to somewhere below a known folder, or to an unknown one.
 _NAME = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_"
 
 
 class UnclearError(Exception):
-    """A command line that cannot be read."""
+    """A command line that cannot be parsed."""
 
 
 class Word:
     """One word of a command; a slice of it is a word too.
 
-    `text` is the word without quotes, and without what is known only when it runs. Where something is expanded, `clear`
-    is the beginning that is known for sure; else it is None. `is_pattern` tells whether the first expansion is a
-    pattern of file names. `pattern` is the whole word where nothing but such patterns is expanded.
+    `text` has no quotes and no parts that are known only at run time. `clear` is the certain prefix of a word with
+    expansions, else None. `is_pattern`: the first expansion is a file-name pattern. `pattern` is the whole word if all
+    its expansions are such patterns.
     """
 
     __slots__ = ("clear", "is_pattern", "is_quoted", "pattern", "text")
@@ -45,21 +44,19 @@ class Word:
 
     @property
     def folder(self) -> str:
-        """The word itself if it is certain, else the folder that it begins with; "." if there is none."""
+        """The word itself if it is certain, else the folder of its prefix or "."."""
         return self.text if self.clear is None else self.clear[: self.clear.rfind("/") + 1] or "."
 
 
 UNKNOWN = Word("", "")
-"""A word of which nothing is known before the command runs."""
-ANY_NAME = Word("*", "", is_pattern=True, pattern="*")
-"""A name without a slash, otherwise unknown: a number, a date, the last part of a path."""
+ANY_NAME = Word("*", "", is_pattern=True, pattern="*")  # Unknown, but without a slash: a number, a date, a base name.
 
 
 class Command:
-    """One program with its words, where it runs, what it reads, and the files that its output is sent to.
+    """One program with its words, its folder, and the files of its redirections.
 
     `lost` is how certain `cwd` is: 0, `BELOW` or `LOST`. `inputs` are the files on its standard input, `typed` the
-    texts there, as far as they are known; `has_input` is False if it would read from the terminal.
+    known texts there; `has_input` is False if it would read the terminal.
     """
 
     __slots__ = ("cwd", "has_input", "inputs", "lost", "outputs", "typed", "words")
@@ -82,7 +79,7 @@ def is_assignment(text: str) -> bool:
 
 
 def begun(words: list[Word]) -> list[Word]:
-    """Remove what stands before a command: keywords, assignments, the name of a function."""
+    """Remove the keywords, assignments and function name before a command."""
     while words:
         text = words[0].text
         if text == "function" and not words[0].is_quoted:
@@ -95,7 +92,7 @@ def begun(words: list[Word]) -> list[Word]:
 
 
 def closing(text: str, start: int, pair: str = "()") -> int:
-    """Return where the bracket that opens at `start` is closed."""
+    """Return the position of the bracket that closes the one at `start`."""
     depth = 0
     for at in range(start, len(text)):
         depth += (text[at] == pair[0]) - (text[at] == pair[1])

@@ -1,4 +1,4 @@
-"""What a command touches: the files that it is seen to write, and whether it is one that a rule names."""
+"""The files that a command visibly writes, and whether a rule names the command."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ALL_OPERANDS = frozenset(
     {"ed", "ex", "nano", "nvim", "rename", "rm", "rmdir", "shred", "sponge", "tee", "touch", "truncate", "unlink"}
     | {"vi", "vim"}
 )
-_OUTPUT_OPTIONS: dict[str, tuple[str, ...]] = {
+_OUTPUT_OPTIONS: dict[str, tuple[str, ...]] = {  # Options that name an output file or folder.
     "curl": ("-o", "--output"),
     "git archive": ("-o", "--output"),
     "git diff": ("--output",),
@@ -25,16 +25,14 @@ _OUTPUT_OPTIONS: dict[str, tuple[str, ...]] = {
     "sort": ("-o", "--output"),
     "wget": ("-O", "--output-document"),
 }
-"""Programs that write the file, or below the folder, which an option names."""
 _COPIERS = frozenset({"cp", "install", "ln", "mv", "rsync", "scp"})
 _PATCH_MARKS = ("*** Add File: ", "*** Update File: ", "*** Delete File: ", "*** Move to: ")
 
 
 class Target:
-    """A file, or a folder and all below it, that is about to be written.
+    """A file, or with `is_below` a tree, that a command writes.
 
-    With a `pattern`, of what is right in the folder only that is meant, with all below it. `is_unknown` tells that
-    nothing is known of its name before the command runs.
+    A `pattern` limits the tree's top entries. `is_unknown`: the name is known only at run time.
     """
 
     __slots__ = ("cwd", "is_below", "is_unknown", "pattern", "text")
@@ -49,7 +47,7 @@ class Target:
 def targets_of(command: Command) -> Iterator[Target]:
     for target in _targets_of(command):
         if command.lost and not os.path.isabs(target.text) and not target.text.startswith("~"):
-            # Relative to a folder that `cd` went to and that is not known exactly.
+            # Relative to a folder that is not known exactly.
             is_below = command.lost == BELOW and not target.is_unknown
             yield Target("." if is_below else "", command.cwd, is_below=is_below, is_unknown=not is_below)
         else:
@@ -89,7 +87,7 @@ def _written(command: Command, name: str, options: Options, operands: list[Word]
         return operands
     if name in {"sed", "perl", "ruby"} and has_option(options, "-i", "--in-place"):
         if operands and not operands[0].text and operands[0].is_sure:
-            operands = operands[1:]  # `sed -i ''`, as macOS has it.
+            operands = operands[1:]  # `sed -i ''` of macOS.
         scripts = ("-e", "-f", "--expression", "--file") if name == "sed" else ("-e", "-E")
         return operands if has_option(options, *scripts) else operands[1:]
     if kind:
@@ -105,7 +103,7 @@ def _written(command: Command, name: str, options: Options, operands: list[Word]
 
 
 def _outputs(name: str, words: Sequence[Word], options: Options) -> list[Word]:
-    """Return the files that an option of a program names; of `curl -O` and `wget`, the last part of the address."""
+    """Return the output files named by options, or by the URL for `curl -O` and `wget`."""
     found = values_of(options, *_OUTPUT_OPTIONS.get(name, ()))
     if not found and (name == "wget" or (name == "curl" and has_option(options, "-O", "--remote-name"))):
         found = [word[word.text.rindex("/") + 1 :] for word in words if "://" in word.text]
@@ -113,7 +111,7 @@ def _outputs(name: str, words: Sequence[Word], options: Options) -> list[Word]:
 
 
 def _of_unpacking(name: str, words: Sequence[Word], options: Options, cwd: str) -> Iterator[Target]:
-    """An archive may contain any name: all below the folder counts."""
+    """Return the target tree: an archive may contain any name."""
     if name == "tar":
         first = words[0].text if words else ""
         extracts = has_option(options, "-x", "--extract", "--get") or (first[:1] != "-" and "x" in first)
@@ -127,7 +125,7 @@ def _of_unpacking(name: str, words: Sequence[Word], options: Options, cwd: str) 
 
 
 def _of_copy(name: str, options: Options, operands: list[Word], cwd: str) -> Iterator[Target]:
-    """What is copied or moved into a folder gets its own name there; what is moved is gone from where it was."""
+    """Return the copies, which keep their names in a target folder, and the removed sources of `mv`."""
     folders = [] if name == "rsync" else values_of(options, "-t", "--target-directory")
     sources, last = (operands, list[Word]()) if folders else (operands[:-1], operands[-1:])
     if name == "ln" and len(operands) == 1 and not folders:
@@ -143,7 +141,7 @@ def _of_copy(name: str, options: Options, operands: list[Word], cwd: str) -> Ite
         yield from (Target(word.text, cwd, is_below=True),) if brings_folder and word.is_sure else _as_target(word, cwd)
     for folder in folders:
         for source in sources:
-            # `rsync a/ b` copies what is in a.
+            # `rsync a/ b` copies the entries of a.
             if source.is_sure and folder.is_sure and not (name == "rsync" and source.text.endswith("/")):
                 entry = os.path.join(folder.text, os.path.basename(source.text.rstrip("/")))
                 yield Target(entry, cwd, is_below=name != "ln" and _is_folder(source, cwd))
@@ -171,7 +169,7 @@ def _of_git(command: Command, words: Sequence[Word], cwd: str) -> Iterator[Targe
         elif has_option(options, "-b", "-B", "-t", "--track", "--orphan"):
             operands = []
         else:
-            # Without the dashes git takes what is no branch for a file.
+            # Without the dashes git takes an operand that is not a branch for a file.
             operands = [each for each in operands if not each.is_sure or os.path.lexists(os.path.join(cwd, each.text))]
     elif verb in {"am", "apply"}:
         operands = _of_patch(command, options, operands, cwd)
@@ -181,15 +179,15 @@ def _of_git(command: Command, words: Sequence[Word], cwd: str) -> Iterator[Targe
         return
     for word in operands:
         if word.is_sure and word.text.startswith(":"):
-            yield Target(branches.top_level(cwd) or ".", cwd, is_below=True)  # As `:/src` and `:(top)src`.
+            yield Target(branches.top_level(cwd) or ".", cwd, is_below=True)  # `:/src`, `:(top)src`
         elif word.is_sure and (folder := before_star(word.text)):
-            yield Target(folder, cwd, is_below=True)  # A quoted pattern reaches git.
+            yield Target(folder, cwd, is_below=True)  # A quoted pattern, which git expands.
         else:
             yield from _as_target(word, cwd)
 
 
 def _as_target(word: Word, cwd: str) -> Iterator[Target]:
-    """Return the place that a word means; of one that is expanded, the folder in which that begins."""
+    """Return the target of a word; for an uncertain word, the folder of its certain prefix."""
     if word.clear is None:
         if word.text:
             yield Target(word.text, cwd, is_below=_is_folder(word, cwd))
@@ -200,7 +198,7 @@ def _as_target(word: Word, cwd: str) -> Iterator[Target]:
         return
     name = known[known.rfind("/") + 1 :]
     if word.pattern is not None:
-        # A pattern over several folders may lead through a link: then all below counts.
+        # A pattern with a slash may lead through a link: then the whole tree counts.
         name = word.pattern[len(known) - len(name) :]
         if "/.." in name or "../" in name:  # As in `tmp/{a,../b}`.
             yield Target("", cwd, is_unknown=True)
@@ -212,7 +210,7 @@ def _as_target(word: Word, cwd: str) -> Iterator[Target]:
 
 
 def behind_git_options(words: Sequence[Word], cwd: str) -> tuple[list[Word], str]:
-    """Remove git's own options; return what is behind them and the folder that they lead to."""
+    """Strip git's global options; return the rest and the working folder they select."""
     options, rest = parsed("git", words, stops=True)
     for folder in values_of(options, "-C"):
         cwd = os.path.join(cwd, folder.text)
@@ -222,10 +220,9 @@ def behind_git_options(words: Sequence[Word], cwd: str) -> tuple[list[Word], str
 
 
 def command_fits(rule: Sequence[str], command: Command) -> bool:
-    """Tell whether a command is one that a rule names: its program, then its words in their order.
+    """Tell whether a rule names a command: the program, then its words in order.
 
-    Options may stand in between, and a word right behind an option, which may be its value. An option that the rule
-    names must be there. Of git's own options it is known which take a value.
+    Options may come between, each with a next word that may be its value. The rule's own options must be present.
     """
     name, rest = program(command.words), command.words[1:]
     if not command.words or not globs.fits(rule[0], name):
@@ -252,7 +249,7 @@ def command_fits(rule: Sequence[str], command: Command) -> bool:
 
 
 def could_touch(pattern: Sequence[str], text: str) -> bool:
-    """Tell whether a line that cannot be read could touch what a pattern means: the first name in it is there."""
+    """Tell whether an unreadable line could touch a pattern's files: it contains the pattern's first name."""
     name = next((part for piece in pattern for part in piece.replace("?", "*").split("*") if part), "")
     return name in text
 
@@ -262,29 +259,26 @@ def patched(text: str) -> list[str]:
     return [line[len(mark) :].strip() for line in lines for mark in _PATCH_MARKS if line.startswith(mark)]
 
 
-PATCH_BYTES_MAX = 4 * 1024 * 1024
-"""Longer patches are not read."""
-_CODE_OPTIONS = {
+PATCH_BYTES_MAX = 4 * 1024 * 1024  # Larger patches are not read.
+_CODE_OPTIONS = {  # Options followed by code.
     "python": ("-c",), "node": ("-e", "--eval", "--print"), "bun": ("-e", "--eval", "--print"), "ruby": ("-e",),
     "perl": ("-e", "-E"), "php": ("-r",), "lua": ("-e",),
 }  # fmt: skip
-"""Options that are followed by code."""
+# Modes in which `open` writes.
 _MODES = frozenset({"a", "a+", "ab", "at", "r+", "r+b", "rb+", "w", "w+", "w+b", "wb", "wb+", "wt", "x", "xb"})
-"""Modes in which `open` writes."""
-_WRITES = (
+_WRITES = (  # Calls that write files.
     ".rename(", ".touch(", ".unlink(", ".write_bytes(", ".write_text(", "Bun.write", "Deno.write", "File.write",
     "FileUtils.", "IO.write", "O_CREAT", "O_TRUNC", "O_WRONLY", "appendFile", "copyFile", "cpSync",
     "createWriteStream", "file_put_contents", "import remove", "import rename", "import replace", "import unlink",
     "inplace=True", "os.remove(", "os.rename(", "os.replace(", "os.symlink(", "os.truncate(", "renameSync", "rmSync",
     "rmtree(", "shutil", "truncateSync", "unlink ", "unlinkSync", "writeFile",
 )  # fmt: skip
-"""Calls that write files."""
 _LITERAL_CHARS_MAX = 1_024
 _DRY_RUN = ("--check", "--stat", "--numstat", "--summary", "--dry-run", "--cached")
 
 
 def interpreter(name: str) -> str:
-    """Return the interpreter that a program is, without its version; "" if it is none that is known here."""
+    """Return a known interpreter without its version; "" for any other program."""
     plain = name.rstrip("0123456789.")
     plain = {"nodejs": "node", "pypy": "python", "luajit": "lua"}.get(plain, plain)
     return plain if plain in _CODE_OPTIONS else ""
@@ -299,7 +293,7 @@ def _of_code(command: Command, kind: str) -> list[Word]:
     if not codes and kind == "node" and operands and has_option(options, "-p", "--print"):
         codes = operands[:1]
     if codes:
-        # The arguments are all that stands behind the code.
+        # All words after the code are its arguments.
         at = next((at for at, word in enumerate(words) if word is codes[-1]), -1)
         return _names_in("\n".join(code.text for code in codes), words[at + 1 :])
     if (kind == "python" and has_option(options, "-m")) or (operands and operands[0].text != "-"):
@@ -309,7 +303,7 @@ def _of_code(command: Command, kind: str) -> list[Word]:
 
 def _names_in(code: str, arguments: Sequence[Word]) -> list[Word]:
     texts = [text for _, text in _literals(code)]
-    # Perl has the mode in the name, or before it: `open(F, ">x")`.
+    # Perl may put the mode into the name: `open(F, ">x")`.
     opens = "open" in code and any(text in _MODES or text.startswith(">") for text in texts)
     if not opens and not any(call in code for call in _WRITES):
         return []
@@ -333,7 +327,7 @@ def _as_words(text: str) -> list[Word]:
 
 
 def _literals(code: str) -> list[tuple[str, str]]:
-    """Return the strings of a program, each with the character before it that is not a space."""
+    """Return a program's string literals, each with the last non-space character before it."""
     found, at, before = [], 0, ""
     while at < len(code):
         char = code[at]
@@ -358,7 +352,7 @@ def _literals(code: str) -> list[tuple[str, str]]:
 
 
 def _of_patch(command: Command, options: Options, operands: Sequence[Word], cwd: str) -> list[Word]:
-    """Return the names in the patch that a command applies; an unknown one if the patch cannot be read."""
+    """Return the names in the patches that a command applies; `UNKNOWN` if there are none."""
     if has_option(options, *_DRY_RUN):
         return []
     patches = [*command.typed]
@@ -373,7 +367,7 @@ def _of_patch(command: Command, options: Options, operands: Sequence[Word], cwd:
 
 
 def _names_in_patch(text: str) -> list[str]:
-    """Return the names in the headers of a patch, with and without their first part."""
+    """Return the names in a patch's headers, with and without their first segment."""
     found = []
     for line in text.splitlines():
         if line.startswith(("+++ ", "--- ", "rename to ", "rename from ")):

@@ -1,4 +1,4 @@
-"""Variables of a shell line with every value that the line gives them, and the words that their values make."""
+"""Shell variables with every value that a line may give them, and word splitting."""
 
 from __future__ import annotations
 
@@ -9,33 +9,26 @@ from holdfast.guard import globs
 from holdfast.guard.programs import parsed
 from holdfast.guard.syntax import ANY_NAME, UNKNOWN, UnclearError, Word, is_assignment
 
-VALUES_MAX = 50
-"""Values of one variable. A variable with more is unknown."""
-EXPANSIONS_MAX = 2_000
-"""How often a word with several values is read again in one line."""
-NAMES_MAX = 100_000
-"""How many names may replace the placeholders of `xargs` and `find -exec` in one line."""
+VALUES_MAX = 50  # A variable with more values is unknown.
+EXPANSIONS_MAX = 2_000  # Rereads, per line, of words with several values.
+NAMES_MAX = 100_000  # Names, per line, that replace placeholders of `xargs` and `find -exec`.
 _DECLARES = frozenset({"declare", "export", "local", "readonly", "typeset"})
+# Variables whose value contains no slash.
 _ONE_NAME = frozenset({"#", "$", "!", "?", "-", "EUID", "LINENO", "PPID", "RANDOM", "SECONDS", "UID", "EPOCHSECONDS"})
-"""Variables with a value that contains no slash."""
-_CHARS_MAX = 512
-"""Longer values are not stripped: the time for it grows with the square of the length."""
-_SPLIT = "\0"
-"""Stands for white space in the value of an expansion without quotes, where a shell splits the word."""
+_CHARS_MAX = 512  # Longer values are not stripped: stripping takes quadratic time.
+_SPLIT = "\0"  # Marks white space in an unquoted expansion, where a shell splits the word.
 
 
 class Variables:
     def __init__(self) -> None:
         self._values: dict[str, list[Word]] = {}
-        self.chosen: dict[str, Word] = {}
-        """The value of a variable with several that a word is being read with."""
+        self.chosen: dict[str, Word] = {}  # The value, out of several, that the current word is read with.
         self.expansions_left = EXPANSIONS_MAX
         self._names_left = NAMES_MAX
-        self.folders = set[str]()
-        """The folders that the line makes."""
+        self.folders = set[str]()  # Created by this line.
 
     def note(self, words: Sequence[Word], fed: Sequence[Word] | None = None) -> None:
-        """Record the variables that a command sets; `fed` is its standard input, None if that is unknown."""
+        """Record the variables that a command sets; `fed` is its standard input (None if unknown)."""
         texts = [word.text for word in words[:3]]
         if texts[:1] == ["for"] and texts[2:] == ["in"]:
             for word in words[3:]:
@@ -46,7 +39,7 @@ class Variables:
             names = [word.text for word in parsed(texts[0], words[1:])[1]] or ["REPLY", "MAPFILE"]
             for name in names:
                 for word in [UNKNOWN] if fed is None else fed:
-                    # With several names, each gets a part of the line.
+                    # With several names, each gets an unknown part of the line.
                     self.add(name, UNKNOWN if word.is_sure and len(names) > 1 else word)
         else:
             if texts and texts[0] in _DECLARES:
@@ -69,7 +62,7 @@ class Variables:
             known.append(value)
 
     def put(self, name: str, values: Sequence[Word] | None) -> str:
-        """Set the output of a substitution, or the positional parameters; None is unknown. Return the name."""
+        """Set a substitution's output (None if unknown); return the name."""
         self._values[name] = [UNKNOWN] if values is None else list(values)
         return name
 
@@ -82,19 +75,19 @@ class Variables:
             return found if len(found) <= VALUES_MAX else []
         if name in _ONE_NAME:
             return [ANY_NAME]
-        # Hosts run the hook and the command with the same environment.
+        # Hosts run hook and command with the same environment.
         value = cwd if name == "PWD" else os.path.expanduser("~") if name == "HOME" else os.environ.get(name, "")
         return [Word(value)] if value else []
 
     def positional(self, words: Sequence[Word] | None) -> list[Word] | None:
-        """Set the positional parameters, None for none; return those from before."""
+        """Set the positional parameters (None for none); return the earlier ones."""
         before = self._values.pop("@", None)
         if words is not None:
             self._values["@"] = list(words)
         return before
 
     def spend(self, count: int) -> None:
-        """Count names that replace placeholders. Raises `UnclearError` if there are too many."""
+        """Count names that replace placeholders. Raises `UnclearError` above `NAMES_MAX`."""
         self._names_left -= count
         if self._names_left < 0:
             raise UnclearError("too many names stand in too many places")
@@ -113,7 +106,7 @@ def changed(value: Word, operator: str) -> Word:
 
 
 def _stripped(value: Word, kind: str, pattern: str, *, is_longest: bool) -> Word:
-    """Apply `${name%…}` and `${name#…}`; a pattern in the value counts as text."""
+    """Apply `${name%…}` or `${name#…}`; a pattern in the value counts as text."""
     text = value.text
     places = range(len(text) + 1)
     if kind == "%":
@@ -130,7 +123,7 @@ def _stripped(value: Word, kind: str, pattern: str, *, is_longest: bool) -> Word
 
 
 class Draft:
-    """A word that is being read: its parts, and what is certain of them so far."""
+    """The parts of the current word, and how much of them is certain."""
 
     def __init__(self) -> None:
         self.parts: list[str] = []
@@ -140,7 +133,7 @@ class Draft:
         self._only_patterns = True
 
     def unsure(self, *, is_pattern: bool = False, is_exact: bool = False) -> None:
-        """From here on it is expanded: by a pattern of names; `is_exact` if that can be told from the text."""
+        """Mark the rest as expanded, for `is_pattern` by a file-name pattern; `is_exact` if the text shows it all."""
         self._only_patterns = self._only_patterns and is_exact
         if self._clear is None:
             self._clear, self._is_pattern = "".join(self.parts), is_pattern
@@ -153,7 +146,7 @@ class Draft:
             self.parts.append(value.text[len(known) :])
 
     def unquote(self, start: int) -> None:
-        """Mark where a shell splits the parts from `start` on, the value of an expansion without quotes."""
+        """Mark where a shell splits the unquoted expansion in the parts from `start` on."""
         value = "".join(self.parts[start:]).translate({ord(space): _SPLIT for space in " \t\n"})
         at = min((place for place in map(value.find, "*?[") if place >= 0), default=len(value))
         self.parts[start:] = [value[:at]]
@@ -169,7 +162,6 @@ class Draft:
 
 
 def split(word: Word) -> list[Word]:
-    """Return the words that a shell makes of one."""
     if _SPLIT not in word.text:
         return [word]
     if is_assignment(word.text):
