@@ -109,7 +109,6 @@ class Matcher:
                     yield from self.of_path(file, command.cwd)
 
     def _refused(self, command: Command, problem: str) -> Iterator[Want]:
-        """Refuse a command that could write any file, or run any command, where rules guard files or commands."""
         for rule in self._rules_in(command.cwd):
             if rule.paths or (rule.commands and problem is _INTERACTIVE):
                 yield Want(rule, rule.job, " ".join(command.texts) or "a redirection", problem)
@@ -126,7 +125,6 @@ class Matcher:
                 yield from _filled(rule, " ".join(command.texts), folder=folder, pushed=pushed)
 
     def of_push(self, pushed: list[str], folder: str) -> Iterator[Want]:
-        """Match the pre-push hook's branches with the rules for `git push`."""
         command = Command([Word("git"), Word("push")], folder, [])
         for rule in self._rules_in(folder):
             if any(targets.command_fits(each[:2], command) for each in rule.commands):
@@ -157,7 +155,6 @@ class Matcher:
         return (rule for rules in self.around(folder, skips_broken=skips_broken) for rule in rules.rules)
 
     def _mends(self, event: Event) -> bool:
-        """Tell whether a call writes only broken rule files."""
         written = [path for file in event.files for path in paths.resolved(file, event.cwd)]
         return bool(written) and all(
             os.path.basename(each) == paths.RULES_NAME and self._is_broken(each) for each in written
@@ -224,7 +221,6 @@ class _Terms:
 
 
 def settle(wants: list[Want], claims: Claims, base: str, *, owner: Owner, event: Event | None = None) -> Verdict:
-    """Claim every job whose rule allows it, or refuse the call."""
     for want in wants:
         if want.problem:
             return Verdict(REFUSE, f"{_shown(want.what)}: {_shown(want.problem)}")

@@ -22,8 +22,6 @@ _OVER = frozenset({401, 404, 410})  # The HTTP statuses for the secret of an end
 
 
 class Had:
-    """A job that this owner holds, with the server's reply."""
-
     def __init__(self, job: str, fields: Mapping[str, object]) -> None:
         self.job, self.fields = job, fields
 
@@ -232,7 +230,6 @@ class Claims:
 
 
 def _is_acquired(status: int, said: Mapping[str, object]) -> bool:
-    """Tell a grant from another owner's job. Raises `RefusedError` for any other answer."""
     if status == 200 and said.get("status") == "acquired":  # noqa: PLR2004 - done
         return True
     if said.get("status") in {"held", "delayed", "done"}:

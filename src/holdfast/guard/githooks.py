@@ -66,7 +66,6 @@ def _pushed() -> list[Want]:
 
 
 def asked(arguments: list[str], folder: str | None = None) -> bytes:
-    """Run git and return its output. Raises `GitError`."""
     try:
         done = subprocess.run([GIT, *arguments], cwd=folder, capture_output=True, check=False)  # noqa: S603 - our words
     except OSError as error:

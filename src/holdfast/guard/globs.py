@@ -30,16 +30,12 @@ def fits(pattern: str, text: str) -> bool:
 
 
 def pieces_of(pattern: str) -> list[str]:
-    """Split a path pattern into segments. A trailing slash means the whole tree."""
     text = pattern.removeprefix("./").lstrip("/")
     return [*text.rstrip("/").split("/"), *([ANY_DEPTH] if text.endswith("/") else [])]
 
 
 def path_fits(pattern: Sequence[str], path: Sequence[str], *, below: bool = False, entry: str = "") -> bool:
-    """Match a path; with `below`, tell whether it or anything below it can match.
-
-    `entry` is a shell pattern that limits the direct children of the path.
-    """
+    """Match a path, or with `below` anything below it too; `entry` is a shell pattern for its direct children."""
     places = _with_empty(pattern, {0})
     for is_entry, piece in [*((False, each) for each in path), *([(True, _widened(entry))] if entry else [])]:
         reached = set()
@@ -54,7 +50,6 @@ def path_fits(pattern: Sequence[str], path: Sequence[str], *, below: bool = Fals
 
 
 def may_fit(entry: str, name: str) -> bool:
-    """Tell whether a shell pattern can match a name; "" matches all."""
     return not entry or fits(_widened(entry), name)
 
 

@@ -177,7 +177,6 @@ def _spellings(host: str, tool: str, context: object) -> set[str]:
 
 
 def is_told(name: str) -> bool:
-    """Tell whether an event only notifies about something that has happened."""
     return _KINDS.get(name, BEFORE) != BEFORE
 
 

@@ -44,7 +44,6 @@ def folder_of_hooks(repository: str, *, shared: bool) -> str:
 
 
 def install(folder: str, name: str, program: str) -> str:
-    """Install one hook; return a message. Raises `OSError`."""
     os.makedirs(folder, exist_ok=True)
     path = f"{folder}/{name}"
     block = _block(name, program).encode()
@@ -77,7 +76,6 @@ def install(folder: str, name: str, program: str) -> str:
 
 
 def uninstall(folder: str, name: str) -> str:
-    """Remove one hook; return a message. Raises `OSError`."""
     path = f"{folder}/{name}"
     if not os.path.lexists(path) or os.path.islink(path):
         return f"{path} has no guard"

@@ -207,7 +207,6 @@ class Registration:
             os.rmdir(os.path.dirname(self._file))  # Only if nothing else is in it.
 
     def others(self, session_id: str) -> bool:
-        """Tell whether another live MCP process of this host uses a session."""
         entries = _registered(self._base, self._mark).items()
         return any(file != self._file and session is not None and session.id == session_id
                    for file, (_, session) in entries)  # fmt: skip

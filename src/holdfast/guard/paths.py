@@ -63,7 +63,6 @@ def is_open(file: str) -> bool:
 
 
 def ignores_case(rules: str) -> bool:
-    """Tell whether the file system of a rule file ignores case."""
     try:
         return os.path.samefile(os.path.join(os.path.dirname(rules), RULES_NAME.upper()), rules)
     except OSError:

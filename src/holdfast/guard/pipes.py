@@ -120,7 +120,6 @@ def _out_of_mktemp(words: Sequence[Word]) -> Fed:
 
 
 def _part_of_path(name: str, word: Word, cwd: str) -> Word:
-    """Return the output of `basename`, `dirname`, `realpath` or `readlink` for a name."""
     if name == "basename":
         return Word(os.path.basename(word.text.rstrip("/"))) if word.is_sure else ANY_NAME
     if name == "dirname":

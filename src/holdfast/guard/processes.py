@@ -48,7 +48,6 @@ def _in_proc(pid: int) -> Process | None:
 
 
 def _boot() -> str:
-    """Return the boot and the PID namespace, the scope of a PID."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as opened:
             return f"{opened.read().strip()}.{os.stat('/proc/self/ns/pid').st_ino}"

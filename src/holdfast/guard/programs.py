@@ -25,20 +25,23 @@ WRAPPERS = dict.fromkeys(
 WRAPPER_VERBS = {
     "bundle": "exec", "pdm": "run", "pipenv": "run", "pnpm": "exec", "poetry": "run", "rye": "run", "uv": "run",
 }  # fmt: skip
-_SHELL_OPTIONS = "oO rcfile init-file"
-_COPY_OPTIONS = "St suffix target-directory"
-_SQL_OPTIONS = "ehuPDS execute host user port database socket"
-_VIM_OPTIONS = "cu"
 _OPTIONS = {  # Options that take the next word: first the letters, then the long ones.
-    **dict.fromkeys(SHELLS, _SHELL_OPTIONS),
+    **dict.fromkeys(SHELLS, "oO rcfile init-file"),
     **dict.fromkeys(WRAPPER_VERBS, "Cp directory env-file extra group package project python with with-editable"
                                    " with-requirements"),
+    **dict.fromkeys(("cp", "ln", "mv"), "St suffix target-directory"),
+    **dict.fromkeys(("egrep", "fgrep", "grep"), "ABCDdefm exclude exclude-dir file include max-count regexp"),
+    **dict.fromkeys(("ack", "ag", "fd", "fdfind", "rg"), "ABCETdefgjmt exclude file glob iglob max-count max-depth"
+                                                         " regexp type type-not"),
+    **dict.fromkeys(("git diff", "git log", "git show"), " output"),
+    **dict.fromkeys(("mapfile", "readarray"), "dnOsuCc"),
+    **dict.fromkeys(("mariadb", "mysql"), "ehuPDS execute host user port database socket"),
+    **dict.fromkeys(("nvim", "vi", "vim"), "cu"),
     "awk": "iFvf",
     "bun": "e eval print",
     "caffeinate": "tw",
     "chroot": " userspec groups",
     "chrt": "TPD",
-    "cp": _COPY_OPTIONS,
     "curl": "AbcCdDeEFHKmoPQrtTuUwxXyYz output",
     "doas": "uC",
     "env": "uCS unset chdir split-string",
@@ -48,25 +51,16 @@ _OPTIONS = {  # Options that take the next word: first the letters, then the lon
     "git apply": "Cp directory exclude include",
     "git archive": "o output",
     "git clean": "e exclude",
-    "git diff": " output",
     "git format-patch": "o output output-directory",
-    "git log": " output",
     "git push": "o push-option repo receive-pack exec recurse-submodules",
     "git restore": "s source",
-    "git show": " output",
     "install": "mogSt mode owner group suffix target-directory",
     "ionice": "cn class classdata",
-    "ln": _COPY_OPTIONS,
     "lua": "el",
-    "mapfile": "dnOsuCc",
-    "mariadb": _SQL_OPTIONS,
     "mktemp": "p",
     "mongosh": "f eval file host port",
-    "mv": _COPY_OPTIONS,
-    "mysql": _SQL_OPTIONS,
     "nice": "n adjustment",
     "node": "eCr eval require import",
-    "nvim": _VIM_OPTIONS,
     "parallel": "aCdEIjLnNPsS arg-file basefile colsep delay delimiter env halt jobs joblog load max-args max-procs"
                 " memfree nice results retries return sshlogin tagstring timeout tmpdir wd workdir",
     "patch": "BDFdgiorVYz directory input output",
@@ -77,7 +71,6 @@ _OPTIONS = {  # Options that take the next word: first the letters, then the lon
     "psql": "cdfFhLoPpRTUv command dbname file host output port username variable",
     "python": "cmWX",
     "read": "dinNptu",
-    "readarray": "dnOsuCc",
     "ruby": "eIr",
     "runuser": "cgGsu command group shell user",
     "scp": "FJPScilo",
@@ -97,16 +90,10 @@ _OPTIONS = {  # Options that take the next word: first the letters, then the lon
     "truncate": "sr size reference",
     "unshare": "SGRw setuid setgid root wd",
     "unzip": "dPx",
-    "vi": _VIM_OPTIONS,
-    "vim": _VIM_OPTIONS,
     "watch": "nq equexit interval",
     "wget": "aeioOPQtTwU output-document",
     "xargs": "nIPLsdaE max-args max-procs max-lines max-chars delimiter arg-file",
 }  # fmt: skip
-_OPTIONS |= dict.fromkeys(_names("egrep fgrep grep"), "ABCDdefm exclude exclude-dir file include max-count regexp")
-_OPTIONS |= dict.fromkeys(
-    _names("ack ag fd fdfind rg"), "ABCETdefgjmt exclude file glob iglob max-count max-depth regexp type type-not"
-)
 # Options whose optional value is attached to the same word.
 _ATTACHED = {"mariadb": "p", "mysql": "p", "perl": "i", "ruby": "i", "sed": "i"}
 # Options whose value is a command line.

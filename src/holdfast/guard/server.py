@@ -31,7 +31,6 @@ class RefusedError(Exception):
 
 class Server:
     def __init__(self, urls: str, origin: str, ca_file: str, bearer: str) -> None:
-        """Raises `RefusedError` for an invalid address."""
         self.urls, self.ca_file, self.bearer = urls, ca_file, bearer
         try:
             self.addresses: list[Address] = asking.addresses(urls, origin, ca_file)
@@ -66,7 +65,6 @@ class Server:
 
 
 def refusal(status: int, said: Mapping[str, object]) -> RefusedError:
-    """Build the exception for a reply that is neither a grant nor names an owner."""
     words = str(said.get("details") or said.get("error") or "it gave no reason").rstrip(".")
     hint = "; look at HOLDFAST_TOKEN and HOLDFAST_TOKEN_FILE, or ask `holdfast doctor`" if status in {401, 403} else ""
     return RefusedError(f"the server refused (HTTP {status}): {words}{hint}")

@@ -252,7 +252,6 @@ class _Reader:
             self.value_of(name, draft)
 
     def braced(self, expression: str, draft: Draft) -> None:
-        """Read the inside of `${…}`: a name, and an operator with its own text."""
         name = _name_at(expression, 0)
         if not name and (expression[:1] in {"@", "*"} or expression in _SPECIAL):
             name = expression[:1]
@@ -269,7 +268,6 @@ class _Reader:
             self.value_of(name, draft, operator)
 
     def value_of(self, name: str, draft: Draft, operator: str = "") -> None:
-        """Append the value of a variable, or mark the word as uncertain if it has none or several."""
         values = self.known.values(name, self.cwd)
         if len(values) == 1:
             draft.append(changed(values[0], operator))
@@ -367,7 +365,6 @@ class _Reader:
     # Commands.
 
     def finish(self, separator: str = "") -> None:
-        """Add the completed command: unwrap it, and follow it if it is `cd`."""
         is_pipe = separator[:1] == "|" and separator != "||"
         given, outputs, typed, inputs = self.words, self.outputs, self.typed, self.inputs
         if not given and not outputs:

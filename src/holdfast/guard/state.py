@@ -238,7 +238,6 @@ def read_object(file: str, bytes_max: int = FILE_BYTES_MAX) -> dict[str, object]
 
 
 def log(base: str, text: str) -> None:
-    """Append a line to the log, which is rotated by size; errors are ignored."""
     from holdfast.harmless import plain
 
     file = f"{base}/{LOG}"

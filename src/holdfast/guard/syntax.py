@@ -92,7 +92,6 @@ def begun(words: list[Word]) -> list[Word]:
 
 
 def closing(text: str, start: int, pair: str = "()") -> int:
-    """Return the position of the bracket that closes the one at `start`."""
     depth = 0
     for at in range(start, len(text)):
         depth += (text[at] == pair[0]) - (text[at] == pair[1])

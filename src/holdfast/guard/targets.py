@@ -16,13 +16,9 @@ _ALL_OPERANDS = frozenset(
     | {"vi", "vim"}
 )
 _OUTPUT_OPTIONS: dict[str, tuple[str, ...]] = {  # Options that name an output file or folder.
-    "curl": ("-o", "--output"),
-    "git archive": ("-o", "--output"),
-    "git diff": ("--output",),
+    **dict.fromkeys(("curl", "git archive", "sort"), ("-o", "--output")),
+    **dict.fromkeys(("git diff", "git log", "git show"), ("--output",)),
     "git format-patch": ("-o", "--output", "--output-directory"),
-    "git log": ("--output",),
-    "git show": ("--output",),
-    "sort": ("-o", "--output"),
     "wget": ("-O", "--output-document"),
 }
 _COPIERS = frozenset({"cp", "install", "ln", "mv", "rsync", "scp"})
@@ -30,10 +26,7 @@ _PATCH_MARKS = ("*** Add File: ", "*** Update File: ", "*** Delete File: ", "***
 
 
 class Target:
-    """A file, or with `is_below` a tree, that a command writes.
-
-    A `pattern` limits the tree's top entries. `is_unknown`: the name is known only at run time.
-    """
+    """A written file, or a tree (`is_below`) whose top entries match `pattern`; `is_unknown` before run time."""
 
     __slots__ = ("cwd", "is_below", "is_unknown", "pattern", "text")
 
@@ -103,7 +96,6 @@ def _written(command: Command, name: str, options: Options, operands: list[Word]
 
 
 def _outputs(name: str, words: Sequence[Word], options: Options) -> list[Word]:
-    """Return the output files named by options, or by the URL for `curl -O` and `wget`."""
     found = values_of(options, *_OUTPUT_OPTIONS.get(name, ()))
     if not found and (name == "wget" or (name == "curl" and has_option(options, "-O", "--remote-name"))):
         found = [word[word.text.rindex("/") + 1 :] for word in words if "://" in word.text]
@@ -220,10 +212,7 @@ def behind_git_options(words: Sequence[Word], cwd: str) -> tuple[list[Word], str
 
 
 def command_fits(rule: Sequence[str], command: Command) -> bool:
-    """Tell whether a rule names a command: the program, then its words in order.
-
-    Options may come between, each with a next word that may be its value. The rule's own options must be present.
-    """
+    """Match a rule's program and words in order; other options, and one word after each, may come between."""
     name, rest = program(command.words), command.words[1:]
     if not command.words or not globs.fits(rule[0], name):
         return False
@@ -278,7 +267,6 @@ _DRY_RUN = ("--check", "--stat", "--numstat", "--summary", "--dry-run", "--cache
 
 
 def interpreter(name: str) -> str:
-    """Return a known interpreter without its version; "" for any other program."""
     plain = name.rstrip("0123456789.")
     plain = {"nodejs": "node", "pypy": "python", "luajit": "lua"}.get(plain, plain)
     return plain if plain in _CODE_OPTIONS else ""
@@ -352,7 +340,6 @@ def _literals(code: str) -> list[tuple[str, str]]:
 
 
 def _of_patch(command: Command, options: Options, operands: Sequence[Word], cwd: str) -> list[Word]:
-    """Return the names in the patches that a command applies; `UNKNOWN` if there are none."""
     if has_option(options, *_DRY_RUN):
         return []
     patches = [*command.typed]

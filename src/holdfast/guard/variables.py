@@ -87,7 +87,6 @@ class Variables:
         return before
 
     def spend(self, count: int) -> None:
-        """Count names that replace placeholders. Raises `UnclearError` above `NAMES_MAX`."""
         self._names_left -= count
         if self._names_left < 0:
             raise UnclearError("too many names stand in too many places")

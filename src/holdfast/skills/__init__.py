@@ -1,5 +1,4 @@
-"""The skill for agents, and installing it for each host with edits that can be undone; standard library alone.
+"""The skill for agents, and its installation into hosts by reversible edits. Only the standard library is imported.
 
-`holdfast/SKILL.md` is the skill; it lives in the folder `skills` of the repository, and here is a link to it, so that
-the package has it.
+`holdfast/SKILL.md` is a link to the skill in the repository's folder `skills`, so that the package contains it.
 """

@@ -1,8 +1,7 @@
-"""Whether a host runs the hooks that are installed.
+"""Detect hosts that silently skip the installed hooks.
 
-Two hosts skip hooks without a message. Codex runs a hook only if the user's `config.toml` has its hash, which a person
-adds with `/hooks`; and it ignores the files of a project that is not trusted. Gemini CLI ignores the files of a project
-that is not trusted too: `--skip-trust` starts it there without hooks and MCP servers.
+Codex runs a hook only if the user's `config.toml` has its hash, which a person adds with `/hooks`. Codex and Gemini CLI
+ignore the files of an untrusted project; `--skip-trust` starts Gemini CLI there without hooks and MCP servers.
 """
 
 from __future__ import annotations
@@ -18,20 +17,17 @@ from holdfast.skills.hosts import HOSTS, Host
 from holdfast.skills.jsonedit import NotUnderstood, load
 from holdfast.skills.placing import HOOK_WORDS, MCP_WORDS, Scope, runs
 
-_CODEX_TIMEOUT_SECONDS = 600
-"""The timeout that Codex adds to the hash of a hook without one."""
-_TRUSTED_FOLDERS = "GEMINI_CLI_TRUSTED_FOLDERS_PATH"
-_TRUST_WORKSPACE = "GEMINI_CLI_TRUST_WORKSPACE"
+_CODEX_TIMEOUT_SECONDS = 600  # Codex hashes a hook without a timeout with this one.
 
 
 def problems(scope: Scope, user: Scope) -> list[str]:
-    """Return why hosts skip what is installed in a scope; `user` is the scope with the user's own settings."""
+    """Return why hosts skip the hooks in `scope`; `user` has the user's own settings."""
     hosts = {host.name: host for host in HOSTS}
     return [*_of_codex(hosts["codex"], scope, user), *_of_gemini(hosts["gemini"], scope, user)]
 
 
 def codex_hash(matcher: str | None, command: str) -> str:
-    """Return the hash by which Codex knows a PreToolUse hook that was approved."""
+    """Return the hash that Codex stores for an approved PreToolUse hook."""
     hook = {"type": "command", "command": command, "timeout": _CODEX_TIMEOUT_SECONDS, "async": False}
     identity = {"event_name": "pre_tool_use", "hooks": [hook], **({} if matcher is None else {"matcher": matcher})}
     content = json.dumps(identity, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
@@ -42,8 +38,7 @@ def _of_codex(host: Host, scope: Scope, user: Scope) -> Iterator[str]:
     file, config_file = scope.path(host.hooks.place) if host.hooks else None, user.path(host.mcp.place)
     if file is None or config_file is None:
         return
-    found = _codex_hooks(file)
-    if not found:
+    if not (found := _codex_hooks(file)):
         return
     try:
         config = tomllib.loads((look(config_file).content or b"").decode())
@@ -71,7 +66,7 @@ def _of_codex(host: Host, scope: Scope, user: Scope) -> Iterator[str]:
 
 
 def _codex_hooks(file: Path) -> dict[str, str]:
-    """Return the hashes of the guard's hooks that ask, by the indices of group and hook as Codex writes them."""
+    """Return the hashes of the guard's hooks by Codex's key: indices of group and hook."""
     found: dict[str, str] = {}
     for at, group in enumerate(_list(_at(_read(file), "hooks", "PreToolUse"))):
         matcher = _at(group, "matcher")
@@ -84,7 +79,7 @@ def _codex_hooks(file: Path) -> dict[str, str]:
 
 def _of_gemini(host: Host, scope: Scope, user: Scope) -> Iterator[str]:
     file = scope.path(host.mcp.place)
-    if file is None or scope.is_user or user.environment.get(_TRUST_WORKSPACE) == "true":
+    if file is None or scope.is_user or user.environment.get("GEMINI_CLI_TRUST_WORKSPACE") == "true":
         return
     settings = _read(file)
     servers = _at(settings, "mcpServers")
@@ -94,8 +89,8 @@ def _of_gemini(host: Host, scope: Scope, user: Scope) -> Iterator[str]:
     own = user.path(host.mcp.place)
     if own is not None and _at(_read(own), "security", "folderTrust", "enabled") is False:
         return
-    rules = _read(Path(user.environment.get(_TRUSTED_FOLDERS) or user.base / ".gemini/trustedFolders.json"))
-    if not _is_trusted(scope.base.resolve(), rules):
+    folders = user.environment.get("GEMINI_CLI_TRUSTED_FOLDERS_PATH") or user.base / ".gemini/trustedFolders.json"
+    if not _is_trusted(scope.base.resolve(), _read(Path(folders))):
         yield (
             f"Gemini CLI ignores the hooks and MCP servers in {file}, because it does not trust the folder, and with"
             " --skip-trust it says nothing. Trust the folder (start `gemini` there), or install with --user"
@@ -103,7 +98,7 @@ def _of_gemini(host: Host, scope: Scope, user: Scope) -> Iterator[str]:
 
 
 def _is_trusted(folder: Path, rules: object) -> bool:
-    """Tell whether the rule for the longest path above a folder trusts it."""
+    """Apply the rule for the longest path that contains the folder."""
     best, trusted = -1, False
     for name, level in rules.items() if isinstance(rules, dict) else ():
         path = Path(name).resolve()

@@ -1,7 +1,6 @@
-"""Files that are installed as a whole, the skill first: their text, and whether a copy, of any version, is unchanged.
+"""Files that are installed whole, like the skill: their text, and whether a copy of any version is unmodified.
 
-A copy carries a digest of all its other text. So a copy that an older Holdfast put in place is known as one, and one
-that somebody has written into is known too, without a list of what we ever shipped.
+A copy carries a digest of its other text, which identifies unmodified copies of every version without a list of them.
 """
 
 from __future__ import annotations
@@ -20,12 +19,11 @@ def text(file: Path = FILE) -> str:
 
 
 def digest_of(document: str) -> str:
-    """Return the digest that belongs into a copy; its line ends do not matter, because git may change them."""
+    """Return the digest for a copy, with line ends normalised because git may change them."""
     plain = _DIGEST.sub(r"\1\3", document.replace("\r\n", "\n"))
     return hashlib.sha256(plain.encode()).hexdigest()[:16]
 
 
 def is_unchanged(document: str) -> bool:
-    """Is this a copy of a file of this version or another, as we wrote it?"""
     found = _DIGEST.findall(document.replace("\r\n", "\n"))
     return len(found) == 1 and found[0][1] == digest_of(document)

@@ -1,8 +1,7 @@
-"""Files of others that we add something to: read as a whole, replaced as a whole, or left alone with the reason.
+"""Edit files that others own: read whole and replaced atomically, or left alone with a reason.
 
-A file is changed only if it is a plain file of this user that may be written and has one name. A link is followed, so
-that it stays one. A new file with the mode and owner of the old one takes its place in one step, unless that was
-changed since it was read: a crash leaves the old one or the new one.
+Only a regular, writable file of this user without further hard links is changed. Links are followed and kept. The new
+file has the old one's mode and owner, and replaces it only if that is unchanged since it was read.
 """
 
 from __future__ import annotations
@@ -14,33 +13,24 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-SIZE_BYTES_MAX = 16 * 1024 * 1024
-"""Hosts keep more than settings in these files, but not more than this."""
+SIZE_BYTES_MAX = 16 * 1024 * 1024  # Hosts also keep other data in these files.
 ROOT_USER = 0
 
 
 class LeftAlone(Exception):
-    """A file that was not changed; the message is the reason, and what to do."""
+    """A file was not changed; the message says why and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What is at a place: its bytes, or None if there is nothing, and the file itself if a link leads to it.
-
-    The `obstacle` is the reason why it may be read and not changed, if there is one.
-    """
-
     path: Path
-    target: Path
-    content: bytes | None
-    obstacle: str = ""
+    target: Path  # `path`, with links resolved.
+    content: bytes | None  # None: there is no file.
+    obstacle: str = ""  # Why it may be read and not changed.
 
 
 def look(path: Path, within: Path | None = None) -> Found:
-    """Read what is at a path. Raises `LeftAlone` for what cannot be read, or must not be followed.
-
-    `within`: links must not lead out of this folder.
-    """
+    """Read a file. Raises `LeftAlone` if it is unreadable, or a link out of the folder `within`."""
     try:
         target = path.resolve(strict=path.is_symlink())
     except (OSError, RuntimeError):
@@ -48,7 +38,7 @@ def look(path: Path, within: Path | None = None) -> Found:
     if within is not None and not target.is_relative_to(within.resolve()):
         raise LeftAlone(f"a link leads out of the project, to {target}; change that file yourself")
     try:
-        # Without waiting: what lies there may be a pipe that nobody writes to.
+        # Non-blocking: it may be a pipe without a writer.
         descriptor = os.open(target, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
     except FileNotFoundError:
         return Found(path, target, None)
@@ -76,7 +66,7 @@ def _obstacle(status: os.stat_result) -> str:
 
 
 def put(found: Found, content: bytes | None) -> None:
-    """Put these bytes in the place of what was found; None removes the file. Raises `LeftAlone`."""
+    """Replace a file, or remove it if `content` is None. Raises `LeftAlone`."""
     if found.obstacle:
         raise LeftAlone(found.obstacle)
     try:
@@ -91,7 +81,7 @@ def put(found: Found, content: bytes | None) -> None:
 
 
 def tidy(folder: Path, base: Path) -> None:
-    """Remove a folder and those above it, as long as they are empty and below the base."""
+    """Remove a folder and its parents while they are empty and below `base`."""
     while folder != base and folder.is_relative_to(base):
         try:
             folder.rmdir()
@@ -119,7 +109,7 @@ def _replace(found: Found, content: bytes) -> None:
 
 
 def _dress(descriptor: int, like: Path | None) -> None:
-    """Give a new file the owner and the mode of the old one; without one, those that any new file gets."""
+    """Give a new file the old one's owner and mode, or the default mode if there was none."""
     if like is None:
         mask = os.umask(0o077)
         os.umask(mask)

@@ -1,7 +1,6 @@
-"""The table of hosts: where each keeps skills, MCP servers and hooks, as its documentation says.
+"""The table of hosts: where each keeps skills, MCP servers and hooks, according to its documentation.
 
-A part that a host does not document is None here, and the guide says so. A path is below the project or, for a user,
-below the home directory.
+A part that a host does not document is None here, and the guide says so.
 """
 
 from __future__ import annotations
@@ -12,84 +11,55 @@ from pathlib import Path
 from holdfast.skills.document import PLUGIN
 
 SKILL = "holdfast/SKILL.md"
-NAME = "holdfast"
-"""Of our entry among the MCP servers."""
+NAME = "holdfast"  # Of our MCP server entry.
 MCP: dict[str, str | list[str]] = {"command": "holdfast", "args": ["mcp"]}
+# The variables that `holdfast mcp` reads, for hosts that pass on only listed ones.
 VARIABLES = [
-    "HOLDFAST_OWNER",
-    "HOLDFAST_URL",
-    "HOLDFAST_TOKEN",
-    "HOLDFAST_TOKEN_FILE",
-    "HOLDFAST_CA_FILE",
-    "HOLDFAST_ALLOW_INSECURE_HTTP",
-    "XDG_CONFIG_HOME",
-    "XDG_STATE_HOME",
-]
-"""What `holdfast mcp` reads of its environment: for hosts that hand on only what they are told to."""
+    "HOLDFAST_OWNER", "HOLDFAST_URL", "HOLDFAST_TOKEN", "HOLDFAST_TOKEN_FILE", "HOLDFAST_CA_FILE",
+    "HOLDFAST_ALLOW_INSECURE_HTTP", "XDG_CONFIG_HOME", "XDG_STATE_HOME",
+]  # fmt: skip
 HOOK = "holdfast guard hook --host {}"
-FAIL_CLOSED = " || exit 2"
-"""Hosts block a call on exit code 2 alone: a shell that does not find `holdfast` exits with 127."""
+FAIL_CLOSED = " || exit 2"  # Hosts block a call on code 2 alone; a shell that does not find `holdfast` exits with 127.
 _CLAUDE_TOOLS = "Edit|MultiEdit|Write|NotebookEdit|Bash|Monitor|mcp__.*"
-
-
+_QWEN_TOOLS = "edit|write_file|notebook_edit|run_shell_command|mcp__.*"
+# Variables that override these folders of the home directory.
 MOVED = {"CLAUDE_CONFIG_DIR": ".claude", "CODEX_HOME": ".codex", "XDG_CONFIG_HOME": ".config"}
-"""Variables that name another folder than this one in the home directory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A path below the project, and one below the home directory."""
-
-    project: str | None
-    user: str | None
+    project: str | None  # Relative to the project.
+    user: str | None  # Relative to the home directory.
 
 
 @dataclass(frozen=True, slots=True)
 class McpServers:
-    """Where MCP servers are listed, under which key, and what our entry there is. A file `*.toml` has a table.
-
-    `env` are variables that a JSON entry passes on by name. Entries without them, as earlier versions wrote them, are
-    replaced by `skill install`.
-    """
-
     place: Place
     key: str
     value: dict[str, str | list[str]]
-    env: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()  # Variables that a JSON entry passes on; `install` replaces older entries without them.
 
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """Where hooks are listed, and for which events ours is. An event has a matcher or None; the first one asks.
-
-    `is_flat`: a hook is a command, and not a group of commands. `beside` are members that the file must have. `strict`
-    are members of the hook that asks: with them the host blocks the call if the hook fails. `plugin`: the place is a
-    program of the host, and not a list of commands.
-    """
-
     place: Place
-    events: tuple[tuple[str, str | None], ...]
-    is_flat: bool = False
-    beside: tuple[tuple[str, int], ...] = ()
-    strict: tuple[tuple[str, int | str], ...] = ()
-    plugin: Path | None = None
+    events: tuple[tuple[str, str | None], ...]  # Each with a matcher or None; the first one precedes a tool call.
+    is_flat: bool = False  # A hook is a command and not a group of commands.
+    beside: tuple[tuple[str, int], ...] = ()  # Members that the file must have.
+    strict: tuple[tuple[str, int | str], ...] = ()  # Members of the first hook that block the call if it fails.
+    plugin: Path | None = None  # `place` is this program for the host, instead of a list of commands.
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One host of agents. It is in use where its `folder` is, for a user its `user_folder`, if that differs.
-
-    `after` says what is left to do by hand, if anything.
-    """
-
     name: str
     title: str
-    folder: str
+    folder: str  # Its existence shows that the host is in use.
     skill: Place
     mcp: McpServers
     hooks: Hooks | None
-    after: str = ""
-    user_folder: str = ""
+    after: str = ""  # What is left to do by hand.
+    user_folder: str = ""  # In the home directory, if it differs from `folder`.
 
 
 def _in_both(path: str) -> Place:
@@ -179,12 +149,7 @@ HOSTS = (
         McpServers(_in_both(".qwen/settings.json"), "mcpServers", MCP),
         Hooks(
             _in_both(".qwen/settings.json"),
-            _events(
-                PreToolUse="edit|write_file|notebook_edit|run_shell_command|mcp__.*",
-                Stop=None,
-                SubagentStop=None,
-                SessionEnd=None,
-            ),
+            _events(PreToolUse=_QWEN_TOOLS, Stop=None, SubagentStop=None, SessionEnd=None),
         ),
     ),
     Host(
@@ -196,4 +161,3 @@ HOSTS = (
         None,
     ),
 )
-"""In the order in which they are worked on."""

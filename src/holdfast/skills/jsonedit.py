@@ -1,19 +1,17 @@
-"""Add one entry to a JSON text, and take it out again: every other byte stays, and the way back is exact.
+"""Add one entry to a JSON text, and remove it: byte-exact in both directions.
 
-An entry goes behind the last one of its object or array. Containers that are missing on the way to it are written with
-it. The text itself says later what was there before us, by one rule about white space:
+An entry is appended to its object or array, with any missing containers. White space encodes who wrote a container:
 
-    {}       ->  {"hooks": …}         it was there and empty: ours follows the bracket at once
-    nothing  ->  {⏎  "hooks": …⏎}     we wrote it: white space stands between the bracket and ours
+    {}       ->  {"hooks": …}         it existed and was empty: our entry directly follows the bracket
+    nothing  ->  {⏎  "hooks": …⏎}     we wrote it: white space separates the bracket from our entry
 
-So `remove` takes a container out only if it holds nothing but ours, no comment, and white space before ours. White
-space between ours and whatever stands before it is ours; white space behind it is not. The comma that we put behind
-the last entry stands right behind its value, before any comment:
+So `remove` removes a container only if it holds our entry after white space, no other entry and no comment. White space
+before our entry is ours, white space after it is not. The comma directly follows the previous value, before a comment:
 
     "a": 1 // why          "a": 1, // why
                              "holdfast": {…}
 
-`insert` tries the way back before it answers: an edit that could not be undone is not made.
+`insert` checks that `remove` reverses it, and refuses an edit that could not be undone.
 """
 
 from __future__ import annotations
@@ -22,8 +20,7 @@ import json
 import re
 from dataclasses import dataclass
 
-DEPTH_MAX = 100
-"""So deep is no configuration; deeper ones would use up the stack."""
+DEPTH_MAX = 100  # Protects the stack.
 
 Json = dict[str, "Json"] | list["Json"] | str | int | float | bool | None
 
@@ -34,31 +31,26 @@ _PLAIN = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w.+-])|tru
 
 
 class NotUnderstood(ValueError):
-    """A text that is not what its name says; the message tells where and why."""
+    """Invalid or unsupported text; the message says where and why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One member of an object, from its key on, or one element of an array; `comma` is where the one behind it is."""
+    """One member of an object, or one element of an array."""
 
     key: str | None
-    start: int
+    start: int  # Of the key, if there is one.
     node: Node
-    comma: int | None
+    comma: int | None  # The position of the comma after it.
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One value, from its first character to the one behind its last.
-
-    `comments` are begin and end of the comments right inside of it, not inside of its items.
-    """
-
     start: int
-    end: int
+    end: int  # Exclusive.
     value: Json
     items: tuple[Item, ...] = ()
-    comments: tuple[tuple[int, int], ...] = ()
+    comments: tuple[tuple[int, int], ...] = ()  # Their start and end, without comments inside items.
 
     def member(self, key: str) -> Node | None:
         return next((item.node for item in self.items if item.key == key), None)
@@ -89,7 +81,7 @@ class _Scanner:
         self._text = text
 
     def skip(self, position: int, comments: list[tuple[int, int]]) -> int:
-        """Pass over white space and comments, which are noted; return where the next token is."""
+        """Skip white space, and comments into `comments`; return the position of the next token."""
         while found := _TRIVIA.match(self._text, position):
             if found["comment"]:
                 comments.append(found.span())
@@ -154,19 +146,13 @@ class _Scanner:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One thing in a file: the keys of the containers on the way to it, its own key, and its value.
-
-    Without a key it is an element of an array. What stands `beside` are members that the file needs too: they are
-    written behind ours, where they are missing and the first container is ours.
-    """
-
-    path: tuple[str, ...]
-    key: str | None
+    path: tuple[str, ...]  # The keys of its containers.
+    key: str | None  # None: an element of an array.
     value: Json
-    beside: tuple[tuple[str, Json], ...] = ()
+    beside: tuple[tuple[str, Json], ...] = ()  # Members added after it if missing and the first container is ours.
 
     def below(self, depth: int) -> tuple[str | None, Json]:
-        """Return key and value of what is missing in the container at this depth of the path."""
+        """Return key and value of the missing member of the container at this depth."""
         if depth == len(self.path):
             return self.key, self.value
         value: Json = [self.value] if self.key is None else {self.key: self.value}
@@ -176,10 +162,7 @@ class Entry:
 
 
 def insert(text: str | None, entry: Entry) -> str:
-    """Return the text with the entry in it; None is a file that is not there.
-
-    Raises `NotUnderstood` for a text that is not JSON, or in which something else stands on the way.
-    """
+    """Add the entry; None means no file. Raises `NotUnderstood` for invalid JSON or an obstacle on the path."""
     if text is None:
         key, value = entry.below(0)
         changed = render({str(key): value, **dict(entry.beside)}) + "\n"
@@ -196,9 +179,9 @@ def insert(text: str | None, entry: Entry) -> str:
 
 
 def remove(text: str, entry: Entry) -> str | None:
-    """Return the text without the entry, the last one that is equal to it; None if the file was ours as a whole.
+    """Remove the last equal entry; None if the whole file was ours.
 
-    Raises `NotUnderstood`, also if there is no such entry, or if a comment stands in it.
+    Raises `NotUnderstood`, also if there is no such entry, or if it contains a comment.
     """
     chain, at = _found(text, entry)
     while len(chain) > 1 and _was_made_by_us(text, chain[-1]):
@@ -217,7 +200,7 @@ def remove(text: str, entry: Entry) -> str | None:
 
 
 def replace(text: str, entry: Entry, old: Json) -> str:
-    """Return the text with the entry in the place of the last one that has the value `old`. Raises as `remove`."""
+    """Replace the last entry with the value `old`. Raises as `remove`."""
     chain, at = _found(text, Entry(entry.path, entry.key, old))
     item = chain[-1].items[at]
     is_long = "\n" in text[item.start : item.node.end]
@@ -226,7 +209,7 @@ def replace(text: str, entry: Entry, old: Json) -> str:
 
 
 def _found(text: str, entry: Entry) -> tuple[list[Node], int]:
-    """Return the containers from the root to the last item that is equal to an entry, and its index."""
+    """Return the containers from the root to the last item equal to the entry, and its index."""
     chain = [scan(text)]
     for key in entry.path:
         found = chain[-1].member(key)
@@ -242,7 +225,7 @@ def _found(text: str, entry: Entry) -> tuple[list[Node], int]:
 
 
 def render(value: Json, indent: str = "", unit: str = "  ", newline: str = "\n") -> str:
-    """Write a value over several lines; a list of plain values stands on one."""
+    """Render a value on several lines, with lists of plain values on one."""
     text = json.dumps(value, ensure_ascii=False, indent=unit)
     text = re.sub(r"\[\s+([^\[\]{}]*?)\s+\]", lambda found: "[" + re.sub(r",\s+", ", ", found[1]) + "]", text)
     return text.replace("\n", newline + indent)
@@ -257,7 +240,7 @@ def newline_of(text: str) -> str:
 
 
 def _deepest(root: Node, entry: Entry) -> tuple[Node, int]:
-    """Go as far along the path as there are containers; return the last one, and how many keys led to it."""
+    """Return the deepest existing container of the path, and its depth."""
     node = root
     for depth, key in enumerate(entry.path):
         found = node.member(key)
@@ -302,7 +285,7 @@ def _indent_at(text: str, position: int) -> str:
 
 
 def _indent_of(text: str, node: Node) -> str:
-    """Return how far the items of a container are indented: as the last that begins a line, else one step more."""
+    """Return the indent of a container's items: that of the last one that begins a line, else one step more."""
     for item in reversed(node.items):
         start = text.rfind("\n", 0, item.start) + 1
         if not text[start : item.start].strip(" \t"):
@@ -314,7 +297,7 @@ def _indent_of(text: str, node: Node) -> str:
 
 
 def same(one: object, other: object) -> bool:
-    """Are two values the same? Not as Python has it, where true is 1."""
+    """Compare as JSON: in Python, True equals 1."""
     return json.dumps(one, sort_keys=True, default=repr) == json.dumps(other, sort_keys=True, default=repr)
 
 
@@ -323,14 +306,14 @@ def _blank_before(text: str, position: int) -> int:
 
 
 def _was_made_by_us(text: str, node: Node, last: int = 0) -> bool:
-    """Does a container hold nothing but what we put there, in the form in which we write containers?"""
+    """Tell whether a container has only our entries, in the form in which we write containers."""
     first = node.items[0]
     has_space = _blank_before(text, first.start) < first.start
     return len(node.items) == last + 1 and has_space and not node.comments and node.items[-1].comma is None
 
 
 def _beside_at(root: Node, at: int, entry: Entry) -> int:
-    """Tell how many of the items behind one are those that we put beside it."""
+    """Count the items after ours that `beside` added."""
     behind = [(item.key, item.node.value) for item in root.items[at + 1 :]]
     count = 0
     for key, value in entry.beside:
@@ -343,7 +326,7 @@ def _cut(text: str, node: Node, at: int) -> str:
     item = node.items[at]
     start, end = _blank_before(text, item.start), item.node.end
     if at == 0 and item.comma is not None and len(node.items) > 1:
-        # The next one takes its place behind the bracket.
+        # The next item takes its position after the bracket.
         behind = text[item.comma + 1 :]
         return text[: item.start] + text[end : item.comma] + behind.lstrip(_BLANK)
     if item.comma is not None:

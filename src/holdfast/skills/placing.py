@@ -1,7 +1,7 @@
-"""What is done to each file when the skill is installed or removed: planned first, without writing, then carried out.
+"""Plan the changes to each file for an installation or removal, then carry them out.
 
-An entry is ours if it is equal to the one we write. An entry that runs our command and is not equal was changed by
-somebody; it stays, and that is reported.
+An entry is ours if it equals the one we write. A different entry that runs our command was changed by somebody: it
+stays, and that is reported.
 """
 
 from __future__ import annotations
@@ -19,13 +19,12 @@ from holdfast.skills.hosts import FAIL_CLOSED, HOOK, MOVED, NAME, SKILL, Hooks, 
 from holdfast.skills.jsonedit import Entry, Json, NotUnderstood, same
 
 PROGRAM = "holdfast"
-MCP_WORDS = ("mcp",)
+MCP_WORDS = ("mcp",)  # The arguments by which our entries are recognised.
 HOOK_WORDS = ("guard", "hook")
-"""By what comes behind the program our entries are known."""
 
 
 class Word(enum.Enum):
-    """What became of one thing in one file, in words."""
+    """Outcome of one piece in one file."""
 
     ADDED = "put in place"
     RENEWED = "brought up to date"
@@ -38,17 +37,14 @@ class Word(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One file: what was found, what shall be there (None is no file), and what becomes of each thing of ours in it.
-
-    If it is left alone, `reason` says why, and `by_hand` is what a person would write there.
-    """
+    """One file: what was found, the planned content, and the outcome of each of our pieces."""
 
     path: Path
     found: Found | None
-    after: bytes | None
+    after: bytes | None  # None: no file.
     outcomes: tuple[tuple[str, Word], ...]
-    reason: str = ""
-    by_hand: str = ""
+    reason: str = ""  # Why it is left alone.
+    by_hand: str = ""  # What a person would write there.
 
     @property
     def is_change(self) -> bool:
@@ -61,9 +57,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Where: a project's folder, or a user's home directory, in an environment."""
-
-    base: Path
+    base: Path  # A project's folder, or a user's home directory.
     is_user: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
 
@@ -80,7 +74,7 @@ class Scope:
 
 
 def project_of(folder: Path) -> Scope:
-    """Return the project of a folder: the git repository that it is in, else the folder itself."""
+    """Return the git repository around a folder, else the folder itself."""
     return Scope(next((each for each in (folder, *folder.parents) if (each / ".git").exists()), folder))
 
 
@@ -91,10 +85,7 @@ class Parts:
     hooks: bool = True
 
 
-# --- The things of ours -----------------------------------------------------------------------------------------------
-#
-# Each can be added to the text of a file and removed from it, where None is no file, and says what became of it.
-# `empty` is a file of that kind with nothing in it, if there is one.
+# --- Pieces: added to or removed from a file's text, where None is no file. `empty` is an empty file of the kind. -----
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,15 +106,12 @@ class _Document:
 
 @dataclass(frozen=True, slots=True)
 class _InFile:
-    """An entry of a JSON or TOML file, known by the words behind `holdfast` in what it runs.
-
-    `earlier` are the values that earlier versions wrote; there are none in TOML.
-    """
+    """An entry of a JSON or TOML file."""
 
     what: str
     entry: Entry
-    words: tuple[str, ...]
-    earlier: tuple[Json, ...] = ()
+    words: tuple[str, ...]  # The arguments of `holdfast` that identify the entry.
+    earlier: tuple[Json, ...] = ()  # Values that earlier versions wrote; none in TOML.
     is_toml: bool = False
 
     @property
@@ -160,7 +148,7 @@ class _InFile:
         return after, Word.REMOVED if ours else Word.ABSENT
 
     def _found(self, text: str) -> tuple[list[Json], bool]:
-        """Return the values of the entries that are ours, and whether there is one that was ours or has its name."""
+        """Return the values of our entries, and whether a changed one or another with its name exists."""
         place: object = tomledit.load(text) if self.is_toml else jsonedit.load(text)
         for key in self.entry.path:
             place = place.get(key) if isinstance(place, dict) else None
@@ -183,7 +171,7 @@ _Piece = _Document | _InFile
 
 
 def runs(value: object, words: tuple[str, ...]) -> bool:
-    """Does an entry, or a hook in it, run `holdfast` with these words?"""
+    """Tell whether an entry, or a hook in it, runs `holdfast` with these arguments."""
     if not isinstance(value, dict):
         return False
     command, arguments = value.get("command"), value.get("args")
@@ -211,7 +199,7 @@ def server_entry(host: Host) -> tuple[Entry, tuple[Json, ...]]:
 
 
 def hook_entries(host: Host) -> list[tuple[Entry, tuple[Json, ...]]]:
-    """Return the hooks of the guard, one for each event, with the values that earlier versions wrote."""
+    """Return the guard's hook for each event, with the values that earlier versions wrote."""
     if host.hooks is None or host.hooks.plugin is not None:
         return []
     hooks, command = host.hooks, HOOK.format(host.name)
@@ -220,7 +208,7 @@ def hook_entries(host: Host) -> list[tuple[Entry, tuple[Json, ...]]]:
         value, earlier = _hook(hooks, matcher, {"command": command}), tuple[Json, ...]()
         if at == 0:
             value = _hook(hooks, matcher, {"command": command + FAIL_CLOSED, **dict(hooks.strict)})
-            # Earlier versions let a call pass when the shell did not find `holdfast`, the first ones on any failure.
+            # Earlier versions let a call pass without `holdfast` on the PATH, the first ones on any failure.
             earlier = tuple(_hook(hooks, matcher, {"command": command, **dict(each)}) for each in (hooks.strict, ()))
         found.append((Entry(("hooks", event), None, value, hooks.beside), earlier))
     return found
@@ -249,7 +237,6 @@ def _pieces(host: Host, scope: Scope, parts: Parts) -> Iterator[tuple[Path, _Pie
 
 
 def plan(hosts: Iterable[Host], scope: Scope, parts: Parts, *, is_install: bool) -> list[Work]:
-    """Plan what has to be done to have all of it in place, or none of it."""
     files: dict[Path, list[_Piece]] = {}
     for host in hosts:
         for path, piece in _pieces(host, scope, parts):
@@ -271,7 +258,7 @@ def carry(work: Work, scope: Scope) -> Work:
 
 def _planned(path: Path, scope: Scope, pieces: list[_Piece], *, is_install: bool) -> Work:
     by_hand: str | None = None
-    for piece in pieces:  # What a file would hold if all these were alone in it.
+    for piece in pieces:  # The content of a file with these pieces alone.
         by_hand, _ = piece.added(by_hand)
     nothing = Work(path, None, None, tuple((each.what, Word.ABSENT) for each in pieces), by_hand=by_hand or "")
     content: bytes | None = None
@@ -283,7 +270,7 @@ def _planned(path: Path, scope: Scope, pieces: list[_Piece], *, is_install: bool
             raise LeftAlone(found.obstacle)
     except (LeftAlone, NotUnderstood) as error:
         if not is_install and content is not None and PROGRAM.encode() not in content:
-            return nothing  # Whatever it is, nothing of ours is in it.
+            return nothing  # Nothing of ours is in it.
         return nothing.left(str(error) if isinstance(error, LeftAlone) else f"it was not understood: {error}")
     return replace(nothing, found=found, after=after, outcomes=outcomes)
 
@@ -307,6 +294,6 @@ def _changed(
             text, word = (None, Word.ABSENT) if text is None else piece.removed(text)
         outcomes.append((piece.what, word))
     if text is None and found.content is not None and (mark or found.path.is_symlink()):
-        # We write no mark and no links: the file is somebody's, and an empty one stays, unless all of it was ours.
+        # We write no byte order mark and no links, so the file is somebody's: keep it, empty.
         text = pieces[0].empty
     return None if text is None else mark + text.encode(), tuple(outcomes)

@@ -1,12 +1,12 @@
-"""Add one table to the end of a TOML text, and take it out again: every other byte stays, and the way back is exact.
+"""Append one table to a TOML text, and remove it: byte-exact in both directions.
 
-The text itself says later what was there before us:
+The form of the edit encodes the earlier text:
 
     ends with a newline, or is empty    a blank line, our lines, a newline
     ends without a newline              a blank line, our lines, and no newline at the end either
     there was no file                   our lines, and nothing before them
 
-`insert` tries the way back before it answers, and `remove` has `tomllib` compare what both texts mean.
+`insert` checks that `remove` reverses it, and `remove` compares both texts as parsed by `tomllib`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from holdfast.skills.jsonedit import Entry, NotUnderstood, newline_of
 
 
 def insert(text: str | None, entry: Entry) -> str:
-    """Return the text with the table at its end; None is a file that is not there. Raises `NotUnderstood`."""
+    """Append the table; None means no file. Raises `NotUnderstood`."""
     if text is None:
         return _lines(entry) + "\n"
     load(text)
@@ -37,10 +37,7 @@ def insert(text: str | None, entry: Entry) -> str:
 
 
 def remove(text: str, entry: Entry) -> str | None:
-    """Return the text without the table; None if the file was ours as a whole.
-
-    Raises `NotUnderstood`, also if the table is not there in exactly the lines that `insert` writes.
-    """
+    """Remove the table as `insert` wrote it, else raise `NotUnderstood`; None if it was the whole file."""
     meant = load(text)
     for lines in (_lines(entry), _lines(entry, "\r\n")):
         start = text.find(lines)
@@ -48,7 +45,7 @@ def remove(text: str, entry: Entry) -> str | None:
             end = start + len(lines)
             if text[:start][-1:] in {"", "\n"} and text[end : end + 1] in {"", "\r", "\n"}:
                 after = _cut(text, start, end)
-                if _means(after, entry, meant):  # Not if the lines stand in a string.
+                if _means(after, entry, meant):  # Not if the lines are in a string.
                     return None if lines + "\n" == text else after
             start = text.find(lines, start + 1)
     raise NotUnderstood(f"there are no lines {_header(entry)} as they were added")
@@ -66,7 +63,7 @@ def _header(entry: Entry) -> str:
 
 
 def _lines(entry: Entry, newline: str = "\n") -> str:
-    """Write the table, without a newline at the end. Plain strings and lists are the same in JSON and TOML."""
+    """Render the table without a final newline. Plain strings and lists are equal in JSON and TOML."""
     values = entry.value if isinstance(entry.value, dict) else {}
     return newline.join([_header(entry), *(f"{key} = {json.dumps(value)}" for key, value in values.items())])
 
@@ -79,11 +76,11 @@ def load(text: str) -> dict[str, object]:
 
 
 def _cut(text: str, start: int, end: int) -> str:
-    """Take lines out, and the blank line that we put before them."""
+    """Remove lines, and the blank line that we put before them."""
     blank_lines = 1
     ending = re.compile(r"\r?\n|\Z").match(text, end)
     if ending is not None:
-        # At the end of a file without a newline there was none before us either.
+        # Without a newline at the end, there was none before us either.
         blank_lines, end = (1 if ending[0] else 2), ending.end()
     before = text[:start]
     if re.search(r"(?:\A|\n)\r?\n\Z", before):

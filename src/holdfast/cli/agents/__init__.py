@@ -1,1 +1,1 @@
-"""Commands for agents and the runs they work in: `rlock` and its kin, and sessions."""
+"""Commands for agents and their runs: `rlock` and its variants, sessions, guard, skill and MCP."""

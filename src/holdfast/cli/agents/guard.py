@@ -1,4 +1,4 @@
-"""`holdfast guard`: what agents touch, and the jobs that it belongs to. The checks themselves begin in `start.py`."""
+"""`holdfast guard`: manage and inspect the guard. Hooks are started directly by `start.py`."""
 
 from __future__ import annotations
 
@@ -243,10 +243,10 @@ def install(*, shared: bool) -> None:
     from holdfast.guard.githooks import HOOKS
     from holdfast.guard.installing import install
 
-    program = shutil.which(sys.argv[0]) or str(Path(sys.executable).parent / "holdfast")
+    program = Path(shutil.which(sys.argv[0]) or Path(sys.executable).parent / "holdfast").absolute()
     folder = _folder(shared=shared)
     for name in HOOKS:
-        output.say(output.plain(install(folder, name, str(Path(program).absolute()))))
+        output.say(output.plain(install(folder, name, str(program))))
 
 
 @git.command(short_help="Take both hooks away again.")

@@ -1,4 +1,4 @@
-"""`holdfast mcp`: the tools for agents over standard input and output, for a host that speaks MCP."""
+"""`holdfast mcp`: the tools for agents, served over stdio to an MCP host."""
 
 from __future__ import annotations
 
@@ -49,8 +49,5 @@ def mcp(*, owner: str | None, ttl: int) -> int:
 
 
 def _expanded(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment without references that the host left as they were, such as `$HOLDFAST_TOKEN`.
-
-    Gemini CLI passes the reference itself if the variable is not set.
-    """
+    # Gemini CLI passes an unset variable as a literal reference such as `$HOLDFAST_TOKEN`.
     return {name: value for name, value in environment.items() if value not in {f"${name}", f"${{{name}}}"}}

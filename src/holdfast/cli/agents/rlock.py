@@ -1,8 +1,7 @@
-"""`rlock`, `runlock`, `rlock-heartbeat`: one question to the gateway, one line of JSON, one exit code.
+"""`rlock`, `runlock`, `rlock-heartbeat`: one request to the gateway, one line of JSON, one exit code.
 
-Success is reported only when the gateway reported it. It imports as little as it can of the standard library, because a
-shell script may start it a thousand times; whatever is rarely needed is imported late. The secret comes from the
-environment and leaves in the body, so it is on no command line.
+They report success only if the gateway did. They import little, and rarely needed modules late, because a shell script
+may start them a thousand times. The secret comes from the environment and is sent in the body, never on a command line.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 OK, NOT_ALLOWED, BAD_REQUEST, UNREACHABLE, OTHER, USAGE = 0, 3, 4, 6, 7, 9
+# The exit code of each HTTP status; any other is `OTHER`.
 EXIT = {200: OK, 409: 1, 404: 2, 403: NOT_ALLOWED, 400: BAD_REQUEST, 503: 5, 502: 10, 504: 11, 500: 12}
-# Holdfast's own: too long, not a name of the server, a wrong secret after too many others. Nothing was done.
+# Holdfast's own: too long, not a name of the server, a wrong secret after too many others. Nothing was changed.
 EXIT |= {413: BAD_REQUEST, 421: BAD_REQUEST, 429: NOT_ALLOWED}
-"""The exit code of each HTTP status; any other is `OTHER`."""
 
 _ANOTHER = "another program answers there; look at the address in GATEWAY_URL"
 
@@ -44,16 +43,15 @@ _TTL_HELP = (
     "\n  --ttl TIME      for how long, as 120 (seconds), 90s, 15m, 1h30m; the server's resourceLockTimeout if absent"
 )
 
-Said = tuple[int, dict[str, object]]
-"""An exit code and what to print."""
+Said = tuple[int, dict[str, object]]  # The exit code and the output.
 
 
 class UsageError(Exception):
-    """The command line cannot be meant."""
+    """Invalid command line."""
 
 
 def rlock() -> NoReturn:
-    # All is written, nothing is open, and a look-up that hangs must not hold the end up: no tidying.
+    # Skip the interpreter's cleanup, which could wait for a hanging name lookup. Everything is written.
     os._exit(main("rlock", "acquire", timed=True))
 
 
@@ -71,7 +69,7 @@ def main(command: str, verb: str, *, timed: bool) -> int:
     try:
         if arguments[:1] in (["-h"], ["--help"]):
             _write(2, _HELP.format(usage=usage, ttl=_TTL_HELP if timed else ""))
-            # Not 0: a script whose key happens to be "-h" must not believe that it has a lock.
+            # Not 0: a script whose key is "-h" must not assume that it has a lock.
             raise UsageError
         code, said = run(arguments, verb, os.environ, timed=timed)
     except UsageError as error:
@@ -101,14 +99,13 @@ def _write(descriptor: int, text: str) -> None:
         while data:
             data = data[os.write(descriptor, data) :]
     except OSError:
-        # Nobody reads the line; the exit code still says it.
-        return
+        return  # Nobody reads the line; the exit code still reports the result.
 
 
 def run(
     arguments: list[str], verb: str, environment: Mapping[str, str], *, timed: bool, seconds: float = SECONDS_MAX
 ) -> Said:
-    """Ask the gateway; return the exit code and what to print. Raises `UsageError` and `UnreachableError`."""
+    """Run one command. Raises `UsageError` and `UnreachableError`."""
     arguments, environment = _with_options(arguments, environment)
     if not environment.get("GATEWAY_URL") and environment.get("HOLDFAST_RLOCK_STANDALONE") == "1":
         return OK, {"ok": True}
@@ -125,7 +122,7 @@ def _failed(text: str) -> dict[str, object]:
 
 
 def _with_options(arguments: list[str], environment: Mapping[str, str]) -> tuple[list[str], Mapping[str, str]]:
-    """Move the options that are variables as well to the environment."""
+    """Move options that are also variables into the environment."""
     left: list[str] = []
     given: dict[str, str] = {}
     rest = iter(arguments)
@@ -143,10 +140,9 @@ def _with_options(arguments: list[str], environment: Mapping[str, str]) -> tuple
 
 
 def _read_arguments(arguments: list[str], *, timed: bool) -> dict[str, object]:
-    """Return what the command line says: the key first, then options. Other arguments are ignored."""
-    # No URI begins with a dash.
+    """Parse the key and then options; other arguments are ignored."""
     if not arguments or not arguments[0] or arguments[0].startswith("-"):
-        raise UsageError
+        raise UsageError  # No URI begins with a dash.
     body: dict[str, object] = {"resourceKey": arguments[0]}
     rest = iter(arguments[1:])
     for argument in rest:
@@ -168,7 +164,7 @@ def _find(environment: Mapping[str, str]) -> list[Address]:
     allowed = environment.get("HOLDFAST_ALLOW_INSECURE_HTTP", "").lower() in {"1", "true", "yes", "on"}
     named = environment.get("HOLDFAST_URL", "")
     if url := environment.get("GATEWAY_URL"):
-        # Whoever started this run chose the network between the two; inside one host it is often plain HTTP.
+        # The run's starter chose the network to the gateway; within one machine it is often plain HTTP.
         gateways = addresses(url, "GATEWAY_URL", ca_file)
         if "," in named:
             beside = asking.others(gateways, addresses(named, "HOLDFAST_URL", ca_file))
@@ -196,23 +192,22 @@ def _guarded(found: list[Address], *, allowed: bool) -> list[Address]:
 
 
 def ask(gateways: list[Address], verb: str, body: dict[str, object], seconds: float = SECONDS_MAX) -> Said:
-    """Send one request, and once more if the connection broke; return the exit code and what to print.
+    """Send one request, and retry it if the connection broke.
 
-    Asking again is safe: the same run gets the lock it has, keeps it twice, and a release carries a key by which
-    the server knows it again.
+    The retry is safe: acquire and heartbeat are idempotent for a run, and a release carries an idempotency key.
     """
     headers = f"Idempotency-Key: {asking.fresh_key()}\r\n" if verb == "release" else ""
     content = json.dumps(body).encode()
     status, answer, was_lost = asking.ask(gateways, "POST", f"/locks/{verb}", headers, content, seconds=seconds)
     code, said = _judge(status, answer)
     if was_lost and verb == "release" and code in {1, 2}:
-        # A gateway that knows no keys cannot tell what became of the first try, and neither can we.
+        # A gateway without idempotency keys cannot tell whether the first try took effect, and neither can we.
         said["lost"] = "the answer to a first try was lost: it may be that one which gave the lock back"
     return code, said
 
 
 def _judge(status: int, content: bytes) -> Said:
-    """Turn an answer into an exit code and what to print. A 200 that is not the gateway's own is no success."""
+    """Interpret a response. A 200 without the gateway's `ok` is not a success."""
     code = EXIT.get(status, OTHER)
     try:
         said = json.loads(content)

@@ -1,4 +1,4 @@
-"""`holdfast session`: a run whose claims all end with it. What a run needs goes to its environment, never elsewhere."""
+"""`holdfast session`: a run whose claims end with it. Its secrets are passed only in the environment."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def exec_(
     with orderly_end(), Holdfast(retry_seconds=RETRY_SECONDS, **options.reach()) as server:
         began_ms = times.monotonic_ms()
         session = server.session(name, ttl=ttl, metadata=attached)
-        # What passed since it was asked for is gone, however slow the answer was: it was given nevertheless.
+        # Add the request's own time: a slow response does not mean a shorter session.
         tell_shortened(ttl, session.remaining + (times.monotonic_ms() - began_ms) / 1_000)
         secret = None if keep_token else session.secret
         base = with_command.environment_with(secret, {**server.environment, "HOLDFAST_URL": session.url})
@@ -85,8 +85,8 @@ def exec_(
 
 
 def tell_shortened(asked: float, got: float) -> None:
-    """Say that the server gave a session less time than was asked for: it does so without a refusal (S1)."""
-    if got < asked * 0.99 - 1:  # The answer was on its way for a moment, and clocks may drift.
+    """Warn that the server shortened a session, which it does without a refusal (S1)."""
+    if got < asked * 0.99 - 1:  # Allows for latency and clock drift.
         output.hint(f"the server gives a session less than the {times.span(asked)} that were asked for;")
         output.hint("its setting max_session_ttl_seconds is the longest")
 

@@ -1,4 +1,4 @@
-"""`holdfast skill`: put the skill, the MCP server and the hooks of the guard where hosts of agents look for them."""
+"""`holdfast skill`: install the skill, the MCP server and the guard's hooks for agent hosts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def skill() -> None:
 
 
 def _selects(command: Callable[..., int]) -> Callable[..., int]:
-    """Add the options for hosts and scope. The command gets the hosts that were named, the scope and the parts."""
+    """Add the options for hosts and scope, and pass the command the named hosts, the scope and the parts."""
 
     @wraps(command)
     def selected(*, names: tuple[str, ...], folder: Path | None, is_user: bool, dry_run: bool, **parts: bool) -> int:
@@ -136,7 +136,7 @@ def _scope(folder: Path | None, *, is_user: bool) -> Scope:
 
 
 def _do(works: list[Work], scope: Scope, *, dry_run: bool, bad: set[Word]) -> int:
-    """Carry the works out one after another, or show them; return the exit code."""
+    """Carry out the works, or show them; return the exit code."""
     from holdfast.skills import placing
 
     output.hint(output.plain(f"in {scope.base}:"))
@@ -153,7 +153,7 @@ def _do(works: list[Work], scope: Scope, *, dry_run: bool, bad: set[Word]) -> in
 
 
 def _tell(work: Work, scope: Scope, *, is_shown: bool) -> None:
-    """Say what became of each thing in a file. What would change, a dry run has shown."""
+    """Print the outcome of each piece, in a dry run (`is_shown`) without the changes that it showed."""
     from holdfast.skills.placing import Word
 
     name = _name(work.path, scope)
@@ -173,7 +173,7 @@ def _tell(work: Work, scope: Scope, *, is_shown: bool) -> None:
 
 
 def _tell_missing(host: Host, scope: Scope, parts: Parts) -> None:
-    """Say which wanted part a host has no place for, and what is left to do."""
+    """Hint at parts that a host does not support, and at manual steps."""
     if parts.mcp and scope.path(host.mcp.place) is None:
         where = "for a user" if scope.is_user else "in a project"
         output.hint(f"{host.title} names no file {where} for MCP servers: add `holdfast mcp` in its own settings")
@@ -184,7 +184,7 @@ def _tell_missing(host: Host, scope: Scope, parts: Parts) -> None:
 
 
 def _tell_unready(parts: Parts) -> None:
-    """Say what a host would miss here when it starts what was put in place."""
+    """Hint at what hosts would miss when they start the installed parts."""
     import sys
     from importlib.util import find_spec
     from shutil import which
@@ -209,7 +209,7 @@ def _show(work: Work, scope: Scope) -> None:
     old = work.found.content if work.found is not None else None
     name = _name(work.path, scope)
     before, after = ("/dev/null" if each is None else name for each in (old, work.after))
-    # Split at line feeds alone, as programs that read a diff do.
+    # Split at line feeds only, as diff readers do.
     one, other = (re.findall(r"[^\n]*\n|[^\n]+", (each or b"").decode()) for each in (old, work.after))
     for line in unified_diff(one, other, before, after, lineterm="\n"):
         output.say("\t".join(map(output.plain, line.removesuffix("\n").split("\t"))))
