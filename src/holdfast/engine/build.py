@@ -42,6 +42,7 @@ from holdfast.journal.codec import FORMAT as FORMAT
 from holdfast.journal.failpoints import arm
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.privatefiles import NotOursError, read_ours, reason_of
+from holdfast.settings import Settings
 
 _AUTHORITY_BYTES, _KEY_BYTES = 16, 32
 SECRET_BYTES_MAX, SECRET_BYTES_MIN = 4_096, 16
@@ -101,24 +102,13 @@ def store_secret(file: Path | None) -> bytes | None:
     return secret
 
 
-def shared_journals(
-    store: str,
-    me: Peer,
-    *,
-    clock: Clock,
-    schema: str,
-    secret: bytes | None,
-    keeping: Keeping,
-    may_lose: bool,
-    append_ms: int,
-    resolve_ms: int,
-    tail_bytes_max: int,
-) -> Callable[[str], SharedJournal]:
+def shared_journals(settings: Settings, me: Peer, clock: Clock, keeping: Keeping) -> Callable[[str], SharedJournal]:
     """Return a factory of journals in a store, one for each term. Nothing is asked before it is used.
 
     All of one process share what they know of the store; the first to read an empty one makes its authority. Raises
-    `ModuleNotFoundError` without the extra that the store needs.
+    `ModuleNotFoundError` without the extra that the store needs, and `SettingsError`.
     """
+    secret = store_secret(settings.store_secret_file)
     from holdfast.journal.postgres.journal import PostgresJournal  # noqa: PLC0415 - an extra
     from holdfast.journal.postgres.leadership import Fresh, Knowledge  # noqa: PLC0415
 
@@ -127,19 +117,19 @@ def shared_journals(
 
     def make(tenure: str) -> SharedJournal:
         return PostgresJournal(
-            store,
+            settings.store,
             me,
             tenure=tenure,
             wall_ms=clock.wall_ms(),
-            schema=schema,
+            schema=settings.store_schema,
             keeping=keeping,
             knowledge=knowledge,
             fresh=fresh,
             secret=secret,
-            may_lose=may_lose,
-            append_ms=append_ms,
-            resolve_ms=resolve_ms,
-            tail_bytes_max=tail_bytes_max,
+            may_lose=settings.after_loss == "continue",
+            append_ms=settings.append_timeout_seconds * 1000,
+            resolve_ms=settings.resolve_seconds * 1000,
+            tail_bytes_max=settings.tail_mib_max * 2**20,
         )
 
     return make

@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Mapping
 import msgspec
 
 from holdfast import __version__
-from holdfast.engine.build import FORMAT, Peer, Seat, SharedJournal, shared_journals, store_secret
+from holdfast.engine.build import FORMAT, Peer, Seat, SharedJournal, shared_journals
 from holdfast.engine.clock import SystemClock
 from holdfast.engine.engine import Engine
 from holdfast.engine.ids import drawn, new_secret
@@ -231,18 +231,7 @@ def peer_of(settings: Settings, listener: socket.socket, tls: Certificate | None
 
 def _journals_of(settings: Settings, me: Peer, clock: SystemClock) -> Callable[[str], SharedJournal]:
     try:
-        return shared_journals(
-            settings.store,
-            me,
-            clock=clock,
-            schema=settings.store_schema,
-            secret=store_secret(settings.store_secret_file),
-            keeping=keeping_of(settings),
-            may_lose=settings.after_loss == "continue",
-            append_ms=settings.append_timeout_seconds * 1000,
-            resolve_ms=settings.resolve_seconds * 1000,
-            tail_bytes_max=settings.tail_mib_max * 2**20,
-        )
+        return shared_journals(settings, me, clock, keeping_of(settings))
     except ModuleNotFoundError as error:
         text = f"PostgreSQL needs a part of Holdfast that is not installed ({error.name}): {how_to_install(EXTRA)}"
         raise StartError(text, EX_USAGE) from error
