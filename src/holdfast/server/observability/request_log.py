@@ -12,7 +12,7 @@ The request log has one line per request, when it is answered, without query, he
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
@@ -21,8 +21,6 @@ import msgspec
 from holdfast.server.observability.logs import shown_path
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from holdfast.engine.clock import Clock
     from holdfast.server.access.proxies import Proxies
     from holdfast.server.http.manager import Handler, Reply
@@ -73,26 +71,21 @@ class RequestLog:
         log.info(text, method, path, said, took_ms, request.request_id, extra={"fields": fields})
 
 
-class _Observed:
-    __slots__ = ("_ended", "_principal_of", "_request", "is_over", "principal", "status")
-
-    def __init__(self, request: Request, ended: list[Ended], principal_of: Callable[[Request], str | None]) -> None:
-        self._request = request
-        self._ended = ended
-        self._principal_of = principal_of
-        self.status: int | None = None
-        self.principal: str | None = None
-        self.is_over = False
+class _Observed(msgspec.Struct):
+    request: Request
+    principal_of: Callable[[Request], str | None]
+    ended: list[Ended]  # Empty after the end.
+    status: int | None = None
+    principal: str | None = None
 
     def answer(self, status: int) -> None:
         """Note the status, and the principal before its token may end."""
-        self.status, self.principal = status, self._principal_of(self._request)
+        self.status, self.principal = status, self.principal_of(self.request)
 
     def end(self) -> None:
-        if not self.is_over:
-            self.is_over = True
-            for tell in self._ended:
-                tell(self.status, self.principal)
+        ended, self.ended = self.ended, []
+        for tell in ended:
+            tell(self.status, self.principal)
 
 
 class Observing:
@@ -105,12 +98,12 @@ class Observing:
 
         def begin(request: Request) -> _Observed:
             route = handler.route_of(request)
-            return _Observed(request, [each.begin(request, route) for each in self._observers], handler.principal_of)
+            return _Observed(request, handler.principal_of, [each.begin(request, route) for each in self._observers])
 
         def handle(request: Request, reply: Reply) -> None:
             observed = begin(request)
             handler.handle(request, partial(_answered, observed, reply))
-            if not observed.is_over:
+            if observed.ended:
                 # If the client disconnects, one of the two is called; the first, if the request waits in a queue.
                 if request.on_disconnect is not None:
                     request.on_disconnect = partial(_left, observed, request.on_disconnect)
