@@ -14,7 +14,7 @@ import asyncio
 import resource
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
@@ -24,19 +24,16 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 
 from holdfast import __version__
 from holdfast.core.refusals import AllHeld, Delayed, Finished, Held, NotHeld
-from holdfast.engine.measures import Measures, Spread
+from holdfast.engine.measures import Measures, Spread, Tally
 from holdfast.server.observability.charts import SPANS, STEP_MS, USUAL_SPAN, Drawn, Sample, draw
 from holdfast.server.operations.call import Counters
 from holdfast.wire.problems import KINDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
     from holdfast.core.state import State
     from holdfast.engine.build import Health
     from holdfast.engine.clock import Clock
     from holdfast.engine.engine import Engine
-    from holdfast.engine.measures import Tally
     from holdfast.settings import Settings
 
 LAG_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)

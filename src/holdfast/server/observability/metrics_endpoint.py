@@ -12,14 +12,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.server.access.secrets import digest
-from holdfast.server.observability.metrics import CONTENT_TYPE
+from holdfast.server.observability.metrics import CONTENT_TYPE, Meter
 from holdfast.server.operations.decoding import by_token, nothing
 
 if TYPE_CHECKING:
     from holdfast.server.access.auth import StaticTokens
     from holdfast.server.api import Api
     from holdfast.server.http.messages import Request
-    from holdfast.server.observability.metrics import Meter
     from holdfast.server.operations.call import Call, Reply
     from holdfast.server.operations.operation import Operation, Reader
 

@@ -20,7 +20,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from holdfast.engine.build import JournalError
-from holdfast.engine.feed import EVERYTHING
+from holdfast.engine.feed import EVERYTHING, Listener
 from holdfast.server.operations.decoding import LABEL
 from holdfast.server.render import encode
 from holdfast.server.streams.frames import EventCursor, Ids, parse_id
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
     from holdfast.core.events import Record
-    from holdfast.engine.feed import Listener
     from holdfast.server.api import Api
     from holdfast.server.operations.call import Call
 

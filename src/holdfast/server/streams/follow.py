@@ -17,8 +17,8 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from holdfast.core.events import Ended, SessionEnded, Transferred
-from holdfast.core.values import EndedLease, EndedSession, may_touch
+from holdfast.core.events import Ended, Event, Record, SessionEnded, Transferred
+from holdfast.core.values import EndedLease, EndedSession, Moment, may_touch
 from holdfast.engine.build import JournalError
 from holdfast.engine.ids import new_uuid
 from holdfast.server.access.secrets import is_own, was_own
@@ -33,9 +33,7 @@ from holdfast.wire.requests import FollowBody
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from holdfast.core.events import Event, Record
     from holdfast.core.state import State
-    from holdfast.core.values import Moment
     from holdfast.server.access.auth import Caller
     from holdfast.server.api import Api
     from holdfast.server.operations.call import Call

@@ -19,12 +19,11 @@ import msgspec
 
 from holdfast.core.values import has_labels
 from holdfast.server.render import encode
-from holdfast.server.streams.happenings import concerned, labels_of, said
+from holdfast.server.streams.happenings import Told, concerned, labels_of, said
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
     from holdfast.core.events import Record
-    from holdfast.server.streams.happenings import Told
 
     Labels = frozenset[tuple[str, str]]
     Changes = list[tuple[str, Told]]

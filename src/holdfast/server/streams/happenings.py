@@ -9,10 +9,12 @@ from msgspec import UNSET
 
 from holdfast.core.events import (
     Ended,
+    Event,
     Granted,
     GrantedMany,
     Joined,
     Left,
+    Record,
     Reopened,
     SessionEnded,
     TokenEnded,
@@ -25,7 +27,6 @@ from holdfast.wire.replies import HappenedReply
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from holdfast.core.events import Event, Record
     from holdfast.core.values import Labels, Lease, Terms
 
 Told: TypeAlias = Granted | Ended | Transferred | Reopened | Joined | Left  # The events that tell of names.

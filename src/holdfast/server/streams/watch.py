@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from holdfast.core.events import Ended, Granted, Renewed, Transferred
+from holdfast.core.events import Ended, Event, Granted, Record, Renewed, Transferred
 from holdfast.engine.build import JournalError
 from holdfast.server.access.secrets import is_own
 from holdfast.server.render import encode
@@ -19,7 +19,6 @@ from holdfast.wire.problems import Problem
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from holdfast.core.events import Event, Record
     from holdfast.core.state import State
     from holdfast.core.values import Moment
     from holdfast.server.api import Api
