@@ -19,7 +19,7 @@ from holdfast.server.handlers.tokens import check_reach, is_hidden, note_gone, p
 from holdfast.server.observability import charts
 from holdfast.server.operations.decoding import fingerprint, read_uuid
 from holdfast.server.pages import site
-from holdfast.server.render import encode
+from holdfast.server.render import Answered, encode
 from holdfast.wire.replies import TokenReply
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from holdfast.server.api import Api
     from holdfast.server.operations.call import Call
     from holdfast.server.pages.recent import Entry
-    from holdfast.server.render import Answered
 
 
 def nodes(api: Api, call: Call) -> None:

@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast import __version__
 from holdfast.server.operations.decoding import LABEL
-from holdfast.server.operations.operation import Key
+from holdfast.server.operations.operation import Key, Operation
 from holdfast.server.pages.site import HEADERS, NO_REFERRER, environment
 from holdfast.server.render import envelope
 from holdfast.wire.problems import KINDS
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from holdfast.server.api import Api
     from holdfast.server.operations.call import Call
-    from holdfast.server.operations.operation import Operation
 
 _OK = 200
 _REF = "#/components/schemas/{name}"

@@ -22,21 +22,18 @@ import msgspec
 from holdfast.core.answers import HandedOver, OpenAgain, Released
 from holdfast.core.commands import Reopen, Revoke, Transfer
 from holdfast.core.deadlock import why
-from holdfast.core.state import EMPTY
-from holdfast.core.values import OWNER_CHARS_MAX, REASON_CHARS_MAX
+from holdfast.core.state import EMPTY, State
+from holdfast.core.values import OWNER_CHARS_MAX, REASON_CHARS_MAX, Done, Lease, Moment
 from holdfast.engine.build import HistoryQuery
 from holdfast.engine.ids import new_uuid
 from holdfast.server.operations.decoding import fingerprint, read_uuid
 from holdfast.server.pages import site
 from holdfast.server.pages.history import draw, happened, page_of, story_of
-from holdfast.server.pages.rows import gone_of, row_of
+from holdfast.server.pages.rows import Gone, Row, gone_of, row_of
 
 if TYPE_CHECKING:
-    from holdfast.core.state import State
-    from holdfast.core.values import Done, Lease, Moment
     from holdfast.server.api import Api, Show
     from holdfast.server.operations.call import Call
-    from holdfast.server.pages.rows import Gone, Row
     from holdfast.server.render import Answered
 
 LINE_SHOWN = 100
@@ -156,7 +153,6 @@ def _number(text: str | None) -> int | None:
     return int(text) or None if text is not None and _NUMBER.fullmatch(text) else None
 
 
-REVOKE, REOPEN, TRANSFER = "revoke", "reopen", "transfer"
 _CONFLICT, _UNPROCESSABLE = 409, 422
 _CHANGED = "Nothing was done: this job has changed since you looked. What is so now stands below."
 _SENT = "Nothing was done: this form was sent before, with other words. What came of that stands below."
@@ -165,52 +161,36 @@ _NO_OWNER = f"Nothing was done: name the new owner, in 1 to {OWNER_CHARS_MAX} ch
 
 
 def revoke(api: Api, call: Call) -> None:
-    lease = api.engine.state.lease_of(call.item)
-    mark = _checked(api, call, REVOKE, lease)
-    if mark is not None:
-        principal, reason, key = call.caller.principal, _field(call, "reason"), _key(call)
-        command = Revoke(name=call.item, principal=principal, reason=reason, key=key, fingerprint=mark)
-        api.submit(call, command, {Released: _shows("revoked")})
+    fields = _checked(api, call, "revoke", api.engine.state.lease_of(call.item))
+    if fields is not None:
+        api.submit(call, Revoke(**fields), {Released: _shows("revoked")})
 
 
 def reopen(api: Api, call: Call) -> None:
-    done = api.engine.state.slots.get(call.item, EMPTY).done
-    mark = _checked(api, call, REOPEN, done)
-    if mark is not None:
-        principal, reason, key = call.caller.principal, _field(call, "reason"), _key(call)
-        command = Reopen(name=call.item, principal=principal, reason=reason, key=key, fingerprint=mark)
-        api.submit(call, command, {OpenAgain: _shows("reopened")})
+    fields = _checked(api, call, "reopen", api.engine.state.slots.get(call.item, EMPTY).done)
+    if fields is not None:
+        api.submit(call, Reopen(**fields), {OpenAgain: _shows("reopened")})
 
 
 def transfer(api: Api, call: Call) -> None:
-    reason, to_owner = _field(call, "reason"), _field(call, "to_owner")
-    mark = _checked(api, call, TRANSFER, api.engine.state.lease_of(call.item), to_owner)
-    if mark is None:
-        return
-    if not 0 < len(to_owner) <= OWNER_CHARS_MAX:
-        show(api, call, Tried(TRANSFER, _NO_OWNER, _UNPROCESSABLE, reason, to_owner))
-        return
-    command = Transfer(
-        name=call.item,
-        principal=call.caller.principal,
-        lease_id=None,  # As an operator: the page knows no lease id.
-        new_lease_id=new_uuid(),
-        to_owner=to_owner,
-        key=_key(call),
-        fingerprint=mark,
-        reason=reason,
-    )
-    api.submit(call, command, {HandedOver: _shows("transferred")})
+    to_owner = _field(call, "to_owner")
+    fields = _checked(api, call, "transfer", api.engine.state.lease_of(call.item), to_owner)
+    if fields is not None and not 0 < len(to_owner) <= OWNER_CHARS_MAX:
+        show(api, call, Tried("transfer", _NO_OWNER, _UNPROCESSABLE, fields["reason"], to_owner))
+    elif fields is not None:
+        # Without a lease id, as an operator: the page does not know it.
+        command = Transfer(**fields, lease_id=None, new_lease_id=new_uuid(), to_owner=to_owner)
+        api.submit(call, command, {HandedOver: _shows("transferred")})
 
 
-def _checked(api: Api, call: Call, verb: str, about: Lease | Done | None, *parts: str) -> str | None:
-    """Return the fingerprint of a form, or show the page again if it has no reason or is about another lease.
+def _checked(api: Api, call: Call, verb: str, about: Lease | Done | None, *parts: str) -> dict[str, Any] | None:
+    """Return the fields that all commands have, or show the page again if the form has no reason or another lease.
 
     A form that was sent before passes, if it is the same: its key gives it the first answer.
     """
-    reason = _field(call, "reason")
+    principal, reason, key = call.caller.principal, _field(call, "reason"), _key(call)
     mark = fingerprint(call.request, call.item, (verb, *parts, reason))
-    sent = api.engine.state.memos.get((call.caller.principal, _key(call)))
+    sent = api.engine.state.memos.get((principal, key))
     token = None if about is None else about.token
     if not 0 < len(reason) <= REASON_CHARS_MAX:
         problem, status = _NO_REASON, _UNPROCESSABLE
@@ -219,7 +199,7 @@ def _checked(api: Api, call: Call, verb: str, about: Lease | Done | None, *parts
     elif sent is None and str(token) != call.body.get("token"):
         problem, status = _CHANGED, _CONFLICT
     else:
-        return mark
+        return {"name": call.item, "principal": principal, "reason": reason, "key": key, "fingerprint": mark}
     show(api, call, Tried(verb, problem, status, reason, _field(call, "to_owner")))
     return None
 

@@ -23,8 +23,8 @@ import msgspec
 
 from holdfast.server.handlers import paging
 from holdfast.server.pages import site
-from holdfast.server.pages.rows import row_of, totals_of
-from holdfast.server.render import encode
+from holdfast.server.pages.rows import Row, Totals, row_of, totals_of
+from holdfast.server.render import Answered, encode
 
 if TYPE_CHECKING:
     from holdfast.core.state import State
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from holdfast.server.access.auth import Caller
     from holdfast.server.api import Api
     from holdfast.server.operations.call import Call
-    from holdfast.server.pages.rows import Row, Totals
-    from holdfast.server.render import Answered
 
 LOOKED_AT_MAX = 10_000
 SLICE_ROWS = 50  # About a millisecond, then other requests are served.

@@ -11,30 +11,25 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
-from holdfast.core.events import Ended
+from holdfast.core.events import Ended, Record
 from holdfast.durations import milliseconds
-from holdfast.engine.build import HeldQuery, HistoryQuery
-from holdfast.server.handlers.history import Asked, begins_at, find, number_of, refuse_unless_kept, time_of
+from holdfast.engine.build import Held, HeldQuery, HistoryQuery
+from holdfast.server.handlers.history import Asked, Then, begins_at, find, number_of, refuse_unless_kept, time_of
 from holdfast.server.pages import site
 from holdfast.server.pages.history import happened, owner_of
-from holdfast.server.pages.jobs import prefix_for, read_search
+from holdfast.server.pages.jobs import Search, prefix_for, read_search
 from holdfast.server.pages.rows import DAY_MS, Row
-from holdfast.server.render import encode
+from holdfast.server.render import Answered, encode
 from holdfast.server.streams.happenings import concerned
 from holdfast.server.times import rfc3339
 from holdfast.wire.problems import Problem
 from holdfast.wire.replies import Mark, MarksReply
 
 if TYPE_CHECKING:
-    from holdfast.core.events import Record
     from holdfast.core.values import Moment
-    from holdfast.engine.build import Held
     from holdfast.engine.engine import Engine
     from holdfast.server.api import Api
-    from holdfast.server.handlers.history import Then
     from holdfast.server.operations.call import Call
-    from holdfast.server.pages.jobs import Search
-    from holdfast.server.render import Answered
 
 PAGE_ROWS = 100
 LOOKED_AT_ONCE = 1_000  # Names per query if the search needs more than names.
@@ -65,9 +60,7 @@ def show(api: Api, call: Call) -> None:
             problem = refused
         at_ms = now.wall_ms if then is None or then.wall_ms is None else then.wall_ms
         record = 0 if then is None else then.record
-        onward = None
-        if next_after is not None:
-            onward = _address(query, at=rfc3339(at_ms), record=str(record), after=next_after)
+        place = {"at": rfc3339(at_ms), "record": str(record)}
         return await site.page(
             api,
             call,
@@ -80,7 +73,7 @@ def show(api: Api, call: Call) -> None:
             record=record,
             problem=problem,
             begins_ms=await begins_at(engine),
-            onward=onward,
+            onward=None if next_after is None else _address(query, **place, after=next_after),
             to_now=_address(query),
             q=query.get("q", ""),
             sort=query.get("sort", ""),
@@ -122,9 +115,8 @@ async def _rows(
     labels = frozenset((key, value) for key, value in search.labels if value is not None)
     limit = PAGE_ROWS if search.is_of_names_alone else LOOKED_AT_ONCE
     for _ in range(LOOKS_MAX):
-        page = await engine.journal.held(
-            HeldQuery(seq=then.record, after=after, prefix=prefix, labels=labels, limit=limit)
-        )
+        query = HeldQuery(seq=then.record, after=after, prefix=prefix, labels=labels, limit=limit)
+        page = await engine.journal.held(query)
         fitting = [row for row in map(row_then, page.held) if search.fits(row)]
         room = PAGE_ROWS - len(found)
         found += fitting[:room]

@@ -17,12 +17,11 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from holdfast.core.state import EMPTY
+from holdfast.core.state import EMPTY, State
 from holdfast.server.render import nameless_holder
 from holdfast.wire.holders import shown_as
 
 if TYPE_CHECKING:
-    from holdfast.core.state import State
     from holdfast.core.values import Labels, Lease, Moment
 
 SECOND_MS, MINUTE_MS, HOUR_MS, DAY_MS = 1_000, 60_000, 3_600_000, 86_400_000

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.core.values import EndedSession
+from holdfast.core.values import EndedSession, Moment, Session
 from holdfast.server.handlers import paging
 from holdfast.server.handlers.sessions import may_see
 from holdfast.server.pages import site
@@ -21,7 +21,6 @@ from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
     from holdfast.core.state import State
-    from holdfast.core.values import Moment, Session
     from holdfast.server.api import Api
     from holdfast.server.operations.call import Call
     from holdfast.server.render import Answered
@@ -81,10 +80,8 @@ def session(api: Api, call: Call) -> None:
     def view(state: State, now: Moment) -> tuple[dict[str, Any] | None, Moment]:
         found, ended = state.sessions.get(session_id), state.remembered.get(session_id)
         if found is not None and may_see(api, caller, found.principal):
-            return {
-                "run": run_of(found, state, now),
-                **_parts_of(session_id, state, now, caller.prefix or "", after),
-            }, now
+            parts = _parts_of(session_id, state, now, caller.prefix or "", after)
+            return {"run": run_of(found, state, now), **parts}, now
         if isinstance(ended, EndedSession) and may_see(api, caller, ended.principal):
             return {"run": None, "ended": ended}, now
         return None, now

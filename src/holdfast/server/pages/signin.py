@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING
 from holdfast.server.access import cookies
 from holdfast.server.access.auth import in_order
 from holdfast.server.access.secrets import CLAIM_PREFIX, SESSION_PREFIX
-from holdfast.server.operations.call import NOBODY
+from holdfast.server.operations.call import NOBODY, Call
 from holdfast.server.pages.site import HEADERS, environment, problem_page, read_form, redirect, renewal
-from holdfast.server.render import encode
+from holdfast.server.render import Answered, encode
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
@@ -36,9 +36,7 @@ if TYPE_CHECKING:
     from holdfast.core.values import Moment
     from holdfast.server.api import Api
     from holdfast.server.http.messages import Request
-    from holdfast.server.operations.call import Call
     from holdfast.server.operations.operation import Handler
-    from holdfast.server.render import Answered
 
 SIGN_IN = b"/ui/sign-in"
 NEXT_CHARS_MAX = 2_048  # After sign-in with a longer address, the list is shown.

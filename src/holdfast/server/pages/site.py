@@ -26,7 +26,7 @@ from holdfast import __version__
 from holdfast.server.access import cookies
 from holdfast.server.access.auth import in_order
 from holdfast.server.access.origins import fields_of, is_form
-from holdfast.server.operations.call import NOBODY, Call
+from holdfast.server.operations.call import NOBODY, Call, Reply
 from holdfast.server.operations.decoding import (
     QUERY_FIELDS_MAX,
     TARGET_BYTES_MAX,
@@ -37,7 +37,7 @@ from holdfast.server.operations.decoding import (
 from holdfast.server.pages.history import BADLY, owner_of
 from holdfast.server.pages.rows import fields_of as metadata_fields
 from holdfast.server.pages.rows import label_term, left_text, name_parts, sign_of, span_text
-from holdfast.server.render import envelope
+from holdfast.server.render import Answered, envelope
 from holdfast.server.times import rfc3339
 from holdfast.wire.problems import Problem
 
@@ -45,9 +45,7 @@ if TYPE_CHECKING:
     from holdfast.core.values import Moment
     from holdfast.server.api import Api
     from holdfast.server.http.messages import Request
-    from holdfast.server.operations.call import Reply
     from holdfast.server.operations.operation import Operation, Reader
-    from holdfast.server.render import Answered
 
 Fields = tuple[tuple[bytes, bytes], ...]
 

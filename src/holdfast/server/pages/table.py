@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from holdfast.server.handlers import paging
-from holdfast.server.operations.operation import Operation
+from holdfast.server.operations.operation import Handler, Operation
 from holdfast.server.pages import admin, job, jobs, moment, sessions, signin, site, waits
 from holdfast.server.pages.site import by_page
 from holdfast.server.streams.live_feed import Live
@@ -18,7 +18,6 @@ from holdfast.wire.problems import Problem
 if TYPE_CHECKING:
     from holdfast.server.api import Api
     from holdfast.server.operations.call import Call
-    from holdfast.server.operations.operation import Handler
 
 _HTML = "text/html"
 

@@ -22,21 +22,19 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.core.deadlock import waits_of
-from holdfast.core.values import holder_of_lease, holder_of_ticket
+from holdfast.core.values import Holder, Moment, holder_of_lease, holder_of_ticket
 from holdfast.server.pages import site
 from holdfast.server.pages.history import owner_of
-from holdfast.server.render import HIDDEN, masked
+from holdfast.server.render import HIDDEN, Answered, masked
 from holdfast.wire.holders import shown_as
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from holdfast.core.state import State
-    from holdfast.core.values import Holder, Moment
     from holdfast.server.api import Api
     from holdfast.server.operations.call import Call
     from holdfast.server.pages.recent import Entry
-    from holdfast.server.render import Answered
 
     WaitsFor = dict[str, dict[str, list[str]]]  # By waiter and holder the names between them.
 
