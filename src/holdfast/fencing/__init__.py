@@ -1,16 +1,15 @@
-"""Lets what you write to refuse an owner from the past. The check and the write it guards are one step, or not offered.
+"""Lets what you write to refuse a former owner. The check and the write it guards are one step, or not offered.
 
-Every lease has a token greater than that of every lease before it. A fence remembers the greatest token it has seen for
+The token of a lease is greater than that of every lease before it. A fence remembers the greatest token it has seen for
 a resource and refuses smaller ones with `StaleToken`:
 
     SqlFence        a row in your own database, in your own transaction
-    FileFence       a file beside the file, locked while you write; `fenced_write` is its short form
-    MemoryFence     the memory of one process, for a handler of requests
+    FileFence       a file next to the file, locked while you write; `fenced_write` is its short form
+    MemoryFence     the memory of one process, for request handlers
     FolderFence     the same for all processes of one machine
 
-`fenced` puts a function behind a fence, `FencedASGI` and `FencedWSGI` a web application; those have to be told who
-vouches for the token of a request. Nothing here talks to a Holdfast server but a function of yours, and nothing but the
-standard library is needed.
+`fenced` guards a function, `FencedASGI` and `FencedWSGI` a web application; those need to know what vouches for a
+request's token. Only the standard library is needed, and only a function of yours talks to a Holdfast server.
 """
 
 from holdfast.errors import CannotFence, StaleToken

@@ -1,11 +1,10 @@
 """A fence in a file of its own, locked with flock from the check to the end of the write.
 
-The order on disk is the promise: the raised fence is durable before anything of the new owner is written, and the data
-replaces the old data whole. After a crash in between, the old data is there and the fence is up; the same owner, or a
-newer one, writes again.
+The raised fence is durable before anything of the new owner is written, and the data replaces the old data atomically.
+After a crash in between, the old data is there and the fence is raised; the same owner, or a newer one, writes again.
 
-flock holds among the processes and threads of one machine, on a local file system. The lock is let go by the kernel
-when its holder dies. A fence file is never removed: somebody may be waiting for it.
+flock works between processes and threads of one machine, on a local file system. The kernel releases the lock when its
+holder dies. A fence file is never removed: another process may be waiting for it.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ def fenced_write(path: str | os.PathLike[str], data: bytes, token: int) -> None:
 
 
 class FileFence:
-    """The fence of one file, kept beside it in `<path>.fence`. A symbolic link and its target share one."""
+    """The fence of one file, kept next to it in `<path>.fence`. A symbolic link and its target share one."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path).resolve()
@@ -49,8 +48,8 @@ class FileFence:
     def guard(self, token: int) -> Iterator[HeldFile]:
         """Keep every other owner out while the block runs: to read, work and write as one step.
 
-        The block may change the file in its own way, or `write` through what it is given. The fence stays raised
-        whatever the block does. The same file cannot be guarded again inside the block: that would wait for itself.
+        The block may change the file in its own way, or call `write` of what it gets. The fence stays raised whatever
+        the block does. Guarding the same file again inside the block would deadlock.
         """
         checked_token(token)
         held = HeldFile(self.path)
@@ -60,7 +59,7 @@ class FileFence:
                 _raise(fence, self._fence, str(self.path), token)
                 yield held
             finally:
-                held._is_over = True  # noqa: SLF001 - the two are one
+                held._is_over = True  # noqa: SLF001 - its counterpart
 
 
 class HeldFile:
@@ -71,14 +70,14 @@ class HeldFile:
         self._is_over = False
 
     def write(self, data: bytes) -> None:
-        """Replace the content whole and durably. A symbolic link to the file stays one.
+        """Replace the content atomically and durably. A symbolic link to the file stays one.
 
-        A file that was there keeps its mode, but no setuid, setgid or sticky bit: it belongs to whoever writes it.
+        An existing file keeps its mode, but no setuid, setgid or sticky bit: the writer becomes its owner.
         """
         if self._is_over:
             raise CannotFence(f"{self.path} is no longer guarded: write inside the `with` block")
-        new = self.path.with_name(f"{self.path.name}.fence.new")  # One is enough: whoever holds the fence is alone.
-        new.unlink(missing_ok=True)  # Of one that died here.
+        new = self.path.with_name(f"{self.path.name}.fence.new")  # One name is enough: the fence is exclusive.
+        new.unlink(missing_ok=True)  # Left by a writer that died here.
         try:
             _write_durably(new, data, _mode(self.path))
             new.replace(self.path)
@@ -89,14 +88,14 @@ class HeldFile:
 
 
 class FolderFence:
-    """Fences of many resources, one small file each in a folder of their own, for all processes of one machine.
+    """Fences of many resources, one small file each in one folder, for all processes of one machine.
 
-    The fence of a resource is held while the block runs: a newer owner waits until the older one is done, and an older
-    one that comes later is refused. They outlive the processes and the machine.
+    A fence is held while the block runs: a newer owner waits until the older one is done, and an older owner that comes
+    later is refused. Fences survive restarts of processes and machine.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        """Name the folder. It is made when first needed, in one that is there."""
+        """Name the folder. It is created when first needed; its parent must exist."""
         self.folder = Path(folder).resolve()
 
     @contextmanager
@@ -110,7 +109,7 @@ class FolderFence:
 
     @asynccontextmanager
     async def guard_async(self, resource: str, token: int) -> AsyncIterator[None]:
-        """Do the same in asyncio. It asks again and again: a thread waiting in flock could not be cancelled."""
+        """Do the same in asyncio. It polls, because a thread that waits in flock could not be cancelled."""
         path = self._path(resource, token)
         with _opened(path) as fence:
             while not _try_lock(fence):  # noqa: ASYNC110 - other processes set no event of ours
@@ -143,11 +142,11 @@ def _try_lock(fence: int) -> bool:
 
 
 def _raise(fence: int, path: Path, resource: str, token: int, *, folder: Path | None = None) -> None:
-    """Compare and raise, under the lock. `folder` is one that we may have made."""
+    """Compare and raise, under the lock. `folder` is the one that we may have created."""
     kept = os.pread(fence, _DIGITS_MAX + 1, 0)
     if not kept:
-        # The file may be new: its name has to be as durable as its content, and so has its folder's. Its maker may have
-        # died before that was sure. A process that may not open the folder above has not made this one.
+        # The file may be new, and its creator may have died before its name and its folder's name were durable.
+        # A process that may not open the parent folder has not created this one.
         if folder is not None:
             with suppress(PermissionError):
                 _sync_folder(folder)
@@ -158,15 +157,15 @@ def _raise(fence: int, path: Path, resource: str, token: int, *, folder: Path | 
         )
     elif int(kept) > token:
         raise stale(resource, token, int(kept))
-    if os.pwrite(fence, b"%016d" % token, 0) != _DIGITS_MAX:  # Always 16 digits: it is never half of a shorter one.
+    if os.pwrite(fence, b"%016d" % token, 0) != _DIGITS_MAX:  # Always 16 digits: an overwrite never mixes lengths.
         if not kept:
-            os.ftruncate(fence, 0)  # Nobody has passed yet.
+            os.ftruncate(fence, 0)  # No owner has passed yet.
         raise CannotFence(f"{path} could not be written whole: make room on its disk, then try again")
     os.fsync(fence)
 
 
 def _mode(path: Path) -> int | None:
-    """Return who may read, write and run it. Not setuid and its kin: the new content is another's, who may be us."""
+    """Return the permission bits, without setuid, setgid and sticky: the new content is the writer's."""
     try:
         return stat.S_IMODE(path.stat().st_mode) & 0o777
     except FileNotFoundError:
@@ -174,7 +173,7 @@ def _mode(path: Path) -> int | None:
 
 
 def _write_durably(path: Path, data: bytes, mode: int | None) -> None:
-    # Created with no more rights than it will have, so that nobody reads what they should not in between.
+    # Created with no more rights than it will have, so that it is never readable by more users in between.
     new = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666 if mode is None else mode & 0o600)
     with os.fdopen(new, "wb") as file:
         if mode is not None:

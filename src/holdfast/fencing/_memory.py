@@ -1,11 +1,10 @@
 """Fences in the memory of one process. One block runs at a time per resource, in order of arrival.
 
-A token raises its fence when it arrives, not when its turn comes: an older owner that still waits is refused instead of
-running late. A block that already runs may finish, and the newer one waits for it.
+A token raises its fence on arrival, not when its turn comes: an older owner that still waits is refused instead of
+running late. A running block may finish, and the newer owner waits for it.
 
-When there are too many resources, those with the smallest tokens are forgotten, and the greatest token so forgotten
-becomes the fence of every unknown resource. One counter gives the tokens of all names, so this refuses at most an owner
-that has held its lease since then.
+Beyond `resources_max` the resources with the smallest tokens are evicted, and the greatest evicted token becomes the
+fence of every unknown resource. All names share one token counter, so this refuses at most owners as old as that.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class MemoryFence:
     def guard(self, resource: str, token: int) -> Iterator[None]:
         """Raise the fence, or raise `StaleToken`; keep every other owner out while the block runs.
 
-        The same resource cannot be guarded again inside the block: that would wait for itself.
+        Guarding the same resource again inside the block would deadlock.
         """
         place, turn = self._arrive(checked_resource(resource), checked_token(token))
         try:
@@ -54,11 +53,11 @@ class MemoryFence:
 
     @asynccontextmanager
     async def guard_async(self, resource: str, token: int) -> AsyncIterator[None]:
-        """Do the same in asyncio; tasks and threads stand in one line."""
+        """Do the same in asyncio; tasks and threads share one queue."""
         place, turn = self._arrive(checked_resource(resource), checked_token(token))
         try:
             if not turn.done():
-                # Shielded, so that only `_give_up` decides, under the mutex, what a cancelled turn was.
+                # Shielded: only `_give_up` decides, under the mutex, whether a cancelled turn had come.
                 await asyncio.shield(asyncio.wrap_future(turn))
         except BaseException:
             self._give_up(place, turn)
@@ -119,7 +118,7 @@ class MemoryFence:
 
 
 class _Place:
-    """One resource: its fence, whether a block runs, and who waits for it."""
+    """One resource: its fence, whether a block runs, and its queue."""
 
     __slots__ = ("is_taken", "line", "token")
 

@@ -1,16 +1,16 @@
 """A fence in a table of your own database: raised inside your transaction, so that check and write commit together.
 
-Why it is correct under concurrency, with nothing but statements that SQLite, PostgreSQL and MySQL share:
+Why it is correct under concurrency, using only statements that SQLite, PostgreSQL and MySQL share:
 
 - `UPDATE … WHERE token <= :token` compares, raises and locks the row in one step. A second owner's UPDATE waits for the
-  first one's commit and then compares again: PostgreSQL re-checks the condition at READ COMMITTED and fails the
-  transaction above it, InnoDB reads the newest row, SQLite has one writer.
-- A resource without a row is added. Two who add it at once meet at the primary key: the second waits, gets an integrity
-  error, goes back to a savepoint (PostgreSQL allows nothing else after an error) and starts over with the UPDATE.
-- The SELECT only explains. Tokens never go down, so a greater one seen by any snapshot is proof enough; where it shows
-  neither a greater token nor a way forward, the transaction is too old to tell, and is refused.
+  first one's commit and compares again: PostgreSQL re-checks the condition at READ COMMITTED and fails the transaction
+  at higher levels, InnoDB reads the newest row, SQLite has one writer.
+- A missing row is inserted. Concurrent inserts conflict on the primary key: the second waits, gets an integrity error,
+  rolls back to a savepoint (PostgreSQL allows nothing else after an error) and starts over with the UPDATE.
+- The SELECT only explains. Tokens never decrease, so a greater one in any snapshot is proof; if it shows neither a
+  greater token nor a way forward, the transaction's snapshot is too old, and it is refused.
 
-It never commits, but for `create`.
+Only `create` commits.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NAMED = re.compile(r"^-- name: (\w+)\n(?:--[^\n]*\n)*(.*?)(?=^-- name: |\Z)", r
 _TABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}(\.[A-Za-z_][A-Za-z0-9_]{0,62})?")
 _PARAMETER = re.compile(r":([a-z]+)")
 _LIBPQ_IDLE = 0
-_ATTEMPTS = 2  # Once more after somebody else added the row; rows are never removed, so that is enough.
+_ATTEMPTS = 2  # Once more after another transaction inserted the row; rows are never removed, so that is enough.
 
 
 class Connection(Protocol):
@@ -64,8 +64,7 @@ class SqlFence:
     def check(self, connection: Connection, resource: str, token: int) -> None:
         """Raise the fence to `token` in the caller's transaction, or raise `StaleToken`.
 
-        From here until the transaction ends nobody else passes this fence. A refusal leaves no transaction open that it
-        began itself.
+        No other owner passes this fence until the transaction ends. A refusal ends a transaction that it began itself.
         """
         checked_resource(resource)
         checked_token(token)
@@ -120,10 +119,10 @@ class SqlFence:
         try:
             self._run(connection, "add", resource=resource, token=token).close()
         except Exception as error:
-            with suppress(Exception):  # If there is no way back, what went wrong first is what the caller has to see.
+            with suppress(Exception):  # If the rollback fails, the caller needs to see the first error.
                 self._run(connection, "go_back").close()
                 self._run(connection, "unmark").close()
-                # PEP 249 names the class, and no place where all drivers keep it. Some raise another: then look.
+                # PEP 249 names the class, but not where drivers keep it. Some raise another: then the row tells.
                 is_there = any(kind.__name__ == "IntegrityError" for kind in type(error).__mro__)
                 if is_there or self._look(connection, resource) is not None:
                     return False
@@ -140,7 +139,7 @@ class SqlFence:
                 cursor.execute(self._sql[statement])
         except BaseException:
             with suppress(Exception):
-                cursor.close()  # What went wrong first is what the caller has to see.
+                cursor.close()  # The caller needs to see the first error.
             raise
         return cursor
 
@@ -156,7 +155,7 @@ def _bound(sql: str, values: Mapping[str, str | int], style: ParamStyle) -> tupl
 
 
 def _paramstyle_of(connection: Connection) -> ParamStyle:
-    """Ask the module that the connection's class, or one it is derived from, comes from."""
+    """Look it up in the module that defines the connection's class or a base class of it."""
     for kind in type(connection).__mro__:
         parts = kind.__module__.split(".")
         for length in range(len(parts), 0, -1):
@@ -183,10 +182,10 @@ def _is_idle(connection: Connection) -> bool | None:
 def _is_autocommit(connection: Connection) -> bool:
     """Whether a statement would commit by itself, as far as the driver says."""
     autocommit = getattr(connection, "autocommit", None)
-    if callable(autocommit):  # In PyMySQL and mysqlclient it sets; another method tells.
+    if callable(autocommit):  # In PyMySQL and mysqlclient it is a setter with a separate getter.
         autocommit = getattr(connection, "get_autocommit", bool)()
     if autocommit is True:
         return True
-    # The way of sqlite3 before it had `autocommit`, and of whoever has not told it otherwise.
+    # sqlite3 in its legacy mode, the default, commits by itself if its isolation_level is None.
     is_sqlite3 = any(kind.__module__.partition(".")[0] == "sqlite3" for kind in type(connection).__mro__)
     return autocommit is not False and getattr(connection, "isolation_level", "") is None and is_sqlite3

@@ -1,7 +1,7 @@
 """Fencing tokens and resources, and how every fence refuses.
 
-A token is a whole number from 0 to 2^53−1: it fits a JSON number and a BIGINT. A resource is a name of your choice for
-what is written to; the name of the job is a good one.
+A token is an integer from 0 to 2^53−1: it fits a JSON number and a BIGINT. A resource is a name of your choice for what
+is written to, such as the name of the job.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def stale(resource: str, token: int, current: int) -> StaleToken:
 
 
 def checked_token(token: int) -> int:
-    """Return it if it is a token. `True` is not one, although Python counts it among the numbers."""
+    """Return it if it is a token. `True` is not one, although `bool` is an `int`."""
     if isinstance(token, bool) or not isinstance(token, int):
         raise TypeError(f"a fencing token is a whole number, not {type(token).__name__}: pass claim.token")
     if not 0 <= token <= TOKEN_MAX:
@@ -39,7 +39,7 @@ def parse_token(text: str) -> int:
 
 
 def checked_resource(resource: str) -> str:
-    """Return it if every fence can keep it: PostgreSQL has no NUL, and a key of MySQL has a length."""
+    """Return it if every fence can store it: PostgreSQL has no NUL, and a MySQL key has a maximum length."""
     if not isinstance(resource, str):
         raise TypeError(f"a resource is named by a str, not {type(resource).__name__}")
     if not 1 <= len(resource) <= RESOURCE_CHARACTERS_MAX:

@@ -1,19 +1,18 @@
-"""Puts a handler behind a fence: its resource is held from the comparison until the handler is done.
+"""Guards a handler with a fence: its resource is held from the comparison until the handler is done.
 
-So a newer owner waits for an older one that is already at work, and an older one that comes later is refused; the two
-never run at the same time. A handler that hangs keeps its resource closed: give it a limit of its own.
+So a newer owner waits for an older one that is already at work, and an older one that comes later is refused; they
+never run at the same time. A handler that hangs blocks its resource: give it a timeout.
 
-The token comes with the request, in the header `Fencing-Token`. It says how new its owner is, and nothing of who that
-is: a caller that may raise a fence as high as it likes can shut out every owner to come. So something has to vouch for
-a token before a handler takes it:
+The token comes in the request header `Fencing-Token`. It shows how new its owner is, not who that is: a caller that may
+raise a fence without limit can lock out all future owners. So something has to vouch for a token first:
 
     is_current      the server: it is asked once for each token that is greater than all it vouched for before
     key             an HMAC of the resource and the token, made by `sign_token`; no server is asked
     trust_callers   nothing: for a handler that only its own workers can reach
 
-The resource of a request is its path as applications route it: however it is spelled, one thing has one fence. A fence
-in SQL belongs into the handler's own transaction: give the middleware no fence, take the token from `holdfast.token`,
-and call `SqlFence.check` in the handler. The middleware answers a `StaleToken` from the handler as it answers its own.
+The resource of a request is its normalised path, so all spellings share one fence. A SQL fence belongs in the handler's
+own transaction: give the middleware no fence, take the token from `holdfast.token`, and call `SqlFence.check` in the
+handler. The middleware answers a `StaleToken` from the handler like its own.
 """
 
 from __future__ import annotations
@@ -44,8 +43,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Values = MutableMapping[str, Any]
 Application = Callable[..., Any]
-Ask = Callable[[str, int], "bool | Awaitable[bool]"]
-"""Tells of a resource and a token whether that is the token of the live claim."""
+Ask = Callable[[str, int], "bool | Awaitable[bool]"]  # Whether a token is that of the resource's live claim.
 
 
 class Fence(Protocol):
@@ -53,9 +51,6 @@ class Fence(Protocol):
 
     def guard(self, resource: str, token: int) -> AbstractContextManager[object]: ...
     def guard_async(self, resource: str, token: int) -> AbstractAsyncContextManager[object]: ...
-
-
-# --- A function ------------------------------------------------------------------------------------------------------
 
 
 def fenced(
@@ -115,16 +110,13 @@ def _arguments(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict
     return bound.arguments
 
 
-# --- Who vouches for a token -----------------------------------------------------------------------------------------
-
-
 def sign_token(key: bytes, resource: str, token: int) -> str:
     """Return what to send as `Fencing-Token` to a handler that has the same key: the token, a dot, its signature."""
     return f"{checked_token(token)}.{_signature(_checked_key(key), checked_resource(resource), token)}"
 
 
 def _signature(key: bytes, resource: str, token: int) -> str:
-    # Neither has a NUL, so no two pairs are written the same.
+    # Neither contains a NUL, so no two pairs are encoded alike.
     return hmac.digest(key, f"holdfast.fencing\0{resource}\0{token}".encode(), "sha256").hex()
 
 
@@ -137,7 +129,7 @@ def _checked_key(key: bytes) -> bytes:
 
 
 class Vouched:
-    """Believes the server. What it vouched for is remembered, so that it is asked once about an owner of a resource."""
+    """Asks the server, once for each owner of a resource: tokens that it vouched for are remembered."""
 
     def __init__(self, is_current: Ask) -> None:
         self._ask = is_current
@@ -146,12 +138,12 @@ class Vouched:
         self._greatest: dict[str, int] = {}
 
     def believes(self, resource: str, token: int) -> bool:
-        """Tell whether the server vouches for a token, or for a greater one: then the fence says what comes of it."""
-        # Only True is a yes: what is not, such as a coroutine that nobody waits for, must not pass for one.
+        """Tell whether the server vouches for a token, or for a greater one: then the fence decides."""
+        # Only True is a yes: a coroutine that is never awaited must not count as one.
         return self._knows(resource, token) or self._noted(resource, token, self._ask(resource, token))
 
     async def believes_async(self, resource: str, token: int) -> bool:
-        """Do the same in asyncio. A plain function is asked in a thread: it may well wait for a network."""
+        """Do the same in asyncio. A plain function is called in a thread: it may block on the network."""
         if self._knows(resource, token):
             return True
         if self._is_async:
@@ -170,11 +162,8 @@ class Vouched:
         with self._mutex:
             self._greatest[resource] = max(token, self._greatest.pop(resource, -1))
             if len(self._greatest) > RESOURCES_MAX:
-                del self._greatest[next(iter(self._greatest))]  # The one that changed longest ago is asked about again.
+                del self._greatest[next(iter(self._greatest))]  # The least recently updated one.
         return True
-
-
-# --- What the middleware answers by itself ---------------------------------------------------------------------------
 
 
 class _Refusal(Exception):
@@ -211,14 +200,11 @@ def _not_current(resource: str, token: int) -> _Refusal:
     return _Refusal(412, "Fencing token not current", code, f"{details}.", resource=resource, fencing_token=token)
 
 
-# --- An application --------------------------------------------------------------------------------------------------
-
-
 def routed_path(path: str) -> str:
-    """Return the one spelling of all paths that lead to the same thing.
+    """Normalise a path, so that all paths to the same resource have one spelling.
 
-    The server has decoded percent escapes. Empty segments, `.`, `..`, parameters behind `;` and a slash at the end are
-    removed here: some routers do so, and paths that lead to one thing must not have two fences. Case stays.
+    The server has decoded percent escapes. This removes empty segments, `.`, `..`, parameters after `;` and a trailing
+    slash, as some routers do: one resource must not have two fences. Case stays.
     """
     segments: list[str] = []
     for segment in path.split("/"):
@@ -243,10 +229,10 @@ class _Fenced:
         trust_callers: bool = False,
         resource: Callable[[Values], str | None] | None = None,
     ) -> None:
-        """Guard `app`. Who vouches for a token has to be said: `is_current`, `key` or `trust_callers=True`.
+        """Guard `app`. State what vouches for a token: `is_current`, `key` or `trust_callers=True`.
 
-        `resource` makes a name of the scope (ASGI) or the environ (WSGI), or None for what needs no guard. Without it
-        every request but GET, HEAD, OPTIONS and TRACE is guarded, by its path as it is routed.
+        `resource` maps the scope (ASGI) or the environ (WSGI) to a resource, or to None for unguarded requests. Without
+        it every request except GET, HEAD, OPTIONS and TRACE is guarded, by its normalised path.
         """
         if not self._can_await and inspect.iscoroutinefunction(is_current):
             raise TypeError("is_current is a plain function here: WSGI cannot wait for a coroutine")
@@ -267,7 +253,7 @@ class _Fenced:
         raise TypeError(f"no path in {values}")
 
     def _token(self, resource: str, sent: list[str]) -> int:
-        """Read the token. Raises `_Refusal`. Whether the token is current is asked later."""
+        """Read the token; the caller checks later whether it is current. Raises `_Refusal`."""
         try:
             checked_resource(resource)
         except ValueError as error:
@@ -292,14 +278,14 @@ class _Fenced:
 
 
 class FencedASGI(_Fenced):
-    """Middleware for ASGI in asyncio. Other than HTTP requests, such as web sockets, pass unguarded."""
+    """Middleware for ASGI in asyncio. Everything but HTTP requests, such as web sockets, passes unguarded."""
 
     @staticmethod
     def _path(values: Values) -> str | None:
         if values["method"] in _SAFE_METHODS:
             return None
         path: str = values["path"]
-        # Where the application hangs is no part of what it routes by; servers of before gave the path without it.
+        # The mount point is no part of the routed path; older servers send the path without it.
         above = values.get("root_path", "").rstrip("/")
         return routed_path(path[len(above) :] if path == above or path.startswith(f"{above}/") else path)
 
@@ -342,7 +328,7 @@ async def _asgi_answer(error: Exception, send: Callable[[Values], Awaitable[None
 
 
 class FencedWSGI(_Fenced):
-    """Middleware for WSGI. The resource is held until the server closes the response, for it may be made on the way."""
+    """Middleware for WSGI. The resource is held until the server closes the response, which may be a generator."""
 
     _can_await = False
 
@@ -379,7 +365,7 @@ class FencedWSGI(_Fenced):
 
 
 class _HeldResponse:
-    """The application's response; closing it lets the resource go."""
+    """The application's response; closing it releases the resource."""
 
     def __init__(self, response: Iterable[bytes], stack: ExitStack, start_response: Callable[..., Any]) -> None:
         self._response = response
@@ -401,7 +387,7 @@ class _HeldResponse:
 
 def _wsgi_answer(error: Exception, start_response: Callable[..., Any]) -> list[bytes]:
     answer = _refusal(error)
-    # Given the error, a server replaces headers that it has not sent, and raises it again if it has.
+    # Given the error, a server replaces unsent headers, and raises it again if they were sent.
     raised = (type(error), error, error.__traceback__) if isinstance(error, StaleToken) else None
     start_response(f"{answer.status.value} {answer.status.phrase}", answer.headers, raised)
     return [answer.body]

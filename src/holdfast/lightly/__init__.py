@@ -1,1 +1,1 @@
-"""What a program that must start at once may import: `rlock` and its kin, and the guard. The standard library alone."""
+"""Minimal HTTP client for programs that must start fast: `rlock` and its variants, and the guard. Stdlib only."""

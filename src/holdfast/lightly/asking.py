@@ -1,12 +1,12 @@
-"""One request over HTTP/1.1: where to send it, and how, for programs whose start time matters.
+"""One request over HTTP/1.1, for programs whose start time matters.
 
-An answer is what a server sent whole, within the time; anything else is an exception that says whether what was asked
-may have been done. This imports the standard library alone, and of that as little as it can: TLS and TOML only where
-they are needed, so `holdfast.clientconfig` is not used either.
+Only a complete answer within the time is returned; anything else is an exception that says whether the request may have
+been executed. This imports as little as possible, of the standard library only: TLS and TOML only where they are
+needed, so `holdfast.clientconfig` is not used either.
 
-The nodes of one server take each other's place. One that cannot be reached, that is silent, or that cannot serve now is
-left for the next. When all were asked and one of them may answer soon, they are asked again, until the time is over.
-Whoever asks makes sure that asking twice is safe, as it must be with one address.
+The nodes of one server are interchangeable: if one is unreachable, silent, or cannot serve now, the next is asked. If
+all failed and one may answer soon, they are asked again until the time is over. The caller ensures that requests are
+safe to send twice, as with one address.
 """
 
 from __future__ import annotations
@@ -26,23 +26,22 @@ CONNECT_SECONDS_MAX = 5.0
 ANSWER_BYTES_MAX = 1 << 20
 
 PAUSE_SECONDS = 0.2
-SILENCE_SECONDS = 3.0
-"""How long one of several may be silent at least, if there is so much time: a node may wait for another to lead."""
+SILENCE_SECONDS = 3.0  # The least time for one of several, if there is enough: a node may wait for a new leader.
 _NOT_NOW = frozenset({502, 503, 504})  # The answers of a node that cannot serve now.
 
 _TOO_LATE = "no answer in time: it may or may not have been done"
 
 
 class UnreachableError(Exception):
-    """There is no answer, and asking again would not help."""
+    """There is no answer, and retrying would not help."""
 
 
 class LostError(UnreachableError):
-    """The connection broke after it stood: what was asked may have been done."""
+    """The connection broke after it was established: the request may have been executed."""
 
 
 class Address:
-    """Where a server is: `http://host:port/path`, taken apart. Raises `UnreachableError`."""
+    """A parsed `http://host:port/path`. Raises `UnreachableError`."""
 
     def __init__(self, url: str, origin: str, ca_file: str = "") -> None:
         self.origin, self.ca_file = origin, ca_file
@@ -62,7 +61,7 @@ class Address:
 
     @property
     def is_private(self) -> bool:
-        """Is what is sent there encrypted, or does it never leave the machine?"""
+        """Tell whether requests are encrypted or never leave the machine."""
         # A name may resolve to anything, so of names only this one counts.
         if self.scheme == "https" or self.host in {"localhost", "::1"}:
             return True
@@ -71,18 +70,18 @@ class Address:
 
 
 def addresses(urls: str, origin: str, ca_file: str) -> list[Address]:
-    """Read an address, or several with commas in between. Raises `UnreachableError`."""
+    """Parse an address, or several separated by commas. Raises `UnreachableError`."""
     return [Address(url.strip() if "," in urls else url, origin, ca_file) for url in urls.split(",")]
 
 
 def fresh_key() -> str:
-    """Make an idempotency key that no other process of any machine makes."""
-    # In hexadecimal, because a machine may be called anything and a key is plain ASCII.
+    """Return an idempotency key that is unique across processes and machines."""
+    # In hexadecimal, because a key is plain ASCII and a host name may not be.
     return f"{os.fsencode(os.uname().nodename).hex()}-{os.getpid()}-{time.monotonic_ns()}"
 
 
 def others(gateways: list[Address], nodes: list[Address]) -> list[Address]:
-    """Return the nodes that HOLDFAST_URL names beside the gateway: of this server, if the gateway is one of them."""
+    """Return the nodes that HOLDFAST_URL names besides the gateway, if the gateway is one of them."""
     known = {each.place for each in gateways}
     found = [each for each in nodes if each.place not in known]
     return found if len(found) < len(nodes) else []
@@ -93,18 +92,16 @@ def seconds_until(deadline: float) -> float:
 
 
 def deadline_in(seconds: float) -> float:
-    """Return the moment of the monotonic clock that is so far ahead."""
     return time.monotonic() + seconds
 
 
 def ask(
     asked: list[Address], method: str, path: str, headers: str, content: bytes, *, seconds: float = SECONDS_MAX
 ) -> tuple[int, bytes, bool]:
-    """Send one request, and once more if the connection broke: what is sent must be safe to ask twice.
+    """Send one request, and again if the connection broke: it must be safe to send twice.
 
-    `headers` are those beside the ones of every request, each with its line end. Returns the status, the body, and
-    whether the answer to another try was lost. Raises `UnreachableError`; it is a `LostError` where something may have
-    been done.
+    `headers` are additional ones, each with its line end. Returns the status, the body, and whether the answer to
+    another try was lost. Raises `UnreachableError`, or `LostError` if the request may have been executed.
     """
     deadline = deadline_in(seconds)
 
@@ -131,7 +128,7 @@ def _ask_each(
 ) -> tuple[int, bytes, bool]:
     """Return the first good answer, and whether that to another try was lost.
 
-    `ask_one` is told how many seconds there are for its answer, and how many of them to connect.
+    `ask_one` takes the seconds for its answer, and how many of them for connecting.
     """
     left = seconds_until(deadline)
     share = max(left / len(asked), min(left / 2, SILENCE_SECONDS))
@@ -151,7 +148,7 @@ def _ask_each(
                 if status not in _NOT_NOW:
                     return status, content, lost is not None
                 refused = status, content
-        # If nobody is there at all, that is said at once, as it is of one address.
+        # If no node is there at all, that is reported immediately, as with one address.
         if seconds_until(deadline) <= PAUSE_SECONDS or (lost is None and refused is None):
             break
         time.sleep(PAUSE_SECONDS)
@@ -205,15 +202,12 @@ def _hint(error: Exception) -> str:
 
 
 def _words(error: Exception) -> str:
-    """Say what went wrong in the system's own words, without what Python writes around them."""
+    """Return the system's own error text, without Python's additions."""
     return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
 
 
 def _secured(connection: _socket.socket, host: str, ca_file: str) -> ssl.SSLSocket:
-    """Shake hands on an open connection. Raises `OSError`.
-
-    Trusted is what is in `ca_file` and nothing else; without one, what the system trusts.
-    """
+    """Start TLS on an open connection, trusting only `ca_file`, or else the system's CAs. Raises `OSError`."""
     import socket
     import ssl
 
@@ -234,7 +228,6 @@ def _secured(connection: _socket.socket, host: str, ca_file: str) -> ssl.SSLSock
 
 
 def _why_not(error: OSError) -> str:
-    """Say why there is no encrypted connection, and what to do."""
     import ssl
 
     from holdfast import tlswords
@@ -243,7 +236,7 @@ def _why_not(error: OSError) -> str:
 
 
 def _resolve(address: Address, deadline: float) -> list[tuple[int, int, int, str, tuple[str, int]]]:
-    """Look the name up. That cannot be interrupted, so it is done beside, and waited for while there is time."""
+    """Look the name up in a thread, because a lookup has no timeout."""
     found: list[object] = []
     done = _thread.allocate_lock()
     done.acquire()
@@ -274,7 +267,7 @@ def _left(deadline: float) -> float:
 
 
 class _AnswerReader:
-    """Reads one answer of HTTP/1.1, strictly. What breaks off or is not HTTP raises `ValueError`."""
+    """Reads one HTTP/1.1 response strictly. Raises `ValueError` if it is truncated or malformed."""
 
     def __init__(self, connection: _socket.socket, deadline: float) -> None:
         self._connection = connection
@@ -340,20 +333,14 @@ class _AnswerReader:
 
 
 def _number(text: bytes, base: int) -> int:
-    """Read what is digits and nothing else; `int` alone would also take signs and underscores."""
+    """Parse digits only; `int` alone would also accept signs and underscores."""
     if not text or not set(text) <= set(b"0123456789abcdefABCDEF"[: 10 if base == 10 else 22]):  # noqa: PLR2004 - decimal
         raise ValueError("this is not HTTP")
     return int(text, base)
 
 
-# --- The user's configuration ----------------------------------------------------------------------------------------
-
-
 class Kept:
-    """What the user's `client.toml` says. What is not there, or is not text, is empty; so is all of a missing file.
-
-    Raises `ValueError` for one that cannot be read.
-    """
+    """The user's `client.toml`. Fields that are missing or not text are empty. Raises `ValueError` if unreadable."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         import tomllib
@@ -373,7 +360,7 @@ class Kept:
         self.allow_insecure_http = lines.get("allow_insecure_http") is True
 
     def _named(self, lines: Mapping[str, object], name: str) -> str:
-        """Return a file that is named there; it may be named from where `client.toml` is."""
+        """Return a path from the file; a relative one starts at the folder of `client.toml`."""
         found = _text(lines, name)
         if not found:
             return ""
@@ -381,7 +368,6 @@ class Kept:
 
 
 def file_of(environment: Mapping[str, str]) -> str:
-    """Tell where the user's `client.toml` is."""
     config = environment.get("XDG_CONFIG_HOME", "")
     if not config.startswith("/"):
         config = (environment.get("HOME") or os.path.expanduser("~")) + "/.config"

@@ -1,6 +1,6 @@
-"""The command and its process group: started behind a gate, signalled as one, and gone only when all of it is gone.
+"""The command and its process group: started behind a gate, signalled together, ended when no member is alive.
 
-The leader is not reaped before the end: while its number is taken, no signal can hit a stranger.
+The leader is reaped last: its pid cannot be reused before, so no signal hits an unrelated process.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CAN_PEEK = hasattr(os, "waitid")
 
 class Child:
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Start it behind the gate: nothing of it runs before `begin`."""
+        """Start the gate; the command itself starts at `begin`."""
         self._command = list(command)
         self._code: int | None = None
         self._stop: int | None = None
@@ -30,7 +30,7 @@ class Child:
         go, self._go = os.pipe()
         self.status, status = os.pipe()
         try:
-            # Files that were open when we came are the command's too, as with any wrapper, so only these two are added.
+            # The command inherits our open files, as with any wrapper; these two are added.
             os.set_inheritable(go, True)
             os.set_inheritable(status, True)
             self._process = subprocess.Popen(  # noqa: S603 - running what was asked for is the purpose
@@ -57,7 +57,7 @@ class Child:
             os.write(self._go, b"g")
 
     def problem(self) -> str | None:
-        """Tell why it could not begin, once it has ended; None if it could."""
+        """Return why the command could not start, once the process has ended; None if it could."""
         os.set_blocking(self.status, False)
         try:
             number = int(os.read(self.status, 64).removeprefix(b"r") or b"0")
@@ -75,7 +75,7 @@ class Child:
                 return f"{name}: it cannot be run: {os.strerror(number)}"
 
     def stopped_by(self) -> int | None:
-        """Tell which signal has just stopped it, once for each time."""
+        """Return the signal that has just stopped it, once for each stop."""
         if self._code is not None:
             return None
         if not CAN_PEEK:
@@ -89,7 +89,7 @@ class Child:
         return found.si_status if found is not None and found.si_code == os.CLD_STOPPED else None
 
     def ended_with(self) -> int | None:
-        """Tell its exit code as a shell would, once its first process has ended."""
+        """Return its exit code as a shell would show it, once the leader has ended."""
         if self._code is None and not CAN_PEEK:
             self._wait()
         elif self._code is None:
@@ -101,37 +101,36 @@ class Child:
     def send(self, number: int) -> bool:
         """Send a signal to the whole group; False if it reached nobody."""
         has_reached = _send(os.killpg, self.group, number)
-        # A leader may have gone into another group. While it is not reaped its number is its own.
+        # The leader may have joined another group. Until it is reaped, its pid is its own.
         if not self._is_reaped and (not has_reached or number == signal.SIGKILL):
             return _send(os.kill, self.group, number) or has_reached
         return has_reached
 
     def has_survivors(self) -> bool:
-        """Once its first process has ended: is anything else of the group still alive?"""
+        """Tell whether other members of the group are alive. Called once the leader has ended."""
         alive = _alive(self.group)
         if alive is not None:
             return bool(alive)
-        # No /proc to look into, and the dead leader would answer for all: it has to go first. The number stays taken
-        # while the group has members.
+        # Without /proc the unreaped leader would count as alive. The group keeps its number while it has members.
         self.reap()
         return self.send(0)
 
     def reap(self) -> None:
-        """Let the leader go. From here on the number may mean somebody else."""
+        """Reap the leader. From here on another process may get its pid."""
         if not self._is_reaped:
             self._is_reaped = True
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(self.group, 0)
 
     def close(self) -> None:
-        """Forget it. Kills what was never allowed to begin."""
+        """Release everything. A gate that was never opened ends."""
         os.close(self._go)
         os.close(self.status)
         self.reap()
         self._process.returncode = self._code if self._code is not None else -1
 
     def _wait(self) -> None:
-        """Where an end cannot be looked at without reaping: learn of ends and of stops at once."""
+        """Poll for ends and stops where the system has no `waitid`: this reaps the leader."""
         pid, status = os.waitpid(self.group, os.WNOHANG | os.WUNTRACED)
         if pid and os.WIFSTOPPED(status):
             self._stop = os.WSTOPSIG(status)
@@ -159,9 +158,9 @@ def _alive(group: int) -> list[int] | None:
     alive: list[int] = []
     for number in numbers:
         with contextlib.suppress(OSError):
-            # After the name, which may hold anything: state, parent, group, …, and as the 18th the number of threads.
+            # After the name, which may hold anything: state, parent, group, …; the 18th is the number of threads.
             fields = Path(f"/proc/{number}/stat").read_bytes().rpartition(b")")[2].split()
-            # A dead first thread with others alive is a process that works.
+            # A process whose first thread is dead may have others that work.
             if int(fields[2]) == group and (fields[0] not in {b"Z", b"X"} or int(fields[17]) > 1):
                 alive.append(number)
     return alive

@@ -1,8 +1,8 @@
-"""Becomes the command, but not before it is told to: until then the command's guard may not be standing yet.
+"""Start barrier: waits until the command is guarded, then becomes the command.
 
-Run as a script: GO STATUS LC_CTYPE COMMAND…, where GO and STATUS are file descriptors. It says `r` on STATUS when it is
-there. A byte on GO lets the command begin; the end of GO means that whoever started it is gone, and nothing begins. If
-the command cannot begin, the errno follows on STATUS and the exit code is that of a shell. Standard library only.
+Run as a script: GO STATUS LC_CTYPE COMMAND…, where GO and STATUS are file descriptors. The gate writes `r` to STATUS
+when it is ready. A byte on GO starts the command; the end of GO means that the starter is dead, and nothing starts. If
+the command cannot start, the errno follows on STATUS and the exit code is that of a shell. Standard library only.
 """
 
 from __future__ import annotations
@@ -18,18 +18,16 @@ NOT_FOUND = 127
 
 
 def main(arguments: list[str]) -> int:
-    """Wait, then become the command. Comes back only if that failed."""
     go, status = int(arguments[0]), int(arguments[1])
     for pipe in (go, status):
         os.set_inheritable(pipe, False)
-    # What Python ignores for itself is not for the command. An ignored SIGINT came from outside and stays.
+    # Undo what Python ignores for itself. An ignored SIGINT came from outside and stays.
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     environment = dict(os.environ)
-    # Python may have set this one for itself.
-    environment.pop("LC_CTYPE", None)
+    environment.pop("LC_CTYPE", None)  # Python may have set it for itself.
     if arguments[2]:
         environment["LC_CTYPE"] = arguments[2]
     os.write(status, b"r")

@@ -1,14 +1,13 @@
-"""Stops a process group in time although whoever should do it was itself stopped, frozen or killed.
+"""Stops a process group in time even if its supervisor was stopped, frozen or killed.
 
-Run as a script in a session of its own, with pipes for standard input and output. Every line of input names the group
-and how long it has until SIGTERM and SIGKILL, counted from a moment by both clocks; the newest line holds. When its
-time passes, the group gets the signal. The end of input without `bye` means that the sender is dead: the group gets
-SIGTERM at once, and SIGKILL after its grace or when its time is over. Standard library only.
+Run as a script in a session of its own, with pipes for standard input and output. Every input line names the group and
+the times until SIGTERM and SIGKILL, counted from an instant on both clocks; the newest line holds. The end of input
+without `bye` means that the sender is dead: the group gets SIGTERM immediately, and SIGKILL after its grace or when its
+time is over. Standard library only.
 
-The group is known by its leader, which the sender does not reap before `bye`, so that its number cannot come to mean
-another group. When the sender is dead somebody else reaps it. The pidfd taken at the first line still means the same
-group then; where the kernel cannot signal a group through a pidfd, the group is looked at every slice instead, and a
-number used again within one slice would be taken for it.
+The sender does not reap the leader before `bye`, so the group's number cannot be reused. After the sender's death init
+reaps it, and the pidfd taken at the first line still identifies the group. Where the kernel cannot signal a group
+through a pidfd, the group is polled every slice; a number reused within one slice would be mistaken for it.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ import time
 from typing import NamedTuple
 
 SLICE_SECONDS = 0.1  # How late it may notice that the machine slept.
+# A signal that is sent to all processes around must not end the guardian.
 DEAF_TO = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGTSTP", "SIGUSR1", "SIGUSR2", "SIGALRM")
-"""A stop that is sent to every process around must not end the one that is to see it through."""
 TO_WHOLE_GROUP = 4  # PIDFD_SIGNAL_PROCESS_GROUP, from Linux 6.9.
 
 # On macOS CLOCK_MONOTONIC counts while the machine sleeps, and Python's own monotonic clock does not.
@@ -31,14 +30,14 @@ _BOOT: int | None = getattr(time, "CLOCK_MONOTONIC" if sys.platform == "darwin" 
 
 
 class BothClocks(NamedTuple):
-    """A moment, by both clocks that only rise. Compare two of them with `elapsed_ms`."""
+    """An instant on both monotonic clocks. Compare two of them with `elapsed_ms`."""
 
     monotonic_ms: int
-    boot_ms: int  # Counts while the machine sleeps, too.
+    boot_ms: int  # Also counts while the machine sleeps.
 
 
 class Order(NamedTuple):
-    """A line of input: what the sender asks for."""
+    """One line of input."""
 
     group: int
     monotonic_ms: int
@@ -60,17 +59,17 @@ class GuardedGroup:
         self._by_pidfd = self._leader is not None
 
     def is_led(self) -> bool:
-        """Does its leader still run, as far as can be seen?"""
+        """Tell whether the leader still runs, as far as can be seen."""
         return self._leader is None or not select.select([self._leader], [], [], 0)[0]
 
     def kill_leader(self) -> None:
-        """Kill the leader itself, which may have gone into another group."""
+        """Kill the leader itself, which may have joined another group."""
         if self._leader is not None:
             with contextlib.suppress(OSError):
                 signal.pidfd_send_signal(self._leader, signal.SIGKILL)
 
     def send(self, number: int) -> bool:
-        """Send a signal; 0 only asks. False if nobody is there."""
+        """Send a signal; 0 only probes. False if the group is empty."""
         try:
             if self._leader is not None and self._by_pidfd:
                 signal.pidfd_send_signal(self._leader, number, None, TO_WHOLE_GROUP)
@@ -105,7 +104,7 @@ class Guardian:
             report("watching")
 
     def act(self) -> float | None:
-        """Do what is due. Returns how long to sleep, and None when there is nothing left to do."""
+        """Send what is due. Return how long to sleep; None when there is nothing left to do."""
         if self._order is None or self._group is None:
             return None if self._is_alone else SLICE_SECONDS
         age_ms = self._order.age_ms(*clocks())
@@ -123,7 +122,7 @@ class Guardian:
         return min(SLICE_SECONDS, max(0, due_ms - age_ms) / 1_000) if not self._killed else SLICE_SECONDS
 
     def end_alone(self) -> None:
-        """The sender is dead: stop the group at once."""
+        """Stop the group immediately, because the sender is dead."""
         self._is_alone = True
         if self._order is not None and self._group is not None:
             age_ms = self._order.age_ms(*clocks())
@@ -132,7 +131,7 @@ class Guardian:
                 self._tell(self._group)
 
     def _tell(self, group: GuardedGroup) -> None:
-        # A command that has ended by itself was not stopped by us, whatever it left behind.
+        # A command that has ended by itself was not stopped by us, even if it left processes behind.
         if group.is_led():
             report("told")
         group.send(signal.SIGTERM)
@@ -146,18 +145,16 @@ def clocks() -> BothClocks:
 
 
 def elapsed_ms(since: BothClocks, until: BothClocks) -> int:
-    """Return the time between two moments by whichever clock saw more of it pass, so that no sleep goes unnoticed."""
+    """Return the larger elapsed time of both clocks, so that no sleep goes unnoticed."""
     return max(until.monotonic_ms - since.monotonic_ms, until.boot_ms - since.boot_ms)
 
 
 def report(word: str) -> None:
-    """Say what was done, to whoever still reads."""
     with contextlib.suppress(OSError):
         os.write(1, f"{word}\n".encode())
 
 
 def main() -> int:
-    """Guard until `bye`, or until the group is stopped."""
     for name in DEAF_TO:
         signal.signal(getattr(signal, name), signal.SIG_IGN)
     guardian = Guardian()
@@ -165,7 +162,7 @@ def main() -> int:
     is_open = True
     seconds: float | None = 0.0
     while seconds is not None:
-        # Everything that was said is read before anything is done: the newest line may have given more time.
+        # All input is read before anything is done: the newest line may have granted more time.
         if is_open and select.select([0], [], [], seconds)[0]:
             data = os.read(0, 65_536)
             *lines, unread = (unread + data).split(b"\n")

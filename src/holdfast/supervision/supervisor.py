@@ -7,36 +7,33 @@
        │                                                        ▲
        └─ GuardianLink ──────► guardian.py ── if we do not ─────┘
 
-**The gate.** A command must not run before it is guarded, and there is nothing to guard before it runs. So a small
-script is started in its place, at the head of the new group. It waits. When guardian and gate have both reported, we
-open it, and it becomes the command under the same number. If we die before that, the gate ends and nothing has begun.
-Without a guardian the command is not run at all.
+**The gate.** A command must not run unguarded, and there is nothing to guard before it runs. So a small script leads
+the new group and waits. When guardian and gate have both reported, we open the gate, and it becomes the command under
+the same pid. If we die before, the gate ends and nothing has run. Without a guardian the command is not run at all.
 
-**The guardian.** We may be stopped by Ctrl-Z, frozen with the machine, or killed. So a second process knows the times
-too, by clocks that count while the machine sleeps. It hears of every change and obeys the newest. It acts if a time
-passes and nothing new came: SIGTERM a little later than we would have sent it, SIGKILL at the same moment. If we die,
-its input ends without `bye`; then it stops the command at once, because nobody renews the claim any more. If the
-guardian dies, we start another.
+**The guardian.** We may be stopped by Ctrl-Z, frozen with the machine, or killed. So a second process has the deadlines
+too, on clocks that count while the machine sleeps. We send it every change. If a deadline passes without one, it sends
+SIGTERM a little later than we would have, and SIGKILL at the same time. If we die, its input ends without `bye`, and it
+stops the command immediately, because the claim is not renewed any more. If the guardian dies, we start another.
 
-**The plan** counts back from the moment at which the claim may be lost. Each renewal moves all of it on:
+**The plan** counts back from the time at which the claim may be lost. Each renewal extends all of it:
 
     now                        SIGTERM                  SIGKILL       may be lost
      ├── the command works ───────┼──────── grace ─────────┼── margin ────┤
                                    --grace, and at most     for the signal to arrive:
                                    a third of the lease     at most 0.5 s, or 1/20
 
-**The order of stopping.** "Told to stop" means SIGTERM, then SIGCONT, since a stopped process hears nothing else.
+**The order of stopping.** "Told to stop" means SIGTERM, then SIGCONT, since a stopped process handles nothing else.
 
-1. The group is told to stop when the plan says so, at once if the claim is lost, and also when the command has ended
-   and left others behind in its group.
-2. It is killed when the grace is over, or when no time is left, which may be at once.
-3. We wait until nobody of the group is alive. Only who does not even heed SIGKILL is left behind, after the claim is
-   lost and 5 s have passed.
-4. The terminal is taken back. The guardian gets `bye` and is seen gone, so that it can signal nobody.
-5. The head of the group is reaped last: while its number is taken, no signal of ours can hit a stranger.
-6. `run_child` returns, and whoever called it gives the claim back. Nothing of the command works beyond the claim.
+1. The group is told to stop when the plan says so, immediately if the claim is lost, and also when the command has
+   ended and left other processes in its group.
+2. It is killed when the grace is over or no time is left, which may be immediately.
+3. We wait until no member is alive. One that survives SIGKILL is left behind once the claim is lost and 5 s are over.
+4. We take the terminal back, send `bye` to the guardian and wait until it is gone, so that it can signal nothing.
+5. The group's leader is reaped last: its pid cannot be reused before, so no signal hits an unrelated process.
+6. `run_child` returns and its caller releases the claim. Nothing of the command runs beyond the claim.
 
-Signals that we get are passed on to the group, and the terminal is lent to it: it runs as if we were not there.
+Our signals are passed on to the group and the terminal is lent to it: the command runs as if we were not there.
 """
 
 from __future__ import annotations
@@ -61,7 +58,7 @@ from holdfast.supervision.guardian import BothClocks, Order, clocks, elapsed_ms
 
 
 class Terminal:
-    """The terminal that controls us, if there is one. Whoever changes its owner ignores SIGTTOU meanwhile."""
+    """The controlling terminal, if there is one. The caller ignores SIGTTOU while it changes the owner."""
 
     def __init__(self) -> None:
         self._file: int | None = None
@@ -85,12 +82,11 @@ class Terminal:
             return None
 
     def lend(self, group: int) -> None:
-        """Give it to a group, if it is ours to give."""
         if self.owner() == os.getpgrp():
             self._set(group)
 
     def take_back(self, group: int) -> None:
-        """Take it from the group it was lent to, or from one that is no more. Anybody else keeps it."""
+        """Take it from the group it was lent to, or from a dead one. Any other owner keeps it."""
         owner = self.owner()
         if owner is not None and owner != os.getpgrp() and (owner == group or not _exists(owner)):
             self._set(os.getpgrp())
@@ -102,7 +98,7 @@ class Terminal:
 
 
 def reads_keyboard() -> bool:
-    """Is our input the terminal, and our output not the input of another, which may be a pager that wants the keys?"""
+    """Tell whether input is the terminal and output is not a pipe: its reader may be a pager that wants the keys."""
     try:
         return os.isatty(0) and not stat.S_ISFIFO(os.fstat(1).st_mode)
     except OSError:
@@ -114,10 +110,8 @@ def _exists(group: int) -> bool:
         return False
     try:
         os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
+    except OSError as error:
+        return isinstance(error, PermissionError)
     return True
 
 
@@ -160,24 +154,23 @@ class Signals:
         os.close(self._write)
 
     def fileno(self) -> int:
-        """It is readable when signals have arrived."""
         return self._read
 
     def arrived(self) -> list[int]:
-        """Take those that have arrived and are there to be passed on."""
+        """Take the signals that arrived and are to be passed on."""
         try:
             return [number for number in os.read(self._read, 4_096) if number not in OUR_OWN]
         except BlockingIOError:
             return []
 
     def ignore_terminal_output(self) -> None:
-        """Let us write to a terminal, and change its owner, while it is somebody else's. Not for what we start."""
+        """Let us write to a terminal that another group owns, and take it. Called after the start: it is inherited."""
         self._set(signal.SIGTTOU, signal.SIG_IGN)
 
     def stop_ourselves(self) -> None:
-        """Stop with our whole process group, as Ctrl-Z would have done. Comes back when we are continued.
+        """Stop our whole process group, as Ctrl-Z would. Returns when continued.
 
-        Comes back at once where nobody could continue us: the system then drops the signal.
+        Returns immediately in an orphaned group, where the system drops the signal.
         """
         if signal.getsignal(signal.SIGTSTP) is signal.SIG_IGN:
             return
@@ -193,16 +186,12 @@ class Signals:
 
 
 def _note(number: int, frame: FrameType | None) -> None:
-    """Python has written it to the file descriptor already."""
+    """Do nothing: Python has written the number to the file descriptor already."""
 
 
-# --- When to stop ----------------------------------------------------------------------------------------------------
-
-GRACE_SHARE_MAX = 1 / 3
-"""Renewal begins when a third of the lease is over. The second third is for trying again, the last one for stopping."""
-MARGIN_SECONDS_MAX = 0.5
-MARGIN_SHARE_MAX = 1 / 20
-"""A signal needs time to arrive on a busy machine; a short lease cannot spare half a second for it."""
+GRACE_SHARE_MAX = 1 / 3  # Renewal starts after a third of the lease. The second third is for retries, the last to stop.
+MARGIN_SECONDS_MAX = 0.5  # A signal needs time to arrive on a busy machine.
+MARGIN_SHARE_MAX = 1 / 20  # A short lease cannot spare half a second.
 SECONDS_MAX = 2**32
 
 
@@ -224,8 +213,8 @@ def plan(
 ) -> Plan:
     """Count back from what remains of the lease.
 
-    `longest_seconds` is the most that has ever remained: as good as the length of the lease. `must_stop` says that the
-    command has no more time of its own. `stopping_ms` is how long ago it was told to stop, and None if it was not.
+    `longest_seconds` is the most that ever remained, which is about the length of the lease. `must_stop` ends the
+    command's own time now. `stopping_ms` is how long ago it was told to stop; None if it was not.
     """
     longest = min(longest_seconds, SECONDS_MAX)
     grace_ms = int(1_000 * min(grace_seconds, longest * GRACE_SHARE_MAX))
@@ -238,21 +227,17 @@ def plan(
     return Plan(max(0, kill_ms - grace_ms), kill_ms, grace_ms)
 
 
-# --- Our end of the line to the guardian -----------------------------------------------------------------------------
-
 SCRIPT = Path(guardian.__file__).absolute()
 MOVED_MS_MIN = 20  # A deadline that moved by less is the same, read a little later.
-TERM_LATE_MS = 300
-"""Ours to send; the guardian only when we did not. Some programs take a second SIGTERM for impatience."""
+TERM_LATE_MS = 300  # The guardian sends SIGTERM only if we did not: some programs react to a second one.
 END_SECONDS_MAX = 2
 FIRST_WORD = "watching"
 
 
 class GuardianLink:
-    """A guardian for one group: it always knows the newest times, and when it dies another is started."""
+    """A guardian for one group: gets the newest deadlines, and is replaced when it dies."""
 
     def __init__(self, group: int) -> None:
-        """Start one. Raises `OSError` if that cannot be done."""
         self._group = group
         self._last: Order | None = None
         self._unread = b""
@@ -263,11 +248,11 @@ class GuardianLink:
         return self._process.poll() is None
 
     def fileno(self) -> int:
-        """It is readable when the guardian has said something, or has died."""
+        """Return a file that is readable when the guardian has written something or has died."""
         return _file(self._process.stdout)
 
     def tell(self, now: BothClocks, plan: Plan, *, is_told: bool) -> None:
-        """Say how long the group has, counted from `now`, unless that is known. `is_told`: it has had its SIGTERM."""
+        """Send the deadlines, counted from `now`, unless the guardian has them. `is_told`: SIGTERM was sent."""
         if self._last is not None:
             was_told = self._last.term_ms < 0
             moved_ms = plan.kill_ms + self._last.age_ms(*now) - self._last.kill_ms
@@ -278,7 +263,7 @@ class GuardianLink:
         self._repeat()
 
     def replace(self) -> None:
-        """Start another in place of one that died. Raises `OSError` if that cannot be done."""
+        """Start another after this one died. Raises `OSError` if that fails."""
         self._forget()
         self._process = _start()
         self._unread = b""
@@ -292,7 +277,7 @@ class GuardianLink:
         return [line.decode() for line in lines]
 
     def end(self) -> list[str]:
-        """Say goodbye, and see it gone: from here on it can signal nobody. Returns its last words."""
+        """Stop it and wait until it is gone, so that it can signal nothing. Return its last reports."""
         with contextlib.suppress(OSError):
             os.write(_file(self._process.stdin), b"bye\n")
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -310,8 +295,7 @@ class GuardianLink:
         try:
             os.write(_file(self._process.stdin), (" ".join(map(str, self._last)) + "\n").encode())
         except BlockingIOError:
-            # It has not listened for a thousand lines. The next one will.
-            self._process.kill()
+            self._process.kill()  # It has not read a thousand lines: replace it.
         except BrokenPipeError:
             pass
 
@@ -340,13 +324,10 @@ def _file(pipe: object) -> int:
     return pipe.fileno()  # type: ignore[attr-defined,no-any-return]
 
 
-# --- The supervisor --------------------------------------------------------------------------------------------------
-
 TICK_SECONDS = 0.2  # How late we may notice that the claim was lost, or that the guardian died.
 START_SECONDS_MAX = 20
 NO_MORE_TIME = "there is no more time"
-DEATH_SECONDS_MAX = 5
-"""A killed process is gone at once, unless it waits for a disk or a network that does not answer."""
+DEATH_SECONDS_MAX = 5  # A killed process is gone at once, unless it waits for a disk or a network that does not answer.
 NOT_GUARDED = 70  # The exit code if there is no guardian. Every command has it for what it did not expect.
 TERMINAL_STOPS = frozenset({signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU})
 WANTS_TERMINAL = frozenset({signal.SIGTTIN, signal.SIGTTOU})
@@ -355,7 +336,7 @@ Say = Callable[[str], None]
 
 
 class Ownership(Protocol):
-    """What a command runs for: a claim, several, or a session."""
+    """What the command runs under: a claim, several, or a session."""
 
     @property
     def remaining(self) -> float:
@@ -378,7 +359,7 @@ class Outcome(NamedTuple):
 def run_child(
     command: Sequence[str], *, environment: Mapping[str, str], held: Ownership, grace_seconds: float, say: Say
 ) -> Outcome:
-    """Run a command while a claim is held. Called in the main thread; everything is over when it returns."""
+    """Run a command while a claim is held. Called in the main thread; no process of it is left at return."""
     with Signals() as signals, Terminal() as terminal:
         try:
             child = Child(command, environment)
@@ -414,7 +395,7 @@ def _refuse(child: Child, say: Say, problem: str) -> Outcome:
 
 
 class _Supervisor:
-    """The loop around a command that runs. `_told_at`: when it got SIGTERM; `_killed_at`: when it got SIGKILL."""
+    """The loop around a running command. `_told_at`: when it got SIGTERM; `_killed_at`: when it got SIGKILL."""
 
     def __init__(
         self,
@@ -445,13 +426,13 @@ class _Supervisor:
         self._due_seconds = 0.0
 
     def wait_for_guard(self) -> str | None:
-        """Wait until the guardian watches and the gate is there. Returns what went wrong."""
+        """Wait until guardian and gate have reported. Return what went wrong."""
         began = now = clocks()
         self._guardian.tell(now, self._plan(now), is_told=False)
         missing: dict[int, str] = {self._guardian.fileno(): "guardian", self._child.status: "gate"}
         while missing and elapsed_ms(began, now) < START_SECONDS_MAX * 1_000:
             for file in select.select(list(missing), [], [], TICK_SECONDS)[0]:
-                # Whose time is over already may have been ended by the guardian; `run` will see it.
+                # If its time is over, the guardian may have ended it; `run` handles that.
                 if file == self._child.status and os.read(file, 1) != b"r" and self._plan(now).term_ms > 0:
                     return f"the process {self._child.group} that was to become it has ended"
                 if file == self._guardian.fileno():
@@ -494,10 +475,8 @@ class _Supervisor:
             sources.append(self._guardian)
         select.select(sources, [], [], min(TICK_SECONDS, self._due_seconds))
 
-    # What the plan demands.
-
     def _plan(self, now: BothClocks) -> Plan:
-        # `now` was read before what remains is asked, so that the times err on the early side.
+        # `now` is read before `remaining`, so that deadlines err on the early side.
         remaining = self._held.remaining
         self._longest_seconds = max(self._longest_seconds, remaining)
         return plan(
@@ -527,18 +506,18 @@ class _Supervisor:
     def _tell_to_stop(self, now: BothClocks) -> None:
         self._told_at = now
         self._child.send(signal.SIGTERM)
-        self._child.send(signal.SIGCONT)  # A stopped process hears nothing else.
+        self._child.send(signal.SIGCONT)  # A stopped process handles nothing else.
         if self._has_leftovers:
             return _quietly(self._say, "the command has ended and left processes behind: they are told to stop")
         self._is_lost = True
         return _quietly(self._say, f"{self._why()}: the command is told to stop")
 
     def _why(self, else_: str = "the claim was not renewed in time") -> str:
-        """Say why the command must end: what was revoked, or ended in another way, had time left."""
+        """Return why the command must end: a claim that was revoked, say, is lost with time left."""
         return "the claim is lost" if self._held.lost.is_set() else else_
 
     def _mention_refusal(self) -> None:
-        """Say once that it is not renewed, and why: whoever reads it may mend that while there is time."""
+        """Report a refused renewal once, with the reason: the user may be able to fix it in time."""
         why = self._held.refused
         if why is not None and not self._is_refused and self._told_at is None:
             left = f"it is tried again, for {self._held.remaining:.0f} s more"
@@ -560,14 +539,12 @@ class _Supervisor:
             return False
         self._has_leftovers = self._child.has_survivors()
         if not self._has_leftovers:
-            self._child.send(signal.SIGKILL)  # Whoever was born while we looked.
+            self._child.send(signal.SIGKILL)  # Processes started during the check.
             return True
-        # Nothing more can be done about what does not even heed SIGKILL. While the claim is ours we wait for it.
+        # A process that survives SIGKILL is abandoned, but only after the claim is over.
         if self._killed_at is None or elapsed_ms(self._killed_at, clocks()) < DEATH_SECONDS_MAX * 1_000:
             return False
         return self._held.lost.is_set() or self._held.remaining <= 0
-
-    # The guardian.
 
     def _hear_guardian(self) -> None:
         self._note_reports(self._guardian.reports())
@@ -585,11 +562,9 @@ class _Supervisor:
             self._told_at = clocks()
             self._is_lost = True
             _quietly(self._say, f"{self._why()}, and the guardian has stopped the command")
-        elif "killed" in words and self._killed_at is None:  # At the very moment at which we would have done it.
+        elif "killed" in words and self._killed_at is None:  # Just before we would have done it.
             self._killed_at = clocks()
             _quietly(self._say, f"{self._why(NO_MORE_TIME)}: the command was killed")
-
-    # Signals and the terminal.
 
     def _pass_on_signals(self) -> None:
         for number in self._signals.arrived():
@@ -601,7 +576,7 @@ class _Supervisor:
     def _look_for_stop(self) -> None:
         number = self._child.stopped_by()
         owner = self._terminal.owner()
-        # Whoever stopped it without a terminal will continue it; and a stop does not delay the end.
+        # A stop without a terminal is for its sender to continue, and a stop does not delay the end.
         if number is None or owner is None or self._told_at is not None:
             return
         if number not in TERMINAL_STOPS and owner != self._child.group:
@@ -613,8 +588,8 @@ class _Supervisor:
                 return
         self._terminal.take_back(self._child.group)
         self._signals.stop_ourselves()
-        # We are continued with a SIGCONT, which is passed on like any signal. After Ctrl-Z it may be that none came,
-        # because nobody could have sent one; then the key does nothing.
+        # SIGCONT continues us and is passed on like any signal. After Ctrl-Z in an orphaned group none comes; then the
+        # key does nothing.
         if number == signal.SIGTSTP:
             self._follow_plan()  # We may have been away for long: the claim comes first.
             self._resume()
@@ -628,7 +603,7 @@ class _Supervisor:
 
 
 def _quietly(say: Say, text: str) -> None:
-    """Say something to whoever still listens: the terminal may be gone."""
+    """Say something, though the terminal may be gone."""
     with contextlib.suppress(OSError, ValueError):
         say(text)
 

@@ -1,6 +1,6 @@
-"""For tests of programs that use Holdfast: a real server, fixtures (`pytest_plugin`) and a clock that is moved by hand.
+"""For tests of programs that use Holdfast: a real server, fixtures (`pytest_plugin`) and a manual clock.
 
-The server is imported on first use, so that the pytest plugin costs nothing where no test asks for it.
+The server is imported on first use, so that the pytest plugin costs nothing if no test needs it.
 """
 
 from importlib import import_module

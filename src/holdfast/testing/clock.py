@@ -11,15 +11,15 @@ class ManualClock:
         self._wall_ms = wall_ms
 
     def monotonic_seconds(self) -> float:
-        """Return the seconds it was advanced by, from where it began."""
+        """Return the seconds on the monotonic clock."""
         return self._monotonic_ms / 1000
 
     def monotonic_ms(self) -> int:
-        """Return the same in milliseconds."""
+        """Return the milliseconds on the monotonic clock."""
         return self._monotonic_ms
 
     def wall_ms(self) -> int:
-        """Return milliseconds since 1970, as people would see them."""
+        """Return milliseconds since 1970."""
         return self._wall_ms
 
     def advance(self, ms: int) -> None:

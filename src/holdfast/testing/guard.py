@@ -1,8 +1,8 @@
-"""Runs a server for as long as the process that wants it lives: `python -m holdfast.testing.guard FOLDER COMMAND…`.
+"""Runs a server for as long as its test run lives: `python -m holdfast.testing.guard FOLDER COMMAND…`.
 
-A process of its own between a test run and its server, because a test run can be killed without a chance to clean up.
-Standard input is a pipe that the starter keeps open. When it is closed, or the starter is gone, the guard stops the
-server and removes FOLDER. When the server ends by itself, the guard ends with its exit code and leaves FOLDER alone.
+A separate process, because a test run can be killed without a chance to clean up. Standard input is a pipe that the
+starter keeps open. When it is closed or the starter is dead, the guard stops the server and removes FOLDER. When the
+server ends by itself, the guard ends with its exit code and leaves FOLDER alone.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ STOP_SECONDS_MAX = 15.0
 def main() -> int:
     folder, *command = sys.argv[1:]
     starter = os.getppid()
-    # The whole group is told to stop: the server ends, and the guard waits for it. A function, because an ignored
-    # signal would be ignored by the server too.
+    # SIGTERM goes to the whole group: the server ends, and the guard waits for it. Not SIG_IGN, which the server would
+    # inherit.
     signal.signal(signal.SIGTERM, lambda *_: None)
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL)  # noqa: S603 - the command of our own starter
     unwanted = threading.Event()
 
     def stop_when_unwanted() -> None:
-        # The second question is for a pipe that a forked process keeps open.
+        # The parent's pid is checked too, because a forked process may keep the pipe open.
         while not select.select([0], [], [], 1.0)[0] and os.getppid() == starter:
             pass
         unwanted.set()

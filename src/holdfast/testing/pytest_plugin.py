@@ -1,6 +1,6 @@
 """Fixtures for pytest: a test that asks for `holdfast_server` or `holdfast_client` gets a real server.
 
-pytest finds this module by itself once Holdfast is installed. Until a fixture is used it costs its own import alone.
+pytest finds this module once Holdfast is installed. Until a fixture is used it costs only its own import.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A real server for a test: `with holdfast.testing.server() as server:`.
 
-The server is a process of its own and not a thread of the test run. It is the program that runs in production, nothing
-that a test patches (clocks, sockets, the environment) reaches it, and it can be killed and started again.
+The server is a separate process: the program that runs in production, out of reach of what a test patches (clocks,
+sockets, the environment), and it can be killed and restarted.
 
-    test run ──► guard ──► holdfast serve        all it writes is in one temporary folder
+    test run ──► guard ──► holdfast serve        writes into one temporary folder
 
 The guard stops the server and removes the folder when the test run ends, however it ends.
 """
@@ -33,10 +33,8 @@ START_SECONDS_MAX = 30.0
 STOP_SECONDS_MAX = 20.0
 LAST_WORDS_SECONDS_MAX = 1.0
 READY = re.compile(r"listening on (http://(\S+))")
-# These are chosen here; a server with other tokens would not know ours.
-OURS = {"listen", "data", "tokens", "tokens_file"}
-# Variables that would lead a command to another server or run.
-FOREIGN = ("HOLDFAST_", "GATEWAY_URL", "SHUTDOWN_SECRET")
+OURS = {"listen", "data", "tokens", "tokens_file"}  # Set here; a server with other tokens would not know ours.
+FOREIGN = ("HOLDFAST_", "GATEWAY_URL", "SHUTDOWN_SECRET")  # Variables that would lead a command to another server.
 
 
 class ServerFailedError(HoldfastError):
@@ -165,12 +163,12 @@ class RunningServer:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _check_maker(self) -> None:
-        # A forked process could neither wait for the guard nor say to the others that the server is another one now.
+        # A forked process could neither wait for the guard nor tell the others that the server was replaced.
         if os.getpid() != self._maker:
             raise RuntimeError(f"the server is that of process {self._maker}, which started it; end it there")
 
     def _command(self) -> list[str]:
-        # -P: a module of the working directory is never taken for one of ours or of Python.
+        # -P: modules of the working directory are not imported.
         module = [sys.executable, "-P", "-m"]
         serve = [*module, "holdfast", "serve", "--listen", self._listen, "--data", str(self.data)]
         # An empty file, so that no holdfast.toml of the working directory is read.
@@ -186,14 +184,14 @@ class RunningServer:
             self._printed.append(line.decode("utf-8", "replace"))
             if READY.search(self._printed[-1]):
                 self._ready.set()
-        self._ready.set()  # It ended: nobody needs to wait for more.
+        self._ready.set()  # It ended.
 
     def _ended(self, process: subprocess.Popen[bytes]) -> None:
         process.wait()
         if self._reader is not None:
             self._reader.join(LAST_WORDS_SECONDS_MAX)
             if self._reader.is_alive():
-                # Somebody killed the guard alone. Its group has the server in it, so the number is still taken.
+                # Only the guard was killed. The server is in its group, so the number is still taken.
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 self._reader.join()
