@@ -1,4 +1,1 @@
-"""The side that asks. Knows the wire and nothing of what is behind it.
-
-What users import is offered by `holdfast` itself; all that is in here may move. The rooms are in ARCHITECTURE.md.
-"""
+"""The client, which depends on the wire format only. Users import its public names from `holdfast`."""

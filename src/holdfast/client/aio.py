@@ -1,7 +1,7 @@
-"""The client for coroutines: `AsyncHoldfast`, `AsyncClaim`, `AsyncClaims` and `AsyncSession`. It waits by awaiting.
+"""The client for coroutines: `AsyncHoldfast`, `AsyncClaim`, `AsyncClaims` and `AsyncSession`.
 
-What coroutines have claimed is renewed on their own event loop, with one timer for all of it. At a loss, the block of
-an `async with` is cancelled, and leaves with `LeaseLost`.
+One timer on the caller's event loop renews all claims. A loss cancels the block of an `async with`, which then raises
+`LeaseLost`.
 """
 
 from __future__ import annotations
@@ -37,18 +37,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
-# --- Flows in a coroutine --------------------------------------------------------------------------------------------
-
 
 async def drive(
     flow: Flow[T], transport: AsyncTransport, step: Callable[[Any], effects.Effect], next_sent: list[Any]
 ) -> T:
-    """Perform what a flow yields until it returns. Errors are thrown into the flow to clean up.
+    """Perform the effects of a flow until it returns. Errors are thrown into the flow, which cleans up.
 
-    `next_sent` has what the flow is sent next. It is removed as it is sent: an error in a variable of this frame would
-    be a reference cycle, and all that the callers have would live until the garbage collector comes.
-
-    A cancelled flow is finished by a task of its own: it cleans up however often it is cancelled.
+    `next_sent` holds the value for the next step, and is emptied as it is sent: an error in a variable of this frame
+    would be a reference cycle that keeps the callers' objects alive until the next garbage collection. A cancelled flow
+    is finished by a task of its own, so that it cleans up however often it is cancelled.
     """
     try:
         while True:
@@ -67,7 +64,7 @@ async def drive(
 
 
 def _start(work: Coroutine[Any, Any, T], tasks: set[asyncio.Task[Any]], name: str | None = None) -> asyncio.Task[T]:
-    """Start a task, and keep it in a set for as long as it goes on: asyncio refers to tasks weakly."""
+    """Start a task and keep it in a set while it runs: asyncio refers to tasks weakly."""
     task = asyncio.get_running_loop().create_task(work, name=name)
     tasks.add(task)
     task.add_done_callback(tasks.discard)
@@ -75,9 +72,9 @@ def _start(work: Coroutine[Any, Any, T], tasks: set[asyncio.Task[Any]], name: st
 
 
 async def shielded(work: Coroutine[Any, Any, T], transport: AsyncTransport) -> T:
-    """Do something to its end, even if we are cancelled meanwhile; the transport stays open for so long."""
+    """Run a coroutine to its end even if the caller is cancelled; the transport stays open until then."""
     task = _start(work, transport.finishing)
-    # Keeps asyncio from logging the exception: where the caller was cancelled, nothing else retrieves it.
+    # Keeps asyncio from logging the exception: if the caller was cancelled, nothing else retrieves it.
     task.add_done_callback(lambda done: done.cancelled() or done.exception())
     try:
         return await asyncio.shield(task)
@@ -85,7 +82,7 @@ async def shielded(work: Coroutine[Any, Any, T], transport: AsyncTransport) -> T
         await asyncio.wait([task])
         raise
     finally:
-        del task  # It has the error that is raised here: a reference cycle.
+        del task  # It holds the error that is raised here: a reference cycle.
 
 
 async def _perform(effect: effects.Effect, transport: AsyncTransport) -> Any:  # noqa: ANN401 - each has a result of its own
@@ -105,7 +102,7 @@ async def _perform(effect: effects.Effect, transport: AsyncTransport) -> Any:  #
 
 
 class AsyncLink:
-    """What a claim or a session needs of its client: it runs flows and renews, on one event loop."""
+    """What a claim or a session needs of its client: runs flows and renews, on one event loop."""
 
     def __init__(self, transport: AsyncTransport, policy: effects.Policy, background: BackgroundLoop) -> None:
         self.policy = policy
@@ -180,13 +177,11 @@ class BackgroundLoop(Background):
             self._arm(due_ms)
 
 
-# --- Losses ----------------------------------------------------------------------------------------------------------
-
 _reporting: set[asyncio.Task[Any]] = set()
 
 
 class AsyncLost(asyncio.Event):
-    """Set at the loss. Asks the clock as well, so that a task which was held up sees the loss before it acts."""
+    """Set at the loss. `is_set` also reads the clock, so that a delayed task sees the loss before it acts."""
 
     def __init__(self, terms: Sequence[Term]) -> None:
         super().__init__()
@@ -199,7 +194,7 @@ class AsyncLost(asyncio.Event):
 
 
 class Block:
-    """The block of an `async with`: cancelled at a loss, as by a timeout."""
+    """Cancels the block of an `async with` at a loss, as a timeout would."""
 
     def __init__(self, terms: Sequence[Term]) -> None:
         self._terms = tuple(terms)
@@ -213,7 +208,7 @@ class Block:
         _at_loss(self._terms, self._cancel)
 
     def leave(self, kind: type[BaseException] | None) -> bool:
-        """End; True if the block was cancelled by us."""
+        """End it; True if the block ended by our cancellation alone."""
         task, self._task = self._task, None
         if not self._cancelled or task is None:
             return False
@@ -226,7 +221,7 @@ class Block:
 
 
 def _at_loss(terms: Sequence[Term], action: Callable[[], object]) -> None:
-    """Call this on the event loop at the first loss, whichever thread notices it; once."""
+    """Call `action` once on the event loop, at the first loss, whichever thread detects it."""
     loop = asyncio.get_running_loop()
     left = [action]
 
@@ -243,7 +238,7 @@ def _at_loss(terms: Sequence[Term], action: Callable[[], object]) -> None:
 
 
 def _report_loss(terms: Sequence[Term], held: object, on_lost: Callable[[Any], object] | None) -> None:
-    """Call `on_lost` at the first loss; a coroutine goes on in a task of its own."""
+    """Call `on_lost` at the first loss; a coroutine that it returns runs in a task of its own."""
     if on_lost is None:
         return
     whom = ref(held)
@@ -257,14 +252,11 @@ def _report_loss(terms: Sequence[Term], held: object, on_lost: Callable[[Any], o
     _at_loss(terms, report)
 
 
-# --- What is held ----------------------------------------------------------------------------------------------------
-
-
 C = TypeVar("C", bound="Entered")
 
 
 class Acquiring(Generic[C]):
-    """Something that is about to be claimed: `await` it to have it, or enter it with `async with`."""
+    """A claim or session about to be obtained: `await` it, or enter it with `async with`."""
 
     def __init__(self, get: Callable[[], Coroutine[Any, Any, C]]) -> None:
         self._get = get
@@ -286,9 +278,9 @@ class Acquiring(Generic[C]):
 
 
 class Entered(effects.Awaiting):
-    """Something held that an `async with` statement gives back at its end."""
+    """A claim, several, or a session: an `async with` statement releases it at its end."""
 
-    lost: AsyncLost  # An event that is set at the loss.
+    lost: AsyncLost
     _how_to_end: ClassVar[str] = "use `async with`, or await release()"
     raise_if_lost: Any
     _title: Any
@@ -317,12 +309,11 @@ class Entered(effects.Awaiting):
         except HoldfastError as problem:
             if error is None or ours:
                 raise
-            # What happened in the block matters more.
-            mention(problem, f"{self._title} was not {self._ending_word}")
+            mention(problem, f"{self._title} was not {self._ending_word}")  # The block's own error matters more.
         finally:
             self._stop()
         if ours:
-            raise self._loss()  # The caller knew of the loss before, and the block was cancelled all the same.
+            raise self._loss()  # `_give_back` does not raise if the caller knew of the loss before.
 
 
 class AsyncClaim(Entered, HeldClaim):
@@ -368,15 +359,10 @@ class AsyncSession(
         self._kept = self._keep()
 
     def _adopt(self, got: Any) -> Any:  # noqa: ANN401 - what is about to be claimed
-        """Remember what comes of a claim, so that it is not renewed after the session's end."""
-
         async def get() -> Any:  # noqa: ANN401 - a claim, or several
             return super(AsyncSession, self)._adopt(await got)
 
         return Acquiring(get)
-
-
-# --- The client ------------------------------------------------------------------------------------------------------
 
 
 class AsyncHoldfast(
@@ -403,8 +389,7 @@ class AsyncHoldfast(
         self._link = AsyncLink(self._transport, self._policy, self._background)
 
     def _make_transport(self) -> Any:  # noqa: ANN401 - whatever sends as an `AsyncTransport` does
-        # Imported here, because it needs aiohttp: `help(holdfast)` works without.
-        from holdfast.client.transports.aio import transport_to  # noqa: PLC0415
+        from holdfast.client.transports.aio import transport_to  # noqa: PLC0415 - `help(holdfast)` works without aiohttp
 
         return transport_to(self._target, environment=self._environment)
 
@@ -417,7 +402,7 @@ class AsyncHoldfast(
         await self.close()
 
     async def close(self) -> None:
-        """Close the connections. Claims that are still held are not renewed any more."""
+        """Close the connections. Claims that are still held are no longer renewed."""
         self._background.close()
         await self._link.close()
         await self._transport.close()
@@ -448,7 +433,7 @@ class AsyncHoldfast(
 
 
 def claim_alone(**options: Unpack[ClaimOptions]) -> Callable[[str], AbstractAsyncContextManager[AsyncClaim]]:
-    """Return what claims a job with a client of its own, for a caller that has none."""
+    """Return a context manager factory that claims a job with a client of its own."""
     from holdfast.client.transports import aio as _needed  # noqa: F401, PLC0415 - raises here if aiohttp is missing
 
     @asynccontextmanager

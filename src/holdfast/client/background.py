@@ -1,15 +1,15 @@
-"""What goes on in the background for what is held: renewal, the deadline, and hearing of its end.
+"""Background work for what is held: renewal, deadline, and notification of its end.
 
-    claimed ──► nothing, for a moment: what is released by then costs no more than an entry in a heap
-                  │ half a second, or less if a renewal is due before
+    claimed ──► nothing for a moment: a claim released by then costs only an entry in a heap
+                  │ half a second, or less if a renewal is due earlier
                   ▼
-                watch_deadline     waits for nothing but time
-                keep_renewed       separate: a renewal that hangs must not hide the deadline
-                Ends.attend        its end is heard of as soon as it happens (L9)
+                watch_deadline     waits for time only
+                keep_renewed       separate: a hanging renewal must not hide the deadline
+                Ends.attend        the server reports its end immediately (L9)
 
-`Kept` begins this for one claim or session, and it goes on for as long as anything refers to that. So a claim that was
-dropped, or that an interrupt kept from reaching its caller, is not renewed. `Background` advances the flows up to where
-they have to wait; `sync` and `aio` say how to wait, in a thread and on an event loop.
+`Kept` starts this for one claim or session, and it runs only while something refers to that. So a claim that was
+dropped, or that an interrupt kept from its caller, is not renewed. `Background` advances the flows up to where they
+wait; `sync` and `aio` implement waiting, in a thread and on an event loop.
 """
 
 from __future__ import annotations
@@ -29,17 +29,16 @@ from holdfast.client.operations.effects import IMMEDIATE, Effect, Flow, Rest, Se
 from holdfast.client.operations.leases import MOMENT_MS, Renewal, keep_renewed, watch_deadline
 from holdfast.client.operations.loss_stream import Ends
 
-SLICE_MS = 1_000
-"""The longest sleep: a timer stops while the machine sleeps, so the clock is read again and again."""
+SLICE_MS = 1_000  # The longest sleep: timers stop while the machine sleeps, so the clock is polled.
 _BUG = "a bug while renewing; the claim ends when its time is over"
 
 log = logging.getLogger("holdfast.client")
 
 
 class Resting:
-    """A flow that the background resumes at a moment, unless it is stopped or its owner is gone by then.
+    """A flow that the background resumes later, unless it is stopped or its owner is dead by then.
 
-    Without a flow it calls the owner's `begin`. It refers to its owner weakly: who drops that has dropped all of it.
+    Without a flow it calls the owner's `begin`. It refers to its owner weakly, so dropping that stops it.
     """
 
     __slots__ = ("_owner", "flow", "send", "stopped")
@@ -47,15 +46,14 @@ class Resting:
     def __init__(
         self, owner: object, flow: Flow[None] | None = None, send: Callable[[Send], Any] | None = None
     ) -> None:
-        self.stopped = False
-        """Set to stop it: it is not resumed any more, and nothing waits for the answer to what a flow has asked."""
+        self.stopped = False  # Set to stop it: it is not resumed, and an answer to its request is ignored.
         self.flow: Any = flow
         self.send: Any = send
         self._owner = None if owner is None else ref(owner)
 
     @property
     def is_over(self) -> bool:
-        """Whether it was stopped, or its owner is gone: an interrupt may have come before that reached its caller."""
+        """Whether it was stopped or its owner is dead: an interrupt may have kept that from its caller."""
         return self.stopped or (self._owner is not None and self._owner() is None)
 
     def begin(self) -> None:
@@ -65,11 +63,11 @@ class Resting:
 
 
 class Schedule:
-    """A heap of what rests, by due time. What was stopped is removed lazily: when it comes up, or once a second."""
+    """A heap of resting flows by due time. Stopped ones are removed lazily: when they are due, or once a second."""
 
     def __init__(self) -> None:
-        # Two numbers in front, so that no Python code runs in a comparison: the garbage collector or a signal handler
-        # could change the heap there.
+        # Two leading integers, so that comparisons run no Python code, in which a garbage collection or a signal
+        # handler could change the heap.
         self._heap: list[tuple[int, int, Resting]] = []
         self._numbers = count()
         self._cleans_ms = 0
@@ -81,7 +79,7 @@ class Schedule:
         heappush(self._heap, (due_ms, next(self._numbers), resting))
 
     def take(self, now_ms: int) -> list[Resting]:
-        """Remove and return what is due, in order."""
+        """Remove and return the due ones, in order."""
         if now_ms >= self._cleans_ms:
             self._cleans_ms = now_ms + SLICE_MS
             self._heap = [each for each in self._heap if not each[2].stopped]
@@ -103,23 +101,23 @@ class Schedule:
 
 
 class Background(ABC):
-    """Advances each flow up to where it has to wait."""
+    """Advances each flow up to where it waits."""
 
     def add(self, flow: Flow[None], send: Callable[[Send], Any], owner: object = None) -> Resting:
-        """Keep a flow going until it ends or is stopped, or its owner is gone."""
+        """Run a flow until it ends or is stopped, or its owner is dead."""
         running = Resting(owner, flow, send)
         self._advance(running, partial(flow.send, None))
         return running
 
     def begin_at(self, begins_ms: int, kept: object) -> Resting:
-        """Call `kept.begin()` at a moment of the clock that counts on while the machine sleeps."""
+        """Call `kept.begin()` at a time of the boot clock."""
         beginning = Resting(kept)
         self._rest(beginning, begins_ms)
         return beginning
 
     @abstractmethod
     def _rest(self, resting: Resting, due_ms: int) -> None:
-        """Resume it at that moment."""
+        """Resume it at that time of the boot clock."""
 
     @abstractmethod
     def _ask(self, running: Resting, request: Send) -> None:
@@ -132,10 +130,10 @@ class Background(ABC):
             try:
                 resting.begin()
             except Exception:
-                log.exception(_BUG)  # The others must go on all the same.
+                log.exception(_BUG)  # The others must continue.
 
     def _advance(self, running: Resting, step: Callable[[], Effect]) -> None:
-        """Go on with a flow. Only one thread at a time has it."""
+        """Advance a flow. Only one thread at a time does so."""
         try:
             while not running.is_over:
                 effect = step()
@@ -152,12 +150,11 @@ class Background(ABC):
         except StopIteration:
             return
         except Exception:
-            # The others must go on all the same; the deadline of this one is watched by another flow.
-            log.exception(_BUG)
+            log.exception(_BUG)  # The others must continue; another flow watches the deadline of this one.
 
 
 class Kept:
-    """What goes on for one term, until it ends or nothing refers to this any more."""
+    """The background work for one term, until that ends or nothing refers to this object."""
 
     __slots__ = ("__weakref__", "_background", "_ends", "_going_on", "_renewal", "_send", "_term", "stopped")
 
@@ -171,11 +168,11 @@ class Kept:
         self._send = send
         self._ends = ends
         self._going_on: list[Resting] = []
-        # Last of all: where the answer took long, the moment is past, and another thread may begin right now.
+        # Last: if the answer took long, the time is past, and another thread may call `begin` immediately.
         self._going_on.append(background.begin_at(term.quiet_ms(MOMENT_MS), self))
 
     def begin(self) -> None:
-        """Watch the term, renew it, and hear of its end. Called in the background; it waits for nothing."""
+        """Start watching and renewing the term. Called in the background; does not block."""
         if self._term.ended:
             return
         renewal = self._renewal
@@ -184,11 +181,11 @@ class Kept:
             running = self._background.add(flow, self._send, self)
             self._going_on.append(running)
             if self.stopped:
-                running.stopped = True  # Checked after the append: whoever stops it from now on sees this flow.
+                running.stopped = True  # Checked after the append: a later `stop` sees this flow.
         self._ends.attend(self._term, self._renewal)
 
     def stop(self) -> None:
-        """Stop all of it; a second time is harmless. Safe in any thread, and in the garbage collector."""
+        """Stop all of it; idempotent. Safe in any thread, and in the garbage collector."""
         self.stopped = True
         for each in self._going_on:
             each.stopped = True

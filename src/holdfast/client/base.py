@@ -1,7 +1,7 @@
 """What the clients for threads and coroutines share: configuration, the verbs that claim, and `exclusive`.
 
-The verbs that claim differ in what they return: `Holdfast` returns the claim itself, `AsyncHoldfast` an `Acquiring`,
-which can be awaited or entered. Hence the type variables. All other operations are declared in `operations/queries.py`.
+The type variables are for what these verbs return: `Holdfast` returns the claim, `AsyncHoldfast` an `Acquiring`, which
+can be awaited or entered. All other operations are declared in `operations/queries.py`.
 """
 
 from __future__ import annotations
@@ -43,25 +43,23 @@ from holdfast.errors import JobDone, JobHeld
 log = logging.getLogger("holdfast.client")
 
 JOB_TTL_SECONDS = 120.0  # For callers that renew themselves: rarely, if they are agents.
-SILENCE_SECONDS = 3.0
-"""How long an address may be silent at least before another is asked, if so much was given for an answer."""
+SILENCE_SECONDS = 3.0  # The least time for one of several addresses to answer, if `answer_seconds` allows it.
 
 F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
-AnyClaim = TypeVar("AnyClaim")  # A claim: `Claim` or `AsyncClaim`.
-AnyClaims = TypeVar("AnyClaims")  # Several claims: `Claims` or `AsyncClaims`.
-AnySession = TypeVar("AnySession")  # A session: `Session` or `AsyncSession`.
-GotClaim = TypeVar("GotClaim")
-"""What the verbs for one claim return: the claim, or something to await or enter."""
+AnyClaim = TypeVar("AnyClaim")  # `Claim` or `AsyncClaim`.
+AnyClaims = TypeVar("AnyClaims")  # `Claims` or `AsyncClaims`.
+AnySession = TypeVar("AnySession")  # `Session` or `AsyncSession`.
+GotClaim = TypeVar("GotClaim")  # What the verbs for one claim return: the claim, or an `Acquiring`.
 GotClaims = TypeVar("GotClaims")  # The same for several claims.
 GotEvents = TypeVar("GotEvents")  # What `events` returns, to iterate over.
 GotSession = TypeVar("GotSession")  # The same for a session.
 
 
 class Client(Operations, ABC, Generic[AnyClaim, AnyClaims, AnySession, GotClaim, GotClaims, GotSession, GotEvents]):
-    """A client of one server: its configuration and all that it can do. The token never shows."""
+    """A client of one server: its configuration and its operations. The token is never shown."""
 
     def __init__(
         self,
@@ -78,15 +76,14 @@ class Client(Operations, ABC, Generic[AnyClaim, AnyClaims, AnySession, GotClaim,
     ) -> None:
         """Find the server and the token; nothing is sent yet. Raises `SettingsError`.
 
-        What is not given comes from HOLDFAST_URL, HOLDFAST_TOKEN, HOLDFAST_TOKEN_FILE, else from the user's
-        client.toml. So do `ca_file` (HOLDFAST_CA_FILE), the certificates to trust in place of the system's, and
-        `allow_insecure_http` (HOLDFAST_ALLOW_INSECURE_HTTP), without which no token goes to another machine over plain
-        HTTP. `owner` is the name that claims bear unless they have one of their own; without any, each thread or
-        task has one of the form host:pid:random. An answer may take `answer_seconds`; a server that does not answer is
-        asked again for `retry_seconds`.
+        Defaults come from HOLDFAST_URL, HOLDFAST_TOKEN and HOLDFAST_TOKEN_FILE, else from the user's client.toml. So do
+        `ca_file` (HOLDFAST_CA_FILE), the certificates to trust instead of the system's, and `allow_insecure_http`
+        (HOLDFAST_ALLOW_INSECURE_HTTP), without which no token goes to another machine over plain HTTP. `owner` is the
+        default owner of claims; without any, each thread or task gets one of the form host:pid:random. An answer may
+        take `answer_seconds`; requests that get none are retried for `retry_seconds`.
 
-        `url` may be several addresses of the nodes of one server, with commas in between. One that does not answer, or
-        knows no leader, is left for the next, and a silent one is given its share of `answer_seconds` only.
+        `url` may list the nodes of one server, separated by commas. If one does not answer or knows no leader, the next
+        is asked; a silent one gets only its share of `answer_seconds`.
         """
         self._environment = os.environ if environment is None else environment
         self._target = config.find(
@@ -112,17 +109,17 @@ class Client(Operations, ABC, Generic[AnyClaim, AnyClaims, AnySession, GotClaim,
 
     @abstractmethod
     def _prepare(self) -> None:
-        """Make the transport; nothing is sent yet."""
+        """Create the transport; nothing is sent yet."""
 
     @abstractmethod
     def _enter(self, flow: Callable[[Trail], Flow[Any]], kind: str, on_lost: Callable[[Any], object] | None) -> Any:  # noqa: ANN401
-        """Run a flow that obtains something, and return what keeps that: a `claim`, `claims` or a `session`."""
+        """Run a flow that obtains a `claim`, `claims` or a `session`, and return the object that keeps it."""
 
     _awaits: bool  # Whether it is a client for coroutines.
 
     @property
     def url(self) -> str:
-        """The server's address; several have commas in between."""
+        """The server's address, or several separated by commas."""
         return self._target.url
 
     @property
@@ -134,7 +131,7 @@ class Client(Operations, ABC, Generic[AnyClaim, AnyClaims, AnySession, GotClaim,
         return f"<{type(self).__name__} {self._target.url}>"
 
     def _named(self, terms: Wanted) -> Wanted:
-        """Put a name on a claim that has none: the client's, else that of the thread or task that claims."""
+        """Set the default owner: the client's, else that of the calling thread or task."""
         if terms.owner:
             return terms
         return msgspec.structs.replace(terms, owner=self._owner or owners.owner_of(self._worker()))
@@ -159,7 +156,7 @@ class Client(Operations, ABC, Generic[AnyClaim, AnyClaims, AnySession, GotClaim,
         for it. `owner` is the name that others see, `metadata` what they see with it, `labels` what they find it by.
         `resume` asks for one's own live claim back, `redo` claims a job although it is done. `lock_delay` keeps the job
         closed for so many seconds after any end. `session` is the id of a session that the claim ends with. `on_wait`
-        is called with the place in the line every few seconds. `on_lost` is called when the claim is lost: by
+        is called with the queue position every few seconds. `on_lost` is called when the claim is lost: by
         `Holdfast` in a thread of its own, by `AsyncHoldfast` on the event loop, which awaits what it returns.
         """
         terms = wanted(options, ClaimOptions, session)
@@ -177,8 +174,8 @@ class Client(Operations, ABC, Generic[AnyClaim, AnyClaims, AnySession, GotClaim,
     ) -> GotClaim:
         """Claim the first free job of a list and keep it renewed: how a worker takes work from a backlog.
 
-        Finished jobs are passed over. Raises `JobHeld` with `others`, or `JobDone` when only finished ones are left.
-        With `wait` it asks again and again; there is no line for this. The options are those of `claim`.
+        Finished jobs are skipped. Raises `JobHeld` with `others`, or `JobDone` when only finished ones are left. With
+        `wait` it polls; there is no queue for this. The options are those of `claim`.
         """
         terms = wanted(options, ClaimAnyOptions, session)
         got: GotClaim = self._enter(partial(self._claiming, claims.claim_any, names(job_ids), terms), "claim", on_lost)
@@ -288,28 +285,28 @@ class Client(Operations, ABC, Generic[AnyClaim, AnyClaims, AnySession, GotClaim,
         after: int | None = None,
         on_away: OnAway | None = None,
     ) -> GotEvents:
-        """Follow everything that happens but renewals, for ever, through broken connections.
+        """Follow all events except renewals, for ever, reconnecting as needed.
 
-        `after` is the `seq` of the last event one has seen; without it, it begins now. What the server no longer keeps
-        comes as an event `resync`. `on_away` is called with the reason if the server is away, and with None when it is
-        back.
+        `after` is the `seq` of the last event you have seen; without it, only new events come. An event `resync` stands
+        for those that the server no longer keeps. `on_away` is called with the reason if the server is away, and with
+        None when it is back.
         """
         return self._follow(Follower(self._policy, prefix, after, plain_labels(labels), on_away))
 
     @abstractmethod
     def _follow(self, follower: Follower) -> GotEvents:
-        """Return what tells of the events, to iterate over."""
+        """Return an iterator of the events."""
 
 
 class ClaimingSession(ABC, Generic[AnyClaim, AnyClaims, GotClaim, GotClaims]):
-    """The part of a session that claims: what is claimed through it ends with it."""
+    """The part of a session that claims: its claims end with it."""
 
     _claimer: Client[AnyClaim, AnyClaims, Any, GotClaim, GotClaims, Any, Any]
     session_id: Any
 
     @abstractmethod
     def _adopt(self, got: T) -> T:
-        """Remember a claim or several, so that they are not renewed after the session's end."""
+        """Register a claim or several, so that they are not renewed after the session's end."""
 
     @takes_options(ClaimOptions)
     def claim(
@@ -341,11 +338,8 @@ class ClaimingSession(ABC, Generic[AnyClaim, AnyClaims, GotClaim, GotClaims]):
         return self._adopt(self._claimer.claim_all(job_ids, session=self.session_id, on_lost=on_lost, **options))
 
 
-# --- A function that runs only while a job is ours -------------------------------------------------------------------
-
-
 class Skipping(Protocol):
-    """A decorator whose function may be passed over: then it returns None."""
+    """A decorator whose function may be skipped: then it returns None."""
 
     @overload
     def __call__(
@@ -358,7 +352,7 @@ class Skipping(Protocol):
 def exclusively(
     job_id: str, claim: Callable[[str], Any], *, remember: float | None, skip: bool, awaits: bool
 ) -> Callable[[F], F]:
-    """Return the decorator for an ordinary function, or for a coroutine function. `claim` returns what to enter."""
+    """Return the decorator for an ordinary or a coroutine function. `claim` returns a context manager."""
 
     def decorate(function: F) -> F:
         if inspect.iscoroutinefunction(function) is not awaits:
@@ -404,7 +398,7 @@ def exclusively(
 
 
 def _checked(job_id: str, function: Callable[..., Any]) -> inspect.Signature:
-    """Return what the function takes. A template that names something else is refused now, not at the first call."""
+    """Return the function's signature, and reject a template with unknown names now instead of at the first call."""
     signature = inspect.signature(function)
     for _, field, _, _ in string.Formatter().parse(job_id):
         name = None if field is None else field.partition(".")[0].partition("[")[0]

@@ -1,4 +1,4 @@
-"""The clocks and the randomness of the client: no other module of it reads either."""
+"""The client's clocks and randomness: no other module of it reads either."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ import sys
 import time
 from typing import NamedTuple
 
-# The clock that also counts while the machine sleeps. On macOS that is CLOCK_MONOTONIC; Python's own monotonic clock
-# stops there while the machine sleeps.
+# The clock that counts while the machine sleeps. On macOS that is CLOCK_MONOTONIC, unlike Python's own monotonic clock.
 _BOOT: int | None = getattr(time, "CLOCK_MONOTONIC" if sys.platform == "darwin" else "CLOCK_BOOTTIME", None)
 
 
 class Instant(NamedTuple):
-    """A moment, by both clocks that only rise. Compare two of them with `elapsed_ms`."""
+    """An instant on both monotonic clocks. Compare two of them with `elapsed_ms`."""
 
     monotonic_ms: int
     boot_ms: int
@@ -27,12 +26,12 @@ def now() -> Instant:
 
 
 def elapsed_ms(since: Instant, until: Instant) -> int:
-    """Return the time between two moments by whichever clock saw more of it pass, so that no sleep goes unnoticed."""
+    """Return the larger elapsed time of both clocks, so that no sleep goes unnoticed."""
     return max(until.monotonic_ms - since.monotonic_ms, until.boot_ms - since.boot_ms)
 
 
 def wall_ms() -> int:
-    """Return milliseconds since 1970, as this machine believes."""
+    """Return milliseconds since 1970."""
     return time.time_ns() // 1_000_000
 
 
@@ -41,7 +40,7 @@ def monotonic_ms() -> int:
 
 
 def boot_ms() -> int:
-    """Return milliseconds that only rise and count on while the machine sleeps, where there is such a clock."""
+    """Return monotonic milliseconds that also count while the machine sleeps, if there is such a clock."""
     return monotonic_ms() if _BOOT is None else time.clock_gettime_ns(_BOOT) // 1_000_000
 
 
@@ -51,4 +50,4 @@ def new_key() -> str:
 
 def share() -> float:
     """Return a random number from 0 up to 1, for jitter."""
-    return random.random()  # noqa: S311 - it spreads load, it hides nothing
+    return random.random()  # noqa: S311 - it only spreads load

@@ -1,12 +1,10 @@
-"""Which server, and with which token: from the arguments, else the environment, else the user's `client.toml`.
+"""Which server and token to use: from the arguments, else the environment, else the user's `client.toml`.
 
-What stands in `client.toml` belongs to the server named there, or to the default one if none is: its token is never
-sent to another one, and neither its CA nor its plain HTTP counts for another one.
+The settings in `client.toml` are for the server named there, or for the default one: its token, its CA and its plain
+HTTP are never used for another server. A URL may list the nodes of one authority, separated by commas. The token goes
+to all of them, so `client.toml` counts only if it names them all.
 
-An address may be several, with commas in between: those of the nodes of one authority. Each of them is checked as one
-alone is, and the token goes to all of them. So what stands in `client.toml` counts only if it names them all.
-
-The one place where the client's TLS is set up: whom it trusts. Both transports take their context from here.
+TLS trust is also set up here, for both transports.
 """
 
 from __future__ import annotations
@@ -28,27 +26,24 @@ DEFAULT_URL = "http://127.0.0.1:7420"
 GIVEN_FILE = "the given token file"
 CA_VARIABLE = "HOLDFAST_CA_FILE"
 INSECURE_VARIABLE = "HOLDFAST_ALLOW_INSECURE_HTTP"
-ADDRESSES_MAX = 16
-"""How many nodes may be named. Each may cost a try, so a list without an end would be a wait without an end."""
+ADDRESSES_MAX = 16  # Each may cost a try, so an endless list would be an endless wait.
 
 _SWITCH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
-_told: set[str] = set()  # The servers of which it was said that they are reached without encryption.
+_told: set[str] = set()  # The servers for which the plain HTTP warning was logged.
 
 log = logging.getLogger("holdfast.client")
 
 
 class Target(msgspec.Struct, frozen=True):
-    """A server and what to show it. `…_origin` says where each came from."""
+    """A server and its credentials. `…_origin` says where each came from."""
 
-    url: str  # Its address, or those of its nodes with commas in between.
+    url: str  # Its address, or those of its nodes separated by commas.
     url_origin: str
     token: str | None
     token_origin: str
-    token_file: Path | None = None
-    """Where the token was read, and will be read again when the server refuses it: it may have been rotated."""
-    ca_file: Path | None = None  # The certificates to trust in place of the system's, over https.
-    is_insecure: bool = False
-    """Whether the token travels unencrypted to another machine, and somebody allowed it."""
+    token_file: Path | None = None  # Read again when the server refuses the token: it may have been rotated.
+    ca_file: Path | None = None  # The certificates to trust instead of the system's.
+    is_insecure: bool = False  # Whether the token travels unencrypted to another machine, as was allowed.
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -56,7 +51,7 @@ class Target(msgspec.Struct, frozen=True):
 
     @property
     def unencrypted(self) -> tuple[str, ...]:
-        """The addresses on other machines that are asked over plain HTTP."""
+        """The addresses on other machines that use plain HTTP."""
         return tuple(each for each in self.addresses if each.startswith("http://") and not is_loopback(each))
 
     def at(self, address: str) -> Target:
@@ -85,7 +80,7 @@ def find(
     ca_file: Path | None = None,
     allow_insecure_http: bool | None = None,
 ) -> Target:
-    """Put the target together. Raises `SettingsError` for anything that cannot be used."""
+    """Determine the target. Raises `SettingsError` for unusable settings."""
     kept = clientconfig.read(environment)
     place = str(clientconfig.client_config_dir(environment) / clientconfig.CONFIG_NAME)
     named = ((url, "the given url"), (environment.get("HOLDFAST_URL"), "HOLDFAST_URL"), (kept.url, place))
@@ -108,7 +103,6 @@ def find(
         return target
     if allow_insecure_http:
         return msgspec.structs.replace(target, is_insecure=True)
-    # Everyone on the way could read the token.
     problem = (
         f"the access token would travel to {', '.join(target.unencrypted)} unencrypted; use https://, or a tunnel to a"
         f" loopback address; if that is meant, set {INSECURE_VARIABLE}=1"
@@ -117,7 +111,7 @@ def find(
 
 
 def tell_if_insecure(target: Target) -> None:
-    """Say aloud, once in a process, that a token travels unencrypted. Unless logging is set up, it is on stderr."""
+    """Warn once per process that a token travels unencrypted. Without logging setup this goes to stderr."""
     new = [each for each in target.unencrypted if each not in _told] if target.is_insecure else []
     if new:
         _told.update(new)
@@ -126,7 +120,6 @@ def tell_if_insecure(target: Target) -> None:
 
 
 def is_loopback(url: str) -> bool:
-    """Does this address never leave the machine?"""
     host = urlsplit(url).hostname or ""
     try:
         return ipaddress.ip_address(host).is_loopback
@@ -137,7 +130,7 @@ def is_loopback(url: str) -> bool:
 def _find_token(
     token: str | None, token_file: Path | None, environment: Mapping[str, str]
 ) -> tuple[str | None, str, Path | None]:
-    """Return the token, where it is from, and the file to read it from if it is in one."""
+    """Return the token, its origin, and the file to read it from, if any."""
     if token is not None:
         return _checked_token(token, "the given token"), "the given token", None
     if token_file is not None:
@@ -150,7 +143,7 @@ def _find_token(
 
 
 def _find_ca(given: Path | None, environment: Mapping[str, str], kept: ClientConfig, place: str) -> Path | None:
-    """Return the file with the certificates to trust, if there is one. It is looked at before anything is sent."""
+    """Return the file with the certificates to trust, if any. It is checked before anything is sent."""
     named = environment.get(CA_VARIABLE)
     file, origin = given, "the given ca_file"
     if file is None:
@@ -200,7 +193,7 @@ def _checked_url(text: str, origin: str) -> str:
     usable = parts.scheme in {"http", "https"} and parts.hostname and not parts.query and not parts.fragment
     if not is_plain or not usable or port == 0:
         raise SettingsError("url", origin, f"{text!r:.200} cannot be used", allowed)
-    # In small letters from here on: whether a token may travel is decided by the scheme.
+    # Lower case from here on: the scheme decides whether a token may be sent.
     return parts.scheme + text[len(parts.scheme) :].rstrip("/")
 
 
@@ -209,11 +202,10 @@ def _origin(parts: SplitResult) -> tuple[str, str | None, int]:
 
 
 def context_for(target: Target) -> ssl.SSLContext | None:
-    """Return how to speak TLS with a server; None where plain HTTP is spoken.
+    """Return the TLS context for a server; None for plain HTTP. Raises `SettingsError`.
 
-    Trusted are the certificates in the client's `ca_file`, and no others; without one, those of the system, or those in
-    the file that SSL_CERT_FILE names. There is no way to trust everybody. Made once for each client, because reading
-    the CAs takes a while. Raises `SettingsError`.
+    It trusts only the certificates in `ca_file`; without one, those of the system or of SSL_CERT_FILE. Verification
+    cannot be turned off. Made once per client, because reading the CAs takes a while.
     """
     if not target.url.startswith("https://"):
         return None

@@ -1,4 +1,4 @@
-"""The functions of the module: the methods of a client that the environment configures."""
+"""The module-level functions: the methods of a client that the environment configures."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def default_client() -> Holdfast:
     key = (os.getpid(), target)
     client = _known.get(key)
     if client is None:
-        # Another process, or another server: nothing asks for the old one again. No lock, which a fork could inherit
-        # locked: of two threads that come here together one makes a client in vain, and that has opened nothing.
+        # A fork or another server: the old client is not needed again. No lock, which a fork could inherit locked: of
+        # two concurrent threads one makes a client in vain, which has opened nothing.
         _known.clear()
         client = _known.setdefault(key, Holdfast())
     return client

@@ -1,7 +1,4 @@
-"""What a claim or a session is to its holder, for threads and coroutines alike: everything but waiting.
-
-Whatever has to wait is a flow here, which `sync` and `aio` run.
-"""
+"""Claims and sessions as their holder sees them, for threads and coroutines: everything that waits is a flow."""
 
 from __future__ import annotations
 
@@ -31,29 +28,26 @@ from holdfast.wire.replies import SessionOpenedReply
 log = logging.getLogger("holdfast.client")
 
 REMEMBER_SECONDS = 86_400
-LAST_TRY_SECONDS = 2.0  # How long a release may take when the claim is lost already and the server may be gone.
+LAST_TRY_SECONDS = 2.0  # How long a release may take if the claim is lost already and the server may be down.
 _GONE = frozenset({404, 410})
 
 T = TypeVar("T")
 
 
 def mention(problem: HoldfastError, what: str) -> None:
-    """Log a problem that is not raised, because another exception is on its way that matters more.
-
-    A loss is logged at a lower level: it may be the reason for that other one.
-    """
+    """Log a problem that is not raised because a more important exception is. A loss may be that one's cause."""
     log.log(logging.DEBUG if isinstance(problem, LeaseLost) else logging.WARNING, "%s: %s", what, problem)
 
 
 class Held:
-    """Something that is ours for a term: a claim or a session."""
+    """A claim or a session and its term."""
 
     _link: Any
     _kept: Kept
     _renewal: Any
     _ending_word = "released"
     _dropped_word = "was dropped while held"
-    _how_to_end: ClassVar[str]  # What the caller has to do, for the text of warnings.
+    _how_to_end: ClassVar[str]  # For warnings.
 
     def __init__(self, policy: Policy, term: Term) -> None:
         self._policy = policy
@@ -64,16 +58,16 @@ class Held:
 
     @property
     def remaining(self) -> float:
-        """Seconds until we must stop believing that it is ours; 0 once it is lost or given back."""
+        """Seconds until it may be lost; 0 once it is lost or released."""
         return 0.0 if self._term.ended else self._term.left_ms(clock.now()) / 1_000
 
     @property
     def refused(self) -> str | None:
-        """Why the server refused the last renewal; None if it did not. It is tried again until the time is over."""
+        """Why the server refused the last renewal; None if it did not. Renewal is retried until the time is over."""
         return self._term.refused
 
     def raise_if_lost(self) -> None:
-        """Raise `LeaseLost` if it is not ours any more, `LeaseReleased` if we gave it back."""
+        """Raise `LeaseLost` if it is no longer ours, `LeaseReleased` if we released it."""
         self._raise_unless_held(clock.now())
 
     def _raise_unless_held(self, now: Instant) -> None:
@@ -89,17 +83,17 @@ class Held:
 
     @property
     def _is_foreign(self) -> bool:
-        """Whether this is a copy in a forked process: it belongs to the parent."""
+        """Whether this is a copy in a forked process: the parent owns it."""
         return os.getpid() != self._pid
 
     @property
     def _is_dropped(self) -> bool:
-        """Whether it should have been given back and was not. Called where nothing refers to it, even half made."""
+        """Whether it was not released. Called when nothing refers to it, even if it is only half constructed."""
         is_complete = "_kept" in self.__dict__
         return is_complete and not self._term.ended and self._term.loss is None and not self._is_foreign
 
     def _belongs_to_parent(self) -> bool:
-        """Tell whether this process must not give it back, and warn of it. No error: the code may be the parent's."""
+        """Tell whether a parent process owns it, and warn. No error: the same code runs in the parent."""
         if self._is_foreign:
             text = (
                 f"{self._term.name} belongs to process {self._pid}, which this one was forked from;"
@@ -109,9 +103,8 @@ class Held:
         return self._is_foreign
 
     def __del__(self) -> None:
-        # It is not renewed any more, and ends by itself.
         if self._is_dropped:
-            self._stop()
+            self._stop()  # The lease then expires.
             owners.retire(getattr(self, "owner", None))
             self._warn(self._dropped_word)
 
@@ -127,7 +120,6 @@ class Held:
         return self._term.error()
 
     def _keep(self) -> Kept:
-        """Renew it in the background."""
         kept: Kept = self._link.keep(self._term, self._renewal)
         return kept
 
@@ -136,7 +128,7 @@ class Held:
 
 
 class _OfRecord(property, Generic[T]):
-    """A property of a claim or a session that its record has."""
+    """A property that comes from the record of a claim or session."""
 
     def __init__(self, name: str, doc: str) -> None:
         super().__init__(lambda held: getattr(held._record, name), doc=doc)  # noqa: SLF001 - it is a method
@@ -147,16 +139,13 @@ class _OfRecord(property, Generic[T]):
 
 
 class HeldClaim(Held):
-    """A claim and its term."""
-
+    # Outcome, result and remember of its release; the default is for a release at exit.
     _how: tuple[str | None, str | None, float | None] = ("failed", None, None)
-    """Outcome, result and remember of its release; as it is released at exit, until it is released."""
 
     def __init__(self, got: Got, policy: Policy) -> None:
         super().__init__(policy, got.term)
         self._record = got.claim
-        self._session: object = None
-        """The session it is bound to, which lives for as long as anything refers to a claim of it."""
+        self._session: object = None  # Keeps its session alive while anything refers to this claim.
 
     job_id = _OfRecord[str]("job_id", "The job.")
     owner = _OfRecord[str | None]("owner", "Who claimed it, as others see it.")
@@ -176,7 +165,7 @@ class HeldClaim(Held):
 
     @property
     def released(self) -> bool:
-        """Whether it was given back."""
+        """Whether it was released."""
         return self._term.ended
 
     @property
@@ -189,24 +178,24 @@ class HeldClaim(Held):
 
     @operation
     def note(self, text: str) -> Flow[None]:
-        """Say how far it is. Everybody sees it immediately, and the next owner reads it if we die. Renews the claim."""
+        """Publish progress: everyone sees it immediately, and the next owner if we die. Renews the claim."""
         return self._renewing(text, None)
 
     @operation
     def renew(self, *, note: str | None = None, metadata: Metadata = None) -> Flow[None]:
-        """Renew now. Not needed: it happens in the background. Raises `LeaseLost`."""
+        """Renew now. Not needed: renewal runs in the background. Raises `LeaseLost`."""
         return self._renewing(note, metadata)
 
     @operation
     def transfer(self, to_owner: str, *, ttl: float | None = None, reason: str | None = None) -> Flow[JobClaim]:
-        """Hand the job to another owner without a gap; its lease id and token are in what is returned."""
+        """Hand the job to another owner without a gap; the result has its lease id and token."""
         try:
             return (yield from self._transferring(to_owner, ttl, reason))
         finally:
             self._settle()
 
     def _transferring(self, to_owner: str, ttl: float | None, reason: str | None = None) -> Flow[JobClaim]:
-        """Transfer it. It may not be ours from the moment this is asked for, so it counts as given back meanwhile."""
+        """Transfer it. It counts as released during the request, because it may be another's already."""
         self._raise_unless_held((yield NOW))
         self._term.end()
         how: dict[str, Any] = {"owner": self.owner, "ttl": ttl, "reason": reason}
@@ -219,8 +208,7 @@ class HeldClaim(Held):
             self._term.resume()
             raise
         except BaseException:
-            # The outcome is unknown: it may be another's by now.
-            self._term.resume()
+            self._term.resume()  # The outcome is unknown: it may be another's by now.
             self._term.lose(Loss("unreachable", why="whether it was handed over is not known"))
             raise
 
@@ -240,17 +228,17 @@ class HeldClaim(Held):
     def release(
         self, *, outcome: str | None = None, result: str | None = None, remember: float | None = None
     ) -> Flow[None]:
-        """Give the job back; a second time is harmless. It goes through even if a task is cancelled meanwhile.
+        """Release the job; idempotent. It completes even if the task is cancelled meanwhile.
 
-        `outcome` is `done` (then `remember` says for how many seconds the job stays done) or `failed` (then it counts
-        as an attempt). Raises `LeaseLost` if it was not ours any more.
+        `outcome` is `done` (then the job stays done for `remember` seconds) or `failed` (then it counts as an attempt).
+        Raises `LeaseLost` if it was no longer ours.
         """
         self._how = (outcome, result, remember)
         return self._releasing()
 
     @giving_back
     def done(self, result: str | None = None, *, remember: float = REMEMBER_SECONDS) -> Flow[None]:
-        """Give the job back as finished: whoever claims it within `remember` seconds gets `JobDone`."""
+        """Release the job as finished: claims within `remember` seconds get `JobDone`."""
         self._how = ("done", result, remember)
         return self._releasing()
 
@@ -262,9 +250,9 @@ class HeldClaim(Held):
         return leases.release(self.job_id, self.lease_id, policy, **how)
 
     def _releasing(self) -> Flow[None]:
-        """Release it, once. Raises `LeaseLost` if there was nothing left to release and the caller does not know yet.
+        """Release it, once. Raises `LeaseLost` if it was lost and the caller was not told yet.
 
-        A refusal, for an argument that the server does not take, leaves the claim as it was.
+        If the server refuses an argument, the claim stays as it was.
         """
         if self._belongs_to_parent():
             return
@@ -276,7 +264,7 @@ class HeldClaim(Held):
             return
         if lost:
             if self._term.loss is not None and not self._term.loss.told:
-                # The server may still believe in it; then the next owner need not wait.
+                # The server may still hold the lease; releasing it frees the job for the next owner.
                 self._how = ("failed", None, None)
                 yield from self._leaving()
             if self._told:
@@ -296,7 +284,7 @@ class HeldClaim(Held):
             raise
 
     def _within(self, left: float) -> Policy:
-        """Return how patient a release is: not beyond the end of the lease, which frees the job too."""
+        """Limit a release to what is left of the lease, whose end frees the job too."""
         policy = self._policy
         if left >= policy.answer_seconds and left >= policy.retry_seconds:
             return policy
@@ -304,7 +292,7 @@ class HeldClaim(Held):
         return policy.hasty(answer_seconds, retry_seconds=min(policy.retry_seconds, left))
 
     def _leaving(self) -> Flow[None]:
-        """Release it in haste, unless that is done: the release was interrupted, or the program ends."""
+        """Release it quickly if it is not released: after an interrupt, or at exit."""
         if self._is_back or self._is_foreign:
             return
         self._term.end()
@@ -315,7 +303,7 @@ class HeldClaim(Held):
         self._is_back = True
 
     def _told_of(self, error: LeaseLost) -> LeaseLost:
-        """Lose it as the server says, and return the exception that says so of this claim."""
+        """Mark it lost as the server reported, and return the exception."""
         self._term.lose(Loss(error.reason, error.by, error.why, told=True))
         self._told = True
         return self._term.error()
@@ -325,7 +313,7 @@ class HeldClaim(Held):
         return leases.Renewal(self.lease_id, self.job_id)
 
     def _settle(self) -> None:
-        """Stop renewing it if it is not ours any more. After a refusal it is still ours: renew it as before."""
+        """Stop renewing it, unless a refusal left it ours."""
         self._stop()
         if not self._term.ended and not self._is_foreign:
             self._kept = self._keep()
@@ -335,7 +323,7 @@ H = TypeVar("H", bound=HeldClaim)
 
 
 class ClaimGroup(Generic[H]):
-    """Several claims that were granted together. All of them are ours, or the group is lost."""
+    """Claims that were granted together. The group is lost with the first of them."""
 
     _ending_word = "released"
 
@@ -372,7 +360,7 @@ class ClaimGroup(Generic[H]):
         return next((why for term in self._terms if (why := term.refused) is not None), None)
 
     def raise_if_lost(self) -> None:
-        """Raise `LeaseLost` if any of them is not ours any more."""
+        """Raise `LeaseLost` if any of them is no longer ours."""
         for claim in self._claims:
             claim.raise_if_lost()
 
@@ -381,7 +369,7 @@ class ClaimGroup(Generic[H]):
 
     @operation
     def note(self, text: str) -> Flow[None]:
-        """Say how far it is, for each of them."""
+        """Publish progress on each of them."""
         for claim in self._claims:
             yield from claim._renewing(text, None)  # noqa: SLF001 - its own parts
 
@@ -389,7 +377,7 @@ class ClaimGroup(Generic[H]):
     def release(
         self, *, outcome: str | None = None, result: str | None = None, remember: float | None = None
     ) -> Flow[None]:
-        """Give all of them back; raises the first error, after all were tried."""
+        """Release all of them; raises the first error after all were tried."""
         for claim in self._claims:
             claim._how = (outcome, result, remember)  # noqa: SLF001 - its own parts
         return self._releasing()
@@ -397,7 +385,7 @@ class ClaimGroup(Generic[H]):
     _give_back = release
 
     def _releasing(self) -> Flow[None]:
-        """Release all of them, in one flow: an interrupt leaves none of them behind."""
+        """Release all of them in one flow, so that an interrupt leaves none behind."""
         problem: BaseException | None = None
         for claim in self._claims:
             try:
@@ -412,7 +400,7 @@ class ClaimGroup(Generic[H]):
             try:
                 raise problem
             finally:
-                del problem  # This frame and the error would keep each other, and all of these claims.
+                del problem  # A reference cycle of frame and error would keep all of these claims.
 
     def _leaving(self) -> Flow[None]:
         for claim in self._claims:
@@ -431,14 +419,11 @@ class ClaimGroup(Generic[H]):
         return f"one of the claims on {', '.join(self.tokens)}"
 
     def _loss(self) -> LeaseLost:
-        """Return the exception for the first loss among them."""
         lost = [term for term in self._terms if term.loss is not None]
         return (lost or self._terms)[0].error()
 
 
 class HeldSession(Held, Generic[H]):
-    """A session and its term."""
-
     _ending_word = "ended"
     _dropped_word = "was dropped while it lived"
 
@@ -460,17 +445,17 @@ class HeldSession(Held, Generic[H]):
         return f"<{type(self).__name__} {self.name or self.session_id!r}, {self._state}>"
 
     def _adopt(self, got: T) -> T:
-        """Remember a claim or several, so that they are not renewed after the session's end."""
+        """Register a claim or several, so that they are not renewed after the session's end."""
         members: Any = got if isinstance(got, ClaimGroup) else [got]
         for held in members:
             with self._joining:
                 self._members.add(held)
             held._session = self  # noqa: SLF001 - one of ours
-        self._lose_members()  # It may be over since the claim was asked for.
+        self._lose_members()  # It may have ended since the claim was requested.
         return got
 
     def _lose_members(self) -> None:
-        """Lose what was claimed in a session that the server says is over: it has ended with it (S2)."""
+        """Mark all its claims lost if the server reported its end, which ended them too (S2)."""
         loss = self._term.loss
         if loss is not None and loss.told:
             for held in self._joined():
@@ -482,9 +467,9 @@ class HeldSession(Held, Generic[H]):
 
     @giving_back
     def end(self) -> Flow[None]:
-        """End the session, and with it every claim of it, in one step; a second time is harmless.
+        """End the session and all of its claims in one step; idempotent.
 
-        Raises `LeaseLost` if it had ended by itself and the caller does not know yet.
+        Raises `LeaseLost` if it had ended by itself and the caller was not told yet.
         """
         return self._ending()
 
@@ -508,15 +493,14 @@ class HeldSession(Held, Generic[H]):
             if not lost and not (isinstance(error, Refused) and error.status in _GONE):
                 raise
             if not lost and not self._told:
-                # It had ended before, and took its claims with it.
-                self._told = True
+                self._told = True  # It had ended before, and its claims with it.
                 raise lost_error(self._term.name, Loss("session_ended", told=True)) from None
         if lost and not self._told:
             self._told = True
             raise self._term.error()
 
     def _leaving(self) -> Flow[None]:
-        """End it in haste, unless that is done: the end was interrupted, or the program ends."""
+        """End it quickly if it has not ended: after an interrupt, or at exit."""
         if self._is_back or self._is_foreign:
             return
         self._term.end()
@@ -533,7 +517,7 @@ class HeldSession(Held, Generic[H]):
         return leases.Renewal(self.session_id, None, self.secret)
 
     def _settle(self) -> None:
-        """Stop renewing it and all that was claimed in it."""
+        """Stop renewing it and its claims."""
         self._stop()
         for held in tuple(self._members):
             held._stop()  # noqa: SLF001 - one of ours

@@ -1,8 +1,8 @@
 """The options of a claim, declared once.
 
-The classes below name and type every option, for editors, type checkers and programs that put options together before
-they claim: `client.claim(job, **options)`. `takes_options` writes them, with their defaults, into the signature of each
-method that takes them, where `help()` and `inspect.signature` find them. All times are seconds.
+The classes below type every option, for editors, type checkers and programs that collect options before they claim:
+`client.claim(job, **options)`. `takes_options` writes them, with their defaults, into the signature of each method, for
+`help()` and `inspect.signature`. All times are seconds.
 """
 
 from __future__ import annotations
@@ -20,62 +20,49 @@ from holdfast.client.requests import session_name, wait_seconds, whole_seconds
 F = TypeVar("F", bound=Callable[..., Any])
 
 OnWait: TypeAlias = Callable[[Place], None]
-"""Called with the place in the line, and whether the server is away."""
 
 
 class _EveryOption(TypedDict, total=False):
-    """What every claim may ask for, `claim_job` too."""
+    """The options of every claim, `claim_job` included."""
 
-    wait: float | None
-    """How long to stand in line for it; not at all, unless given."""
-    redo: bool
-    """Claim it although it is done."""
-    lock_delay: float
-    """Keep the job closed for so long after any end of this claim."""
-    labels: Mapping[str, str] | None
-    """What to find it by: at most 16 texts by key. Lists and events can be asked for a label."""
-    on_wait: OnWait | None
-    """Called every few seconds of the wait, with the place in the line, and whether the server is away."""
+    wait: float | None  # How long to wait in the queue; default: not at all.
+    redo: bool  # Claim it although it is done.
+    lock_delay: float  # Keep the job closed for this long after any end of this claim.
+    labels: Mapping[str, str] | None  # At most 16 texts by key. Lists and events can be filtered by a label.
+    on_wait: OnWait | None  # Called every few seconds with the queue position, and whether the server is away.
 
 
 class ClaimAnyOptions(_EveryOption, total=False):
-    """What `claim_any` may ask for."""
+    """The options of `claim_any`."""
 
+    # How long the job stays ours if this process dies. Default: the server's `default_ttl_seconds` (60), or 120 for the
+    # verbs whose callers renew themselves.
     ttl: float | None
-    """The life of the lease: how long the job stays ours if this process dies.
-
-    The server's `default_ttl_seconds` (60), unless given; 120 for those who renew themselves.
-    """
-    owner: str | None
-    """The name that others see; the client's, unless given, else one of the form host:pid:random."""
-    metadata: Metadata
-    """Shown to everybody who asks for the job."""
+    owner: str | None  # The name that others see. Default: the client's, else one of the form host:pid:random.
+    metadata: Metadata  # Shown to everyone who queries the job.
 
 
 class ClaimAllOptions(ClaimAnyOptions, total=False):
-    """What `claim_all` may ask for: what `claim_any` may."""
+    """The options of `claim_all`: those of `claim_any`."""
 
 
 class ClaimOptions(ClaimAllOptions, total=False):
-    """What `claim` may ask for: what `claim_all` may, and one's own live claim back."""
+    """The options of `claim`: those of `claim_all`, and `resume`."""
 
-    resume: bool
-    """Ask for one's own live claim back."""
+    resume: bool  # Ask for one's own live claim back.
 
 
 class ClaimJobOptions(_EveryOption, total=False):
-    """What `claim_job` may ask for, beside the owner, the metadata and the ttl, which are parameters of their own."""
+    """The options of `claim_job`, besides owner, metadata and ttl, which are parameters of their own."""
 
     resume: bool
-    """Ask for one's own live claim back."""
 
 
-_DEFAULTS: Mapping[str, object] = {"redo": False, "lock_delay": 0, "resume": False}
-"""The defaults that are not None."""
+_DEFAULTS: Mapping[str, object] = {"redo": False, "lock_delay": 0, "resume": False}  # The defaults that are not None.
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """The checked options of one claim. Times in seconds, whole ones but for the wait."""
+    """The checked options of one claim. Times are in seconds."""
 
     ttl: int | None = None
     owner: str | None = None
@@ -100,12 +87,11 @@ _CHECKS: Mapping[str, Callable[[Any], Any]] = {
     "metadata": _can_be_packed,
     "labels": plain_labels,
     "lock_delay": partial(whole_seconds, what="lock_delay"),
-}
-"""What is checked of an option. What cannot be sent at all is refused here, before anything is asked."""
+}  # Values that cannot be sent at all are refused here, before any request.
 
 
 def wanted(options: Mapping[str, Any], kind: Any, session: str | None = None, **given: Any) -> Wanted:  # noqa: ANN401
-    """Check the options of a claim. `given` are those that are parameters of their own."""
+    """Check the options of a claim. `given` are those passed as parameters of their own."""
     check_names(options, kind)
     found = {**given, **options}
     for name in _CHECKS.keys() & found:
@@ -114,7 +100,7 @@ def wanted(options: Mapping[str, Any], kind: Any, session: str | None = None, **
 
 
 def check_names(options: Mapping[str, Any], kind: Any) -> None:  # noqa: ANN401 - a class of options
-    """Raise `TypeError` for an option that the class does not have, as Python does for a parameter."""
+    """Raise `TypeError` for an unknown option, as Python does for a parameter."""
     known: frozenset[str] = kind.__optional_keys__
     if not known.issuperset(options):
         unknown = next(name for name in options if name not in known)

@@ -1,8 +1,8 @@
-"""The names that the client makes up for threads and tasks without one: `host:pid:random`.
+"""Generated owner names for threads and tasks without one: `host:pid:random`.
 
-Each thread or task keeps its name for as long as it lives, with one exception (D1a): if nobody knows whether a lease
-under that name has ended, the name is retired, and the next claim gets a new one. Under the old name a wait for the
-same job would be a wait for one's own lease, which the server refuses as a circle.
+A thread or task keeps its name, with one exception (D1a): if it is unknown whether a lease under that name has ended,
+the name is retired, and the next claim gets a new one. Under the old name a wait for the same job would be a wait for
+one's own lease, which the server refuses as a deadlock.
 """
 
 from __future__ import annotations
@@ -15,12 +15,10 @@ from holdfast.client import clock
 from holdfast.errors import JobDone, JobHeld, LeaseLost, Refused
 
 HOST_CHARS_MAX = 64
-_SERVER_FAILED = 500  # From this status on a refusal does not say whether the request took effect.
+_SERVER_FAILED = 500  # From this status on, a refusal leaves open whether the request took effect.
 
 
 class _Name:
-    """A name that was made up, in the process that made it up."""
-
     __slots__ = ("__weakref__", "is_retired", "pid", "text")
 
     def __init__(self, pid: int) -> None:
@@ -34,10 +32,10 @@ _by_text: WeakValueDictionary[str, _Name] = WeakValueDictionary()
 
 
 def owner_of(worker: object) -> str:
-    """Return the name of a thread or task that was given none.
+    """Return the generated name of a thread or task.
 
-    Each has its own, because the server takes claims of one owner for one holder: two threads that wait for the same
-    job must be two in the line. A forked process is another one.
+    Each has its own, because the server treats equal owners as one holder, and two threads that wait for the same job
+    must be two waiters. A forked process gets new names.
     """
     pid = os.getpid()
     known = _names.get(worker)
@@ -49,14 +47,14 @@ def owner_of(worker: object) -> str:
 
 
 def retire(owner: str | None) -> None:
-    """Let nobody use this name again: a lease under it may live on. Names that users chose stay as they are."""
+    """Stop using a generated name, because a lease under it may be live. Names that users chose are kept."""
     known = None if owner is None else _by_text.get(owner)
     if known is not None:
         known.is_retired = True
 
 
 def doubt(owner: str | None, error: BaseException) -> None:
-    """Retire a name if this error leaves open whether a lease under it lives on."""
+    """Retire a name if this error leaves open whether a lease under it is live."""
     if isinstance(error, JobHeld | JobDone | LeaseLost):
         return
     if not isinstance(error, Refused) or error.status >= _SERVER_FAILED:

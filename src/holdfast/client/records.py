@@ -1,4 +1,4 @@
-"""What the client gives back: plain values with times as `datetime` (UTC) and metadata as it was given."""
+"""The client's return values: plain records with times as `datetime` (UTC) and metadata as it was given."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from holdfast.wire.holders import shown_as
 from holdfast.wire.replies import Previous as PreviousReply
 
 R = TypeVar("R", bound=msgspec.Struct)
-Metadata: TypeAlias = Mapping[str, Any] | str | None
-"""A mapping travels as JSON and comes back as one; text is left as it is."""
+Metadata: TypeAlias = Mapping[str, Any] | str | None  # A mapping is sent as JSON and returned as one; text is as is.
 
 
 class Previous(msgspec.Struct, frozen=True):
@@ -26,32 +25,25 @@ class Previous(msgspec.Struct, frozen=True):
 
     owner: str | None
     token: int
-    ended: str
-    """`released`, `expired`, `revoked`, `session_ended` or `transferred`."""
+    ended: str  # `released`, `expired`, `revoked`, `session_ended` or `transferred`.
     at: datetime
-    note: str | None
-    """The last thing that owner said."""
-    shown_as: str = ""
-    """The owner for people: its name, or the access token's in brackets if no owner was given."""
+    note: str | None  # The last thing that owner said.
+    shown_as: str = ""  # The owner for people: its name, or the access token's in brackets if no owner was given.
 
 
 class JobClaim(msgspec.Struct, frozen=True):
-    """One claim of one job, as of when it was asked. Nothing renews it but `heartbeat_job`."""
+    """One claim of one job, as of the answer. Only `heartbeat_job` renews it."""
 
     job_id: str
     owner: str | None
-    lease_id: str
-    """The secret that renews and releases: not for logs."""
-    token: int
-    """The fencing token: greater than that of every claim before."""
+    lease_id: str  # The secret that renews and releases: not for logs.
+    token: int  # The fencing token: greater than that of every claim before.
     expires_at: datetime
     claimed_at: datetime
     metadata: Metadata
     previous: Previous | None
-    attempts: int
-    """How many claims it took since the job last ended well, this one included."""
-    reacquired: bool = False
-    """It was ours already, and we asked for it back."""
+    attempts: int  # How many claims it took since the job last ended well, this one included.
+    reacquired: bool = False  # It was ours already, and we asked for it back.
     labels: dict[str, str] = {}
 
     def __repr__(self) -> str:  # Everything but the secret.
@@ -59,7 +51,7 @@ class JobClaim(msgspec.Struct, frozen=True):
 
 
 class JobOwner(msgspec.Struct, frozen=True):
-    """Who owns a job right now, and how alive that one looks."""
+    """The current owner of a job, and when it last renewed."""
 
     job_id: str
     owner: str | None
@@ -67,8 +59,7 @@ class JobOwner(msgspec.Struct, frozen=True):
     claimed_at: datetime
     last_heartbeat_at: datetime
     expires_at: datetime
-    expires_in: float
-    """Seconds, as of when the server answered."""
+    expires_in: float  # Seconds, as of when the server answered.
     metadata: Metadata
     note: str | None
     session: str | None
@@ -76,8 +67,7 @@ class JobOwner(msgspec.Struct, frozen=True):
     attempts: int
     previous: Previous | None
     labels: dict[str, str] = {}
-    shown_as: str = ""
-    """The owner for people: its name, or the access token's in brackets if no owner was given."""
+    shown_as: str = ""  # The owner for people: its name, or the access token's in brackets if no owner was given.
 
 
 class JobStatus(msgspec.Struct, frozen=True):
@@ -89,22 +79,18 @@ class JobStatus(msgspec.Struct, frozen=True):
     waiting: int
     attempts: int
     previous: Previous | None
-    available_at: datetime | None = None
-    """When a closed name opens."""
+    available_at: datetime | None = None  # When a closed name opens.
     done_by: str | None = None
     completed_at: datetime | None = None
     result: str | None = None
-    shown_as: str | None = None
-    """Who has it or has done it, for people, as in `JobOwner`. None while nobody has."""
+    shown_as: str | None = None  # Who has it or has done it, for people, as in `JobOwner`. None while nobody has.
 
 
 class Happened(msgspec.Struct, frozen=True):
-    """Something that happened to a job."""
+    """An event of a job."""
 
-    seq: int
-    """The number of its record."""
-    at: datetime | None
-    """None for `resync`, which is nothing that happened: events before it are no longer kept."""
+    seq: int  # The number of its record.
+    at: datetime | None  # None for `resync`: events before it are no longer kept.
     event: str
     job_id: str
     owner: str | None
@@ -112,24 +98,18 @@ class Happened(msgspec.Struct, frozen=True):
     by: str | None
     reason: str | None
     labels: dict[str, str] = {}
-    shown_as: str | None = None
-    """The owner for people, as in `JobOwner`. None for what concerns no owner, like `reopened`."""
+    shown_as: str | None = None  # The owner for people, as in `JobOwner`. None for events without one, like `reopened`.
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where one stands in line, for those who watch the wait."""
+    """A queue position, for `on_wait`."""
 
     job_id: str
-    position: int
-    """0 while it is not known yet, and where there is no line: for the first free one of several jobs."""
-    waited: float
-    """Seconds."""
-    owner: JobOwner | None
-    """Who has the job meanwhile, if it is one job and somebody has it."""
-    away: str | None = None
-    """Why the server does not answer just now; None while it does. It is asked again until the wait is over."""
-    rejoined: int = 0
-    """How often the place was gone when we came back to it, so that the line was joined anew, at its end."""
+    position: int  # 0 while it is unknown, and if there is no queue: for the first free one of several jobs.
+    waited: float  # Seconds.
+    owner: JobOwner | None  # Who has the job meanwhile, if it is one job and somebody has it.
+    away: str | None = None  # Why the server does not answer right now, or None. Requests go on until the wait is over.
+    rejoined: int = 0  # How often our place was lost, so that we joined the queue again at its end.
 
 
 class SessionInfo(msgspec.Struct, frozen=True):
@@ -143,30 +123,27 @@ class SessionInfo(msgspec.Struct, frozen=True):
 
 
 def gateway_environment(url: str, secret: str) -> dict[str, str]:
-    """Return what `rlock` and its kin need. One address, for programs of others read it too.
+    """Return what `rlock` and its variants need. One address only, because third-party programs read it too.
 
-    Ours go on to the other addresses if HOLDFAST_URL names them beside it.
+    Ours also use the other addresses if HOLDFAST_URL names them.
     """
     return {"GATEWAY_URL": url.partition(",")[0], "SHUTDOWN_SECRET": secret}
 
 
 class OpenedSession(msgspec.Struct, frozen=True):
-    """A session that nobody keeps alive: it ends by itself, unless a call with its secret comes before."""
+    """A session that the client does not keep alive: it expires unless a call with its secret comes in time."""
 
     session_id: str
     name: str | None
-    secret: str
-    """A bearer token for this session alone: for a child process, not for logs."""
+    secret: str  # A bearer token for this session alone: for a child process, not for logs.
     expires_at: datetime
-    expires_in: float
-    """Seconds, as of when the server answered."""
+    expires_in: float  # Seconds, as of when the server answered.
     metadata: Metadata
-    url: str
-    """The address for whoever is handed it: the server's `public_url` if it has one, else that of the client."""
+    url: str  # The address for its user: the server's `public_url` if it has one, else that of the client.
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a child process needs for `rlock` and its kin."""
+        """What a child process needs for `rlock` and its variants."""
         return gateway_environment(self.url, self.secret)
 
     def __repr__(self) -> str:  # Everything but the secret.
@@ -174,34 +151,29 @@ class OpenedSession(msgspec.Struct, frozen=True):
 
 
 class JobThen(msgspec.Struct, frozen=True):
-    """Who had a job at a moment: the claim as it was made. Heartbeats are not kept, nor what they changed."""
+    """The owner of a job at a past time: the claim as granted. Heartbeats, and what they changed, are not kept."""
 
     job_id: str
     owner: str | None
     token: int
     claimed_at: datetime
-    ttl: float
-    """Seconds, as claimed. Until when it was renewed at that moment is not known."""
+    ttl: float  # Seconds, as claimed. The expiry at that time is not known.
     session: str | None
-    record: int
-    """The number of the record that granted it; 0 if it is older than all numbers."""
+    record: int  # The number of the record that granted it; 0 if it is older than all numbers.
     labels: dict[str, str] = {}
-    shown_as: str = ""
-    """The owner for people: its name, or the access token's in brackets if no owner was given."""
+    shown_as: str = ""  # The owner for people: its name, or the access token's in brackets if no owner was given.
 
 
 class JobsThen(msgspec.Struct, frozen=True):
-    """Who had what at a moment, ordered by name."""
+    """All owners at a past time, ordered by name."""
 
-    at: datetime | None
-    """The moment that was asked for."""
-    record: int
-    """The last record by then: it is exact to this one."""
+    at: datetime | None  # The requested time.
+    record: int  # The last record by then: it is exact to this one.
     jobs: list[JobThen]
 
 
 def time_of(text: str) -> datetime:
-    """Read a time of the wire. Raises `ServerError`."""
+    """Parse a time from a reply. Raises `ServerError`."""
     try:
         return datetime.fromisoformat(text)
     except ValueError:
@@ -209,7 +181,7 @@ def time_of(text: str) -> datetime:
 
 
 def packed(metadata: Metadata) -> str | None:
-    """Put metadata into the text that travels."""
+    """Encode metadata as the text that is sent."""
     if metadata is None or isinstance(metadata, str):
         return metadata
     if not isinstance(metadata, Mapping):
@@ -221,7 +193,7 @@ def packed(metadata: Metadata) -> str | None:
 
 
 def unpacked(text: str | None) -> Metadata:
-    """Take metadata out of the text: a JSON object is a mapping unless it is nested too deep, the rest is text."""
+    """Decode metadata: a JSON object is a mapping unless it is nested too deep, the rest is text."""
     if text is None or not text.startswith("{"):
         return text
     try:
@@ -231,18 +203,18 @@ def unpacked(text: str | None) -> Metadata:
 
 
 def plain_labels(labels: Mapping[str, str] | None) -> dict[str, str] | None:
-    """Return labels as they are sent. Raises for what is no label: the server is not asked for that."""
+    """Return labels as they are sent. Raises for invalid types before any request."""
     if labels is None:
         return None
     given: Any = labels
     if not isinstance(given, Mapping) or not all(isinstance(text, str) for pair in given.items() for text in pair):
         raise TypeError(f"labels is {labels!r:.50}; give a mapping of texts to texts")
-    # A text of another class, as the member of an enum, may show itself as something else: what it says is sent.
+    # A member of a str enum, for example, may print differently: its value is sent.
     return {str.__str__(key): str.__str__(value) for key, value in labels.items()}
 
 
 def moment_text(at: datetime | str) -> str:
-    """Return a moment as it is sent. One without a zone is local time, as everywhere in Python; text is RFC 3339."""
+    """Return a time as it is sent. Without a zone it is local time; text is RFC 3339."""
     if isinstance(at, str):
         return at
     if not isinstance(at, datetime):
@@ -250,23 +222,20 @@ def moment_text(at: datetime | str) -> str:
     return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-# --- What a reply says, as a record ----------------------------------------------------------------------------------
-
-
 def shown(reply: PreviousReply | replies.HeldReply | replies.HeldName | replies.LockReply | replies.DoneReply) -> str:
-    """Return the owner for people. An older server says nothing of one that has no name."""
+    """Return the owner for people. An older server sends nothing for one without a name."""
     if reply.owner is not None:
         return reply.owner
     return reply.shown_as if isinstance(reply.shown_as, str) else shown_as(None, getattr(reply, "metadata", None))
 
 
 def record(kind: type[R], reply: object, **given: Any) -> R:  # noqa: ANN401 - of any field
-    """Make a record of a reply. `given` are the fields that the reply does not have in this form."""
+    """Make a record from a reply. `given` are the fields that the reply does not have in this form."""
     return kind(**_fields(reply, kind.__struct_fields__, given))
 
 
 def _fields(reply: Any, names: tuple[str, ...], given: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ANN401 - any
-    """Return those fields that a reply has, by their names in records, with times as `datetime`; and those given."""
+    """Return the reply's fields by their names in records, with times as `datetime`, and the given ones."""
     found = dict(given)
     for name, on_the_wire, read in _plan(names):
         if name not in given:
@@ -278,7 +247,7 @@ def _fields(reply: Any, names: tuple[str, ...], given: Mapping[str, Any]) -> dic
 
 @cache
 def _plan(names: tuple[str, ...]) -> list[tuple[str, str, Callable[[Any], object] | None]]:
-    """Return for each field its name on the wire, and what reads it."""
+    """Return for each field its name on the wire and its decoder."""
     return [(name, _ON_THE_WIRE.get(name, name), _READ.get(name)) for name in names]
 
 
@@ -297,13 +266,12 @@ def claimed(job: str, reply: replies.AcquiredReply) -> JobClaim:
 def claimed_one(
     reply: replies.ClaimReply, owner: str | None, metadata: Metadata, labels: dict[str, str] | None
 ) -> JobClaim:
-    """Make a claim of one of several; what it carries is what was asked for."""
+    """Make a claim from one of several; owner, metadata and labels are those of the request."""
     claimed_at = time_of(reply.expires_at) - timedelta(milliseconds=reply.expires_in_ms)
     return record(JobClaim, reply, owner=owner, metadata=metadata, labels=labels or {}, claimed_at=claimed_at)
 
 
 def owner_of(reply: replies.LockReply) -> JobOwner | None:
-    """Return who owns a name; None if nobody does."""
     if reply.claimed_at is None or reply.last_heartbeat_at is None or reply.expires_at is None:
         return None
     return record(JobOwner, reply, expires_in=(reply.expires_in_ms or 0) / 1_000)
@@ -333,17 +301,13 @@ def job_then(reply: replies.LockThen) -> JobThen:
     return record(JobThen, reply, ttl=reply.ttl_ms / 1_000, shown_as=who)
 
 
-# --- Refusals as exceptions ------------------------------------------------------------------------------------------
-
-_OF_HOLDER = (
-    *("owner", "metadata", "labels", "note", "claimed_at", "last_heartbeat_at", "expires_at"),
-    *("same_owner", "waiting", "shown_as"),
-)
-
-
 def _held(text: str, job: str, reply: replies.HeldReply | replies.HeldName) -> JobHeld:
+    names = (
+        *("owner", "metadata", "labels", "note", "claimed_at", "last_heartbeat_at", "expires_at"),
+        *("same_owner", "waiting", "shown_as"),
+    )
     given = {"job_id": job, "retry_after": reply.retry_after_ms / 1_000}
-    return JobHeld(text, **_fields(reply, _OF_HOLDER, given))
+    return JobHeld(text, **_fields(reply, names, given))
 
 
 def job_held(job: str, reply: replies.HeldReply) -> JobHeld:
@@ -363,7 +327,6 @@ def job_closed(job: str, reply: replies.DelayedReply) -> JobHeld:
 
 
 def name_held(reply: replies.HeldName) -> JobHeld:
-    """Say who has one of several jobs."""
     if reply.holder_id is not None:
         return _held(f"{reply.name} is held by {shown(reply)}", reply.name, reply)
     held = _held(f"{reply.name} is closed by the lock delay of its last owner", reply.name, reply)
@@ -379,5 +342,4 @@ def job_done(reply: replies.DoneReply) -> JobDone:
 
 
 def _clock(text: str) -> str:
-    """Write a time for people: to the second, in UTC."""
     return time_of(text).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")

@@ -1,11 +1,10 @@
-"""The client for threads: `Holdfast`, `Claim`, `Claims` and `Session`. It waits by blocking.
+"""The client for threads: `Holdfast`, `Claim`, `Claims` and `Session`.
 
-One thread of each process, the keeper, renews what threads have claimed. It only ever waits for time: while a flow
-waits for an answer it goes on in a thread of its own, so that a server that does not answer delays no other renewal,
-and above all no deadline.
+One thread per process, the keeper, renews all claims. It waits for time only: while a flow waits for an answer, it runs
+in a thread of its own, so that a server that does not answer delays no other renewal, and above all no deadline.
 
-An interrupt may stop a user's thread between any two steps, so no lock is shared with the keeper, and the schedule is
-the keeper's alone. Other threads hand over in one step, and ring only if the keeper would sleep for too long:
+An interrupt may stop a user's thread between any two steps, so the keeper shares no lock with it and owns the schedule
+alone. Other threads hand over in one step, and ring only if the keeper would sleep for too long:
 
     a user's thread                                   the keeper
     ───────────────                                   ──────────
@@ -49,28 +48,24 @@ from holdfast.client.transports.sync import Transport, transport_to
 from holdfast.errors import HoldfastError, Unreachable
 from holdfast.wire.replies import SessionOpenedReply
 
-EXIT_SECONDS = 2.0
-"""How long releases may go on at exit; one that is begun then may take `lease.LAST_TRY_SECONDS` more."""
+EXIT_SECONDS = 2.0  # For starting releases at exit; the last one may take `lease.LAST_TRY_SECONDS` more.
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 H = TypeVar("H")
 
 
-# --- Flows in a thread -----------------------------------------------------------------------------------------------
-
-
 def drive(flow: Flow[T], transport: Transport) -> T:
-    """Perform what a flow yields until it returns. Errors, interrupts too, are thrown into the flow to clean up.
+    """Perform the effects of a flow until it returns. Errors and interrupts are thrown into the flow, which cleans up.
 
-    An error is removed from `thrown` as it is thrown. One in a variable of this frame would be a reference cycle, since
-    its traceback has the frame: all that the callers have, claims too, would live until the garbage collector comes.
+    An error is removed from `thrown` as it is thrown: in a variable of this frame it would be a reference cycle that
+    keeps the callers' objects, claims included, alive until the next garbage collection.
     """
     result: Any = None
     thrown: list[BaseException] = []
     while True:
         try:
-            while True:  # Inside `try`, because an interrupt may come wherever a loop turns round.
+            while True:  # Inside `try`, because an interrupt may come at any loop iteration.
                 effect = flow.throw(thrown.pop()) if thrown else flow.send(result)
                 kind = type(effect)
                 if kind is effects.Send:
@@ -83,8 +78,7 @@ def drive(flow: Flow[T], transport: Transport) -> T:
             returns: T = returned.value
             return returns
         except BaseException as error:
-            # An error that the flow itself raised has ended it; any other is thrown into it.
-            if getgeneratorstate(flow) == GEN_CLOSED:
+            if getgeneratorstate(flow) == GEN_CLOSED:  # The flow itself raised it.
                 raise
             thrown.append(error)
 
@@ -104,12 +98,12 @@ def _perform(effect: effects.Effect, transport: Transport) -> Any:  # noqa: ANN4
 
 
 class Link:
-    """What a claim or a session needs of its client: it runs flows and renews. It outlives the client."""
+    """What a claim or a session needs of its client: runs flows and renews. Outlives the client."""
 
     def __init__(self, transport: Transport, policy: effects.Policy) -> None:
         self.policy = policy
         self._transport = transport
-        # Not methods: a reference cycle would leave open connections to the garbage collector.
+        # No bound methods: a reference cycle would keep connections open until a garbage collection.
         self._ends = Ends(policy, lambda flow: _background.add(flow, transport.send), partial(_listen, transport))
 
     def run(self, flow: Flow[T]) -> T:
@@ -118,7 +112,7 @@ class Link:
     def hold(self, flow: Callable[[effects.Trail], Flow[T]], make: Callable[[T], H]) -> H:
         """Run a flow that obtains something, and return what `make` makes of it.
 
-        Whatever interrupts this, also between the answer and the end of it, what was obtained is given back.
+        Whenever this is interrupted, even after the answer, what was obtained is released.
         """
         trail = effects.Trail()
         try:
@@ -131,7 +125,7 @@ class Link:
             raise
 
     def give_back(self, flow: Flow[None], leave: Callable[[], Flow[None]]) -> None:
-        """Run a flow that gives something back. If it is interrupted, `leave` does that in haste."""
+        """Run a flow that releases something. If it is interrupted, `leave` does so quickly."""
         try:
             self.run(flow)
         except Exception:
@@ -141,23 +135,19 @@ class Link:
             raise
 
     def keep(self, term: Term, renewal: Renewal) -> Kept:
-        """Renew a term in the background until it ends, or nothing refers to the result any more."""
+        """Renew a term in the background until it ends or nothing refers to the result."""
         return Kept(_background, term, renewal, send=self._transport.send, ends=self._ends)
 
 
 def _listen(transport: Transport, flow: Flow[None]) -> None:
-    """Let a flow that blocks go on in a thread of its own, for as long as it takes."""
     threading.Thread(target=drive, args=(flow, transport), name="holdfast-ends", daemon=True).start()
 
 
-# --- The keeper ------------------------------------------------------------------------------------------------------
-
-
 def start_thread(name: str, target: Callable[[], object], refused: Callable[[str], object]) -> None:
-    """Start a thread from wherever an interrupt may come; `refused` is called with the reason if none can be had.
+    """Start a thread safely where an interrupt may come; `refused` gets the reason if none can be started.
 
-    `Thread.start` waits until the thread runs, and an interrupt in that wait can keep it from ever running. So it is
-    called in a thread that no interrupt reaches, and to start that one is a single step.
+    An interrupt while `Thread.start` waits for the thread can keep that from ever running. So it is called in another
+    thread, which no interrupt reaches and whose own start is a single step.
     """
 
     def start() -> None:
@@ -173,16 +163,15 @@ def start_thread(name: str, target: Callable[[], object], refused: Callable[[str
 
 
 class BackgroundThread(Background):
-    """The keeper and its schedule. Started when the first flow has to wait."""
+    """The keeper and its schedule. Started when the first flow waits."""
 
     def __init__(self) -> None:
         self._schedule = Schedule()  # The keeper's alone.
-        self._inbox: deque[tuple[int, Resting]] = deque()  # What rests, and until when.
+        self._inbox: deque[tuple[int, Resting]] = deque()  # Flows and when they are due.
         self._bell: SimpleQueue[None] = SimpleQueue()
-        self._wakes_ms = 0.0
-        """Until when the keeper sleeps; 0 while it is awake, and will look into the inbox before it sleeps."""
+        self._wakes_ms = 0.0  # When the keeper wakes; 0 while it is awake and will read the inbox before it sleeps.
         self._runs = False
-        self._keeper = threading.Lock()  # Taken by the keeper for ever, so that there is one.
+        self._keeper = threading.Lock()  # Held by the keeper for ever, so that there is only one.
 
     def _ask(self, running: Resting, request: effects.Send) -> None:
         def ask() -> None:
@@ -195,20 +184,20 @@ class BackgroundThread(Background):
         try:
             threading.Thread(target=ask, name="holdfast-renew", daemon=True).start()
         except RuntimeError as error:
-            # There may be too many threads just now: a renewal that failed is tried again.
+            # There may be too many threads right now: a failed renewal is retried.
             self._advance(running, partial(running.flow.throw, Unreachable(request.path, str(error))))
 
     def _rest(self, resting: Resting, due_ms: int) -> None:
         self._inbox.append((due_ms, resting))
         if not self._runs:
-            # There may be too many threads just now. The next claim tries again, and deadlines need no thread.
+            # There may be too many threads right now. The next claim tries again, and deadlines need no thread.
             start_thread("holdfast-keeper", self._run, lambda why: log.error("nothing is renewed for now: %s", why))
         elif due_ms < self._wakes_ms:
             self._bell.put(None)
 
     def _run(self) -> None:
         if not self._keeper.acquire(blocking=False):
-            return  # Two threads had something to be kept at the same time, and each has started one.
+            return  # Two threads started one at the same time.
         self._runs = True
         while True:
             self._take_in()
@@ -227,7 +216,7 @@ class BackgroundThread(Background):
     def _sleep(self) -> None:
         next_ms, now_ms = self._schedule.next_due_ms(), clock.boot_ms()
         self._wakes_ms = math.inf if next_ms is None else min(next_ms, now_ms + SLICE_MS)
-        # Checked again after that was set: whoever hands over from now on knows whether to ring.
+        # The inbox is checked after that was set: later arrivals know whether to ring.
         if not self._inbox and self._wakes_ms > now_ms:
             with contextlib.suppress(Empty):
                 self._bell.get(timeout=None if next_ms is None else (self._wakes_ms - now_ms) / 1_000)
@@ -242,7 +231,7 @@ def background_thread() -> BackgroundThread:
 
 
 def _start_over() -> None:
-    """Start over in a forked process: the thread is not there, and what was claimed belongs to the parent."""
+    """Start over in a forked process: it has no keeper thread, and the claims belong to the parent."""
     global _background  # noqa: PLW0603 - one for each process
     _background = BackgroundThread()
 
@@ -251,29 +240,25 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_start_over)
 
 
-# --- Losses ----------------------------------------------------------------------------------------------------------
-
-
 class Lost(threading.Event):
-    """Set at the loss. Asks the clock as well, so that a thread which was stopped sees the loss before it acts.
+    """Set at the loss. `is_set` also reads the clock, so that a stopped thread sees the loss before it acts.
 
-    `wait` is reimplemented: a KeyboardInterrupt in `Event.wait` can leave a lock locked that `set` needs, and it is the
-    keeper of all claims that calls `set`. Here each thread that waits has a lock of its own, which `set` opens.
+    `wait` is reimplemented: a KeyboardInterrupt in `Event.wait` can leave a lock locked that `set` needs, which the
+    keeper of all claims calls. Here each waiting thread has a lock of its own, which `set` releases.
     """
 
     def __init__(self, terms: Sequence[Term]) -> None:
-        # Without the parent's: all that it makes is a lock, which is not needed here, for every claim.
+        # No super().__init__(): it would only make a lock that is not needed, for every claim.
         self._terms = tuple(terms)
         self._was_set = False
         self._waiting: deque[threading.Lock] = deque()
-        self._hears = False
-        """Whether the terms call `set`. The first that waits asks them to, and for most claims none waits."""
+        self._hears = False  # Whether the terms call `set`. The first `wait` registers it; most claims never wait.
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {'set' if self.is_set() else 'unset'}>"
 
     def set(self) -> None:
-        """Say that it is lost, and wake what waits for that."""
+        """Set it, and wake all waiting threads."""
         self._was_set = True
         with suppress(IndexError):
             while True:
@@ -284,11 +269,11 @@ class Lost(threading.Event):
         return self._was_set or any(term.is_lost(now) for term in self._terms)
 
     def clear(self) -> None:
-        """Forget that it was set by a caller. What is lost stays lost."""
+        """Undo a `set` by a caller. What is lost stays lost."""
         self._was_set = False
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the loss, for so many seconds at most; True if it is lost."""
+        """Wait for the loss, for at most `timeout` seconds; True if it is lost."""
         if self.is_set():
             return True
         gate = threading.Lock()
@@ -297,10 +282,9 @@ class Lost(threading.Event):
         if not self._hears:
             for term in self._terms:
                 term.on_loss(self.set)
-            self._hears = True  # Set last: an interrupt before lets it be asked for twice, which does no harm.
+            self._hears = True  # Set last: an interrupt before means registering twice, which is harmless.
         try:
-            # Checked again, now that `set` would open the gate.
-            if not self._was_set:
+            if not self._was_set:  # Checked again, now that `set` would release the gate.
                 gate.acquire(timeout=-1 if timeout is None else max(timeout, 0))
         finally:
             with suppress(ValueError):
@@ -309,7 +293,7 @@ class Lost(threading.Event):
 
 
 def _report_loss(terms: Sequence[Term], held: object, on_lost: Callable[[Any], object] | None) -> None:
-    """Call `on_lost` at the first loss, in a thread of its own, because it may take any time."""
+    """Call `on_lost` at the first loss, in a thread of its own, because it may block."""
     if on_lost is None:
         return
     whom = ref(held)
@@ -317,8 +301,8 @@ def _report_loss(terms: Sequence[Term], held: object, on_lost: Callable[[Any], o
 
     def report() -> None:
         lost = whom()
-        if lost is not None and once.acquire(blocking=False):  # Never released: once is once.
-            # What noticed the loss must not be hindered if no thread can be had; `lost` is set all the same.
+        if lost is not None and once.acquire(blocking=False):  # Never released.
+            # The caller must not fail if no thread can be started; `lost` is set anyway.
             start_thread(
                 "holdfast-on-lost",
                 lambda: on_lost(lost),
@@ -329,13 +313,10 @@ def _report_loss(terms: Sequence[Term], held: object, on_lost: Callable[[Any], o
         term.on_loss(report)
 
 
-# --- What is held ----------------------------------------------------------------------------------------------------
-
-
 class Entered(effects.Blocking):
-    """Something held that a `with` statement gives back at its end."""
+    """A claim, several, or a session: a `with` statement releases it at its end."""
 
-    lost: Lost  # An event that is set at the loss.
+    lost: Lost
     raise_if_lost: Any
     _title: Any
     _ending_word: str
@@ -359,14 +340,13 @@ class Entered(effects.Blocking):
         except HoldfastError as problem:
             if error is None:
                 raise
-            # What happened in the block matters more.
-            mention(problem, f"{self._title} was not {self._ending_word}")
+            mention(problem, f"{self._title} was not {self._ending_word}")  # The block's own error matters more.
         finally:
             self._stop()
 
 
 class HeldUntilExit(Entered, Held):
-    """Something that is given back at exit, if it is still held then: nothing would renew it any more."""
+    """A claim or session that is released at exit if it is still held: nothing would renew it any more."""
 
     _how_to_end = "use `with`, or call release()"
     _leaving: Any
@@ -395,7 +375,7 @@ def _forget(whose: ref[HeldUntilExit]) -> None:
 
 @atexit.register
 def _give_back_at_exit() -> None:
-    """Give back all that is left, in the order in which it was obtained: a session takes its claims with it."""
+    """Release all that is left in the order of acquisition: a session ends its claims with it."""
     until_ms = clock.monotonic_ms() + EXIT_SECONDS * 1_000
     for each in tuple(_held_until_exit):
         held = each()
@@ -442,9 +422,6 @@ class Session(HeldUntilExit, HeldSession[Claim], ClaimingSession[Claim, Claims, 
         self._kept = self._keep()
 
 
-# --- The client ------------------------------------------------------------------------------------------------------
-
-
 class Holdfast(Client[Claim, Claims, Session, Claim, Claims, Session, Iterator[Happened]], effects.Blocking):
     """A client of one server, for any number of threads. Close it, or use it as a context manager.
 
@@ -465,7 +442,7 @@ class Holdfast(Client[Claim, Claims, Session, Claim, Claims, Session, Iterator[H
         self.close()
 
     def close(self) -> None:
-        """Close the connections. Claims that are still held go on being renewed."""
+        """Close the connections. Claims that are still held continue to be renewed."""
         self._transport.close()
 
     def _worker(self) -> object:

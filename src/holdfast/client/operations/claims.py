@@ -56,8 +56,7 @@ GLANCE_SECONDS = 0.1  # How long the first request waits for one who watches: un
 SHARED_PLACE_SECONDS_MAX = 5.0  # The longest pause of one who shares its place with somebody of the same name.
 UNHEARD_MAX = 3  # How often in a row a claim is begun anew whose place or lease was gone before we heard of it.
 _OK, _CONFLICT = 200, 409
-_GONE = frozenset({400, 404})
-"""A lease that is not current: 404, or 400 where somebody else has the name by now."""
+_GONE = frozenset({400, 404})  # A lease that is not current: 404, or 400 where somebody else has the name by now.
 
 log = logging.getLogger("holdfast.client")
 
@@ -86,8 +85,7 @@ class Asking:
     asked_wait = 0.0  # How long the last request was to wait.
     left_at_last = 0.0  # How many seconds of the wait were left when the last request was sent.
     unheard = 0  # How often in a row the place or the lease was gone before we heard of it.
-    crowded = 0
-    """How often we were sent away early, because somebody of the same name stands at the same place."""
+    crowded = 0  # How often we were sent away early, because somebody of the same name stands at the same place.
     is_undisturbed = False  # Whether the last request waited for as long as it was to.
 
     def __init__(self, jobs: Sequence[str], wanted: Wanted, key: str) -> None:
@@ -315,8 +313,7 @@ def leave(ticket: str, policy: Policy) -> Flow[None]:
 
 POLL_SECONDS = 0.25
 POLL_SECONDS_MAX = 2.0
-POLL_SHARE_MIN = 0.04
-"""How much of a pause is kept at least, where the server knows of an end that comes sooner."""
+POLL_SHARE_MIN = 0.04  # How much of a pause is kept at least, where the server knows of an end that comes sooner.
 
 _CLAIM: Decoder[object] = Decoder(
     replies.AcquiredReply | replies.HeldReply | replies.DelayedReply | replies.DoneReply | replies.WaitingReply

@@ -59,8 +59,7 @@ class AsyncHttpTransport:
             # Meant for the proxy; aiohttp makes Proxy-Authorization of it, on the request or on the tunnel.
             self._proxy_headers = {"Authorization": proxy.authorization}
         self._session: aiohttp.ClientSession | None = None
-        self.finishing: set[asyncio.Task[Any]] = set()
-        """What goes on although its caller was cancelled: giving back."""
+        self.finishing: set[asyncio.Task[Any]] = set()  # What goes on although its caller was cancelled: giving back.
 
     def __repr__(self) -> str:  # Never the token.
         return f"AsyncHttpTransport({self.target!r})"

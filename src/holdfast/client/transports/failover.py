@@ -51,8 +51,7 @@ class Tries:
         self._urls = ",".join(urls)
         self.errors: list[Unreachable] = []
         self.refused: Answer | None = None  # A refusal after which nothing has happened.
-        self.doubtful: Answer | None = None
-        """The answer of a proxy in between, which does not know what has happened."""
+        self.doubtful: Answer | None = None  # The answer of a proxy in between, which does not know what has happened.
 
     def fail(self, error: Unreachable) -> None:
         # Not the error itself: what it came of has the frames of our callers, and they have us.
