@@ -36,10 +36,7 @@ log = logging.getLogger("holdfast.client")
 
 
 class Resting:
-    """A flow that the background resumes later, unless it is stopped or its owner is dead by then.
-
-    Without a flow it calls the owner's `begin`. It refers to its owner weakly, so dropping that stops it.
-    """
+    """A flow to resume later, or a call of the owner's `begin`. Dropping the owner, a weak reference, stops it."""
 
     __slots__ = ("_owner", "flow", "send", "stopped")
 
@@ -79,7 +76,6 @@ class Schedule:
         heappush(self._heap, (due_ms, next(self._numbers), resting))
 
     def take(self, now_ms: int) -> list[Resting]:
-        """Remove and return the due ones, in order."""
         if now_ms >= self._cleans_ms:
             self._cleans_ms = now_ms + SLICE_MS
             self._heap = [each for each in self._heap if not each[2].stopped]
@@ -96,7 +92,6 @@ class Schedule:
         return taken
 
     def next_due_ms(self) -> int | None:
-        """Return when the next is due; None if there is none."""
         return self._heap[0][0] if self._heap else None
 
 

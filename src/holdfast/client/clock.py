@@ -31,7 +31,6 @@ def elapsed_ms(since: Instant, until: Instant) -> int:
 
 
 def wall_ms() -> int:
-    """Return milliseconds since 1970."""
     return time.time_ns() // 1_000_000
 
 

@@ -20,8 +20,6 @@ ROUNDING_MS = 3  # Each time and duration in the calculation may have lost up to
 
 
 class Loss(msgspec.Struct, frozen=True):
-    """How a claim or session was lost."""
-
     reason: str
     by: str | None = None
     why: str | None = None

@@ -250,10 +250,7 @@ class HeldClaim(Held):
         return leases.release(self.job_id, self.lease_id, policy, **how)
 
     def _releasing(self) -> Flow[None]:
-        """Release it, once. Raises `LeaseLost` if it was lost and the caller was not told yet.
-
-        If the server refuses an argument, the claim stays as it was.
-        """
+        """Release it once; a refused argument leaves it held. Raises `LeaseLost` if the caller was not told yet."""
         if self._belongs_to_parent():
             return
         now: Instant = yield NOW

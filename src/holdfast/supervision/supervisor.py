@@ -168,10 +168,7 @@ class Signals:
         self._set(signal.SIGTTOU, signal.SIG_IGN)
 
     def stop_ourselves(self) -> None:
-        """Stop our whole process group, as Ctrl-Z would. Returns when continued.
-
-        Returns immediately in an orphaned group, where the system drops the signal.
-        """
+        """Stop our process group, as Ctrl-Z would, until it is continued. Does nothing in an orphaned group."""
         if signal.getsignal(signal.SIGTSTP) is signal.SIG_IGN:
             return
         handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)

@@ -1,16 +1,13 @@
-"""Standing in line: ask for a claim, and come back to the same place for as long as the wait lasts.
+"""Claiming one job, every job of a list, or the first free one, and waiting in the queue. Each is a flow.
 
 One request waits for 50 seconds at most, so a long wait is several requests with one key and one ticket. Each but the
-last says that another follows, so that nobody is overtaken in between. If its turn comes just then, the key leads to
-the lease, as after an answer that was lost. Whatever is interrupted leaves the line, and gives back what it may have
-got by then. If the token comes from a file and is rotated meanwhile, the wait goes on with the new one, at the end of
-the line: the old place is gone with the old token.
+last announces the next, so that the place in the queue is kept in between. If the lease is granted just then, the key
+leads to it, as after a lost answer. An interrupted wait leaves the queue, and releases what it may have got by then. If
+the token comes from a file and is rotated meanwhile, the wait continues with the new one, at the end of the queue.
 
 A server that goes away does not end a wait: it is asked again until the wait is over, with the same key and ticket, so
-that the place is the same when it is back. If the place is gone by then, the line is joined anew. A wait without an end
-needs a server that has answered once: before that, the address may be wrong.
-
-Claiming: one job, every job of a list, or the first free one. Each is a flow.
+that the place is the same when it is back. If the place is lost by then, the wait joins the queue again. An endless
+wait needs a server that has answered once: before that, the address may be wrong.
 """
 
 from __future__ import annotations
@@ -48,21 +45,20 @@ from holdfast.errors import HoldfastError, JobHeld, NotInTime, ServerError, Unre
 from holdfast.wire import replies
 from holdfast.wire.requests import AcquireBody, ClaimBody, ClaimsBody, ReleaseBody, brief
 
-WAIT_SECONDS_MAX = 50  # What one request may wait; a longer wait is several of them at one place in the line.
-ROAMING_WAIT_SECONDS_MAX = 15
-"""The same where there are other addresses: one that hangs has to be found out before the place lapses (W2)."""
-WATCHED_WAIT_SECONDS_MAX = 5  # The same for somebody who watches, and wants to be told more often.
-GLANCE_SECONDS = 0.1  # How long the first request waits for one who watches: until the place is known.
-SHARED_PLACE_SECONDS_MAX = 5.0  # The longest pause of one who shares its place with somebody of the same name.
-UNHEARD_MAX = 3  # How often in a row a claim is begun anew whose place or lease was gone before we heard of it.
+WAIT_SECONDS_MAX = 50  # For one request; a longer wait is several of them at one place in the queue.
+ROAMING_WAIT_SECONDS_MAX = 15  # With other addresses: one that hangs must be detected before the place lapses (W2).
+WATCHED_WAIT_SECONDS_MAX = 5  # With `on_wait`, which is to be called more often.
+GLANCE_SECONDS = 0.1  # How long the first request waits with `on_wait`: until the place is known.
+SHARED_PLACE_SECONDS_MAX = 5.0  # The longest pause of a waiter that shares its place with another of the same name.
+UNHEARD_MAX = 3  # How often in a row a claim is restarted because its place or lease was lost before we knew of it.
 _OK, _CONFLICT = 200, 409
-_GONE = frozenset({400, 404})  # A lease that is not current: 404, or 400 where somebody else has the name by now.
+_GONE = frozenset({400, 404})  # A lease that is not current: 404, or 400 if another owner has the name by now.
 
 log = logging.getLogger("holdfast.client")
 
 
 class _WatcherRaised(Exception):
-    """`on_wait` raised one of our own exceptions, which must not be taken for the server's."""
+    """`on_wait` raised one of our own exceptions, which must not be mistaken for the server's."""
 
 
 @contextlib.contextmanager
@@ -74,19 +70,19 @@ def _watching() -> Iterator[None]:
 
 
 class Asking:
-    """One claim on its way: the key that makes it once, its place in the line, and how long it has been at it."""
+    """The state of one claim in progress: its idempotency key, its place in the queue and its time."""
 
     began: Instant | None = None  # When the first request was sent.
     ticket: str | None = None
-    position = 0  # Where we stood when we last heard of it; 0 if we did not.
-    rejoined = 0  # How often the place was gone, and the line joined anew.
+    position = 0  # The last known one; 0 if none.
+    rejoined = 0  # How often we lost our place and joined the queue again.
     is_met = False  # Whether the server has answered once.
-    is_away = False  # Whether we have said that the server is away, and it did not answer since.
+    is_away = False  # Whether we reported the server as away, and it has not answered since.
     asked_wait = 0.0  # How long the last request was to wait.
     left_at_last = 0.0  # How many seconds of the wait were left when the last request was sent.
-    unheard = 0  # How often in a row the place or the lease was gone before we heard of it.
-    crowded = 0  # How often we were sent away early, because somebody of the same name stands at the same place.
-    is_undisturbed = False  # Whether the last request waited for as long as it was to.
+    unheard = 0  # How often in a row the place or the lease was lost before we knew of it.
+    crowded = 0  # How often we were sent away early, because a waiter of the same name has the same place.
+    is_undisturbed = False  # Whether the last request waited for its full time.
 
     def __init__(self, jobs: Sequence[str], wanted: Wanted, key: str) -> None:
         self.jobs = jobs
@@ -100,26 +96,25 @@ class Asking:
         return 0.0 if self.began is None else elapsed_ms(self.began, now) / 1_000
 
     def this_wait(self, left: float, *, roams: bool = False) -> float:
-        """Return how long the next request waits, if so much of the wait is left."""
+        """Return how long the next request waits; `left` is the rest of the whole wait."""
         if not left:
             return 0.0
         is_watched = self.wanted.on_wait is not None
-        # One without an end looks as well: from its first answer on, a server that goes away does not end it.
+        # An endless wait starts briefly too: after its first answer, a server that goes away does not end it.
         if self.is_away or (self.ticket is None and (is_watched or left == math.inf)):
             return min(left, GLANCE_SECONDS)
         longest = ROAMING_WAIT_SECONDS_MAX if roams else WAIT_SECONDS_MAX
         return min(left, WATCHED_WAIT_SECONDS_MAX if is_watched else longest)
 
     def comes_back(self, wait: float) -> bool:
-        """Tell whether another request follows one that waits for so long, and is told `waiting`."""
+        """Tell whether another request follows if this one, waiting for `wait`, ends in `waiting`."""
         return 0 < wait < self.left_at_last
 
     def start_over(self, key: str) -> None:
-        """Forget the place and the key: what they led to is gone."""
         self.ticket, self.key = None, key
 
     def longer(self, now: Instant, failing: float, found: Answer | Unreachable) -> float:
-        """Return for how many seconds more to ask: the rest of the wait, if the server is away. Then say that it is."""
+        """Return for how many more seconds to retry: the rest of the wait if the server is away, which is reported."""
         left = self.wait_left(now)
         if isinstance(found, Answer) and lacks_leader(found):
             self.is_met = True  # The address is right.
@@ -156,7 +151,7 @@ def stand(
     *,
     can_wait: bool = True,
 ) -> Flow[tuple[object, Instant]]:
-    """Ask, and come back to the same place for as long as the wait lasts; return the reply that settles it."""
+    """Send the claim again at the same place for as long as the wait lasts; return the final reply."""
 
     def leave_nothing() -> Flow[None]:
         is_settled = False
@@ -194,7 +189,7 @@ def stand(
             owners.doubt(asking.wanted.owner, error)
             raise
         except BaseException as interrupt:
-            # Interrupted or cancelled, or whoever watches has had enough: nothing may be left behind.
+            # Interrupted or cancelled, or `on_wait` raised: nothing may be left behind.
             yield from leave_nothing()
             trail.leave = None
             if isinstance(interrupt, _WatcherRaised) and interrupt.__cause__ is not None:
@@ -203,24 +198,23 @@ def stand(
 
 
 def settles(answer: Answer) -> bool:
-    """Tell whether this is an answer to the claim, and not a refusal or a wait that is gone."""
+    """Tell whether this answers the claim, unlike a refusal or a lost place."""
     return answer.status == _OK or (answer.status == _CONFLICT and envelope(answer) is None)
 
 
 def _begin_again(asking: Asking, answer: Answer, policy: Policy) -> Flow[None]:
-    """Begin anew with a new key if the last one leads nowhere; raise every other refusal."""
+    """Restart with a new key if the place or lease was lost while we were cut off; raise every other refusal."""
     found = envelope(answer)
     gone = answer.status in _GONE and found is not None and found.code in {"ticket_gone", "lease_not_current"}
     if not gone or asking.unheard >= UNHEARD_MAX:
         raise refusal(answer, policy.url, policy.token_file)
-    # The place lapsed while we were cut off, or the lease ended before we heard of it.
     asking.unheard += 1
     asking.rejoined += 1
     asking.start_over((yield NEW_KEY))
 
 
 def _go_on_waiting(asking: Asking, reply: replies.WaitingReply, sent: Instant, policy: Policy) -> Flow[None]:
-    """Take note of the place. Raises `NotInTime` once the wait is over."""
+    """Store the place. Raises `NotInTime` once the wait is over."""
     now: Instant = yield NOW
     asking.ticket, asking.position = reply.ticket, reply.position
     asking.unheard = 0
@@ -231,14 +225,13 @@ def _go_on_waiting(asking: Asking, reply: replies.WaitingReply, sent: Instant, p
     was_undisturbed, is_early = asking.is_undisturbed, elapsed_ms(sent, now) < asking.asked_wait * 500
     asking.is_undisturbed = not is_early
     if was_undisturbed and is_early:
-        # By a server that stops, most likely: whoever comes back at once is not overtaken at the next one.
-        return
+        return  # Probably by a server that stops: returning immediately keeps the place at the next one.
     if asking.wanted.on_wait is not None:
         known = (yield from _glance(asking.jobs[0], policy)) if len(asking.jobs) == 1 else None
         with _watching():
             asking.tell(now, None if known is None else known.owner)
     if is_early:
-        # Again: somebody of the same name stands at the same place. Taking it back at once would never end.
+        # Again: a waiter of the same name has the same place. Taking it back immediately would never end.
         asking.crowded += 1
         yield Rest(min(asking.crowded * 0.5, SHARED_PLACE_SECONDS_MAX, left))
 
@@ -262,7 +255,7 @@ def status(job: str, policy: Policy) -> Flow[JobStatus]:
 
 
 def _glance(job: str, policy: Policy) -> Flow[JobStatus | None]:
-    """Ask how a job is, only to say more in a message; None if we may not look, or nobody answers."""
+    """Query a job to enrich a message; None if that is not allowed or not answered."""
     try:
         return (yield from status(job, msgspec.structs.replace(policy, retry_seconds=0)))
     except HoldfastError:
@@ -270,10 +263,7 @@ def _glance(job: str, policy: Policy) -> Flow[JobStatus | None]:
 
 
 def _abandon(request: Send, answers: Decoder[object], policy: Policy) -> Flow[bool]:
-    """Nobody wants this claim any more: find out what came of it, and give that back. Try it for a short while only.
-
-    Returns whether nothing of it is left behind, as far as the server says.
-    """
+    """Find out what an unwanted claim led to, and release that, within a short time. True if nothing is left."""
     hasty = policy.hasty(HASTE_SECONDS, retry_seconds=HASTE_SECONDS / 2)
     try:
         heard = yield from exchange(msgspec.structs.replace(request, answer_seconds=HASTE_SECONDS), hasty)
@@ -291,12 +281,12 @@ def _abandon(request: Send, answers: Decoder[object], policy: Policy) -> Flow[bo
             case _:
                 pass
     except HoldfastError:
-        return False  # The server is gone; what it may have given us ends by itself.
+        return False  # The server is away; what it may have granted expires.
     return True
 
 
 def _give_back(at: str, lease_id: str, policy: Policy) -> Flow[None]:
-    # As failed: nothing was done, so what counts the attempts must not begin anew.
+    # As failed: nothing was done, so the attempts must not be reset.
     body = ReleaseBody(lease_id=lease_id, outcome="failed")
     heard = yield from exchange(Send("POST", f"{at}/release", body, (yield NEW_KEY)), policy)
     if restarts(heard.answer):
@@ -304,16 +294,16 @@ def _give_back(at: str, lease_id: str, policy: Policy) -> Flow[None]:
 
 
 def leave(ticket: str, policy: Policy) -> Flow[None]:
-    """Give up a place in the line; it may be gone already."""
+    """Give up a place in the queue, which may be lost already."""
     try:
         yield from exchange(Send("DELETE", f"/tickets/{ticket}", answer_seconds=policy.answer_seconds), policy)
     except HoldfastError:
-        return  # Then it goes by itself, in a minute.
+        return  # Then it lapses, in a minute.
 
 
 POLL_SECONDS = 0.25
 POLL_SECONDS_MAX = 2.0
-POLL_SHARE_MIN = 0.04  # How much of a pause is kept at least, where the server knows of an end that comes sooner.
+POLL_SHARE_MIN = 0.04  # The least share of a pause, if the server says that a job is free sooner.
 
 _CLAIM: Decoder[object] = Decoder(
     replies.AcquiredReply | replies.HeldReply | replies.DelayedReply | replies.DoneReply | replies.WaitingReply
@@ -324,20 +314,18 @@ B = TypeVar("B", bound=ClaimBody)
 
 
 class Got(msgspec.Struct, frozen=True):
-    """A claim, and the time we may believe in it."""
-
     claim: JobClaim
     term: Term
 
 
 class Waiting(msgspec.Struct, frozen=True):
-    """A place in the line, as of when the server answered. It is kept for 60 s."""
+    """A place in the queue, which the server keeps for 60 s."""
 
     position: int
 
 
 def claim(job: str, wanted: Wanted, policy: Policy, trail: Trail | None = None) -> Flow[Got]:
-    """Claim one job, waiting in line for as long as wanted. Raises `JobHeld`, `NotInTime`, `JobDone`, `Deadlock`."""
+    """Claim one job, waiting for it as requested. Raises `JobHeld`, `NotInTime`, `JobDone`, `Deadlock`."""
     asking = Asking([job], wanted, (yield NEW_KEY))
     path = job_path(job, "acquire")
 
@@ -350,10 +338,7 @@ def claim(job: str, wanted: Wanted, policy: Policy, trail: Trail | None = None) 
 
 
 def visit(job: str, wanted: Wanted, policy: Policy) -> Flow[Got | Waiting]:
-    """Stand in line once, for at most one request, and keep the place: the same holder finds it again (W3).
-
-    Nobody who waits is left behind: without another visit the place goes by itself. Raises as `claim`.
-    """
+    """Wait for one request at most. The place stays for the holder's next visit (W3), or lapses. Raises as `claim`."""
     body = _body(_Acquire, wanted, wanted.wait, None, resume=wanted.resume or None)
     answer_seconds = wanted.wait + policy.answer_seconds
     heard = yield from exchange(Send("POST", job_path(job, "acquire"), body, (yield NEW_KEY), answer_seconds), policy)
@@ -391,7 +376,7 @@ def claim_all(jobs: Sequence[str], wanted: Wanted, policy: Policy, trail: Trail 
 
 
 def claim_any(jobs: Sequence[str], wanted: Wanted, policy: Policy, trail: Trail | None = None) -> Flow[Got]:
-    """Claim the first free job of a list. The server does not wait for this, so a wait asks again and again."""
+    """Claim the first free job of a list. The server has no queue for this, so a wait polls."""
     asking = Asking(jobs, wanted, (yield NEW_KEY))
     pause = POLL_SECONDS
 
@@ -408,14 +393,13 @@ def claim_any(jobs: Sequence[str], wanted: Wanted, policy: Policy, trail: Trail 
                 raise _many_held(reply, NotInTime)
             return _got_many(reply, sent, wanted, 1)[0]
         asking.tell(now, None)
-        soonest = pause * POLL_SHARE_MIN  # A server that says "at once" again and again is not asked without end.
+        soonest = pause * POLL_SHARE_MIN  # A server that always says "now" must not cause a busy loop.
         yield Rest(min(pause, left, max(reply.retry_after_ms / 1_000, soonest)))
         pause = min(pause * 2, POLL_SECONDS_MAX)
         asking.start_over((yield NEW_KEY))
 
 
 def _body(kind: type[B], wanted: Wanted, wait: float, ticket: str | None, **more: object) -> B:
-    """Return the body of a claim: the fields that every kind has, and more."""
     return kind(
         ttl_seconds=wanted.ttl,
         metadata=records.packed(wanted.metadata),

@@ -1,8 +1,8 @@
-"""The effects that a flow may ask for, and how a flow becomes a method of a client.
+"""The effects of flows, and how a flow becomes a method of a client.
 
-A flow is an operation of the client, written once, as a generator. It yields an effect and is sent the result. Its
-driver (a thread, an event loop, a test with a clock of its own) performs the effect and throws errors in, interrupts
-too, so that a flow can clean up with effects of its own. Flows touch no socket, no clock and no randomness.
+A flow is an operation of the client, written once as a generator. It yields an effect and is sent the result. Its
+driver (a thread, an event loop, a test with its own clock) performs the effect and throws errors and interrupts into
+the flow, which can clean up with more effects. Flows use no socket, no clock and no randomness.
 
     def server_status(policy):                      the driver:
         heard = yield Send("GET", "/status")  ───►      sends it, by whatever transport it has
@@ -27,76 +27,65 @@ RETRY_SECONDS = 5.0
 
 
 class Send(msgspec.Struct, frozen=True):
-    """Send one request; comes back as an `Answer`, or raises `Unreachable`."""
+    """Send one request. Returns an `Answer` or raises `Unreachable`."""
 
     method: str
     path: str
     body: object = None
     key: str | None = None
     answer_seconds: float = ANSWER_SECONDS
-    comes_back: bool = False
-    """Whether we ask again at once if it ends in `waiting`: the place has its turn meanwhile (W2)."""
-    bearer: str | None = None
-    """Sent in place of our access token: the secret of a session, which is asked about itself alone."""
+    comes_back: bool = False  # Whether another request follows a `waiting`: the server keeps the place for it (W2).
+    bearer: str | None = None  # A session's secret to send instead of our access token, when querying that session.
 
-    def __repr__(self) -> str:
-        """Show what is asked for, never a secret."""
+    def __repr__(self) -> str:  # Never a secret.
         return f"Send({self.method} {self.path}, {self.body!r}, key={self.key!r}, {self.answer_seconds} s)"
 
 
 class Now(msgspec.Struct, frozen=True):
-    """Look at the clocks; comes back as an `Instant`."""
+    """Read the clocks. Returns an `Instant`."""
 
 
 class Rest(msgspec.Struct, frozen=True):
-    """Let some time pass."""
-
     seconds: float
 
 
 class NewKey(msgspec.Struct, frozen=True):
-    """Make an idempotency key; comes back as text."""
+    """Make an idempotency key."""
 
 
 class Share(msgspec.Struct, frozen=True):
-    """Draw a number from 0 up to 1."""
+    """Draw a random number from 0 up to 1."""
 
 
 class Open(msgspec.Struct, frozen=True):
-    """Open a response that goes on and on; comes back as something to `Read` from, or raises `Unreachable`."""
+    """Open a streaming response. Returns a stream to `Read` from, or raises `Unreachable`."""
 
     path: str
     headers: Mapping[str, str]
     read_seconds: float
     method: str = "GET"
-    body: object = None  # Sent as JSON; for what must not stand in an address.
+    body: object = None  # Sent as JSON; for secrets, which must not be in a URL.
 
 
 class Read(msgspec.Struct, frozen=True):
-    """Read what comes next; comes back as bytes, empty at the end, or raises `Unreachable`."""
+    """Read from a stream. Returns bytes, empty at the end, or raises `Unreachable`."""
 
     stream: Any
 
 
 class Close(msgspec.Struct, frozen=True):
-    """Hang up."""
-
     stream: Any
 
 
 READ_SECONDS = 45.0  # How long a stream may be silent: three times as long as the server ever is.
-ROAMING_READ_SECONDS = 20.0
-"""The same where there are other addresses. One that is left too early costs a new stream, and nothing is missed."""
+ROAMING_READ_SECONDS = 20.0  # With other addresses: leaving one too early costs a new stream, but no events.
 
 Effect = Send | Now | Rest | NewKey | Share | Open | Read | Close
 Flow = Generator[Effect, Any, T]
 
 
 class Trail:
-    """How to give back what a flow may have got, if an interrupt comes when the flow is over and its result is lost.
-
-    A flow sets `leave` before its first request, so its driver can run it after any interrupt.
-    """
+    """How to release what a flow obtained if an interrupt loses its result. The flow sets it before any request."""
 
     __slots__ = ("leave",)
 
@@ -107,32 +96,30 @@ class Trail:
 NOW = Now()
 NEW_KEY = NewKey()
 SHARE = Share()
+# The effects that need no waiting; every driver performs them in the same way.
 IMMEDIATE: Mapping[type, Callable[[], Any]] = {Now: clock.now, NewKey: clock.new_key, Share: clock.share}
-"""The effects that need no waiting, and what performs each: every driver performs them alike."""
 
 
 class Policy(msgspec.Struct, frozen=True):
-    """How patient a client is: for one answer, and with a server that does not answer."""
+    """A client's timeouts: for one answer, and for retries."""
 
-    url: str  # For the text of errors; several addresses have commas in between.
+    url: str  # For error texts; several addresses are separated by commas.
     answer_seconds: float = ANSWER_SECONDS
     retry_seconds: float = RETRY_SECONDS
-    token_file: str | None = None
-    """Where the token is, if in a file: one that the server does not know may be another soon."""
+    token_file: str | None = None  # The token's file, if any: a token that the server refuses may be replaced soon.
     addresses: int = 1  # How many addresses the server has.
 
     @property
     def read_seconds(self) -> float:
-        """How long a stream may be silent."""
         return READ_SECONDS if self.addresses == 1 else ROAMING_READ_SECONDS
 
     def hasty(self, seconds: float, *, retry_seconds: float = 0) -> Policy:
-        """Return the policy of cleaning up: little time for an answer, and for trying again."""
+        """Return a policy for cleaning up, with short timeouts."""
         return msgspec.structs.replace(self, answer_seconds=seconds, retry_seconds=retry_seconds)
 
 
 class Blocking:
-    """A client for threads, or something that it holds: its operations block."""
+    """A client for threads, or what it holds: operations block."""
 
     _link: Any  # A `sync.Link`, which runs flows.
 
@@ -146,7 +133,7 @@ class Blocking:
 
 
 class Awaiting:
-    """A client for coroutines, or something that it holds: its operations are awaited."""
+    """A client for coroutines, or what it holds: operations are awaited."""
 
     _link: Any  # An `aio.AsyncLink`, which runs flows.
 
@@ -160,9 +147,9 @@ class Awaiting:
 
 
 class operation(Generic[P, T]):  # noqa: N801 - a decorator, like `property`
-    """A method written once, as a flow: it blocks where the class is `Blocking`, and is awaited where it is `Awaiting`.
+    """A method written once, as a flow: it blocks in a `Blocking` class and is awaited in an `Awaiting` one.
 
-    `_implement_operations` puts a real function into each such class, so that `help()` shows what there is.
+    `_implement_operations` puts a real function into each such class, for `help()`.
     """
 
     def __init__(self, flow: Callable[Concatenate[Any, P], Flow[T]]) -> None:
@@ -201,7 +188,7 @@ class operation(Generic[P, T]):  # noqa: N801 - a decorator, like `property`
 
 
 class acquisition(operation[P, T]):  # noqa: N801 - a decorator
-    """An operation that obtains something. Its flow takes a `Trail` first, by which an interrupt gives it back."""
+    """An operation that obtains something. Its flow takes a `Trail` first, for release after an interrupt."""
 
     def __init__(self, flow: Callable[Concatenate[Any, Trail, P], Flow[T]]) -> None:
         super().__init__(flow)  # type: ignore[arg-type]
@@ -218,16 +205,15 @@ class acquisition(operation[P, T]):  # noqa: N801 - a decorator
         flow = self.flow
 
         async def method(self: Awaiting, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the same
-            # A cancelled flow gives back what it got by itself.
-            return await self._link.run(flow(self, Trail(), *args, **kwargs))
+            return await self._link.run(flow(self, Trail(), *args, **kwargs))  # A cancelled flow cleans up itself.
 
         return method
 
 
 class giving_back(operation[P, None]):  # noqa: N801 - a decorator
-    """An operation that gives back what its object is, and then calls `_settle`, whatever came of it.
+    """An operation that releases its object and then always calls `_settle`.
 
-    If a thread is interrupted, the flow `_leaving` gives it back in haste.
+    If a thread is interrupted, the flow `_leaving` releases it quickly.
     """
 
     def blocking(self) -> Callable[..., Any]:
@@ -254,7 +240,7 @@ class giving_back(operation[P, None]):  # noqa: N801 - a decorator
 
 
 def _implement_operations(kind: type) -> None:
-    """Give a class the methods for the operations that its bases declare and none of them implements."""
+    """Add methods for the operations that a class's bases declare and none of them implements."""
     for base in kind.__mro__:
         for name, declared in vars(base).items():
             if isinstance(declared, operation) and inspect.getattr_static(kind, name) is declared:

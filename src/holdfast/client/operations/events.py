@@ -1,4 +1,4 @@
-"""Following events, as a flow: through broken connections and rotated tokens, nothing missed and nothing twice."""
+"""Following events, as a flow: each exactly once, through broken connections and rotated tokens."""
 
 from __future__ import annotations
 
@@ -21,23 +21,20 @@ from holdfast.wire.replies import HappenedReply
 AGAIN_SECONDS = 0.1
 AGAIN_SECONDS_MAX = 2.0
 LINE_BYTES_MAX = 16 * 1024 * 1024
-PARTS_MAX = 10_000  # How many parts the record may have that the server tells in parts: about 640 MB.
+PARTS_MAX = 10_000  # Parts of one record: about 640 MB.
 _ID = re.compile(r"[0-9.]+")
 
-OnAway = Callable[[str | None], object]
-"""Is told why a server that was followed does not answer, once for each time, and None when it does again."""
+OnAway = Callable[[str | None], object]  # Called with the reason if the server is away, with None when it is back.
 
 
 class _Frame(msgspec.Struct):
     seq: int
     changes: list[HappenedReply] = []
     part: int = 1
-    parts: int = 1  # A large record comes in several events, and only the last of them has an id.
+    parts: int = 1  # A large record comes in several events, of which only the last has an id.
 
 
 class Follower:
-    """Where one who follows has got to."""
-
     def __init__(
         self,
         policy: Policy,
@@ -48,19 +45,17 @@ class Follower:
     ) -> None:
         self._policy = policy
         self._on_away = on_away
-        self._is_away = False  # Whether it was said that the server is away.
+        self._is_away = False  # Whether `on_away` was told so.
         self._path = with_query("/events", labels, prefix=prefix)
+        # The id of the last event as the server wrote it: it may name a restore besides the number.
         self._after = None if after is None else str(after)
-        """The id of the last event, in the server's own words: beside its number it may say which restore it is of."""
         self._stream: Any = None
         self._rest = b""
-        self._parts: list[Happened] = []
-        """What came of a record that is not complete. It is not told before it is, so it is never told twice."""
+        self._parts: list[Happened] = []  # Of an incomplete record, which is held back so that it is never sent twice.
         self._pause = AGAIN_SECONDS
         self._was_connected = self._token_may_change = False
 
     def more(self) -> Flow[list[Happened]]:
-        """Wait for the next events."""
         failing_since: Instant | None = None
         refused_since: Instant | None = None
         while True:
@@ -82,7 +77,7 @@ class Follower:
                 yield from self._rest_a_while()
                 continue
             except NotAllowed:
-                # The token is out of use, and the new one may be in its file soon.
+                # The token is invalid, and a new one may be in its file soon.
                 now = yield NOW
                 refused_since = refused_since or now
                 patience_ms = max(self._policy.retry_seconds, LATE_TOKEN_SECONDS) * 1_000
@@ -107,7 +102,7 @@ class Follower:
                 self._on_away(why)
 
     def close(self) -> Flow[None]:
-        """Hang up; `more` begins again where this ended."""
+        """Close the stream; `more` continues where it ended."""
         stream, self._stream, self._rest, self._parts = self._stream, None, b"", []
         if stream is not None:
             yield Close(stream)
@@ -133,7 +128,7 @@ class Follower:
         raise refusal(answer, self._policy.url, self._policy.token_file)
 
     def _take(self, data: bytes) -> list[Happened]:
-        """Cut frames off what came, and remember where one would go on."""
+        """Split data into frames, and keep the incomplete rest."""
         *frames, self._rest = (self._rest + data).split(b"\n\n")
         if len(self._rest) > LINE_BYTES_MAX:
             raise ServerError(f"{self._policy.url} sends events without end; is it a Holdfast server?")
@@ -142,7 +137,7 @@ class Follower:
     def _events(self, frame: bytes) -> list[Happened]:
         fields = fields_of(frame)
         if "data" not in fields:
-            # Where the server begins: one that is cut off before the first event goes on from here.
+            # Where the stream starts: after a break before the first event, we continue from here.
             words = fields.get("", "").split()
             begins = words[-1] if words[:1] == ["from"] else ""
             self._after = fields.get("id") or (begins if _ID.fullmatch(begins) else self._after)
@@ -157,7 +152,7 @@ class Follower:
         return self._whole(told, fields.get("id"))
 
     def _whole(self, told: _Frame, id_: str | None) -> list[Happened]:
-        """Return what a record says once its last part is there."""
+        """Return the events of a record once its last part is there."""
         if told.parts > PARTS_MAX:
             raise ServerError(f"{self._policy.url} sends an event in {told.parts} parts; is it a Holdfast server?")
         if told.part == 1:

@@ -1,10 +1,8 @@
-"""What can be done with a lease one has: renew it, give it back, hand it over. Each is a flow.
+"""Operations on a lease: renew, release, transfer, and renewal in the background. Each is a flow.
 
-Renewing what is ours, as flows that run in the background until it ends.
-
-Two of them run for each claim and each session that is held for more than a moment. `keep_renewed` renews in time,
-survives a blip and stops at a real loss. `watch_deadline` only waits for the end of the term: whatever hangs, it says
-in time that the claim is lost.
+Two flows run for each claim and session that is held for more than a moment. `keep_renewed` renews in time, retries
+and stops at a loss. `watch_deadline` only waits for the end of the term, so that it reports a loss in time even if
+everything else hangs.
 
     term  |──|─────────────|────────────────|────────────────|
           sent             a third: renew   again and again  lost, before the server's lease ends
@@ -36,7 +34,7 @@ T = TypeVar("T")
 
 
 def renew(job: str, lease_id: str, policy: Policy, **what: Any) -> Flow[tuple[RenewedReply, Instant]]:  # noqa: ANN401
-    """Renew a lease; the rest is as of `renewal_request`. Raises `LeaseLost` if it has ended."""
+    """Renew a lease; `what` is for `renewal_request`. Raises `LeaseLost` if it has ended."""
     request = renewal_request(job, lease_id, policy.answer_seconds, **what)
     heard = yield from exchange(request, policy)
     return _reply(job, heard.answer, policy, request, RenewedReply), heard.sent
@@ -51,10 +49,7 @@ def renewal_request(
     note: str | None = None,
     metadata: Metadata = None,
 ) -> Send:
-    """Return the request that renews a lease, for its own ttl unless told otherwise.
-
-    It needs no key: a second time only reaches further.
-    """
+    """Return the request that renews a lease, by default for its own ttl. It is idempotent and needs no key."""
     body = _Renew(
         lease_id=lease_id,
         ttl_seconds=None if ttl is None else whole_seconds(ttl),
@@ -66,7 +61,7 @@ def renewal_request(
 
 
 def _reply(job: str, answer: Answer, policy: Policy, request: Send, reply: type[T]) -> T:
-    """Return the reply in an answer. Raises `LeaseLost` if the lease has ended."""
+    """Decode a reply. Raises `LeaseLost` if the lease has ended."""
     loss = told_loss(answer)
     if loss is not None:
         raise lost_error(f"the claim on {job}", loss, job_id=job)
@@ -83,9 +78,9 @@ def release(
     result: str | None = None,
     remember: float | None = None,
 ) -> Flow[None]:
-    """Give a lease back, even if interrupted; twice is harmless. Raises `LeaseLost` if it had ended in another way.
+    """Release a lease, even if interrupted; idempotent. Raises `LeaseLost` if it had ended in another way.
 
-    If nobody knows whether it has ended, a name that was made up for `owner` is not used again (D1a).
+    If it is unknown whether it has ended, a generated `owner` is not used again (D1a).
     """
     body = _Release(
         lease_id=lease_id,
@@ -115,10 +110,9 @@ def transfer(
     ttl: float | None = None,
     reason: str | None = None,
 ) -> Flow[JobClaim]:
-    """Hand a claim to another owner, without a gap. `owner` is who had it, as in `release`."""
+    """Hand a claim to another owner without a gap. `owner` is the current one, as in `release`."""
     ttl_seconds = None if ttl is None else whole_seconds(ttl)
-    # An older server does not know the field, so it is sent only if there is something to say.
-    said = UNSET if reason is None else reason
+    said = UNSET if reason is None else reason  # Sent only if given: older servers do not know the field.
     body = TransferBody(lease_id=lease_id, to_owner=to_owner, ttl_seconds=ttl_seconds, reason=said)
     request = Send("POST", job_path(job, "transfer"), body, (yield NEW_KEY), policy.answer_seconds)
     try:
@@ -137,7 +131,7 @@ def claim_secret(job: str, lease_id: str, policy: Policy) -> Flow[str]:
 
 
 def told_loss(answer: Answer) -> Loss | None:
-    """Return how a lease ended, if that is what the answer says."""
+    """Return how a lease ended, if the answer says so."""
     if answer.status not in {400, 404, 410}:
         return None
     found = envelope(answer)
@@ -148,21 +142,18 @@ def told_loss(answer: Answer) -> Loss | None:
     return None if reason is None else Loss(reason, found.by, found.reason, told=True)
 
 
-MOMENT_MS = 500  # How long something is held before anything is done for it. Most claims are short.
+MOMENT_MS = 500  # When the background work starts after a claim. Most claims are shorter.
 AGAIN_SECONDS_MAX = 2.0
 AGAIN_SECONDS_MIN = 0.02
-TRIES_PER_TERM = 16
-"""A renewal that failed is tried again after a sixteenth of what is left, so there are always several tries more."""
+TRIES_PER_TERM = 16  # A failed renewal is retried after a sixteenth of what is left, so several tries always remain.
+# The share of the time left that one try may take: a hanging one must leave time for another. Several addresses divide
+# it, because a supervisor stops its command while much of the term is left.
 ANSWER_SHARE = 0.5
-"""How much of the time left one try may take: a hanging one must leave time for another. Of several addresses each has
-its part of that: whoever stops a command in time, before its claim is lost, does so while much of the term is left."""
 TOKEN_REFUSED = 401
-FAIR_SECONDS = 0.5
-"""A try that had less time before the deadline says nothing of the server: what was wrong before is the reason."""
+FAIR_SECONDS = 0.5  # A try with less time before the deadline proves nothing: the earlier failure stays the reason.
 
-Renew: TypeAlias = Callable[[float], Send]  # Makes the request that renews, given how long its answer may take.
-Look: TypeAlias = Callable[[float], Send | None]
-"""Makes the request that finds out whether it is over, though our access token is refused; None if there is none."""
+Renew: TypeAlias = Callable[[float], Send]  # Makes a renewal request, given how long its answer may take.
+Look: TypeAlias = Callable[[float], Send | None]  # Makes the request of `Renewal.look`, or None.
 
 
 class _RenewedReply(msgspec.Struct):
@@ -170,7 +161,7 @@ class _RenewedReply(msgspec.Struct):
 
 
 class Renewal(NamedTuple):
-    """How something is renewed, and what it is called: a lease, or a session with every lease bound to it (S4)."""
+    """How to renew a lease, or a session with every lease bound to it (S4)."""
 
     id: str  # Of the lease or the session.
     name: str | None  # The job of the lease; None for a session.
@@ -182,11 +173,10 @@ class Renewal(NamedTuple):
         return renewal_request(self.name, self.id, answer_seconds)
 
     def look(self, answer_seconds: float) -> Send | None:
-        """Return the request that finds out without our access token whether a session is over; None for a lease.
+        """Return the request that checks without our access token whether a session is over; None for a lease.
 
-        A token that is revoked ends its sessions, and its holder is not let in any more to be told so. The secret of a
-        session that is over is told that at any time (S5). If the session lives on, the secret is as unknown as the
-        token: then nothing is known, and nothing is lost.
+        Revoking a token ends its sessions, and then the server refuses the token. The secret of an ended session still
+        gets that answer (S5). If the session lives on, the secret is refused like the token, which tells nothing.
         """
         if self.secret is None:
             return None
@@ -194,7 +184,7 @@ class Renewal(NamedTuple):
 
 
 def watch_deadline(term: Term) -> Flow[None]:
-    """Lose the term when its time is over. Nothing here waits for anything but time."""
+    """Mark the term lost when its time is over. This waits for time only."""
     while not term.ended:
         now: Instant = yield NOW
         if term.is_lost(now):
@@ -203,10 +193,9 @@ def watch_deadline(term: Term) -> Flow[None]:
 
 
 def keep_renewed(term: Term, renew: Renew, policy: Policy, look: Look | None = None) -> Flow[None]:
-    """Renew a term again and again, until it ends or is lost."""
     while True:
         rest_ms = term.rest_ms((yield NOW), (yield SHARE))
-        # Never at once: a server that promises next to nothing must not be asked without end.
+        # Never immediately: a server that promises very short terms must not cause a busy loop.
         yield Rest(max(rest_ms / 1_000, AGAIN_SECONDS_MIN))
         while not (yield from renew_once(term, renew, policy, look)):
             left_ms = term.left_ms((yield NOW))
@@ -218,7 +207,7 @@ def keep_renewed(term: Term, renew: Renew, policy: Policy, look: Look | None = N
 
 
 def renew_once(term: Term, renew: Renew, policy: Policy, look: Look | None = None) -> Flow[bool]:
-    """Try to renew; True if there is nothing to try again."""
+    """Try to renew; True if no retry is needed."""
     sent: Instant = yield NOW
     if term.ended or term.is_lost(sent):
         return True
@@ -241,7 +230,7 @@ def renew_once(term: Term, renew: Renew, policy: Policy, look: Look | None = Non
 
 
 def look_whether_over(term: Term, look: Look, policy: Policy) -> Flow[None]:
-    """Find out whether something is over although our access token is refused. Whatever else comes of it is nothing."""
+    """Check whether something is over although our access token is refused. Other results are ignored."""
     now: Instant = yield NOW
     request = look(min(policy.answer_seconds, max(term.left_ms(now) / 1_000 * ANSWER_SHARE, AGAIN_SECONDS_MIN)))
     if request is None or term.ended:
@@ -256,7 +245,7 @@ def look_whether_over(term: Term, look: Look, policy: Policy) -> Flow[None]:
 
 
 def _judge(term: Term, answer: Answer, sent: Instant, policy: Policy) -> bool:
-    """Take what the server said of a renewal; True if there is nothing to try again."""
+    """Apply the answer to a renewal; True if no retry is needed."""
     if answer.status == 200:  # noqa: PLR2004 - the one good answer
         try:
             promise = msgspec.json.decode(answer.body, type=_RenewedReply)

@@ -1,17 +1,17 @@
-"""Hearing at once of ends that we did not ask for: one stream for each client, and the flows that keep it (L9).
+"""Immediate notification of losses: one stream per client, and the flows that maintain it (L9).
 
-    Kept.begin ──► attend           half a second after the claim; what lives shorter is never followed
-                         │ gathers for a moment: one request for all that was claimed meanwhile
+    Kept.begin ──► attend           half a second after the claim; shorter claims are never followed
+                         │ gathers for a moment: one request for all claims made meanwhile
                          ├─ a stream is open ──► POST /followers/{id}       adds to it
                          └─ none is ───────────► listen ──► POST /leases/follow, in a thread or task of its own
                                                    │
-                              term.lose(Loss(…)) ◄─┘ for each end that is told
+                              term.lose(Loss(…)) ◄─┘ for each reported end
 
-It only makes the news quicker. A claim is renewed and its time is counted as if this was not here: an older server, one
-that refuses, or one that cannot be reached is nothing to speak of. Listening ends when nothing is held any more.
+This only speeds up the news. Renewal and deadlines do not depend on it, so an older server, one that refuses, or one
+that is unreachable is no error. Listening ends when nothing is held any more.
 
-Nothing here has a lock. What threads share is changed in single steps, and no step is done by a thread of the user's,
-which an interrupt could stop in the middle: `attend` is called by the background, as the flows are.
+Nothing here has a lock. Shared state changes in single steps, and never in a user's thread, which an interrupt could
+stop in the middle: the background calls `attend` and runs the flows.
 """
 
 from __future__ import annotations
@@ -35,15 +35,11 @@ from holdfast.wire.replies import EndReply, FollowingReply
 from holdfast.wire.requests import FollowBody
 
 GATHER_SECONDS = 0.1
-IDS_PER_CALL = 500  # A server takes 1,000 unless told otherwise.
-AGAIN_SECONDS, AGAIN_SECONDS_MAX = 0.25, 2.0
-"""How soon a server that did not answer is asked again; no later than a renewal would be, so both are back at once."""
-REFUSED_SECONDS = 5.0
-"""How long a server is left alone that refuses us. It counts wrong tokens, and renewals ask with the same one."""
-NOT_THERE_SECONDS = 300.0
-"""How long a server is left alone that does not know the way: it is older, or something else answers for it."""
-RELEASED_SECONDS = 0.75
-"""How long a claim goes on that somebody of ours gave back by its lease id: what does that as its last act may end."""
+IDS_PER_CALL = 500  # By default a server accepts 1,000.
+AGAIN_SECONDS, AGAIN_SECONDS_MAX = 0.25, 2.0  # Retry pauses, no longer than those of renewals.
+REFUSED_SECONDS = 5.0  # The pause after a refusal. Servers count wrong tokens, and renewals send the same one.
+NOT_THERE_SECONDS = 300.0  # The pause if the server does not know the path: it is older, or a proxy answers.
+RELEASED_SECONDS = 0.75  # A claim that was released by its lease id is lost later: the releasing process may be ending.
 FRAME_BYTES_MAX = 2**20
 _OK, _SERVER_TROUBLE = 200, 500
 _NOT_THERE = frozenset({404, 405})
@@ -57,12 +53,12 @@ class _Held(NamedTuple):
 
 
 class Ends:
-    """The ends that one client waits for."""
+    """Tracks what one client holds, and the stream that reports its end."""
 
     def __init__(
         self, policy: Policy, keep: Callable[[Flow[None]], object], listen: Callable[[Flow[None]], object]
     ) -> None:
-        """`keep` lets a flow go on in the background, `listen` in a thread or a task of its own, for it blocks."""
+        """`keep` runs a flow in the background, `listen` a blocking one in a thread or a task of its own."""
         self.policy = policy
         self._keep = keep
         self._listen = listen
@@ -76,9 +72,9 @@ class Ends:
         self._stream: str | None = None  # The id of the stream that is open.
 
     def attend(self, term: Term, renewal: Renewal) -> None:
-        """Hear of the end of something that is held. Called in the background."""
+        """Follow something that is held. Called in the background."""
         if os.getpid() != self._pid:
-            self._begin_anew()  # A fork: the thread that listens is the parent's, and so is all that it listens for.
+            self._begin_anew()  # A fork: the listening thread and its claims are the parent's.
         self._held[renewal.id] = _Held(renewal, ref(term))
         self._new.append(renewal.id)
         self._follow_new_in(GATHER_SECONDS)
@@ -89,11 +85,11 @@ class Ends:
             self._keep(self._follow_new(seconds))
 
     def _follow_new(self, after_seconds: float) -> Flow[None]:
-        """Follow all that came meanwhile, and what could not be added before."""
+        """Follow all new ids, and those that could not be added before."""
         yield Rest(after_seconds)
         self._is_gathering = False
         new = [self._new.popleft() for _ in range(len(self._new))]
-        # Looked at after what is new stands in `_held`. One that opens a stream sets it, and then looks into `_held`.
+        # Read after the new ids are in `_held`: a flow that opens a stream sets `_stream` and then reads `_held`.
         stream = self._stream
         if stream is not None:
             yield from self._add(stream, new)
@@ -102,12 +98,11 @@ class Ends:
             try:
                 self._listen(self.listen())
             except RuntimeError as error:
-                # There may be too many threads just now: the next that is claimed tries again.
-                self._is_listening = False
+                self._is_listening = False  # There may be too many threads right now: the next claim tries again.
                 log.debug("ends are heard of at the next renewal: %s", error)
 
     def _add(self, stream: str, ids: Iterable[str]) -> Flow[None]:
-        """Let an open stream tell of more. What cannot be added is tried again; a new stream would have it anyway."""
+        """Add ids to an open stream. Failures are retried; a new stream would include them anyway."""
         for body in _bodies((id_, held) for id_ in ids if (held := self._held.get(id_)) is not None and _lives(held)):
             try:
                 path = f"/followers/{stream}"
@@ -140,17 +135,16 @@ class Ends:
             pause = min(pause * 2, max(AGAIN_SECONDS_MAX, pause))
 
     def _goes_on(self) -> bool:
-        """Tell whether there is anything to listen for. If not, the next that is claimed begins it again."""
+        """Tell whether there is anything to listen for. If not, the next claim starts listening again."""
         if self._living():
             return True
         self._is_listening = False
         if not self._living() or self._is_listening:
             return False
-        self._is_listening = True  # It came while we looked. If another listens too by now, that does no harm.
+        self._is_listening = True  # It came during the check. A second listener is harmless.
         return True
 
     def _follow(self) -> Flow[None]:
-        """Open a stream and hear what it tells, until it ends."""
         asked = (_bodies(self._living().items()) or [FollowBody()])[0]
         headers = {"Accept": "text/event-stream"}
         stream: Any = yield Open("/leases/follow", headers, self.policy.read_seconds, method="POST", body=asked)
@@ -178,27 +172,25 @@ class Ends:
             yield Close(stream)
 
     def _look_at_sessions(self) -> Flow[None]:
-        """Find out what ended with our access token: whoever is refused cannot be told by a stream."""
+        """Check which sessions ended with our access token, because the server refuses it for a stream."""
         for held in self._living().values():
             term = held.term()
             if term is not None:
                 yield from look_whether_over(term, held.renewal.look, self.policy)
 
-    # What was told.
-
     def _take(self, following: FollowingReply) -> None:
         for end in following.ended:
             self._tell(end)
         for id_ in following.unknown:
-            # It may have ended long ago, or the server lost it by a restore. A renewal tells.
+            # It may have ended long ago, or a restore dropped it. A renewal tells.
             held = self._held.pop(id_, None)
             term = None if held is None else held.term()
             if held is not None and term is not None and not term.ended:
-                # What cannot be asked now is asked when it is renewed anyway.
+                # If this fails, the regular renewal tells.
                 self._keep(_to_end(renew_once(term, held.renewal.request, self.policy, held.renewal.look)))
 
     def _tell(self, end: EndReply) -> None:
-        """Lose what has ended. What we gave back ourselves has ended before, and cannot be lost."""
+        """Mark the term lost, unless we released it ourselves."""
         held = self._held.pop(end.id, None)
         term = None if held is None else held.term()
         if term is None or term.ended:
@@ -211,7 +203,7 @@ class Ends:
             term.lose(Loss(end.ended, end.by, end.reason, told=True))
 
     def _living(self) -> dict[str, _Held]:
-        """Return what is held, and forget the rest."""
+        """Return what is held, and drop the rest."""
         held = self._held.copy()
         for id_, each in tuple(held.items()):
             if not _lives(each):
@@ -249,6 +241,5 @@ def _bodies(held: Iterable[tuple[str, _Held]]) -> list[FollowBody]:
 
 
 def _event(frame: bytes) -> tuple[str, str]:
-    """Return the kind and the data of a frame; both empty for a comment."""
     fields = fields_of(frame)
     return fields.get("event", ""), fields.get("data", "")

@@ -33,19 +33,16 @@ from holdfast.wire.requests import CheckBody, ReopenBody, RevokeBody, RotateBody
 TTL_SECONDS = 60.0  # For sessions.
 HISTORY_LIMIT = 100
 PAGE = 1_000
-PAGES_MAX = 1_000
-"""How many pages of a history one call asks for: each may have cost the server a search of some megabytes."""
+PAGES_MAX = 1_000  # Pages of a history per call: each may cost the server a search of some megabytes.
 
 
 class Operations:
-    """The operations of a client that hold nothing. Each is a flow; the clients for threads and coroutines run it."""
+    """The operations of a client that hold nothing. Each is a flow that both clients run."""
 
     _policy: Policy
 
     @abstractmethod
     def _worker(self) -> object: ...
-
-    # Claims by their lease id and sessions by their id: for callers that renew themselves.
 
     @operation
     def heartbeat_job(
@@ -57,7 +54,7 @@ class Operations:
         note: str | None = None,
         metadata: Metadata = None,
     ) -> Flow[float]:
-        """Renew a claim for its own ttl, or another; return how many seconds it lives. Raises `LeaseLost`."""
+        """Renew a claim for its own ttl, or another; return its remaining seconds. Raises `LeaseLost`."""
         reply, _ = yield from leases.renew(job_id, lease_id, self._policy, ttl=ttl, note=note, metadata=metadata)
         return reply.expires_in_ms / 1_000
 
@@ -71,7 +68,7 @@ class Operations:
         result: str | None = None,
         remember: float | None = None,
     ) -> Flow[None]:
-        """Give a claim back; a second time is harmless. Raises `LeaseLost` if it had ended in another way."""
+        """Release a claim; idempotent. Raises `LeaseLost` if it had ended in another way."""
         owner = owners.owner_of(self._worker())
         how: dict[str, Any] = {"outcome": outcome, "result": result, "remember": remember}
         return leases.release(job_id, lease_id, self._policy, owner=owner, **how)
@@ -86,9 +83,9 @@ class Operations:
 
     @operation
     def claim_secret(self, job_id: str, lease_id: str) -> Flow[str]:
-        """Return a token for a command that works on a claim: it can only look at, renew and release what that holds.
+        """Return a token for a command that works on a claim: it can only query, renew and release that claim.
 
-        It dies with the claim, and with the token of this client. Raises `LeaseLost`.
+        It becomes invalid with the claim and with the token of this client. Raises `LeaseLost`.
         """
         return leases.claim_secret(job_id, lease_id, self._policy)
 
@@ -96,9 +93,9 @@ class Operations:
     def open_session(
         self, trail: Trail, name: str | None = None, *, ttl: float = TTL_SECONDS, metadata: Metadata = None
     ) -> Flow[OpenedSession]:
-        """Open a session and leave it to the caller to keep it alive: any call with its secret does.
+        """Open a session that the caller keeps alive: any call with its secret does.
 
-        Claims that are made with `session=` its id end with it. `end_session` ends it.
+        Claims made with `session=` its id end with it. `end_session` ends it.
         """
         seconds = whole_seconds(ttl)
         reply, _ = yield from session_flows.open_session(
@@ -108,7 +105,7 @@ class Operations:
 
     @operation
     def sessions(self) -> Flow[list[SessionInfo]]:
-        """List one's sessions."""
+        """List the sessions of this client's token."""
         found = yield from _every_page("/sessions", self._policy, replies.SessionsReply, "sessions")
         return list(map(records.session, found))
 
@@ -117,16 +114,14 @@ class Operations:
         """End a session and all that is bound to it."""
         return session_flows.end_session(session_id, self._policy)
 
-    # Queries.
-
     @operation
     def get_job_owner(self, job_id: str) -> Flow[JobOwner | None]:
-        """Return who owns a job, since when, and how alive that one looks; None if nobody does."""
+        """Return the owner of a job, since when, and when it last renewed; None if the job is free."""
         return (yield from claims.status(job_id, self._policy)).owner
 
     @operation
     def job(self, job_id: str) -> Flow[JobStatus]:
-        """Return all that is known of a job."""
+        """Return the state of a job."""
         return claims.status(job_id, self._policy)
 
     @operation
@@ -162,10 +157,10 @@ class Operations:
         labels: Mapping[str, str] | None = None,
         limit: int | None = None,
     ) -> Flow[JobsThen]:
-        """List who had which job at a moment of the kept history, ordered by name: all of them, or the first `limit`.
+        """List the owners at a time in the kept history, ordered by job: all of them, or the first `limit`.
 
-        `at` is a `datetime`, in local time if it has no zone, or a text in RFC 3339. Raises `Refused` for a moment in
-        the future, and for one whose history is not kept any more.
+        `at` is a `datetime`, in local time if it has no zone, or a text in RFC 3339. Raises `Refused` for a time in the
+        future, and for one whose history is no longer kept.
         """
         asked = {"at": records.moment_text(at)} | _listing(prefix, owner, session, limit)
         found: list[records.JobThen] = []
@@ -175,7 +170,7 @@ class Operations:
             found += map(records.job_then, page.locks)
             if page.next_after is None or (limit is not None and len(found) >= limit):
                 return JobsThen(None if page.at is None else records.time_of(page.at), page.record, found)
-            # Every page shows the record that the first one was made of.
+            # Every page is of the record of the first one.
             asked |= {"record": page.record or None, "after": page.next_after}
 
     @operation
@@ -188,7 +183,7 @@ class Operations:
         since: str | None = None,
         until: str | None = None,
     ) -> Flow[list[Happened]]:
-        """Return what happened to a job, newest first. `since` and `until` are times in RFC 3339."""
+        """Return the events of a job, newest first. `since` and `until` are times in RFC 3339."""
         check_limit(limit)
         asked: dict[str, Any] = {"owner": owner, "since": since, "until": until}
         found: list[Happened] = []
@@ -204,7 +199,7 @@ class Operations:
 
     @operation
     def why(self, job_id: str) -> Flow[WhyReply]:
-        """Say why a job cannot be had: the chain from it to the owner everybody waits for."""
+        """Explain why a job is not available: the chain from it to the owner at its end."""
         return ask(get(job_path(job_id, "why"), self._policy), self._policy, WhyReply)
 
     @operation
@@ -216,14 +211,12 @@ class Operations:
 
     @operation
     def server_status(self) -> Flow[StatusReply]:
-        """Ask the server how it is."""
+        """Return the server's status."""
         return ask(get("/status", self._policy), self._policy, StatusReply)
-
-    # Administration.
 
     @operation
     def revoke(self, job_id: str, reason: str) -> Flow[None]:
-        """End somebody's claim; that one is told who did it and why. Needs the scope admin."""
+        """End a claim; its owner is told by whom and why. Needs the scope admin."""
         return self._change("POST", job_path(job_id, "revoke"), RevokeBody(reason=reason))
 
     @operation
@@ -240,7 +233,7 @@ class Operations:
         prefix: str | None = None,
         expires_in_seconds: int | None = None,
     ) -> Flow[TokenMadeReply]:
-        """Make a token; this is the only time it is shown. Needs the scope admin."""
+        """Create a token, which is shown only this once. Needs the scope admin."""
         body = TokenBody(
             name=name,
             scopes=None if scopes is None else list(scopes),  # type: ignore[arg-type]
@@ -251,12 +244,12 @@ class Operations:
 
     @operation
     def list_tokens(self) -> Flow[list[TokenReply]]:
-        """List the tokens, without the tokens. Needs the scope admin."""
+        """List the tokens, without their secrets. Needs the scope admin."""
         return _every_page("/tokens", self._policy, replies.TokensReply, "tokens")
 
     @operation
     def revoke_token(self, name: str, *, keep_sessions: bool = False) -> Flow[None]:
-        """Shut a token out, with its sessions unless they are kept for the next one. Needs the scope admin."""
+        """Revoke a token, and its sessions unless they are kept for the next one. Needs the scope admin."""
         return self._change("DELETE", token_path(name) + ("?keep_sessions=true" if keep_sessions else ""), None)
 
     @operation
@@ -268,9 +261,9 @@ class Operations:
         expires_in_seconds: int | None = None,
         never_expires: bool = False,
     ) -> Flow[TokenMadeReply]:
-        """Let another token of the same name and rights take the place of one. Needs the scope admin.
+        """Replace a token by another of the same name and rights, shown only this once. Needs the scope admin.
 
-        It lives as long as the old one was to live, unless told otherwise. This is the only time it is shown.
+        By default it expires when the old one would have.
         """
         body = RotateBody(
             keep_sessions=keep_sessions, expires_in_seconds=expires_in_seconds, never_expires=never_expires
@@ -278,7 +271,7 @@ class Operations:
         return self._change("POST", f"{token_path(name)}/rotate", body, TokenMadeReply)
 
     def _change(self, method: str, path: str, body: object, reply: type[Any] = object) -> Flow[Any]:
-        """Send a request that takes effect once, and return its reply."""
+        """Send a request with an idempotency key, and return its reply."""
         found = yield from ask(
             Send(method, path, body, (yield NEW_KEY), self._policy.answer_seconds), self._policy, reply
         )

@@ -1,4 +1,4 @@
-"""Sessions, as flows: open one, end it, list one's own. A session is renewed by `renewing`."""
+"""Sessions, as flows: open, adopt, renew and end one."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ def open_session(
 ) -> Flow[tuple[SessionOpenedReply, Term]]:
     body = SessionBody(ttl_seconds=ttl_seconds, name=name, metadata=packed(metadata))
     request = Send("POST", "/sessions", body, (yield NEW_KEY), policy.answer_seconds)
-    # Counted from the first try on: a retry may be answered with what the first one began.
-    sent: Instant = yield NOW
+    sent: Instant = yield NOW  # The term counts from the first try: a retry may be answered with what that opened.
     trail = trail or Trail()
     trail.leave = partial(_abandon_session, request, policy)
     try:
@@ -34,7 +33,7 @@ def open_session(
     except (Exception, GeneratorExit):
         raise
     except BaseException:
-        # Interrupted or cancelled while it is not known what came of it: nothing may be left behind.
+        # Interrupted or cancelled with an unknown outcome: nothing may be left behind.
         yield from _abandon_session(request, policy)
         trail.leave = None
         raise
@@ -44,7 +43,7 @@ def open_session(
 
 
 def adopt_session(session_id: str, policy: Policy) -> Flow[tuple[SessionOpenedReply, Term]]:
-    """Take over a session of ours that somebody else kept alive till now. Raises `Refused` if it is over."""
+    """Take over a session of ours from another process that kept it alive. Raises `Refused` if it is over."""
     known = yield from live_session(session_id, policy)
     kept, sent = yield from keep_session(session_id, policy)
     secret = yield from session_secret(session_id, policy)
@@ -68,14 +67,14 @@ def session_secret(session_id: str, policy: Policy) -> Flow[str]:
 
 
 def keep_session(session_id: str, policy: Policy) -> Flow[tuple[SessionRenewedReply, Instant]]:
-    """Renew a session and all that is bound to it (S4); return from when on its time counts, too."""
+    """Renew a session and all that is bound to it (S4); also return when its time starts to count."""
     sent: Instant = yield NOW
     request = Send("POST", session_path(session_id, "renew-all"), answer_seconds=policy.answer_seconds)
     return (yield from ask(request, policy, SessionRenewedReply)), sent
 
 
 def live_session(session_id: str, policy: Policy) -> Flow[SessionInfo]:
-    """Return what is known of a session of ours. Raises `Refused` if it is over, as whatever else asks for it."""
+    """Return a session of ours. Raises `Refused` if it is over, as all other requests for it do."""
     reply = yield from ask(get(session_path(session_id), policy), policy, SessionReply)
     if not reply.active:
         raise Refused(_OVER, "session_expired", "Session expired", "All that was bound to it has ended.")
@@ -90,11 +89,11 @@ def end_session(session_id: str, policy: Policy) -> Flow[None]:
 
 
 def _abandon_session(request: Send, policy: Policy) -> Flow[None]:
-    """Nobody wants this session any more: find out whether there is one, and end it. Try it for a short while only."""
+    """End an unwanted session if it was opened, within a short time."""
     hasty = policy.hasty(HASTE_SECONDS, retry_seconds=HASTE_SECONDS / 2)
     try:
         hurried = msgspec.structs.replace(request, answer_seconds=HASTE_SECONDS)
         reply = yield from ask(hurried, hasty, SessionOpenedReply)
         yield from end_session(reply.session_id, hasty)
     except HoldfastError:
-        return  # The server is gone; what it may have given us ends by itself.
+        return  # The server is away; what it may have opened expires.

@@ -1,7 +1,4 @@
-"""The transport over aiohttp: one JSON request, one JSON answer. It follows no redirect.
-
-Nothing is retried but what was refused for a token that is another by now.
-"""
+"""The transport over aiohttp: one JSON request, one JSON answer. See `base` for what it guarantees."""
 
 from __future__ import annotations
 
@@ -36,7 +33,7 @@ T = TypeVar("T")
 
 
 class AsyncHttpTransport:
-    """A way to one server, for one event loop. Made before the loop runs, it opens nothing until it is used."""
+    """A transport to one server, for one event loop. Opens nothing before its first use."""
 
     def __init__(
         self,
@@ -47,7 +44,7 @@ class AsyncHttpTransport:
         connect_share: float = 1.0,
         begin_seconds: float | None = None,
     ) -> None:
-        """Prepare. The last three are for one of several addresses, as in the transport for threads."""
+        """The last three are for one of several addresses, as in the transport for threads."""
         self.target = target
         self._bearer = bearer or base.Bearer(target)
         self._connect_share = connect_share
@@ -56,16 +53,16 @@ class AsyncHttpTransport:
         self._proxy_url = None if proxy is None else proxy.url
         self._proxy_headers = None
         if proxy is not None and proxy.authorization is not None:
-            # Meant for the proxy; aiohttp makes Proxy-Authorization of it, on the request or on the tunnel.
+            # aiohttp turns it into Proxy-Authorization, on the request or on the tunnel.
             self._proxy_headers = {"Authorization": proxy.authorization}
         self._session: aiohttp.ClientSession | None = None
-        self.finishing: set[asyncio.Task[Any]] = set()  # What goes on although its caller was cancelled: giving back.
+        self.finishing: set[asyncio.Task[Any]] = set()  # Releases that continue after their caller was cancelled.
 
     def __repr__(self) -> str:  # Never the token.
         return f"AsyncHttpTransport({self.target!r})"
 
     async def close(self) -> None:
-        """Close the connections, once nobody gives anything back any more."""
+        """Close the connections after all running releases."""
         if self.finishing:
             await asyncio.wait(self.finishing)
         session, self._session = self._session, None
@@ -111,7 +108,7 @@ class AsyncHttpTransport:
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
-            # No limit: a claim that waits must never keep a renewal from being sent.
+            # No limit: waiting claims must never delay a renewal.
             context = context_for(self.target)
             connector = aiohttp.TCPConnector(limit=0, ssl=True if context is None else context)
             self._session = aiohttp.ClientSession(
@@ -138,7 +135,7 @@ class AsyncHttpTransport:
         async for part in response.content.iter_any():
             content += part
             if len(content) > base.ANSWER_BYTES_MAX:
-                response.close()  # What is left of it must not be read as the next answer.
+                response.close()  # The rest must not be read as the next answer.
                 text = f"{self.target.url} sent more than {base.ANSWER_BYTES_MAX} bytes; is it a Holdfast server?"
                 raise ServerError(text)
         return content
@@ -149,8 +146,7 @@ class AsyncHttpStream:
         self._url = url
         self._response = response
         self.status = response.status
-        self.on_broken: Callable[[], object] | None = None
-        """Is told that the server was silent, or the connection broke."""
+        self.on_broken: Callable[[], object] | None = None  # Called when the server was silent or the connection broke.
 
     async def read(self) -> bytes:
         """Wait for the next bytes; empty at the end. Raises `Unreachable`."""
@@ -167,7 +163,6 @@ class AsyncHttpStream:
 
 def _unreachable(url: str, error: BaseException) -> Unreachable:
     _drop_tracebacks(error)
-    # No connection, so nothing of the request has left us.
     was_sent = not isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
     if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientSSLError):
         return Unreachable(url, *tlswords.trouble(error), was_sent=was_sent)
@@ -179,9 +174,9 @@ def _unreachable(url: str, error: BaseException) -> Unreachable:
 
 
 def _drop_tracebacks(error: BaseException | None) -> None:
-    """Break the cycles of errors and frames that a failed connect leaves in aiohttp.
+    """Break the reference cycles that a failed connect leaves in aiohttp.
 
-    Those frames refer to the frames of our callers, whose claims would be renewed until the next garbage collection.
+    Their frames refer to those of our callers, whose claims would be renewed until the next garbage collection.
     """
     while error is not None:
         error.__traceback__ = None
@@ -197,7 +192,7 @@ def reason(error: BaseException) -> str:
         case aiohttp.ClientConnectorDNSError():
             return "the host's name is not known"
         case OSError(errno=int(number)) if number > 0:
-            return os.strerror(number).lower()  # The text of asyncio's own shows its insides.
+            return os.strerror(number).lower()  # asyncio's own text shows its internals.
         case OSError(strerror=str(text)) if text:
             return text.lower()
         case _:
@@ -205,7 +200,7 @@ def reason(error: BaseException) -> str:
 
 
 class AsyncFailoverTransport(Failover):
-    """A transport, for one event loop, over whichever address of a server answers."""
+    """A transport for one event loop, with failover between the addresses of a server."""
 
     _ways: list[AsyncHttpTransport]
 

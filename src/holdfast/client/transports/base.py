@@ -1,14 +1,13 @@
-"""What a transport is, and what every transport has in common: headers, limits, and the proxy in between.
+"""What all transports share: headers, limits, the proxy, and their guarantees.
 
-The token leaves the client in one header only, made here. If it came from a file and the server does not know it, the
-file is read once more: it may have been rotated. A transport keeps these promises, for threads and for coroutines:
+The token is sent in one header only, made here. If it came from a file and the server does not know it, the file is
+read again, because it may have been rotated. A transport guarantees, for threads and for coroutines:
 
-- Any number of threads or tasks may use it together, and one that waits for an answer delays no other.
-- A request that is broken off, by an interrupt too, leaves nothing locked and no connection on which an answer is still
-  to come.
-- A forked process opens connections of its own: on inherited ones it would read the answers of its parent.
-- It sends a request once, and once more if the server did not know the token and `Bearer` has another by now. It
-  retries nothing else, follows no redirect, and raises `Unreachable` if no answer came.
+- Any number of threads or tasks may share it, and one that waits for an answer delays no other.
+- An aborted or interrupted request leaves nothing locked, and no connection with an answer still to come.
+- A forked process opens its own connections: on inherited ones it would read the answers of its parent.
+- A request is sent once, and again if the server did not know the token and `Bearer` has a new one. It retries nothing
+  else, follows no redirect, and raises `Unreachable` if there is no answer.
 """
 
 from __future__ import annotations
@@ -29,17 +28,15 @@ from holdfast.errors import SettingsError
 
 CONNECT_SECONDS = 5.0
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
-STREAM_BYTES = 65_536  # What is read at once of a response that goes on and on.
+STREAM_BYTES = 65_536  # Read at once from a streaming response.
 KEY_HEADER = "Idempotency-Key"
-COMES_BACK_HEADER = "Holdfast-Comes-Back"  # The one header that differs from request to request (C5).
+COMES_BACK_HEADER = "Holdfast-Comes-Back"  # The only header that may differ between copies of a request (C5).
 _TOKEN_NOT_KNOWN = frozenset({401, 429})  # 429 is also what too many wrong tokens get.
 
 log = logging.getLogger("holdfast.client")
 
 
 class Proxy(msgspec.Struct, frozen=True):
-    """A server in between, and what it wants to see of us."""
-
     url: str
     authorization: str | None = None
 
@@ -52,20 +49,19 @@ class Bearer:
         self._file = target.token_file
 
     def is_another_after(self, status: int, sent: str | None) -> bool:
-        """Tell whether to ask again: the server did not know the token that was sent, and there is another by now."""
+        """Tell whether to retry: the server did not know the token, and the file has a new one."""
         if status not in _TOKEN_NOT_KNOWN or self._file is None:
             return False
         try:
-            # A few bytes, and only after a refusal: an event loop can wait for that.
+            # A few bytes, and only after a refusal: fast enough for an event loop.
             self.token = clientconfig.read_token(self._file)
         except SettingsError as error:
-            # Whoever replaces it may be at it right now. The next refusal looks again.
-            log.info("%s", error)
+            log.info("%s", error)  # It may be being replaced right now. The next refusal reads it again.
         return self.token != sent
 
 
 def headers_for(token: str | None, request: Send | Open) -> dict[str, str]:
-    """Return the headers of a request; the one place that the token goes into."""
+    """Return the headers of a request, the only place for the token."""
     headers = {"Accept": "application/json", "User-Agent": f"holdfast/{__version__}"}
     if token is not None:
         headers["Authorization"] = f"Bearer {token}"
@@ -88,10 +84,7 @@ def payload_of(request: Send | Open) -> bytes | None:
 
 
 def proxy_for(url: str, environment: Mapping[str, str]) -> Proxy | None:
-    """Return the proxy that the environment names; one is never asked for a loopback address.
-
-    Raises `SettingsError` for one that cannot be used.
-    """
+    """Return the proxy that the environment names, except for a loopback address. Raises `SettingsError`."""
     parts = urlsplit(url)
     name = f"{parts.scheme}_proxy"
     proxy = environment.get(name) or environment.get(name.upper())
@@ -110,7 +103,7 @@ def proxy_for(url: str, environment: Mapping[str, str]) -> Proxy | None:
 
 
 def _address_of(proxy: str, name: str) -> SplitResult:
-    """Take the address of a proxy apart. It is not shown, for it may hold a password."""
+    """Parse a proxy's address. Errors do not show it, because it may contain a password."""
     with suppress(ValueError):
         hop = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
         if hop.scheme == "http" and hop.hostname and hop.port != 0 and proxy.isascii():

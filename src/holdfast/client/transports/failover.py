@@ -1,23 +1,21 @@
-"""Failover between several addresses of one server: which is asked first, and when the next one is.
+"""Failover between several addresses of one server: the order of tries.
 
-The nodes of a server share one store, and each of them forwards what it is asked to the leader. So it does not matter
-which of them is asked, only that it answers:
+The nodes of a server share one store, and each forwards requests to the leader, so any of them will do:
 
-    first ──► a   no connection                        nothing was sent: ask the next, whatever it is
-              b   503 not_leader, overloaded           nothing happened: ask the next, whatever it is
-              c   the answer was lost                  it may have happened: ask the next if it may be sent twice,
+    first ──► a   no connection                        nothing was sent: try the next
+              b   503 not_leader, overloaded           nothing happened: try the next
+              c   the answer was lost                  it may have happened: try the next if it may be sent twice,
               │                                        else raise, as with one address
-              └─► all were asked: the flow sleeps for a while, and goes round again (`operations/exchange.py`)
+              └─► all failed: the flow sleeps for a while and starts over (`operations/exchange.py`)
 
-A request may be sent twice if it is a GET or has an idempotency key (C5), which stays the same. Flows repeat renewals
-and the like themselves, and those go to the next address then.
+A request may be sent twice if it is a GET or has an idempotency key (C5), which stays the same. Flows retry renewals
+themselves, at the next address.
 
-An address that failed is not asked first any more, by any connection of this client, until another fails. That is one
-number, changed in one step: no lock that an interrupt could leave locked. If two requests find out about the same
-address together, the second changes nothing.
+The address that answered stays first for the whole client until it fails. That is one number, changed in one step: no
+lock that an interrupt could leave locked. If two requests see the same failure, the second changes nothing.
 
-A dead address must cost little, because a lease may have to be renewed meanwhile. So connecting may take so small a
-share of the time for an answer that all of the addresses together leave half of it.
+A dead address must cost little time, because a lease may need renewal. So connecting may take so small a share of the
+time for an answer that all addresses together leave half of it.
 """
 
 from __future__ import annotations
@@ -34,41 +32,36 @@ from holdfast.client.operations.effects import Send
 from holdfast.client.transports.base import Bearer
 from holdfast.errors import Unreachable
 
-BEGIN_SECONDS = 10.0
-"""How long a stream may take to begin, where another address could be asked instead. It may be silent for longer."""
+BEGIN_SECONDS = 10.0  # How long a stream may take to begin before the next address is tried.
 _NOTHING_HAPPENED = frozenset({"not_leader", "overloaded"})
-_REFUSED = 300  # From here on the text of an error says who answered.
+_REFUSED = 300  # From this status on, error texts name the address.
 
 T = TypeVar("T")
+# Yields the address to try next, is sent the answer or thrown `Unreachable`, and returns the result.
 Trying: TypeAlias = Generator[int, T, T]
-"""Yields the address to ask next, is sent the answer or thrown `Unreachable`, and returns what all of it comes to."""
 
 
 class Tries:
-    """What came of the tries of one request."""
+    """The results of the tries of one request."""
 
     def __init__(self, urls: tuple[str, ...]) -> None:
         self._urls = ",".join(urls)
         self.errors: list[Unreachable] = []
         self.refused: Answer | None = None  # A refusal after which nothing has happened.
-        self.doubtful: Answer | None = None  # The answer of a proxy in between, which does not know what has happened.
+        self.doubtful: Answer | None = None  # A proxy's answer, which leaves the outcome open.
 
     def fail(self, error: Unreachable) -> None:
-        # Not the error itself: what it came of has the frames of our callers, and they have us.
+        # Not the error itself: its cause refers to the frames of our callers, which refer to us.
         self.errors.append(Unreachable(error.url, error.problem, error.hint, was_sent=error.was_sent))
 
     def result(self) -> Answer:
-        """Return what all of it comes to. Raises `Unreachable`.
-
-        Only if no copy of the request can have taken effect, the answer is the one that says so.
-        """
+        """Return the answer that nothing happened, if that is true of all copies. Else raises `Unreachable`."""
         found = self.doubtful or self.refused
         if found is None or any(error.was_sent for error in self.errors):
             raise self.error()
         return found
 
     def error(self) -> Unreachable:
-        """Return what went wrong, of all of them."""
         problems = dict.fromkeys(error.problem for error in self.errors)
         text = ", ".join(problems)
         if len(problems) > 1:
@@ -80,13 +73,12 @@ class Tries:
 
 
 class Failover:
-    """The order of the tries, for both kinds of transports."""
+    """The order of the tries, for both transports."""
 
     def __init__(self, target: Target, make: Callable[..., Any]) -> None:
-        """`make` makes the transport to one address."""
         self.target = target
         self._urls = target.addresses
-        self._first = 0  # The address that is asked first.
+        self._first = 0  # The index of the address to try first.
         share = 1 / (2 * len(self._urls))
         more = {"bearer": Bearer(target), "connect_share": share, "begin_seconds": BEGIN_SECONDS}
         self._ways = [make(target.at(each), **more) for each in self._urls]
@@ -95,19 +87,18 @@ class Failover:
         return f"{type(self).__name__}({self.target!r})"
 
     def order(self) -> list[int]:
-        """Return in which order the addresses are asked."""
         count = len(self._urls)
         return [(self._first + number) % count for number in range(count)]
 
     def failed(self, at: int) -> None:
-        """Ask the next one first, unless another request has found that out already."""
+        """Start with the next one from now on, unless another request has reported this failure."""
         if self._first == at:
             self._first = (at + 1) % len(self._urls)
 
     def sending(self, request: Send) -> Trying[Answer]:
         """Send one request to the first address that answers. Raises `Unreachable`."""
         tries = Tries(self._urls)
-        repeats = request.method == "GET" or request.key is not None  # Though an answer was lost (C5).
+        repeats = request.method == "GET" or request.key is not None  # Even after a lost answer (C5).
         for at in self.order():
             try:
                 answer = yield at
@@ -118,11 +109,11 @@ class Failover:
                 tries.fail(error)
                 continue
             if answer.status >= _REFUSED:
-                # One of several addresses may be that of another program.
+                # One of several addresses may belong to another program.
                 answer = msgspec.structs.replace(answer, url=self._urls[at])
             found = envelope(answer) if answer.status in NOT_NOW else None
             if answer.status not in NOT_NOW or (found is not None and found.code not in _NOTHING_HAPPENED):
-                return answer  # The leader has said so, and would say the same through another node.
+                return answer  # It is the leader's, and would be the same through another node.
             self.failed(at)
             if found is not None:
                 tries.refused = answer
@@ -133,7 +124,7 @@ class Failover:
         return tries.result()
 
     def opening(self) -> Trying[Any]:
-        """Open a response that goes on and on, at the first address that answers. Raises `Unreachable`."""
+        """Open a stream at the first address that answers. Raises `Unreachable`."""
         tries, order = Tries(self._urls), self.order()
         for at in order:
             try:

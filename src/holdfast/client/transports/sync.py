@@ -1,13 +1,12 @@
-"""The transport over sockets: one JSON request, one JSON answer. It follows no redirect.
+"""The transport over sockets: one JSON request, one JSON answer.
 
-Connections are kept for the next request in a deque. Taking one out and putting it back is one step of the interpreter
-each, so there is no lock that an interrupt could leave locked, and nothing to wait for: a call that finds none opens
-one, and a claim that waits never keeps a renewal from being sent.
+Idle connections are kept in a deque. Taking one and putting it back is one interpreter step each, so there is no lock
+that an interrupt could leave locked, and no waiting: a call that finds none opens one, and waiting claims never delay a
+renewal.
 
-A server hangs up on a connection that was idle for long. So one that was kept is looked at before it is used: one that
-is not quiet is dropped, and the next or a fresh one is taken. That is safe for every request, because no byte of it was
-sent. From the first byte on nobody knows what the server has seen, and nothing is sent again here. Flows do that, with
-an idempotency key. (All but this: what was refused for a token that is another by now is sent with the new one.)
+Servers close idle connections, so a kept one is checked before use and dropped if it has input. That is safe for every
+request, because no byte of it was sent. From the first byte on the outcome is unknown, and only flows retry, with an
+idempotency key. The exception is a request refused for an outdated token, which is sent again with the new one.
 """
 
 from __future__ import annotations
@@ -32,17 +31,14 @@ from holdfast.client.transports.connection import Connection, ProxyRefused, Rout
 from holdfast.client.transports.failover import Failover, Trying
 from holdfast.errors import ServerError, Unreachable
 
-CONNECTIONS_MAX = 256  # How many are kept open for the next request; the oldest of more is closed.
-_BROKEN = (OSError, HTTPException, UnicodeError)
-"""What a connection may raise. `UnicodeError`: a host's name that no name server could be asked for."""
+CONNECTIONS_MAX = 256  # Idle ones; beyond that the oldest is closed.
+_BROKEN = (OSError, HTTPException, UnicodeError)  # `UnicodeError`: for a host name that cannot be encoded.
 
 
 T = TypeVar("T")
 
 
 class HttpTransport:
-    """A way to one server."""
-
     def __init__(
         self,
         target: Target,
@@ -52,10 +48,10 @@ class HttpTransport:
         connect_share: float = 1.0,
         begin_seconds: float = math.inf,
     ) -> None:
-        """Prepare; nothing is sent yet. `environment` may name a proxy, which is never asked for a loopback address.
+        """Nothing is sent yet. `environment` may name a proxy, which is never used for a loopback address.
 
-        The last three are for one of several addresses: they share a token, and one that is dead must not cost all of
-        the time for an answer. To connect may take a share of it, and a stream has to begin in time.
+        The last three are for one of several addresses, which share a token: a dead one must not use up the time for an
+        answer, so connecting may take only a share of it, and a stream must begin in time.
         """
         self.target = target
         self._bearer = bearer or base.Bearer(target)
@@ -69,7 +65,7 @@ class HttpTransport:
         return f"HttpTransport({self.target!r})"
 
     def close(self) -> None:
-        """Close the connections of all threads. One that is in use is closed after that."""
+        """Close the connections of all threads. Those in use are closed after that."""
         kept, self._kept = self._kept, deque(maxlen=CONNECTIONS_MAX)
         with suppress(IndexError):
             while True:
@@ -127,12 +123,12 @@ class HttpTransport:
             raise _unreachable(self.target.url, error) from None
 
     def _begin_anew(self) -> deque[Connection]:
-        """Keep no connection that a fork copied: on those one would hear the parent's answers."""
+        """Drop connections that a fork copied: they would receive the parent's answers."""
         self._kept, self._pid = deque(maxlen=CONNECTIONS_MAX), os.getpid()
         return self._kept
 
     def _take(self, kept: deque[Connection]) -> Connection | None:
-        """Return the connection that was used last and can be used again; None if there is none."""
+        """Return the most recently used connection that is still usable; None if there is none."""
         try:
             # Taken out without asking whether there is one: that would be two steps.
             while not (connection := kept.pop()).is_quiet():
@@ -156,16 +152,14 @@ class HttpStream:
         self._pid = os.getpid()
         self._is_closed = False
         self.status = response.status
-        self.on_broken: Callable[[], object] | None = None
-        """Is told that the server was silent, or the connection broke."""
+        self.on_broken: Callable[[], object] | None = None  # Called when the server was silent or the connection broke.
 
     def read(self) -> bytes:
         """Wait for the next bytes; empty at the end. Raises `Unreachable`."""
         try:
             return self._response.read1(base.STREAM_BYTES)
         except (*_BROKEN, AttributeError, ValueError) as error:
-            # Whoever closes it takes its parts away while we read: `http.client` stumbles over that in all these ways.
-            if self._is_closed:
+            if self._is_closed:  # Closed during the read, which makes `http.client` raise any of these.
                 return b""
             if isinstance(error, _BROKEN):
                 if self.on_broken is not None:
@@ -174,7 +168,7 @@ class HttpStream:
             raise
 
     def close(self) -> None:
-        """Hang up. In a forked process, only let go: the connection is the parent's."""
+        """Close it. A forked process only closes its copy, because the connection is the parent's."""
         self._is_closed = True
         if os.getpid() == self._pid:
             self._connection.hang_up()
@@ -183,7 +177,7 @@ class HttpStream:
 
 
 def _whole(response: HTTPResponse, url: str) -> bytes:
-    """Read an answer to its very end, where one that broke off is found out."""
+    """Read an answer to its end, so that a truncated one is detected."""
     if response.length is not None and response.length <= base.ANSWER_BYTES_MAX:
         return response.read()
     content = response.read(base.ANSWER_BYTES_MAX + 1)
@@ -220,7 +214,7 @@ def _reason(error: BaseException, *, is_connecting: bool) -> str:
 
 
 class FailoverTransport(Failover):
-    """A transport, for threads, over whichever address of a server answers."""
+    """A transport for threads, with failover between the addresses of a server."""
 
     _ways: list[HttpTransport]
 
