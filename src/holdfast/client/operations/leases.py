@@ -175,8 +175,8 @@ class Renewal(NamedTuple):
     def look(self, answer_seconds: float) -> Send | None:
         """Return the request that checks without our access token whether a session is over; None for a lease.
 
-        Revoking a token ends its sessions, and then the server refuses the token. The secret of an ended session still
-        gets that answer (S5). If the session lives on, the secret is refused like the token, which tells nothing.
+        Revoking a token ends its sessions, and then the server refuses the token. To the secret of an ended session it
+        still reports the end (S5). If the session lives on, it refuses the secret like the token, which tells nothing.
         """
         if self.secret is None:
             return None
