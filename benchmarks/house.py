@@ -23,7 +23,7 @@ from holdfast.server.access.secrets import AuthorityKey
 from holdfast.server.api import Api
 from holdfast.server.http.messages import request_from
 from holdfast.server.operations.router import Routes
-from holdfast.server.operations.table import OPERATIONS
+from holdfast.server.starting.routes import OPERATIONS
 from holdfast.settings import Settings
 from holdfast.testing.clock import ManualClock
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from holdfast.server.streams.events import Events
+    from holdfast.server.handlers.events import Events
 
 ME = "me"
 TOKEN = "me-0123456789abcdef"

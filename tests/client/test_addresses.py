@@ -28,7 +28,7 @@ from holdfast.client.options import Wanted
 from holdfast.client.records import Place
 from holdfast.client.transports.failover import Failover
 from holdfast.errors import Refused, Unreachable
-from holdfast.server.streams.stream import KEEPALIVE_SECONDS
+from holdfast.server.stream import KEEPALIVE_SECONDS
 from holdfast.wire.replies import StatusReply
 from tests.client.driving import POLICY, URL, World, acquired, after, bodies, problem, renewed, scripted, silence
 from tests.client.peer import LEADERLESS, NOT_LEADER, Peer, nobody, peering, silent

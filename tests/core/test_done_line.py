@@ -5,7 +5,7 @@ from holdfast.core.decide import decide
 from holdfast.core.events import Ended, Record, names_of
 from holdfast.core.evolve import event_fits
 from holdfast.journal.codec import decode_batch, encode_batch
-from holdfast.server.streams.happenings import changes
+from holdfast.server.happenings import changes
 from tests.core.bare import Core
 from tests.support.asking import acquire, claim_all
 

@@ -27,16 +27,16 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.ids import new_secret
 from holdfast.journal.base import Peer, Seat
 from holdfast.server.access.auth import Auth, StaticTokens
-from holdfast.server.access.proxies import Proxies
 from holdfast.server.access.secrets import AuthorityKey
 from holdfast.server.api import Api
 from holdfast.server.http.manager import ConnectionManager
+from holdfast.server.http.proxies import Proxies
 from holdfast.server.http.tls import TlsAcceptor, TlsHandshake
 from holdfast.server.nodes.forwarding import Forwarding
 from holdfast.server.nodes.link.follower import Linking, Security
 from holdfast.server.nodes.link.leader import Doorkeeper, LinkServer
 from holdfast.server.nodes.node import CountedRoutes, FollowersHealth, Node, Tenure
-from holdfast.server.operations.table import OPERATIONS
+from holdfast.server.starting.routes import OPERATIONS
 from holdfast.settings import Settings
 from tests.nodes.proxy import TcpProxy
 from tests.support.http import Answer, parse_answers

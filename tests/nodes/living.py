@@ -16,6 +16,7 @@ from holdfast.journal.base import Peer, Recovered, Seat, SharedJournal
 from holdfast.server.access.auth import StaticTokens
 from holdfast.server.nodes.node import Node, Tenure, begin_tenure
 from holdfast.server.nodes.node_life import Life
+from holdfast.server.starting.routes import OPERATIONS
 from holdfast.settings import Settings
 from tests.support.shared_journal import SharedMemoryJournal, SharedShelf
 
@@ -99,7 +100,7 @@ class Living:
 
         async def begin(journal: SharedJournal, seat: Seat) -> Tenure:
             engine = Engine(journal, Limits(), clock=clock, version="test")
-            return await begin_tenure(seat, engine, settings, static, self._prepare)
+            return await begin_tenure(seat, engine, settings, static, OPERATIONS, self._prepare)
 
         self.life = Life(
             self.node,

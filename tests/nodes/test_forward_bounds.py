@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.server.access.proxies import Proxies
 from holdfast.server.http.messages import Request, request_from
+from holdfast.server.http.proxies import Proxies
 from holdfast.server.nodes import pending
 from holdfast.server.nodes.link import frames
 from holdfast.server.nodes.pending import Bearers, LargeBodies

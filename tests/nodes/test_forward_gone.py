@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 
 from holdfast.server.http.connection import ResponseStream
-from holdfast.server.http.messages import ClientDisconnectedError, Request, request_from
+from holdfast.server.http.messages import ClientDisconnectedError, Request, envelope, request_from
 from holdfast.server.nodes.link import leader as leaders_end
 from holdfast.server.nodes.link.follower import Link
 from holdfast.server.nodes.node import CountedRoutes
 from holdfast.server.operations.call import Reply
-from holdfast.server.render import envelope
 from holdfast.wire.problems import Problem
 from tests.nodes.linked import BEN, Caller, OneNode, lose, run, two_nodes, until
 from tests.support.checks import refused

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from holdfast.engine.clock import SystemClock
 from holdfast.server.access.auth import StaticTokens
+from holdfast.server.handlers.metrics import FollowersMetrics
 from holdfast.server.observability.metrics import Meter, NodeRole
-from holdfast.server.observability.metrics_endpoint import FollowersMetrics
 from tests.nodes.linked import ANA, OneNode, nodes, run, two_nodes, until
 from tests.nodes.test_node_serving import Serving, cluster
 from tests.server.observability.reading import samples_in, value

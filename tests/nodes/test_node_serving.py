@@ -16,10 +16,10 @@ from holdfast.engine.build import store_secret
 from holdfast.errors import SettingsError
 from holdfast.journal.base import JournalUnavailableError, Peer, Seat
 from holdfast.server.access.auth import StaticTokens
-from holdfast.server.http.server import listen
 from holdfast.server.nodes import pending
 from holdfast.server.nodes.node_life import Life
 from holdfast.server.starting import clustered
+from holdfast.server.starting.building import listen
 from holdfast.server.starting.clustered import Clustered
 from holdfast.server.starting.exits import StartError
 from holdfast.settings import Settings

@@ -17,7 +17,7 @@ from holdfast.server.api import Api as ServerApi
 from holdfast.server.http.messages import SMALL_BODY_BYTES, request_from
 from holdfast.server.operations.decoding import body_bytes_max
 from holdfast.server.operations.router import Routes
-from holdfast.server.operations.table import OPERATIONS
+from holdfast.server.starting.routes import OPERATIONS
 from holdfast.settings import Settings
 from holdfast.testing.clock import ManualClock
 from holdfast.wire.problems import Problem

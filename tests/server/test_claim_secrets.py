@@ -20,7 +20,7 @@ from holdfast.server.access.secrets import (
     claim_secret,
     was_ours,
 )
-from holdfast.server.operations.table import OPERATIONS
+from holdfast.server.starting.routes import OPERATIONS
 from tests.support import callers
 from tests.support.api import Api, lock_path
 from tests.support.checks import refused, unique, wait_until

@@ -10,10 +10,10 @@ import pytest
 from holdfast.server.access.auth import Auth, StaticTokens
 from holdfast.server.access.secrets import AuthorityKey
 from holdfast.server.api import Api
+from holdfast.server.frames import EventCursor, Ids, parse_id
+from holdfast.server.handlers.events import Events
 from holdfast.server.http.messages import request_from
 from holdfast.server.operations.call import Call
-from holdfast.server.streams.events import Events
-from holdfast.server.streams.frames import EventCursor, Ids, parse_id
 from holdfast.settings import Settings
 from holdfast.wire.problems import Problem
 from tests.engine.driving import acquire, release, run, serving

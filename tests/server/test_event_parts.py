@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from holdfast.core.events import Granted, GrantedMany, Record
 from holdfast.core.values import Lease, has_labels
+from holdfast.server import frames as frames_module
+from holdfast.server.frames import FRAME_BYTES, KEPT_BYTES_MAX, SEEN_BYTES_MAX, Frames, Seen
+from holdfast.server.happenings import changes
 from holdfast.server.render import encode
-from holdfast.server.streams import frames as frames_module
-from holdfast.server.streams.frames import FRAME_BYTES, KEPT_BYTES_MAX, SEEN_BYTES_MAX, Frames, Seen
-from holdfast.server.streams.happenings import changes
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import unique
@@ -294,7 +294,7 @@ def test_what_is_not_seen_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
         made.append(wall_ms)
         return "t"
 
-    monkeypatch.setattr("holdfast.server.streams.happenings.rfc3339", count)
+    monkeypatch.setattr("holdfast.server.happenings.rfc3339", count)
     record = _grants(7, 1_000, {"team": "web"})
     assert [change.name for change in changes(record, lambda name: name == "job/0500")] == ["job/0500"]
     assert len(made) == 1

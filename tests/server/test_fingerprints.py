@@ -11,7 +11,7 @@ from holdfast.server.access.auth import Caller
 from holdfast.server.http.messages import request_from
 from holdfast.server.operations.call import Call
 from holdfast.server.operations.decoding import reader_for
-from holdfast.server.operations.table import OPERATIONS
+from holdfast.server.starting.routes import OPERATIONS
 from holdfast.settings import Settings
 
 LEASE = b"11111111-2222-4333-8444-555555555555"

@@ -17,7 +17,7 @@ from holdfast.server.access.secrets import AuthorityKey
 from holdfast.server.api import Api
 from holdfast.server.http.messages import Request, request_from
 from holdfast.server.operations.router import Routes
-from holdfast.server.operations.table import OPERATIONS
+from holdfast.server.starting.routes import OPERATIONS
 from holdfast.settings import Settings
 from tests.support import callers
 from tests.support.memory_journal import MemoryJournal

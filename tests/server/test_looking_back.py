@@ -24,7 +24,7 @@ from holdfast.server.access.secrets import AuthorityKey
 from holdfast.server.api import Api as ServerApi
 from holdfast.server.http.messages import request_from
 from holdfast.server.operations.router import Routes
-from holdfast.server.operations.table import OPERATIONS
+from holdfast.server.starting.routes import OPERATIONS
 from holdfast.settings import Settings
 from tests.support import callers, postgres
 from tests.support.api import Api

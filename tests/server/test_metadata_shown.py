@@ -13,15 +13,14 @@ from holdfast.core.answers import Acquired
 from holdfast.core.events import Granted, GrantedMany, Record
 from holdfast.core.values import Lease, Limits
 from holdfast.engine.engine import Engine
-from holdfast.server import render
+from holdfast.server import frames as frames_module
+from holdfast.server import happenings
 from holdfast.server.access.auth import Auth, StaticTokens
 from holdfast.server.access.secrets import AuthorityKey
 from holdfast.server.api import Api as ServerApi
-from holdfast.server.http.messages import request_from
+from holdfast.server.frames import Frames
+from holdfast.server.http.messages import Answered, request_from
 from holdfast.server.operations.call import NOBODY, Call
-from holdfast.server.streams import frames as frames_module
-from holdfast.server.streams import happenings
-from holdfast.server.streams.frames import Frames
 from holdfast.settings import Settings
 from holdfast.testing.clock import ManualClock
 from tests.engine.driving import acquire, run, turns
@@ -94,7 +93,7 @@ def test_an_outcome_that_cannot_be_shown_is_a_500(tmp_path: Path) -> None:
     """What was decided is answered, whatever is wrong with the words for it: no connection waits for ever."""
     replies: list[tuple[int, bytes]] = []
 
-    def broken(*_: object) -> render.Answered:
+    def broken(*_: object) -> Answered:
         raise RecursionError("on purpose")
 
     async def scene(clock: ManualClock) -> None:

@@ -17,15 +17,15 @@ from holdfast.core.values import Limits
 from holdfast.engine.clock import SystemClock
 from holdfast.engine.engine import Engine
 from holdfast.server.access.auth import Auth, StaticTokens
-from holdfast.server.access.proxies import Proxies
 from holdfast.server.access.secrets import AuthorityKey
 from holdfast.server.api import Api
 from holdfast.server.http.connection import BODY_BYTES_MAX, HttpConnection, ResponseStream
 from holdfast.server.http.manager import ConnectionManager
 from holdfast.server.http.parser import RequestParser
+from holdfast.server.http.proxies import Proxies
 from holdfast.server.mounts import Ask, Mount, Mounting
 from holdfast.server.operations.router import Routes
-from holdfast.server.operations.table import OPERATIONS
+from holdfast.server.starting.routes import OPERATIONS
 from holdfast.settings import Settings
 from tests.support.http import Answer, parse_answers
 from tests.support.memory_journal import MemoryJournal

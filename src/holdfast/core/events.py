@@ -7,6 +7,7 @@ version replays an older journal unchanged; `tests/journal/kept` has a journal o
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TypeAlias
 
 import msgspec
 
@@ -332,3 +333,58 @@ def is_history(event: Event) -> bool:
 _WITHOUT_HISTORY = frozenset(
     {Renewed, TakenOver, SessionKept, SessionRenewed, TokensUsed, Forgotten, SharesForgotten, DoneFaded, TimePassed}
 )
+
+
+Told: TypeAlias = Granted | Ended | Transferred | Reopened | Joined | Left  # The events that tell of names.
+
+
+def concerned(event: Event) -> Iterator[tuple[str, Told]]:
+    """Yield each name that an event concerns, with its part of the event."""
+    match event:
+        case Ended():
+            yield event.name, event
+            yield from _left(event.left, (event.name,))
+        case Granted() | Transferred() | Reopened():
+            yield event.name, event
+        case GrantedMany():
+            for grant in event.grants:
+                yield grant.name, grant
+        case SessionEnded():
+            for ended in event.leases:
+                yield ended.name, ended
+            yield from _left(event.left)
+        case TokenEnded():
+            for session in event.sessions:
+                yield from concerned(session)
+            yield from _left(event.left)
+        case Joined():
+            for name in event.ticket.names:
+                yield name, event
+        case Left():
+            yield from _left((event,))
+        case _:
+            return
+
+
+def _left(those: tuple[Left, ...], own: tuple[str, ...] = ()) -> Iterator[tuple[str, Told]]:
+    """Yield waiters that left. A ticket without names in the end of a lease was for the lease's own name."""
+    for each in those:
+        for name in each.names or own:
+            yield name, each
+
+
+def claim_of(told: Told) -> Lease | Terms | Ended | Left | None:
+    match told:
+        case Granted() | Transferred():
+            return told.lease
+        case Joined():
+            return told.ticket.terms
+        case Reopened():
+            return None
+        case _:
+            return told
+
+
+def labels_of(told: Told) -> Labels | None:
+    claim = claim_of(told)
+    return None if claim is None else claim.labels

@@ -11,7 +11,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from holdfast.core.commands import Command, KeepSession
 from holdfast.core.names import BadNameError, parse_name
@@ -24,25 +24,24 @@ from holdfast.engine.replies import NotLeader
 from holdfast.server import render
 from holdfast.server.access.auth import OWN_CLAIM_ONLY, Auth, Caller, TokenUses, WrongTokenError
 from holdfast.server.access.origins import Origins
-from holdfast.server.access.proxies import Proxies
 from holdfast.server.access.refusals import RefusalLog, WrongTokens
 from holdfast.server.access.secrets import ClaimId, is_own, was_own
+from holdfast.server.frames import Frames
 from holdfast.server.http.manager import RoundRobinQueue
-from holdfast.server.http.messages import Request
+from holdfast.server.http.messages import BUG, Answered, Request, envelope
+from holdfast.server.http.proxies import Proxies
 from holdfast.server.observability.metrics import Meter
 from holdfast.server.operations.call import Call, Envelope, Reply
-from holdfast.server.pages.recent import Recent
-from holdfast.server.render import Answered
-from holdfast.server.streams.frames import Frames
-from holdfast.server.streams.live_feed import LiveFeed
-from holdfast.server.streams.stream import OpenStreams
+from holdfast.server.recent import Recent
+from holdfast.server.stream import OpenStreams
 from holdfast.settings import Settings
 from holdfast.wire.problems import Problem
+
+P = TypeVar("P")
 
 Show: TypeAlias = "Callable[[Api, Call, Any, Moment], Answered]"
 
 RESERVED_PREFIX = "__election/"
-BUG = "This is a bug of ours: report it with the request id."
 
 log = logging.getLogger("holdfast.server")
 
@@ -93,7 +92,7 @@ class Api:
         self.followers = OpenStreams(settings.followers_per_principal_max, "followers")
         self.followed: dict[str, object] = {}
         self.frames = Frames()
-        self.live = LiveFeed(engine)
+        self._parts: dict[Any, Any] = {}
         self.pages = OpenStreams(settings.watches_per_principal_max)  # Of the page, apart from `streams`.
         self.proxies = Proxies(settings.trusted_proxies)
         self.origins = Origins(settings, self.proxies, auth.key)
@@ -108,6 +107,13 @@ class Api:
         self.ended = engine.ended
         self.started_ms = engine.clock.monotonic_ms()
         self._tasks: set[asyncio.Task[None]] = set()
+
+    def part(self, make: Callable[[Engine], P]) -> P:
+        """Return what `make` makes of the engine: made at the first call, and kept as long as this service."""
+        part: P | None = self._parts.get(make)
+        if part is None:
+            part = self._parts[make] = make(self.engine)
+        return part
 
     def admit(self, request: Request, scope: str, own_scope: str = "") -> Caller:
         """Return the caller as of this turn, if it may ask. A session's secret keeps its session alive (S1)."""
@@ -225,7 +231,7 @@ class Api:
     def bug_in(self, call: Call, error: Exception) -> Answered:
         self.counters.refuse("internal_error")
         log.error("a bug while answering %s", call.request.request_id, exc_info=error)
-        return render.envelope(Problem("internal_error", BUG), call.request)
+        return envelope(Problem("internal_error", BUG), call.request)
 
     def read(self, call: Call, view: Callable[[State, Moment], Answered]) -> None:
         self.engine.read(view, call.seen)

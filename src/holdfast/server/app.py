@@ -24,18 +24,18 @@ from holdfast.server.access.auth import Auth, BadTokenError
 from holdfast.server.access.secrets import AuthorityKey
 from holdfast.server.api import Api
 from holdfast.server.http.manager import ConnectionManager
-from holdfast.server.http.server import HttpServer, listen, url_of, within_files
+from holdfast.server.http.server import HttpServer, url_of, within_files
 from holdfast.server.http.tls import BadCertificateError, certificate_of
 from holdfast.server.mounts import Mount, Mounting
 from holdfast.server.observability.event_log import EventLog
 from holdfast.server.observability.logs import configure, dropped_lines, flush
 from holdfast.server.observability.request_log import Observing
 from holdfast.server.operations.router import Routes
-from holdfast.server.operations.table import OPERATIONS
-from holdfast.server.starting.building import engine_for, observing_of, static_tokens
+from holdfast.server.starting.building import engine_for, listen, observing_of, static_tokens
 from holdfast.server.starting.clustered import Clustered
 from holdfast.server.starting.exits import EX_IOERR, EX_OK, EX_TEMPFAIL, EX_USAGE, StartError
 from holdfast.server.starting.firsttoken import FIRST_TOKEN, first_token, token_at_hand, warn_of_hidden
+from holdfast.server.starting.routes import OPERATIONS
 from holdfast.settings import Settings
 from holdfast.settings.addresses import shown
 

@@ -17,19 +17,20 @@ from urllib.parse import unquote
 import msgspec
 
 from holdfast.server.access.origins import OwnOrigin
-from holdfast.server.access.proxies import Proxies
 from holdfast.server.http.connection import ResponseStream
 from holdfast.server.http.header_cache import NEVER_REPEATED
 from holdfast.server.http.manager import Handler
 from holdfast.server.http.messages import (
     SMALL_BODY_BYTES,
+    Answered,
     ClientDisconnectedError,
     Fields,
     Request,
     ResponseWriter,
+    envelope,
     request_from,
 )
-from holdfast.server.render import Answered, envelope
+from holdfast.server.http.proxies import Proxies
 from holdfast.settings import Settings
 from holdfast.wire.problems import Problem
 

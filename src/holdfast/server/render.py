@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -13,7 +13,7 @@ from holdfast.core.state import EMPTY, State
 from holdfast.core.values import EndedLease, LastEnd, Lease, Moment, Slot
 from holdfast.engine.replies import NotLeader, Unavailable, Unknown
 from holdfast.server.access.secrets import AuthorityKey
-from holdfast.server.http.messages import Request
+from holdfast.server.http.messages import Answered
 from holdfast.server.times import rfc3339
 from holdfast.wire.holders import shown_as
 from holdfast.wire.problems import Problem
@@ -23,8 +23,6 @@ _NOT_CURRENT_LIVE = 400
 RETRY_LATER_MS = 1_000
 NEXT_LEADER_MS = 200  # When to ask again if another node may lead, or soon will.
 HIDDEN = "(hidden)"  # A name or owner outside of the caller's prefix. No name has brackets like these.
-
-Answered: TypeAlias = tuple[int, bytes, tuple[tuple[bytes, bytes], ...]]  # Status, body, additional headers.
 
 R = TypeVar("R", HeldName, HeldReply, LockReply)
 
@@ -123,10 +121,6 @@ def _free(name: str, slot: Slot, state: State, now: Moment, *, before: Previous 
 
 def no_content(_api: object, _call: object, _outcome: object, _now: Moment) -> Answered:
     return 204, b"", ()
-
-
-def envelope(problem: Problem, request: Request) -> Answered:
-    return problem.status, problem.body(request.request_id), problem.headers()
 
 
 _PLAIN: dict[type[object], tuple[str, str]] = {

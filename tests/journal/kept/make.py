@@ -39,7 +39,7 @@ from holdfast.server.access.auth import Auth, StaticTokens
 from holdfast.server.access.secrets import KEY_FILE, AuthorityKey
 from holdfast.server.api import Api
 from holdfast.server.operations.router import Routes
-from holdfast.server.operations.table import OPERATIONS
+from holdfast.server.starting.routes import OPERATIONS
 from holdfast.settings import Settings
 from holdfast.testing.clock import ManualClock
 from tests.engine.driving import run

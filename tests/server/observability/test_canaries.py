@@ -21,7 +21,7 @@ import msgspec
 import pytest
 
 from holdfast.server.operations.operation import Operation
-from holdfast.server.operations.table import OPERATIONS
+from holdfast.server.starting.routes import OPERATIONS
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.gateway import Run

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from holdfast.core.state import State
 from holdfast.server.access import cookies
 from holdfast.server.access.auth import Auth, StaticTokens
-from holdfast.server.access.cookies import COOKIE, LIFE_MS, SIGNED_IN_MS_MAX, Cookie
+from holdfast.server.access.cookies import LIFE_MS, LIFE_SECONDS, SIGNED_IN_MS_MAX, Cookie
 from holdfast.server.access.secrets import AuthorityKey
+from holdfast.server.http.cookies import COOKIE, forgotten_by, set_by, shown_in
 from holdfast.server.http.messages import request_from
 from holdfast.wire.problems import Problem
 
@@ -56,7 +57,7 @@ def test_a_cookie_of_a_neighbour_does_not_hide_ours() -> None:
     sent = b"; ".join(
         b"holdfast-7420=" + each for each in (b"p.eA.x", value_of(key=OTHER_KEY).encode(), value.encode())
     )
-    authorization = cookies.shown_in({b"host": b"127.0.0.1:7420", b"cookie": sent})
+    authorization = shown_in({b"host": b"127.0.0.1:7420", b"cookie": sent})
     assert auth.identify(authorization, State(), NOW_MS).principal == "ana"
 
 
@@ -194,16 +195,16 @@ def test_servers_on_one_host_have_cookies_of_their_own() -> None:
     assert authorization(head(sent, b"[::1]:7421")) == b"Cookie p.c.d"
     assert authorization(head(sent, b"localhost")) == b"Cookie p.e.f"
     assert authorization(head(sent, b"[::1]")) == b"Cookie p.e.f"
-    name, field = cookies.set_by({b"host": b"localhost:7420"}, ANA, "value")
+    name, field = set_by({b"host": b"localhost:7420"}, "value", LIFE_SECONDS, is_safe=ANA.is_safe)
     assert (name, field.partition(b"=")[0]) == (b"set-cookie", b"holdfast-7420")
 
 
 def test_how_it_is_given() -> None:
     """No script reads it, no other site sends it, and over https it is a cookie of this very host, for https alone."""
-    _, plain = cookies.set_by({b"host": b"a"}, ANA, "value")
+    _, plain = set_by({b"host": b"a"}, "value", LIFE_SECONDS, is_safe=ANA.is_safe)
     assert plain == b"holdfast=value; Path=/; Max-Age=43200; HttpOnly; SameSite=Strict"
     safe = msgspec.structs.replace(ANA, is_safe=True)
-    _, over_https = cookies.set_by({b"host": b"a"}, safe, "value")
+    _, over_https = set_by({b"host": b"a"}, "value", LIFE_SECONDS, is_safe=safe.is_safe)
     assert over_https == b"__Host-holdfast=value; Path=/; Max-Age=43200; HttpOnly; SameSite=Strict; Secure"
-    _, forgotten = cookies.forgotten_by({b"host": b"a"}, is_safe=False)
+    _, forgotten = forgotten_by({b"host": b"a"}, is_safe=False)
     assert forgotten == b"holdfast=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict"

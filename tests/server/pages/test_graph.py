@@ -7,7 +7,6 @@ from itertools import pairwise
 
 import pytest
 
-from holdfast.server.pages.recent import KEPT_MAX, KEPT_MS, OF_ONE_MAX, Entry, Recent
 from holdfast.server.pages.waits import (
     LINES_SHOWN,
     NAMES_MAX,
@@ -19,6 +18,7 @@ from holdfast.server.pages.waits import (
     longest_lines,
     tangle_of,
 )
+from holdfast.server.recent import KEPT_MAX, KEPT_MS, OF_ONE_MAX, Entry, Recent
 from tests.core.bare import Core
 from tests.support.steps import count_steps
 

@@ -12,10 +12,10 @@ import pytest
 from holdfast.core.commands import EndSession, KeepSession, OpenSession
 from holdfast.engine.feed import TOUCHED_MAX
 from holdfast.journal.base import JournalUnavailableError
+from holdfast.server.pages import live_feed
+from holdfast.server.pages.live_feed import CHANNEL_BYTES_MAX, SLICE_NAMES, Channel, Live, LiveFeed
 from holdfast.server.pages.rows import row_of, sign_of
-from holdfast.server.streams import live_feed
-from holdfast.server.streams.live_feed import CHANNEL_BYTES_MAX, SLICE_NAMES, Channel, Live, LiveFeed
-from holdfast.server.streams.stream import WRITE_BYTES, OpenStreams
+from holdfast.server.stream import WRITE_BYTES, OpenStreams
 from tests.engine.driving import GateJournal, acquire, release, renew, run, serving, turns
 from tests.support.memory_journal import MemoryJournal
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from holdfast.core.state import State
     from holdfast.core.values import Moment
     from holdfast.engine.engine import Engine
+    from holdfast.server.pages.live_feed import Subscription
     from holdfast.server.pages.rows import Row
-    from holdfast.server.streams.live_feed import Subscription
     from holdfast.testing.clock import ManualClock
 
 
@@ -111,7 +111,8 @@ def test_many_frames_are_one_write() -> None:
     async def test(clock: ManualClock) -> None:
         async with serving(MemoryJournal(), clock) as engine:
             feed = LiveFeed(engine)
-            api = SimpleNamespace(engine=engine, live=feed, pages=OpenStreams(9, "pages"), caller_now=lambda _: True)
+            limits = OpenStreams(9, "pages")
+            api: Any = SimpleNamespace(engine=engine, part=lambda _: feed, pages=limits, caller_now=lambda _: True)
             caller = SimpleNamespace(principal="p", session=None, prefix=None, share=None)
             call: Any = SimpleNamespace(caller=caller, request=SimpleNamespace(authorization=None))
             stream, other = Live(api, call), feed.subscribe(None)

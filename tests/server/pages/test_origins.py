@@ -11,10 +11,10 @@ from holdfast.server.access import cookies
 from holdfast.server.access.auth import Caller
 from holdfast.server.access.cookies import Cookie
 from holdfast.server.access.origins import Origins
-from holdfast.server.access.proxies import Proxies
 from holdfast.server.access.secrets import AuthorityKey
 from holdfast.server.http.messages import Request, request_from
-from holdfast.server.operations.table import OPERATIONS
+from holdfast.server.http.proxies import Proxies
+from holdfast.server.starting.routes import OPERATIONS
 from holdfast.settings import Settings
 from holdfast.wire.problems import Problem
 from tests.support import callers

@@ -19,7 +19,7 @@ from holdfast.core.names import has_dot_segment
 from holdfast.core.state import State
 from holdfast.core.values import SESSION_NAME_CHARS_MAX, AccessToken, Moment
 from holdfast.engine.engine import Engine
-from holdfast.server.access.cookies import COOKIE, Cookie, cookie_in, is_ours, is_right
+from holdfast.server.access.cookies import Cookie, cookie_in, is_ours, is_right
 from holdfast.server.access.secrets import (
     CLAIM_PREFIX,
     CLAIM_SECRET_CHARS_MAX,
@@ -35,6 +35,7 @@ from holdfast.server.access.secrets import (
     same,
     was_ours,
 )
+from holdfast.server.http.cookies import COOKIE
 from holdfast.wire.problems import Problem
 
 SCOPES = ("read", "claim", "admin")

@@ -21,9 +21,9 @@ from urllib.parse import parse_qsl, urlsplit
 
 from holdfast.server.access.auth import Caller
 from holdfast.server.access.cookies import form_token
-from holdfast.server.access.proxies import Proxies
 from holdfast.server.access.secrets import AuthorityKey, same
 from holdfast.server.http.messages import Request
+from holdfast.server.http.proxies import Proxies
 from holdfast.settings import Settings, parse_hosts
 from holdfast.wire.problems import Problem
 

@@ -17,8 +17,8 @@ import logging
 from collections import OrderedDict
 from ipaddress import IPv6Address, IPv6Network
 
-from holdfast.server.access.proxies import Address
 from holdfast.server.http.messages import Request
+from holdfast.server.http.proxies import Address
 from holdfast.server.observability.logs import shown_path
 from holdfast.wire.problems import Problem
 

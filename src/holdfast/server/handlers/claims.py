@@ -20,9 +20,10 @@ from holdfast.engine.ids import new_uuid
 from holdfast.server import render
 from holdfast.server.access.secrets import ClaimId, claim_secret, grant_of
 from holdfast.server.api import Api, Show
+from holdfast.server.http.messages import Answered
 from holdfast.server.operations.call import Call
 from holdfast.server.operations.decoding import read_uuid
-from holdfast.server.render import Answered, encode, no_content
+from holdfast.server.render import encode, no_content
 from holdfast.server.times import rfc3339
 from holdfast.wire.holders import shown_as
 from holdfast.wire.problems import Problem

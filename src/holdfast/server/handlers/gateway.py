@@ -29,11 +29,11 @@ from holdfast.server.access.auth import Caller
 from holdfast.server.access.secrets import SESSION_PREFIX
 from holdfast.server.api import Api, Show
 from holdfast.server.handlers import paging
-from holdfast.server.http.messages import Request, too_large
+from holdfast.server.http.messages import Answered, Request, too_large
 from holdfast.server.operations.call import Call, Reply
 from holdfast.server.operations.decoding import TARGET_BYTES_MAX, body_bytes_max, fingerprint, loads, read_key, too_long
 from holdfast.server.operations.operation import Key, Operation, Reader
-from holdfast.server.render import Answered, encode
+from holdfast.server.render import encode
 from holdfast.wire import gateway
 from holdfast.wire.gateway import (
     GatewayAcquiredReply,

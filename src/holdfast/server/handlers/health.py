@@ -14,8 +14,9 @@ from holdfast.core.state import State
 from holdfast.core.values import Moment
 from holdfast.engine.build import Peer, Seat, SharedJournal
 from holdfast.server.api import Api
+from holdfast.server.http.messages import Answered
 from holdfast.server.operations.call import Call
-from holdfast.server.render import Answered, encode
+from holdfast.server.render import encode
 from holdfast.server.times import rfc3339
 from holdfast.wire.replies import LEADS, HealthReply, NodeReply, NodesReply, ReadyReply, StatusReply
 

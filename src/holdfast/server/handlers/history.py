@@ -22,10 +22,11 @@ from holdfast.engine.engine import Engine
 from holdfast.server.access.secrets import AuthorityKey
 from holdfast.server.api import Api
 from holdfast.server.handlers.paging import PAGE_BYTES, SLICE_ITEMS
+from holdfast.server.happenings import changes
+from holdfast.server.http.messages import Answered
 from holdfast.server.operations.call import Call
 from holdfast.server.operations.decoding import LABEL
-from holdfast.server.render import Answered, encode, holder_id
-from holdfast.server.streams.happenings import changes
+from holdfast.server.render import encode, holder_id
 from holdfast.server.times import rfc3339
 from holdfast.wire.holders import shown_as
 from holdfast.wire.problems import Problem

@@ -25,9 +25,10 @@ from holdfast.server.access.auth import Caller
 from holdfast.server.access.secrets import AuthorityKey
 from holdfast.server.api import Api, Show
 from holdfast.server.handlers import history, paging
+from holdfast.server.http.messages import Answered
 from holdfast.server.operations.call import Call
 from holdfast.server.operations.decoding import LABEL, read_uuid
-from holdfast.server.render import Answered, encode, no_content
+from holdfast.server.render import encode, no_content
 from holdfast.server.times import rfc3339
 from holdfast.wire.holders import shown_as
 from holdfast.wire.problems import Problem

@@ -21,8 +21,9 @@ from holdfast.server.access.auth import SCOPES, Caller, check_token_name, in_ord
 from holdfast.server.access.secrets import digest, new_token
 from holdfast.server.api import Api, Show
 from holdfast.server.handlers import paging
+from holdfast.server.http.messages import Answered
 from holdfast.server.operations.call import Call
-from holdfast.server.render import Answered, encode, no_content
+from holdfast.server.render import encode, no_content
 from holdfast.server.times import rfc3339
 from holdfast.wire.problems import Problem
 from holdfast.wire.replies import TokenMadeReply, TokenReply, TokensReply

@@ -31,10 +31,10 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from holdfast.server.api import BUG
 from holdfast.server.http.limits import SlowReaderTimer
 from holdfast.server.http.manager import LONG_SECONDS, REFUSED_CONNECTIONS_MAX, ConnectionManager
 from holdfast.server.http.messages import (
+    BUG,
     CONTINUE,
     LARGE_BYTES,
     NO_CONTENT,
@@ -45,6 +45,7 @@ from holdfast.server.http.messages import (
     Request,
     ResponseWriter,
     StreamHandler,
+    envelope,
     message,
     request_from,
     status_line,
@@ -52,7 +53,6 @@ from holdfast.server.http.messages import (
 )
 from holdfast.server.http.parser import BODY, FEED_BYTES, HEAD, IDLE, RequestParser
 from holdfast.server.http.tls import TlsHandshake
-from holdfast.server.render import envelope
 from holdfast.wire.problems import Problem
 
 WRITE_BUFFER_BYTES_MAX = 16_384

@@ -25,9 +25,9 @@ from typing import Generic, TypeAlias, TypeVar
 import msgspec
 
 from holdfast.engine.clock import Clock
-from holdfast.server.access.proxies import Proxies
 from holdfast.server.http.limits import BodyBudget, Connection, Runnable, SchedDelay, WriteBudget
 from holdfast.server.http.messages import SMALL_BODY_BYTES, Fields, Request, ResponsePrefix, StreamHandler
+from holdfast.server.http.proxies import Proxies
 from holdfast.settings import Settings
 from holdfast.wire.problems import Problem
 

@@ -11,12 +11,15 @@ from typing import TypeAlias
 import msgspec
 
 from holdfast.engine.ids import new_request_id
-from holdfast.server.access.cookies import shown_in
+from holdfast.server.http.cookies import shown_in
 from holdfast.wire.problems import Problem
 
 SMALL_BODY_BYTES = 16_384  # Read before the sender is known; a larger body only from an authenticated one.
 
+BUG = "This is a bug of ours: report it with the request id."
+
 Fields: TypeAlias = tuple[tuple[bytes, bytes], ...]
+Answered: TypeAlias = tuple[int, bytes, Fields]  # Status, body, additional headers.
 
 _SINGLE = frozenset({b"authorization", b"content-length", b"content-type", b"host", b"idempotency-key"})
 """Fields that we, or a proxy, read. If one appears twice, two readers could disagree."""
@@ -137,6 +140,11 @@ def message(  # noqa: PLR0917 - made for every response: keywords cost
     if length > LARGE_BYTES or request.method == b"HEAD":
         body = b""
     return b"".join((status_line(status), extra, b"x-request-id: ", request_id, b"\r\n\r\n", body))
+
+
+def envelope(problem: Problem, request: Request) -> Answered:
+    """Return a problem as a response."""
+    return problem.status, problem.body(request.request_id), problem.headers()
 
 
 class ClientDisconnectedError(ConnectionError):

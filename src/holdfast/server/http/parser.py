@@ -27,9 +27,8 @@ from typing import Any
 
 import httptools
 
-from holdfast.server.api import BUG
 from holdfast.server.http.header_cache import END_OF_LINE, HEADS_MAX, CachedHeader, cached_header_of
-from holdfast.server.http.messages import SMALL_BODY_BYTES, Request, fold, request_from, too_large
+from holdfast.server.http.messages import BUG, SMALL_BODY_BYTES, Request, fold, request_from, too_large
 from holdfast.settings import Settings
 from holdfast.wire.problems import Problem
 

@@ -16,8 +16,7 @@ import msgspec
 from holdfast.server.http.connection import HttpConnection
 from holdfast.server.http.manager import ConnectionManager
 from holdfast.server.http.tls import Certificate, TlsAcceptor, TlsHandshake
-from holdfast.server.starting.exits import EX_UNAVAILABLE, StartError
-from holdfast.settings import Settings, parse_address
+from holdfast.settings import Settings
 
 FAILURE_SECONDS = 0.5
 STOP_CHECK_SECONDS = 0.05
@@ -36,24 +35,6 @@ class Service(Protocol):
 
     async def end_waits(self) -> None:
         """End the streams and answer all waiting requests: the server is about to stop."""
-
-
-def listen(settings: Settings) -> socket.socket:
-    host, port = parse_address(settings.listen)
-    listener: socket.socket | None = None
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(BACKLOG)
-        listener.setblocking(False)
-    except OSError as error:
-        if listener is not None:
-            listener.close()
-        text = f"cannot listen on {settings.listen}: {error.strerror or error}. Choose another with --listen HOST:PORT"
-        raise StartError(text, EX_UNAVAILABLE) from error
-    return listener
 
 
 def url_of(listener: socket.socket, tls: Certificate | None) -> str:

@@ -26,7 +26,6 @@ from functools import partial
 from typing import Any
 
 from holdfast.engine.clock import Clock
-from holdfast.server.access.proxies import Proxies
 from holdfast.server.access.refusals import place_of
 from holdfast.server.http.manager import Handler
 from holdfast.server.http.messages import (
@@ -35,15 +34,17 @@ from holdfast.server.http.messages import (
     Request,
     ResponseWriter,
     StreamHandler,
+    envelope,
 )
+from holdfast.server.http.proxies import Proxies
 from holdfast.server.nodes.link.follower import Link
 from holdfast.server.nodes.link.frames import Answered, Begun, Fields, Over, Piece
 from holdfast.server.nodes.node import Node, Tenure
 from holdfast.server.nodes.pending import Bearers, Held, LargeBodies, Pending
-from holdfast.server.operations.call import NOBODY, Call, Counters, Reply
+from holdfast.server.observability.metrics import Counters
+from holdfast.server.operations.call import NOBODY, Call, Reply
 from holdfast.server.operations.operation import Key, Operation
 from holdfast.server.operations.router import Finder
-from holdfast.server.render import envelope
 from holdfast.settings import Settings
 from holdfast.wire.problems import Problem
 

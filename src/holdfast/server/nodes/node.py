@@ -26,8 +26,8 @@ from holdfast.server.http.messages import Request
 from holdfast.server.observability.event_log import EventLog
 from holdfast.server.observability.metrics import Meter
 from holdfast.server.operations.call import Reply
+from holdfast.server.operations.operation import Operation
 from holdfast.server.operations.router import Routes
-from holdfast.server.operations.table import OPERATIONS
 from holdfast.server.render import encode
 from holdfast.settings import Settings
 from holdfast.wire.replies import FOLLOWS, HealthReply, ReadyReply
@@ -153,6 +153,7 @@ async def begin_tenure(  # noqa: PLR0917 - the parts of a term
     engine: Engine,
     settings: Settings,
     static: StaticTokens,
+    operations: tuple[Operation, ...],
     prepare: Callable[[Api], Awaitable[None]],
     meter: Meter | None = None,
 ) -> Tenure:
@@ -163,7 +164,7 @@ async def begin_tenure(  # noqa: PLR0917 - the parts of a term
             raise RuntimeError("the store gave no key of its authority")
         api = Api(engine, Auth(static, AuthorityKey(engine.key)), settings, meter)
         await prepare(api)
-        routes = CountedRoutes(api, OPERATIONS)
+        routes = CountedRoutes(api, operations)
     except BaseException:
         await engine.stop()
         raise

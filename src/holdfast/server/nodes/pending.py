@@ -35,8 +35,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from holdfast.server.access.proxies import Proxies
 from holdfast.server.http.messages import Request, StreamHandler
+from holdfast.server.http.proxies import Proxies
 from holdfast.server.nodes.link.frames import Begun, Fields, Over, Piece
 from holdfast.server.operations.call import Reply
 from holdfast.wire.problems import Problem

@@ -17,8 +17,17 @@ from collections import deque
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from holdfast.core.events import Ended, Granted, GrantedMany, SessionEnded, TokenEnded, Transferred, ends_of, grants_of
-from holdfast.server.streams.happenings import concerned
+from holdfast.core.events import (
+    Ended,
+    Granted,
+    GrantedMany,
+    SessionEnded,
+    TokenEnded,
+    Transferred,
+    concerned,
+    ends_of,
+    grants_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -26,7 +26,6 @@ from holdfast import __version__
 from holdfast.core.refusals import AllHeld, Delayed, Finished, Held, NotHeld
 from holdfast.engine.measures import Measures, Spread, Tally
 from holdfast.server.observability.charts import SPANS, STEP_MS, USUAL_SPAN, Drawn, Sample, draw
-from holdfast.server.operations.call import Counters
 from holdfast.wire.problems import KINDS
 
 if TYPE_CHECKING:
@@ -61,6 +60,21 @@ REASONS_SHOWN: dict[type, str] = {
     Delayed: "delayed",
 }
 REASONS = (*dict.fromkeys(REASONS_SHOWN.values()), *KINDS)
+
+
+class Counters:
+    """What was answered since the process started and left no record; the engine's feed counts what did."""
+
+    __slots__ = ("reacquires", "reasons", "refusals", "shown")
+
+    def __init__(self) -> None:
+        self.reacquires = 0  # Claims given once more to their holder.
+        self.refusals = 0  # Decided against: held names, lost leases, full quotas, bad values.
+        self.reasons: dict[str, int] = {}  # All problems by code: also what was never decided.
+        self.shown: dict[type, int] = {}  # Refusals that are replies of their own: held, done, delayed.
+
+    def refuse(self, code: str) -> None:
+        self.reasons[code] = self.reasons.get(code, 0) + 1
 
 
 class NodeRole(msgspec.Struct, frozen=True):

@@ -22,9 +22,9 @@ from holdfast.server.observability.logs import shown_path
 
 if TYPE_CHECKING:
     from holdfast.engine.clock import Clock
-    from holdfast.server.access.proxies import Proxies
     from holdfast.server.http.manager import Handler, Reply
     from holdfast.server.http.messages import Fields, Request, ResponseWriter
+    from holdfast.server.http.proxies import Proxies
     from holdfast.wire.problems import Problem
 
 # Called when a request ends: its status, or None if the client disconnected before; the principal, if known.

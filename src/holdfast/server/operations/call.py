@@ -12,8 +12,8 @@ from holdfast.core.refusals import Refusal
 from holdfast.core.values import Moment
 from holdfast.engine.waiters import after_wait
 from holdfast.server.access.auth import Caller
-from holdfast.server.http.messages import Request
-from holdfast.server.render import Answered, problem
+from holdfast.server.http.messages import Answered, Request
+from holdfast.server.render import problem
 from holdfast.wire.problems import Problem
 
 Reply: TypeAlias = Callable[[Request, int, bytes, tuple[tuple[bytes, bytes], ...]], None]  # One per connection.
@@ -21,21 +21,6 @@ Envelope: TypeAlias = Callable[[Problem, Request], Answered]  # A problem as a r
 
 
 _REFUSALS = frozenset(get_args(Refusal))
-
-
-class Counters:
-    """What was answered since the process started and left no record; the engine's feed counts what did."""
-
-    __slots__ = ("reacquires", "reasons", "refusals", "shown")
-
-    def __init__(self) -> None:
-        self.reacquires = 0  # Claims given once more to their holder.
-        self.refusals = 0  # Decided against: held names, lost leases, full quotas, bad values.
-        self.reasons: dict[str, int] = {}  # All problems by code: also what was never decided.
-        self.shown: dict[type, int] = {}  # Refusals that are replies of their own: held, done, delayed.
-
-    def refuse(self, code: str) -> None:
-        self.reasons[code] = self.reasons.get(code, 0) + 1
 
 
 class Call(msgspec.Struct):

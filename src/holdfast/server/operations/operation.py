@@ -9,9 +9,8 @@ from typing import Any, TypeAlias
 import msgspec
 
 from holdfast.server.api import Api
-from holdfast.server.http.messages import Request
+from holdfast.server.http.messages import Request, envelope
 from holdfast.server.operations.call import Call, Envelope, Reply
-from holdfast.server.render import envelope
 
 Handler: TypeAlias = "Callable[[Api, Call], Any]"  # A stream's handler returns the stream instead of answering.
 Reader: TypeAlias = "Callable[[Request, bytes, Reply], Call]"  # Of a request and its path segment; may raise a problem.

@@ -16,14 +16,13 @@ from typing import Any
 
 from holdfast.extras import how_to_install
 from holdfast.server.access.origins import Hosts
-from holdfast.server.api import BUG, Api
+from holdfast.server.api import Api
 from holdfast.server.http.manager import Handler
-from holdfast.server.http.messages import SMALL_BODY_BYTES, Fields, Request, ResponseWriter
+from holdfast.server.http.messages import BUG, SMALL_BODY_BYTES, Answered, Fields, Request, ResponseWriter, envelope
 from holdfast.server.operations.call import Envelope, Reply
 from holdfast.server.operations.decoding import body_bytes_max, reader_for
 from holdfast.server.operations.operation import Operation, Reader
-from holdfast.server.render import Answered, envelope
-from holdfast.server.streams.stream import Stream
+from holdfast.server.stream import Stream
 from holdfast.settings import Settings, parse_address, parse_url
 from holdfast.wire.problems import Problem
 

@@ -16,10 +16,11 @@ from holdfast.engine.ids import new_uuid
 from holdfast.server.handlers import health as handlers
 from holdfast.server.handlers import paging
 from holdfast.server.handlers.tokens import check_reach, is_hidden, note_gone, picked_for
+from holdfast.server.http.messages import Answered
 from holdfast.server.observability import charts
 from holdfast.server.operations.decoding import fingerprint, read_uuid
 from holdfast.server.pages import site
-from holdfast.server.render import Answered, encode
+from holdfast.server.render import encode
 from holdfast.wire.replies import TokenReply
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from holdfast.core.values import Moment
     from holdfast.server.api import Api
     from holdfast.server.operations.call import Call
-    from holdfast.server.pages.recent import Entry
+    from holdfast.server.recent import Entry
 
 
 def nodes(api: Api, call: Call) -> None:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast import __version__
+from holdfast.server.http.messages import envelope
 from holdfast.server.operations.decoding import LABEL
 from holdfast.server.operations.operation import Key, Operation
 from holdfast.server.pages.site import HEADERS, NO_REFERRER, environment
-from holdfast.server.render import envelope
 from holdfast.wire.problems import KINDS
 from holdfast.wire.requests import field_names
 

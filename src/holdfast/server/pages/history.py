@@ -12,8 +12,19 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.core.events import Ended, Granted, GrantedMany, Joined, Left, Record, Reopened, Transferred
-from holdfast.server.streams.happenings import Told, concerned, said
+from holdfast.core.events import (
+    Ended,
+    Granted,
+    GrantedMany,
+    Joined,
+    Left,
+    Record,
+    Reopened,
+    Told,
+    Transferred,
+    concerned,
+)
+from holdfast.server.happenings import said
 from holdfast.wire.holders import shown_as
 
 if TYPE_CHECKING:

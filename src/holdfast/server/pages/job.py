@@ -33,8 +33,8 @@ from holdfast.server.pages.rows import Gone, Row, gone_of, row_of
 
 if TYPE_CHECKING:
     from holdfast.server.api import Api, Show
+    from holdfast.server.http.messages import Answered
     from holdfast.server.operations.call import Call
-    from holdfast.server.render import Answered
 
 LINE_SHOWN = 100
 LINKS_SHOWN = 12  # Of a chain; the rest is only counted.

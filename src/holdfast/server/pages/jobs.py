@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.server.handlers import paging
+from holdfast.server.http.messages import Answered
 from holdfast.server.pages import site
 from holdfast.server.pages.rows import Row, Totals, row_of, totals_of
-from holdfast.server.render import Answered, encode
+from holdfast.server.render import encode
 
 if TYPE_CHECKING:
     from holdfast.core.state import State

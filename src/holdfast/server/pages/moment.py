@@ -11,16 +11,16 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
-from holdfast.core.events import Ended, Record
+from holdfast.core.events import Ended, Record, concerned
 from holdfast.durations import milliseconds
 from holdfast.engine.build import Held, HeldQuery, HistoryQuery
 from holdfast.server.handlers.history import Asked, Then, begins_at, find, number_of, refuse_unless_kept, time_of
+from holdfast.server.http.messages import Answered
 from holdfast.server.pages import site
 from holdfast.server.pages.history import happened, owner_of
 from holdfast.server.pages.jobs import Search, prefix_for, read_search
 from holdfast.server.pages.rows import DAY_MS, Row
-from holdfast.server.render import Answered, encode
-from holdfast.server.streams.happenings import concerned
+from holdfast.server.render import encode
 from holdfast.server.times import rfc3339
 from holdfast.wire.problems import Problem
 from holdfast.wire.replies import Mark, MarksReply

@@ -22,8 +22,8 @@ from holdfast.wire.problems import Problem
 if TYPE_CHECKING:
     from holdfast.core.state import State
     from holdfast.server.api import Api
+    from holdfast.server.http.messages import Answered
     from holdfast.server.operations.call import Call
-    from holdfast.server.render import Answered
 
 SHOWN = 100
 OWNERS_SHOWN = 50

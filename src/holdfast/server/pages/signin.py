@@ -26,9 +26,11 @@ from typing import TYPE_CHECKING
 from holdfast.server.access import cookies
 from holdfast.server.access.auth import in_order
 from holdfast.server.access.secrets import CLAIM_PREFIX, SESSION_PREFIX
+from holdfast.server.http.cookies import forgotten_by, set_by
+from holdfast.server.http.messages import Answered
 from holdfast.server.operations.call import NOBODY, Call
 from holdfast.server.pages.site import HEADERS, environment, problem_page, read_form, redirect, renewal
-from holdfast.server.render import Answered, encode
+from holdfast.server.render import encode
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
@@ -129,14 +131,14 @@ def sign_in(api: Api, call: Call) -> None:
     def view(_state: State, now: Moment) -> Answered:
         cookie = cookies.Cookie(caller.principal, now.wall_ms, now.wall_ms, is_safe)
         value = cookies.written(api.auth.key, cookie, caller.digest)
-        return redirect(back, cookies.set_by(request.headers, cookie, value))
+        return redirect(back, set_by(request.headers, value, cookies.LIFE_SECONDS, is_safe=is_safe))
 
     api.read(call, view)
 
 
 def sign_out(api: Api, call: Call) -> None:
     is_safe = api.origins.is_safe(call.request)
-    api.read(call, lambda _state, _now: redirect("/", cookies.forgotten_by(call.request.headers, is_safe=is_safe)))
+    api.read(call, lambda _state, _now: redirect("/", forgotten_by(call.request.headers, is_safe=is_safe)))
 
 
 def here(api: Api, call: Call) -> None:

@@ -26,6 +26,8 @@ from holdfast import __version__
 from holdfast.server.access import cookies
 from holdfast.server.access.auth import in_order
 from holdfast.server.access.origins import fields_of, is_form
+from holdfast.server.http.cookies import set_by
+from holdfast.server.http.messages import Answered, envelope
 from holdfast.server.operations.call import NOBODY, Call, Reply
 from holdfast.server.operations.decoding import (
     QUERY_FIELDS_MAX,
@@ -37,7 +39,6 @@ from holdfast.server.operations.decoding import (
 from holdfast.server.pages.history import BADLY, owner_of
 from holdfast.server.pages.rows import fields_of as metadata_fields
 from holdfast.server.pages.rows import label_term, left_text, name_parts, sign_of, span_text
-from holdfast.server.render import Answered, envelope
 from holdfast.server.times import rfc3339
 from holdfast.wire.problems import Problem
 
@@ -110,7 +111,7 @@ def renewal(api: Api, call: Call, wall_ms: int) -> Fields:
         return ()
     renewed = cookie.renewed(wall_ms)
     value = cookies.written(api.auth.key, renewed, call.caller.digest)
-    return (cookies.set_by(call.request.headers, renewed, value),)
+    return (set_by(call.request.headers, value, cookies.LIFE_SECONDS, is_safe=renewed.is_safe),)
 
 
 def problem_page(problem: Problem, request: Request) -> Answered:

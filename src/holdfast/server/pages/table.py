@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from holdfast.server.handlers import paging
 from holdfast.server.operations.operation import Handler, Operation
 from holdfast.server.pages import admin, job, jobs, moment, sessions, signin, site, waits
+from holdfast.server.pages.live_feed import Live
 from holdfast.server.pages.site import by_page
-from holdfast.server.streams.live_feed import Live
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:

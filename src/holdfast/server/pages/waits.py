@@ -23,9 +23,10 @@ import msgspec
 
 from holdfast.core.deadlock import waits_of
 from holdfast.core.values import Holder, Moment, holder_of_lease, holder_of_ticket
+from holdfast.server.http.messages import Answered
 from holdfast.server.pages import site
 from holdfast.server.pages.history import owner_of
-from holdfast.server.render import HIDDEN, Answered, masked
+from holdfast.server.render import HIDDEN, masked
 from holdfast.wire.holders import shown_as
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from holdfast.core.state import State
     from holdfast.server.api import Api
     from holdfast.server.operations.call import Call
-    from holdfast.server.pages.recent import Entry
+    from holdfast.server.recent import Entry
 
     WaitsFor = dict[str, dict[str, list[str]]]  # By waiter and holder the names between them.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 from holdfast import __version__
 from holdfast.core.values import Limits
 from holdfast.engine.archiving import Archiving
@@ -11,11 +13,13 @@ from holdfast.engine.engine import Engine
 from holdfast.extras import how_to_install
 from holdfast.privatefiles import NotOursError, read_ours, reason_of
 from holdfast.server.access.auth import StaticTokens, entries_of
-from holdfast.server.access.proxies import Proxies
 from holdfast.server.access.secrets import KEY_FILE
+from holdfast.server.http.proxies import Proxies
+from holdfast.server.http.server import BACKLOG
 from holdfast.server.observability.request_log import Observer, Observing, RequestLog
-from holdfast.server.starting.exits import EX_USAGE, StartError
+from holdfast.server.starting.exits import EX_UNAVAILABLE, EX_USAGE, StartError
 from holdfast.settings import Settings
+from holdfast.settings.addresses import parse_address
 
 TOKENS_BYTES_MAX = 4_194_304
 TRACES_EXTRA = "otel"
@@ -106,3 +110,21 @@ def _traces(node: str) -> Observer:
         text = f"traces need a part of Holdfast that is not installed ({error.name}): {how_to_install(TRACES_EXTRA)}"
         raise StartError(text, EX_USAGE) from error
     return Traces(node)
+
+
+def listen(settings: Settings) -> socket.socket:
+    host, port = parse_address(settings.listen)
+    listener: socket.socket | None = None
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+    except OSError as error:
+        if listener is not None:
+            listener.close()
+        text = f"cannot listen on {settings.listen}: {error.strerror or error}. Choose another with --listen HOST:PORT"
+        raise StartError(text, EX_UNAVAILABLE) from error
+    return listener

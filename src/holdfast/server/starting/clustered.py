@@ -26,10 +26,11 @@ from holdfast.engine.ids import drawn, new_secret
 from holdfast.errors import SettingsError
 from holdfast.extras import how_to_install
 from holdfast.server.access.auth import StaticTokens
-from holdfast.server.access.proxies import Proxies
 from holdfast.server.access.secrets import AuthorityKey
 from holdfast.server.api import Api
+from holdfast.server.handlers.metrics import FollowersMetrics
 from holdfast.server.http.manager import ConnectionManager, Handler
+from holdfast.server.http.proxies import Proxies
 from holdfast.server.http.server import HttpServer, url_of
 from holdfast.server.http.tls import Certificate
 from holdfast.server.mounts import Mount, Mounting
@@ -41,11 +42,10 @@ from holdfast.server.nodes.node_life import Life
 from holdfast.server.nodes.watcher import JITTER_MS
 from holdfast.server.observability.logs import dropped_lines
 from holdfast.server.observability.metrics import Meter, NodeRole
-from holdfast.server.observability.metrics_endpoint import FollowersMetrics
-from holdfast.server.operations.table import OPERATIONS
 from holdfast.server.starting.building import archiving_of, keeping_of, limits_of, observing_of
 from holdfast.server.starting.exits import EX_USAGE, StartError
 from holdfast.server.starting.firsttoken import FIRST_TOKEN, first_token, warn_of_hidden
+from holdfast.server.starting.routes import OPERATIONS
 from holdfast.settings import Settings, parse_address
 from holdfast.wire.replies import SHARED
 
@@ -124,7 +124,7 @@ class Clustered:
             archiving=archiving_of(settings),
             measures=self._meter.sources.measures,
         )
-        return await begin_tenure(seat, engine, settings, self._static, self._prepare, self._meter)
+        return await begin_tenure(seat, engine, settings, self._static, OPERATIONS, self._prepare, self._meter)
 
     async def run(self, listener: socket.socket, greet: Callable[[], None]) -> None:
         beside = [asyncio.create_task(_for_ever(self._linking.run)), asyncio.create_task(_for_ever(self._keep_front))]

@@ -35,15 +35,14 @@ from ipaddress import ip_address
 
 import msgspec
 
-from holdfast.server.access.cookies import shown_in
 from holdfast.server.http.connection import LATER_BYTES, NULL_TRANSPORT, HttpConnection
+from holdfast.server.http.cookies import shown_in
 from holdfast.server.http.manager import LONG_SECONDS, ConnectionManager
-from holdfast.server.http.messages import SMALL_BODY_BYTES, Request, ResponseWriter, StreamHandler
+from holdfast.server.http.messages import SMALL_BODY_BYTES, Request, ResponseWriter, StreamHandler, envelope
 from holdfast.server.http.tls import TlsHandshake
 from holdfast.server.nodes.link import frames
 from holdfast.server.nodes.node import Node, Tenure
 from holdfast.server.nodes.pending import Bearers
-from holdfast.server.render import envelope
 from holdfast.settings import Settings
 from holdfast.wire.problems import Problem
 

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
 import msgspec
 
+from holdfast.core.events import Told, concerned, labels_of
 from holdfast.core.values import has_labels
+from holdfast.server.happenings import said
 from holdfast.server.render import encode
-from holdfast.server.streams.happenings import Told, concerned, labels_of, said
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:

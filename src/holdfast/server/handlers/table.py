@@ -1,6 +1,7 @@
 """Every operation of the API, one row each: the routes, the decoding of requests and `/openapi.json` are made of them.
 
-The rows of the gateway are in `handlers/gateway.py`, those of the operators' page in `pages/table.py`.
+`starting/routes.py` adds the rows of the operators' page (`pages/table.py`) and of the documents about the API. The
+rows of the gateway are in `handlers/gateway.py`.
 """
 
 from __future__ import annotations
@@ -8,13 +9,22 @@ from __future__ import annotations
 from functools import partial
 
 from holdfast.server.access.auth import own_scope
-from holdfast.server.handlers import claims, health, history, locks, paging, sessions, tokens
+from holdfast.server.handlers import (
+    backup,
+    claims,
+    events,
+    follow,
+    health,
+    history,
+    locks,
+    metrics,
+    paging,
+    sessions,
+    tokens,
+    watch,
+)
 from holdfast.server.handlers.gateway import GATEWAY
-from holdfast.server.observability import metrics_endpoint
 from holdfast.server.operations.operation import Key, Operation
-from holdfast.server.pages.documents import Documents
-from holdfast.server.pages.table import JOBS, PAGES
-from holdfast.server.streams import backup, events, follow, watch
 from holdfast.wire import replies, requests
 
 _LEASE = ("lease_not_current", "revoked", "not_found", "session_expired")
@@ -36,11 +46,7 @@ _for_admin = partial(Operation, scope="admin")
 _session = partial(
     Operation, scope="claim", check_session=sessions.check_is_own, problems=("not_found", "session_expired")
 )
-_DOCUMENTS = Documents(lambda: tuple(operation for operation in OPERATIONS if operation.in_documents))
-
 OPERATIONS: tuple[Operation, ...] = (
-    JOBS,
-    Operation("GET", "/docs", _DOCUMENTS.docs, "This API, for people", replies={200: "text/html"}, is_local=True),
     _for_admin(
         "GET",
         "/backup",
@@ -61,10 +67,10 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "GET",
         "/metrics",
-        metrics_endpoint.metrics,
+        metrics.metrics,
         "What this node has counted and measured, for Prometheus",
-        scope=metrics_endpoint.SCOPE,
-        reader=metrics_endpoint.reader,
+        scope=metrics.SCOPE,
+        reader=metrics.reader,
         replies={200: "text/plain"},
     ),
     _for_read(
@@ -265,22 +271,6 @@ OPERATIONS: tuple[Operation, ...] = (
         replies={200: "text/event-stream"},
         problems=("quota_exceeded", "capacity_exceeded"),
     ),
-    Operation(
-        "GET",
-        "/openapi.json",
-        _DOCUMENTS.openapi_json,
-        "This document",
-        replies={200: "application/json"},
-        is_local=True,
-    ),
-    Operation(
-        "GET",
-        "/openapi.yaml",
-        _DOCUMENTS.openapi_yaml,
-        "This document",
-        replies={200: "application/yaml"},
-        is_local=True,
-    ),
     _for_read(
         "/sessions",
         sessions.list_,
@@ -394,5 +384,4 @@ OPERATIONS: tuple[Operation, ...] = (
         replies={200: replies.TokenMadeReply},
         problems=("not_found", "conflict"),
     ),
-    *PAGES,
 )

@@ -33,13 +33,13 @@ import logging
 from collections import deque
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from holdfast.engine.build import JournalError
 from holdfast.engine.feed import Touched
 from holdfast.server.pages.rows import beat_of, gone_of, row_of, totals_of
 from holdfast.server.render import encode
-from holdfast.server.streams.stream import WRITE_BYTES, Stream
+from holdfast.server.stream import WRITE_BYTES, Stream
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from holdfast.core.state import State
     from holdfast.core.values import Moment
     from holdfast.engine.engine import Engine
+    from holdfast.server.api import Api
     from holdfast.server.operations.call import Call
 
     Shown: TypeAlias = dict[str, list[bytes]]  # Of one look and one channel: `rows`, `beats`, `gone`, `kept`.
@@ -263,9 +264,9 @@ def _shown(name: str, state: State, now: Moment, *, is_whole: bool) -> tuple[str
 class Live(Stream):
     """One reader. An expired token is detected at the next frame or comment."""
 
-    def __init__(self, api: Any, call: Call) -> None:  # noqa: ANN401 - the `Api`, which imports this module
+    def __init__(self, api: Api, call: Call) -> None:
         super().__init__(api, call, api.pages)
-        self._subscription = api.live.subscribe(call.caller.prefix)
+        self._subscription = api.part(LiveFeed).subscribe(call.caller.prefix)
         self._end = api.engine.feed.follow(call.caller.principal, call.caller.session)  # Over with token or session.
         self._end.on_over = self._subscription.news.set
 

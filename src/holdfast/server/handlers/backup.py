@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from holdfast import __version__
 from holdfast.engine import backup as backups
 from holdfast.engine.build import JournalError
-from holdfast.server.streams.stream import Stream
+from holdfast.server.stream import Stream
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:

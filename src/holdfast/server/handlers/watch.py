@@ -12,7 +12,7 @@ from holdfast.core.events import Ended, Event, Granted, Record, Renewed, Transfe
 from holdfast.engine.build import JournalError
 from holdfast.server.access.secrets import is_own
 from holdfast.server.render import encode
-from holdfast.server.streams.stream import Stream
+from holdfast.server.stream import Stream
 from holdfast.server.times import rfc3339
 from holdfast.wire.problems import Problem
 

@@ -24,7 +24,7 @@ from holdfast.engine.ids import new_uuid
 from holdfast.server.access.secrets import is_own, was_own
 from holdfast.server.operations.decoding import read_uuid
 from holdfast.server.render import encode
-from holdfast.server.streams.stream import Stream, at_hand
+from holdfast.server.stream import Stream, at_hand
 from holdfast.server.times import rfc3339
 from holdfast.wire.problems import Problem
 from holdfast.wire.replies import DisplacedReply, EndReply, FollowingReply

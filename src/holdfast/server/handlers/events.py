@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine.build import JournalError
 from holdfast.engine.feed import EVERYTHING, Listener
+from holdfast.server.frames import EventCursor, Ids, parse_id
 from holdfast.server.operations.decoding import LABEL
 from holdfast.server.render import encode
-from holdfast.server.streams.frames import EventCursor, Ids, parse_id
-from holdfast.server.streams.stream import WRITE_BYTES, Stream, at_hand
+from holdfast.server.stream import WRITE_BYTES, Stream, at_hand
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -1,0 +1,57 @@
+"""The page's sign-in cookie in HTTP headers. `access.cookies` makes and checks its value.
+
+Cookies go to all ports of a host, so the port is part of the name. Over https the name begins with `__Host-`, which
+browsers accept only from the host itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+COOKIE = b"Cookie "  # Before a cookie, as `Bearer ` before a token.
+HEADER_BYTES_MAX = 16_384
+COOKIE_CHARS_MAX = 256
+SHOWN_MAX = 4  # How many cookies of our name are checked.
+SAFE, PLAIN = "s", "p"  # The first letter of a value: made over https, or over plain http.
+
+_SAFE_NAME, _PLAIN_NAME = b"__Host-holdfast", b"holdfast"
+_PORT = re.compile(rb":([0-9]{1,5})$")
+
+
+def shown_in(headers: Mapping[bytes, bytes]) -> bytes | None:
+    """Return what stands for a token in a head that has none: cookies, behind `COOKIE`; None if there are none."""
+    sent = headers.get(b"cookie", b"")
+    if _PLAIN_NAME not in sent or len(sent) > HEADER_BYTES_MAX:
+        return None
+    found = _found(sent, _SAFE_NAME + _port_of(headers), SAFE) or _found(sent, _PLAIN_NAME + _port_of(headers), PLAIN)
+    return COOKIE + b" ".join(found) if found else None
+
+
+def _found(sent: bytes, name: bytes, kind: str) -> list[bytes]:
+    """Return the first values of that name: over plain http a neighbour on the host may put its own before ours."""
+    found = []
+    for part in sent.replace(b",", b";").split(b";"):  # A proxy may have joined two fields with a comma.
+        said, _, value = part.strip().partition(b"=")
+        if said == name and value.startswith(kind.encode() + b".") and len(value) <= COOKIE_CHARS_MAX:
+            found.append(value)
+    return found[:SHOWN_MAX]
+
+
+def set_by(headers: Mapping[bytes, bytes], value: str, seconds: int, *, is_safe: bool) -> tuple[bytes, bytes]:
+    name = (_SAFE_NAME if is_safe else _PLAIN_NAME) + _port_of(headers)
+    return b"set-cookie", _field(name, value.encode(), seconds, is_safe=is_safe)
+
+
+def forgotten_by(headers: Mapping[bytes, bytes], *, is_safe: bool) -> tuple[bytes, bytes]:
+    return b"set-cookie", _field((_SAFE_NAME if is_safe else _PLAIN_NAME) + _port_of(headers), b"", 0, is_safe=is_safe)
+
+
+def _field(name: bytes, value: bytes, seconds: int, *, is_safe: bool) -> bytes:
+    field = b"%b=%b; Path=/; Max-Age=%d; HttpOnly; SameSite=Strict" % (name, value, seconds)
+    return field + b"; Secure" if is_safe else field
+
+
+def _port_of(headers: Mapping[bytes, bytes]) -> bytes:
+    found = _PORT.search(headers.get(b"host", b""))
+    return b"" if found is None else b"-" + found[1]

@@ -1,1 +1,0 @@
-"""Streams: answers without an end."""
