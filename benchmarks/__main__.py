@@ -2,7 +2,7 @@
 
 import sys
 
-from benchmarks import check, dearest, followers, get, pythons, run
+from benchmarks import check, dearest, followers, get, path, pythons, run
 from benchmarks.report import page
 
 OTHERS = {
@@ -10,6 +10,7 @@ OTHERS = {
     "dearest": dearest.main,
     "followers": followers.main,
     "get": get.main,
+    "path": path.main,
     "pythons": pythons.main,
     "report": page.main,
 }

@@ -32,7 +32,7 @@ RUNNING = [page for page in PAGES if any(block.runs for block in blocks_of(page)
 NOT_RUN = {
     ("docs/guide/airflow.md", "needs Airflow"): 1,
     ("docs/guide/apscheduler.md", "needs APScheduler"): 1,
-    ("docs/guide/benchmarks.md", "takes minutes"): 6,
+    ("docs/guide/benchmarks.md", "takes minutes"): 7,
     ("docs/guide/celery.md", "needs Celery"): 1,
     ("docs/guide/containers.md", "needs a container engine"): 1,
     ("docs/guide/install.md", "needs a package index"): 3,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,8 @@ from benchmarks.load import scripts
 from benchmarks.load.generator import Plan, run, script_of
 from holdfast.testing import server
 
+ROOT = Path(__file__).resolve().parents[2]
+SERVER_MODULES_MAX, CLIENT_MODULES_MAX = 30, 12  # of one acquire with a key, and of one renewal
 LEASE = "0f8fad5b-d9cb-469f-a165-70867728950e"
 GRANTED = json.dumps({"status": "acquired", "lease_id": LEASE}, separators=(",", ":")).encode()
 
@@ -108,3 +112,12 @@ def test_a_plan_names_a_script_that_exists() -> None:
     """A script that does not exist is refused before anything is sent."""
     with pytest.raises(ValueError, match="nothing"):
         script_of(Plan(1, "nothing", 1, 1.0))
+
+
+def test_path_lists_the_modules_of_a_request() -> None:
+    command = [sys.executable, "-m", "benchmarks", "path"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    server, client = result.stdout.partition("server, ")[2].split("client, ")
+    assert len([line for line in server.splitlines() if line.startswith("    ")]) <= SERVER_MODULES_MAX
+    assert 1 <= len([line for line in client.splitlines() if line.startswith("    ")]) <= CLIENT_MODULES_MAX
+    assert "core/decide.py" in server
