@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from holdfast.server.http.messages import SMALL_BODY_BYTES, request_from
+from holdfast.server.operations import decoding
 from holdfast.server.operations.decoding import _QUOTES_OF_ONE_KEY, TARGET_BYTES_MAX, BodyReader, body_bytes_max
 from holdfast.server.starting.routes import OPERATIONS
 from holdfast.settings import Settings
@@ -113,6 +114,21 @@ def test_long_numbers_are_not_computed() -> None:
     many = b'{"ttl_seconds": [' + b",".join([b"9" * 4_299] * 300) + b"]}"
     assert _read(many)[0] == 422
     assert _read(b'{"own\\u0065r": "a", "ttl_seconds": ' + b"9" * 50_000 + b"}")[0] == 422
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" + b",".join([b"{}"] * 5_000) + b"]",
+        b"[" + b",".join([b"1"] * 8_000) + b"]",
+        b'{"x": [' + b",".join([b"{}"] * 5_000) + b"]}",
+        b'{"ttl_seconds": "' + b"\\u0041" * 2_000 + b'"}',
+    ],
+)
+def test_invalid_bodies_are_not_parsed_by_json(monkeypatch: pytest.MonkeyPatch, body: bytes) -> None:
+    """Strangers may send small bodies: `json` would take a hundred times as long to say that a type is wrong."""
+    monkeypatch.setattr(decoding.json, "loads", lambda *_args, **_options: pytest.fail("parsed by json"))
+    assert len(body) <= SMALL_BODY_BYTES and _read(body)[0] == 422
 
 
 # Fields that stand twice.
