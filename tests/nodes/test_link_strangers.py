@@ -192,6 +192,24 @@ def _fail(_decoder: Decoder) -> None:
     raise RuntimeError("on purpose")
 
 
+def test_a_bug_in_an_open_link_is_an_error_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bug that ends the link of a node is an error with its trace, and no mere warning."""
+
+    async def test() -> None:
+        async with two_nodes(tmp_path):
+            caplog.clear()
+            with monkeypatch.context() as patch:
+                patch.setattr(Decoder, "next", _fail)
+                await until(lambda: any("a link with" in message for message in caplog.messages))
+            told = [record for record in caplog.records if "a link with" in record.getMessage()]
+            assert all(record.levelno == logging.ERROR and record.exc_info for record in told)
+
+    with caplog.at_level(logging.WARNING):
+        run(test)
+
+
 def test_lines_that_were_left_out_are_counted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -293,7 +293,7 @@ class Framed(asyncio.Protocol):
 
     def complain(self, why: str, bug: Exception | None = None) -> None:
         """Log why the link ends; `bug` is an unexpected error."""
-        log.warning("a link with %s ends: %s", self.peer, why, exc_info=bug)
+        log.log(logging.ERROR if bug else logging.WARNING, "a link with %s ends: %s", self.peer, why, exc_info=bug)
 
     # The connection.
 
