@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from holdfast.server.http.messages import SMALL_BODY_BYTES, request_from
-from holdfast.server.operations import decoding
 from holdfast.server.operations.decoding import _QUOTES_OF_ONE_KEY, TARGET_BYTES_MAX, BodyReader, body_bytes_max
 from holdfast.server.starting.routes import OPERATIONS
 from holdfast.settings import Settings
@@ -127,7 +126,7 @@ def test_long_numbers_are_not_computed() -> None:
 )
 def test_invalid_bodies_are_not_parsed_by_json(monkeypatch: pytest.MonkeyPatch, body: bytes) -> None:
     """Strangers may send small bodies: `json` would take a hundred times as long to say that a type is wrong."""
-    monkeypatch.setattr(decoding.json, "loads", lambda *_args, **_options: pytest.fail("parsed by json"))
+    monkeypatch.setattr(json, "loads", lambda *_args, **_options: pytest.fail("parsed by json"))
     assert len(body) <= SMALL_BODY_BYTES and _read(body)[0] == 422
 
 
