@@ -5,7 +5,7 @@ from __future__ import annotations
 import tracemalloc
 
 from holdfast.core import answers, refusals
-from holdfast.core.commands import Release
+from holdfast.core.commands import EndSession, OpenSession, Release
 from holdfast.core.values import Limits
 from tests.core.test_shares import World
 from tests.support.asking import acquire
@@ -45,3 +45,25 @@ def test_memory_is_bounded_in_bytes() -> None:
     assert world.state.index.free.weight <= limits.ended_bytes_max
     assert len(world.state.remembered) > 500
     assert after - before < limits.retry_bytes_max + limits.ended_bytes_max
+
+
+def test_each_key_is_counted_with_what_it_leads_to() -> None:
+    """Entries without long texts, with a key for their beginning and one for their end, take about what they count (C5)."""
+    world = World(Limits())
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    for number in range(4_000):
+        keys = {"key": f"{number:036}", "fingerprint": f"{number:032}"}
+        ends = {"key": f"end {number:036}", "fingerprint": f"{number:032}"}
+        if number % 2:
+            world.ask(acquire(name="job", principal="eve", lease_id=f"L{number:036}", ttl_ms=60_000, **keys))
+            world.ask(Release(name="job", principal="eve", lease_id=f"L{number:036}", **ends))
+        else:
+            world.ask(OpenSession(principal="eve", session_id=f"{number:036}", ttl_ms=60_000, **keys))
+            world.ask(EndSession(principal="eve", session_id=f"{number:036}", **ends))
+        world.records.clear()
+        world.state.take_changes()
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(world.state.remembered) == 4_000
+    assert after - before < 1.5 * (world.state.index.memory.weight + world.state.index.free.weight)

@@ -234,7 +234,7 @@ def test_refused_archives_are_given_again_with_what_changed_since() -> None:
 
     async def test(clock: ManualClock) -> None:
         journal, rng = SlicedJournal(), Random(3)
-        async with serving(journal, clock, limits=Limits(retry_bytes_max=9_600, ended_bytes_max=6_000)) as engine:
+        async with serving(journal, clock, limits=Limits(retry_bytes_max=17_600, ended_bytes_max=6_000)) as engine:
             for step in range(60):
                 for _ in range(rng.randrange(12)):
                     name, key = f"job/{rng.randrange(40)}", f"{step}-{rng.random()}"

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 SMALL = Limits(
     leases_per_principal_max=4,
     retry_memory_ms=2_000,
-    retry_bytes_max=2_000,
+    retry_bytes_max=4_000,
     ended_bytes_max=900,
     session_ttl_ms_max=12_000,
 )

@@ -155,16 +155,16 @@ def weight_of_done(name: str, done: Done) -> int:
 
 
 def weight_of_remembered(place: str, thing: Remembered) -> int:
-    """Return the weight of an entry of the retry memory. Ids and keys are ASCII."""
+    """Return the weight of an entry of the retry memory. Ids and keys are ASCII. Each key has a memo of its own."""
     weight = ENTRY_BYTES + len(place)
     if thing.key is not None:
-        weight += len(thing.key)
+        weight += ENTRY_BYTES + len(thing.key)
     # Leases first, since most are: a failed isinstance is slower.
     if isinstance(thing, EndedLease):
         weight += _size_of(thing.name) + _weight_of_end(thing.end)
     elif isinstance(thing, SpentKey):
         return weight
-    return weight if thing.end_key is None else weight + len(thing.end_key)
+    return weight if thing.end_key is None else weight + ENTRY_BYTES + len(thing.end_key)
 
 
 # Whose things are.

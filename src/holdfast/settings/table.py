@@ -362,7 +362,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         600, "How long a retry with the same idempotency key gets the same answer.", "seconds", 1
     )
     retry_bytes_max: int = _about(
-        134_217_728, "Remembered retries: texts, and 256 bytes each. Beyond it the oldest go.", "bytes", 1, 2**40
+        134_217_728,
+        "Remembered retries: texts, and 256 bytes for each and for each of its keys. Beyond it the oldest go.",
+        "bytes",
+        1,
+        2**40,
     )
     ended_bytes_max: int = _about(
         134_217_728, "Remembered free names: texts, and 256 bytes each. Beyond it the oldest go.", "bytes", 1, 2**40

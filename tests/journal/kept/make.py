@@ -48,7 +48,7 @@ from tests.journal.kept.scene import OPERATOR, Plain, World, comparable, everyth
 
 TOKENS = f"operator:{OPERATOR}:read+claim+admin"
 """The one token that is in no journal: a server on a kept directory must be started with it."""
-LIMITS = Limits(retry_memory_ms=30_000, retry_bytes_max=8_300, ended_bytes_max=2_600)
+LIMITS = Limits(retry_memory_ms=30_000, retry_bytes_max=16_000, ended_bytes_max=2_600)
 """Small, so that records tell of what was forgotten."""
 
 
