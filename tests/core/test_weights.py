@@ -48,19 +48,20 @@ def test_memory_is_bounded_in_bytes() -> None:
 
 
 def test_each_key_is_counted_with_what_it_leads_to() -> None:
-    """Entries without long texts, with a key for their beginning and one for their end, take about what they count (C5)."""
+    """Entries without long texts, with a key for their beginning and for their end, take about what they count (C5)."""
     world = World(Limits())
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()
     for number in range(4_000):
-        keys = {"key": f"{number:036}", "fingerprint": f"{number:032}"}
-        ends = {"key": f"end {number:036}", "fingerprint": f"{number:032}"}
+        id_, key, end, fingerprint = (f"{letter} {number:034}" for letter in "ikef")
         if number % 2:
-            world.ask(acquire(name="job", principal="eve", lease_id=f"L{number:036}", ttl_ms=60_000, **keys))
-            world.ask(Release(name="job", principal="eve", lease_id=f"L{number:036}", **ends))
+            world.ask(
+                acquire(name="job", principal="eve", lease_id=id_, ttl_ms=60_000, key=key, fingerprint=fingerprint)
+            )
+            world.ask(Release(name="job", principal="eve", lease_id=id_, key=end, fingerprint=fingerprint))
         else:
-            world.ask(OpenSession(principal="eve", session_id=f"{number:036}", ttl_ms=60_000, **keys))
-            world.ask(EndSession(principal="eve", session_id=f"{number:036}", **ends))
+            world.ask(OpenSession(principal="eve", session_id=id_, ttl_ms=60_000, key=key, fingerprint=fingerprint))
+            world.ask(EndSession(principal="eve", session_id=id_, key=end, fingerprint=fingerprint))
         world.records.clear()
         world.state.take_changes()
     after, _ = tracemalloc.get_traced_memory()
