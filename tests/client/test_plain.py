@@ -123,6 +123,14 @@ def test_a_part_is_not_plain(cut: int) -> None:
     assert whole is not None and (whole.status, whole.body) == (200, b"null")
 
 
+@pytest.mark.parametrize("head", ["content-length: 0", "content-length: 0\r\nx-request-id: req_1"])
+def test_an_empty_answer_is_not_plain_before_its_head_is_complete(head: str) -> None:
+    """A head that is cut off is not plain, also where no body follows: the rest would be read as the next answer."""
+    whole = f"HTTP/1.1 200 OK\r\n{head}\r\n\r\n".encode()
+    assert plain_answer(whole) is not None
+    assert not any(plain_answer(whole[:cut]) for cut in range(len(whole)))
+
+
 def test_fields_are_found_in_title_case() -> None:
     """The fields of a plain answer are found as those of any other, however their names were sent."""
     answer = plain_answer(OURS)

@@ -45,12 +45,12 @@ def plain_answer(heard: bytes) -> Answer | None:
     Plain is `HTTP/1.1 200 OK`, or another status with a body, then `name: value` with each name once, among them the
     length of the body, no transfer-encoding, and no connection but keep-alive.
     """
-    head, _, body = heard.partition(b"\r\n\r\n")
+    head, blank, body = heard.partition(b"\r\n\r\n")
     text = head.decode("latin-1") + "\r\n"
     status = _STATUS.match(text)
     found = _FIELD.findall(text)
-    # A line feed alone ends a line too, for `http.client`.
-    if status is None or not text.count("\n") == text.count("\r") == len(found) + 1 <= _LINES_MAX:
+    # A line feed alone ends a line too, for `http.client`. Without the blank line, the head itself is incomplete.
+    if not blank or status is None or not text.count("\n") == text.count("\r") == len(found) + 1 <= _LINES_MAX:
         return None
     fields = {name.title(): value for name, value in found}
     if (
