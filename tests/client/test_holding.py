@@ -56,6 +56,21 @@ def test_giving_up_does_not_hide_the_loss() -> None:
     assert len(world.sent) == 2 and world.sent[1].answer_seconds <= 2
 
 
+def test_a_second_release_does_not_change_the_first() -> None:
+    """A signal handler that releases while `done` is under way, and then ends the program, leaves it done."""
+    world, mine = got()
+    held = HeldClaim(mine, POLICY)
+    flow = vars(HeldClaim)["done"].flow(held, "result")
+    flow.send(None)
+    flow.send(world.now())
+    world.run(vars(HeldClaim)["release"].flow(held, outcome="failed"))
+    flow.close()
+    world.network = scripted(FREED)
+    world.run(held._leaving())
+    sent = bodies(world.sent)[-1]
+    assert (sent["outcome"], sent["result"]) == ("done", "result")
+
+
 def test_told_loss_has_nothing_to_give_up() -> None:
     """L7: what the server has ended is not released once more."""
     world, mine = got()

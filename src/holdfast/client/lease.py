@@ -233,16 +233,20 @@ class HeldClaim(Held):
         `outcome` is `done` (then the job stays done for `remember` seconds) or `failed` (then it counts as an attempt).
         Raises `LeaseLost` if it was no longer ours.
         """
-        self._how = (outcome, result, remember)
+        self._end_as(outcome, result, remember)
         return self._releasing()
 
     @giving_back
     def done(self, result: str | None = None, *, remember: float = REMEMBER_SECONDS) -> Flow[None]:
         """Release the job as finished: claims within `remember` seconds get `JobDone`."""
-        self._how = ("done", result, remember)
+        self._end_as("done", result, remember)
         return self._releasing()
 
     _give_back = release
+
+    def _end_as(self, outcome: str | None, result: str | None, remember: float | None) -> None:
+        if not self._term.ended:  # A second release, by a signal handler say, must not change one that is under way.
+            self._how = outcome, result, remember
 
     def _release(self, policy: Policy) -> Flow[None]:
         outcome, result, remember = self._how
@@ -376,7 +380,7 @@ class ClaimGroup(Generic[H]):
     ) -> Flow[None]:
         """Release all of them; raises the first error after all were tried."""
         for claim in self._claims:
-            claim._how = (outcome, result, remember)  # noqa: SLF001 - its own parts
+            claim._end_as(outcome, result, remember)  # noqa: SLF001 - its own parts
         return self._releasing()
 
     _give_back = release
