@@ -32,10 +32,12 @@ def use_in_threads(client: Holdfast) -> None:
     with holdfast.claim("a", ttl=5, wait=3, metadata={"model": "m"}) as claim:
         assert_type(claim, Claim)
         assert_type(claim.token, int)
+        claim.raise_if_lost(1)  # type: ignore[call-arg]
     with client.claim_all(["a", "b"], on_lost=lambda claims: claims.tokens) as claims:
         assert_type(claims, Claims)
     with client.session("run") as session, session.claim_any(["a"], owner="me") as claim:
         assert_type(session, Session)
+        assert_type(session.session_id, str)
     assert_type(client.claim_any_job(["a"], session="s", ttl=5), JobClaim)
     assert_type(client.claim_all_jobs(["a", "b"], wait=1), list[JobClaim])
     assert_type(client.open_session("run", ttl=30).environment, dict[str, str])

@@ -282,7 +282,6 @@ class Entered(effects.Awaiting):
 
     lost: AsyncLost
     _how_to_end: ClassVar[str] = "use `async with`, or await release()"
-    raise_if_lost: Any
     _title: Any
     _ending_word: str
     _give_back: Any
@@ -296,7 +295,7 @@ class Entered(effects.Awaiting):
         _report_loss(terms, self, on_lost)
 
     async def __aenter__(self) -> Self:
-        self.raise_if_lost()
+        self.raise_if_lost()  # type: ignore[attr-defined] # Declared here, it would hide the method from editors.
         self._block.enter()
         return self
 

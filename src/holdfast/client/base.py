@@ -302,7 +302,7 @@ class ClaimingSession(ABC, Generic[AnyClaim, AnyClaims, GotClaim, GotClaims]):
     """The part of a session that claims: its claims end with it."""
 
     _claimer: Client[AnyClaim, AnyClaims, Any, GotClaim, GotClaims, Any, Any]
-    session_id: Any
+    _record: Any  # Not `session_id: Any`, which editors would show for the `str` of the sessions.
 
     @abstractmethod
     def _adopt(self, got: T) -> T:
@@ -313,7 +313,7 @@ class ClaimingSession(ABC, Generic[AnyClaim, AnyClaims, GotClaim, GotClaims]):
         self, job_id: str, *, on_lost: Callable[[AnyClaim], object] | None = None, **options: Unpack[ClaimOptions]
     ) -> GotClaim:
         """Claim a job for this session, as the client's `claim`."""
-        return self._adopt(self._claimer.claim(job_id, session=self.session_id, on_lost=on_lost, **options))
+        return self._adopt(self._claimer.claim(job_id, session=self._record.session_id, on_lost=on_lost, **options))
 
     @takes_options(ClaimAnyOptions)
     def claim_any(
@@ -324,7 +324,8 @@ class ClaimingSession(ABC, Generic[AnyClaim, AnyClaims, GotClaim, GotClaims]):
         **options: Unpack[ClaimAnyOptions],
     ) -> GotClaim:
         """Claim the first free job of a list for this session, as the client's `claim_any`."""
-        return self._adopt(self._claimer.claim_any(job_ids, session=self.session_id, on_lost=on_lost, **options))
+        session_id = self._record.session_id
+        return self._adopt(self._claimer.claim_any(job_ids, session=session_id, on_lost=on_lost, **options))
 
     @takes_options(ClaimAllOptions)
     def claim_all(
@@ -335,7 +336,8 @@ class ClaimingSession(ABC, Generic[AnyClaim, AnyClaims, GotClaim, GotClaims]):
         **options: Unpack[ClaimAllOptions],
     ) -> GotClaims:
         """Claim every job of a list or none for this session, as the client's `claim_all`."""
-        return self._adopt(self._claimer.claim_all(job_ids, session=self.session_id, on_lost=on_lost, **options))
+        session_id = self._record.session_id
+        return self._adopt(self._claimer.claim_all(job_ids, session=session_id, on_lost=on_lost, **options))
 
 
 class Skipping(Protocol):

@@ -317,7 +317,6 @@ class Entered(effects.Blocking):
     """A claim, several, or a session: a `with` statement releases it at its end."""
 
     lost: Lost
-    raise_if_lost: Any
     _title: Any
     _ending_word: str
     _give_back: Any
@@ -329,7 +328,7 @@ class Entered(effects.Blocking):
         _report_loss(self.lost._terms, self, on_lost)  # noqa: SLF001 - its own
 
     def __enter__(self) -> Self:
-        self.raise_if_lost()
+        self.raise_if_lost()  # type: ignore[attr-defined] # Declared here, it would hide the method from editors.
         return self
 
     def __exit__(
