@@ -205,6 +205,17 @@ def test_every_error_has_words_a_status_and_a_code(error: HoldfastError, code: i
     assert (told["status"], told["exit_code"], told["text"]) == (status, code, str(error))
 
 
+def test_programs_find_the_same_fields_in_every_error_of_a_kind() -> None:
+    """What is not known of an owner is there all the same, as null: a closed name has no owner, and nobody waits."""
+    told = refusals.as_object(JobHeld("closed", job_id="j", others=[JobHeld("k is held", job_id="k", owner="o")]))
+    known = {"job_id", "owner", "metadata", "labels", "note", "claimed_at", "last_heartbeat_at", "expires_at"}
+    known |= {"same_owner", "waiting", "retry_after", "shown_as"}
+    assert told.keys() == known | {"others", "status", "text", "exit_code"}
+    assert (told["owner"], told["same_owner"], told["waiting"]) == (None, False, 0)
+    assert told["others"][0].keys() == known and told["others"][0]["shown_as"] == "o"
+    assert refusals.as_object(Refused(400, "c", "e"))["retry_after"] is None
+
+
 def test_closed_name_says_so() -> None:
     """A name without an owner that is closed for a while is said in the server's words."""
     assert refusals.sentence(JobHeld("j is closed until x", job_id="j", retry_after=5)).startswith(

@@ -64,7 +64,10 @@ def _outcome(error: errors.HoldfastError) -> tuple[str, int]:
 
 
 def _fields(error: errors.HoldfastError) -> dict[str, Any]:
-    fields = {name: value for name, value in vars(error).items() if not name.startswith("_")}
+    # With the defaults of its class: programs find the same fields in every error of a kind.
+    defaults = {name: value for kind in reversed(type(error).__mro__) if kind.__module__ == errors.__name__
+                for name, value in vars(kind).items() if not callable(value)}  # fmt: skip
+    fields = {name: value for name, value in (defaults | vars(error)).items() if not name.startswith("_")}
     if others := fields.pop("others", ()):
         fields["others"] = [_fields(each) for each in others]
     return fields
