@@ -33,10 +33,16 @@ def in_berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ((13, 0), NOW, "2026-11-17T12:00:00Z"),
         ((13, 1), NOW, "2026-11-16T12:01:00Z"),
         ((23, 30), NOW, "2026-11-16T22:30:00Z"),
+        # On 25 October 2026 the clocks showed 02:14 twice.
+        ((2, 14), datetime(2026, 10, 25, 6, tzinfo=UTC), "2026-10-25T01:14:00Z"),
+        ((2, 14), datetime(2026, 10, 25, 0, 30, tzinfo=UTC), "2026-10-25T00:14:00Z"),
+        # On 29 March 2026 they never did.
+        ((2, 14), datetime(2026, 3, 29, 6, tzinfo=UTC), "2026-03-28T01:14:00Z"),
+        ((2, 14), datetime(2026, 3, 30, 6, tzinfo=UTC), "2026-03-30T00:14:00Z"),
     ],
 )
 def test_a_time_of_day_is_the_last_one_past(clock: tuple[int, int], moment: datetime, expected: str) -> None:
-    """It is the last moment at which a clock on the reader's wall showed that time."""
+    """It is the last moment at which a clock on the reader's wall showed that time, also where clocks are changed."""
     assert times.last_past(time_of_day(*clock), moment) == datetime.fromisoformat(expected)
 
 

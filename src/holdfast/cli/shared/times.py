@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from datetime import UTC, datetime, time, timedelta
 
 from holdfast.client import clock as clocks
@@ -10,6 +11,7 @@ _MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST_MS = 253_402_214_400_000
 """The last day of the year 9999, which every zone can show."""
+_DAYS_SEARCHED = 3
 
 
 def now() -> datetime:
@@ -22,10 +24,16 @@ def at_ms(wall_ms: int) -> datetime:
 
 
 def last_past(clock: time, moment: datetime) -> datetime:
-    """Return when clocks here last showed this time of day, up to a moment."""
+    """Return when clocks here last showed this time of day, up to a moment.
+
+    Where clocks are changed, a day may have it twice, and then the later one counts, or not at all.
+    """
     today = moment.astimezone().date()
-    at = datetime.combine(today, clock).astimezone()
-    return at if at <= moment else datetime.combine(today - timedelta(days=1), clock).astimezone()
+    for days, fold in itertools.product(range(_DAYS_SEARCHED), (1, 0)):
+        at = datetime.combine(today - timedelta(days=days), clock.replace(fold=fold)).astimezone(UTC)
+        if at <= moment and at.astimezone().time() == clock:
+            return at.astimezone()
+    raise ValueError(f"no clock here shows {clock}")
 
 
 def monotonic_ms() -> int:
