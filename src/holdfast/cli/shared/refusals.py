@@ -29,7 +29,8 @@ def exit_code(error: errors.HoldfastError) -> int:
 def as_object(error: errors.HoldfastError) -> dict[str, Any]:
     """Return an error for programs: its `status`, and everything that it knows."""
     status, code = _outcome(error)
-    return {**_fields(error), "status": status, "text": str(error), "exit_code": code}
+    told = {"status": status, "text": str(error), "exit_code": code}
+    return {"status": status} | _fields(error) | told  # First for readers, and last over the one of HTTP.
 
 
 def _outcome(error: errors.HoldfastError) -> tuple[str, int]:
