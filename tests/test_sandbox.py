@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+import ssl
 from collections.abc import Callable
 
 import pytest
@@ -37,6 +38,7 @@ def url() -> str:
         (FORBIDDEN, {"CODEX_SANDBOX_NETWORK_DISABLED": "0"}, "sandbox"),
         (PermissionError(errno.EACCES, "Permission denied"), {}, ""),
         (TimeoutError(), {}, ""),
+        (ssl.SSLError(ssl.SSL_ERROR_SSL, "wrong version number"), {}, ""),  # The number is that of EPERM.
     ],
 )
 def test_hint_names_the_sandbox(error: Exception, environment: dict[str, str], word: str) -> None:
