@@ -18,7 +18,13 @@ from holdfast.client.background import Background, Kept, Resting
 from holdfast.client.deadline import Term
 from holdfast.client.operations.effects import Close, Effect, Flow, Open, Read, Send
 from holdfast.client.operations.leases import MOMENT_MS, Renewal
-from holdfast.client.operations.loss_stream import IDS_PER_CALL, NOT_THERE_SECONDS, REFUSED_SECONDS, Ends
+from holdfast.client.operations.loss_stream import (
+    GATHER_SECONDS,
+    IDS_PER_CALL,
+    NOT_THERE_SECONDS,
+    REFUSED_SECONDS,
+    Ends,
+)
 from holdfast.errors import Unreachable
 from holdfast.wire.requests import FollowBody
 from tests.client.driving import AT, POLICY, URL, World, answer, problem, scripted
@@ -244,7 +250,10 @@ class Followed:
 
     def run_kept(self) -> None:
         while self.kept:
-            self.world.run(self.kept.pop(0))
+            self.run_kept_once()
+
+    def run_kept_once(self) -> None:
+        self.world.run(self.kept.pop(0))
 
 
 def _following(*ended: dict[str, object]) -> bytes:
@@ -363,6 +372,31 @@ def test_what_could_not_be_added_is_added_later(lost: Answer | BaseException) ->
     followed.world.run(followed.listening[0])
     bodies = [request.body for request in followed.world.sent]
     assert bodies == 2 * [FollowBody(leases={"j1": "id-1"}, sessions=[])]
+
+
+def test_a_new_claim_does_not_wait_for_a_retry() -> None:
+    """L9: a claim that is made while a request to follow another is to be sent again is followed without that pause."""
+    followed = Followed()
+    first = followed.claimed(0)
+    followed.run_kept()
+    followed.world.network = scripted(answer(401), answer(200, stream=STREAM, following=1, ended=[], unknown=[]))
+    later: list[Term] = []
+    rested: list[float] = []
+
+    def claim_more() -> None:
+        later.append(followed.claimed(1))
+        followed.run_kept_once()
+        later.append(followed.claimed(2))
+        followed.world.on_rest = rested.append
+        followed.world.run(followed.kept.pop())
+        first.end()
+
+    followed.world.streams = [Stream(200, [_following(), claim_more, _ended(1), _ended(2)]), Unreachable(URL, "gone")]
+    followed.world.run(followed.listening[0])
+    assert [request.body for request in followed.world.sent][1:] == [
+        FollowBody(leases={"j1": "id-1", "j2": "id-2"}, sessions=[])
+    ]
+    assert rested[0] == GATHER_SECONDS
 
 
 def test_what_the_server_does_not_know_is_renewed_at_once() -> None:

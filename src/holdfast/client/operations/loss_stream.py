@@ -68,7 +68,8 @@ class Ends:
         self._pid = os.getpid()
         self._held: dict[str, _Held] = {}
         self._new: deque[str] = deque()
-        self._is_gathering = self._is_listening = False
+        self._is_listening = False
+        self._pauses: set[float] = set()  # One flow waits for each: a new claim does not wait for a retry (L9).
         self._stream: str | None = None  # The id of the stream that is open.
 
     def attend(self, term: Term, renewal: Renewal) -> None:
@@ -80,14 +81,14 @@ class Ends:
         self._follow_new_in(GATHER_SECONDS)
 
     def _follow_new_in(self, seconds: float) -> None:
-        if not self._is_gathering:
-            self._is_gathering = True
+        if seconds not in self._pauses:
+            self._pauses.add(seconds)
             self._keep(self._follow_new(seconds))
 
     def _follow_new(self, after_seconds: float) -> Flow[None]:
         """Follow all new ids, and those that could not be added before."""
         yield Rest(after_seconds)
-        self._is_gathering = False
+        self._pauses.discard(after_seconds)
         new = [self._new.popleft() for _ in range(len(self._new))]
         # Read after the new ids are in `_held`: a flow that opens a stream sets `_stream` and then reads `_held`.
         stream = self._stream
