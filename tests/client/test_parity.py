@@ -211,6 +211,13 @@ def test_public_names_have_docstrings() -> None:
     assert sorted(missing) == []
 
 
+@pytest.mark.parametrize("kind", [Claim, Claims, Session], ids=lambda kind: kind.__name__)
+def test_every_property_is_explained_by_itself(kind: type) -> None:
+    """`help(Claim)` says of each property what that is, and not how it is made."""
+    said = [each.__doc__ for each in public(kind).values() if isinstance(each, property)]
+    assert len(set(said)) == len(said) > 2
+
+
 def test_public_names_are_in_the_reference() -> None:
     """Every public name, and every method of the clients, is on the page of the reference."""
     page = PAGE.read_text(encoding="utf-8")

@@ -131,7 +131,8 @@ class _OfRecord(property, Generic[T]):
     """A property that comes from the record of a claim or session."""
 
     def __init__(self, name: str, doc: str) -> None:
-        super().__init__(lambda held: getattr(held._record, name), doc=doc)  # noqa: SLF001 - it is a method
+        super().__init__(lambda held: getattr(held._record, name))  # noqa: SLF001 - it is a method
+        self.__doc__ = doc  # Given to `property`, it would be hidden by that of this class.
 
     if TYPE_CHECKING:
 
