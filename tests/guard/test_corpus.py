@@ -112,6 +112,15 @@ def test_unknown_names_pass_where_no_rule_guards_files(line: str, repository: Pa
         ("python3 -c \"open('src/app/x', 'w')\"", []),
         ("python3 -c \"print(open('src/auth/login.py').read())\"", []),
         ("patch src/app/x.py < /tmp/fix.patch", []),
+        ("patch -o src/auth/x.py src/app/x.py /tmp/fix.patch", ["app:auth"]),
+        ("gawk -i inplace '{print}' src/auth/x.py", ["app:auth"]),
+        ("mawk -v a=1 -i inplace -f x.awk src/auth/x.py", ["app:auth"]),
+        ("gawk --include inplace '{print}' src/auth/x.py", ["app:auth"]),
+        ("gawk -i inplace '{print}' src/app/x.py", []),
+        ("cd src/auth && curl --remote-name-all https://example.org/x.py", ["app:auth"]),
+        ("cd src/auth && tar --extr -f ../x.tar", ["app:auth"]),
+        ("su ana -- -c 'echo a > src/auth/x.py'", ["app:auth"]),
+        ("echo 'echo a > src/auth/x.py' | bash +x", ["app:auth"]),
         ('names=(tests/a tests/b); rm "${names[@]}"', []),
     ],
 )
@@ -128,6 +137,7 @@ def test_patches_are_read(repository: Path) -> None:
         file.write_text(patch.format(folder))
         assert wanted(repository, f"git apply ../{folder}.patch") == expected
         assert wanted(repository, f"patch -p1 < {file}") == expected
+        assert wanted(repository, f"patch -p 1 < {file}") == expected
         assert wanted(repository, f"git apply - <<'EOF'\n{patch.format(folder)}EOF") == expected
 
 
@@ -136,6 +146,7 @@ def test_patches_are_read(repository: Path) -> None:
     [
         "bash",
         "bash --norc",
+        "bash +x",
         "bash -i",
         "sh -s",
         "cd src && exec zsh",
@@ -179,6 +190,7 @@ def test_interactive_programs_are_refused_in_codex(line: str, repository: Path) 
         "node -e 'console.log(1)'",
         "node --test",
         "perl -ne 'print' README.md",
+        "perl -d:NYTProf x.pl",
         "psql -d app -tAc 'select 1'",
         "psql app < dump.sql",
         "sqlite3 app.db 'select 1'",

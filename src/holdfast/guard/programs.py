@@ -37,7 +37,7 @@ _OPTIONS = {  # Options that take the next word: first the letters, then the lon
     **dict.fromkeys(("mapfile", "readarray"), "dnOsuCc"),
     **dict.fromkeys(("mariadb", "mysql"), "ehuPDS execute host user port database socket"),
     **dict.fromkeys(("nvim", "vi", "vim"), "cu"),
-    "awk": "iFvf",
+    **dict.fromkeys(("awk", "gawk", "mawk"), "iFvf include file assign field-separator"),
     "bun": "e eval print",
     "caffeinate": "tw",
     "chroot": " userspec groups",
@@ -63,7 +63,7 @@ _OPTIONS = {  # Options that take the next word: first the letters, then the lon
     "node": "eCr eval require import",
     "parallel": "aCdEIjLnNPsS arg-file basefile colsep delay delimiter env halt jobs joblog load max-args max-procs"
                 " memfree nice results retries return sshlogin tagstring timeout tmpdir wd workdir",
-    "patch": "BDFdgiorVYz directory input output",
+    "patch": "BDFdgioprVYz directory input output strip",
     "perl": "eEIMm",
     "php": "Bdcr",
     "pkexec": " user",
@@ -155,6 +155,8 @@ def unwrapped(words: Sequence[Word], cwd: str) -> tuple[list[Word], str, str, Op
     name, rest = program(words), list(words[1:])
     if name == "runuser" and not has_option(parsed(name, rest, stops=True)[0], "-u", "--user"):
         name = "su"
+    if name == "su":
+        rest = [word for word in rest if word.text != "--"]  # The shell gets the words behind it, also `-c`.
     options: Options = []
     operands = WRAPPERS[name]
     while rest:
@@ -190,7 +192,7 @@ def is_typed_into(words: list[Word]) -> bool:
     if program(words) not in SHELLS or script_at(words):
         return False
     options, operands = parsed(program(words), words[1:], stops=True)
-    return all(word.text[:1] == "-" for word in operands) or has_option(options, "-s")
+    return all(word.text[:1] in {"-", "+"} for word in operands) or has_option(options, "-s")
 
 
 _INTERPRETERS = _names(  # Run the named script, or else their input.
@@ -212,15 +214,17 @@ def is_interactive(command: Command) -> bool:
     if not name or command.has_input:
         return False
     name = name if name in _CLIENTS or name in _EDITORS else name.rstrip("0123456789.")
-    options, operands = parsed(name, [word for word in command.words[1:] if word.text not in {"", "-"}])
+    # `+x` is an option of a shell.
+    given_words = [word for word in command.words[1:] if word.text != "-" and word.text[:1] not in {"", "+"}]
+    options, operands = parsed(name, given_words)
     texts, given = command.texts[1:], {option for option, _ in options}
     if {"-V", "--help", "--version", *(() if name in _CLIENTS else ("-h",))} & set(texts):
         return False
     if name in SHELLS:
         return not script_at(command.words) and (not operands or not given.isdisjoint({"-i", "-s"}))
     if name in _INTERPRETERS:
-        # `-i` edits in place in Perl and Ruby; `-d` starts Perl's debugger.
-        asks = "-d" in given if name == "perl" else "-i" in given and name != "ruby"
+        # `-i` edits in place in Perl and Ruby; `-d` starts Perl's debugger, `-d:MODULE` no input.
+        asks = "-d" in given and "-:" not in given if name == "perl" else "-i" in given and name != "ruby"
         return asks or not (given & _CODE or operands)
     if name in _CLIENTS:
         return given.isdisjoint(_CLIENTS[name])

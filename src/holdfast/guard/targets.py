@@ -16,7 +16,7 @@ _ALL_OPERANDS = frozenset(
     | {"vi", "vim"}
 )
 _OUTPUT_OPTIONS: dict[str, tuple[str, ...]] = {  # Options that name an output file or folder.
-    **dict.fromkeys(("curl", "git archive", "sort"), ("-o", "--output")),
+    **dict.fromkeys(("curl", "git archive", "patch", "sort"), ("-o", "--output")),
     **dict.fromkeys(("git diff", "git log", "git show"), ("--output",)),
     "git format-patch": ("-o", "--output", "--output-directory"),
     "wget": ("-O", "--output-document"),
@@ -86,10 +86,12 @@ def _written(command: Command, name: str, options: Options, operands: list[Word]
     if kind:
         return _of_code(command, kind)
     if name in {"awk", "gawk", "mawk"}:
-        is_in_place = any(value.text == "inplace" for value in values_of(options, "-i"))
-        return [*_of_awk(words), *(operands[not has_option(options, "-f") :] if is_in_place else [])]
+        is_in_place = any(value.text == "inplace" for value in values_of(options, "-i", "--include"))
+        has_script = has_option(options, "-f", "--file")
+        return [*_of_awk(words), *(operands[not has_script :] if is_in_place else [])]
     if name == "patch":
-        return operands[:1] or _of_patch(command, options, [], command.cwd)
+        outputs = _outputs(name, words, options)
+        return [*outputs, *(operands[:1] or _of_patch(command, options, [], command.cwd))]
     if name == "dd":
         return [word[3:] for word in words if word.text[:3] == "of="]
     return _outputs(name, words, options)
@@ -97,7 +99,8 @@ def _written(command: Command, name: str, options: Options, operands: list[Word]
 
 def _outputs(name: str, words: Sequence[Word], options: Options) -> list[Word]:
     found = values_of(options, *_OUTPUT_OPTIONS.get(name, ()))
-    if not found and (name == "wget" or (name == "curl" and has_option(options, "-O", "--remote-name"))):
+    is_remote = name == "curl" and has_option(options, "-O", "--remote-name", "--remote-name-all")
+    if not found and (name == "wget" or is_remote):
         found = [word[word.text.rindex("/") + 1 :] for word in words if "://" in word.text]
     return [word for word in found if word.text != "-"]
 
@@ -106,7 +109,9 @@ def _of_unpacking(name: str, words: Sequence[Word], options: Options, cwd: str) 
     """Return the target tree: an archive may contain any name."""
     if name == "tar":
         first = words[0].text if words else ""
-        extracts = has_option(options, "-x", "--extract", "--get") or (first[:1] != "-" and "x" in first)
+        # GNU tar takes abbreviations.
+        extracts = any(option == "-x" or option.startswith(("--ext", "--ge")) for option, _ in options)
+        extracts = extracts or (first[:1] != "-" and "x" in first)
         is_writing = extracts and not has_option(options, "-O", "--to-stdout")
     else:
         is_writing = not has_option(options, "-l", "-t", "-p", "-Z", "-v")
