@@ -29,6 +29,7 @@ def test_a_token_opens_the_list_and_stays_nowhere(readers: Readers) -> None:
     """The token is in no address, no page and no store of the browser; no script can read the cookie."""
     page = readers.open(None)
     expect(page.get_by_role("link", name="The API for programs")).to_have_attribute("href", "/docs")
+    assert page.evaluate("document.documentElement.scrollHeight <= innerHeight"), "an almost empty page scrolls"
     _sign_in(page, callers.OPERATOR)
     expect(is_live(page)).to_be_visible()
     expect(page.locator("#menu summary")).to_have_text("operator")
