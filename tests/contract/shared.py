@@ -56,7 +56,10 @@ class SharedPlace(Protocol):
         ...
 
     def lose_answer(self, fate: Fate) -> None:
-        """Let the answer of the next write be lost. A store that answers in the call itself has none to lose."""
+        """Let the answer be lost of the next write of a journal that was made before.
+
+        A store that answers in the call itself has none to lose.
+        """
         ...
 
     async def settle(self) -> None:
@@ -269,8 +272,8 @@ async def _what_is_said_of_a_lost_answer_is_true(place: SharedPlace) -> None:
         outcome, taken = await asyncio.gather(
             leader.append([grant(len(expected) + 1, name)]), successor.open(), return_exceptions=True
         )
-        if isinstance(taken, JournalLockedError | JournalUnavailableError):
-            # The append came first, so the leadership had changed since the look; or the cut hit the successor.
+        if isinstance(taken, JournalLockedError):
+            # The append came first, so the leadership had changed since the look. The cut only hits the leader.
             successor.depose(await successor.look())
             taken = await successor.open()
         if isinstance(taken, BaseException):

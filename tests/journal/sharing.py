@@ -66,6 +66,7 @@ class InPostgres:
         self.fail_over: Callable[[], None] = lambda: None
         """What a test does to the database in the middle of it."""
         self._due: list[Fate] = []
+        self._may_be_cut: list[bytes] = []
         self._tenures: list[bytes] = []
         self._processes: list[bytes] = []
 
@@ -114,12 +115,14 @@ class InPostgres:
         return self.server.sql(statement.replace("{s}", self.schema))
 
     def lose_answer(self, fate: contract.Fate) -> None:
+        # A node that is made later also names its tenure, in a read after it took the seat: that must not be cut.
+        self._may_be_cut = list(self._tenures)
         self._due.append(FATES[fate])
         self.proxy.draw = self._draw
 
     def _draw(self, piece: bytes) -> Fate:
         """Break the way under the next write of a leader: one that names a tenure, and no process."""
-        is_write = any(tenure in piece for tenure in self._tenures)
+        is_write = any(tenure in piece for tenure in self._may_be_cut)
         if self._due and is_write and not any(process in piece for process in self._processes):
             return self._due.pop(0)
         return Fate.PASS
