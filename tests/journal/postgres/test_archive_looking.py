@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
 from holdfast.journal import tail
 from holdfast.journal.base import HeldQuery, HistoryQuery, Keeping
+from holdfast.journal.postgres.connection import Line, Row
 from tests.contract.tools import archived, followed, grant, held_pages, newest_first, pages
 from tests.journal.postgres.stores import Place, play, until
 from tests.nodes.journals import connected
@@ -93,6 +95,31 @@ def test_a_look_that_is_given_up_costs_no_connection() -> None:
             assert all(look.cancelled() for look in looks)
         assert await pages(journal, 9) == [grant(1)]
         assert (await reading.alone()).pid == before
+        await journal.close()
+
+    play(scene)
+
+
+def test_a_look_that_is_given_up_as_it_begins_leaves_no_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its connection is dropped: the next look has an instant of its own, and sees what was written since."""
+    ask = Line.ask
+
+    async def ask_and_be_cancelled(line: Line, name: str, *values: object, seconds: float | None) -> Sequence[Row]:
+        rows = await ask(line, name, *values, seconds=seconds)
+        if name == "begin_instant":
+            raise asyncio.CancelledError
+        return rows
+
+    async def scene(place: Place) -> None:
+        journal = place.journal()
+        await journal.open()
+        await journal.append([grant(1)])
+        with monkeypatch.context() as patched:
+            patched.setattr(Line, "ask", ask_and_be_cancelled)
+            with pytest.raises(asyncio.CancelledError):
+                await journal.held(HeldQuery(seq=1))
+        await journal.append([grant(2)])
+        assert [held.granted_seq for held in await held_pages(journal, 2)] == [2]
         await journal.close()
 
     play(scene)

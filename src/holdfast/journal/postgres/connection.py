@@ -434,8 +434,8 @@ class Side:
     async def instant(self) -> AsyncIterator[Line]:
         """Give the connection in a transaction whose reads see one instant. It locks nothing, and is never replaced."""
         line = await self.alone()
-        await line.ask("begin_instant", seconds=ANSWER_SECONDS)
         try:
+            await line.ask("begin_instant", seconds=ANSWER_SECONDS)
             yield line
         except BaseException:
             self.drop()
