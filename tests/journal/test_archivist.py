@@ -22,7 +22,7 @@ from holdfast.journal.archive.archivist import Child, Local
 from holdfast.journal.archive.child import Order, Setup
 from holdfast.journal.archive.file import FILE as ARCHIVE
 from holdfast.journal.archive.file import LOCK, Lock
-from holdfast.journal.archive.writer import Commit
+from holdfast.journal.archive.writer import Commit, Writer
 from holdfast.journal.base import (
     Changes,
     Journal,
@@ -280,6 +280,32 @@ def test_child_finds_its_modules_where_its_server_did(tmp_path: Path, monkeypatc
         await journal.append(grants(1, 10))
         with pytest.raises(JournalUnavailableError, match="ended with 7"):
             await archive(journal, 0, 10)
+        await journal.close()
+
+    asyncio.run(scene())
+
+
+def test_step_that_is_cancelled_right_after_its_commit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever gives up a step that was committed finds it done, and the next one begins after it."""
+    end = Writer._end
+
+    def end_and_cancel(writer: Writer) -> None:
+        end(writer)
+        if (task := asyncio.current_task()) is not None:
+            task.cancel()
+
+    async def scene() -> None:
+        journal = journal_with(Local(), tmp_path)
+        await journal.open()
+        await journal.append(grants(1, 10))
+        await journal.append(grants(11, 20))
+        with monkeypatch.context() as patched:
+            patched.setattr(Writer, "_end", end_and_cancel)
+            step = asyncio.create_task(archive(journal, 0, 10))
+            await asyncio.wait([step])
+        assert step.cancelled()
+        await archive(journal, 10, 20)
+        assert upto_of(tables_of((await journal.open()).values)) == 20
         await journal.close()
 
     asyncio.run(scene())

@@ -162,7 +162,9 @@ class Local(Archivist):
     async def _send(self, order: Order) -> None:
         if not isinstance(order, Setup):
             self.writer.do(order)
-        await asyncio.sleep(0)
+        if not isinstance(order, Commit):
+            # After a commit nothing may be cancelled before `position` says so.
+            await asyncio.sleep(0)
 
     @contextlib.contextmanager
     def another_reader(self) -> Iterator[Reader]:
