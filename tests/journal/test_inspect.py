@@ -176,6 +176,14 @@ PROBLEMS: dict[str, tuple[Callable[[Path], None], str]] = {
         spoil("INSERT INTO name (segment, name, seq, until, began) VALUES (0, 'job/9', 2, NULL, NULL)"),
         "listed under 5 names, and it should be 4",
     ),
+    "kept": (
+        spoil(
+            "INSERT INTO grant_kept (seq, names, body) VALUES (100, 2, x''), (101, 0, x'');"
+            " INSERT INTO name (segment, name, seq, until, began) VALUES"
+            " (0, 'job/9', 100, NULL, NULL), (0, 'job/9', 101, NULL, NULL)"
+        ),
+        "listed under 6 names, and it should be 6",
+    ),
     "segment": (spoil("DELETE FROM segment"), "record 2 of job/2 is where no search finds it"),
     "end": (spoil("UPDATE name SET until = 4 WHERE seq = 2"), "record 4 does not know that it ended the grant 2"),
     "began": (

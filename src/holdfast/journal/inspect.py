@@ -268,9 +268,9 @@ class _Inspector:
         if said != sums:
             counted, there = (sum(records for records, _ in each.values()) for each in (said, sums))
             self._problem(f"the history has {there} records, and {counted} are counted against those who left them")
-        ((rows, kept, needed),) = store.run("count_names")
-        if (rows, kept) != (listed + needed, needed):
-            self._problem(f"records are listed under {rows} names, and it should be {listed + needed}")
+        ((rows, kept, wrong),) = store.run("count_names")
+        if wrong or rows != listed + kept:
+            self._problem(f"records are listed under {rows} names, and it should be {listed + kept}")
 
     def _listed(self, store: Store, record: Record) -> int:
         """Check a record's row under each of its names, and return how many these are."""

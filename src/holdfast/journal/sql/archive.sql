@@ -286,9 +286,11 @@ FROM living AS l LEFT JOIN history AS h ON h.seq = l.seq LEFT JOIN grant_kept AS
 SELECT count(*) FROM name WHERE until = 4611686018427387904
 
 -- name: count_names
--- How many rows of names there are, how many of those belong to grants beside the history, and how many should.
-SELECT count(*), count(*) FILTER (WHERE seq IN (SELECT seq FROM grant_kept)), (SELECT coalesce(sum(names), 0) FROM grant_kept)
-FROM name
+-- How many rows of names there are, how many belong to grants beside the history, and of how many such grants not all do.
+SELECT (SELECT count(*) FROM name), (SELECT coalesce(sum(names), 0) FROM grant_kept), (
+    SELECT count(*) FROM grant_kept AS k LEFT JOIN (
+        SELECT seq, count(*) AS names FROM name WHERE seq IN (SELECT seq FROM grant_kept) GROUP BY seq
+    ) AS n ON n.seq = k.seq WHERE k.names IS NOT coalesce(n.names, 0))
 
 -- name: check_walls
 -- Records that are earlier than their stretch says.
