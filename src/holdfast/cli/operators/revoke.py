@@ -10,6 +10,9 @@ from holdfast.cli.shared import output, times
 from holdfast.cli.shared.options import as_json, asks_server, client, names_job, report, wants_json
 from holdfast.errors import Refused
 
+DIGITS_MAX = 19
+"""No fencing token has more digits. `int` raises an error for thousands of them."""
+
 
 @click.command(short_help="End somebody's claim.")
 @names_job
@@ -63,7 +66,7 @@ def check(*, job: str, token: str) -> int:
 
     It ends with 0 when it is, and with 1 when it is not.
     """
-    if not token.isdecimal():
+    if not token.isdecimal() or len(token) > DIGITS_MAX:
         # It is not repeated: it may be an access token or a secret.
         raise click.UsageError("a fencing token is a number, as `holdfast claim` and `holdfast owner` show it")
     with client() as server:
