@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import socket
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 
 from holdfast import __version__
+from holdfast.cli.operators import nodes
 from holdfast.journal.base import Peer, Seat
 from holdfast.server.handlers.health import SILENT_MS, reply_of
 from tests.support import callers
@@ -45,6 +46,25 @@ def peer(name: str, seen_ms_ago: int = 100) -> Peer:
         tokens="",
         seen_ms_ago=seen_ms_ago,
     )
+
+
+class _Odd:
+    """Something that is no Holdfast server, and answers all the same."""
+
+    url = "http://odd"
+    status = 503
+    headers: Mapping[str, str] = {}
+
+    def ask(self, path: str, seconds: float) -> _Odd:
+        return self
+
+    def json(self) -> object:
+        return {"details": {"reason": "maintenance"}}
+
+
+def test_details_that_are_no_text_are_not_shown() -> None:
+    """What a load balancer says of itself is no row of a table; its status is."""
+    assert nodes._row_of(_Odd())["details"] == "it answers 503"  # type: ignore[arg-type]
 
 
 def test_a_server_on_a_directory_is_the_one_node(holdfast: Run, server: ServerProcess) -> None:

@@ -88,7 +88,7 @@ def _row_of(node: Probe) -> dict[str, Any]:
         "name": name,
         "role": "follower",
         "seen_ms_ago": 0,
-        "details": details or f"it answers {answer.status}",
+        "details": details if details and isinstance(details, str) else f"it answers {answer.status}",
     }
 
 
