@@ -50,6 +50,34 @@ def test_whose_connection_is_lost_is_dropped_whatever_was_asked(tmp_path: Path, 
     run(test)
 
 
+@pytest.mark.parametrize("is_half_closed", [True, False])
+def test_request_of_a_half_closed_client_is_not_sent_to_the_next_leader(tmp_path: Path, is_half_closed: bool) -> None:  # noqa: FBT001
+    """N-32: a client that half-closed may be gone and ask again elsewhere; a second copy could be granted to nobody."""
+
+    async def test() -> None:
+        async with two_nodes(tmp_path) as (leader, follower):
+            (end,) = leader.links._open
+            link = follower.forwarding._link
+            assert link is not None
+            end.pause_writing()
+            caller = await follower.call()
+            caller.send("POST", "/locks/a/acquire", {"ttl_seconds": 60}, Idempotency_Key="k1")
+            await until(lambda: len(link._unanswered) == 1)
+            if is_half_closed:
+                caller.writer.write_eof()
+                (pending,) = link._unanswered.values()
+                await until(lambda: pending.request.is_half_closed)
+            follower.follow(None)
+            link.end(at_once=True)
+            if is_half_closed:
+                refused(await caller.answer(), 503, "outcome_unknown")
+                assert not len(follower.forwarding._held)
+            else:
+                await until(lambda: len(follower.forwarding._held) == 1)
+
+    run(test)
+
+
 def test_one_request_too_many_costs_nobody_the_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """N-30: when too many of a link are unanswered the next is refused, and the link and those who wait stay."""
     monkeypatch.setattr(leaders_end, "ASKED_MAX", 1)

@@ -362,6 +362,8 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         self._is_half_closed = True
+        if isinstance(self._queue.current, Request):
+            self._queue.current.is_half_closed = True
         self._parser.ended |= not self._unread
         if self._is_over or self._is_waiting() or not (self._queue.current or self._queue or self._unread):
             self._close()

@@ -66,6 +66,7 @@ class Request(msgspec.Struct, eq=False):
     on_disconnect: Callable[[], None] | None = None  # Before the response, also on a half-close. Set while it waits.
     on_lost: Callable[[], object] | None = None  # If that is not set; not on a half-close: the response still arrives.
     on_known: Callable[[str], None] | None = None  # With the principal; raises if that has too many connections.
+    is_half_closed: bool = False  # The client sends no more, so it may be gone. Set by the connection.
     held_ms: int = 0  # Since another node received and forwarded it; subtracted from a claim's waiting time.
     scheme: str = ""  # `http` or `https`, as the forwarding node knows it; empty if it came here directly.
 

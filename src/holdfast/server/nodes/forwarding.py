@@ -262,7 +262,8 @@ class Forwarding(Finder):
         # Empty for users whose token was forgotten.
         who = self._bearers.known.get(pending.request.authorization)
         pending.who = who or ("" if self._bearers.knows(pending.request, self._proxies) else None)
-        if not self._held.put(pending, is_alone=not self._has_leader()):
+        # A client that half-closed may have asked again elsewhere: a later copy could be granted after its refusal.
+        if pending.request.is_half_closed or not self._held.put(pending, is_alone=not self._has_leader()):
             self._give_up(pending)
             return
         if pending.reply is not None:
