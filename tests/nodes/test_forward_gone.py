@@ -51,7 +51,7 @@ def test_whose_connection_is_lost_is_dropped_whatever_was_asked(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("is_half_closed", [True, False])
-def test_request_of_a_half_closed_client_is_not_sent_to_the_next_leader(tmp_path: Path, is_half_closed: bool) -> None:  # noqa: FBT001
+def test_request_of_a_half_closed_client_is_not_sent_to_the_next_leader(tmp_path: Path, is_half_closed: bool) -> None:
     """N-32: a client that half-closed may be gone and ask again elsewhere; a second copy could be granted to nobody."""
 
     async def test() -> None:
