@@ -15,7 +15,7 @@ import msgspec
 
 from benchmarks import others
 from holdfast.core.values import Limits
-from holdfast.engine.archiving import Archiving
+from holdfast.engine.archiver import Archiving
 from holdfast.engine.engine import Engine
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.server.access.auth import Auth, StaticTokens

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.core import presence, refusals
+from holdfast.core import connected_waiters, refusals
 from holdfast.core.commands import OpenSession
 from holdfast.core.values import INTERESTS_OF_HOLDER_MAX
 from tests.core.bare import FAR_MS, Core
@@ -22,7 +22,7 @@ MOST = 100
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(presence, "INTERESTS_MAX", MOST)
+    monkeypatch.setattr(connected_waiters, "INTERESTS_MAX", MOST)
 
 
 def ask(core: Core, name: str, principal: str, owner: str, session: str | None = None) -> object:
@@ -93,9 +93,9 @@ def test_an_interest_costs_a_few_steps_however_many_are_kept() -> None:
 
     def count(frame: FrameType, event: str, _: object) -> None:
         nonlocal dropped
-        dropped += event == "call" and frame.f_code is presence.Presence.lose_interest.__code__
+        dropped += event == "call" and frame.f_code is connected_waiters.Presence.lose_interest.__code__
 
-    kept = presence.Presence()
+    kept = connected_waiters.Presence()
     for number in range(MOST):
         kept.take_interest(("principal", "ana", f"o{number}"), "job", "ana", 0, 60_000)
     sys.setprofile(count)

@@ -12,8 +12,8 @@ from holdfast.core.commands import Command, OpenSession, Release, Renew, Revoke,
 from holdfast.core.decide import decide, settle
 from holdfast.core.events import Event, Forgotten, Joined, Left, Record, SharesForgotten
 from holdfast.core.evolve import evolve
-from holdfast.core.shares import Shares, givers, weight_of_remembered
 from holdfast.core.state import State
+from holdfast.core.usage import Shares, givers, weight_of_remembered
 from holdfast.core.values import EndedLease, LastEnd, Limits, Moment, Slot, SpentKey, Terms, Ticket
 from tests.scenarios.play import durable
 from tests.support.asking import acquire, altered, claim_all

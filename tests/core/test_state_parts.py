@@ -9,12 +9,12 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.core.commands import Command
+from holdfast.core.connected_waiters import Presence
 from holdfast.core.deadlock import why
 from holdfast.core.decide import DECISIONS, decide, settle, settle_line
 from holdfast.core.events import Event
 from holdfast.core.evolve import CHANGES
 from holdfast.core.index import Index
-from holdfast.core.presence import Presence
 from holdfast.core.state import State
 from holdfast.core.values import Limits
 from tests.core import crowd

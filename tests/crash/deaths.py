@@ -22,7 +22,7 @@ import apsw
 
 from holdfast.core.commands import Acquire
 from holdfast.core.values import Limits, Terms
-from holdfast.engine.archiving import Archiving
+from holdfast.engine.archiver import Archiving
 from holdfast.engine.build import Keeping, build
 from holdfast.engine.ids import new_uuid
 from holdfast.server.access.secrets import KEY_FILE, AuthorityKey

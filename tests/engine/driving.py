@@ -15,7 +15,7 @@ from hypothesis import settings
 from holdfast.core.commands import Acquire, Command, Release, Renew
 from holdfast.core.values import Limits
 from holdfast.engine import snapshot
-from holdfast.engine.archiving import Archiving
+from holdfast.engine.archiver import Archiving
 from holdfast.engine.engine import Engine
 from holdfast.journal.base import AtOnce, HistoryQuery, JournalUnavailableError, OutcomeUnknownError
 from holdfast.testing.clock import ManualClock

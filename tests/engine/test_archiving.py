@@ -11,8 +11,8 @@ import pytest
 from holdfast.core.commands import EndSession, OpenSession
 from holdfast.core.state import Kept
 from holdfast.core.values import Limits
-from holdfast.engine import archiving, snapshot
-from holdfast.engine.archiving import RETRY_MS_MAX, RETRY_MS_MIN, Archiving
+from holdfast.engine import archiver, snapshot
+from holdfast.engine.archiver import RETRY_MS_MAX, RETRY_MS_MIN, Archiving
 from holdfast.journal.base import Changes, JournalUnavailableError
 from tests.engine.driving import SlicedJournal, acquire, picture, release, renew, run, serving, tail, turns
 from tests.support.memory_journal import MemoryJournal
@@ -267,7 +267,7 @@ def test_no_slice_is_long() -> None:
                 taken += 1
                 yield each
 
-        task = asyncio.create_task(archiving._slowly(counted()))
+        task = asyncio.create_task(archiver._slowly(counted()))
         while not task.done():
             await asyncio.sleep(0)
             most, last = max(most, taken - last), taken
@@ -280,9 +280,9 @@ def test_no_slice_is_long() -> None:
         first = table.take()
         for number in range(5_000):
             table.put(f"job/{number}", -number)
-        assert await longest(first.add(table.take())) <= archiving.STEPS_AT_ONCE
+        assert await longest(first.add(table.take())) <= archiver.STEPS_AT_ONCE
         assert list(first.new.values()) == [-number for number in range(5_000)]
-        assert await longest(first.let_go()) <= archiving.STEPS_AT_ONCE
+        assert await longest(first.let_go()) <= archiver.STEPS_AT_ONCE
         assert len(first) == 0
 
     run(test)

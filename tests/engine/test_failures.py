@@ -11,7 +11,7 @@ from holdfast.core.answers import Acquired, Extended
 from holdfast.core.events import Granted
 from holdfast.core.refusals import Held, NotCurrent
 from holdfast.engine import engine as engine_module
-from holdfast.engine.archiving import Archiving
+from holdfast.engine.archiver import Archiving
 from holdfast.engine.replies import Unavailable, Unknown
 from holdfast.engine.waiters import after_wait
 from holdfast.journal.base import DeposedError, JournalDamagedError, JournalUnavailableError, OutcomeUnknownError

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.core.commands import EndSession, OpenSession, Revoke
-from holdfast.engine.measures import Spread
+from holdfast.engine.metrics import Spread
 from holdfast.journal.base import JournalUnavailableError
 from tests.engine.driving import Asked, GateJournal, acquire, release, renew, run, serving, turns
 from tests.support.memory_journal import MemoryJournal
@@ -156,7 +156,7 @@ def test_a_claim_costs_no_call_of_its_own() -> None:
 
             def profile(frame: FrameType, event: str, _arg: object) -> None:
                 nonlocal count
-                count += event == "call" and frame.f_code.co_filename.endswith("engine/measures.py")
+                count += event == "call" and frame.f_code.co_filename.endswith("engine/metrics.py")
 
             asked = Asked(engine)
             sys.setprofile(profile)

@@ -23,7 +23,7 @@ from holdfast.core.commands import (
 from holdfast.core.events import Ended, Granted, Opened, Record, Renewed, SessionEnded
 from holdfast.core.evolve import evolve
 from holdfast.core.values import Limits, Terms
-from holdfast.engine.archiving import Archiving
+from holdfast.engine.archiver import Archiving
 from holdfast.engine.engine import Engine
 from holdfast.engine.replies import Unavailable
 from holdfast.journal.base import JournalDamagedError

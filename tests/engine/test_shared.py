@@ -10,7 +10,7 @@ import pytest
 from holdfast.core.answers import Acquired, Waiting
 from holdfast.core.events import Opened, Restored
 from holdfast.core.values import TOKEN_MAX, Limits
-from holdfast.engine.archiving import Archiving
+from holdfast.engine.archiver import Archiving
 from holdfast.engine.backup import BackupWriter, backup
 from holdfast.engine.engine import LAST_ANSWERS_SECONDS, Engine
 from holdfast.engine.feed import EVERYTHING

@@ -11,7 +11,7 @@ from holdfast.core.commands import Command, CreateToken, NoteUses, OpenSession
 from holdfast.core.state import State
 from holdfast.engine import engine as engine_module
 from holdfast.engine import snapshot
-from holdfast.engine.archiving import Archiving
+from holdfast.engine.archiver import Archiving
 from holdfast.journal.base import JournalDamagedError, Values
 from tests.engine.driving import GateJournal, SlicedJournal, acquire, picture, release, renew, run, serving, tail, turns
 from tests.support.memory_journal import MemoryJournal

@@ -11,7 +11,7 @@ from holdfast.core.answers import Acquired, AcquiredMany, Waiting, Withdrawn
 from holdfast.core.commands import Leave
 from holdfast.core.events import Granted, Joined, Left
 from holdfast.core.refusals import TicketGone
-from holdfast.engine.archiving import Archiving
+from holdfast.engine.archiver import Archiving
 from holdfast.engine.replies import Unavailable, Unknown
 from holdfast.engine.waiters import BETWEEN_MS_MAX, SPENT_MAX, Waited, Waiter, Waiters, after_wait
 from holdfast.journal.base import JournalUnavailableError, OutcomeUnknownError

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.core.commands import OpenSession
 from holdfast.core.values import Limits
-from holdfast.engine.archiving import RETRY_MS_MAX, Archiving
+from holdfast.engine.archiver import RETRY_MS_MAX, Archiving
 from holdfast.journal.archive.archivist import Local
 from holdfast.journal.base import JournalUnavailableError
 from holdfast.journal.sqlite import SqliteJournal

@@ -23,7 +23,7 @@ from itertools import islice
 
 import msgspec
 
-from holdfast.core.presence import Place
+from holdfast.core.connected_waiters import Place
 from holdfast.core.refusals import Deadlock, TooTangled
 from holdfast.core.state import EMPTY, State
 from holdfast.core.timers import EDGES_MAX, Budget

@@ -22,9 +22,9 @@ from holdfast.core.evolve import may_go
 from holdfast.core.queue import circle_at_handover, next_turn
 from holdfast.core.refusals import SessionLapsed, TicketGone
 from holdfast.core.sessions import ends_with, places_in
-from holdfast.core.shares import Shares, givers
 from holdfast.core.state import State
 from holdfast.core.timers import EDGES_MAX
+from holdfast.core.usage import Shares, givers
 from holdfast.core.values import ABSENT_MS_MAX, Limits, Moment
 
 FORGET_EVERY_MS = 1_000

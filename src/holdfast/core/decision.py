@@ -14,8 +14,8 @@ from holdfast.core.answers import Answer
 from holdfast.core.commands import Release, Revoke, WithKey
 from holdfast.core.events import Ended, Event, Left, Transferred
 from holdfast.core.refusals import Refusal
-from holdfast.core.shares import exceeded, half_of, may
 from holdfast.core.state import State
+from holdfast.core.usage import exceeded, half_of, may
 from holdfast.core.values import EndedSession, Holder, LastEnd, Lease, Limits, Memo, Moment, Terms, Ticket
 
 Notice = tuple[str, Answer | Refusal]

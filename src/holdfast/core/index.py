@@ -16,7 +16,7 @@ from operator import itemgetter
 from typing import TypeVar
 
 from holdfast.core.names import NAME_BYTES_MAX
-from holdfast.core.shares import (
+from holdfast.core.usage import (
     Shares,
     account_of_name,
     account_of_remembered,

@@ -27,8 +27,8 @@ from holdfast.core.decision import (
 )
 from holdfast.core.events import Ended, Event, Granted, GrantedMany, Renewed, Reopened, Transferred
 from holdfast.core.refusals import Refusal
-from holdfast.core.shares import exceeded, weight_of_done
 from holdfast.core.state import EMPTY, State
+from holdfast.core.usage import exceeded, weight_of_done
 from holdfast.core.values import (
     OWNER_CHARS_MAX,
     REMEMBER_MS_MAX,

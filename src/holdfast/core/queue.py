@@ -47,11 +47,11 @@ from msgspec.structs import replace
 from holdfast.core import refusals, values
 from holdfast.core.answers import Acquired, AcquiredMany, Answer, MustWait, Withdrawn
 from holdfast.core.commands import Acquire, ClaimAll, Leave
+from holdfast.core.connected_waiters import Place
 from holdfast.core.deadlock import closing_waits, find_circle
 from holdfast.core.decision import Decision, Due, left, no_place, refuse, why_no_grant
 from holdfast.core.events import Granted, GrantedMany, Joined, Left, TakenOver
 from holdfast.core.names import has_dot_segment, looks_blank
-from holdfast.core.presence import Place
 from holdfast.core.refusals import Refusal
 from holdfast.core.state import EMPTY, State
 from holdfast.core.timers import EDGES_FOR_A_NAME, EDGES_MAX

@@ -34,8 +34,8 @@ from typing import TYPE_CHECKING, Any, Generic, Never, NoReturn, TypeVar
 
 import msgspec
 
+from holdfast.core.connected_waiters import Presence
 from holdfast.core.index import Index
-from holdfast.core.presence import Presence
 from holdfast.core.timers import Agenda
 from holdfast.core.values import ABSENT_MS_MAX, AccessToken, Lease, Memo, Remembered, Session, Slot, Ticket
 

@@ -20,8 +20,8 @@ from holdfast.core.commands import CreateToken, NoteUses, RevokeToken, RotateTok
 from holdfast.core.decision import Decision, accept, left, recall, refuse
 from holdfast.core.events import SessionEnded, TokenCreated, TokenEnded, TokenRevoked, TokensUsed
 from holdfast.core.sessions import ends_with, places_in
-from holdfast.core.shares import half_of
 from holdfast.core.state import State
+from holdfast.core.usage import half_of
 from holdfast.core.values import AccessToken, Limits, Memo, Moment
 
 

@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from holdfast.core.values import Limits
-from holdfast.engine.archiving import Archiving
+from holdfast.engine.archiver import Archiving
 from holdfast.engine.clock import Clock, SystemClock
 from holdfast.engine.engine import Engine
 from holdfast.engine.ids import new_identity, new_secret
-from holdfast.engine.measures import Measures
+from holdfast.engine.metrics import Measures
 from holdfast.engine.watchdog import Watchdog
 from holdfast.errors import SettingsError
 from holdfast.journal.archive.archivist import Child

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from holdfast.core.values import Moment
-from holdfast.engine.measures import Measures
+from holdfast.engine.metrics import Measures
 
 TURN_MS = 1
 TURN_MS_MAX = 250  # how far one turn moves authority time at most: bounds how much can be due in one

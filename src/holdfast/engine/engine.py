@@ -51,10 +51,10 @@ from holdfast.core.events import Ended, Event, Granted, GrantedMany, Record, Tim
 from holdfast.core.evolve import evolve
 from holdfast.core.state import State
 from holdfast.core.values import Limits, Moment
-from holdfast.engine.archiving import Archiver, Archiving
+from holdfast.engine.archiver import Archiver, Archiving
 from holdfast.engine.clock import SILENCE_MS_MAX, TICK_MS, TURN_MS_MAX, Clock, Turns
 from holdfast.engine.feed import Feed
-from holdfast.engine.measures import ENDING, Measures
+from holdfast.engine.metrics import ENDING, Measures
 from holdfast.engine.recovery import recover
 from holdfast.engine.replies import NotLeader, Unavailable, Unknown, answer_all, outcome_or_raise, settle_future
 from holdfast.engine.waiters import Waited, Waiter, Waiters, places_after

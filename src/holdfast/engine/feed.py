@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 from holdfast.core import events
 from holdfast.core.events import Event, Record, is_history, names_of, parts_of
-from holdfast.engine.measures import Tally
+from holdfast.engine.metrics import Tally
 
 TOUCHED_MAX = 20_000  # names and sessions; beyond it none is kept, and the reader reads everything again
 

@@ -8,8 +8,8 @@ import msgspec
 
 from holdfast.core import refusals
 from holdfast.core.answers import Acquired
-from holdfast.core.shares import may
 from holdfast.core.state import EMPTY, State
+from holdfast.core.usage import may
 from holdfast.core.values import EndedLease, LastEnd, Lease, Moment, Slot
 from holdfast.engine.replies import NotLeader, Unavailable, Unknown
 from holdfast.server.access.secrets import AuthorityKey

@@ -6,7 +6,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.core.shares import exceeded
+from holdfast.core.usage import exceeded
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:

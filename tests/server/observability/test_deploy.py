@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from holdfast.engine.measures import Measures, Spread
+from holdfast.engine.metrics import Measures, Spread
 from holdfast.server.observability.metrics import ROWS, Row, Sources, as_markdown, bound_text, look_at
 from holdfast.settings import Settings
 from holdfast.testing.clock import ManualClock

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.engine.measures import Spread
+from holdfast.engine.metrics import Spread
 from holdfast.server.observability.metrics import LAG_SECONDS, Stalls
 from tests.engine.driving import run
 

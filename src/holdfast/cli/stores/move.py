@@ -13,7 +13,7 @@ from holdfast.cli.shared import output, times
 from holdfast.cli.shared.options import as_json, wants_json
 
 if TYPE_CHECKING:
-    from holdfast.engine.moving import Moved
+    from holdfast.engine.migration import Moved
 
 EXAMPLES = """\
 \b
@@ -42,7 +42,7 @@ def move(*, directory: Path, to: str | None) -> int:
     import asyncio
 
     from holdfast.engine import ids, stores
-    from holdfast.engine.moving import move as write
+    from holdfast.engine.migration import move as write
     from holdfast.journal.base import JournalError
     from holdfast.journal.failpoints import arm
     from holdfast.privatefiles import NotOursError, reason_of

@@ -24,7 +24,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 
 from holdfast import __version__
 from holdfast.core.refusals import AllHeld, Delayed, Finished, Held, NotHeld
-from holdfast.engine.measures import Measures, Spread, Tally
+from holdfast.engine.metrics import Measures, Spread, Tally
 from holdfast.server.observability.charts import SPANS, STEP_MS, USUAL_SPAN, Drawn, Sample, draw
 from holdfast.wire.problems import KINDS
 

@@ -6,7 +6,7 @@ import socket
 
 from holdfast import __version__
 from holdfast.core.values import Limits
-from holdfast.engine.archiving import Archiving
+from holdfast.engine.archiver import Archiving
 from holdfast.engine.build import Keeping, build
 from holdfast.engine.clock import Clock
 from holdfast.engine.engine import Engine

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from heapq import merge
 from itertools import islice
 
-from holdfast.core.shares import Shares, givers
+from holdfast.core.usage import Shares, givers
 from holdfast.core.values import INTERESTS_MAX, INTERESTS_OF_HOLDER_MAX, Holder, Ticket, holder_of_ticket
 
 Place = tuple[int, str]  # join number and ticket: sorts in the order of joining (I12)
