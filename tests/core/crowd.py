@@ -307,7 +307,7 @@ def reach(graph: dict[Who, set[Who]], start: Who) -> set[Who]:
 
 def check_lines(state: State) -> None:
     """Every look-up over the lines is what the tickets and those who are present say, and nothing is left over."""
-    tickets, index, presence, agenda = state.tickets, state.index, state.presence, state.agenda
+    tickets, index, presence, timers = state.tickets, state.index, state.presence, state.timers
     names = dict.fromkeys(name for ticket in tickets.values() for name in ticket.names)
     assert {name: list(line) for name, line in index.lines.items()} == {
         name: [i for i, t in tickets.items() if name in t.names] for name in names
@@ -344,7 +344,7 @@ def check_lines(state: State) -> None:
     assert index.ticket_by_lease_id == {lease_id: i for i, ticket in tickets.items() for lease_id in ticket.lease_ids}
     bound = {i: t.terms.session for i, t in tickets.items() if t.terms.bound}
     assert {i: session for session, those in index.tickets_by_session.items() for i in those} == bound
-    assert not agenda.names_with_new_holder and not agenda.candidates
+    assert not timers.names_with_new_holder and not timers.candidates
     wanted = {(who, name) for who, names in presence.interests.items() for name in names}
     assert set(presence.interests_by_age) == wanted
     assert presence.interest_shares.weight == len(wanted)

@@ -4,7 +4,7 @@ import random
 
 from holdfast.core import answers
 from holdfast.core.commands import Release, Renew
-from holdfast.core.timers import ALARMS_SPARE, SIFTED_AT_ONCE, Alarms
+from holdfast.core.timers import COMPACTED_PER_CALL, DEADLINES_SPARE, DeadlineHeap
 from holdfast.core.values import Moment
 from tests.core.bare import Core
 from tests.support.asking import acquire
@@ -18,7 +18,7 @@ def crowded() -> Core:
     core = Core()
     for number in range(OTHERS):
         core.ask(acquire(name=f"n{number}", principal="p", lease_id=f"L{number}", ttl_ms=TTL_MS + number))
-    for number in range(OTHERS + ALARMS_SPARE - 5):
+    for number in range(OTHERS + DEADLINES_SPARE - 5):
         come_and_go(core, number)
     return core
 
@@ -32,9 +32,9 @@ def come_and_go(core: Core, number: int) -> int:
 def test_no_release_pays_for_the_alarms_of_others() -> None:
     """Of all who come and go none looks at more than a few alarms, however many others hold something."""
     core = crowded()
-    assert not core.state.agenda.lease_alarms.aside
+    assert not core.state.timers.lease_deadlines.draining
     steps = [come_and_go(core, 10_000 + number) for number in range(20)]
-    assert core.state.agenda.lease_alarms.aside, "nothing was sifted"
+    assert core.state.timers.lease_deadlines.draining, "nothing was sifted"
     assert max(steps) < 1_500
 
 
@@ -50,7 +50,7 @@ def test_while_alarms_are_sifted_every_lease_ends_at_its_time() -> None:
         asked = Renew(name=name, principal="p", lease_id=f"L{name[1:]}", ttl_ms=ttl_ms)
         assert isinstance(core.ask(asked), answers.Extended)
         untils[name] = ttl_ms
-    assert core.state.agenda.lease_alarms.aside
+    assert core.state.timers.lease_deadlines.draining
     for now_ms in sorted({until_ms + late for until_ms in untils.values() for late in (-1, 0)}):
         core.now = Moment(now_ms, now_ms)
         core.settle()
@@ -60,13 +60,13 @@ def test_while_alarms_are_sifted_every_lease_ends_at_its_time() -> None:
 
 def test_sifting_keeps_one_alarm_for_each() -> None:
     """Alarms that stand twice are kept once, those for nothing go, and the first is always known."""
-    alarms: Alarms[tuple[int, int]] = Alarms()
+    deadlines: DeadlineHeap[tuple[int, int]] = DeadlineHeap()
     chance = random.Random(3)
-    alarms.fill([(chance.randrange(100), number % 700) for number in range(3_000)])
+    deadlines.fill([(chance.randrange(100), number % 700) for number in range(3_000)])
     needed = set(range(300))
-    while alarms.aside or len(alarms.heap) > 2 * len(needed) + ALARMS_SPARE:
-        before = len(alarms.aside)
-        alarms.sift(len(needed), lambda alarm: alarm if alarm[1] in needed else None)
-        assert not before or before - len(alarms.aside) <= SIFTED_AT_ONCE
-        assert alarms.earlier()[0] == min(alarms.heap + alarms.aside)
-    assert sorted(number for _, number in alarms.heap + alarms.aside) == sorted(needed)
+    while deadlines.draining or len(deadlines.heap) > 2 * len(needed) + DEADLINES_SPARE:
+        before = len(deadlines.draining)
+        deadlines.compact(len(needed), lambda deadline: deadline if deadline[1] in needed else None)
+        assert not before or before - len(deadlines.draining) <= COMPACTED_PER_CALL
+        assert deadlines.first_heap()[0] == min(deadlines.heap + deadlines.draining)
+    assert sorted(number for _, number in deadlines.heap + deadlines.draining) == sorted(needed)

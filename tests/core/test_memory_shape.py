@@ -16,7 +16,7 @@ from holdfast.core.events import Record
 from holdfast.core.evolve import evolve
 from holdfast.core.index import OrderedNames
 from holdfast.core.state import State
-from holdfast.core.timers import ALARMS_SPARE, Alarms
+from holdfast.core.timers import DEADLINES_SPARE, DeadlineHeap
 from holdfast.core.values import TOKEN_MAX, Limits, Moment
 from tests.core.pair import SMALL
 from tests.scenarios.play import durable
@@ -85,8 +85,8 @@ def shares(state: State, kind: str) -> object:
     return purses, kept
 
 
-def entries(alarms: Alarms[Any]) -> list[Any]:
-    return [*alarms.heap, *alarms.aside]
+def entries(deadlines: DeadlineHeap[Any]) -> list[Any]:
+    return [*deadlines.heap, *deadlines.draining]
 
 
 def check(state: State) -> None:
@@ -100,13 +100,13 @@ def check(state: State) -> None:
         who: [i for i, session in state.sessions.items() if session.principal == who] for who in principals
     }
     # Something rings for every deadline, at its time or before.
-    rising = sorted(entries(state.agenda.lease_alarms), reverse=True)
-    alarms = {name: ms for ms, token, name in rising if leases.get(name)}
-    assert all(alarms[name] <= lease.until_ms for name, lease in leases.items())
-    rings = {session: ms for ms, session in sorted(entries(state.agenda.session_alarms), reverse=True)}
+    rising = sorted(entries(state.timers.lease_deadlines), reverse=True)
+    deadlines = {name: ms for ms, token, name in rising if leases.get(name)}
+    assert all(deadlines[name] <= lease.until_ms for name, lease in leases.items())
+    rings = {session: ms for ms, session in sorted(entries(state.timers.session_deadlines), reverse=True)}
     assert all(rings[session.session_id] <= session.until_ms for session in state.sessions.values())
     dues = [lease.until_ms for lease in leases.values()] + [session.until_ms for session in state.sessions.values()]
-    next_ms = state.next_alarm_ms()
+    next_ms = state.next_deadline_ms()
     assert not dues or (next_ms is not None and next_ms <= min(dues))
 
 
@@ -125,14 +125,14 @@ def test_indexes_are_what_a_restart_builds(seed: int) -> None:
 def test_alarms_do_not_outlive_their_leases() -> None:
     """A lease of a day that was given back at once does not keep its alarm for a day: memory is by what lives."""
     state = State()
-    for number in range(5 * ALARMS_SPARE):
+    for number in range(5 * DEADLINES_SPARE):
         name = f"job-{number % 7}"
         ask(state, acquire(name=name, principal="ana", lease_id=f"L{number}", ttl_ms=20_000), 0)
         ask(state, Release(name=name, principal="ana", lease_id=f"L{number}"), 0)
         ask(state, OpenSession(principal="ana", session_id=f"s{number}", ttl_ms=15_000), 0)
         ask(state, EndSession(principal="ana", session_id=f"s{number}"), 0)
-        assert len(entries(state.agenda.lease_alarms)) <= 2 * len(state.index.held) + ALARMS_SPARE
-        assert len(entries(state.agenda.session_alarms)) <= 2 * len(state.sessions) + ALARMS_SPARE
+        assert len(entries(state.timers.lease_deadlines)) <= 2 * len(state.index.held) + DEADLINES_SPARE
+        assert len(entries(state.timers.session_deadlines)) <= 2 * len(state.sessions) + DEADLINES_SPARE
     assert len(state.index.names_by_session) <= len(state.sessions)
     assert len(state.remembered) <= SMALL.retry_bytes_max + 1
 

@@ -26,8 +26,8 @@ WALKS = 40
 
 def parts(state: State) -> dict[str, bytes]:
     """Each part as bytes, so that any change of it can be seen."""
-    durable = {field: value for field, value in vars(state).items() if field not in {"index", "agenda", "presence"}}
-    others = {field: vars(getattr(state, field)) for field in ("index", "agenda", "presence")}
+    durable = {field: value for field, value in vars(state).items() if field not in {"index", "timers", "presence"}}
+    others = {field: vars(getattr(state, field)) for field in ("index", "timers", "presence")}
     others["index"] = {**others["index"], "held": list(state.index.held.walk())}
     return {field: pickle.dumps(value) for field, value in {"durable": durable, **others}.items()}
 
@@ -55,15 +55,15 @@ seen: dict[str, set[str]] = {}
 def everything_watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     seen.clear()
     monkeypatch.setattr(crowd, "decide", watched(decide, set()))
-    monkeypatch.setattr(crowd, "settle", watched(settle, {"agenda", "presence"}))
-    monkeypatch.setattr(crowd, "settle_line", watched(settle_line, {"agenda", "presence"}))
-    monkeypatch.setattr(State, "arrive", watched(State.arrive, {"agenda", "presence"}))
+    monkeypatch.setattr(crowd, "settle", watched(settle, {"timers", "presence"}))
+    monkeypatch.setattr(crowd, "settle_line", watched(settle_line, {"timers", "presence"}))
+    monkeypatch.setattr(State, "arrive", watched(State.arrive, {"timers", "presence"}))
     monkeypatch.setattr(State, "depart", watched(State.depart, {"presence"}))
     monkeypatch.setattr(State, "position_of", watched(State.position_of, set()))
     yield
-    assert "agenda" in seen["settle"] | seen["settle_line"]
+    assert "timers" in seen["settle"] | seen["settle_line"]
     assert "presence" in seen["settle"] | seen["settle_line"], "no delay was over while somebody waited"
-    assert seen["arrive"] == {"agenda", "presence"} and seen["depart"] == {"presence"}
+    assert seen["arrive"] == {"timers", "presence"} and seen["depart"] == {"presence"}
 
 
 @pytest.mark.usefixtures("everything_watched")

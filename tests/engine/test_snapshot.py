@@ -61,10 +61,10 @@ def test_only_what_is_durable_is_part_of_the_picture() -> None:
     """Where settling looks next and who is present are in no snapshot: states that differ in these have one (I15)."""
     state = snapshot.load(_filled())
     before = picture(state)
-    state.agenda.lease_alarms.heap.clear()
+    state.timers.lease_deadlines.heap.clear()
     state.presence.absent_since.clear()
     state.presence.take_interest(("principal", "ana", "ana"), "job", "ana", 0, 60_000)
-    state.agenda.names_with_new_holder.append("job")
+    state.timers.names_with_new_holder.append("job")
     assert picture(state) == before
 
 

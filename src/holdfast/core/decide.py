@@ -42,32 +42,34 @@ def settle(state: State, now: Moment, limits: Limits) -> Due | None:
         or settle_line(state, now, limits)
         or _what_is_kept(state, now.ms, limits)
         # Last: most often another record of this turn says already that a delay is over (T3a).
-        or (Due(TimePassed()) if state.agenda.rang_at_ms > state.now_ms else None)
+        or (Due(TimePassed()) if state.timers.last_opened_ms > state.now_ms else None)
     )
 
 
 def settle_line(state: State, now: Moment, limits: Limits) -> Due | None:
     """Return the next thing that is due in the queues since the last decision: a cycle to break, a waiter to grant."""
     _open_names(state, now.ms)
-    agenda = state.agenda
+    timers = state.timers
     due = None
-    if agenda.names_with_new_holder or agenda.candidates:
+    if timers.names_with_new_holder or timers.candidates:
         due = circle_at_handover(state, now.ms) or next_turn(state, now, limits)
     if due is None:
-        agenda.handover_budget.edges = EDGES_MAX
+        timers.handover_budget.edges = EDGES_MAX
     return due
 
 
 def _lapsed_session(state: State, now_ms: int) -> Due | None:
-    of_sessions = state.agenda.session_alarms
-    while (alarms := of_sessions.earlier() if of_sessions.aside else of_sessions.heap) and alarms[0][0] <= now_ms:
-        due_ms, session_id = alarms[0]
+    of_sessions = state.timers.session_deadlines
+    while (deadlines := of_sessions.first_heap() if of_sessions.draining else of_sessions.heap) and deadlines[0][
+        0
+    ] <= now_ms:
+        due_ms, session_id = deadlines[0]
         if (session := state.sessions.get(session_id)) is None:
-            heapq.heappop(alarms)
+            heapq.heappop(deadlines)
         elif session.until_ms > due_ms:
-            heapq.heapreplace(alarms, (session.until_ms, session_id))
+            heapq.heapreplace(deadlines, (session.until_ms, session_id))
         else:
-            heapq.heappop(alarms)
+            heapq.heappop(deadlines)
             places = places_in(state, session_id)
             ends = ends_with(state, session_id, now_ms, None)
             event = SessionEnded(session_id, "expired", ends, left=places, principal=session.principal)
@@ -80,47 +82,47 @@ def _lapsed_ticket(state: State, now_ms: int) -> Due | None:
 
     After a restart all waiters have been away since then, so the ends are spread over turns. A late end is harmless.
     """
-    agenda, absent_since = state.agenda, state.presence.absent_since
+    timers, absent_since = state.timers, state.presence.absent_since
     if not absent_since:
         return None
     for ticket_id, since_ms in absent_since.items():
-        if since_ms + ABSENT_MS_MAX > now_ms or now_ms < agenda.lapse_at_ms:
+        if since_ms + ABSENT_MS_MAX > now_ms or now_ms < timers.lapse_at_ms:
             break
-        agenda.lapsed += 1
-        if agenda.lapsed % LAPSE_MAX == 0:
-            agenda.lapse_at_ms = now_ms + 1
+        timers.lapsed += 1
+        if timers.lapsed % LAPSE_MAX == 0:
+            timers.lapse_at_ms = now_ms + 1
         return Due(left(state.tickets[ticket_id], "gone"), ((ticket_id, TicketGone()),))
     return None
 
 
 def _open_names(state: State, now_ms: int) -> None:
-    agenda = state.agenda
-    agenda.opened_until_ms = now_ms
-    while agenda.opening_alarms and agenda.opening_alarms[0][0] <= now_ms:
-        agenda.rang_at_ms, name = heapq.heappop(agenda.opening_alarms)
+    timers = state.timers
+    timers.opened_until_ms = now_ms
+    while timers.opening_deadlines and timers.opening_deadlines[0][0] <= now_ms:
+        timers.last_opened_ms, name = heapq.heappop(timers.opening_deadlines)
         state.look_again_at(name)
 
 
 def _expired_lease(state: State, now_ms: int) -> Due | None:
-    of_leases = state.agenda.lease_alarms
-    while (alarms := of_leases.earlier() if of_leases.aside else of_leases.heap) and alarms[0][0] <= now_ms:
-        due_ms, token, name = alarms[0]
+    of_leases = state.timers.lease_deadlines
+    while (deadlines := of_leases.first_heap() if of_leases.draining else of_leases.heap) and deadlines[0][0] <= now_ms:
+        due_ms, token, name = deadlines[0]
         if (lease := state.lease_of(name)) is None or lease.token != token:
-            heapq.heappop(alarms)
+            heapq.heappop(deadlines)
         elif lease.until_ms > due_ms:
-            heapq.heapreplace(alarms, (lease.until_ms, token, name))
+            heapq.heapreplace(deadlines, (lease.until_ms, token, name))
         else:
-            heapq.heappop(alarms)
+            heapq.heappop(deadlines)
             return Due(end_of(name, lease, "expired", now_ms))
     return None
 
 
 def _what_is_kept(state: State, now_ms: int, limits: Limits) -> Due | None:
-    agenda, memory, free = state.agenda, state.index.memory, state.index.free
-    if now_ms >= agenda.forget_at_ms and (overdue := _overdue_memory(state, now_ms, limits)) is not None:
+    timers, memory, free = state.timers, state.index.memory, state.index.free
+    if now_ms >= timers.forget_at_ms and (overdue := _overdue_memory(state, now_ms, limits)) is not None:
         return overdue
-    is_any_done = agenda.done_alarms.heap or agenda.done_alarms.aside
-    if is_any_done and now_ms >= agenda.fade_at_ms and (faded := _faded_work(state, now_ms)) is not None:
+    is_any_done = timers.done_deadlines.heap or timers.done_deadlines.draining
+    if is_any_done and now_ms >= timers.fade_at_ms and (faded := _faded_work(state, now_ms)) is not None:
         return faded
     if memory.weight > limits.retry_bytes_max and (cut := _too_much_memory(state, now_ms, limits)) is not None:
         return cut
@@ -128,15 +130,15 @@ def _what_is_kept(state: State, now_ms: int, limits: Limits) -> Due | None:
 
 
 def _faded_work(state: State, now_ms: int) -> Due | None:
-    agenda = state.agenda
+    timers = state.timers
     faded: dict[str, None] = {}
-    while (alarms := agenda.done_alarms.earlier()) and alarms[0][0] <= now_ms and len(faded) < FADE_MAX:
-        _, name = heapq.heappop(alarms)
+    while (deadlines := timers.done_deadlines.first_heap()) and deadlines[0][0] <= now_ms and len(faded) < FADE_MAX:
+        _, name = heapq.heappop(deadlines)
         slot = state.slots.get(name)
         if slot is not None and slot.done is not None and slot.done.until_ms <= now_ms:
             faded[name] = None
     if len(faded) == FADE_MAX:
-        agenda.fade_at_ms = now_ms + 1
+        timers.fade_at_ms = now_ms + 1
     return Due(DoneFaded(tuple(faded))) if faded else None
 
 
@@ -148,28 +150,28 @@ def _overdue_memory(state: State, now_ms: int, limits: Limits) -> Due | None:
             break
         due += 1
     # If there may be more, the next turn goes on.
-    state.agenda.forget_at_ms = now_ms + (1 if due == FORGET_MAX else FORGET_EVERY_MS)
+    state.timers.forget_at_ms = now_ms + (1 if due == FORGET_MAX else FORGET_EVERY_MS)
     return Due(Forgotten(due)) if due else None
 
 
 def _too_much_memory(state: State, now_ms: int, limits: Limits) -> Due | None:
-    if now_ms < state.agenda.cut_memory_at_ms:
+    if now_ms < state.timers.cut_memory_at_ms:
         return None
     cuts, room, _ = _oldest(state.index.memory, limits.retry_bytes_max, lambda _: True)
     # If there may be more, the next turn goes on: the cost of one turn is bounded.
-    state.agenda.cut_memory_at_ms = 0 if room else now_ms + 1
+    state.timers.cut_memory_at_ms = 0 if room else now_ms + 1
     return Due(SharesForgotten(remembered=cuts))
 
 
 def _too_many_names(state: State, now_ms: int, limits: Limits) -> Due | None:
     """Drop the oldest free names of the largest accounts, if they are over a limit. Some may have to stay."""
-    if now_ms < state.agenda.cut_names_at_ms:
+    if now_ms < state.timers.cut_names_at_ms:
         return None
     cuts, room, found = _oldest(
         state.index.free, limits.ended_bytes_max, lambda name: may_go(state, name, state.slots[name], now_ms)
     )
     # Names that must stay now may go later: checking again before that gains nothing.
-    state.agenda.cut_names_at_ms = now_ms + FORGET_EVERY_MS if not found else 0 if room else now_ms + 1
+    state.timers.cut_names_at_ms = now_ms + FORGET_EVERY_MS if not found else 0 if room else now_ms + 1
     # If there are others after those that must stay, the record puts them in front.
     return Due(SharesForgotten(names=cuts)) if found or not room else None
 

@@ -133,11 +133,11 @@ def _granted_many(state: State, event: events.GrantedMany, record: events.Record
 
 
 def _begin(state: State, name: str, lease: Lease) -> None:
-    agenda, presence = state.agenda, state.presence
+    timers, presence = state.timers, state.presence
     state.index.add_lease(name, lease, state.sessions)
-    heappush(agenda.lease_alarms.heap, (lease.until_ms, lease.token, name))
+    heappush(timers.lease_deadlines.heap, (lease.until_ms, lease.token, name))
     if name in presence.lines:
-        agenda.names_with_new_holder.append(name)
+        timers.names_with_new_holder.append(name)
         state.look_again_at(name)
     if presence.interests:
         presence.lose_interest(holder_of_lease(lease), name)
@@ -231,8 +231,8 @@ def _renewed(state: State, event: events.Renewed, record: events.Record) -> None
         _begin(state, event.name, lease)
     if event.until_ms < before.until_ms:
         # A later deadline keeps its entry, which is checked when it is reached; only an earlier one needs its own.
-        heappush(state.agenda.lease_alarms.heap, (event.until_ms, lease.token, event.name))
-        state.agenda.tidy_lease_alarms(state.slots, len(state.index.held))
+        heappush(state.timers.lease_deadlines.heap, (event.until_ms, lease.token, event.name))
+        state.timers.compact_lease_deadlines(state.slots, len(state.index.held))
     state.slots.put(event.name, Slot(lease, slot.closed_until_ms, slot.last_end, slot.attempts, slot.done))
     if event.claim_key is not None:
         memo = Memo("acquire", lease.lease_id, event.fingerprint)
@@ -263,11 +263,11 @@ def _ended(state: State, event: events.Ended, record: events.Record) -> None:
     state.slots.put(event.name, free)
     state.index.add_free(event.name, free)
     if event.done is not None:
-        heappush(state.agenda.done_alarms.heap, (event.done.until_ms, event.name))
-        state.agenda.tidy_done_alarms(state.slots, state.index.done_count)
+        heappush(state.timers.done_deadlines.heap, (event.done.until_ms, event.name))
+        state.timers.compact_done_deadlines(state.slots, state.index.done_count)
     if event.closed_until_ms:
         state.index.closed_until_ms = max(state.index.closed_until_ms, event.closed_until_ms)
-        heappush(state.agenda.opening_alarms, (event.closed_until_ms, event.name))
+        heappush(state.timers.opening_deadlines, (event.closed_until_ms, event.name))
     state.index.held.remove(event.name)
     _finish(state, event.name, lease)
     # An operator's key is the operator's: whose lease it ended cannot let it be forgotten.
@@ -283,7 +283,7 @@ def _ended(state: State, event: events.Ended, record: events.Record) -> None:
             state.memos.put((event.by, event.key), memo)
     for each in event.left:
         _leave(state, each.ticket_id)
-    state.agenda.tidy_lease_alarms(state.slots, len(state.index.held))
+    state.timers.compact_lease_deadlines(state.slots, len(state.index.held))
 
 
 def _transferred(state: State, event: events.Transferred, record: events.Record) -> None:
@@ -304,7 +304,7 @@ def _transferred(state: State, event: events.Transferred, record: events.Record)
         else:
             # An operator's key is the operator's: the lease of another principal cannot let it be forgotten.
             spend_key(state, event.by, event.key, memo, record.at_ms)
-    state.agenda.tidy_lease_alarms(state.slots, len(state.index.held))
+    state.timers.compact_lease_deadlines(state.slots, len(state.index.held))
 
 
 def _reopened(state: State, event: events.Reopened, record: events.Record) -> None:
@@ -317,7 +317,7 @@ def _session_opened(state: State, event: events.SessionOpened, _record: events.R
     session = event.session
     state.sessions.put(session.session_id, session)
     state.index.add_session(session)
-    heappush(state.agenda.session_alarms.heap, (session.until_ms, session.session_id))
+    heappush(state.timers.session_deadlines.heap, (session.until_ms, session.session_id))
     if session.key is not None:
         state.memos.put((session.principal, session.key), Memo("session", session.session_id, event.fingerprint))
 
@@ -341,7 +341,7 @@ def _session_ended(state: State, event: events.SessionEnded, record: events.Reco
     remember(state, event.session_id, ended_session)
     if event.key is not None:
         state.memos.put((session.principal, event.key), Memo("end_session", event.session_id, event.fingerprint))
-    state.agenda.tidy_session_alarms(state.sessions)
+    state.timers.compact_session_deadlines(state.sessions)
 
 
 def _add_token(state: State, token: AccessToken) -> None:

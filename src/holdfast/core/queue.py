@@ -137,7 +137,7 @@ def leave(state: State, command: Leave) -> Decision:
 
 
 def next_turn(state: State, now: Moment, limits: Limits) -> Due | None:
-    candidates = state.agenda.candidates
+    candidates = state.timers.candidates
     while candidates:
         ticket = state.tickets.get(heappop(candidates)[1])
         if ticket is not None and state.presence.can_be_met(ticket):
@@ -203,7 +203,7 @@ def grant_each(
 
 def circle_at_handover(state: State, now_ms: int) -> Due | None:
     """Return the end of the wait with which a grant or a transfer closed a cycle, if any (D1)."""
-    handed_over, budget = state.agenda.names_with_new_holder, state.agenda.handover_budget
+    handed_over, budget = state.timers.names_with_new_holder, state.timers.handover_budget
     searched: values.Holder | None = None
     closing: dict[str, Place] | refusals.TooTangled = {}
     while handed_over:

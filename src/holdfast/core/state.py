@@ -36,7 +36,7 @@ import msgspec
 
 from holdfast.core.connected_waiters import Presence
 from holdfast.core.index import Index
-from holdfast.core.timers import Agenda
+from holdfast.core.timers import Timers
 from holdfast.core.values import ABSENT_MS_MAX, AccessToken, Lease, Memo, Remembered, Session, Slot, Ticket
 
 K = TypeVar("K", bound="Hashable")
@@ -172,7 +172,7 @@ class State:
         self.tickets: Kept[str, Ticket] = Kept()  # in the order of joining (W2)
         self.last_used: Kept[str, int] = Kept()  # by token name: the minute of its last use, as wall time
         self.index = Index()
-        self.agenda = Agenda()
+        self.timers = Timers()
         self.presence = Presence()
 
     def lease_of(self, name: str) -> Lease | None:
@@ -191,11 +191,11 @@ class State:
         """Return whether time matters: something is held, lives or waits for a name to open (T1)."""
         return bool(self.index.held or self.sessions or self.tickets) or self.index.closed_until_ms > self.now_ms
 
-    def next_alarm_ms(self) -> int | None:
+    def next_deadline_ms(self) -> int | None:
         """Return the earliest instant at which something may fall due; maybe too early, never late."""
-        agenda = self.agenda
-        heaps = (agenda.lease_alarms.earlier(), agenda.session_alarms.earlier(), agenda.opening_alarms)
-        dues = [alarms[0][0] for alarms in heaps if alarms]
+        timers = self.timers
+        heaps = (timers.lease_deadlines.first_heap(), timers.session_deadlines.first_heap(), timers.opening_deadlines)
+        dues = [deadlines[0][0] for deadlines in heaps if deadlines]
         if self.presence.absent_since:
             dues.append(next(iter(self.presence.absent_since.values())) + ABSENT_MS_MAX)
         return min(dues, default=None)
@@ -212,7 +212,7 @@ class State:
     def is_open(self, name: str) -> bool:
         """Return whether a name can be granted: free, and settling has seen the end of its delay (L6)."""
         slot = self.slots.get(name)
-        return slot is None or (slot.lease is None and slot.closed_until_ms <= self.agenda.opened_until_ms)
+        return slot is None or (slot.lease is None and slot.closed_until_ms <= self.timers.opened_until_ms)
 
     # Whose turn it may be (`queue` explains why this is enough).
 
@@ -230,14 +230,14 @@ class State:
         for place in line.severals:
             lacking[place[1]] -= 1
             if not lacking[place[1]]:
-                heappush(self.agenda.candidates, place)
+                heappush(self.timers.candidates, place)
         self.offer(name)
 
     def offer(self, name: str) -> None:
         """Make the first waiter that wants only this open name a candidate."""
         line = self.presence.lines.get(name)
         if line is not None and line.is_open and line.singles:
-            heappush(self.agenda.candidates, line.singles[0])
+            heappush(self.timers.candidates, line.singles[0])
 
     # Who is present: said by the engine, kept by no record (W2).
 
@@ -245,7 +245,7 @@ class State:
         ticket = self.tickets[ticket_id]
         number = self.index.join_number[ticket_id]
         if self.presence.enter(ticket, number, self.is_open):
-            heappush(self.agenda.candidates, (number, ticket_id))
+            heappush(self.timers.candidates, (number, ticket_id))
 
     def depart(self, ticket_id: str, now_ms: int) -> None:
         if ticket_id in self.presence.present:
@@ -275,7 +275,7 @@ class State:
         self.seq, self.now_ms, self.last_token, self.epoch = head.seq, head.now_ms, head.last_token, head.epoch
         self.restores, self.restored_seq = head.restores, head.restored_seq
         self.index.build(self.slots, self.sessions, self.tickets, self.tokens, self.remembered)
-        self.agenda.build(self.slots, self.sessions)
+        self.timers.build(self.slots, self.sessions)
         self.send_everybody_away()
 
     # Snapshots, for tests and offline work: they walk over everything.

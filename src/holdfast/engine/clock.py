@@ -143,9 +143,9 @@ class Turns:
     def drop(self) -> None:
         self.over_seconds, self.round_began_ms, self.owing_since_seconds = 0.0, None, 0.0
 
-    def set_timer(self, alarm_ms: int | None) -> None:
+    def set_timer(self, deadline_ms: int | None) -> None:
         self.cancel_timer()
-        wait_ms = TICK_MS if alarm_ms is None else min(TICK_MS, max(1, alarm_ms - self._time.now_ms))
+        wait_ms = TICK_MS if deadline_ms is None else min(TICK_MS, max(1, deadline_ms - self._time.now_ms))
         self.timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._ring)
 
     def cancel_timer(self) -> None:

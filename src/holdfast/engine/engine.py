@@ -253,8 +253,8 @@ class Engine:
                 state.presence.take_interest(*decision.interest)
             if decision.notices:
                 self._notify(decision.notices)
-            agenda = state.agenda
-            if agenda.candidates or agenda.names_with_new_holder:
+            timers = state.timers
+            if timers.candidates or timers.names_with_new_holder:
                 self._settle(settle_line, now)  # Grant to the waiters that this command made room for (W1).
             if waiter is not None and waiter.deadline_ms <= now.ms:
                 self._send_away(self._waiters.overdue(now.ms))
@@ -385,8 +385,8 @@ class Engine:
         if not self._serving or not self.state.has_deadlines():
             self.turns.cancel_timer()
             return
-        alarms = (self.state.next_alarm_ms(), self._waiters.next_deadline_ms())
-        self.turns.set_timer(min((alarm for alarm in alarms if alarm is not None), default=None))
+        deadlines = (self.state.next_deadline_ms(), self._waiters.next_deadline_ms())
+        self.turns.set_timer(min((deadline for deadline in deadlines if deadline is not None), default=None))
 
     def _tick(self) -> None:
         """Let time pass without requests: end what is due, and record the time now and then (T2)."""
