@@ -149,7 +149,7 @@ async def house_with(kind: str, count: int, folder: Path) -> AsyncIterator[House
     engine = Engine(journal, limits, clock=clock, version="benchmark", archiving=NO_SNAPSHOT)
     await engine.start()
     for ticket_id in engine.state.tickets:
-        engine.state.arrive(ticket_id)
+        engine.state.attach(ticket_id)
     static = StaticTokens.parse(f"{ME}:{TOKEN}:read+claim+admin")
     house = House(Api(engine, Auth(static, AuthorityKey.load(folder)), Settings(data=folder)))
     try:

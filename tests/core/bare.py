@@ -28,9 +28,9 @@ class Core:
         for event in decision.events:
             self.record(event)
         if isinstance(decision.answer, answers.MustWait):
-            self.state.arrive(decision.answer.ticket_id)
+            self.state.attach(decision.answer.ticket_id)
         if decision.interest is not None:
-            self.state.presence.take_interest(*decision.interest)
+            self.state.connected.add_interest(*decision.interest)
         while (due := settle_line(self.state, self.now, self.limits)) is not None:
             self.happen(due)
         return decision.answer

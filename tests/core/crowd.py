@@ -91,11 +91,11 @@ class Crowd:
         for event in decision.events:
             self.record(event)
         if decision.interest is not None:
-            self.state.presence.take_interest(*decision.interest)
+            self.state.connected.add_interest(*decision.interest)
         told = dict(decision.notices)
         assert len(told) == len(decision.notices), "W5: told twice"
         if isinstance(decision.answer, answers.MustWait):
-            self.arrive(decision.answer.ticket_id)
+            self.attach(decision.answer.ticket_id)
         while (due := settle_line(self.state, self.now, self.limits)) is not None:
             self.record(due.event, dict(due.notices))
         self.check()
@@ -110,21 +110,21 @@ class Crowd:
         self.settle()
         self.check()
 
-    def arrive(self, ticket_id: str) -> None:
-        self.state.arrive(ticket_id)
+    def attach(self, ticket_id: str) -> None:
+        self.state.attach(ticket_id)
         self.away_since.pop(ticket_id, None)
 
-    def depart(self, ticket_id: str) -> None:
+    def detach(self, ticket_id: str) -> None:
         """The request at a place is gone, by its time or by the wire."""
         if ticket_id in self.line and ticket_id not in self.away_since:
-            self.state.depart(ticket_id, self.now_ms)
+            self.state.detach(ticket_id, self.now_ms)
             self.away_since[ticket_id] = self.now_ms
         self.check()
 
     def restart(self) -> None:
         self.state = State.thaw(self.shadow.freeze())
         self.away_since = dict.fromkeys(self.line, self.shadow.now_ms)
-        self.state.presence.absent_since = OrderedDict(self.away_since)
+        self.state.connected.detached_since = OrderedDict(self.away_since)
         self.check()
 
     def record(self, event: Event, told: dict[str, object] | None = None) -> None:
@@ -307,30 +307,30 @@ def reach(graph: dict[Who, set[Who]], start: Who) -> set[Who]:
 
 def check_lines(state: State) -> None:
     """Every look-up over the lines is what the tickets and those who are present say, and nothing is left over."""
-    tickets, index, presence, timers = state.tickets, state.index, state.presence, state.timers
+    tickets, index, connected, timers = state.tickets, state.index, state.connected, state.timers
     names = dict.fromkeys(name for ticket in tickets.values() for name in ticket.names)
-    assert {name: list(line) for name, line in index.lines.items()} == {
+    assert {name: list(line) for name, line in index.queues.items()} == {
         name: [i for i, t in tickets.items() if name in t.names] for name in names
     }
-    assert presence.present <= set(tickets)
-    assert set(presence.absent_since) == set(tickets) - presence.present
-    assert list(presence.absent_since.values()) == sorted(presence.absent_since.values())
-    there = Counter(name for i in presence.present for name in tickets[i].names)
-    assert {name: state.waiting_at(name) for name in there} == there
+    assert connected.attached <= set(tickets)
+    assert set(connected.detached_since) == set(tickets) - connected.attached
+    assert list(connected.detached_since.values()) == sorted(connected.detached_since.values())
+    there = Counter(name for i in connected.attached for name in tickets[i].names)
+    assert {name: state.waiter_count(name) for name in there} == there
     numbers = [index.join_number[i] for i in tickets]
     assert numbers == sorted(set(numbers)) and len(index.join_number) == len(tickets)
-    assert {name: [i for _, i in line] for name, line in presence.lines.items()} == {
-        name: [i for i in index.lines[name] if i in presence.present] for name in there
+    assert {name: [i for _, i in line] for name, line in connected.queues.items()} == {
+        name: [i for i in index.queues[name] if i in connected.attached] for name in there
     }
-    for name, line in presence.lines.items():
+    for name, line in connected.queues.items():
         assert line.is_open == state.is_open(name)
-        assert all(len(tickets[i].names) == 1 for _, i in line.singles)
-        assert all(len(tickets[i].names) > 1 for _, i in line.severals)
-    several = {i for i in presence.present if len(tickets[i].names) > 1}
-    assert presence.lacking == {i: sum(not state.is_open(name) for name in tickets[i].names) for i in several}
-    assert all(presence.tickets_by_holder.values())
-    assert {i: who for who, those in presence.tickets_by_holder.items() for i in those} == {
-        i: holder_of_ticket(tickets[i]) for i in presence.present
+        assert all(len(tickets[i].names) == 1 for _, i in line.single_name)
+        assert all(len(tickets[i].names) > 1 for _, i in line.multi_name)
+    several = {i for i in connected.attached if len(tickets[i].names) > 1}
+    assert connected.closed_names == {i: sum(not state.is_open(name) for name in tickets[i].names) for i in several}
+    assert all(connected.tickets_by_holder.values())
+    assert {i: who for who, those in connected.tickets_by_holder.items() for i in those} == {
+        i: holder_of_ticket(tickets[i]) for i in connected.attached
     }
     assert index.tickets_by_wish == {
         (holder_of_ticket(ticket), frozenset(ticket.names)): {i: None}
@@ -345,16 +345,16 @@ def check_lines(state: State) -> None:
     bound = {i: t.terms.session for i, t in tickets.items() if t.terms.bound}
     assert {i: session for session, those in index.tickets_by_session.items() for i in those} == bound
     assert not timers.names_with_new_holder and not timers.candidates
-    wanted = {(who, name) for who, names in presence.interests.items() for name in names}
-    assert set(presence.interests_by_age) == wanted
-    assert presence.interest_shares.weight == len(wanted)
-    assert all(presence.interests.values())
+    wanted = {(who, name) for who, names in connected.interests.items() for name in names}
+    assert set(connected.interests_by_age) == wanted
+    assert connected.interest_usage.weight == len(wanted)
+    assert all(connected.interests.values())
 
 
 def release_all(crowd: Crowd) -> None:
     """Let everybody go: the holders release, the runs end, nobody comes back."""
     for ticket_id in list(crowd.line):
-        crowd.depart(ticket_id)
+        crowd.detach(ticket_id)
     for session_id in sorted(crowd.sessions):
         session = crowd.state.sessions[session_id]
         crowd.ask(EndSession(principal=session.principal, session_id=session_id))

@@ -85,7 +85,7 @@ class Pair:
         self.promise(decision.answer)
         self.hear(decision.notices)
         if isinstance(decision.answer, answers.MustWait):
-            self.arrive(decision.answer.ticket_id)
+            self.attach(decision.answer.ticket_id)
         self.settle_line()
         self.compare()
         return wanted
@@ -120,17 +120,17 @@ class Pair:
         assert rest == [notice for notice in self.naive.notices if notice[1] != gone]
         self.told, self.naive.notices = [], []
 
-    def arrive(self, ticket_id: str) -> None:
-        self.core.arrive(ticket_id)
+    def attach(self, ticket_id: str) -> None:
+        self.core.attach(ticket_id)
         place = self.naive.line.find(ticket_id)
         assert place is not None
         self.naive.line.swap(place, place._replace(away=None))
 
-    def depart(self, ticket_id: str) -> None:
+    def detach(self, ticket_id: str) -> None:
         """The request that waits at a place is gone, in both (W2)."""
         place = self.naive.line.find(ticket_id)
         if place is not None and place.away is None:
-            self.core.depart(ticket_id, self.now_ms)
+            self.core.detach(ticket_id, self.now_ms)
             self.naive.line.swap(place, place._replace(away=self.now_ms))
 
     def advance(self, by_ms: int) -> None:

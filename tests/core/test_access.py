@@ -35,7 +35,7 @@ class World:
             evolve(self.state, record)
             evolve(self.twin, record)
         if isinstance(decision.answer, MustWait):
-            self.state.arrive(decision.answer.ticket_id)
+            self.state.attach(decision.answer.ticket_id)
         assert self.state.freeze() == self.twin.freeze()
         self.archived.follow()
         return decision

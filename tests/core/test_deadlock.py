@@ -60,7 +60,7 @@ def build(owners: tuple[int | None, ...], waits: tuple[Waits, ...]) -> State:
             state.tickets.put(ticket.ticket_id, ticket)
             state.index.add_ticket(ticket)
             if is_there:
-                state.arrive(ticket.ticket_id)
+                state.attach(ticket.ticket_id)
     return state
 
 
@@ -261,7 +261,7 @@ class Drawn:
                 ticket, _ = self.line.pop(ticket_id)
                 self.record(Left(ticket_id, "withdrawn", ticket.names))
             elif what < 0.25:
-                self.state.depart(ticket_id, 0)
+                self.state.detach(ticket_id, 0)
                 self.away.add(ticket_id)
 
     def grant(self, name: str, agent: Agent) -> None:
@@ -281,7 +281,7 @@ class Drawn:
     def join(self, agent: Agent) -> None:
         ticket = self.wish(agent)
         self.record(Joined(ticket))
-        self.state.arrive(ticket.ticket_id)
+        self.state.attach(ticket.ticket_id)
         self.line[ticket.ticket_id] = (ticket, ticket.lease_ids[0] if agent.kind == "nameless" else agent)
 
     def end_session(self, session_id: str) -> None:

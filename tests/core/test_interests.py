@@ -53,7 +53,7 @@ def test_nobody_flushes_anothers_interests(owners: int) -> None:
     circle_of(core, "ben")
     for number in range(400):
         ask(core, f"job-{number}", "ana", f"a{number % owners}")
-    shares = core.state.presence.interest_shares
+    shares = core.state.connected.interest_usage
     assert shares.weight <= MOST and shares.purse("ben").weight == 1
     assert is_circle_told(core, "ben")
     check_lines(core.state)
@@ -70,7 +70,7 @@ def test_no_run_flushes_its_siblings_interests() -> None:
     circle_of(core, "ben", "s1")
     for number in range(400):
         ask(core, f"job-{number}", "ben", f"a{number % 30}", "s2")
-    assert core.state.presence.interest_shares.weight <= MOST
+    assert core.state.connected.interest_usage.weight <= MOST
     assert is_circle_told(core, "ben", "s1")
     check_lines(core.state)
 
@@ -80,8 +80,8 @@ def test_one_holder_has_a_bounded_number() -> None:
     core = Core()
     more = INTERESTS_OF_HOLDER_MAX + 10
     for number in range(more):
-        core.state.presence.take_interest(("principal", "ana", "x"), f"job-{number}", "ana", 0, 60_000)
-    names = list(core.state.presence.interests["principal", "ana", "x"])
+        core.state.connected.add_interest(("principal", "ana", "x"), f"job-{number}", "ana", 0, 60_000)
+    names = list(core.state.connected.interests["principal", "ana", "x"])
     assert names == [f"job-{number}" for number in range(10, more)]
     check_lines(core.state)
 
@@ -93,13 +93,13 @@ def test_an_interest_costs_a_few_steps_however_many_are_kept() -> None:
 
     def count(frame: FrameType, event: str, _: object) -> None:
         nonlocal dropped
-        dropped += event == "call" and frame.f_code is connected_waiters.Presence.lose_interest.__code__
+        dropped += event == "call" and frame.f_code is connected_waiters.ConnectedWaiters.drop_interest.__code__
 
-    kept = connected_waiters.Presence()
+    kept = connected_waiters.ConnectedWaiters()
     for number in range(MOST):
-        kept.take_interest(("principal", "ana", f"o{number}"), "job", "ana", 0, 60_000)
+        kept.add_interest(("principal", "ana", f"o{number}"), "job", "ana", 0, 60_000)
     sys.setprofile(count)
-    kept.take_interest(("principal", "ben", "x"), "job", "ben", 60_000, 120_000)
+    kept.add_interest(("principal", "ben", "x"), "job", "ben", 60_000, 120_000)
     sys.setprofile(None)
     assert dropped <= 5, "one of its own, two that have faded, and what is too many"
     assert ("principal", "ben", "x") in kept.interests

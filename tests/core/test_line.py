@@ -94,7 +94,7 @@ class Walk:
             case 5 | 6 | 7 if held:
                 self.release(*chance.choice(held))
             case 8 | 9 if there:
-                crowd.depart(chance.choice(there))
+                crowd.detach(chance.choice(there))
             case 10 | 11 if away:
                 self.come_back(chance.choice(away))
             case 12 if crowd.line:
@@ -174,7 +174,7 @@ class Twins:
 
     def __init__(self, limits: Limits) -> None:
         self.pair = Pair(limits)
-        self.advance, self.depart, self.restart = self.pair.advance, self.pair.depart, self.pair.restart
+        self.advance, self.detach, self.restart = self.pair.advance, self.pair.detach, self.pair.restart
 
     @property
     def state(self) -> State:
@@ -193,7 +193,7 @@ class Twins:
         return [place.ticket_id for place in self.pair.naive.line.places if place.away is not None]
 
     def is_there(self, ticket_id: str) -> bool:
-        return ticket_id in self.pair.core.presence.present
+        return ticket_id in self.pair.core.connected.attached
 
     def ask(self, command: Command) -> object:
         self.pair.ask(command)
@@ -313,11 +313,11 @@ def test_interests_are_bounded_and_forgotten() -> None:
         owner = f"o{number}" if number % 2 else None
         asked = acquire(name="job", principal="p", owner=owner, lease_id=f"L{number}", ttl_ms=1, interest=True)
         assert isinstance(crowd.ask(asked), refusals.Held)
-    assert len(crowd.state.presence.interests) == len(crowd.state.presence.interests_by_age) == 150
+    assert len(crowd.state.connected.interests) == len(crowd.state.connected.interests_by_age) == 150
     crowd.advance(59_999)
-    assert len(crowd.state.presence.interests) == 150
+    assert len(crowd.state.connected.interests) == 150
     crowd.advance(1)
     for number in range(150):
         crowd.ask(acquire(name="job", principal="p", owner="late", lease_id=f"M{number}", ttl_ms=1, interest=True))
-    assert list(crowd.state.presence.interests) == [("principal", "p", "late")]
-    assert len(crowd.state.presence.interests_by_age) == 1
+    assert list(crowd.state.connected.interests) == [("principal", "p", "late")]
+    assert len(crowd.state.connected.interests_by_age) == 1

@@ -105,7 +105,7 @@ def test_a_look_at_the_chain_costs_what_is_shown(waits: int) -> None:
     core.hold("n0000")
     for number in range(waits):
         core.ask(core.want_all(("n0000", *wanted[1 + number :]), owner="me"))
-    assert len(core.state.presence.tickets_by_holder["principal", "p", "me"]) == waits
+    assert len(core.state.connected.tickets_by_holder["principal", "p", "me"]) == waits
     links = why(core.state, "job").links
     assert [len(link.waits_for) for link in links] == [100, 0]
     assert count_steps(lambda: why(core.state, "job")) < 1_000
@@ -155,7 +155,7 @@ def test_places_that_nobody_came_back_to_end_a_few_at_a_time() -> None:
     core.hold("job")
     for _ in range(1_200):
         core.ask(core.want_all(("job",)))
-    core.state.send_everybody_away()
+    core.state.detach_all()
     left = []
     for now_ms in range(60_000, 60_004):
         core.now = Moment(now_ms, now_ms)

@@ -131,7 +131,7 @@ def test_a_place_can_be_given_up_and_is_refused_at_its_turn() -> None:
     state = waited()
     back = acquire(name=FILLER, principal="ben", lease_id="N", ttl_ms=1_000, owner="b", ticket="t", wait_ms=1_000)
     assert ask(state, back) == answers.MustWait("t", 1_000)
-    state.arrive("t")
+    state.attach("t")
     assert ask(state, Release(name=FILLER, principal="ana", lease_id="L")) == answers.Released()
     due = settle(state, NOW, Limits())
     assert due is not None and isinstance(due.notices[0][1], refusals.BadName)
@@ -146,7 +146,7 @@ def test_a_confined_token_is_refused_a_dot_segment_at_its_turn() -> None:
         token = AccessToken("ben", "digest", ("claim",), "team-a/", None, 0, "op")
         terms = Terms(principal="ben", ttl_ms=1_000)
         tell(state, TokenCreated(token), Joined(Ticket("t", (name,), ("M",), terms, token_in_journal=True)))
-        state.arrive("t")
+        state.attach("t")
         due = settle(state, NOW, Limits())
         assert due is not None
         assert isinstance(due.notices[0][1], answers.Acquired if allowed else refusals.NotAllowedAnyMore)

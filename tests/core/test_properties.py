@@ -199,7 +199,7 @@ class CoreMachine(RuleBasedStateMachine):
             if leave:
                 self.pair.ask(Leave(ticket_id=place.ticket_id, principal="ana"))
             else:
-                self.pair.depart(place.ticket_id)
+                self.pair.detach(place.ticket_id)
 
     @rule(names=SEVERAL, principal=PRINCIPALS, owner=OWNERS, ttl_ms=TTLS_MS, redo=SELDOM, key=KEYS)
     def claim_any(

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.core.commands import Command
-from holdfast.core.connected_waiters import Presence
+from holdfast.core.connected_waiters import ConnectedWaiters
 from holdfast.core.deadlock import why
 from holdfast.core.decide import DECISIONS, decide, settle, settle_line
 from holdfast.core.events import Event
@@ -26,8 +26,8 @@ WALKS = 40
 
 def parts(state: State) -> dict[str, bytes]:
     """Each part as bytes, so that any change of it can be seen."""
-    durable = {field: value for field, value in vars(state).items() if field not in {"index", "timers", "presence"}}
-    others = {field: vars(getattr(state, field)) for field in ("index", "timers", "presence")}
+    durable = {field: value for field, value in vars(state).items() if field not in {"index", "timers", "connected"}}
+    others = {field: vars(getattr(state, field)) for field in ("index", "timers", "connected")}
     others["index"] = {**others["index"], "held": list(state.index.held.walk())}
     return {field: pickle.dumps(value) for field, value in {"durable": durable, **others}.items()}
 
@@ -55,15 +55,15 @@ seen: dict[str, set[str]] = {}
 def everything_watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     seen.clear()
     monkeypatch.setattr(crowd, "decide", watched(decide, set()))
-    monkeypatch.setattr(crowd, "settle", watched(settle, {"timers", "presence"}))
-    monkeypatch.setattr(crowd, "settle_line", watched(settle_line, {"timers", "presence"}))
-    monkeypatch.setattr(State, "arrive", watched(State.arrive, {"timers", "presence"}))
-    monkeypatch.setattr(State, "depart", watched(State.depart, {"presence"}))
+    monkeypatch.setattr(crowd, "settle", watched(settle, {"timers", "connected"}))
+    monkeypatch.setattr(crowd, "settle_line", watched(settle_line, {"timers", "connected"}))
+    monkeypatch.setattr(State, "attach", watched(State.attach, {"timers", "connected"}))
+    monkeypatch.setattr(State, "detach", watched(State.detach, {"connected"}))
     monkeypatch.setattr(State, "position_of", watched(State.position_of, set()))
     yield
     assert "timers" in seen["settle"] | seen["settle_line"]
-    assert "presence" in seen["settle"] | seen["settle_line"], "no delay was over while somebody waited"
-    assert seen["arrive"] == {"timers", "presence"} and seen["depart"] == {"presence"}
+    assert "connected" in seen["settle"] | seen["settle_line"], "no delay was over while somebody waited"
+    assert seen["attach"] == {"timers", "connected"} and seen["detach"] == {"connected"}
 
 
 @pytest.mark.usefixtures("everything_watched")
@@ -76,7 +76,7 @@ def test_each_part_is_changed_only_by_those_who_may() -> None:
             walk.step()
             assert isinstance(walk.crowd, crowd.Crowd)
             state = walk.crowd.state
-            for ticket_id in list(state.presence.present)[:1]:
+            for ticket_id in list(state.connected.attached)[:1]:
                 assert state.position_of(ticket_id) >= 1
 
 
@@ -98,7 +98,7 @@ def test_no_free_name_has_a_waiter_that_could_be_served() -> None:
             walk.step()
             assert isinstance(walk.crowd, crowd.Crowd)
             state = walk.crowd.state
-            for ticket_id in state.presence.present:
+            for ticket_id in state.connected.attached:
                 waited += 1
                 slots = [state.slots.get(name) for name in state.tickets[ticket_id].names]
                 free = [
@@ -149,7 +149,10 @@ def test_after_a_restart_nobody_is_present() -> None:
     for _ in range(STEPS):
         walk.step()
     state = State.thaw(walk.crowd.state.freeze())
-    assert vars(state.presence) == {**vars(Presence()), "absent_since": dict.fromkeys(state.tickets, state.now_ms)}
+    assert vars(state.connected) == {
+        **vars(ConnectedWaiters()),
+        "detached_since": dict.fromkeys(state.tickets, state.now_ms),
+    }
 
 
 def test_every_command_and_every_event_has_its_place() -> None:

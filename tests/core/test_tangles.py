@@ -48,12 +48,12 @@ def test_a_place_outlives_a_tangle() -> None:
     claim = core.want_all((*near[:9], "last"), owner="me")
     answer = core.ask(claim)
     assert isinstance(answer, answers.MustWait)
-    core.state.depart(answer.ticket_id, 0)
+    core.state.detach(answer.ticket_id, 0)
     core.ask(core.want_all((near[9], *FAR[1:]), owner="last"))
     again = altered(claim, ticket=answer.ticket_id)
     assert core.ask(again) == refusals.TooTangled(EDGES_MAX)
     assert answer.ticket_id in core.state.tickets
-    core.state.depart(next(iter(core.state.presence.tickets_by_holder["principal", "p", "last"])), 0)
+    core.state.detach(next(iter(core.state.connected.tickets_by_holder["principal", "p", "last"])), 0)
     assert core.ask(again) == answer
 
 
@@ -80,7 +80,7 @@ def test_a_grant_that_closes_many_circles_ends_the_waits_of_the_new_holder() -> 
     assert core.told["t1"] == refusals.TooTangled(EDGES_MAX)
     circles = [told for told in core.told.values() if isinstance(told, refusals.Deadlock)]
     assert 0 < len(circles) < 20
-    assert core.state.waiting_at("job") == 600 - len(circles)
+    assert core.state.waiter_count("job") == 600 - len(circles)
     assert steps < 20 * EDGES_MAX
 
 

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from tests.crash.waiting import Claim, Deed, Ledger
 
-ABSENT_MS_MAX = 60_000
+DETACHED_MS_MAX = 60_000
 Record: TypeAlias = Mapping[str, Any]
 
 
@@ -128,7 +128,7 @@ class _Journal:
             self._complain("somebody left who was not in line", record)
             return
         place.left = left["how"]
-        is_early = left["how"] == "gone" and self._at_ms < place.at_ms + ABSENT_MS_MAX
+        is_early = left["how"] == "gone" and self._at_ms < place.at_ms + DETACHED_MS_MAX
         if is_early or left["how"] not in {"gone", "done", "session_ended"}:
             self._complain(f"a place was lost ({left['how']})", record)
 

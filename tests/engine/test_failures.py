@@ -404,7 +404,7 @@ def test_a_bug_behind_a_decision_ends_the_engine(place: str, monkeypatch: pytest
                 monkeypatch.setattr(engine.state, "arrive", _bug)
                 asked.submit("bug", acquire("job", "x", owner="cy", wait_ms=30_000, new_ticket="ticket of cy"))
             else:
-                monkeypatch.setattr(engine.state.presence, "take_interest", _bug)
+                monkeypatch.setattr(engine.state.connected, "add_interest", _bug)
                 asked.submit("bug", acquire("job", "x", owner="cy", interest=True))
             await asyncio.wait_for(engine.ended.wait(), 1)
             await turns()

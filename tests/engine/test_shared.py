@@ -391,7 +391,7 @@ def test_time_goes_on_where_the_tenure_before_may_have_answered() -> None:
                 assert [(type(r.event), r.at_ms) for r in new.appends[0]] == [(Opened, told_ms)]
                 assert successor.turns.now_ms == told_ms, "the time in between counts for nobody: never fast"
                 assert await successor.look(holders) == ["job"]
-                assert set(successor.state.presence.absent_since.values()) == {told_ms}, "a full minute (W2)"
+                assert set(successor.state.connected.detached_since.values()) == {told_ms}, "a full minute (W2)"
 
     run(test)
 

@@ -62,8 +62,8 @@ def test_only_what_is_durable_is_part_of_the_picture() -> None:
     state = snapshot.load(_filled())
     before = picture(state)
     state.timers.lease_deadlines.heap.clear()
-    state.presence.absent_since.clear()
-    state.presence.take_interest(("principal", "ana", "ana"), "job", "ana", 0, 60_000)
+    state.connected.detached_since.clear()
+    state.connected.add_interest(("principal", "ana", "ana"), "job", "ana", 0, 60_000)
     state.timers.names_with_new_holder.append("job")
     assert picture(state) == before
 

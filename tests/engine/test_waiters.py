@@ -127,7 +127,7 @@ def test_a_failed_append_answers_all_who_wait(fate: str) -> None:
                 assert early.answer == Waiting("ticket-of-early", 1)
                 assert late.answer == Unavailable("no")
                 assert list(engine.state.tickets) == ["ticket-of-early"]
-                assert engine.state.presence.present == set()
+                assert engine.state.connected.attached == set()
                 back = Asking(engine, wait_for("job", "early", ticket="ticket-of-early"))
                 await engine.ask(release("job"))
                 assert isinstance(back.answer, Acquired)
@@ -158,7 +158,7 @@ def test_a_grant_that_is_taken_back_leaves_the_place() -> None:
             ]
             assert isinstance(released.answer, Unavailable)
             assert isinstance(on_top.answer, Unavailable)
-            assert engine.state.presence.present == set()
+            assert engine.state.connected.attached == set()
             back = Asking(engine, wait_for("job", "first", ticket="ticket-of-first"))
             await engine.ask(release("job"))
             assert isinstance(back.answer, Acquired)
@@ -423,8 +423,8 @@ def test_who_does_not_come_back_is_away_soon() -> None:
             for _ in range(BETWEEN_MS_MAX // 200 + 2):
                 clock.advance(200)
                 await engine.look(lambda _state, _now: None)
-            assert engine.state.presence.present == {"ticket-of-later"}
-            assert "ticket-of-gone" in engine.state.presence.absent_since, "it keeps its order"
+            assert engine.state.connected.attached == {"ticket-of-later"}
+            assert "ticket-of-gone" in engine.state.connected.detached_since, "it keeps its order"
             await engine.ask(release("job"))
             assert isinstance(later.answer, Acquired)
 
@@ -444,7 +444,7 @@ def test_a_stopping_engine_answers_who_waits() -> None:
             await turns()
             for asking in (*line, late):
                 assert isinstance(asking.answer, Waiting)
-            assert engine.state.presence.present == set()
+            assert engine.state.connected.attached == set()
             free = Asking(engine, wait_for("other", "late"))
             await turns()
             assert isinstance(free.answer, Acquired)
@@ -476,7 +476,7 @@ def test_attaching_moves_the_wait() -> None:
             await turns()
             assert first.answer == Waiting("ticket-of-ben", 1)
             first.go()
-            assert engine.state.presence.present == {"ticket-of-ben"}
+            assert engine.state.connected.attached == {"ticket-of-ben"}
             await engine.ask(release("job"))
             assert isinstance(second.answer, Acquired)
             second.go()
@@ -494,7 +494,7 @@ def test_going_away_twice_is_harmless() -> None:
             asking = Asking(engine, wait_for("job", "ben"))
             asking.go()
             asking.go()
-            assert engine.state.presence.lines == {}
+            assert engine.state.connected.queues == {}
             await engine.ask(release("job"))
             assert asking.answers == []
             assert engine.state.lease_of("job") is None

@@ -240,13 +240,13 @@ class _Player:
         for event in decision.events:
             self._record(event)
         if decision.interest is not None:
-            self.state.presence.take_interest(*decision.interest)
+            self.state.connected.add_interest(*decision.interest)
         place = decision.answer.ticket_id if isinstance(decision.answer, MustWait) else None
         if place is not None and isinstance(command, Acquire | ClaimAll):
             if place in self.waits:
                 said.append(f"{place}: {self._waiting(place)}")
             self.waits[place], self.claims[place] = self.now_ms + command.wait_ms, command
-            self.state.arrive(place)
+            self.state.attach(place)
         said += self._hear(decision.notices)
         while (due := settle_line(self.state, self.now, self.limits)) is not None:
             self._record(due.event)
@@ -267,7 +267,7 @@ class _Player:
 
     def _send_away(self, ticket_id: str) -> str:
         waiting = self._waiting(ticket_id)
-        self.state.depart(ticket_id, self.now_ms)
+        self.state.detach(ticket_id, self.now_ms)
         del self.waits[ticket_id]
         return waiting
 

@@ -155,7 +155,7 @@ def chain(waits: Chain) -> str:
 def shown(state: State, name: str, now_ms: int) -> str:
     """Write what anybody may see of a name, and who stands in its line."""
     slot = state.slots.get(name, EMPTY)
-    line = [each if each in state.presence.present else f"{each}/away" for each in state.index.lines.get(name, ())]
+    line = [each if each in state.connected.attached else f"{each}/away" for each in state.index.queues.get(name, ())]
     waiting: Fields = {"line": ",".join(line) or None}
     lease = slot.lease
     if lease is not None:

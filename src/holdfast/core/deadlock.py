@@ -23,7 +23,7 @@ from itertools import islice
 
 import msgspec
 
-from holdfast.core.connected_waiters import Place
+from holdfast.core.connected_waiters import QueuePosition
 from holdfast.core.refusals import Deadlock, TooTangled
 from holdfast.core.state import EMPTY, State
 from holdfast.core.timers import EDGES_MAX, Budget
@@ -73,7 +73,7 @@ def why(state: State, name: str, prefix: str = "") -> Chain:
 
 
 def waits_of(state: State, holder: Holder) -> Iterator[str]:
-    for ticket_id in state.presence.tickets_by_holder.get(holder, ()):
+    for ticket_id in state.connected.tickets_by_holder.get(holder, ()):
         yield from state.tickets[ticket_id].names
 
 
@@ -110,24 +110,24 @@ def find_circle(
     return None
 
 
-def closing_waits(state: State, holder: Holder, budget: Budget) -> dict[str, Place] | TooTangled:
+def closing_waits(state: State, holder: Holder, budget: Budget) -> dict[str, QueuePosition] | TooTangled:
     """Return the waits for what `holder` has, of those for whom it waits itself, directly or through others.
 
     For each such name it is the ticket that joined first: its wait closes a cycle.
     """
-    closing: dict[str, Place] = {}
+    closing: dict[str, QueuePosition] = {}
     found = {holder}
     ahead = [holder]
     while ahead:
-        for ticket_id in state.presence.tickets_by_holder.get(ahead.pop(), ()):
-            place = (state.index.join_number[ticket_id], ticket_id)
+        for ticket_id in state.connected.tickets_by_holder.get(ahead.pop(), ()):
+            position = (state.index.join_number[ticket_id], ticket_id)
             for name in state.tickets[ticket_id].names:
                 if not budget.spend():
                     return TooTangled(EDGES_MAX)
                 lease = state.lease_of(name)
                 blocker = None if lease is None else holder_of_lease(lease)
                 if blocker == holder:
-                    closing[name] = min(place, closing.get(name, place))
+                    closing[name] = min(position, closing.get(name, position))
                 elif blocker is not None and blocker not in found:
                     found.add(blocker)
                     ahead.append(blocker)
@@ -137,7 +137,7 @@ def closing_waits(state: State, holder: Holder, budget: Budget) -> dict[str, Pla
 def _wants(state: State, holder: Holder, now_ms: int, *, interests: bool) -> Iterator[str]:
     yield from waits_of(state, holder)
     if interests:
-        for name, until_ms in state.presence.interests.get(holder, {}).items():
+        for name, until_ms in state.connected.interests.get(holder, {}).items():
             if until_ms > now_ms:
                 yield name
 

@@ -25,7 +25,7 @@ from holdfast.core.sessions import ends_with, places_in
 from holdfast.core.state import State
 from holdfast.core.timers import EDGES_MAX
 from holdfast.core.usage import Shares, givers
-from holdfast.core.values import ABSENT_MS_MAX, Limits, Moment
+from holdfast.core.values import DETACHED_MS_MAX, Limits, Moment
 
 FORGET_EVERY_MS = 1_000
 FORGET_MAX = 2_000  # entries of each kind that one turn may check, which bounds its time
@@ -82,11 +82,11 @@ def _lapsed_ticket(state: State, now_ms: int) -> Due | None:
 
     After a restart all waiters have been away since then, so the ends are spread over turns. A late end is harmless.
     """
-    timers, absent_since = state.timers, state.presence.absent_since
-    if not absent_since:
+    timers, detached_since = state.timers, state.connected.detached_since
+    if not detached_since:
         return None
-    for ticket_id, since_ms in absent_since.items():
-        if since_ms + ABSENT_MS_MAX > now_ms or now_ms < timers.lapse_at_ms:
+    for ticket_id, since_ms in detached_since.items():
+        if since_ms + DETACHED_MS_MAX > now_ms or now_ms < timers.lapse_at_ms:
             break
         timers.lapsed += 1
         if timers.lapsed % LAPSE_MAX == 0:
@@ -100,7 +100,7 @@ def _open_names(state: State, now_ms: int) -> None:
     timers.opened_until_ms = now_ms
     while timers.opening_deadlines and timers.opening_deadlines[0][0] <= now_ms:
         timers.last_opened_ms, name = heapq.heappop(timers.opening_deadlines)
-        state.look_again_at(name)
+        state.update_open(name)
 
 
 def _expired_lease(state: State, now_ms: int) -> Due | None:

@@ -28,7 +28,7 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     events: tuple[Event, ...]
     answer: Answer | Refusal
     notices: tuple[Notice, ...] = ()  # answers to waiters, by ticket
-    interest: Interest | None = None  # not durable: the engine keeps it (`Presence.take_interest`)
+    interest: Interest | None = None  # not durable: the engine keeps it (`ConnectedWaiters.add_interest`)
 
 
 class Due(msgspec.Struct, frozen=True, gc=False):
@@ -170,7 +170,7 @@ def no_place(state: State, ticket: Ticket, limits: Limits) -> Refusal | None:
             f"{whose} (waiting_names_per_principal_max): leave some lines, or wait for fewer names"
         )
     for name in ticket.names:
-        if len(index.lines.get(name, ())) >= limits.line_max:
+        if len(index.queues.get(name, ())) >= limits.line_max:
             return refusals.LineFull(limits.line_max)
         taken = None if session is None else index.places.get((name, who, session), 0)
         whole = half_of(limits.line_max)

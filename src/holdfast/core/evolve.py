@@ -71,7 +71,7 @@ def _done_faded(state: State, event: events.DoneFaded, _record: events.Record) -
 def may_go(state: State, name: str, slot: Slot, now_ms: int) -> bool:
     """Return whether a free name may be forgotten: no queue, open (I14) and not known as done (L5)."""
     is_open = slot.closed_until_ms <= now_ms and (slot.done is None or slot.done.until_ms <= now_ms)
-    return is_open and name not in state.index.lines
+    return is_open and name not in state.index.queues
 
 
 def _forget(state: State, place: str) -> None:
@@ -133,30 +133,30 @@ def _granted_many(state: State, event: events.GrantedMany, record: events.Record
 
 
 def _begin(state: State, name: str, lease: Lease) -> None:
-    timers, presence = state.timers, state.presence
+    timers, connected = state.timers, state.connected
     state.index.add_lease(name, lease, state.sessions)
     heappush(timers.lease_deadlines.heap, (lease.until_ms, lease.token, name))
-    if name in presence.lines:
+    if name in connected.queues:
         timers.names_with_new_holder.append(name)
-        state.look_again_at(name)
-    if presence.interests:
-        presence.lose_interest(holder_of_lease(lease), name)
+        state.update_open(name)
+    if connected.interests:
+        connected.drop_interest(holder_of_lease(lease), name)
 
 
 def _finish(state: State, name: str, lease: Lease) -> None:
     state.index.drop_lease(name, lease)
-    if name in state.presence.lines:
-        state.look_again_at(name)
-    if state.presence.interests:
+    if name in state.connected.queues:
+        state.update_open(name)
+    if state.connected.interests:
         # A holder that gives anything back may be out of every cycle; it asks again if it still wants something (D3).
-        state.presence.lose_interest(holder_of_lease(lease))
+        state.connected.drop_interest(holder_of_lease(lease))
 
 
 def _joined(state: State, event: events.Joined, _record: events.Record) -> None:
     ticket = event.ticket
     state.tickets.put(ticket.ticket_id, ticket)
     state.index.add_ticket(ticket)
-    state.presence.absent_since[ticket.ticket_id] = state.now_ms
+    state.connected.detached_since[ticket.ticket_id] = state.now_ms
     _lead_to_place(state, ticket)
 
 
@@ -199,11 +199,11 @@ def _spend_place(state: State, ticket: Ticket, record: events.Record) -> None:
 def _leave(state: State, ticket_id: str) -> None:
     ticket = state.tickets.pop(ticket_id)
     terms = ticket.terms
-    state.presence.leave(ticket, state.index.join_number[ticket_id])
-    state.presence.absent_since.pop(ticket_id, None)
+    state.connected.detach(ticket, state.index.join_number[ticket_id])
+    state.connected.detached_since.pop(ticket_id, None)
     state.index.drop_ticket(ticket)
     if len(ticket.names) == 1:
-        state.offer(ticket.names[0])  # to the next that wants this name alone
+        state.add_candidate(ticket.names[0])  # to the next that wants this name alone
     # A ticket that was granted has handed its key over to the lease; any other leaves nothing (C5).
     if terms.key is not None:
         lease = state.lease_of(ticket.names[0])

@@ -133,7 +133,7 @@ class Index:
         self.sessions_by_principal: dict[str, dict[str, None]] = {}
         self.tickets_by_principal: dict[str, dict[str, None]] = {}
         self.names_by_session: dict[str, dict[str, bool]] = {}  # held names of a session; True if bound to it
-        self.lines: dict[str, dict[str, None]] = {}  # tickets by name, in the order of joining
+        self.queues: dict[str, dict[str, None]] = {}  # tickets by name, in the order of joining
         self.join_number: dict[str, int] = {}  # rises with the order of joining, across all queues (I12)
         self.last_join_number = 0
         # The ticket of a holder for just these names, in any order (W3). One, except in journals of old versions.
@@ -267,7 +267,7 @@ class Index:
         self.last_join_number += 1
         self.join_number[ticket_id] = self.last_join_number
         for name in ticket.names:
-            self.lines.setdefault(name, {})[ticket_id] = None
+            self.queues.setdefault(name, {})[ticket_id] = None
         for lease_id in ticket.lease_ids:
             self.ticket_by_lease_id[lease_id] = ticket_id
         holder = holder_of_ticket(ticket)
@@ -282,7 +282,7 @@ class Index:
         ticket_id, terms = ticket.ticket_id, ticket.terms
         del self.join_number[ticket_id]
         for name in ticket.names:
-            _take_out(self.lines, name, ticket_id)
+            _take_out(self.queues, name, ticket_id)
         for lease_id in ticket.lease_ids:
             self.ticket_by_lease_id.pop(lease_id, None)
         _take_out(self.tickets_by_wish, (holder_of_ticket(ticket), frozenset(ticket.names)), ticket_id)

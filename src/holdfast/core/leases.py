@@ -91,7 +91,7 @@ def acquire(state: State, command: Acquire, now: Moment, limits: Limits) -> Deci
         return refuse(refusals.TokensExhausted())
     lease = lease_from(terms, command.lease_id, token, now)
     events: tuple[Event, ...] = (Granted(command.name, lease, terms.fingerprint),)
-    if state.index.lines and command.name in state.index.lines:
+    if state.index.queues and command.name in state.index.queues:
         events = (*queue.no_more_need(state, queue.ticket_for(command, state, now)), *events)
     until_ms = state.until_of(lease) if terms.bound else lease.until_ms
     return Decision(events, Acquired(lease, until_ms, slot.last_end, slot.attempts + 1))
@@ -101,7 +101,7 @@ def held_by(state: State, name: str, lease: Lease, owner: str | None, *, named: 
     """Return who holds a name and how many wait for it, for a caller named `owner`. `named`: add the `holder`."""
     same_owner = owner is not None and owner == lease.owner
     holder = name_of_holder(state, lease) if named else None
-    return refusals.Held(lease, state.until_of(lease), same_owner, state.waiting_at(name), holder)
+    return refusals.Held(lease, state.until_of(lease), same_owner, state.waiter_count(name), holder)
 
 
 def _held(state: State, command: Acquire, lease: Lease, now: Moment) -> Decision:
@@ -253,7 +253,7 @@ def _finish(state: State, end: Ended, lease: Lease, done: Done, limits: Limits) 
         )
         return refuse(refusals.QuotaExceeded(text))
     finished = refusals.Finished(name, done)
-    those = (state.tickets[each] for each in state.index.lines.get(name, ()))
+    those = (state.tickets[each] for each in state.index.queues.get(name, ()))
     answered = tuple(answered_by_done(ticket for ticket in those if not ticket.terms.redo))
     notices = tuple((each.ticket_id, finished) for each in answered)
     return Decision((replace(end, done=done, left=answered),), RELEASED, notices)
@@ -482,7 +482,7 @@ def _obstacle(
 
 def _grant_all(state: State, ticket: Ticket, now: Moment) -> Decision:
     grants, claims = queue.grant_each(state, ticket, now)
-    given_up = queue.no_more_need(state, ticket) if ticket.names[0] in state.index.lines else ()
+    given_up = queue.no_more_need(state, ticket) if ticket.names[0] in state.index.queues else ()
     event = grants[0] if len(grants) == 1 else GrantedMany(grants)
     return Decision((*given_up, event), AcquiredMany(claims))
 

@@ -47,7 +47,7 @@ from msgspec.structs import replace
 from holdfast.core import refusals, values
 from holdfast.core.answers import Acquired, AcquiredMany, Answer, MustWait, Withdrawn
 from holdfast.core.commands import Acquire, ClaimAll, Leave
-from holdfast.core.connected_waiters import Place
+from holdfast.core.connected_waiters import QueuePosition
 from holdfast.core.deadlock import closing_waits, find_circle
 from holdfast.core.decision import Decision, Due, left, no_place, refuse, why_no_grant
 from holdfast.core.events import Granted, GrantedMany, Joined, Left, TakenOver
@@ -140,7 +140,7 @@ def next_turn(state: State, now: Moment, limits: Limits) -> Due | None:
     candidates = state.timers.candidates
     while candidates:
         ticket = state.tickets.get(heappop(candidates)[1])
-        if ticket is not None and state.presence.can_be_met(ticket):
+        if ticket is not None and state.connected.can_be_granted(ticket):
             return _grant(state, ticket, now, limits)
     return None
 
@@ -205,12 +205,12 @@ def circle_at_handover(state: State, now_ms: int) -> Due | None:
     """Return the end of the wait with which a grant or a transfer closed a cycle, if any (D1)."""
     handed_over, budget = state.timers.names_with_new_holder, state.timers.handover_budget
     searched: values.Holder | None = None
-    closing: dict[str, Place] | refusals.TooTangled = {}
+    closing: dict[str, QueuePosition] | refusals.TooTangled = {}
     while handed_over:
         name = handed_over[0]
         lease = state.lease_of(name)
         holder = None if lease is None else holder_of_lease(lease)
-        if holder is not None and holder in state.presence.tickets_by_holder:
+        if holder is not None and holder in state.connected.tickets_by_holder:
             if holder != searched:
                 searched, closing = holder, closing_waits(state, holder, budget)
             if isinstance(closing, refusals.TooTangled):
@@ -228,5 +228,5 @@ def circle_at_handover(state: State, now_ms: int) -> Due | None:
 
 def _untangle(state: State, holder: values.Holder, refusal: refusals.TooTangled) -> Due:
     """End one of a new holder's own waits. When none is left, no cycle goes through what it holds."""
-    ticket = state.tickets[next(iter(state.presence.tickets_by_holder[holder]))]
+    ticket = state.tickets[next(iter(state.connected.tickets_by_holder[holder]))]
     return Due(left(ticket, "refused"), ((ticket.ticket_id, refusal),))

@@ -6,8 +6,8 @@
                 tickets, tokens, their last uses,
                 the retry memory
     .index      look-ups over it: counts, lines, held names   `evolve` alone; a restart builds the same
-    .agenda     timers and candidates for a turn              `evolve` and `arrive` add, `settle` takes
-    .presence   which waiters have an open request, what      the engine, by `arrive`, `depart` and interests;
+    .agenda     timers and candidates for a turn              `evolve` and `attach` add, `settle` takes
+    .presence   which waiters have an open request, what      the engine, by `attach`, `detach` and interests;
                 they lack, and who asked without waiting.     `evolve` takes out what has ended; `evolve` and
                 Empty after a restart                         `settle` note that a name has opened or closed
 
@@ -34,10 +34,10 @@ from typing import TYPE_CHECKING, Any, Generic, Never, NoReturn, TypeVar
 
 import msgspec
 
-from holdfast.core.connected_waiters import Presence
+from holdfast.core.connected_waiters import ConnectedWaiters
 from holdfast.core.index import Index
 from holdfast.core.timers import Timers
-from holdfast.core.values import ABSENT_MS_MAX, AccessToken, Lease, Memo, Remembered, Session, Slot, Ticket
+from holdfast.core.values import DETACHED_MS_MAX, AccessToken, Lease, Memo, Remembered, Session, Slot, Ticket
 
 K = TypeVar("K", bound="Hashable")
 V = TypeVar("V")
@@ -173,7 +173,7 @@ class State:
         self.last_used: Kept[str, int] = Kept()  # by token name: the minute of its last use, as wall time
         self.index = Index()
         self.timers = Timers()
-        self.presence = Presence()
+        self.connected = ConnectedWaiters()
 
     def lease_of(self, name: str) -> Lease | None:
         slot = self.slots.get(name)
@@ -196,18 +196,18 @@ class State:
         timers = self.timers
         heaps = (timers.lease_deadlines.first_heap(), timers.session_deadlines.first_heap(), timers.opening_deadlines)
         dues = [deadlines[0][0] for deadlines in heaps if deadlines]
-        if self.presence.absent_since:
-            dues.append(next(iter(self.presence.absent_since.values())) + ABSENT_MS_MAX)
+        if self.connected.detached_since:
+            dues.append(next(iter(self.connected.detached_since.values())) + DETACHED_MS_MAX)
         return min(dues, default=None)
 
-    def waiting_at(self, name: str) -> int:
-        return len(self.presence.lines.get(name, ()))
+    def waiter_count(self, name: str) -> int:
+        return len(self.connected.queues.get(name, ()))
 
     def position_of(self, ticket_id: str) -> int:
         """Return the position of a ticket in the longest of its queues, counting present waiters."""
-        place = (self.index.join_number[ticket_id], ticket_id)
-        lines = (self.presence.lines.get(name) for name in self.tickets[ticket_id].names)
-        return 1 + max(0 if line is None else line.count_before(place) for line in lines)
+        position = (self.index.join_number[ticket_id], ticket_id)
+        queues = (self.connected.queues.get(name) for name in self.tickets[ticket_id].names)
+        return 1 + max(0 if queue is None else queue.count_before(position) for queue in queues)
 
     def is_open(self, name: str) -> bool:
         """Return whether a name can be granted: free, and settling has seen the end of its delay (L6)."""
@@ -216,46 +216,46 @@ class State:
 
     # Whose turn it may be (`queue` explains why this is enough).
 
-    def look_again_at(self, name: str) -> None:
+    def update_open(self, name: str) -> None:
         """Update whether a name is open for those present in its queue. Idempotent."""
-        line = self.presence.lines.get(name)
-        if line is None or line.is_open == (is_open := self.is_open(name)):
+        queue = self.connected.queues.get(name)
+        if queue is None or queue.is_open == (is_open := self.is_open(name)):
             return
-        line.is_open = is_open
-        lacking = self.presence.lacking
+        queue.is_open = is_open
+        closed_names = self.connected.closed_names
         if not is_open:
-            for _, ticket_id in line.severals:
-                lacking[ticket_id] += 1
+            for _, ticket_id in queue.multi_name:
+                closed_names[ticket_id] += 1
             return
-        for place in line.severals:
-            lacking[place[1]] -= 1
-            if not lacking[place[1]]:
-                heappush(self.timers.candidates, place)
-        self.offer(name)
+        for position in queue.multi_name:
+            closed_names[position[1]] -= 1
+            if not closed_names[position[1]]:
+                heappush(self.timers.candidates, position)
+        self.add_candidate(name)
 
-    def offer(self, name: str) -> None:
+    def add_candidate(self, name: str) -> None:
         """Make the first waiter that wants only this open name a candidate."""
-        line = self.presence.lines.get(name)
-        if line is not None and line.is_open and line.singles:
-            heappush(self.timers.candidates, line.singles[0])
+        queue = self.connected.queues.get(name)
+        if queue is not None and queue.is_open and queue.single_name:
+            heappush(self.timers.candidates, queue.single_name[0])
 
     # Who is present: said by the engine, kept by no record (W2).
 
-    def arrive(self, ticket_id: str) -> None:
+    def attach(self, ticket_id: str) -> None:
         ticket = self.tickets[ticket_id]
         number = self.index.join_number[ticket_id]
-        if self.presence.enter(ticket, number, self.is_open):
+        if self.connected.attach(ticket, number, self.is_open):
             heappush(self.timers.candidates, (number, ticket_id))
 
-    def depart(self, ticket_id: str, now_ms: int) -> None:
-        if ticket_id in self.presence.present:
-            self.presence.leave(self.tickets[ticket_id], self.index.join_number[ticket_id])
-            self.presence.absent_since[ticket_id] = now_ms
+    def detach(self, ticket_id: str, now_ms: int) -> None:
+        if ticket_id in self.connected.attached:
+            self.connected.detach(self.tickets[ticket_id], self.index.join_number[ticket_id])
+            self.connected.detached_since[ticket_id] = now_ms
 
-    def send_everybody_away(self, now_ms: int | None = None) -> None:
+    def detach_all(self, now_ms: int | None = None) -> None:
         """Mark all waiters as absent after a restart; each has a full minute to come back (W2)."""
-        self.presence = Presence()
-        self.presence.absent_since = OrderedDict.fromkeys(self.tickets, self.now_ms if now_ms is None else now_ms)
+        self.connected = ConnectedWaiters()
+        self.connected.detached_since = OrderedDict.fromkeys(self.tickets, self.now_ms if now_ms is None else now_ms)
 
     # To and from the archive.
 
@@ -276,7 +276,7 @@ class State:
         self.restores, self.restored_seq = head.restores, head.restored_seq
         self.index.build(self.slots, self.sessions, self.tickets, self.tokens, self.remembered)
         self.timers.build(self.slots, self.sessions)
-        self.send_everybody_away()
+        self.detach_all()
 
     # Snapshots, for tests and offline work: they walk over everything.
 

@@ -250,7 +250,7 @@ class Engine:
             else:
                 self._answers.append((reply, answer, now))
             if decision.interest is not None:
-                state.presence.take_interest(*decision.interest)
+                state.connected.add_interest(*decision.interest)
             if decision.notices:
                 self._notify(decision.notices)
             timers = state.timers
@@ -266,7 +266,7 @@ class Engine:
 
     def step_away(self, waiter: Waiter) -> None:
         if self._waiters.drop(waiter):
-            self.state.depart(waiter.ticket_id, self.turns.now_ms)
+            self.state.detach(waiter.ticket_id, self.turns.now_ms)
 
     def read(self, view: Callable[[State, Moment], T], reply: Reply) -> None:
         if (now := self.turn()) is None:

@@ -86,7 +86,7 @@ async def recover(
         for record in records:
             evolve(state, record)
         await append(records)
-    state.send_everybody_away(now_ms)  # Every waiter has a full minute to come back from now on (W2).
+    state.detach_all(now_ms)  # Every waiter has a full minute to come back from now on (W2).
     return Found(state, replayed.count, now_ms, recovered.key)
 
 

@@ -42,9 +42,9 @@ def places_after(in_line: list[OwedAnswer], state: State, refused: object) -> li
     """
     there = [ticket_id for _, waited, _ in in_line if (ticket_id := waited.ticket_id) in state.tickets]
     for ticket_id in there:
-        state.arrive(ticket_id)
+        state.attach(ticket_id)
     places = {ticket_id: Waiting(ticket_id, state.position_of(ticket_id)) for ticket_id in there}
-    state.send_everybody_away()
+    state.detach_all()
     return [
         (reply, Waited(places[at], waited.waited_ms, at) if (at := waited.ticket_id) in places else refused, now)
         for reply, waited, now in in_line
@@ -77,7 +77,7 @@ class Waiters:
     def wait(self, waiter: Waiter, state: State, turns: Turns) -> Iterator[OwedAnswer]:
         """Let a request wait with its ticket; the one that waited with it before is answered (W3)."""
         before = self.put(waiter)
-        state.arrive(waiter.ticket_id)
+        state.attach(waiter.ticket_id)
         if before is not None:
             yield before.answered(Waiting(waiter.ticket_id, state.position_of(waiter.ticket_id)), turns)
 
@@ -85,9 +85,9 @@ class Waiters:
         for ticket_id, outcome in notices:
             if (waiter := self.take(ticket_id)) is not None:
                 yield waiter.answered(outcome, turns)
-                state.depart(ticket_id, turns.now.ms)  # Most have no ticket any more; the others wait no more.
+                state.detach(ticket_id, turns.now.ms)  # Most have no ticket any more; the others wait no more.
             elif self.between.pop(ticket_id, None) is not None:
-                state.depart(ticket_id, turns.now.ms)  # The client's next request finds the lease by its key.
+                state.detach(ticket_id, turns.now.ms)  # The client's next request finds the lease by its key.
 
     def send_away(
         self, waiters: Iterable[Waiter], state: State, turns: Turns, *, for_good: bool
@@ -102,7 +102,7 @@ class Waiters:
             if waiter.comes_back and not for_good:
                 self.between[waiter.ticket_id] = turns.now.ms + BETWEEN_MS_MAX
             else:
-                state.depart(waiter.ticket_id, turns.now.ms)
+                state.detach(waiter.ticket_id, turns.now.ms)
             yield waiter.answered(Waiting(waiter.ticket_id, position), turns)
 
     def put(self, waiter: Waiter) -> Waiter | None:
@@ -144,7 +144,7 @@ class Waiters:
         """Mark as absent the clients that announced another request and did not send it."""
         while self.between and next(iter(self.between.values())) <= now_ms:
             ticket_id, _ = self.between.popitem(last=False)
-            state.depart(ticket_id, now_ms)
+            state.detach(ticket_id, now_ms)
 
     def overdue(self, now_ms: int) -> Iterator[Waiter]:
         while self.deadlines and self.deadlines[0][0] <= now_ms:

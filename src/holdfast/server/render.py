@@ -81,7 +81,7 @@ def lock(name: str, state: State, now: Moment, key: AuthorityKey) -> LockReply:
     slot = state.slots.get(name, EMPTY)
     lease = slot.lease
     before = None if slot.last_end is None else previous(slot.last_end)
-    waits = state.waiting_at(name)
+    waits = state.waiter_count(name)
     if lease is None:
         return _free(name, slot, state, now, before=before, waits=waits)
     left_ms = state.until_of(lease) - now.ms

@@ -53,7 +53,7 @@ def test_who_is_away_blocks_nobody() -> None:
     core = Core()
     core.hold("deploy", owner="ben")
     core.want("deploy", "ana")
-    core.state.depart("t-ana-deploy", 0)
+    core.state.detach("t-ana-deploy", 0)
     assert found(core) == (set(), set())
 
 

@@ -96,7 +96,7 @@ def test_a_line_is_shown_in_parts() -> None:
     total = 2 * LINE_SHOWN + 7
     for number in range(1, total + 1):
         core.want("job", f"w{number}")
-    core.state.depart("t-w3-job", 0)
+    core.state.detach("t-w3-job", 0)
     line = view(core)
     assert (line["line_total"], line["line_there"], line["line_first"]) == (total, total - 1, 1)
     assert [ticket.terms.owner for ticket, is_there in line["places"] if not is_there] == ["w3"]
@@ -157,7 +157,7 @@ def test_it_is_said_what_will_happen() -> None:
     core.want("job", "ben")
     assert "ben , the first in line, has it at once." in text_of(core)
     assert "One stands in line and goes on waiting" in text_of(core)
-    core.state.depart("t-ben-job", 0)
+    core.state.detach("t-ben-job", 0)
     assert "Those in line are away" in text_of(core)
 
 

@@ -151,8 +151,8 @@ def why(api: Api, call: Call) -> None:
     def view(state: State, now: Moment) -> Answered:
         chain = follow(state, call.item, call.caller.prefix or "")
         waiting = [
-            _waiter(ticket, is_there=ticket.ticket_id in state.presence.present)
-            for ticket in (state.tickets[each] for each in islice(state.index.lines.get(call.item, ()), WAITERS_SHOWN))
+            _waiter(ticket, is_there=ticket.ticket_id in state.connected.attached)
+            for ticket in (state.tickets[each] for each in islice(state.index.queues.get(call.item, ()), WAITERS_SHOWN))
         ]
         links = [_link(link, state, now) for link in chain.links]
         return 200, encode(WhyReply(call.item, links, waiting, chain.circle)), ()

@@ -237,7 +237,7 @@ ROWS: tuple[Row, ...] = (
     # The state. A follower does not know it.
     _gauge("holdfast_leases_held", "Held names.", _of_state(lambda state: len(state.index.held))),
     _gauge("holdfast_places_in_line", "Waiters in queues.", _of_state(lambda state: len(state.tickets))),
-    _gauge("holdfast_requests_waiting", "Connected waiters.", _of_state(lambda state: len(state.presence.present))),
+    _gauge("holdfast_requests_waiting", "Connected waiters.", _of_state(lambda state: len(state.connected.attached))),
     _gauge("holdfast_sessions_open", "Open sessions.", _of_state(lambda state: len(state.sessions))),
     _gauge("holdfast_names_known", "Held names and known last owners.", _of_state(lambda state: len(state.slots))),
     _gauge("holdfast_retries_remembered", "Idempotency records.", _of_state(lambda state: len(state.remembered))),

@@ -48,9 +48,9 @@ def view_of(state: State, now: Moment, name: str, prefix: str | None, line_from:
         row = None if lease is None else row_of(name, lease, state, now)
         return state_of(state, now, name), row, gone_of(name, state, now)
 
-    line = state.index.lines.get(name, {})
+    line = state.index.queues.get(name, {})
     first = min(max(line_from, 1), max(len(line), 1))
-    present = state.presence.lines.get(name)
+    present = state.connected.queues.get(name)
     chain = why(state, name, prefix or "")
     shown = islice(line, first - 1, first - 1 + LINE_SHOWN)
     its_state, row, gone = known_of(name)
@@ -62,10 +62,10 @@ def view_of(state: State, now: Moment, name: str, prefix: str | None, line_from:
         "gone": gone,
         "wall_ahead_ms": now.wall_ms - now.ms,
         "line_total": len(line),
-        "line_there": state.waiting_at(name),
+        "line_there": state.waiter_count(name),
         "line_first": first,
         "line_shown": LINE_SHOWN,
-        "places": [(state.tickets[ticket_id], ticket_id in state.presence.present) for ticket_id in shown],
+        "places": [(state.tickets[ticket_id], ticket_id in state.connected.attached) for ticket_id in shown],
         "next": state.tickets[next(iter(present))[1]] if present else None,
         "chain": [(link, *known_of(link.name)) for link in chain.links[:LINKS_SHOWN]],
         "chain_left_out": max(0, len(chain.links) - LINKS_SHOWN),
@@ -82,7 +82,7 @@ def state_of(state: State, now: Moment, name: str) -> str:
         return "done"
     if slot.closed_until_ms > now.ms:
         return "closed"
-    return "unknown" if slot is EMPTY and name not in state.index.lines else "free"
+    return "unknown" if slot is EMPTY and name not in state.index.queues else "free"
 
 
 RECORDS = 100

@@ -85,7 +85,7 @@ def row_of(name: str, lease: Lease, state: State, now: Moment) -> Row:
         beat_wall_ms,
         until_wall_ms,
         ttl_ms,
-        len(state.index.lines.get(name, ())),
+        len(state.index.queues.get(name, ())),
         lease.owner is None,
         lease.note or "",
         lease.labels or {},

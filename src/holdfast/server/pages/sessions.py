@@ -109,7 +109,9 @@ def _parts_of(session_id: str, state: State, now: Moment, prefix: str, after: st
     names = nsmallest(SHOWN + 1, (name for name in seen if name > after))
     rows = [row_of(name, lease, state, now) for name in names[:SHOWN] if (lease := state.lease_of(name)) is not None]
     tickets = state.index.tickets_by_session.get(session_id, {})
-    waiting = [(state.tickets[ticket_id], ticket_id in state.presence.present) for ticket_id in islice(tickets, SHOWN)]
+    waiting = [
+        (state.tickets[ticket_id], ticket_id in state.connected.attached) for ticket_id in islice(tickets, SHOWN)
+    ]
     return {
         "rows": rows,
         "next_after": names[SHOWN - 1] if len(names) > SHOWN else None,

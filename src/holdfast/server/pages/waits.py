@@ -158,7 +158,7 @@ PLACES_SHOWN = 5  # Of those who hold nothing that others want.
 
 def longest_lines(state: State, prefix: str) -> tuple[list[str], int, int]:
     """Return the names with the longest queues, and how many queues were found and skipped."""
-    lines = state.presence.lines
+    lines = state.connected.queues
     found = [(len(lines[name]), name) for name in islice(lines, LOOKED_AT_MAX) if name.startswith(prefix)]
     return [name for _, name in nlargest(LINES_SHOWN, found)], len(found), max(0, len(lines) - LOOKED_AT_MAX)
 
@@ -200,7 +200,7 @@ def _with_what_holders_want(state: State, names: Iterable[str], prefix: str) -> 
 def _add_line(  # noqa: PLR0917 - what is looked at, then what is added to
     state: State, name: str, holder: str, wanted: set[Holder | None], knots: dict[str, Knot], edges: list[Edge]
 ) -> None:
-    line = state.presence.lines.get(name)
+    line = state.connected.queues.get(name)
     if line is None:
         return
     shown = idle = 0
