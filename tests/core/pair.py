@@ -22,8 +22,8 @@ from holdfast.core.events import (
     Renewed,
     SessionEnded,
     SessionRenewed,
-    SharesForgotten,
     Transferred,
+    UsageEvicted,
 )
 from holdfast.core.evolve import event_fits, evolve
 from holdfast.core.state import State
@@ -154,7 +154,7 @@ class Pair:
                     ends.append((f"session-{event.how}", event.session_id, *(ended.name for ended in event.leases)))
                 case Forgotten():
                     self.naive.forget(event.remembered)
-                case SharesForgotten():
+                case UsageEvicted():
                     self.naive.forget_shares(event.remembered, event.names)
         assert ends == wanted
         self.compare_told()

@@ -53,8 +53,8 @@ def test_nobody_flushes_anothers_interests(owners: int) -> None:
     circle_of(core, "ben")
     for number in range(400):
         ask(core, f"job-{number}", "ana", f"a{number % owners}")
-    shares = core.state.connected.interest_usage
-    assert shares.weight <= MOST and shares.purse("ben").weight == 1
+    ledger = core.state.connected.interest_usage
+    assert ledger.weight <= MOST and ledger.principal_usage("ben").weight == 1
     assert is_circle_told(core, "ben")
     check_lines(core.state)
 

@@ -10,10 +10,10 @@ import pytest
 from holdfast.core import answers
 from holdfast.core.commands import Command, OpenSession, Release, Renew, Revoke, Transfer
 from holdfast.core.decide import decide, settle
-from holdfast.core.events import Event, Forgotten, Joined, Left, Record, SharesForgotten
+from holdfast.core.events import Event, Forgotten, Joined, Left, Record, UsageEvicted
 from holdfast.core.evolve import evolve
 from holdfast.core.state import State
-from holdfast.core.usage import Shares, givers, weight_of_remembered
+from holdfast.core.usage import UsageLedger, planned_evictions, weight_of_remembered
 from holdfast.core.values import EndedLease, LastEnd, Limits, Moment, Slot, SpentKey, Terms, Ticket
 from tests.scenarios.play import durable
 from tests.support.asking import acquire, altered, claim_all
@@ -61,11 +61,11 @@ class World:
         self.ask(Release(name=name, principal=principal, lease_id=f"L{number}"))
 
 
-def kept(shares: Shares) -> dict[Account, list[str]]:
+def kept(ledger: UsageLedger) -> dict[Account, list[str]]:
     return {
         (principal, session): list(account.items)
-        for principal, purse in shares.purses.items()
-        for session, account in purse.accounts.items()
+        for principal, usage in ledger.principals.items()
+        for session, account in usage.accounts.items()
     }
 
 
@@ -100,12 +100,12 @@ def test_who_has_no_more_than_its_share_loses_nothing(seed: int) -> None:
         if chance.random() < 0.3:
             continue
         world.now_ms += chance.choice([0, 1, 100])
-        keys, names = kept(world.state.index.memory), kept(world.state.index.free)
+        keys, names = kept(world.state.index.retry_usage), kept(world.state.index.free_usage)
         events = world.settle()
-        forgotten += sum(isinstance(event, SharesForgotten) for event in events)
+        forgotten += sum(isinstance(event, UsageEvicted) for event in events)
         for before, after, limit in (
-            (keys, kept(world.state.index.memory), world.limits.retry_bytes_max),
-            (names, kept(world.state.index.free), world.limits.ended_bytes_max),
+            (keys, kept(world.state.index.retry_usage), world.limits.retry_bytes_max),
+            (names, kept(world.state.index.free_usage), world.limits.ended_bytes_max),
         ):
             for account in modest(before, limit):
                 assert set(before[account]) == set(after[account]), f"step {step}: {account} lost something"
@@ -117,7 +117,7 @@ def test_who_has_no_more_than_its_share_loses_nothing(seed: int) -> None:
         evolve(again, record)
     assert durable(again) == durable(world.state)
     assert list(again.slots) == list(world.state.slots)
-    assert kept(again.index.free) == kept(world.state.index.free)
+    assert kept(again.index.free_usage) == kept(world.state.index.free_usage)
 
 
 def full_of_names(count: int, closed: int) -> State:
@@ -174,13 +174,13 @@ def test_what_is_overdue_goes_in_slices() -> None:
 
 def test_bytes_are_given_by_who_has_most() -> None:
     """Over the limit in bytes the one with large texts gives, not the one with many small ones."""
-    shares = Shares()
+    ledger = UsageLedger()
     small = EndedLease("n", "ana", None, LastEnd("released", 1, None, None, 0, 0))
     for number in range(100):
-        shares.put("ana", None, f"a{number}", weight_of_remembered("a", small))
+        ledger.put("ana", None, f"a{number}", weight_of_remembered("a", small))
     for number in range(10):
-        shares.put("eve", "s", f"e{number}", 8_000)
-    assert {(who, session) for who, session, _ in givers(shares, 60_000)} == {("eve", "s")}
+        ledger.put("eve", "s", f"e{number}", 8_000)
+    assert {(who, session) for who, session, _ in planned_evictions(ledger, 60_000)} == {("eve", "s")}
 
 
 def test_the_key_of_a_place_that_was_left_is_remembered_only_if_the_record_says_so() -> None:
@@ -191,7 +191,7 @@ def test_the_key_of_a_place_that_was_left_is_remembered_only_if_the_record_says_
         world.apply(Joined(Ticket("T", ("job",), ("L",), terms)))
         world.apply(event)
         assert (("ana", "k") in world.state.memos) == known
-        assert (kept(world.state.index.memory) == {("ana", "s"): ["ana k"]}) == known
+        assert (kept(world.state.index.retry_usage) == {("ana", "s"): ["ana k"]}) == known
 
 
 def test_an_operators_key_is_kept_for_the_operator() -> None:
@@ -234,14 +234,14 @@ def test_by_bytes_nobody_below_its_share_gives_anything() -> None:
     """Whatever weights there are: who has no more than the limit divided by the number of principals gives nothing."""
     chance = random.Random(7)
     for _ in range(2_000):
-        shares = Shares()
+        ledger = UsageLedger()
         for who in range(chance.randrange(2, 6)):
             for number in range(chance.randrange(1, 8)):
-                shares.put(f"p{who}", None, f"{number}", chance.randrange(1, 9_000))
-        limit = max(1, shares.weight - chance.randrange(1, 5_000))
-        share = limit // len(shares.purses)
-        for principal, _, gives in givers(shares, limit):
-            assert gives and shares.purse(principal).weight > share
+                ledger.put(f"p{who}", None, f"{number}", chance.randrange(1, 9_000))
+        limit = max(1, ledger.weight - chance.randrange(1, 5_000))
+        share = limit // len(ledger.principals)
+        for principal, _, gives in planned_evictions(ledger, limit):
+            assert gives and ledger.principal_usage(principal).weight > share
 
 
 def test_ids_of_forgotten_leases_are_not_kept() -> None:

@@ -41,8 +41,8 @@ def test_memory_is_bounded_in_bytes() -> None:
         world.settle()
     after, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert world.state.index.memory.weight <= limits.retry_bytes_max
-    assert world.state.index.free.weight <= limits.ended_bytes_max
+    assert world.state.index.retry_usage.weight <= limits.retry_bytes_max
+    assert world.state.index.free_usage.weight <= limits.ended_bytes_max
     assert len(world.state.remembered) > 500
     assert after - before < limits.retry_bytes_max + limits.ended_bytes_max
 
@@ -67,4 +67,4 @@ def test_each_key_is_counted_with_what_it_leads_to() -> None:
     after, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(world.state.remembered) == 4_000
-    assert after - before < 1.5 * (world.state.index.memory.weight + world.state.index.free.weight)
+    assert after - before < 1.5 * (world.state.index.retry_usage.weight + world.state.index.free_usage.weight)

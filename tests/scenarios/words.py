@@ -7,7 +7,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from holdfast.core import answers, refusals
-from holdfast.core.events import DoneFaded, Ended, Event, Forgotten, Left, SessionEnded, SharesForgotten
+from holdfast.core.events import DoneFaded, Ended, Event, Forgotten, Left, SessionEnded, UsageEvicted
 from holdfast.core.state import EMPTY
 from holdfast.core.values import EndedSession
 
@@ -122,7 +122,7 @@ def event(happened: Event) -> str | None:
             return " ".join([f"session-{how} {session_id}", *(ended.name for ended in leases)])
         case Forgotten():
             return words("forgotten", {"remembered": happened.remembered})
-        case SharesForgotten():
+        case UsageEvicted():
             parts: Fields = {"remembered": _accounts(happened.remembered), "names": _accounts(happened.names)}
             return words("forgotten", parts)
         case DoneFaded(names=names):

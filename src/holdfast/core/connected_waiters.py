@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from heapq import merge
 from itertools import islice
 
-from holdfast.core.usage import Shares, givers
+from holdfast.core.usage import UsageLedger, planned_evictions
 from holdfast.core.values import INTERESTS_MAX, INTERESTS_OF_HOLDER_MAX, Holder, Ticket, holder_of_ticket
 
 QueuePosition = tuple[int, str]  # join number and ticket: sorts in the order of joining (I12)
@@ -51,7 +51,7 @@ class ConnectedWaiters:
         self.detached_since: OrderedDict[str, int] = OrderedDict()  # no request waits; oldest first
         self.interests: dict[Holder, dict[str, int]] = {}  # until when a holder is thought to wait for a name (D3)
         self.interests_by_age: OrderedDict[tuple[Holder, str], tuple[int, str]] = OrderedDict()
-        self.interest_usage = Shares()
+        self.interest_usage = UsageLedger()
 
     def attach(self, ticket: Ticket, join_number: int, is_open: Callable[[str], bool]) -> bool:
         """Mark a ticket as present. Return whether all that it wants is open."""
@@ -118,9 +118,9 @@ class ConnectedWaiters:
             self._evict_interests()
 
     def _evict_interests(self) -> None:
-        shares = self.interest_usage
-        for principal, session, number in list(givers(shares, INTERESTS_MAX)):
-            for item in list(islice(shares.account(principal, session).items, number)):
+        ledger = self.interest_usage
+        for principal, session, number in list(planned_evictions(ledger, INTERESTS_MAX)):
+            for item in list(islice(ledger.account(principal, session).items, number)):
                 name, _, owner = item.partition("\n")
                 kind, who = ("principal", principal) if session is None else ("session", session)
                 self.drop_interest((kind, who, owner or None), name)

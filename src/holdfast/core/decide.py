@@ -17,14 +17,14 @@ from typing import Any
 from holdfast.core import commands, leases, queue, sessions, tokens
 from holdfast.core.commands import Command
 from holdfast.core.decision import Decision, Due, end_of, left
-from holdfast.core.events import DoneFaded, Forgotten, SessionEnded, SharesForgotten, TimePassed
+from holdfast.core.events import DoneFaded, Forgotten, SessionEnded, TimePassed, UsageEvicted
 from holdfast.core.evolve import may_go
 from holdfast.core.queue import circle_at_handover, next_turn
 from holdfast.core.refusals import SessionLapsed, TicketGone
 from holdfast.core.sessions import ends_with, places_in
 from holdfast.core.state import State
 from holdfast.core.timers import EDGES_MAX
-from holdfast.core.usage import Shares, givers
+from holdfast.core.usage import UsageLedger, planned_evictions
 from holdfast.core.values import DETACHED_MS_MAX, Limits, Moment
 
 FORGET_EVERY_MS = 1_000
@@ -40,7 +40,7 @@ def settle(state: State, now: Moment, limits: Limits) -> Due | None:
         or _expired_lease(state, now.ms)
         or _lapsed_ticket(state, now.ms)
         or settle_line(state, now, limits)
-        or _what_is_kept(state, now.ms, limits)
+        or _retention_due(state, now.ms, limits)
         # Last: most often another record of this turn says already that a delay is over (T3a).
         or (Due(TimePassed()) if state.timers.last_opened_ms > state.now_ms else None)
     )
@@ -117,8 +117,8 @@ def _expired_lease(state: State, now_ms: int) -> Due | None:
     return None
 
 
-def _what_is_kept(state: State, now_ms: int, limits: Limits) -> Due | None:
-    timers, memory, free = state.timers, state.index.memory, state.index.free
+def _retention_due(state: State, now_ms: int, limits: Limits) -> Due | None:
+    timers, memory, free = state.timers, state.index.retry_usage, state.index.free_usage
     if now_ms >= timers.forget_at_ms and (overdue := _overdue_memory(state, now_ms, limits)) is not None:
         return overdue
     is_any_done = timers.done_deadlines.heap or timers.done_deadlines.draining
@@ -157,45 +157,45 @@ def _overdue_memory(state: State, now_ms: int, limits: Limits) -> Due | None:
 def _too_much_memory(state: State, now_ms: int, limits: Limits) -> Due | None:
     if now_ms < state.timers.cut_memory_at_ms:
         return None
-    cuts, room, _ = _oldest(state.index.memory, limits.retry_bytes_max, lambda _: True)
+    cuts, remaining, _ = _oldest(state.index.retry_usage, limits.retry_bytes_max, lambda _: True)
     # If there may be more, the next turn goes on: the cost of one turn is bounded.
-    state.timers.cut_memory_at_ms = 0 if room else now_ms + 1
-    return Due(SharesForgotten(remembered=cuts))
+    state.timers.cut_memory_at_ms = 0 if remaining else now_ms + 1
+    return Due(UsageEvicted(remembered=cuts))
 
 
 def _too_many_names(state: State, now_ms: int, limits: Limits) -> Due | None:
     """Drop the oldest free names of the largest accounts, if they are over a limit. Some may have to stay."""
     if now_ms < state.timers.cut_names_at_ms:
         return None
-    cuts, room, found = _oldest(
-        state.index.free, limits.ended_bytes_max, lambda name: may_go(state, name, state.slots[name], now_ms)
+    cuts, remaining, found = _oldest(
+        state.index.free_usage, limits.ended_bytes_max, lambda name: may_go(state, name, state.slots[name], now_ms)
     )
     # Names that must stay now may go later: checking again before that gains nothing.
-    state.timers.cut_names_at_ms = now_ms + FORGET_EVERY_MS if not found else 0 if room else now_ms + 1
+    state.timers.cut_names_at_ms = now_ms + FORGET_EVERY_MS if not found else 0 if remaining else now_ms + 1
     # If there are others after those that must stay, the record puts them in front.
-    return Due(SharesForgotten(names=cuts)) if found or not room else None
+    return Due(UsageEvicted(names=cuts)) if found or not remaining else None
 
 
 def _oldest(
-    shares: Shares, limit: int, may_go: Callable[[str], bool]
+    ledger: UsageLedger, limit: int, may_go: Callable[[str], bool]
 ) -> tuple[tuple[tuple[str, str | None, int], ...], int, int]:
     """Return how many of the oldest of each large account to look at, how many more could be, and what is gained."""
     cuts: list[tuple[str, str | None, int]] = []
-    room, gained = FORGET_MAX, 0
-    for principal, session, wanted in givers(shares, limit):
-        looks = found = 0
-        for item, weight in islice(shares.account(principal, session).items.items(), room):
-            looks += 1
+    remaining, gained = FORGET_MAX, 0
+    for principal, session, wanted in planned_evictions(ledger, limit):
+        examined = found = 0
+        for item, weight in islice(ledger.account(principal, session).items.items(), remaining):
+            examined += 1
             if may_go(item):
                 found += weight
             if found >= wanted:
                 break
-        cuts.append((principal, session, looks))
-        room -= looks
+        cuts.append((principal, session, examined))
+        remaining -= examined
         gained += found
-        if not room:
+        if not remaining:
             break
-    return tuple(cuts), room, gained
+    return tuple(cuts), remaining, gained
 
 
 Decide = Callable[["State", Any, "Moment", "Limits"], "Decision"]

@@ -15,7 +15,7 @@ from holdfast.core.commands import Release, Revoke, WithKey
 from holdfast.core.events import Ended, Event, Left, Transferred
 from holdfast.core.refusals import Refusal
 from holdfast.core.state import State
-from holdfast.core.usage import exceeded, half_of, may
+from holdfast.core.usage import exceeded, half_of, quota_message
 from holdfast.core.values import EndedSession, Holder, LastEnd, Lease, Limits, Memo, Moment, Terms, Ticket
 
 Notice = tuple[str, Answer | Refusal]
@@ -165,7 +165,7 @@ def no_place(state: State, ticket: Ticket, limits: Limits) -> Refusal | None:
     names = None if session is None else waiting.get((who, session), 0)
     whole = limits.waiting_names_per_principal_max
     if (limit := exceeded(whole, len(ticket.names), waiting.get((who, None), 0), names)) is not None:
-        whose = may(f"wait for {limit} names", of_session=limit != whole)
+        whose = quota_message(f"wait for {limit} names", of_session=limit != whole)
         return refusals.QuotaExceeded(
             f"{whose} (waiting_names_per_principal_max): leave some lines, or wait for fewer names"
         )
@@ -175,7 +175,7 @@ def no_place(state: State, ticket: Ticket, limits: Limits) -> Refusal | None:
         taken = None if session is None else index.places.get((name, who, session), 0)
         whole = half_of(limits.line_max)
         if (limit := exceeded(whole, 1, index.places.get((name, who, None), 0), taken)) is not None:
-            whose = may(f"have {limit} places in one line", of_session=limit != whole)
+            whose = quota_message(f"have {limit} places in one line", of_session=limit != whole)
             return refusals.QuotaExceeded(
                 f"{whose} (an access token has half of line_max): leave some, or try again later"
             )

@@ -171,7 +171,7 @@ class Forgotten(msgspec.Struct, frozen=True, array_like=True, tag="forgotten", g
     remembered: int  # the oldest entries of the retry memory that were dropped
 
 
-class SharesForgotten(msgspec.Struct, frozen=True, array_like=True, tag="shares_forgotten", gc=False):
+class UsageEvicted(msgspec.Struct, frozen=True, array_like=True, tag="shares_forgotten", gc=False):
     """A limit was exceeded: the oldest of the largest accounts (principal, session or None, how many) were dropped."""
 
     remembered: tuple[tuple[str, str | None, int], ...] = ()
@@ -209,7 +209,7 @@ Event = (
     | QueueEvent
     | SessionEvent
     | TokenEvent
-    | (Forgotten | SharesForgotten | DoneFaded | TimePassed | Opened | Restored)
+    | (Forgotten | UsageEvicted | DoneFaded | TimePassed | Opened | Restored)
 )
 
 
@@ -331,7 +331,7 @@ def is_history(event: Event) -> bool:
 
 
 _WITHOUT_HISTORY = frozenset(
-    {Renewed, TakenOver, SessionKept, SessionRenewed, TokensUsed, Forgotten, SharesForgotten, DoneFaded, TimePassed}
+    {Renewed, TakenOver, SessionKept, SessionRenewed, TokensUsed, Forgotten, UsageEvicted, DoneFaded, TimePassed}
 )
 
 

@@ -49,12 +49,12 @@ def _forgotten(state: State, event: events.Forgotten, _record: events.Record) ->
         _forget(state, place)
 
 
-def _shares_forgotten(state: State, event: events.SharesForgotten, _record: events.Record) -> None:
+def _usage_evicted(state: State, event: events.UsageEvicted, _record: events.Record) -> None:
     for principal, session, number in event.remembered:
-        for place in list(islice(state.index.memory.account(principal, session).items, number)):
+        for place in list(islice(state.index.retry_usage.account(principal, session).items, number)):
             _forget(state, place)
     for principal, session, looked_at in event.names:
-        for name in list(islice(state.index.free.account(principal, session).items, looked_at)):
+        for name in list(islice(state.index.free_usage.account(principal, session).items, looked_at)):
             slot = state.slots.pop(name)
             state.index.drop_free(name, slot)
             if not may_go(state, name, slot, state.now_ms):
@@ -419,7 +419,7 @@ CHANGES: dict[type, Callable[[State, Any, events.Record], None]] = {
     events.TokenEnded: _token_ended,
     events.TokensUsed: _tokens_used,
     events.Forgotten: _forgotten,
-    events.SharesForgotten: _shares_forgotten,
+    events.UsageEvicted: _usage_evicted,
     events.DoneFaded: _done_faded,
     events.TimePassed: lambda _state, _event, _record: None,
     events.Opened: _opened,

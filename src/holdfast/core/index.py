@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from holdfast.core.names import NAME_BYTES_MAX
 from holdfast.core.usage import (
-    Shares,
+    UsageLedger,
     account_of_name,
     account_of_remembered,
     weight_of_done,
@@ -145,10 +145,10 @@ class Index:
         self.closed_until_ms = 0
         self.waiting_names: dict[tuple[str, str | None], int] = {}  # names waited for; None: the principal's total
         self.places: dict[tuple[str, str, str | None], int] = {}  # tickets in a queue; None: the principal's total
-        self.memory = Shares()
-        self.free = Shares()  # by who left them; done names are among them with weight 0
+        self.retry_usage = UsageLedger()
+        self.free_usage = UsageLedger()  # by who left them; done names are among them with weight 0
         self.done_count = 0
-        self.done = Shares()
+        self.done_usage = UsageLedger()
 
     def build(
         self,
@@ -227,32 +227,32 @@ class Index:
     def add_free(self, name: str, slot: Slot) -> None:
         principal, session = account_of_name(slot)
         if slot.done is None:
-            self.free.put(principal, session, name, weight_of_name(name, slot))
+            self.free_usage.put(principal, session, name, weight_of_name(name, slot))
         else:
-            self.free.put(principal, session, name, 0)
-            self.done.put(principal, session, name, weight_of_done(name, slot.done))
+            self.free_usage.put(principal, session, name, 0)
+            self.done_usage.put(principal, session, name, weight_of_done(name, slot.done))
             self.done_count += 1
 
     def drop_free(self, name: str, slot: Slot) -> None:
         principal, session = account_of_name(slot)
-        self.free.take(principal, session, name)
+        self.free_usage.take(principal, session, name)
         if slot.done is not None:
-            self.done.take(principal, session, name)
+            self.done_usage.take(principal, session, name)
             self.done_count -= 1
 
     def fade(self, name: str, faded: Slot) -> None:
         principal, session = account_of_name(faded)
-        self.done.take(principal, session, name)
+        self.done_usage.take(principal, session, name)
         self.done_count -= 1
-        self.free.put(principal, session, name, weight_of_name(name, faded))  # keeps its position
+        self.free_usage.put(principal, session, name, weight_of_name(name, faded))  # keeps its position
 
     def remember(self, place: str, thing: Remembered) -> None:
         principal, session = account_of_remembered(thing)
-        self.memory.put(principal, session, place, weight_of_remembered(place, thing))
+        self.retry_usage.put(principal, session, place, weight_of_remembered(place, thing))
 
     def forget(self, place: str, thing: Remembered) -> None:
         principal, session = account_of_remembered(thing)
-        self.memory.take(principal, session, place)
+        self.retry_usage.take(principal, session, place)
 
     def _count_waiting(self, ticket: Ticket, by: int) -> None:
         who = ticket.terms.principal

@@ -242,9 +242,9 @@ def release(state: State, command: Release, now: Moment, limits: Limits) -> Deci
 
 
 def _finish(state: State, end: Ended, lease: Lease, done: Done, limits: Limits) -> Decision:
-    name, kept = end.name, state.index.done
+    name, kept = end.name, state.index.done_usage
     account = kept.account(lease.principal, lease.session).weight if lease.bound else None
-    weight, principal = weight_of_done(name, done), kept.purse(lease.principal).weight
+    weight, principal = weight_of_done(name, done), kept.principal_usage(lease.principal).weight
     if (limit := exceeded(limits.done_bytes_per_principal_max, weight, principal, account)) is not None:
         text = (
             "As much finished work as this token or session may have is remembered"

@@ -1,7 +1,7 @@
 """Fair-share eviction of retained state: everything kept after its use is charged to whoever left it (C5).
 
 Each entry is in an *account*: of a principal, and of a session if it was bound to one. Over a limit, the largest
-accounts are cut down to one level (`spread`, a water-fill), first between the principals, then between the accounts of
+accounts are cut down to one level (`water_fill`, a water-fill), first between the principals, then between the accounts of
 each. The oldest entries go first; a principal within its part of the limit loses nothing. An eviction checks every
 principal but frees many entries, so it is rare, and adding and removing costs a few sums.
 """
@@ -28,50 +28,50 @@ class Account(msgspec.Struct):
     weight: int = 0
 
 
-class Purse(msgspec.Struct):
+class PrincipalUsage(msgspec.Struct):
     accounts: dict[str | None, Account] = msgspec.field(default_factory=dict)
     weight: int = 0
 
 
-NOTHING = Account()
-EMPTY_PURSE = Purse()
+EMPTY_ACCOUNT = Account()
+EMPTY_USAGE = PrincipalUsage()
 
 
-class Shares(msgspec.Struct):
-    purses: dict[str, Purse] = msgspec.field(default_factory=dict)
+class UsageLedger(msgspec.Struct):
+    principals: dict[str, PrincipalUsage] = msgspec.field(default_factory=dict)
     weight: int = 0
 
     def put(self, principal: str, session: str | None, item: str, weight: int) -> None:
-        if (purse := self.purses.get(principal)) is None:
-            purse = self.purses[principal] = Purse()
-        if (account := purse.accounts.get(session)) is None:
-            account = purse.accounts[session] = Account()
+        if (usage := self.principals.get(principal)) is None:
+            usage = self.principals[principal] = PrincipalUsage()
+        if (account := usage.accounts.get(session)) is None:
+            account = usage.accounts[session] = Account()
         account.items[item] = weight
         account.weight += weight
-        purse.weight += weight
+        usage.weight += weight
         self.weight += weight
 
     def take(self, principal: str, session: str | None, item: str) -> None:
-        purse = self.purses[principal]
-        account = purse.accounts[session]
+        usage = self.principals[principal]
+        account = usage.accounts[session]
         weight = account.items.pop(item)
         account.weight -= weight
-        purse.weight -= weight
+        usage.weight -= weight
         self.weight -= weight
         if not account.items:
-            del purse.accounts[session]
-            if not purse.accounts:
-                del self.purses[principal]
+            del usage.accounts[session]
+            if not usage.accounts:
+                del self.principals[principal]
 
-    def purse(self, principal: str) -> Purse:
-        return self.purses.get(principal, EMPTY_PURSE)
+    def principal_usage(self, principal: str) -> PrincipalUsage:
+        return self.principals.get(principal, EMPTY_USAGE)
 
     def account(self, principal: str, session: str | None) -> Account:
-        purse = self.purses.get(principal)
-        return NOTHING if purse is None else purse.accounts.get(session, NOTHING)
+        usage = self.principals.get(principal)
+        return EMPTY_ACCOUNT if usage is None else usage.accounts.get(session, EMPTY_ACCOUNT)
 
 
-def _by_weight(members: Mapping[K, Account | Purse]) -> dict[int, list[K]]:
+def _by_weight(members: Mapping[K, Account | PrincipalUsage]) -> dict[int, list[K]]:
     levels: dict[int, list[K]] = {}
     for who, member in members.items():
         if member.weight:
@@ -79,33 +79,33 @@ def _by_weight(members: Mapping[K, Account | Purse]) -> dict[int, list[K]]:
     return levels
 
 
-def spread(levels: Mapping[int, list[K]], wanted: int, floor: int) -> Iterator[tuple[K, int]]:
+def water_fill(levels: Mapping[int, list[K]], wanted: int, floor: int) -> Iterator[tuple[K, int]]:
     """Yield who gives how much, `wanted` in all: accounts are cut down to one fill level, never below `floor`."""
     above: list[int] = sorted((level for level in levels if level > floor), reverse=True)
     those: list[tuple[K, int]] = []
-    water, rest, given = floor, 0, 0
+    fill_level, rest, given = floor, 0, 0
     for level, below in zip(above, [*above[1:], floor], strict=False):
         # Each gives at least one, so no more than `wanted` of them are asked.
         those.extend((who, level) for who in islice(levels[level], wanted - len(those)))
         more = (level - below) * len(those)
         if given + more >= wanted:
             each, rest = divmod(wanted - given, len(those))
-            water = level - each
+            fill_level = level - each
             break
         given += more
-    for place, (who, had) in enumerate(those):
-        if gives := had - water + (place < rest):
-            yield who, gives
+    for entry_id, (who, had) in enumerate(those):
+        if amount := had - fill_level + (entry_id < rest):
+            yield who, amount
 
 
-def givers(shares: Shares, limit: int) -> Iterator[tuple[str, str | None, int]]:
+def planned_evictions(ledger: UsageLedger, limit: int) -> Iterator[tuple[str, str | None, int]]:
     """Yield whose oldest go when there is more than `limit`: principal, session, weight."""
     # A little more than necessary: removing the first of a long dictionary one by one is slow.
-    wanted = shares.weight - limit + limit // 100
-    for principal, gives in spread(_by_weight(shares.purses), wanted, limit // len(shares.purses)):
-        purse = shares.purses[principal]
-        floor = max(0, purse.weight - gives) // len(purse.accounts)
-        for session, part in spread(_by_weight(purse.accounts), gives, floor):
+    wanted = ledger.weight - limit + limit // 100
+    for principal, amount in water_fill(_by_weight(ledger.principals), wanted, limit // len(ledger.principals)):
+        usage = ledger.principals[principal]
+        floor = max(0, usage.weight - amount) // len(usage.accounts)
+        for session, part in water_fill(_by_weight(usage.accounts), amount, floor):
             yield principal, session, part
 
 
@@ -123,7 +123,7 @@ def exceeded(limit: int, wanted: int, of_principal: int, of_session: int | None)
     return None
 
 
-def may(what: str, *, of_session: bool) -> str:
+def quota_message(what: str, *, of_session: bool) -> str:
     return f"This session may {what}, half of what its token may" if of_session else f"This access token may {what}"
 
 
@@ -154,17 +154,17 @@ def weight_of_done(name: str, done: Done) -> int:
     return ENTRY_BYTES + _size_of(name) + _size_of(done.owner or "") + _size_of(done.result or "")
 
 
-def weight_of_remembered(place: str, thing: Remembered) -> int:
+def weight_of_remembered(entry_id: str, entry: Remembered) -> int:
     """Return the weight of an entry of the retry memory. Ids and keys are ASCII. Each key has a memo of its own."""
-    weight = ENTRY_BYTES + len(place)
-    if thing.key is not None:
-        weight += ENTRY_BYTES + len(thing.key)
+    weight = ENTRY_BYTES + len(entry_id)
+    if entry.key is not None:
+        weight += ENTRY_BYTES + len(entry.key)
     # Leases first, since most are: a failed isinstance is slower.
-    if isinstance(thing, EndedLease):
-        weight += _size_of(thing.name) + _weight_of_end(thing.end)
-    elif isinstance(thing, SpentKey):
+    if isinstance(entry, EndedLease):
+        weight += _size_of(entry.name) + _weight_of_end(entry.end)
+    elif isinstance(entry, SpentKey):
         return weight
-    return weight if thing.end_key is None else weight + ENTRY_BYTES + len(thing.end_key)
+    return weight if entry.end_key is None else weight + ENTRY_BYTES + len(entry.end_key)
 
 
 # Whose things are.
@@ -174,9 +174,9 @@ def account_of_name(slot: Slot) -> tuple[str, str | None]:
     return slot.left_by or "", slot.left_in
 
 
-def account_of_remembered(thing: Remembered) -> tuple[str, str | None]:
-    if isinstance(thing, EndedLease):
-        return thing.principal, thing.session if thing.bound else None
-    if isinstance(thing, EndedSession):
-        return thing.principal, None
-    return thing.principal, thing.session
+def account_of_remembered(entry: Remembered) -> tuple[str, str | None]:
+    if isinstance(entry, EndedLease):
+        return entry.principal, entry.session if entry.bound else None
+    if isinstance(entry, EndedSession):
+        return entry.principal, None
+    return entry.principal, entry.session

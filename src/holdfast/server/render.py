@@ -9,7 +9,7 @@ import msgspec
 from holdfast.core import refusals
 from holdfast.core.answers import Acquired
 from holdfast.core.state import EMPTY, State
-from holdfast.core.usage import may
+from holdfast.core.usage import quota_message
 from holdfast.core.values import EndedLease, LastEnd, Lease, Moment, Slot
 from holdfast.engine.replies import NotLeader, Unavailable, Unknown
 from holdfast.server.access.secrets import AuthorityKey
@@ -175,10 +175,10 @@ def problem(outcome: object, prefix: str | None = None, *, knows_revoked: bool =
             )
             return Problem("quota_exceeded", text, retry_after_ms=RETRY_LATER_MS)
         case refusals.TooManyLeases(limit=limit, of_session=of_session):
-            whose = may(f"hold {limit} leases", of_session=of_session)
+            whose = quota_message(f"hold {limit} leases", of_session=of_session)
             return Problem("lock_limit_exceeded", f"{whose} (leases_per_principal_max): release some.")
         case refusals.TooManyTickets(limit=limit, of_session=of_session):
-            whose = may(f"have {limit} places in lines", of_session=of_session)
+            whose = quota_message(f"have {limit} places in lines", of_session=of_session)
             return Problem("quota_exceeded", f"{whose} (tickets_per_principal_max): leave some.")
         case refusals.TooManySessions(limit=limit):
             text = f"This access token has {limit} sessions, the most it may: end some (sessions_per_principal_max)."
