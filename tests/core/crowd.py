@@ -72,7 +72,7 @@ class Crowd:
         self.granted: Counter[str] = Counter()
         """How often each ticket was granted."""
         self.lease_ids: set[str] = set()
-        self.circles = 0
+        self.cycles = 0
         """How many graphs of waits were judged, with or without a circle."""
         self.refused = 0
         """How many of them had one."""
@@ -167,7 +167,7 @@ class Crowd:
         in_the_way = {who_holds(self.held[name]) for name in names if name in self.held}
         closes = any(me in reach(self.edges(), blocker) for blocker in in_the_way)
         assert isinstance(answer, refusals.Deadlock) == closes, (command, answer)
-        self.circles += 1
+        self.cycles += 1
         if isinstance(answer, refusals.Deadlock):
             self.refused += 1
             self.judge_path(answer.path, me, names)
@@ -286,7 +286,7 @@ class Crowd:
         assert not list(self.ready()), "W1: a free name has a present waiter that could be served"
         graph = self.edges()
         assert not any(who in reach(graph, next_) for who, after in graph.items() for next_ in after), "D1: a circle"
-        self.circles += 1
+        self.cycles += 1
         assert list(self.state.tickets.values()) == list(self.line.values())
         assert all(since + ABSENT_MS > self.now_ms for since in self.away_since.values()), "W2: a place outlived"
         assert all(not t.terms.bound or t.terms.session in self.sessions for t in self.line.values()), "I10"

@@ -266,17 +266,17 @@ class Waiting(ABC):
             return self.come_back(known, wanted._replace(**kept))
         if full := self.no_place(wanted):
             return full
-        if circle := self.line.shortest_circle(wanted, self.holders()):
-            return ("deadlock", circle)
+        if cycle := self.line.shortest_circle(wanted, self.holders()):
+            return ("deadlock", cycle)
         self.line.places.append(wanted)
         self.spend(command, "acquire", *wanted.lease_ids, own=False)
         return ("later", wanted.ticket_id)
 
     def come_back(self, known: Place, taken: Place) -> Answer:
         """D1, W3: wait at a place one has, as whoever asked last."""
-        if circle := self.line.shortest_circle(taken, self.holders()):
-            self.leave_line(known, ("deadlock", circle))
-            return ("deadlock", circle)
+        if cycle := self.line.shortest_circle(taken, self.holders()):
+            self.leave_line(known, ("deadlock", cycle))
+            return ("deadlock", cycle)
         if known != taken:
             self.remember_key(known)
             self.keep_key(taken)
@@ -320,11 +320,11 @@ class Waiting(ABC):
         while self.line.handed:
             name = self.line.handed[0]
             for place in self.line.at(name):
-                circle = None
+                cycle = None
                 if place.away is None and self.live(name):
-                    circle = self.line.shortest_circle(place, self.holders())
-                if circle:
-                    self.leave_line(place, ("deadlock", circle))
+                    cycle = self.line.shortest_circle(place, self.holders())
+                if cycle:
+                    self.leave_line(place, ("deadlock", cycle))
                     return True
             self.line.handed.pop(0)
         return False

@@ -12,11 +12,11 @@ from itertools import combinations, combinations_with_replacement, islice, produ
 
 import pytest
 
-from holdfast.core.deadlock import closing_waits, find_circle
+from holdfast.core.deadlock import closing_waits, find_cycle
 from holdfast.core.decision import end_of
 from holdfast.core.events import Event, Granted, Joined, Left, Record, SessionEnded, SessionOpened
 from holdfast.core.evolve import evolve
-from holdfast.core.refusals import Deadlock, TooTangled
+from holdfast.core.refusals import Deadlock, DeadlockSearchExceeded
 from holdfast.core.sessions import ends_with, places_in
 from holdfast.core.state import State
 from holdfast.core.timers import Budget
@@ -99,21 +99,21 @@ def judge(owners: tuple[int | None, ...], waits: tuple[Waits, ...], requests: li
     """Compare the detector with the closure for every request of the first holder; return how many, and the circles."""
     state = build(owners, waits)
     ways = closure(owners, waits, len(waits) + 1)
-    circles = 0
+    cycles = 0
     for asked in requests:
         in_the_way = {owner for name in asked if (owner := owners[name]) is not None}
         closes = any(owner == 0 or ways[owner] & 1 for owner in in_the_way)
-        path = circle(find_circle(state, REQUESTER, [NAMES[name] for name in asked], 0))
+        path = cycle(find_cycle(state, REQUESTER, [NAMES[name] for name in asked], 0))
         assert (path is not None) == closes, (owners, waits, asked, path)
         if path is not None:
-            circles += 1
+            cycles += 1
             assert is_circle(path, owners, waits, asked), (owners, waits, asked, path)
-    return len(requests), circles
+    return len(requests), cycles
 
 
-def circle(found: Deadlock | TooTangled | None) -> tuple[str, ...] | None:
+def cycle(found: Deadlock | DeadlockSearchExceeded | None) -> tuple[str, ...] | None:
     """The path that was found; these graphs are too small to be a tangle."""
-    assert not isinstance(found, TooTangled)
+    assert not isinstance(found, DeadlockSearchExceeded)
     return None if found is None else found.path
 
 
@@ -144,14 +144,14 @@ def test_every_graph_of_three() -> None:
         for there in product([True, False], repeat=len(blocks))
     ]
     requests = subsets(3)[1:]
-    made = circles = 0
+    made = cycles = 0
     for owners in product([None, 0, 1, 2], repeat=3):
         for waits in product(each, repeat=2):
             counted = judge(owners, waits, requests)
-            made, circles = made + counted[0], circles + counted[1]
-    print(f"graphs of 3 × 3: {made:,}, with a circle {circles:,}")
+            made, cycles = made + counted[0], cycles + counted[1]
+    print(f"graphs of 3 × 3: {made:,}, with a circle {cycles:,}")
     assert made == 4**3 * 47**2 * 7
-    assert circles > made // 10
+    assert cycles > made // 10
 
 
 def four_by_four() -> Iterator[tuple[tuple[int | None, ...], tuple[Waits, ...]]]:
@@ -182,14 +182,14 @@ def test_every_graph_of_four() -> None:
     """4 holders, 4 names: every ownership and every set of waits, up to the names of holders and names, every request,
     waits for one name and for all of several taking turns; in `make test` one in five of them (D1, D2, M2, I13)."""
     requests = subsets(4)[1:]
-    made = circles = 0
+    made = cycles = 0
     one_in = proof.count("deadlock: one in so many graphs of 4 × 4")
     for owners, waits in islice(four_by_four(), 0, None, one_in):
         counted = judge(owners, waits, requests)
-        made, circles = made + counted[0], circles + counted[1]
-    print(f"graphs of 4 × 4: {made:,} for {5**4 * 16**3 * 15:,} with their equals, with a circle {circles:,}")
+        made, cycles = made + counted[0], cycles + counted[1]
+    print(f"graphs of 4 × 4: {made:,} for {5**4 * 16**3 * 15:,} with their equals, with a circle {cycles:,}")
     assert made > 1_000_000 // one_in
-    assert circles > made // 10
+    assert cycles > made // 10
 
 
 # Graphs drawn by a seed, made by records.
@@ -309,7 +309,7 @@ class Drawn:
         reached: set[object] = set()
         for blocker in blockers:
             self.visit(graph, blocker, reached)
-        path = circle(find_circle(self.state, holder_of_ticket(wish), wish.names, 0))
+        path = cycle(find_cycle(self.state, holder_of_ticket(wish), wish.names, 0))
         assert (path is not None) == (me in reached)
         if path is not None:
             self.follow(path, me, wish.names, graph)
@@ -357,13 +357,13 @@ class Drawn:
 def test_drawn_graphs(block: int) -> None:
     """2–6 holders, 2–6 names, runs, nameless claims, ended leases, dead sessions, claims of all, places that were left
     and holders who are not there: no miss and no false alarm (D1, D2, I13)."""
-    circles = 0
+    cycles = 0
     for seed in range(block * RANDOM_GRAPHS // 10, (block + 1) * RANDOM_GRAPHS // 10):
         drawn = Drawn(random.Random(seed))
         drawn.draw()
         try:
-            circles += drawn.judge()
+            cycles += drawn.judge()
         except AssertionError as error:
             raise AssertionError(f"graph {seed}: {error}") from error
-    print(f"drawn graphs: {RANDOM_GRAPHS // 10:,}, with a circle {circles:,}")
-    assert circles > RANDOM_GRAPHS // 200
+    print(f"drawn graphs: {RANDOM_GRAPHS // 10:,}, with a circle {cycles:,}")
+    assert cycles > RANDOM_GRAPHS // 200

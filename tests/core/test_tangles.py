@@ -2,7 +2,7 @@
 
 from holdfast.core import answers, refusals
 from holdfast.core.commands import EndSession, OpenSession, Release
-from holdfast.core.deadlock import STEPS_TOLD
+from holdfast.core.deadlock import STEPS_SHOWN
 from holdfast.core.timers import EDGES_MAX
 from tests.core.bare import FAR_MS, Core
 from tests.support.asking import altered
@@ -26,7 +26,7 @@ def test_a_wait_in_a_tangle_is_refused() -> None:
     """One who would wait for eleven that wait for a thousand names each is refused, after ten thousand looks; one who
     would wait for nine of them waits (D1)."""
     core, near = tangled(11)
-    assert core.ask(core.want_all(near, owner="me")) == refusals.TooTangled(EDGES_MAX)
+    assert core.ask(core.want_all(near, owner="me")) == refusals.DeadlockSearchExceeded(EDGES_MAX)
     assert core.steps(core.want_all(near, owner="me")) < 20 * EDGES_MAX
     assert isinstance(core.ask(core.want_all(near[:9], owner="me")), answers.MustWait)
 
@@ -51,7 +51,7 @@ def test_a_place_outlives_a_tangle() -> None:
     core.state.detach(answer.ticket_id, 0)
     core.ask(core.want_all((near[9], *FAR[1:]), owner="last"))
     again = altered(claim, ticket=answer.ticket_id)
-    assert core.ask(again) == refusals.TooTangled(EDGES_MAX)
+    assert core.ask(again) == refusals.DeadlockSearchExceeded(EDGES_MAX)
     assert answer.ticket_id in core.state.tickets
     core.state.detach(next(iter(core.state.connected.tickets_by_holder["principal", "p", "last"])), 0)
     assert core.ask(again) == answer
@@ -77,10 +77,10 @@ def test_a_grant_that_closes_many_circles_ends_the_waits_of_the_new_holder() -> 
     steps = core.steps(Release(name="job", principal="p", lease_id="L-job"))
     lease = core.state.lease_of("job")
     assert lease is not None and lease.owner == "hub"
-    assert core.told["t1"] == refusals.TooTangled(EDGES_MAX)
-    circles = [told for told in core.told.values() if isinstance(told, refusals.Deadlock)]
-    assert 0 < len(circles) < 20
-    assert core.state.waiter_count("job") == 600 - len(circles)
+    assert core.told["t1"] == refusals.DeadlockSearchExceeded(EDGES_MAX)
+    cycles = [told for told in core.told.values() if isinstance(told, refusals.Deadlock)]
+    assert 0 < len(cycles) < 20
+    assert core.state.waiter_count("job") == 600 - len(cycles)
     assert steps < 20 * EDGES_MAX
 
 
@@ -95,7 +95,7 @@ def test_a_small_circle_is_told_in_a_large_settling() -> None:
     core.want("mine", "you")
     core.want("small", "me")
     core.ask(EndSession(principal="p", session_id="s"))
-    assert core.told["t1"] == refusals.TooTangled(EDGES_MAX)
+    assert core.told["t1"] == refusals.DeadlockSearchExceeded(EDGES_MAX)
     assert core.told["t-me-small"] == refusals.Deadlock(("me", "small", "you", "mine"))
     assert "t-you-mine" in core.state.tickets
 
@@ -113,5 +113,5 @@ def test_of_a_long_circle_the_middle_is_left_out() -> None:
     path = answer.path
     assert path[:4] == ("o299", "n0", "o0", "n1")
     assert path[-2:] == ("o298", "n299")
-    assert path[STEPS_TOLD : STEPS_TOLD + 2] == ("…", "500 steps left out")
-    assert len(path) == 2 * STEPS_TOLD + 2
+    assert path[STEPS_SHOWN : STEPS_SHOWN + 2] == ("…", "500 steps left out")
+    assert len(path) == 2 * STEPS_SHOWN + 2

@@ -103,7 +103,7 @@ def _refusal(said: Answer | Refusal) -> str:
             return _not_current(said)
         case refusals.TooManyLeases() | refusals.TooManySessions() | refusals.TooManyTokens():
             return words(kebab(said), {"limit": said.limit})
-        case refusals.TooManyTickets() | refusals.LineFull() | refusals.TooTangled():
+        case refusals.TooManyTickets() | refusals.LineFull() | refusals.DeadlockSearchExceeded():
             return words(kebab(said), {"limit": said.limit})
         case refusals.BadTtl(max_ms=max_ms):
             return f"bad-ttl max={time(max_ms)}"
@@ -149,7 +149,7 @@ def chain(waits: Chain) -> str:
             links.append(f"{link.name} free")
         else:
             links.append(words(f"{link.name} held", {"by": lease.owner, "waits": ",".join(link.waits_for) or None}))
-    return "; ".join([*links, *(["circle"] if waits.circle else [])])
+    return "; ".join([*links, *(["cycle"] if waits.is_cycle else [])])
 
 
 def shown(state: State, name: str, now_ms: int) -> str:

@@ -6,9 +6,9 @@ the holder of the live lease it wants. So:
 
 - No false alarm: ended leases, dead sessions and absent tickets have no edges (D2).
 - No miss: a holder may be in several queues, and a claim of all has an edge for each of its names.
-- Bounded search: a wait in a graph of more than `EDGES_MAX` edges is refused (`TooTangled`). Up to there it is exact.
-- No timer: a cycle can only close when an edge appears. A wait is checked before it begins or resumes (`find_circle`).
-  A grant or a transfer turns the edges of a name to its new holder, and `queue.circle_at_handover` checks that.
+- Bounded search: a wait in a graph of more than `EDGES_MAX` edges is refused (`DeadlockSearchExceeded`). Up to there it is exact.
+- No timer: a cycle can only close when an edge appears. A wait is checked before it begins or resumes (`find_cycle`).
+  A grant or a transfer turns the edges of a name to its new holder, and `queue.cycle_at_handover` checks that.
 
 The search is breadth first in the order of arriving, so it always reports the same shortest cycle. A requester that
 holds what it wants is a cycle of one (D1a). An *interest* is an edge of a client that asked without waiting, as `rlock`
@@ -24,14 +24,14 @@ from itertools import islice
 import msgspec
 
 from holdfast.core.connected_waiters import QueuePosition
-from holdfast.core.refusals import Deadlock, TooTangled
+from holdfast.core.refusals import Deadlock, DeadlockSearchExceeded
 from holdfast.core.state import EMPTY, State
 from holdfast.core.timers import EDGES_MAX, Budget
 from holdfast.core.values import Holder, Lease, Slot, holder_of_lease
 
 LINKS_MAX = 100
 WAITS_SHOWN = 100
-WAITS_LOOKED_AT = 1_000  # more than are shown, since some may be outside a caller's prefix
+WAITS_EXAMINED_MAX = 1_000  # more than are shown, since some may be outside a caller's prefix
 
 
 class Link(msgspec.Struct, frozen=True):
@@ -44,7 +44,7 @@ class Chain(msgspec.Struct, frozen=True):
     """The chain of waits from a name to the holder all wait for."""
 
     links: tuple[Link, ...]
-    circle: bool  # The chain is a cycle.
+    is_cycle: bool  # The chain is a cycle.
 
 
 def why(state: State, name: str, prefix: str = "") -> Chain:
@@ -58,15 +58,15 @@ def why(state: State, name: str, prefix: str = "") -> Chain:
         slot = state.slots.get(name, EMPTY)
         if slot.lease is None:
             links.append(Link(name, slot, ()))
-            return Chain(tuple(links), circle=False)
+            return Chain(tuple(links), is_cycle=False)
         holder = holder_of_lease(slot.lease)
-        looked_at = islice(waits_of(state, holder), WAITS_LOOKED_AT)
-        wanted = tuple(islice((each for each in looked_at if each.startswith(prefix)), WAITS_SHOWN))
+        examined = islice(waits_of(state, holder), WAITS_EXAMINED_MAX)
+        wanted = tuple(islice((each for each in examined if each.startswith(prefix)), WAITS_SHOWN))
         links.append(Link(name, slot, wanted))
         if not wanted or len(links) >= LINKS_MAX:
-            return Chain(tuple(links), circle=False)
+            return Chain(tuple(links), is_cycle=False)
         if holder in seen:
-            return Chain(tuple(links), circle=True)
+            return Chain(tuple(links), is_cycle=True)
         seen.add(holder)
         # Of several, one that is held: a free name is about to be granted.
         name = next((each for each in wanted if state.lease_of(each) is not None), wanted[0])
@@ -77,10 +77,10 @@ def waits_of(state: State, holder: Holder) -> Iterator[str]:
         yield from state.tickets[ticket_id].names
 
 
-STEPS_TOLD = 50
+STEPS_SHOWN = 50
 
 
-def find_circle(
+def find_cycle(
     state: State,
     requester: Holder,
     names: Iterable[str],
@@ -88,7 +88,7 @@ def find_circle(
     *,
     interests: bool = False,
     budget: Budget | None = None,
-) -> Deadlock | TooTangled | None:
+) -> Deadlock | DeadlockSearchExceeded | None:
     """Return the cycle that `requester` waiting for `names` would close, None, or that it cannot be told."""
     budget = budget or Budget()
     came_from: dict[Holder, tuple[Holder, str]] = {}
@@ -97,7 +97,7 @@ def find_circle(
         waiter, wanted = ahead.popleft()
         for name in wanted:
             if not budget.spend():
-                return TooTangled(EDGES_MAX)
+                return DeadlockSearchExceeded(EDGES_MAX)
             if (lease := state.lease_of(name)) is None:
                 continue
             blocker = holder_of_lease(lease)
@@ -110,7 +110,7 @@ def find_circle(
     return None
 
 
-def closing_waits(state: State, holder: Holder, budget: Budget) -> dict[str, QueuePosition] | TooTangled:
+def closing_waits(state: State, holder: Holder, budget: Budget) -> dict[str, QueuePosition] | DeadlockSearchExceeded:
     """Return the waits for what `holder` has, of those for whom it waits itself, directly or through others.
 
     For each such name it is the ticket that joined first: its wait closes a cycle.
@@ -123,7 +123,7 @@ def closing_waits(state: State, holder: Holder, budget: Budget) -> dict[str, Que
             position = (state.index.join_number[ticket_id], ticket_id)
             for name in state.tickets[ticket_id].names:
                 if not budget.spend():
-                    return TooTangled(EDGES_MAX)
+                    return DeadlockSearchExceeded(EDGES_MAX)
                 lease = state.lease_of(name)
                 blocker = None if lease is None else holder_of_lease(lease)
                 if blocker == holder:
@@ -150,9 +150,9 @@ def _path(
         last, name = came_from[last]
         steps += [name, label(state, last)]
     steps.reverse()
-    if len(steps) > 2 * STEPS_TOLD:
+    if len(steps) > 2 * STEPS_SHOWN:
         # Holders stay in the even places and names in the odd ones.
-        steps[STEPS_TOLD:-STEPS_TOLD] = ["…", f"{len(steps) - 2 * STEPS_TOLD} steps left out"]
+        steps[STEPS_SHOWN:-STEPS_SHOWN] = ["…", f"{len(steps) - 2 * STEPS_SHOWN} steps left out"]
     return tuple(steps)
 
 

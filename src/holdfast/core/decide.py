@@ -19,7 +19,7 @@ from holdfast.core.commands import Command
 from holdfast.core.decision import Decision, Due, end_of, left
 from holdfast.core.events import DoneFaded, Forgotten, SessionEnded, TimePassed, UsageEvicted
 from holdfast.core.evolve import may_go
-from holdfast.core.queue import circle_at_handover, next_turn
+from holdfast.core.queue import cycle_at_handover, next_turn
 from holdfast.core.refusals import SessionLapsed, TicketGone
 from holdfast.core.sessions import ends_with, places_in
 from holdfast.core.state import State
@@ -52,7 +52,7 @@ def settle_line(state: State, now: Moment, limits: Limits) -> Due | None:
     timers = state.timers
     due = None
     if timers.names_with_new_holder or timers.candidates:
-        due = circle_at_handover(state, now.ms) or next_turn(state, now, limits)
+        due = cycle_at_handover(state, now.ms) or next_turn(state, now, limits)
     if due is None:
         timers.handover_budget.edges = EDGES_MAX
     return due

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from holdfast.core import queue, refusals, values
 from holdfast.core.answers import Acquired, AcquiredMany, Extended, HandedOver, OpenAgain, Released
 from holdfast.core.commands import Acquire, ClaimAll, ClaimAny, Release, Renew, Reopen, Revoke, Transfer
-from holdfast.core.deadlock import find_circle, name_of_holder
+from holdfast.core.deadlock import find_cycle, name_of_holder
 from holdfast.core.decision import (
     Decision,
     accept,
@@ -109,10 +109,10 @@ def _held(state: State, command: Acquire, lease: Lease, now: Moment) -> Decision
     if not command.interest:
         return refuse(held)
     holder = holder_of_ticket(queue.ticket_for(command, state, now))
-    circle = find_circle(state, holder, (command.name,), now.ms, interests=True)
+    cycle = find_cycle(state, holder, (command.name,), now.ms, interests=True)
     interest = (holder, command.name, command.terms.principal, now.ms, now.ms + values.INTEREST_MS)
     # If the search gave up, the answer is that the name is held, since the caller does not wait.
-    answer = circle if isinstance(circle, refusals.Deadlock) else held
+    answer = cycle if isinstance(cycle, refusals.Deadlock) else held
     # A holder without a name can hold nothing else, and closes no cycle.
     return Decision((), answer, interest=None if holder[0] == "alone" else interest)
 

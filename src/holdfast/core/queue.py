@@ -34,7 +34,7 @@ heap in the order of joining. `next_turn` serves the first that lacks nothing an
 become candidates again when their names open.
 
 **A cycle at a handover.** A grant or a transfer can close a cycle when the new holder waits elsewhere:
-`circle_at_handover` finds the wait that closes it. Everything that is settled together has one budget for these
+`cycle_at_handover` finds the wait that closes it. Everything that is settled together has one budget for these
 searches. When it is spent, a new holder's own waits are ended instead, so that no waiter is held up through it.
 """
 
@@ -48,7 +48,7 @@ from holdfast.core import refusals, values
 from holdfast.core.answers import Acquired, AcquiredMany, Answer, MustWait, Withdrawn
 from holdfast.core.commands import Acquire, ClaimAll, Leave
 from holdfast.core.connected_waiters import QueuePosition
-from holdfast.core.deadlock import closing_waits, find_circle
+from holdfast.core.deadlock import closing_waits, find_cycle
 from holdfast.core.decision import Decision, Due, left, no_place, refuse, why_no_grant
 from holdfast.core.events import Granted, GrantedMany, Joined, Left, TakenOver
 from holdfast.core.names import has_dot_segment, looks_blank
@@ -70,7 +70,7 @@ def join(state: State, ticket: Ticket, wait_ms: int, now: Moment, limits: Limits
         return come_back(state, replace(place, terms=ticket.terms), wait_ms, now)
     if (full := no_place(state, ticket, limits)) is not None:
         return refuse(full)
-    if (endless := find_circle(state, holder_of_ticket(ticket), ticket.names, now.ms)) is not None:
+    if (endless := find_cycle(state, holder_of_ticket(ticket), ticket.names, now.ms)) is not None:
         return refuse(endless)
     return Decision((Joined(ticket),), MustWait(ticket.ticket_id, wait_ms))
 
@@ -94,10 +94,10 @@ def come_back(state: State, asked: Ticket, wait_ms: int, now: Moment) -> Decisio
     of one holder never both own the result (C3). The earlier key is remembered: it makes nothing else (C5).
     """
     ticket_id = asked.ticket_id
-    if (endless := find_circle(state, holder_of_ticket(asked), asked.names, now.ms)) is None:
+    if (endless := find_cycle(state, holder_of_ticket(asked), asked.names, now.ms)) is None:
         change = () if asked == state.tickets[ticket_id] else (TakenOver(ticket_id, asked.terms),)
         return Decision(change, MustWait(ticket_id, wait_ms))
-    if isinstance(endless, refusals.TooTangled):
+    if isinstance(endless, refusals.DeadlockSearchExceeded):
         return refuse(endless)  # The ticket stays valid: its holder may come back when fewer wait.
     return Decision((left(asked, "deadlock"),), endless, ((ticket_id, endless),))
 
@@ -201,11 +201,11 @@ def grant_each(
     return tuple(grants), tuple(claims)
 
 
-def circle_at_handover(state: State, now_ms: int) -> Due | None:
+def cycle_at_handover(state: State, now_ms: int) -> Due | None:
     """Return the end of the wait with which a grant or a transfer closed a cycle, if any (D1)."""
     handed_over, budget = state.timers.names_with_new_holder, state.timers.handover_budget
     searched: values.Holder | None = None
-    closing: dict[str, QueuePosition] | refusals.TooTangled = {}
+    closing: dict[str, QueuePosition] | refusals.DeadlockSearchExceeded = {}
     while handed_over:
         name = handed_over[0]
         lease = state.lease_of(name)
@@ -213,20 +213,20 @@ def circle_at_handover(state: State, now_ms: int) -> Due | None:
         if holder is not None and holder in state.connected.tickets_by_holder:
             if holder != searched:
                 searched, closing = holder, closing_waits(state, holder, budget)
-            if isinstance(closing, refusals.TooTangled):
-                return _untangle(state, holder, closing)
+            if isinstance(closing, refusals.DeadlockSearchExceeded):
+                return _end_own_wait(state, holder, closing)
             if name in closing:
                 ticket = state.tickets[closing[name][1]]
-                circle = find_circle(state, holder_of_ticket(ticket), ticket.names, now_ms, budget=budget)
-                if not isinstance(circle, refusals.Deadlock):
-                    return _untangle(state, holder, refusals.TooTangled(EDGES_MAX))
-                return Due(left(ticket, "deadlock"), ((ticket.ticket_id, circle),))
+                cycle = find_cycle(state, holder_of_ticket(ticket), ticket.names, now_ms, budget=budget)
+                if not isinstance(cycle, refusals.Deadlock):
+                    return _end_own_wait(state, holder, refusals.DeadlockSearchExceeded(EDGES_MAX))
+                return Due(left(ticket, "deadlock"), ((ticket.ticket_id, cycle),))
         handed_over.popleft()
         budget.edges = max(0, budget.edges) + EDGES_FOR_A_NAME
     return None
 
 
-def _untangle(state: State, holder: values.Holder, refusal: refusals.TooTangled) -> Due:
+def _end_own_wait(state: State, holder: values.Holder, refusal: refusals.DeadlockSearchExceeded) -> Due:
     """End one of a new holder's own waits. When none is left, no cycle goes through what it holds."""
     ticket = state.tickets[next(iter(state.connected.tickets_by_holder[holder]))]
     return Due(left(ticket, "refused"), ((ticket.ticket_id, refusal),))

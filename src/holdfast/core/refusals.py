@@ -36,7 +36,7 @@ class Deadlock(msgspec.Struct, frozen=True, gc=False):
     own: Lease | None = None  # in a cycle of one, the requester's own lease (D1a)
 
 
-class TooTangled(msgspec.Struct, frozen=True, gc=False):
+class DeadlockSearchExceeded(msgspec.Struct, frozen=True, gc=False):
     limit: int  # of connected waits that are searched for a cycle (D1)
 
 
@@ -130,7 +130,7 @@ class TokensExhausted(msgspec.Struct, frozen=True, gc=False):
 
 Taken = Held | AllHeld | Finished | Delayed
 NotOwned = NotHeld | NotDone | NotCurrent | SessionUnknown | SessionLapsed
-CannotWait = Deadlock | TooTangled | TicketGone | TooManyTickets | LineFull | NotAllowedAnyMore
+CannotWait = Deadlock | DeadlockSearchExceeded | TicketGone | TooManyTickets | LineFull | NotAllowedAnyMore
 OverLimit = TooManyLeases | TooManySessions | TooManyTokens | QuotaExceeded | TokensExhausted
 Malformed = BadTtl | BadField | BadName | KeyConflict
 Refusal = Taken | NotOwned | CannotWait | OverLimit | Malformed | TokenExists | TokenUnknown

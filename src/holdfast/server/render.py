@@ -168,7 +168,7 @@ def problem(outcome: object, prefix: str | None = None, *, knows_revoked: bool =
             return Problem("not_found", "No such session of this access token.", label="Session not found")
         case refusals.Deadlock(path=path, own=own):
             return _circle(masked(path, prefix), own)
-        case refusals.TooTangled(limit=limit):
+        case refusals.DeadlockSearchExceeded(limit=limit):
             text = (
                 f"Too many waits hang together: more than {limit} would have to be looked at"
                 " to know that this one can end. Wait for fewer names, or try again later."

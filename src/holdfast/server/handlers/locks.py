@@ -155,7 +155,7 @@ def why(api: Api, call: Call) -> None:
             for ticket in (state.tickets[each] for each in islice(state.index.queues.get(call.item, ()), WAITERS_SHOWN))
         ]
         links = [_link(link, state, now) for link in chain.links]
-        return 200, encode(WhyReply(call.item, links, waiting, chain.circle)), ()
+        return 200, encode(WhyReply(call.item, links, waiting, chain.is_cycle)), ()
 
     api.read(call, view)
 

@@ -69,7 +69,7 @@ def view_of(state: State, now: Moment, name: str, prefix: str | None, line_from:
         "next": state.tickets[next(iter(present))[1]] if present else None,
         "chain": [(link, *known_of(link.name)) for link in chain.links[:LINKS_SHOWN]],
         "chain_left_out": max(0, len(chain.links) - LINKS_SHOWN),
-        "is_circle": chain.circle,
+        "is_circle": chain.is_cycle,
     }
 
 
