@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.core.state import TABLES, Notes, State
+from holdfast.core.state import TABLES, ChangeSet, State
 
 
-def put_in_place(rows: dict[Any, Any], notes: Notes[Any, Any]) -> None:
+def put_in_place(rows: dict[Any, Any], change_set: ChangeSet[Any, Any]) -> None:
     """What an archive does with the notes of a table, by the rule of the seam: what does not fit is refused."""
-    for key in notes.gone:
+    for key in change_set.gone:
         del rows[key]
-    for key, value in notes.changed.items():
+    for key, value in change_set.changed.items():
         assert key in rows, "changed, and not archived"
         rows[key] = value
-    for key, value in notes.new.items():
+    for key, value in change_set.new.items():
         assert key not in rows, "new, and archived"
         rows[key] = value
 
@@ -29,6 +29,6 @@ class Archived:
 
     def follow(self) -> None:
         """I15: no change was forgotten, and rows and order are the state's."""
-        for name, notes in self._state.take_changes().tables.items():
-            put_in_place(self._tables[name], notes)
+        for name, change_set in self._state.take_changes().tables.items():
+            put_in_place(self._tables[name], change_set)
             assert list(self._tables[name].items()) == list(self._state.table(name).items()), name

@@ -44,7 +44,7 @@ def place(pair: Pair) -> tuple[object, ...]:
     core = (frozen.slots, frozen.sessions, frozen.remembered, frozen.memos)
     return (
         pair.now_ms,
-        frozen.head.last_token,
+        frozen.scalars.last_token,
         *(tuple(part.items()) for part in core),
         (tuple(naive.claims), tuple(naive.runs), tuple(naive.keys), naive.ends, naive.forgotten),
         tuple(pair.promised_ms.items()),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.state import Kept, Notes
+from holdfast.core.state import ChangeSet, TrackedDict
 from tests.core.archived import put_in_place
 from tests.support.steps import count_steps
 
@@ -23,18 +23,18 @@ steps = st.lists(
 )
 
 
-def add(notes: Notes[str, int], later: Notes[str, int]) -> None:
-    for _ in notes.add(later):
+def add(change_set: ChangeSet[str, int], later: ChangeSet[str, int]) -> None:
+    for _ in change_set.add(later):
         pass
 
 
 @given(steps)
 def test_what_is_noted_makes_the_archive_the_table(drawn: list[Step]) -> None:
     """Whatever is set and taken out, and however often the archive refuses: rows and order come out the same (I15)."""
-    table: Kept[str, int] = Kept()
+    table: TrackedDict[str, int] = TrackedDict()
     plain: dict[str, int] = {}
     archived: dict[str, int] = {}
-    owed: Notes[str, int] | None = None
+    owed: ChangeSet[str, int] | None = None
     for verb, key, value in [*drawn, ("take", "a", 0)]:
         match verb:
             case "set":
@@ -46,7 +46,7 @@ def test_what_is_noted_makes_the_archive_the_table(drawn: list[Step]) -> None:
                 table.put(key, table.pop(key) + 1)
                 plain[key] = plain.pop(key) + 1
             case "take" | "refuse":
-                taken = table.take()
+                taken = table.take_changes()
                 if owed is None:
                     owed = taken
                 else:
@@ -61,7 +61,7 @@ def test_what_is_noted_makes_the_archive_the_table(drawn: list[Step]) -> None:
 @given(steps)
 def test_nothing_is_noted_that_the_archive_need_not_know(drawn: list[Step]) -> None:
     """What came and went is in no note, and no key is noted as more than it must be: memory is bounded by the table."""
-    table: Kept[str, int] = Kept()
+    table: TrackedDict[str, int] = TrackedDict()
     table.load({"a": 1, "b": 2, "c": 3})
     for verb, key, value in drawn:
         if verb in {"set", "move"}:
@@ -77,20 +77,20 @@ def test_nothing_is_noted_that_the_archive_need_not_know(drawn: list[Step]) -> N
 
 def test_loading_is_no_change() -> None:
     """What is loaded is archived already: nothing is noted of it."""
-    table: Kept[str, int] = Kept()
+    table: TrackedDict[str, int] = TrackedDict()
     table.load({"a": 1})
     table.load({"b": 2})
-    assert (table, len(table.take())) == ({"a": 1, "b": 2}, 0)
+    assert (table, len(table.take_changes())) == ({"a": 1, "b": 2}, 0)
 
 
 def test_to_take_costs_the_same_for_any_number() -> None:
     """Taking what changed is a few steps, for one change as for ten thousand: the loop never stands still for it."""
 
     def steps_for(changes: int) -> int:
-        table: Kept[str, int] = Kept()
+        table: TrackedDict[str, int] = TrackedDict()
         for number in range(changes):
             table.put(f"job/{number}", number)
-        return count_steps(table.take)
+        return count_steps(table.take_changes)
 
     assert steps_for(1) == steps_for(10_000)
 
@@ -105,9 +105,9 @@ def test_to_take_costs_the_same_for_any_number() -> None:
         lambda table: table.__ior__({"b": 2}),
     ],
 )
-def test_no_change_goes_round_the_notes(change: Callable[[Kept[str, int]], object]) -> None:
+def test_no_change_goes_round_the_notes(change: Callable[[TrackedDict[str, int]], object]) -> None:
     """A method that would change many rows at once is refused, and changes nothing."""
-    table: Kept[str, int] = Kept()
+    table: TrackedDict[str, int] = TrackedDict()
     table.put("a", 1)
     with pytest.raises(TypeError, match="one row at a time"):
         change(table)
@@ -116,9 +116,9 @@ def test_no_change_goes_round_the_notes(change: Callable[[Kept[str, int]], objec
 
 def test_it_is_a_dictionary_otherwise() -> None:
     """What is not there cannot be taken out, with or without a value instead, and nothing is noted of it."""
-    table: Kept[str, int] = Kept()
+    table: TrackedDict[str, int] = TrackedDict()
     with pytest.raises(KeyError):
         table.pop("a")
-    assert (table.pop("a", 7), table.get("a"), len(table.take())) == (7, None, 0)
+    assert (table.pop("a", 7), table.get("a"), len(table.take_changes())) == (7, None, 0)
     table.put("a", 1)
     assert (table["a"], table.pop("a"), "a" in table) == (1, 1, False)

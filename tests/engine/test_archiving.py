@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.core.commands import EndSession, OpenSession
-from holdfast.core.state import Kept
+from holdfast.core.state import TrackedDict
 from holdfast.core.values import Limits
 from holdfast.engine import archiver, snapshot
 from holdfast.engine.archiver import RETRY_MS_MAX, RETRY_MS_MIN, Archiving
@@ -274,15 +274,15 @@ def test_no_slice_is_long() -> None:
         return most
 
     async def test(_clock: ManualClock) -> None:
-        table: Kept[str, int] = Kept()
+        table: TrackedDict[str, int] = TrackedDict()
         for number in range(5_000):
             table.put(f"job/{number}", number)
-        first = table.take()
+        first = table.take_changes()
         for number in range(5_000):
             table.put(f"job/{number}", -number)
-        assert await longest(first.add(table.take())) <= archiver.STEPS_AT_ONCE
+        assert await longest(first.add(table.take_changes())) <= archiver.STEPS_AT_ONCE
         assert list(first.new.values()) == [-number for number in range(5_000)]
-        assert await longest(first.let_go()) <= archiver.STEPS_AT_ONCE
+        assert await longest(first.clear_in_steps()) <= archiver.STEPS_AT_ONCE
         assert len(first) == 0
 
     run(test)

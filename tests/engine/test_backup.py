@@ -15,7 +15,7 @@ import pytest
 
 from holdfast.core.events import Restored
 from holdfast.core.evolve import event_fits
-from holdfast.core.state import TABLES, Frozen, Head, State
+from holdfast.core.state import TABLES, Frozen, State, StateScalars
 from holdfast.core.values import TOKEN_MAX
 from holdfast.engine import backup as backups
 from holdfast.engine.backup import BackupWriter, backup_of_directory
@@ -136,7 +136,7 @@ def test_backup_needs_no_archivist(tmp_path: Path) -> None:
         async with serving(journal_in(tmp_path / "data"), clock) as engine:
             got = engine.state.freeze()
             assert [getattr(got, table) for table in TABLES] == [getattr(want, table) for table in TABLES]
-            assert got.head.now_ms == want.head.now_ms
+            assert got.scalars.now_ms == want.scalars.now_ms
 
     run(after)
 
@@ -183,7 +183,7 @@ def test_restored_state_is_that_of_the_backup(tmp_path: Path) -> None:
         async with serving(journal_in(tmp_path / "data"), clock) as engine:
             got = engine.state.freeze()
             assert got.slots == want.slots and got.memos == want.memos and got.tokens == want.tokens
-            assert engine.state.now_ms == want.head.now_ms, "time stood still"
+            assert engine.state.now_ms == want.scalars.now_ms, "time stood still"
             assert engine.state.lease_of("since") is None, "what came after the backup is not known"
             assert engine.state.last_token == last_token
             assert (await granted(engine, "next")).token == last_token + 1
@@ -198,12 +198,12 @@ def test_numbers_jump_by_two_to_the_32_and_the_time_since(tmp_path: Path) -> Non
     """Nobody knows what was given out since the backup: both counters go on 2^32 later, and more with the time."""
     file = made(tmp_path)
     contents = look_into(file)
-    head, made_ms = contents.frozen.head, contents.about.wall_ms
-    assert head.last_token == 3
+    scalars, made_ms = contents.frozen.scalars, contents.about.wall_ms
+    assert scalars.last_token == 3
     for passed_ms in (0, 1, 86_400_000):
         start = start_after(contents, made_ms + passed_ms)
         assert start.last_token == 3 + JUMP + JUMP_PER_MS * passed_ms
-        assert start.seq == head.seq + JUMP + JUMP_PER_MS * passed_ms
+        assert start.seq == scalars.seq + JUMP + JUMP_PER_MS * passed_ms
     assert start_after(contents, made_ms - 5_000).last_token == 3 + JUMP, "a clock that is behind takes nothing away"
     assert start_after(contents, made_ms, beyond=10**12).last_token == 10**12
     assert start_after(contents, made_ms, beyond=1).last_token == 3 + JUMP
@@ -241,7 +241,7 @@ def test_restored_directory_is_backed_up_and_restored_again(tmp_path: Path) -> N
     pieces = backup_of_directory(tmp_path / "data", KEY, "test", 1_760_000_000_000, BackupWriter())
     (tmp_path / "again").write_bytes(b"".join(pieces))
     found = look_into(tmp_path / "again")
-    assert found.totals.last_token == found.frozen.head.last_token == first
+    assert found.totals.last_token == found.frozen.scalars.last_token == first
     assert found.totals.records == 5, "the start, three grants, the restore"
     assert put_back(tmp_path / "again", tmp_path / "data-2", after_ms=0) == first + JUMP
     events = [record for record in dump(tmp_path / "data-2") if record["event"] == "restored"]
@@ -364,7 +364,7 @@ def test_journal_of_before_is_refused_in_a_restored_directory(tmp_path: Path) ->
 
 def test_restored_fits_only_a_counter_that_rises() -> None:
     """A record that lets the counter fall is damage, and not replayed."""
-    state = State.thaw(Frozen(Head(5, 0, 40, 1), {}, {}, {}, {}, {}, {}, {}))
+    state = State.thaw(Frozen(StateScalars(5, 0, 40, 1), {}, {}, {}, {}, {}, {}, {}))
     assert event_fits(state, Restored(41, 5, 0, "test"))
     assert not event_fits(state, Restored(40, 5, 0, "test"))
 

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from holdfast.core.events import Granted, Record, is_history
-from holdfast.core.state import Head
+from holdfast.core.state import StateScalars
 from holdfast.core.values import Slot
 from holdfast.journal import inspect as inspection
 from holdfast.journal.archive.file import FILE as ARCHIVE
@@ -52,7 +52,7 @@ async def write(directory: Path, copy_to: Path | None = None) -> None:
     await journal.open()
     await journal.append(grants(1, 3))
     await journal.append(grants(4, 6))
-    await journal.archive(6, msgspec.msgpack.encode(Head(6, 6, 5, 1)), [slots(grants(1, 6))], WALL_MS)
+    await journal.archive(6, msgspec.msgpack.encode(StateScalars(6, 6, 5, 1)), [slots(grants(1, 6))], WALL_MS)
     await journal.append(grants(7, 10))
     if copy_to is not None:
         shutil.copytree(directory, copy_to)

@@ -136,7 +136,7 @@ def durable(state: State) -> tuple[object, ...]:
     """Take the picture that every replay must give again, order included (I15)."""
     frozen = state.freeze()
     parts = (frozen.slots, frozen.sessions, frozen.remembered, frozen.memos, frozen.tokens, frozen.tickets)
-    return (frozen.head, *(tuple(part.items()) for part in (*parts, frozen.last_used)))
+    return (frozen.scalars, *(tuple(part.items()) for part in (*parts, frozen.last_used)))
 
 
 def fingerprint(command: Command) -> str:

@@ -128,9 +128,9 @@ class TokensExhausted(msgspec.Struct, frozen=True, gc=False):
     """The fencing counter is at its end, 2^53−1."""
 
 
-Taken = Held | AllHeld | Finished | Delayed
+NotFree = Held | AllHeld | Finished | Delayed
 NotOwned = NotHeld | NotDone | NotCurrent | SessionUnknown | SessionLapsed
 CannotWait = Deadlock | DeadlockSearchExceeded | TicketGone | TooManyTickets | LineFull | NotAllowedAnyMore
 OverLimit = TooManyLeases | TooManySessions | TooManyTokens | QuotaExceeded | TokensExhausted
 Malformed = BadTtl | BadField | BadName | KeyConflict
-Refusal = Taken | NotOwned | CannotWait | OverLimit | Malformed | TokenExists | TokenUnknown
+Refusal = NotFree | NotOwned | CannotWait | OverLimit | Malformed | TokenExists | TokenUnknown

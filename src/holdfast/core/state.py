@@ -13,8 +13,8 @@
 
 `decide` and the queries change none of them. `tests/core/test_state_parts.py` checks every line of this table.
 
-The durable part is seven tables and a few numbers. A table (`Kept`) is a dictionary that tracks its changes since the
-last `take`, so that archiving costs what changed and not what there is:
+The durable part is seven tables and a few numbers. A table (`TrackedDict`) is a dictionary that tracks its changes since the
+last `take_changes`, so that archiving costs what changed and not what there is:
 
     gone      keys that were there, and were taken out
     changed   keys that were there and stayed, with their values now
@@ -42,12 +42,12 @@ from holdfast.core.values import DETACHED_MS_MAX, AccessToken, Lease, Memo, Reme
 K = TypeVar("K", bound="Hashable")
 V = TypeVar("V")
 
-MUST_BE_THERE: Any = object()
+REQUIRED: Any = object()
 
 _pop = dict.pop
 
 
-class Notes(msgspec.Struct, Generic[K, V]):
+class ChangeSet(msgspec.Struct, Generic[K, V]):
     gone: dict[K, None]
     changed: dict[K, V]
     new: dict[K, V]
@@ -55,7 +55,7 @@ class Notes(msgspec.Struct, Generic[K, V]):
     def __len__(self) -> int:
         return len(self.gone) + len(self.changed) + len(self.new)
 
-    def add(self, later: Notes[K, V]) -> Iterator[None]:
+    def add(self, later: ChangeSet[K, V]) -> Iterator[None]:
         """Add later changes, one at each step."""
         gone, changed, new = self.gone, self.changed, self.new
         for key in later.gone:
@@ -73,15 +73,15 @@ class Notes(msgspec.Struct, Generic[K, V]):
             new[key] = value
             yield
 
-    def let_go(self) -> Iterator[None]:
+    def clear_in_steps(self) -> Iterator[None]:
         """Forget everything, one entry at each step, since freeing the values takes time."""
-        for notes in (self.gone, self.changed, self.new):
-            while notes:
-                notes.popitem()
+        for change_set in (self.gone, self.changed, self.new):
+            while change_set:
+                change_set.popitem()
                 yield
 
 
-class Kept(dict[K, V]):
+class TrackedDict(dict[K, V]):
     __slots__ = ("changed", "gone", "new")
 
     def __init__(self) -> None:
@@ -92,11 +92,11 @@ class Kept(dict[K, V]):
     def load(self, rows: Mapping[K, V]) -> None:
         super().update(rows)
 
-    def take(self) -> Notes[K, V]:
+    def take_changes(self) -> ChangeSet[K, V]:
         """Return the changes since the last time, and start again. Constant time."""
-        notes = Notes(self.gone, self.changed, self.new)
+        change_set = ChangeSet(self.gone, self.changed, self.new)
         self.gone, self.changed, self.new = {}, {}, {}
-        return notes
+        return change_set
 
     def put(self, key: K, value: V) -> None:
         if key in self and key not in self.new:
@@ -105,13 +105,13 @@ class Kept(dict[K, V]):
             self.new[key] = value
         self[key] = value  # type: ignore[index, assignment] # Nobody else may.
 
-    def pop(self, key: K, default: Any = MUST_BE_THERE) -> Any:  # noqa: ANN401 - as a dictionary's
+    def pop(self, key: K, default: Any = REQUIRED) -> Any:  # noqa: ANN401 - as a dictionary's
         if key in self.new:
             del self.new[key]
         elif key in self:
             self.changed.pop(key, None)
             self.gone[key] = None
-        elif default is not MUST_BE_THERE:
+        elif default is not REQUIRED:
             return default
         return _pop(self, key)
 
@@ -120,17 +120,17 @@ class Kept(dict[K, V]):
         def __setitem__(self, key: Never, value: Never) -> NoReturn: ...  # type: ignore[override]
         def __delitem__(self, key: Never) -> NoReturn: ...  # type: ignore[override]
 
-    def _goes_round(self, *_: object, **__: object) -> NoReturn:
+    def _reject_untracked(self, *_: object, **__: object) -> NoReturn:
         """Refuse a change that would not be tracked."""
         raise TypeError("a table of the state is changed one row at a time, so that each change is noted")
 
-    update = setdefault = popitem = clear = __ior__ = _goes_round
+    update = setdefault = popitem = clear = __ior__ = _reject_untracked
 
 
 EMPTY = Slot()
 
 
-class Head(msgspec.Struct, frozen=True, array_like=True):
+class StateScalars(msgspec.Struct, frozen=True, array_like=True):
     seq: int = 0
     now_ms: int = 0
     last_token: int = 0
@@ -142,7 +142,7 @@ class Head(msgspec.Struct, frozen=True, array_like=True):
 class Frozen(msgspec.Struct, frozen=True):
     """A consistent snapshot of the durable part. Its values never change."""
 
-    head: Head
+    scalars: StateScalars
     slots: dict[str, Slot]
     sessions: dict[str, Session]
     remembered: dict[str, Remembered]
@@ -155,22 +155,22 @@ class Frozen(msgspec.Struct, frozen=True):
 TABLES = Frozen.__struct_fields__[1:]  # in the order in which they are written
 
 
-class Taken(msgspec.Struct):
-    head: Head
-    tables: dict[str, Notes[Any, Any]]
+class StateChanges(msgspec.Struct):
+    scalars: StateScalars
+    tables: dict[str, ChangeSet[Any, Any]]
 
 
 class State:
     def __init__(self) -> None:
         self.seq = self.now_ms = self.last_token = self.epoch = 0
         self.restores = self.restored_seq = 0  # how often the journal went back, and the record that says so
-        self.slots: Kept[str, Slot] = Kept()
-        self.sessions: Kept[str, Session] = Kept()
-        self.remembered: Kept[str, Remembered] = Kept()
-        self.memos: Kept[tuple[str, str], Memo] = Kept()  # while what a key made lives or is remembered
-        self.tokens: Kept[str, AccessToken] = Kept()
-        self.tickets: Kept[str, Ticket] = Kept()  # in the order of joining (W2)
-        self.last_used: Kept[str, int] = Kept()  # by token name: the minute of its last use, as wall time
+        self.slots: TrackedDict[str, Slot] = TrackedDict()
+        self.sessions: TrackedDict[str, Session] = TrackedDict()
+        self.remembered: TrackedDict[str, Remembered] = TrackedDict()
+        self.memos: TrackedDict[tuple[str, str], Memo] = TrackedDict()  # while what a key made lives or is remembered
+        self.tokens: TrackedDict[str, AccessToken] = TrackedDict()
+        self.tickets: TrackedDict[str, Ticket] = TrackedDict()  # in the order of joining (W2)
+        self.last_used: TrackedDict[str, int] = TrackedDict()  # by token name: the minute of its last use, as wall time
         self.index = Index()
         self.timers = Timers()
         self.connected = ConnectedWaiters()
@@ -260,20 +260,25 @@ class State:
     # To and from the archive.
 
     @property
-    def head(self) -> Head:
-        return Head(self.seq, self.now_ms, self.last_token, self.epoch, self.restores, self.restored_seq)
+    def scalars(self) -> StateScalars:
+        return StateScalars(self.seq, self.now_ms, self.last_token, self.epoch, self.restores, self.restored_seq)
 
-    def table(self, name: str) -> Kept[Any, Any]:
-        found: Kept[Any, Any] = getattr(self, name)
+    def table(self, name: str) -> TrackedDict[Any, Any]:
+        found: TrackedDict[Any, Any] = getattr(self, name)
         return found
 
-    def take_changes(self) -> Taken:
-        return Taken(self.head, {name: self.table(name).take() for name in TABLES})
+    def take_changes(self) -> StateChanges:
+        return StateChanges(self.scalars, {name: self.table(name).take_changes() for name in TABLES})
 
-    def begin_with(self, head: Head) -> None:
+    def rebuild_from(self, scalars: StateScalars) -> None:
         """Build the other parts, once the tables are loaded."""
-        self.seq, self.now_ms, self.last_token, self.epoch = head.seq, head.now_ms, head.last_token, head.epoch
-        self.restores, self.restored_seq = head.restores, head.restored_seq
+        self.seq, self.now_ms, self.last_token, self.epoch = (
+            scalars.seq,
+            scalars.now_ms,
+            scalars.last_token,
+            scalars.epoch,
+        )
+        self.restores, self.restored_seq = scalars.restores, scalars.restored_seq
         self.index.build(self.slots, self.sessions, self.tickets, self.tokens, self.remembered)
         self.timers.build(self.slots, self.sessions)
         self.detach_all()
@@ -281,12 +286,12 @@ class State:
     # Snapshots, for tests and offline work: they walk over everything.
 
     def freeze(self) -> Frozen:
-        return Frozen(self.head, *(self.table(name).copy() for name in TABLES))
+        return Frozen(self.scalars, *(self.table(name).copy() for name in TABLES))
 
     @classmethod
     def thaw(cls, frozen: Frozen) -> State:
         state = cls()
         for name in TABLES:
             state.table(name).load(getattr(frozen, name))
-        state.begin_with(frozen.head)
+        state.rebuild_from(frozen.scalars)
         return state

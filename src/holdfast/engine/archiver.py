@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.state import State, Taken
+from holdfast.core.state import State, StateChanges
 from holdfast.core.values import Moment
 from holdfast.engine import snapshot
 from holdfast.engine.clock import Clock
@@ -58,7 +58,7 @@ class Archiver:
         self._not_before_ms = 0
         self._retry: asyncio.TimerHandle | None = None
         self._refused: str | None = None
-        self._owed: Taken | None = None
+        self._owed: StateChanges | None = None
         self._task: asyncio.Task[None] | None = None
         self.wanted: asyncio.Future[Any] | None = None
 
@@ -120,33 +120,33 @@ class Archiver:
         self._wake_writer()
         try:
             owed = await self._add(outcome_or_raise(await self.wanted))
-            head = owed.head
+            scalars = owed.scalars
             rows = snapshot.changes(owed)
-            await self._journal.archive(head.seq, snapshot.encode(head), rows, self._clock.wall_ms())
+            await self._journal.archive(scalars.seq, snapshot.encode(scalars), rows, self._clock.wall_ms())
             await self._archived(owed)
         except (JournalUnavailableError, DeposedError) as error:
             self._be_refused(str(error))  # The next append finds out whether this node still leads.
         except Exception as error:  # noqa: BLE001 - Whatever it is, it ends the engine, which logs it.
             self._fail(error)
 
-    async def _add(self, taken: Taken) -> Taken:
+    async def _add(self, taken: StateChanges) -> StateChanges:
         if self._owed is None:
             self._owed = taken
         else:
-            self._owed.head = taken.head
-            for table, notes in self._owed.tables.items():
-                await _slowly(notes.add(taken.tables[table]))
+            self._owed.scalars = taken.scalars
+            for table, change_set in self._owed.tables.items():
+                await _slowly(change_set.add(taken.tables[table]))
         return self._owed
 
-    async def _archived(self, owed: Taken) -> None:
+    async def _archived(self, owed: StateChanges) -> None:
         self._owed = None
-        self._archived_seq = owed.head.seq
+        self._archived_seq = owed.scalars.seq
         self._be_due_as_set()
         if self._refused is not None:
             log.warning("archiving works again: all records up to %d are archived", self._archived_seq)
             self._refused = None
-        for notes in owed.tables.values():
-            await _slowly(notes.let_go())
+        for change_set in owed.tables.values():
+            await _slowly(change_set.clear_in_steps())
 
     def _be_due_as_set(self) -> None:
         self._due_records, self._due_bytes = self._archiving.records, self._archiving.size_bytes

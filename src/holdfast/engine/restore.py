@@ -90,8 +90,8 @@ def look_into(file: Path) -> Contents:
     if about is None or totals is None or records != totals.records:
         raise JournalDamagedError(f"{file} is not a whole backup: it has {records} records", ANOTHER)
     frozen = _state_of(file, values)
-    if frozen.head.seq != about.seq:
-        problem = f"{file} is not a whole backup: it ends with record {frozen.head.seq}, and not with {about.seq}"
+    if frozen.scalars.seq != about.seq:
+        problem = f"{file} is not a whole backup: it ends with record {frozen.scalars.seq}, and not with {about.seq}"
         raise JournalDamagedError(problem, ANOTHER)
     return Contents(about=about, totals=totals, key=key, frozen=frozen)
 
@@ -110,8 +110,8 @@ def _state_of(file: Path, values: list[Values]) -> Frozen:
 def start_after(contents: Contents, wall_ms: int, beyond: int = 0) -> Start:
     """Return where a directory made of a backup at this wall time goes on. Raises if no counter is left."""
     jump = jump_since(contents.about.wall_ms, wall_ms)
-    head = contents.frozen.head
-    start = Start(seq=head.seq + jump, last_token=max(head.last_token + jump, beyond))
+    scalars = contents.frozen.scalars
+    start = Start(seq=scalars.seq + jump, last_token=max(scalars.last_token + jump, beyond))
     if max(start.seq, start.last_token) >= TOKEN_MAX:
         text = (
             f"restored now, the backup would go on with fencing token {start.last_token}, and {TOKEN_MAX} is the last"
@@ -192,14 +192,14 @@ class _Restored:
     def __init__(
         self, file: Path, contents: Contents, start: Start, *, wall_ms: int, version: str, tell: Callable[[int], None]
     ) -> None:
-        head, about = contents.frozen.head, contents.about
+        scalars, about = contents.frozen.scalars, contents.about
         self._file = file
-        self._frozen = msgspec.structs.replace(contents.frozen, head=msgspec.structs.replace(head, seq=start.seq))
+        self._frozen = msgspec.structs.replace(contents.frozen, scalars=msgspec.structs.replace(scalars, seq=start.seq))
         event = Restored(start.last_token, about.seq, about.wall_ms, version)
-        self._record = Record(start.seq + 1, head.now_ms, wall_ms, event)
+        self._record = Record(start.seq + 1, scalars.now_ms, wall_ms, event)
         self._tell = tell
         self._told = 0
-        self.epoch = head.epoch
+        self.epoch = scalars.epoch
         self.last_seq = start.seq + 1
         self.upto = self.pruned = start.seq
 

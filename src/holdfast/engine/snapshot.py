@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import msgspec
 
-from holdfast.core.state import TABLES, Frozen, Head, State
+from holdfast.core.state import TABLES, Frozen, State, StateScalars
 from holdfast.core.values import AccessToken, Memo, Remembered, Session, Slot
 from holdfast.journal.base import HEAD, RESTORE, Changes, History, JournalDamagedError, Tail, Values
 from holdfast.journal.codec import PAIRS, TicketRow, ticket_of, ticket_row
@@ -19,7 +19,7 @@ from holdfast.journal.codec import PAIRS, TicketRow, ticket_of, ticket_row
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
 
-    from holdfast.core.state import Notes, Taken
+    from holdfast.core.state import ChangeSet, StateChanges
     from holdfast.journal.base import Part, Snapshot, StoreWriter
 
 T = TypeVar("T")
@@ -43,7 +43,7 @@ def _reads(type_: Any) -> Callable[[bytes], Any]:  # noqa: ANN401 - any type of 
 
 _ticket_row_of = _reads(TicketRow)
 _types = {
-    HEAD: Head,
+    HEAD: StateScalars,
     "slots": Slot,
     "sessions": Session,
     "remembered": Remembered,
@@ -65,20 +65,20 @@ _codecs = {
 # What changed, for the archive.
 
 
-def changes(taken: Taken) -> Iterator[Changes]:
+def changes(taken: StateChanges) -> Iterator[Changes]:
     """Yield slices of what changed: of each table what is gone, then what changed, then what is new."""
     for table in TABLES:
         yield from _changes_of(table, taken.tables[table])
 
 
-def _changes_of(table: str, notes: Notes[Any, Any]) -> Iterator[Changes]:
+def _changes_of(table: str, change_set: ChangeSet[Any, Any]) -> Iterator[Changes]:
     codec = _codecs[table]
-    gone = iter(notes.gone)
+    gone = iter(change_set.gone)
     while keys := [codec.key_bytes(key) for key in islice(gone, SLICE_ROWS)]:
         yield Changes(table, gone=keys)
-    for rows in _slices(codec, notes.changed):
+    for rows in _slices(codec, change_set.changed):
         yield Changes(table, changed=rows)
-    for rows in _slices(codec, notes.new):
+    for rows in _slices(codec, change_set.new):
         yield Changes(table, new=rows)
 
 
@@ -101,7 +101,7 @@ def _slices(codec: _Codec, rows: dict[Any, Any]) -> Iterator[list[tuple[bytes, b
 
 
 def values(frozen: Frozen) -> Iterator[Values]:
-    yield from (Values(HEAD, rows) for rows in _slices(_codecs[HEAD], {HEAD: frozen.head}))
+    yield from (Values(HEAD, rows) for rows in _slices(_codecs[HEAD], {HEAD: frozen.scalars}))
     for table in TABLES:
         yield from (Values(table, rows) for rows in _slices(_codecs[table], getattr(frozen, table)))
 
@@ -113,14 +113,14 @@ def load(archived: Iterable[Values]) -> State:
 
 def loading(archived: Iterable[Values]) -> Generator[None, None, State]:
     """The same in steps: a large state takes seconds, and a shared store needs heartbeats."""
-    state, head = State(), Head()
+    state, scalars = State(), StateScalars()
     for table, rows in _read(archived):
         if table == HEAD:
-            head = rows[HEAD]
+            scalars = rows[HEAD]
         else:
             state.table(table).load(rows)
         yield
-    state.begin_with(head)
+    state.rebuild_from(scalars)
     return state
 
 

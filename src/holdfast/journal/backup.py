@@ -24,7 +24,7 @@ from zlib import crc32
 import msgspec
 
 from holdfast.core.events import Event, Record, Restored, grants_of, is_history
-from holdfast.core.state import Head
+from holdfast.core.state import StateScalars
 from holdfast.journal.base import HEAD as HEAD_TABLE
 from holdfast.journal.base import History, JournalDamagedError, JournalTooNewError, Part, Tail, Values
 from holdfast.journal.codec import encode_batch
@@ -40,7 +40,7 @@ HEAD, KEY, TAIL, ROWS, RECORDS, END = b"H", b"K", b"T", b"S", b"R", b"E"
 KINDS = frozenset({HEAD, KEY, TAIL, ROWS, RECORDS, END})
 
 _FRAME = struct.Struct("<cQI")
-_head_of = msgspec.msgpack.Decoder(Head).decode
+_head_of = msgspec.msgpack.Decoder(StateScalars).decode
 _rows_of = msgspec.msgpack.Decoder(tuple[str, list[tuple[bytes, bytes]]]).decode
 
 

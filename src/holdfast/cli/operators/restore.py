@@ -106,7 +106,7 @@ def _tell(file: Path, contents: Contents, start: Start, directory: Path) -> None
     longest = f", the longest for {times.span(leases[0].left_ms / 1_000)}: their time stood still" if leases else ""
     output.say_fields(
         [
-            ("fencing tokens", f"go on after {start.last_token}; the backup had come to {frozen.head.last_token}"),
+            ("fencing tokens", f"go on after {start.last_token}; the backup had come to {frozen.scalars.last_token}"),
             ("leases", f"{len(leases)} live on{longest}"),
             ("sessions", f"{len(frozen.sessions)} live on, with the secrets that they had"),
             ("access tokens", f"{len(frozen.tokens)}; one that was revoked since is valid again"),

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.core.events import Granted, Record, grants_of
-from holdfast.core.state import Head
+from holdfast.core.state import StateScalars
 from holdfast.core.values import Slot
 from holdfast.journal.base import (
     HEAD,
@@ -216,7 +216,7 @@ SOME = 1_024
 GRANTS = 64  # Grants read at once, each of up to a thousand names.
 COMMIT_SECONDS = 60.0
 
-_head_of = msgspec.msgpack.Decoder(Head).decode
+_head_of = msgspec.msgpack.Decoder(StateScalars).decode
 _slot_of = msgspec.msgpack.Decoder(Slot).decode
 
 
