@@ -23,7 +23,7 @@ from holdfast.core.events import (
     Record,
     SessionEnded,
     SessionOpened,
-    TakenOver,
+    TicketReassigned,
     Transferred,
 )
 from holdfast.core.evolve import event_fits, evolve
@@ -199,7 +199,7 @@ class Crowd:
                 if ticket.ticket_id not in self.line:
                     self.away_since[ticket.ticket_id] = self.now_ms
                 self.line[ticket.ticket_id] = ticket
-            case TakenOver():
+            case TicketReassigned():
                 self.line[event.ticket_id] = replace(self.line[event.ticket_id], terms=event.terms)
             case Left():
                 self.judge_left(event, told)

@@ -2,7 +2,7 @@
 
 from holdfast.core.commands import ClaimAll, Command
 from holdfast.core.decide import decide
-from holdfast.core.events import Event, Joined, Record, TakenOver, names_of
+from holdfast.core.events import Event, Joined, Record, TicketReassigned, names_of
 from holdfast.core.evolve import evolve
 from holdfast.core.state import State
 from holdfast.core.values import Limits, Moment
@@ -43,7 +43,7 @@ def test_another_order_writes_nothing_and_another_key_writes_no_names() -> None:
         assert ask(state, want(order, ticket="t0")) == []
     for order in range(10):
         (taken,) = ask(state, want(order, key=f"k{order}"))
-        assert isinstance(taken, TakenOver) and names_of(taken) == ()
+        assert isinstance(taken, TicketReassigned) and names_of(taken) == ()
         assert len(encode_batch([Record(1, 1, 1, taken)])) < 500
         assert ask(state, want(order, key=f"k{order}")) == []
     place = state.tickets["t0"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
-from holdfast.core.commands import Command, CreateToken, NoteUses, OpenSession
+from holdfast.core.commands import Command, CreateToken, OpenSession, RecordUses
 from holdfast.core.state import State
 from holdfast.engine import engine as engine_module
 from holdfast.engine import snapshot
@@ -30,7 +30,7 @@ async def _fill(engine: Engine, names: int = 1_100) -> None:
         OpenSession(principal="ana", session_id="s", ttl_ms=60_000, key="s"),
         acquire("bound", session="s", bound=True),
         CreateToken(principal="ana", name="t", digest="d", scopes=("read",), key="t"),
-        NoteUses(uses=(("t", 1_750_000_020_000),)),
+        RecordUses(uses=(("t", 1_750_000_020_000),)),
     ]
     for command in commands:
         engine.submit(command, lambda *_: None)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.core.commands import Reopen
-from holdfast.core.events import DoneFaded, TimePassed
+from holdfast.core.events import DoneExpired, TimePassed
 from holdfast.core.refusals import AllHeld, NotDone
 from tests.engine.driving import Asked, GateJournal, acquire, events, release, run, serving, turns
 from tests.support import asking
@@ -127,7 +127,7 @@ def test_one_record_is_enough_for_all_that_opens_at_once() -> None:
             await turns()
             await asyncio.sleep(4)
             kinds = [type(event) for event in await events(journal)]
-            assert (kinds.count(TimePassed), kinds.count(DoneFaded)) == (0, 1)
+            assert (kinds.count(TimePassed), kinds.count(DoneExpired)) == (0, 1)
 
     run(test)
 

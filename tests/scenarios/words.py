@@ -7,7 +7,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from holdfast.core import answers, refusals
-from holdfast.core.events import DoneFaded, Ended, Event, Forgotten, Left, SessionEnded, UsageEvicted
+from holdfast.core.events import DoneExpired, Ended, Event, Forgotten, Left, SessionEnded, UsageEvicted
 from holdfast.core.state import EMPTY
 from holdfast.core.values import EndedSession
 
@@ -125,7 +125,7 @@ def event(happened: Event) -> str | None:
         case UsageEvicted():
             parts: Fields = {"remembered": _accounts(happened.remembered), "names": _accounts(happened.names)}
             return words("forgotten", parts)
-        case DoneFaded(names=names):
+        case DoneExpired(names=names):
             return f"faded {' '.join(names)}"
         case Left(how="gone", ticket_id=ticket_id):
             return f"gone {ticket_id}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.events import Record, SessionKept, SessionOpened, TokenCreated, TokenEnded
+from holdfast.core.events import Record, SessionExtended, SessionOpened, TokenCreated, TokenEnded
 from holdfast.core.evolve import evolve
 from holdfast.core.state import State
 from holdfast.core.values import AccessToken, Session
@@ -37,7 +37,7 @@ class World:
         self.happens(TokenCreated(token("digest")))
         self.happens(SessionOpened(Session(self.session_id, "ana", None, None, 1_000, 1_000, WALL_MS, None, "salt")))
 
-    def happens(self, event: SessionKept | SessionOpened | TokenCreated | TokenEnded) -> None:
+    def happens(self, event: SessionExtended | SessionOpened | TokenCreated | TokenEnded) -> None:
         evolve(self.state, Record(self.state.seq + 1, 1, WALL_MS, event))
 
     def secret(self, digest: str = "digest") -> str:
@@ -57,7 +57,7 @@ def test_secret_seen_before_costs_nothing() -> None:
     secret = world.secret()
     first = world.identify(secret)
     derived = world.key.derived
-    world.happens(SessionKept(world.session_id, 2_000))
+    world.happens(SessionExtended(world.session_id, 2_000))
     assert world.identify(secret) is first
     assert world.key.derived == derived
     assert (first.principal, first.session) == ("ana", world.session_id)

@@ -67,10 +67,10 @@ class TokenGone(msgspec.Struct, frozen=True, gc=False):
     """The token has ended."""
 
 
-class UsesNoted(msgspec.Struct, frozen=True, gc=False):
+class UsesRecorded(msgspec.Struct, frozen=True, gc=False):
     """The last uses of tokens are recorded."""
 
 
 Claimed = Acquired | AcquiredMany | MustWait | Waiting
 Changed = Withdrawn | OpenAgain | Extended | Released | HandedOver
-Answer = Claimed | Changed | SessionOpen | SessionOver | TokenMade | TokenGone | UsesNoted
+Answer = Claimed | Changed | SessionOpen | SessionOver | TokenMade | TokenGone | UsesRecorded

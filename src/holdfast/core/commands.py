@@ -153,17 +153,17 @@ class RotateToken(WithKey, frozen=True, kw_only=True, gc=False):
     keep_lifetime: bool = False  # The new token lives as long as the old one; `expires_wall_ms` is ignored.
 
 
-class NoteUses(msgspec.Struct, frozen=True, kw_only=True):
+class RecordUses(msgspec.Struct, frozen=True, kw_only=True):
     uses: tuple[tuple[str, int], ...]  # token names with the minute of their last use, as wall time; 0 forgets one
 
 
 LeaseCommand = Acquire | ClaimAny | ClaimAll | Leave | Renew | Release | Transfer | Revoke | Reopen
 SessionCommand = OpenSession | KeepSession | RenewSession | EndSession
-TokenCommand = CreateToken | RevokeToken | RotateToken | NoteUses
+TokenCommand = CreateToken | RevokeToken | RotateToken | RecordUses
 Command = LeaseCommand | SessionCommand | TokenCommand
 
 # Refused when the disk is full; all others end or keep what exists.
-NEEDS_ROOM = (Acquire, ClaimAny, ClaimAll, OpenSession, CreateToken, NoteUses)
+NEEDS_ROOM = (Acquire, ClaimAny, ClaimAll, OpenSession, CreateToken, RecordUses)
 
 
 def claimant_of(command: Command) -> str:

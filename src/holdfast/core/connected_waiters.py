@@ -108,10 +108,10 @@ class ConnectedWaiters:
         wanted[name] = until_ms
         self.interests_by_age[holder, name] = (until_ms, principal)
         self.interest_usage.put(principal, _session_of(holder), _item(holder, name), 1)
-        for (oldest, faded), (faded_ms, _) in list(islice(self.interests_by_age.items(), 2)):
+        for (oldest, expired), (faded_ms, _) in list(islice(self.interests_by_age.items(), 2)):
             # Two go for each that comes, so that all go in time. A faded one has no effect while it is there.
             if faded_ms <= now_ms:
-                self.drop_interest(oldest, faded)
+                self.drop_interest(oldest, expired)
         if len(wanted) > INTERESTS_OF_HOLDER_MAX:
             self.drop_interest(holder, next(iter(wanted)))
         if self.interest_usage.weight > INTERESTS_MAX:

@@ -17,7 +17,7 @@ from typing import Any
 from holdfast.core import commands, leases, queue, sessions, tokens
 from holdfast.core.commands import Command
 from holdfast.core.decision import Decision, Due, end_of, left
-from holdfast.core.events import DoneFaded, Forgotten, SessionEnded, TimePassed, UsageEvicted
+from holdfast.core.events import DoneExpired, Forgotten, SessionEnded, TimePassed, UsageEvicted
 from holdfast.core.evolve import may_go
 from holdfast.core.queue import cycle_at_handover, next_turn
 from holdfast.core.refusals import SessionLapsed, TicketGone
@@ -29,7 +29,7 @@ from holdfast.core.values import DETACHED_MS_MAX, Limits, Moment
 
 FORGET_EVERY_MS = 1_000
 FORGET_MAX = 2_000  # entries of each kind that one turn may check, which bounds its time
-FADE_MAX = 1_000
+EXPIRE_DONE_MAX = 1_000
 LAPSE_MAX = 500
 
 
@@ -122,24 +122,28 @@ def _retention_due(state: State, now_ms: int, limits: Limits) -> Due | None:
     if now_ms >= timers.forget_at_ms and (overdue := _overdue_memory(state, now_ms, limits)) is not None:
         return overdue
     is_any_done = timers.done_deadlines.heap or timers.done_deadlines.draining
-    if is_any_done and now_ms >= timers.fade_at_ms and (faded := _faded_work(state, now_ms)) is not None:
-        return faded
+    if is_any_done and now_ms >= timers.expire_done_at_ms and (expired := _expired_done(state, now_ms)) is not None:
+        return expired
     if memory.weight > limits.retry_bytes_max and (cut := _too_much_memory(state, now_ms, limits)) is not None:
         return cut
     return _too_many_names(state, now_ms, limits) if free.weight > limits.ended_bytes_max else None
 
 
-def _faded_work(state: State, now_ms: int) -> Due | None:
+def _expired_done(state: State, now_ms: int) -> Due | None:
     timers = state.timers
-    faded: dict[str, None] = {}
-    while (deadlines := timers.done_deadlines.first_heap()) and deadlines[0][0] <= now_ms and len(faded) < FADE_MAX:
+    expired: dict[str, None] = {}
+    while (
+        (deadlines := timers.done_deadlines.first_heap())
+        and deadlines[0][0] <= now_ms
+        and len(expired) < EXPIRE_DONE_MAX
+    ):
         _, name = heapq.heappop(deadlines)
         slot = state.slots.get(name)
         if slot is not None and slot.done is not None and slot.done.until_ms <= now_ms:
-            faded[name] = None
-    if len(faded) == FADE_MAX:
-        timers.fade_at_ms = now_ms + 1
-    return Due(DoneFaded(tuple(faded))) if faded else None
+            expired[name] = None
+    if len(expired) == EXPIRE_DONE_MAX:
+        timers.expire_done_at_ms = now_ms + 1
+    return Due(DoneExpired(tuple(expired))) if expired else None
 
 
 def _overdue_memory(state: State, now_ms: int, limits: Limits) -> Due | None:
@@ -217,7 +221,7 @@ DECISIONS: dict[type, Decide] = {
     commands.CreateToken: tokens.create,
     commands.RevokeToken: lambda state, command, now, _limits: tokens.revoke(state, command, now),
     commands.RotateToken: lambda state, command, now, _limits: tokens.rotate(state, command, now),
-    commands.NoteUses: lambda state, command, _now, _limits: tokens.note_uses(state, command),
+    commands.RecordUses: lambda state, command, _now, _limits: tokens.record_uses(state, command),
 }
 
 

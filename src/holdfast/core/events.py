@@ -55,7 +55,7 @@ class Joined(msgspec.Struct, frozen=True, array_like=True, tag="joined", gc=Fals
     ticket: Ticket
 
 
-class TakenOver(msgspec.Struct, frozen=True, array_like=True, tag="taken_over", gc=False):
+class TicketReassigned(msgspec.Struct, frozen=True, array_like=True, tag="taken_over", gc=False):
     """Another request of the same holder has the ticket, with its own terms but the same names (W3).
 
     Not another `Joined`: a ticket may have a thousand names, and its holder may come back often.
@@ -113,7 +113,7 @@ class SessionOpened(msgspec.Struct, frozen=True, array_like=True, tag="session_o
     fingerprint: str = ""
 
 
-class SessionKept(msgspec.Struct, frozen=True, array_like=True, tag="session_kept", gc=False):
+class SessionExtended(msgspec.Struct, frozen=True, array_like=True, tag="session_kept", gc=False):
     session_id: str
     until_ms: int
 
@@ -179,7 +179,7 @@ class UsageEvicted(msgspec.Struct, frozen=True, array_like=True, tag="shares_for
     names: tuple[tuple[str, str | None, int], ...] = ()
 
 
-class DoneFaded(msgspec.Struct, frozen=True, array_like=True, tag="done_faded", gc=False):
+class DoneExpired(msgspec.Struct, frozen=True, array_like=True, tag="done_faded", gc=False):
     names: tuple[str, ...]
 
 
@@ -201,15 +201,15 @@ class Restored(msgspec.Struct, frozen=True, array_like=True, tag="restored", gc=
 
 
 LeaseEvent = Granted | GrantedMany | Transferred | Reopened | Renewed | Ended
-QueueEvent = Joined | TakenOver | Left
-SessionEvent = SessionOpened | SessionKept | SessionRenewed | SessionEnded
+QueueEvent = Joined | TicketReassigned | Left
+SessionEvent = SessionOpened | SessionExtended | SessionRenewed | SessionEnded
 TokenEvent = TokenCreated | TokenRevoked | TokenEnded | TokensUsed
 Event = (
     LeaseEvent
     | QueueEvent
     | SessionEvent
     | TokenEvent
-    | (Forgotten | UsageEvicted | DoneFaded | TimePassed | Opened | Restored)
+    | (Forgotten | UsageEvicted | DoneExpired | TimePassed | Opened | Restored)
 )
 
 
@@ -331,7 +331,17 @@ def is_history(event: Event) -> bool:
 
 
 _WITHOUT_HISTORY = frozenset(
-    {Renewed, TakenOver, SessionKept, SessionRenewed, TokensUsed, Forgotten, UsageEvicted, DoneFaded, TimePassed}
+    {
+        Renewed,
+        TicketReassigned,
+        SessionExtended,
+        SessionRenewed,
+        TokensUsed,
+        Forgotten,
+        UsageEvicted,
+        DoneExpired,
+        TimePassed,
+    }
 )
 
 

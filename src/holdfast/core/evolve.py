@@ -35,13 +35,13 @@ def remember(state: State, place: str, thing: Remembered) -> None:
     state.index.remember(place, thing)
 
 
-def fade(state: State, name: str) -> None:
+def expire_done(state: State, name: str) -> None:
     """Forget that a name is done; it keeps its position among the free ones."""
     slot = state.slots[name]
     if slot.done is not None:
-        faded = replace(slot, done=None)
-        state.slots.put(name, faded)
-        state.index.fade(name, faded)
+        expired = replace(slot, done=None)
+        state.slots.put(name, expired)
+        state.index.expire_done(name, expired)
 
 
 def _forgotten(state: State, event: events.Forgotten, _record: events.Record) -> None:
@@ -63,9 +63,9 @@ def _usage_evicted(state: State, event: events.UsageEvicted, _record: events.Rec
                 state.index.add_free(name, slot)
 
 
-def _done_faded(state: State, event: events.DoneFaded, _record: events.Record) -> None:
+def _done_expired(state: State, event: events.DoneExpired, _record: events.Record) -> None:
     for name in event.names:
-        fade(state, name)
+        expire_done(state, name)
 
 
 def may_go(state: State, name: str, slot: Slot, now_ms: int) -> bool:
@@ -170,7 +170,7 @@ def _lead_to_place(state: State, ticket: Ticket) -> None:
         state.memos.put((terms.principal, terms.key), Memo("acquire", ticket.lease_ids[0], terms.fingerprint))
 
 
-def _taken_over(state: State, event: events.TakenOver, record: events.Record) -> None:
+def _ticket_reassigned(state: State, event: events.TicketReassigned, record: events.Record) -> None:
     known = state.tickets[event.ticket_id]
     ticket = replace(known, terms=event.terms)
     state.tickets.put(ticket.ticket_id, ticket)
@@ -308,7 +308,7 @@ def _transferred(state: State, event: events.Transferred, record: events.Record)
 
 
 def _reopened(state: State, event: events.Reopened, record: events.Record) -> None:
-    fade(state, event.name)
+    expire_done(state, event.name)
     if event.key is not None:
         spend_key(state, event.by, event.key, Memo("reopen", event.name, event.fingerprint), record.at_ms)
 
@@ -322,7 +322,9 @@ def _session_opened(state: State, event: events.SessionOpened, _record: events.R
         state.memos.put((session.principal, session.key), Memo("session", session.session_id, event.fingerprint))
 
 
-def _session_kept(state: State, event: events.SessionKept | events.SessionRenewed, record: events.Record) -> None:
+def _session_extended(
+    state: State, event: events.SessionExtended | events.SessionRenewed, record: events.Record
+) -> None:
     session = state.sessions[event.session_id]
     state.sessions.put(event.session_id, replace(session, until_ms=event.until_ms))
     if isinstance(event, events.SessionRenewed):
@@ -406,13 +408,13 @@ CHANGES: dict[type, Callable[[State, Any, events.Record], None]] = {
     events.Ended: _ended,
     events.GrantedMany: _granted_many,
     events.Joined: _joined,
-    events.TakenOver: _taken_over,
+    events.TicketReassigned: _ticket_reassigned,
     events.Left: _left,
     events.Transferred: _transferred,
     events.Reopened: _reopened,
     events.SessionOpened: _session_opened,
-    events.SessionKept: _session_kept,
-    events.SessionRenewed: _session_kept,
+    events.SessionExtended: _session_extended,
+    events.SessionRenewed: _session_extended,
     events.SessionEnded: _session_ended,
     events.TokenCreated: _token_created,
     events.TokenRevoked: _token_revoked,
@@ -420,7 +422,7 @@ CHANGES: dict[type, Callable[[State, Any, events.Record], None]] = {
     events.TokensUsed: _tokens_used,
     events.Forgotten: _forgotten,
     events.UsageEvicted: _usage_evicted,
-    events.DoneFaded: _done_faded,
+    events.DoneExpired: _done_expired,
     events.TimePassed: lambda _state, _event, _record: None,
     events.Opened: _opened,
     events.Restored: _restored,
@@ -454,11 +456,11 @@ def event_fits(state: State, event: events.Event) -> bool:
             return _is_held(state, event.name, event.lease_id) and _all_fit(state, event.left)
         case events.Joined():
             return event.ticket.ticket_id not in state.tickets
-        case events.Left() | events.TakenOver():
+        case events.Left() | events.TicketReassigned():
             return event.ticket_id in state.tickets
         case events.Reopened():
             return event.name in state.slots
-        case events.SessionKept():
+        case events.SessionExtended():
             return event.session_id in state.sessions
         case events.SessionRenewed():
             return event.session_id in state.sessions and _all_fit(state, event.leases)
@@ -470,7 +472,7 @@ def event_fits(state: State, event: events.Event) -> bool:
             return event.name in state.tokens and _all_fit(state, (*event.sessions, *event.left))
         case events.Restored():
             return event.last_token > state.last_token
-        case events.DoneFaded():
+        case events.DoneExpired():
             return all(name in state.slots for name in event.names)
         case _:
             return True

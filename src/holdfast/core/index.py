@@ -240,11 +240,11 @@ class Index:
             self.done_usage.take(principal, session, name)
             self.done_count -= 1
 
-    def fade(self, name: str, faded: Slot) -> None:
-        principal, session = account_of_name(faded)
+    def expire_done(self, name: str, expired: Slot) -> None:
+        principal, session = account_of_name(expired)
         self.done_usage.take(principal, session, name)
         self.done_count -= 1
-        self.free_usage.put(principal, session, name, weight_of_name(name, faded))  # keeps its position
+        self.free_usage.put(principal, session, name, weight_of_name(name, expired))  # keeps its position
 
     def remember(self, place: str, thing: Remembered) -> None:
         principal, session = account_of_remembered(thing)

@@ -50,7 +50,7 @@ from holdfast.core.commands import Acquire, ClaimAll, Leave
 from holdfast.core.connected_waiters import QueuePosition
 from holdfast.core.deadlock import closing_waits, find_cycle
 from holdfast.core.decision import Decision, Due, left, no_place, refuse, why_no_grant
-from holdfast.core.events import Granted, GrantedMany, Joined, Left, TakenOver
+from holdfast.core.events import Granted, GrantedMany, Joined, Left, TicketReassigned
 from holdfast.core.names import has_dot_segment, looks_blank
 from holdfast.core.refusals import Refusal
 from holdfast.core.state import EMPTY, State
@@ -95,7 +95,7 @@ def come_back(state: State, asked: Ticket, wait_ms: int, now: Moment) -> Decisio
     """
     ticket_id = asked.ticket_id
     if (endless := find_cycle(state, holder_of_ticket(asked), asked.names, now.ms)) is None:
-        change = () if asked == state.tickets[ticket_id] else (TakenOver(ticket_id, asked.terms),)
+        change = () if asked == state.tickets[ticket_id] else (TicketReassigned(ticket_id, asked.terms),)
         return Decision(change, MustWait(ticket_id, wait_ms))
     if isinstance(endless, refusals.DeadlockSearchExceeded):
         return refuse(endless)  # The ticket stays valid: its holder may come back when fewer wait.

@@ -8,7 +8,7 @@ from holdfast.core import refusals
 from holdfast.core.answers import SessionOpen, SessionOver
 from holdfast.core.commands import EndSession, KeepSession, OpenSession, RenewSession
 from holdfast.core.decision import Decision, accept, end_of, left, recall, refuse, too_long, why_unusable
-from holdfast.core.events import Ended, Left, Renewed, SessionEnded, SessionKept, SessionOpened, SessionRenewed
+from holdfast.core.events import Ended, Left, Renewed, SessionEnded, SessionExtended, SessionOpened, SessionRenewed
 from holdfast.core.state import State
 from holdfast.core.values import SESSION_NAME_CHARS_MAX, SESSION_TTL_MS_MIN, Limits, Memo, Moment, Session
 
@@ -50,7 +50,7 @@ def keep(state: State, command: KeepSession | RenewSession, now: Moment) -> Deci
     until_ms = now.ms + session.ttl_ms
     kept = replace(session, until_ms=until_ms)
     if isinstance(command, KeepSession):
-        return Decision((SessionKept(command.session_id, until_ms),), SessionOpen(kept))
+        return Decision((SessionExtended(command.session_id, until_ms),), SessionOpen(kept))
     renewed: list[Renewed] = []
     for name in sorted(state.index.names_by_session.get(command.session_id, ())):
         if (lease := state.lease_of(name)) is not None and lease.bound:

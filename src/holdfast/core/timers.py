@@ -87,7 +87,7 @@ class Timers:
         self.cut_memory_at_ms = 0  # when more may be evicted: retry memory, free names
         self.cut_names_at_ms = 0
         self.done_deadlines: DeadlineHeap[tuple[int, str]] = DeadlineHeap()
-        self.fade_at_ms = 0
+        self.expire_done_at_ms = 0
         self.lapsed = 0  # tickets that ended for an absent holder, and when the next may
         self.lapse_at_ms = 0
 

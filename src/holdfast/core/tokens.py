@@ -15,8 +15,8 @@ Either way the secrets of its sessions are dead: they are derived from the diges
 from __future__ import annotations
 
 from holdfast.core import refusals
-from holdfast.core.answers import Answer, TokenGone, TokenMade, UsesNoted
-from holdfast.core.commands import CreateToken, NoteUses, RevokeToken, RotateToken
+from holdfast.core.answers import Answer, TokenGone, TokenMade, UsesRecorded
+from holdfast.core.commands import CreateToken, RecordUses, RevokeToken, RotateToken
 from holdfast.core.decision import Decision, accept, left, recall, refuse
 from holdfast.core.events import SessionEnded, TokenCreated, TokenEnded, TokenRevoked, TokensUsed
 from holdfast.core.sessions import ends_with, places_in
@@ -107,6 +107,6 @@ def _end(
     return Decision((event,), answer, tuple((each.ticket_id, refusals.NotAllowedAnyMore()) for each in tickets))
 
 
-def note_uses(state: State, command: NoteUses) -> Decision:
+def record_uses(state: State, command: RecordUses) -> Decision:
     news = tuple((name, wall_ms) for name, wall_ms in command.uses if state.last_used.get(name, 0) != wall_ms)
-    return Decision((TokensUsed(news),) if news else (), UsesNoted())
+    return Decision((TokensUsed(news),) if news else (), UsesRecorded())

@@ -39,7 +39,7 @@ class Touched:
             match record.event:
                 case events.Renewed():
                     self._note_renewal(record.event)
-                case events.SessionKept(session_id=session_id):
+                case events.SessionExtended(session_id=session_id):
                     self.sessions[session_id] = None
                 case events.SessionRenewed(session_id=session_id, leases=leases):
                     self.sessions[session_id] = None

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from holdfast.core.answers import UsesNoted
-from holdfast.core.commands import NoteUses
+from holdfast.core.answers import UsesRecorded
+from holdfast.core.commands import RecordUses
 from holdfast.core.names import has_dot_segment
 from holdfast.core.state import State
 from holdfast.core.values import SESSION_NAME_CHARS_MAX, AccessToken, Moment
@@ -356,12 +356,12 @@ class TokenUses:
         self.seen.clear()
 
         def noted(outcome: object, _: Moment) -> None:
-            if not isinstance(outcome, UsesNoted):
+            if not isinstance(outcome, UsesRecorded):
                 # Nothing was written. It is tried again in a minute, unless the token is used meanwhile.
                 self.seen.update({name: wall_ms for name, wall_ms in taken.items() if name not in self.seen})
 
         if uses:
-            self._engine.submit(NoteUses(uses=uses), noted)
+            self._engine.submit(RecordUses(uses=uses), noted)
 
     def _uses(self, state: State) -> Iterator[tuple[str, int]]:
         for name, seen in self.seen.items():
