@@ -332,7 +332,7 @@ def check_lines(state: State) -> None:
     assert {i: who for who, those in connected.tickets_by_holder.items() for i in those} == {
         i: holder_of_ticket(tickets[i]) for i in connected.attached
     }
-    assert index.tickets_by_wish == {
+    assert index.tickets_by_names == {
         (holder_of_ticket(ticket), frozenset(ticket.names)): {i: None}
         for i, ticket in tickets.items()
         if holder_of_ticket(ticket)[0] != "alone"

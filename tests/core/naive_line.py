@@ -236,7 +236,7 @@ class Waiting(ABC):
                 return ("quota-exceeded",)
         for name in wanted.names:
             if len(self.line.at(name)) >= limits.line_max:
-                return ("line-full", limits.line_max)
+                return ("queue-full", limits.line_max)
             for share, those in parts:
                 if sum(name in place.names for place in those) >= -(-half(limits.line_max) // share):
                     return ("quota-exceeded",)

@@ -280,7 +280,7 @@ LIMITS: dict[type, str] = {
     refusals.TooManyLeases: "too-many-leases",
     refusals.TooManySessions: "too-many-sessions",
     refusals.TooManyTickets: "too-many-tickets",
-    refusals.LineFull: "line-full",
+    refusals.QueueFull: "queue-full",
 }
 BARE = {
     refusals.TicketGone: "ticket-gone",

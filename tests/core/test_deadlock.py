@@ -17,7 +17,7 @@ from holdfast.core.decision import end_of
 from holdfast.core.events import Event, Granted, Joined, Left, Record, SessionEnded, SessionOpened
 from holdfast.core.evolve import evolve
 from holdfast.core.refusals import Deadlock, DeadlockSearchExceeded
-from holdfast.core.sessions import ends_with, places_in
+from holdfast.core.sessions import end_leases_of, end_tickets_of
 from holdfast.core.state import State
 from holdfast.core.timers import Budget
 from holdfast.core.values import Holder, Lease, Session, Slot, Terms, Ticket, holder_of_lease, holder_of_ticket
@@ -285,7 +285,7 @@ class Drawn:
         self.line[ticket.ticket_id] = (ticket, ticket.lease_ids[0] if agent.kind == "nameless" else agent)
 
     def end_session(self, session_id: str) -> None:
-        leases, places = ends_with(self.state, session_id, 0, None), places_in(self.state, session_id)
+        leases, places = end_leases_of(self.state, session_id, 0, None), end_tickets_of(self.state, session_id)
         self.record(SessionEnded(session_id, "expired", leases, left=places))
         dead = {agent for agent in self.agents if agent.bound and agent.session == session_id}
         self.held = {name: held for name, held in self.held.items() if held[1] not in dead}

@@ -13,7 +13,7 @@ from holdfast.core.commands import ClaimAll, ClaimAny, Command, Leave, Release, 
 from holdfast.core.decide import decide, settle
 from holdfast.core.events import Event, Granted, Joined, Record, TokenCreated
 from holdfast.core.evolve import evolve
-from holdfast.core.names import has_dot_segment, looks_blank, parse_name
+from holdfast.core.names import has_dot_segment, parse_name, why_unreadable
 from holdfast.core.state import State
 from holdfast.core.values import AccessToken, Limits, Moment, Terms, Ticket, lease_from
 from tests.support.asking import acquire
@@ -85,7 +85,7 @@ def test_nothing_begins_under_a_name_that_looks_blank(name: str, character: str)
 @pytest.mark.parametrize("name", READABLE)
 def test_names_of_any_script_begin_as_before(name: str) -> None:
     """N3: letters of any script, marks, pictures and escapes can be read."""
-    assert looks_blank(name) is None
+    assert why_unreadable(name) is None
     answer = ask(State(), acquire(name=name, principal="ana", lease_id="L", ttl_ms=1_000))
     assert isinstance(answer, answers.Acquired)
 

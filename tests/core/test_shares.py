@@ -14,7 +14,7 @@ from holdfast.core.events import Event, Forgotten, Joined, Left, Record, UsageEv
 from holdfast.core.evolve import evolve
 from holdfast.core.state import State
 from holdfast.core.usage import UsageLedger, planned_evictions, weight_of_remembered
-from holdfast.core.values import EndedLease, LastEnd, Limits, Moment, Slot, SpentKey, Terms, Ticket
+from holdfast.core.values import EndedLease, LastEnd, Limits, Moment, Slot, Terms, Ticket, UsedKey
 from tests.scenarios.play import durable
 from tests.support.asking import acquire, altered, claim_all
 
@@ -162,7 +162,7 @@ def test_what_is_overdue_goes_in_slices() -> None:
     """When all of a large retry memory is overdue at once, each turn drops 2,000 of it and no more."""
     world = World(Limits())
     for number in range(5_000):
-        world.state.remembered.put(f"eve k{number}", SpentKey("eve", f"k{number}", 0))
+        world.state.remembered.put(f"eve k{number}", UsedKey("eve", f"k{number}", 0))
     world.state = State.thaw(world.state.freeze())
     world.now_ms = 600_000
     slices = []

@@ -398,14 +398,14 @@ def test_who_comes_back_is_there_in_between() -> None:
     async def test(clock: ManualClock) -> None:
         async with serving(MemoryJournal(), clock) as engine:
             await engine.ask(acquire("job", ttl_ms=3_600_000))
-            soon = Asking(engine, wait_for("job", "soon", wait_ms=50, key="k", comes_back=True))
+            soon = Asking(engine, wait_for("job", "soon", wait_ms=50, key="k", will_retry=True))
             later = Asking(engine, wait_for("job", "later"))
             clock.advance(60)
             await engine.look(lambda _state, _now: None)
             assert isinstance(soon.answer, Waiting) and soon.answer.position == 1
             await engine.ask(release("job"))
             assert later.answers == []
-            again = Asking(engine, wait_for("job", "soon", ticket="ticket-of-soon", key="k", comes_back=True))
+            again = Asking(engine, wait_for("job", "soon", ticket="ticket-of-soon", key="k", will_retry=True))
             await turns()
             assert isinstance(again.answer, Acquired)
 
@@ -418,7 +418,7 @@ def test_who_does_not_come_back_is_away_soon() -> None:
     async def test(clock: ManualClock) -> None:
         async with serving(MemoryJournal(), clock) as engine:
             await engine.ask(acquire("job", ttl_ms=3_600_000))
-            Asking(engine, wait_for("job", "gone", wait_ms=50, key="k", comes_back=True))
+            Asking(engine, wait_for("job", "gone", wait_ms=50, key="k", will_retry=True))
             later = Asking(engine, wait_for("job", "later"))
             for _ in range(BETWEEN_MS_MAX // 200 + 2):
                 clock.advance(200)

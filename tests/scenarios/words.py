@@ -103,7 +103,7 @@ def _refusal(said: Answer | Refusal) -> str:
             return _not_current(said)
         case refusals.TooManyLeases() | refusals.TooManySessions() | refusals.TooManyTokens():
             return words(kebab(said), {"limit": said.limit})
-        case refusals.TooManyTickets() | refusals.LineFull() | refusals.DeadlockSearchExceeded():
+        case refusals.TooManyTickets() | refusals.QueueFull() | refusals.DeadlockSearchExceeded():
             return words(kebab(said), {"limit": said.limit})
         case refusals.BadTtl(max_ms=max_ms):
             return f"bad-ttl max={time(max_ms)}"

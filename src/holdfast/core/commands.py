@@ -22,7 +22,7 @@ class Acquire(msgspec.Struct, frozen=True, gc=False):
     new_ticket: str = ""
     as_session: str | None = None
     interest: bool = False  # A refusal leaves an interest, and a cycle of interests is reported (D3).
-    comes_back: bool = False  # The client will ask again with the same key, so it stays present after its wait (W2).
+    will_retry: bool = False  # The client will ask again with the same key, so it stays present after its wait (W2).
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -48,7 +48,7 @@ class ClaimAll(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ticket: str | None = None
     new_ticket: str = ""
     as_session: str | None = None
-    comes_back: bool = False
+    will_retry: bool = False
 
 
 class WithKey(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -19,9 +19,9 @@ from holdfast.core.commands import Command
 from holdfast.core.decision import Decision, Due, end_of, left
 from holdfast.core.events import DoneExpired, Forgotten, SessionEnded, TimePassed, UsageEvicted
 from holdfast.core.evolve import may_go
-from holdfast.core.queue import cycle_at_handover, next_turn
+from holdfast.core.queue import cycle_at_handover, grant_first_ready
 from holdfast.core.refusals import SessionLapsed, TicketGone
-from holdfast.core.sessions import ends_with, places_in
+from holdfast.core.sessions import end_leases_of, end_tickets_of
 from holdfast.core.state import State
 from holdfast.core.timers import EDGES_MAX
 from holdfast.core.usage import UsageLedger, planned_evictions
@@ -52,7 +52,7 @@ def settle_line(state: State, now: Moment, limits: Limits) -> Due | None:
     timers = state.timers
     due = None
     if timers.names_with_new_holder or timers.candidates:
-        due = cycle_at_handover(state, now.ms) or next_turn(state, now, limits)
+        due = cycle_at_handover(state, now.ms) or grant_first_ready(state, now, limits)
     if due is None:
         timers.handover_budget.edges = EDGES_MAX
     return due
@@ -70,10 +70,10 @@ def _lapsed_session(state: State, now_ms: int) -> Due | None:
             heapq.heapreplace(deadlines, (session.until_ms, session_id))
         else:
             heapq.heappop(deadlines)
-            places = places_in(state, session_id)
-            ends = ends_with(state, session_id, now_ms, None)
-            event = SessionEnded(session_id, "expired", ends, left=places, principal=session.principal)
-            return Due(event, tuple((each.ticket_id, SessionLapsed()) for each in places))
+            ended_tickets = end_tickets_of(state, session_id)
+            ends = end_leases_of(state, session_id, now_ms, None)
+            event = SessionEnded(session_id, "expired", ends, left=ended_tickets, principal=session.principal)
+            return Due(event, tuple((each.ticket_id, SessionLapsed()) for each in ended_tickets))
     return None
 
 

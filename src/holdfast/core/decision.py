@@ -16,7 +16,7 @@ from holdfast.core.events import Ended, Event, Left, Transferred
 from holdfast.core.refusals import Refusal
 from holdfast.core.state import State
 from holdfast.core.usage import exceeded, half_of, quota_message
-from holdfast.core.values import EndedSession, Holder, LastEnd, Lease, Limits, Memo, Moment, Terms, Ticket
+from holdfast.core.values import EndedSession, Holder, IdempotencyRecord, LastEnd, Lease, Limits, Moment, Terms, Ticket
 
 Notice = tuple[str, Answer | Refusal]
 Interest = tuple[Holder, str, str, int, int]  # holder, name, principal, from when, until when (D3)
@@ -50,7 +50,7 @@ def too_long(field: str, text: str | None, limits: Limits) -> refusals.BadField 
     return refusals.BadField(f"{field} has at most {limits.metadata_chars_max} characters (metadata_chars_max)")
 
 
-def recall(state: State, asked: Terms | WithKey, kind: str) -> Memo | refusals.KeyConflict | None:
+def recall(state: State, asked: Terms | WithKey, kind: str) -> IdempotencyRecord | refusals.KeyConflict | None:
     """Return what this very request made before, None if it is new, or `KeyConflict` (C5)."""
     if asked.key is None:
         return None
@@ -74,13 +74,13 @@ def answered_by_done(tickets: Iterable[Ticket]) -> Iterator[Left]:
 
     There may be thousands. So a ticket for that one name does not repeat it, and labels beyond a megabyte are left out.
     """
-    room_bytes = values.LABELS_OF_LINE_BYTES_MAX
+    remaining_bytes = values.LABELS_OF_QUEUE_BYTES_MAX
     for ticket in tickets:
         terms = ticket.terms
         names = ticket.names if len(ticket.names) > 1 else ()
-        labels = terms.labels if room_bytes > 0 else None
+        labels = terms.labels if remaining_bytes > 0 else None
         if labels is not None:
-            room_bytes -= len(msgspec.json.encode(labels))
+            remaining_bytes -= len(msgspec.json.encode(labels))
         yield Left(ticket.ticket_id, "done", names, terms.owner, labels, principal=terms.principal)
 
 
@@ -131,9 +131,9 @@ def too_many_leases(
     """Return why so many more leases are too many, or None. `already` of those held are not counted."""
     held = state.index.lease_count.get(terms.principal, 0) - already
     bound = len(state.index.names_by_session.get(terms.session or "", ())) if terms.bound else None
-    whole = limits.leases_per_principal_max
-    limit = exceeded(whole, wanted, held, bound)
-    return None if limit is None else refusals.TooManyLeases(limit, limit != whole)
+    principal_limit = limits.leases_per_principal_max
+    limit = exceeded(principal_limit, wanted, held, bound)
+    return None if limit is None else refusals.TooManyLeases(limit, limit != principal_limit)
 
 
 def why_no_grant(state: State, terms: Terms, names: tuple[str, ...], limits: Limits) -> Refusal | None:
@@ -154,28 +154,28 @@ def why_unusable(state: State, session_id: str, principal: str) -> Refusal | Non
     return refusals.SessionUnknown()
 
 
-def no_place(state: State, ticket: Ticket, limits: Limits) -> Refusal | None:
+def why_no_ticket(state: State, ticket: Ticket, limits: Limits) -> Refusal | None:
     index, who = state.index, ticket.terms.principal
     session = ticket.terms.session if ticket.terms.bound else None
-    places = len(index.tickets_by_principal.get(who, ()))
+    ticket_count = len(index.tickets_by_principal.get(who, ()))
     bound = None if session is None else len(index.tickets_by_session.get(session, ()))
-    if (limit := exceeded(limits.tickets_per_principal_max, 1, places, bound)) is not None:
+    if (limit := exceeded(limits.tickets_per_principal_max, 1, ticket_count, bound)) is not None:
         return refusals.TooManyTickets(limit, limit != limits.tickets_per_principal_max)
     waiting = index.waiting_names
     names = None if session is None else waiting.get((who, session), 0)
-    whole = limits.waiting_names_per_principal_max
-    if (limit := exceeded(whole, len(ticket.names), waiting.get((who, None), 0), names)) is not None:
-        whose = quota_message(f"wait for {limit} names", of_session=limit != whole)
+    principal_limit = limits.waiting_names_per_principal_max
+    if (limit := exceeded(principal_limit, len(ticket.names), waiting.get((who, None), 0), names)) is not None:
+        whose = quota_message(f"wait for {limit} names", of_session=limit != principal_limit)
         return refusals.QuotaExceeded(
             f"{whose} (waiting_names_per_principal_max): leave some lines, or wait for fewer names"
         )
     for name in ticket.names:
         if len(index.queues.get(name, ())) >= limits.line_max:
-            return refusals.LineFull(limits.line_max)
-        taken = None if session is None else index.places.get((name, who, session), 0)
-        whole = half_of(limits.line_max)
-        if (limit := exceeded(whole, 1, index.places.get((name, who, None), 0), taken)) is not None:
-            whose = quota_message(f"have {limit} places in one line", of_session=limit != whole)
+            return refusals.QueueFull(limits.line_max)
+        taken = None if session is None else index.ticket_counts.get((name, who, session), 0)
+        principal_limit = half_of(limits.line_max)
+        if (limit := exceeded(principal_limit, 1, index.ticket_counts.get((name, who, None), 0), taken)) is not None:
+            whose = quota_message(f"have {limit} places in one line", of_session=limit != principal_limit)
             return refusals.QuotaExceeded(
                 f"{whose} (an access token has half of line_max): leave some, or try again later"
             )

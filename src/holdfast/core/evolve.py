@@ -15,24 +15,36 @@ from msgspec.structs import replace
 from holdfast.core import events
 from holdfast.core.decision import end_by_transfer
 from holdfast.core.state import EMPTY, State
-from holdfast.core.values import EndedLease, EndedSession, LastEnd, Lease, Memo, Moment, Slot, SpentKey, holder_of_lease
+from holdfast.core.values import (
+    EndedLease,
+    EndedSession,
+    IdempotencyRecord,
+    LastEnd,
+    Lease,
+    Moment,
+    Slot,
+    UsedKey,
+    holder_of_lease,
+)
 
 if TYPE_CHECKING:
     from holdfast.core.values import AccessToken, Remembered, Ticket
 
 
-def spend_key(state: State, principal: str, key: str, memo: Memo, at_ms: int, *, session: str | None = None) -> None:
+def record_key(
+    state: State, principal: str, key: str, memo: IdempotencyRecord, at_ms: int, *, session: str | None = None
+) -> None:
     """Remember what a key made that nothing else remembers; charged to a session if it was spent in one."""
     state.memos.put((principal, key), memo)
-    remember(state, f"{principal} {key}", SpentKey(principal, key, at_ms, session))
+    remember(state, f"{principal} {key}", UsedKey(principal, key, at_ms, session))
 
 
-def remember(state: State, place: str, thing: Remembered) -> None:
+def remember(state: State, entry_id: str, entry: Remembered) -> None:
     """Add to the retry memory, as the newest of its account."""
-    if place in state.remembered:
-        state.index.forget(place, state.remembered.pop(place))
-    state.remembered.put(place, thing)
-    state.index.remember(place, thing)
+    if entry_id in state.remembered:
+        state.index.forget(entry_id, state.remembered.pop(entry_id))
+    state.remembered.put(entry_id, entry)
+    state.index.remember(entry_id, entry)
 
 
 def expire_done(state: State, name: str) -> None:
@@ -45,16 +57,16 @@ def expire_done(state: State, name: str) -> None:
 
 
 def _forgotten(state: State, event: events.Forgotten, _record: events.Record) -> None:
-    for place in list(islice(state.remembered, event.remembered)):
-        _forget(state, place)
+    for entry_id in list(islice(state.remembered, event.remembered)):
+        _forget(state, entry_id)
 
 
 def _usage_evicted(state: State, event: events.UsageEvicted, _record: events.Record) -> None:
     for principal, session, number in event.remembered:
-        for place in list(islice(state.index.retry_usage.account(principal, session).items, number)):
-            _forget(state, place)
-    for principal, session, looked_at in event.names:
-        for name in list(islice(state.index.free_usage.account(principal, session).items, looked_at)):
+        for entry_id in list(islice(state.index.retry_usage.account(principal, session).items, number)):
+            _forget(state, entry_id)
+    for principal, session, examined in event.names:
+        for name in list(islice(state.index.free_usage.account(principal, session).items, examined)):
             slot = state.slots.pop(name)
             state.index.drop_free(name, slot)
             if not may_go(state, name, slot, state.now_ms):
@@ -74,16 +86,16 @@ def may_go(state: State, name: str, slot: Slot, now_ms: int) -> bool:
     return is_open and name not in state.index.queues
 
 
-def _forget(state: State, place: str) -> None:
-    thing = state.remembered.pop(place)
-    state.index.forget(place, thing)
-    match thing:
+def _forget(state: State, entry_id: str) -> None:
+    entry = state.remembered.pop(entry_id)
+    state.index.forget(entry_id, entry)
+    match entry:
         case EndedLease(principal=principal, key=key, end=end, end_key=end_key):
             _forget_claim(state, principal, key)
             _forget_memos(state, principal if end.by is None else end.by, end_key)  # maybe an operator's
         case EndedSession(principal=principal, key=key, end_key=end_key):
             _forget_memos(state, principal, key, end_key)
-        case SpentKey(principal=principal, key=key):
+        case UsedKey(principal=principal, key=key):
             _forget_memos(state, principal, key)
 
 
@@ -115,7 +127,7 @@ def _granted(state: State, event: events.Granted, _record: events.Record) -> Non
     state.index.held.add(name)
     _begin(state, name, lease)
     if lease.key is not None:
-        state.memos.put((lease.principal, lease.key), Memo("acquire", lease.lease_id, event.fingerprint))
+        state.memos.put((lease.principal, lease.key), IdempotencyRecord("acquire", lease.lease_id, event.fingerprint))
     if event.ticket_id is not None:
         _leave(state, event.ticket_id)
 
@@ -126,7 +138,7 @@ def _granted_many(state: State, event: events.GrantedMany, record: events.Record
     first = event.grants[0]
     if first.lease.key is not None:
         lease_ids = tuple(grant.lease.lease_id for grant in event.grants)
-        memo = Memo("acquire", first.lease.lease_id, first.fingerprint, len(event.grants), lease_ids)
+        memo = IdempotencyRecord("acquire", first.lease.lease_id, first.fingerprint, len(event.grants), lease_ids)
         state.memos.put((first.lease.principal, first.lease.key), memo)
     if event.ticket_id is not None:
         _leave(state, event.ticket_id)
@@ -157,17 +169,19 @@ def _joined(state: State, event: events.Joined, _record: events.Record) -> None:
     state.tickets.put(ticket.ticket_id, ticket)
     state.index.add_ticket(ticket)
     state.connected.detached_since[ticket.ticket_id] = state.now_ms
-    _lead_to_place(state, ticket)
+    _bind_key_to_ticket(state, ticket)
 
 
-def _lead_to_place(state: State, ticket: Ticket) -> None:
+def _bind_key_to_ticket(state: State, ticket: Ticket) -> None:
     """Let the key of the request that has a ticket lead to it, also if it was spent before."""
     terms = ticket.terms
     if terms.key is not None:
-        place = f"{terms.principal} {terms.key}"
-        if (spent := state.remembered.pop(place, None)) is not None:
-            state.index.forget(place, spent)
-        state.memos.put((terms.principal, terms.key), Memo("acquire", ticket.lease_ids[0], terms.fingerprint))
+        entry_id = f"{terms.principal} {terms.key}"
+        if (spent := state.remembered.pop(entry_id, None)) is not None:
+            state.index.forget(entry_id, spent)
+        state.memos.put(
+            (terms.principal, terms.key), IdempotencyRecord("acquire", ticket.lease_ids[0], terms.fingerprint)
+        )
 
 
 def _ticket_reassigned(state: State, event: events.TicketReassigned, record: events.Record) -> None:
@@ -177,23 +191,23 @@ def _ticket_reassigned(state: State, event: events.TicketReassigned, record: eve
     if known.terms.key is not None:
         # A key leads to a lease only if its own request has the ticket: one lease, one claimer (C3).
         state.memos.pop((known.terms.principal, known.terms.key), None)
-        _spend_place(state, known, record)
-    _lead_to_place(state, ticket)
+        _record_key_of_ticket(state, known, record)
+    _bind_key_to_ticket(state, ticket)
 
 
 def _left(state: State, event: events.Left, record: events.Record) -> None:
     ticket = state.tickets[event.ticket_id]
     _leave(state, event.ticket_id)
     if event.is_remembered:
-        _spend_place(state, ticket, record)
+        _record_key_of_ticket(state, ticket, record)
 
 
-def _spend_place(state: State, ticket: Ticket, record: events.Record) -> None:
+def _record_key_of_ticket(state: State, ticket: Ticket, record: events.Record) -> None:
     terms = ticket.terms
     if terms.key is not None:
         session = terms.session if terms.bound else None
-        memo = Memo("left", ticket.ticket_id, terms.fingerprint)
-        spend_key(state, terms.principal, terms.key, memo, record.at_ms, session=session)
+        memo = IdempotencyRecord("left", ticket.ticket_id, terms.fingerprint)
+        record_key(state, terms.principal, terms.key, memo, record.at_ms, session=session)
 
 
 def _leave(state: State, ticket_id: str) -> None:
@@ -235,9 +249,9 @@ def _renewed(state: State, event: events.Renewed, record: events.Record) -> None
         state.timers.compact_lease_deadlines(state.slots, len(state.index.held))
     state.slots.put(event.name, Slot(lease, slot.closed_until_ms, slot.last_end, slot.attempts, slot.done))
     if event.claim_key is not None:
-        memo = Memo("acquire", lease.lease_id, event.fingerprint)
+        memo = IdempotencyRecord("acquire", lease.lease_id, event.fingerprint)
         session = lease.session if lease.bound else None
-        spend_key(state, lease.principal, event.claim_key, memo, record.at_ms, session=session)
+        record_key(state, lease.principal, event.claim_key, memo, record.at_ms, session=session)
 
 
 def _ended(state: State, event: events.Ended, record: events.Record) -> None:
@@ -276,9 +290,9 @@ def _ended(state: State, event: events.Ended, record: events.Record) -> None:
     ended = EndedLease(event.name, lease.principal, lease.session, end, lease.key, end_key, lease.bound)
     remember(state, lease.lease_id, ended)
     if event.key is not None and event.by is not None:
-        memo = Memo("revoke" if event.how == "revoked" else "release", lease.lease_id, event.fingerprint)
+        memo = IdempotencyRecord("revoke" if event.how == "revoked" else "release", lease.lease_id, event.fingerprint)
         if by_other:
-            spend_key(state, event.by, event.key, memo, record.at_ms)
+            record_key(state, event.by, event.key, memo, record.at_ms)
         else:
             state.memos.put((event.by, event.key), memo)
     for each in event.left:
@@ -298,19 +312,19 @@ def _transferred(state: State, event: events.Transferred, record: events.Record)
     state.last_token = new.token
     _begin(state, event.name, new)
     if event.key is not None:
-        memo = Memo("transfer", new.lease_id, event.fingerprint)
+        memo = IdempotencyRecord("transfer", new.lease_id, event.fingerprint)
         if event.by == new.principal:
             state.memos.put((event.by, event.key), memo)
         else:
             # An operator's key is the operator's: the lease of another principal cannot let it be forgotten.
-            spend_key(state, event.by, event.key, memo, record.at_ms)
+            record_key(state, event.by, event.key, memo, record.at_ms)
     state.timers.compact_lease_deadlines(state.slots, len(state.index.held))
 
 
 def _reopened(state: State, event: events.Reopened, record: events.Record) -> None:
     expire_done(state, event.name)
     if event.key is not None:
-        spend_key(state, event.by, event.key, Memo("reopen", event.name, event.fingerprint), record.at_ms)
+        record_key(state, event.by, event.key, IdempotencyRecord("reopen", event.name, event.fingerprint), record.at_ms)
 
 
 def _session_opened(state: State, event: events.SessionOpened, _record: events.Record) -> None:
@@ -319,7 +333,9 @@ def _session_opened(state: State, event: events.SessionOpened, _record: events.R
     state.index.add_session(session)
     heappush(state.timers.session_deadlines.heap, (session.until_ms, session.session_id))
     if session.key is not None:
-        state.memos.put((session.principal, session.key), Memo("session", session.session_id, event.fingerprint))
+        state.memos.put(
+            (session.principal, session.key), IdempotencyRecord("session", session.session_id, event.fingerprint)
+        )
 
 
 def _session_extended(
@@ -342,7 +358,9 @@ def _session_ended(state: State, event: events.SessionEnded, record: events.Reco
     ended_session = EndedSession(session.principal, event.how, record.at_ms, record.wall_ms, session.key, event.key)
     remember(state, event.session_id, ended_session)
     if event.key is not None:
-        state.memos.put((session.principal, event.key), Memo("end_session", event.session_id, event.fingerprint))
+        state.memos.put(
+            (session.principal, event.key), IdempotencyRecord("end_session", event.session_id, event.fingerprint)
+        )
     state.timers.compact_session_deadlines(state.sessions)
 
 
@@ -360,26 +378,30 @@ def _token_created(state: State, event: events.TokenCreated, record: events.Reco
     token = event.token
     _add_token(state, token)
     if event.key is not None:
-        spend_key(state, token.made_by, event.key, Memo("token", token.name, event.fingerprint), record.at_ms)
+        record_key(
+            state, token.made_by, event.key, IdempotencyRecord("token", token.name, event.fingerprint), record.at_ms
+        )
 
 
 def _token_revoked(state: State, event: events.TokenRevoked, record: events.Record) -> None:
     _drop_token(state, event.name)
     if event.key is not None:
-        spend_key(state, event.by, event.key, Memo("revoke_token", event.name, event.fingerprint), record.at_ms)
+        record_key(
+            state, event.by, event.key, IdempotencyRecord("revoke_token", event.name, event.fingerprint), record.at_ms
+        )
 
 
 def _token_ended(state: State, event: events.TokenEnded, record: events.Record) -> None:
     _drop_token(state, event.name)
     for each in event.sessions:
         _session_ended(state, each, record)
-    for place in event.left:
-        _left(state, place, record)
+    for entry_id in event.left:
+        _left(state, entry_id, record)
     if event.successor is not None:
         _add_token(state, event.successor)
     if event.key is not None:
         kind = "revoke_token" if event.successor is None else "rotate_token"
-        spend_key(state, event.by, event.key, Memo(kind, event.name, event.fingerprint), record.at_ms)
+        record_key(state, event.by, event.key, IdempotencyRecord(kind, event.name, event.fingerprint), record.at_ms)
 
 
 def _tokens_used(state: State, event: events.TokensUsed, _record: events.Record) -> None:

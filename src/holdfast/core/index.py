@@ -58,7 +58,7 @@ class OrderedNames:
 
     def build(self, order: list[str]) -> None:
         order.sort()
-        self._blocks = [order[place : place + BLOCK_NAMES] for place in range(0, len(order), BLOCK_NAMES)]
+        self._blocks = [order[entry_id : entry_id + BLOCK_NAMES] for entry_id in range(0, len(order), BLOCK_NAMES)]
         self._in_blocks = len(order)
 
     @property
@@ -88,10 +88,10 @@ class OrderedNames:
         first = find(self._blocks, start, key=_last)
         for number in range(first, len(self._blocks)):
             block = self._blocks[number]
-            for place in range(find(block, start) if number == first else 0, len(block)):
-                if not block[place].startswith(prefix):
+            for entry_id in range(find(block, start) if number == first else 0, len(block)):
+                if not block[entry_id].startswith(prefix):
                     return
-                yield block[place]
+                yield block[entry_id]
 
     def count(self, prefix: str) -> int:
         if not prefix:
@@ -137,14 +137,16 @@ class Index:
         self.join_number: dict[str, int] = {}  # rises with the order of joining, across all queues (I12)
         self.last_join_number = 0
         # The ticket of a holder for just these names, in any order (W3). One, except in journals of old versions.
-        self.tickets_by_wish: dict[tuple[Holder, frozenset[str]], dict[str, None]] = {}
+        self.tickets_by_names: dict[tuple[Holder, frozenset[str]], dict[str, None]] = {}
         self.tickets_by_session: dict[str, dict[str, None]] = {}
         self.ticket_by_lease_id: dict[str, str] = {}
         self.token_by_digest: dict[str, AccessToken] = {}
         self.token_prefixes: list[str] = []
         self.closed_until_ms = 0
         self.waiting_names: dict[tuple[str, str | None], int] = {}  # names waited for; None: the principal's total
-        self.places: dict[tuple[str, str, str | None], int] = {}  # tickets in a queue; None: the principal's total
+        self.ticket_counts: dict[
+            tuple[str, str, str | None], int
+        ] = {}  # tickets in a queue; None: the principal's total
         self.retry_usage = UsageLedger()
         self.free_usage = UsageLedger()  # by who left them; done names are among them with weight 0
         self.done_count = 0
@@ -175,8 +177,8 @@ class Index:
             self.add_ticket(ticket)
         for token in tokens.values():
             self.add_token(token)
-        for place, thing in remembered.items():
-            self.remember(place, thing)
+        for entry_id, entry in remembered.items():
+            self.remember(entry_id, entry)
 
     def add_lease(self, name: str, lease: Lease, sessions: dict[str, Session]) -> None:
         """Add a live lease. The caller updates `held`, since a transfer leaves the name held.
@@ -219,8 +221,8 @@ class Index:
             prefix = within[:size]
             first = bisect_left(those, prefix)
             if first < len(those) and those[first] == prefix:
-                behind = bisect_right(those, prefix, lo=first, key=itemgetter(slice(size)))
-                if behind - first >= most:
+                end = bisect_right(those, prefix, lo=first, key=itemgetter(slice(size)))
+                if end - first >= most:
                     return prefix
         return None
 
@@ -246,20 +248,20 @@ class Index:
         self.done_count -= 1
         self.free_usage.put(principal, session, name, weight_of_name(name, expired))  # keeps its position
 
-    def remember(self, place: str, thing: Remembered) -> None:
-        principal, session = account_of_remembered(thing)
-        self.retry_usage.put(principal, session, place, weight_of_remembered(place, thing))
+    def remember(self, entry_id: str, entry: Remembered) -> None:
+        principal, session = account_of_remembered(entry)
+        self.retry_usage.put(principal, session, entry_id, weight_of_remembered(entry_id, entry))
 
-    def forget(self, place: str, thing: Remembered) -> None:
-        principal, session = account_of_remembered(thing)
-        self.retry_usage.take(principal, session, place)
+    def forget(self, entry_id: str, entry: Remembered) -> None:
+        principal, session = account_of_remembered(entry)
+        self.retry_usage.take(principal, session, entry_id)
 
     def _count_waiting(self, ticket: Ticket, by: int) -> None:
         who = ticket.terms.principal
         for session in (None, ticket.terms.session) if ticket.terms.bound else (None,):
             _count(self.waiting_names, (who, session), by * len(ticket.names))
             for name in ticket.names:
-                _count(self.places, (name, who, session), by)
+                _count(self.ticket_counts, (name, who, session), by)
 
     def add_ticket(self, ticket: Ticket) -> None:
         self._count_waiting(ticket, 1)
@@ -272,7 +274,7 @@ class Index:
             self.ticket_by_lease_id[lease_id] = ticket_id
         holder = holder_of_ticket(ticket)
         if holder[0] != "alone":
-            self.tickets_by_wish.setdefault((holder, frozenset(ticket.names)), {})[ticket_id] = None
+            self.tickets_by_names.setdefault((holder, frozenset(ticket.names)), {})[ticket_id] = None
         if terms.bound and terms.session is not None:
             self.tickets_by_session.setdefault(terms.session, {})[ticket_id] = None
         self.tickets_by_principal.setdefault(terms.principal, {})[ticket_id] = None
@@ -285,7 +287,7 @@ class Index:
             _take_out(self.queues, name, ticket_id)
         for lease_id in ticket.lease_ids:
             self.ticket_by_lease_id.pop(lease_id, None)
-        _take_out(self.tickets_by_wish, (holder_of_ticket(ticket), frozenset(ticket.names)), ticket_id)
+        _take_out(self.tickets_by_names, (holder_of_ticket(ticket), frozenset(ticket.names)), ticket_id)
         if terms.bound and terms.session is not None:
             _take_out(self.tickets_by_session, terms.session, ticket_id)
         _take_out(self.tickets_by_principal, terms.principal, ticket_id)

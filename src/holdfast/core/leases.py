@@ -35,9 +35,9 @@ from holdfast.core.values import (
     TOKEN_MAX,
     Done,
     EndedLease,
+    IdempotencyRecord,
     Lease,
     Limits,
-    Memo,
     Moment,
     Slot,
     Terms,
@@ -56,9 +56,9 @@ def acquire(state: State, command: Acquire, now: Moment, limits: Limits) -> Deci
     if (refusal := bad_terms(terms, command.wait_ms, limits)) is not None:
         return refuse(refusal)
     if terms.key is not None and (memo := recall(state, terms, "acquire")) is not None:
-        return _acquired_before(state, command, memo, now) if isinstance(memo, Memo) else refuse(memo)
+        return _acquired_before(state, command, memo, now) if isinstance(memo, IdempotencyRecord) else refuse(memo)
     if command.ticket is not None:
-        return queue.return_to(state, command, command.ticket, now)
+        return queue.resume_ticket(state, command, command.ticket, now)
     slot = state.slots.get(command.name, EMPTY)
     lease, closed = slot.lease, False
     if slot is not EMPTY:
@@ -92,7 +92,7 @@ def acquire(state: State, command: Acquire, now: Moment, limits: Limits) -> Deci
     lease = lease_from(terms, command.lease_id, token, now)
     events: tuple[Event, ...] = (Granted(command.name, lease, terms.fingerprint),)
     if state.index.queues and command.name in state.index.queues:
-        events = (*queue.no_more_need(state, queue.ticket_for(command, state, now)), *events)
+        events = (*queue.withdraw_own_ticket(state, queue.ticket_for(command, state, now)), *events)
     until_ms = state.until_of(lease) if terms.bound else lease.until_ms
     return Decision(events, Acquired(lease, until_ms, slot.last_end, slot.attempts + 1))
 
@@ -135,7 +135,7 @@ def bad_terms(terms: Terms, wait_ms: int, limits: Limits) -> Refusal | None:
     return None
 
 
-def _acquired_before(state: State, command: Acquire, memo: Memo, now: Moment) -> Decision:
+def _acquired_before(state: State, command: Acquire, memo: IdempotencyRecord, now: Moment) -> Decision:
     """Answer a retry: the same lease, the same ticket, or that it has ended. Never a new grant (C5)."""
     if (waiting := _waits_again(state, command, memo, now)) is not None:
         return waiting
@@ -145,11 +145,11 @@ def _acquired_before(state: State, command: Acquire, memo: Memo, now: Moment) ->
     return refuse(not_current(state, command.name, memo.made, command.terms.principal))
 
 
-def _waits_again(state: State, command: Acquire | ClaimAll, memo: Memo, now: Moment) -> Decision | None:
+def _waits_again(state: State, command: Acquire | ClaimAll, memo: IdempotencyRecord, now: Moment) -> Decision | None:
     if memo.kind == "left":
-        return queue.return_to(state, command, memo.made, now)
+        return queue.resume_ticket(state, command, memo.made, now)
     ticket_id = state.index.ticket_by_lease_id.get(memo.made)
-    return None if ticket_id is None else queue.come_back(state, state.tickets[ticket_id], command.wait_ms, now)
+    return None if ticket_id is None else queue.resume_wait(state, state.tickets[ticket_id], command.wait_ms, now)
 
 
 def _acquired_again(state: State, slot: Slot, lease: Lease, *, reacquired: bool = False) -> Acquired:
@@ -190,12 +190,12 @@ def _reacquire(state: State, command: Acquire, slot: Slot, lease: Lease, now: Mo
         fingerprint=terms.fingerprint if terms.key is not None else "",
         session=session,
     )
-    kept = replace(lease, ttl_ms=terms.ttl_ms, until_ms=until_ms)
+    renewed = replace(lease, ttl_ms=terms.ttl_ms, until_ms=until_ms)
     events: tuple[Event, ...] = (event,)
     if session is not None:
-        kept = replace(kept, session=session, bound=True)
-        events = (*queue.no_more_need(state, queue.ticket_for(command, state, now)), event)
-    return Decision(events, _acquired_again(state, slot, kept, reacquired=True))
+        renewed = replace(renewed, session=session, bound=True)
+        events = (*queue.withdraw_own_ticket(state, queue.ticket_for(command, state, now)), event)
+    return Decision(events, _acquired_again(state, slot, renewed, reacquired=True))
 
 
 def renew(state: State, command: Renew, now: Moment, limits: Limits) -> Decision:
@@ -226,7 +226,7 @@ def release(state: State, command: Release, now: Moment, limits: Limits) -> Deci
     if not 0 <= command.remember_ms <= REMEMBER_MS_MAX:
         return refuse(refusals.BadField(f"remember_seconds is 0 to {REMEMBER_MS_MAX // 1000}"))
     if (memo := recall(state, command, "release")) is not None:
-        return accept(RELEASED) if isinstance(memo, Memo) else refuse(memo)
+        return accept(RELEASED) if isinstance(memo, IdempotencyRecord) else refuse(memo)
     lease = _held_by_caller(state, command) if command.run is None else _held_by_run(state, command, limits)
     if not isinstance(lease, Lease):
         return refuse(lease)
@@ -242,9 +242,9 @@ def release(state: State, command: Release, now: Moment, limits: Limits) -> Deci
 
 
 def _finish(state: State, end: Ended, lease: Lease, done: Done, limits: Limits) -> Decision:
-    name, kept = end.name, state.index.done_usage
-    account = kept.account(lease.principal, lease.session).weight if lease.bound else None
-    weight, principal = weight_of_done(name, done), kept.principal_usage(lease.principal).weight
+    name, renewed = end.name, state.index.done_usage
+    account = renewed.account(lease.principal, lease.session).weight if lease.bound else None
+    weight, principal = weight_of_done(name, done), renewed.principal_usage(lease.principal).weight
     if (limit := exceeded(limits.done_bytes_per_principal_max, weight, principal, account)) is not None:
         text = (
             "As much finished work as this token or session may have is remembered"
@@ -267,7 +267,7 @@ def transfer(state: State, command: Transfer, now: Moment, limits: Limits) -> De
     if command.reason is not None and not 0 < len(command.reason) <= values.REASON_CHARS_MAX:
         return refuse(refusals.BadField(f"reason has 1 to {values.REASON_CHARS_MAX} characters"))
     if (memo := recall(state, command, "transfer")) is not None:
-        return _transferred_before(state, command, memo) if isinstance(memo, Memo) else refuse(memo)
+        return _transferred_before(state, command, memo) if isinstance(memo, IdempotencyRecord) else refuse(memo)
     if command.lease_id is None:  # an operator's
         lease: Lease | Refusal = state.lease_of(command.name) or refusals.NotHeld()
     else:
@@ -311,7 +311,7 @@ def _handed_over(state: State, command: Transfer, lease: Lease, now: Moment) -> 
     )
 
 
-def _transferred_before(state: State, command: Transfer, memo: Memo) -> Decision:
+def _transferred_before(state: State, command: Transfer, memo: IdempotencyRecord) -> Decision:
     if command.lease_id is None:
         return accept(HandedOver())
     slot = state.slots.get(command.name, EMPTY)
@@ -324,7 +324,7 @@ def revoke(state: State, command: Revoke, now: Moment) -> Decision:
     if not 0 < len(command.reason) <= values.REASON_CHARS_MAX:
         return refuse(refusals.BadField(f"reason has 1 to {values.REASON_CHARS_MAX} characters"))
     if (memo := recall(state, command, "revoke")) is not None:
-        return accept(RELEASED) if isinstance(memo, Memo) else refuse(memo)
+        return accept(RELEASED) if isinstance(memo, IdempotencyRecord) else refuse(memo)
     if (lease := state.lease_of(command.name)) is None:
         return refuse(refusals.NotHeld())
     event = end_of(command.name, lease, "revoked", now.ms, command.principal, asked=command, reason=command.reason)
@@ -335,7 +335,7 @@ def reopen(state: State, command: Reopen, now: Moment) -> Decision:
     if command.reason is not None and len(command.reason) > values.REASON_CHARS_MAX:
         return refuse(refusals.BadField(f"reason has at most {values.REASON_CHARS_MAX} characters"))
     if (memo := recall(state, command, "reopen")) is not None:
-        return accept(OpenAgain()) if isinstance(memo, Memo) else refuse(memo)
+        return accept(OpenAgain()) if isinstance(memo, IdempotencyRecord) else refuse(memo)
     if (done := state.slots.get(command.name, EMPTY).done) is None or done.until_ms <= now.ms:
         return refuse(refusals.NotDone())
     event = Reopened(command.name, command.principal, command.reason, command.key, command.fingerprint)
@@ -395,7 +395,7 @@ def claim_any(state: State, command: ClaimAny, now: Moment, limits: Limits) -> D
     if (refusal := _bad(command.names, command.terms, 0, limits)) is not None:
         return refuse(refusal)
     if (memo := recall(state, command.terms, "acquire")) is not None:
-        return _any_before(state, command, memo) if isinstance(memo, Memo) else refuse(memo)
+        return _any_before(state, command, memo) if isinstance(memo, IdempotencyRecord) else refuse(memo)
     if (lacking := _lacking(state, command, limits, 1)) is not None:
         return refuse(lacking)
     busy: list[tuple[str, refusals.Held | refusals.Delayed]] = []
@@ -418,9 +418,9 @@ def claim_all(state: State, command: ClaimAll, now: Moment, limits: Limits) -> D
     if refusal is not None:
         return refuse(refusal)
     if (memo := recall(state, command.terms, "acquire")) is not None:
-        return _all_before(state, command, memo, now) if isinstance(memo, Memo) else refuse(memo)
+        return _all_before(state, command, memo, now) if isinstance(memo, IdempotencyRecord) else refuse(memo)
     if command.ticket is not None:
-        return queue.return_to(state, command, command.ticket, now)
+        return queue.resume_ticket(state, command, command.ticket, now)
     if (lacking := _lacking(state, command, limits, len(command.names))) is not None:
         return refuse(lacking)
     busy: list[tuple[str, refusals.Held | refusals.Delayed]] = []
@@ -482,12 +482,12 @@ def _obstacle(
 
 def _grant_all(state: State, ticket: Ticket, now: Moment) -> Decision:
     grants, claims = queue.grant_each(state, ticket, now)
-    given_up = queue.no_more_need(state, ticket) if ticket.names[0] in state.index.queues else ()
+    given_up = queue.withdraw_own_ticket(state, ticket) if ticket.names[0] in state.index.queues else ()
     event = grants[0] if len(grants) == 1 else GrantedMany(grants)
     return Decision((*given_up, event), AcquiredMany(claims))
 
 
-def _any_before(state: State, command: ClaimAny, memo: Memo) -> Decision:
+def _any_before(state: State, command: ClaimAny, memo: IdempotencyRecord) -> Decision:
     for name in command.names:
         slot = state.slots.get(name, EMPTY)
         if slot.lease is not None and slot.lease.lease_id == memo.made:
@@ -498,7 +498,7 @@ def _any_before(state: State, command: ClaimAny, memo: Memo) -> Decision:
     return refuse(refusals.NotCurrent(succeeded=False))
 
 
-def _all_before(state: State, command: ClaimAll, memo: Memo, now: Moment) -> Decision:
+def _all_before(state: State, command: ClaimAll, memo: IdempotencyRecord, now: Moment) -> Decision:
     """Answer a retry: every lease it made, its ticket, or the one that has ended."""
     if (waiting := _waits_again(state, command, memo, now)) is not None:
         return waiting
@@ -512,7 +512,7 @@ def _all_before(state: State, command: ClaimAll, memo: Memo, now: Moment) -> Dec
     return accept(AcquiredMany(tuple(claims)))
 
 
-def _ended_before(state: State, name: str, memo: Memo) -> EndedLease | None:
+def _ended_before(state: State, name: str, memo: IdempotencyRecord) -> EndedLease | None:
     """Find the ended lease by its name: the ticket of the claim may have had another order of names."""
     for lease_id in memo.lease_ids or (memo.made,):
         ended = state.remembered.get(lease_id)

@@ -21,7 +21,7 @@ _PLAIN_BYTES = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789.
 _AS_LETTERS = bytes(ord("x") if byte in _PLAIN_BYTES else 0 for byte in range(256))  # plain bytes to letters
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
 
-_LOOKS_BLANK = re.compile(
+_INVISIBLE = re.compile(
     # What Unicode calls default ignorable: shown as nothing by whoever does not know it.
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
     "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
@@ -102,9 +102,9 @@ def _shown(char: str) -> str:
     return f"{char!r} (U+{ord(char):04X})" if char.isprintable() else f"U+{ord(char):04X}"
 
 
-def looks_blank(name: str) -> str | None:
+def why_unreadable(name: str) -> str | None:
     """Return why nobody may claim this name any more: a character of it looks like nothing or like a blank (N3)."""
-    found = _LOOKS_BLANK.search(name)
+    found = _INVISIBLE.search(name)
     return None if found is None else f"U+{ord(found[0]):04X} looks like nothing: take a name that people can read"
 
 

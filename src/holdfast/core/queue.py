@@ -30,7 +30,7 @@ its queue is absent or lacks another name: a plain claim need not check the queu
 - *A ticket leaves*: if it wanted one name and that is open, the next ticket for that name alone becomes a candidate.
 
 So every ticket that could be served is a candidate, except those behind another for a single name. The candidates are a
-heap in the order of joining. `next_turn` serves the first that lacks nothing and drops those that lack something, which
+heap in the order of joining. `grant_first_ready` serves the first that lacks nothing and drops those that lack something, which
 become candidates again when their names open.
 
 **A cycle at a handover.** A grant or a transfer can close a cycle when the new holder waits elsewhere:
@@ -49,9 +49,9 @@ from holdfast.core.answers import Acquired, AcquiredMany, Answer, MustWait, With
 from holdfast.core.commands import Acquire, ClaimAll, Leave
 from holdfast.core.connected_waiters import QueuePosition
 from holdfast.core.deadlock import closing_waits, find_cycle
-from holdfast.core.decision import Decision, Due, left, no_place, refuse, why_no_grant
+from holdfast.core.decision import Decision, Due, left, refuse, why_no_grant, why_no_ticket
 from holdfast.core.events import Granted, GrantedMany, Joined, Left, TicketReassigned
-from holdfast.core.names import has_dot_segment, looks_blank
+from holdfast.core.names import has_dot_segment, why_unreadable
 from holdfast.core.refusals import Refusal
 from holdfast.core.state import EMPTY, State
 from holdfast.core.timers import EDGES_FOR_A_NAME, EDGES_MAX
@@ -66,28 +66,28 @@ def ticket_for(command: Acquire | ClaimAll, state: State, now: Moment) -> Ticket
 
 
 def join(state: State, ticket: Ticket, wait_ms: int, now: Moment, limits: Limits) -> Decision:
-    if (place := own_place(state, ticket)) is not None:
-        return come_back(state, replace(place, terms=ticket.terms), wait_ms, now)
-    if (full := no_place(state, ticket, limits)) is not None:
+    if (own := own_ticket(state, ticket)) is not None:
+        return resume_wait(state, replace(own, terms=ticket.terms), wait_ms, now)
+    if (full := why_no_ticket(state, ticket, limits)) is not None:
         return refuse(full)
     if (endless := find_cycle(state, holder_of_ticket(ticket), ticket.names, now.ms)) is not None:
         return refuse(endless)
     return Decision((Joined(ticket),), MustWait(ticket.ticket_id, wait_ms))
 
 
-def own_place(state: State, ticket: Ticket) -> Ticket | None:
+def own_ticket(state: State, ticket: Ticket) -> Ticket | None:
     """Return the ticket that this holder has already for just these names, in any order (W3)."""
-    those = state.index.tickets_by_wish.get((holder_of_ticket(ticket), frozenset(ticket.names)))
+    those = state.index.tickets_by_names.get((holder_of_ticket(ticket), frozenset(ticket.names)))
     return None if those is None else state.tickets[next(iter(those))]
 
 
-def no_more_need(state: State, ticket: Ticket) -> tuple[Left, ...]:
+def withdraw_own_ticket(state: State, ticket: Ticket) -> tuple[Left, ...]:
     """End the ticket of a holder that gets its names without it; the ticket's key is remembered (C5)."""
-    place = own_place(state, ticket)
-    return () if place is None else (left(place, "withdrawn"),)
+    own = own_ticket(state, ticket)
+    return () if own is None else (left(own, "withdrawn"),)
 
 
-def come_back(state: State, asked: Ticket, wait_ms: int, now: Moment) -> Decision:
+def resume_wait(state: State, asked: Ticket, wait_ms: int, now: Moment) -> Decision:
     """Wait with a ticket one has; a cycle that closed meanwhile is reported, and ends the wait (D1).
 
     Only a change of terms is made durable. A key leads to the ticket only for the request that has it, so two requests
@@ -102,26 +102,26 @@ def come_back(state: State, asked: Ticket, wait_ms: int, now: Moment) -> Decisio
     return Decision((left(asked, "deadlock"),), endless, ((ticket_id, endless),))
 
 
-def return_to(state: State, command: Acquire | ClaimAll, ticket_id: str, now: Moment) -> Decision:
+def resume_ticket(state: State, command: Acquire | ClaimAll, ticket_id: str, now: Moment) -> Decision:
     """Come back with a ticket, or with a key that leads to it: the caller's own, for just these names (W3)."""
     if (ticket := state.tickets.get(ticket_id)) is None:
         # Finished work answered every ticket, also absent ones whose clients did not hear it (L5).
-        finished = None if command.terms.redo else _finished(state, command.names, now.ms)
+        finished = None if command.terms.redo else _finished_work(state, command.names, now.ms)
         return refuse(finished or refusals.TicketGone())
-    kept, asked = ticket.terms, command.terms
+    current, asked = ticket.terms, command.terms
     if (
         set(ticket.names) != set(command.names)
-        or kept.owner != asked.owner
-        or kept.bound != asked.bound
-        or (kept.bound and kept.session != asked.session)
-        or not may_touch(kept, asked.principal, command.as_session)
+        or current.owner != asked.owner
+        or current.bound != asked.bound
+        or (current.bound and current.session != asked.session)
+        or not may_touch(current, asked.principal, command.as_session)
     ):
         return refuse(refusals.TicketGone())
-    terms = replace(kept, key=asked.key, fingerprint=asked.fingerprint)
-    return come_back(state, replace(ticket, terms=terms), command.wait_ms, now)
+    terms = replace(current, key=asked.key, fingerprint=asked.fingerprint)
+    return resume_wait(state, replace(ticket, terms=terms), command.wait_ms, now)
 
 
-def _finished(state: State, names: tuple[str, ...], now_ms: int) -> refusals.Finished | None:
+def _finished_work(state: State, names: tuple[str, ...], now_ms: int) -> refusals.Finished | None:
     for name in names:
         if (done := state.slots.get(name, EMPTY).done) is not None and done.until_ms > now_ms:
             return refusals.Finished(name, done)
@@ -136,7 +136,7 @@ def leave(state: State, command: Leave) -> Decision:
     return Decision((left(ticket, "withdrawn"),), Withdrawn(), notices)
 
 
-def next_turn(state: State, now: Moment, limits: Limits) -> Due | None:
+def grant_first_ready(state: State, now: Moment, limits: Limits) -> Due | None:
     candidates = state.timers.candidates
     while candidates:
         ticket = state.tickets.get(heappop(candidates)[1])
@@ -172,7 +172,7 @@ def _lacking(state: State, ticket: Ticket, now: Moment, limits: Limits) -> Refus
 def unreadable_name(names: tuple[str, ...]) -> refusals.BadName | None:
     """Return why no lease and no wait may begin under one of these names (N3). Existing ones go on."""
     for name in names:
-        why = None if name.isascii() else looks_blank(name)
+        why = None if name.isascii() else why_unreadable(name)
         if why is not None:
             return refusals.BadName(why)
     return None

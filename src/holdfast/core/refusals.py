@@ -49,7 +49,7 @@ class TooManyTickets(msgspec.Struct, frozen=True, gc=False):
     of_session: bool = False
 
 
-class LineFull(msgspec.Struct, frozen=True, gc=False):
+class QueueFull(msgspec.Struct, frozen=True, gc=False):
     limit: int
 
 
@@ -130,7 +130,7 @@ class TokensExhausted(msgspec.Struct, frozen=True, gc=False):
 
 NotFree = Held | AllHeld | Finished | Delayed
 NotOwned = NotHeld | NotDone | NotCurrent | SessionUnknown | SessionLapsed
-CannotWait = Deadlock | DeadlockSearchExceeded | TicketGone | TooManyTickets | LineFull | NotAllowedAnyMore
+CannotWait = Deadlock | DeadlockSearchExceeded | TicketGone | TooManyTickets | QueueFull | NotAllowedAnyMore
 OverLimit = TooManyLeases | TooManySessions | TooManyTokens | QuotaExceeded | TokensExhausted
 Malformed = BadTtl | BadField | BadName | KeyConflict
 Refusal = NotFree | NotOwned | CannotWait | OverLimit | Malformed | TokenExists | TokenUnknown

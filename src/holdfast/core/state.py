@@ -37,7 +37,16 @@ import msgspec
 from holdfast.core.connected_waiters import ConnectedWaiters
 from holdfast.core.index import Index
 from holdfast.core.timers import Timers
-from holdfast.core.values import DETACHED_MS_MAX, AccessToken, Lease, Memo, Remembered, Session, Slot, Ticket
+from holdfast.core.values import (
+    DETACHED_MS_MAX,
+    AccessToken,
+    IdempotencyRecord,
+    Lease,
+    Remembered,
+    Session,
+    Slot,
+    Ticket,
+)
 
 K = TypeVar("K", bound="Hashable")
 V = TypeVar("V")
@@ -146,7 +155,7 @@ class Frozen(msgspec.Struct, frozen=True):
     slots: dict[str, Slot]
     sessions: dict[str, Session]
     remembered: dict[str, Remembered]
-    memos: dict[tuple[str, str], Memo]
+    memos: dict[tuple[str, str], IdempotencyRecord]
     tokens: dict[str, AccessToken]
     tickets: dict[str, Ticket]
     last_used: dict[str, int]
@@ -167,7 +176,9 @@ class State:
         self.slots: TrackedDict[str, Slot] = TrackedDict()
         self.sessions: TrackedDict[str, Session] = TrackedDict()
         self.remembered: TrackedDict[str, Remembered] = TrackedDict()
-        self.memos: TrackedDict[tuple[str, str], Memo] = TrackedDict()  # while what a key made lives or is remembered
+        self.memos: TrackedDict[tuple[str, str], IdempotencyRecord] = (
+            TrackedDict()
+        )  # while what a key made lives or is remembered
         self.tokens: TrackedDict[str, AccessToken] = TrackedDict()
         self.tickets: TrackedDict[str, Ticket] = TrackedDict()  # in the order of joining (W2)
         self.last_used: TrackedDict[str, int] = TrackedDict()  # by token name: the minute of its last use, as wall time

@@ -19,15 +19,15 @@ from holdfast.core.answers import Answer, TokenGone, TokenMade, UsesRecorded
 from holdfast.core.commands import CreateToken, RecordUses, RevokeToken, RotateToken
 from holdfast.core.decision import Decision, accept, left, recall, refuse
 from holdfast.core.events import SessionEnded, TokenCreated, TokenEnded, TokenRevoked, TokensUsed
-from holdfast.core.sessions import ends_with, places_in
+from holdfast.core.sessions import end_leases_of, end_tickets_of
 from holdfast.core.state import State
 from holdfast.core.usage import half_of
-from holdfast.core.values import AccessToken, Limits, Memo, Moment
+from holdfast.core.values import AccessToken, IdempotencyRecord, Limits, Moment
 
 
 def create(state: State, command: CreateToken, now: Moment, limits: Limits) -> Decision:
     if (memo := recall(state, command, "token")) is not None:
-        return _made_before(state, memo) if isinstance(memo, Memo) else refuse(memo)
+        return _made_before(state, memo) if isinstance(memo, IdempotencyRecord) else refuse(memo)
     if command.name in state.tokens:
         return refuse(refusals.TokenExists())
     if len(state.tokens) >= limits.tokens_max:
@@ -44,14 +44,14 @@ def create(state: State, command: CreateToken, now: Moment, limits: Limits) -> D
     return Decision((TokenCreated(token, command.key, command.fingerprint),), TokenMade(token))
 
 
-def _made_before(state: State, memo: Memo) -> Decision:
+def _made_before(state: State, memo: IdempotencyRecord) -> Decision:
     token = state.tokens.get(memo.made)
     return refuse(refusals.TokenUnknown()) if token is None else accept(TokenMade(token))
 
 
 def revoke(state: State, command: RevokeToken, now: Moment) -> Decision:
     if (memo := recall(state, command, "revoke_token")) is not None:
-        return accept(TokenGone()) if isinstance(memo, Memo) else refuse(memo)
+        return accept(TokenGone()) if isinstance(memo, IdempotencyRecord) else refuse(memo)
     if command.name not in state.tokens:
         return refuse(refusals.TokenUnknown())
     if command.alone:
@@ -62,7 +62,7 @@ def revoke(state: State, command: RevokeToken, now: Moment) -> Decision:
 
 def rotate(state: State, command: RotateToken, now: Moment) -> Decision:
     if (memo := recall(state, command, "rotate_token")) is not None:
-        return _made_before(state, memo) if isinstance(memo, Memo) else refuse(memo)
+        return _made_before(state, memo) if isinstance(memo, IdempotencyRecord) else refuse(memo)
     if (before := state.tokens.get(command.name)) is None:
         return refuse(refusals.TokenUnknown())
     expires_wall_ms = command.expires_wall_ms
@@ -95,9 +95,9 @@ def _end(
         SessionEnded(
             session_id,
             "revoked",
-            ends_with(state, session_id, now.ms, by),
+            end_leases_of(state, session_id, now.ms, by),
             by,
-            left=places_in(state, session_id),
+            left=end_tickets_of(state, session_id),
             principal=name,
         )
         for session_id in (() if keeps else state.index.sessions_by_principal.get(name, ()))

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
-from holdfast.core.values import Done, EndedLease, EndedSession, LastEnd, Remembered, Slot, SpentKey
+from holdfast.core.values import Done, EndedLease, EndedSession, LastEnd, Remembered, Slot, UsedKey
 
 K = TypeVar("K", str, str | None)
 
@@ -162,7 +162,7 @@ def weight_of_remembered(entry_id: str, entry: Remembered) -> int:
     # Leases first, since most are: a failed isinstance is slower.
     if isinstance(entry, EndedLease):
         weight += _size_of(entry.name) + _weight_of_end(entry.end)
-    elif isinstance(entry, SpentKey):
+    elif isinstance(entry, UsedKey):
         return weight
     return weight if entry.end_key is None else weight + ENTRY_BYTES + len(entry.end_key)
 

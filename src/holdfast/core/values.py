@@ -31,7 +31,7 @@ LABELS_MAX = 16
 LABEL_KEY = re.compile(r"[A-Za-z0-9._/-]{1,63}")
 LABEL_VALUE_CHARS_MAX = 128
 LABELS_OF_ALL_BYTES_MAX = 2**20  # labels of a claim of all, as JSON, times its names: each lease stores them
-LABELS_OF_LINE_BYTES_MAX = 2**20  # as JSON, of the waiters that finished work answers: one record stores them
+LABELS_OF_QUEUE_BYTES_MAX = 2**20  # as JSON, of the waiters that finished work answers: one record stores them
 
 Labels = dict[str, str]
 
@@ -183,7 +183,7 @@ class EndedSession(msgspec.Struct, frozen=True, array_like=True, tag="session", 
     end_key: str | None = None
 
 
-class SpentKey(msgspec.Struct, frozen=True, array_like=True, tag="key", gc=False):
+class UsedKey(msgspec.Struct, frozen=True, array_like=True, tag="key", gc=False):
     """An idempotency key that belongs to neither a lease nor a session."""
 
     principal: str
@@ -192,10 +192,10 @@ class SpentKey(msgspec.Struct, frozen=True, array_like=True, tag="key", gc=False
     session: str | None = None
 
 
-Remembered = EndedLease | EndedSession | SpentKey
+Remembered = EndedLease | EndedSession | UsedKey
 
 
-class Memo(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class IdempotencyRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What an idempotency key made."""
 
     kind: str  # the operation, or `left`: the ticket was given up, or a later request of its holder has it

@@ -246,7 +246,7 @@ class Engine:
         try:
             answer = decision.answer
             if type(answer) is MustWait:
-                waiter = self._wait(answer, reply, now, comes_back=getattr(command, "comes_back", False))
+                waiter = self._wait(answer, reply, now, will_retry=getattr(command, "will_retry", False))
             else:
                 self._answers.append((reply, answer, now))
             if decision.interest is not None:
@@ -346,10 +346,10 @@ class Engine:
 
     # Waiting in line.
 
-    def _wait(self, told: MustWait, reply: Reply, now: Moment, *, comes_back: bool) -> Waiter:
+    def _wait(self, told: MustWait, reply: Reply, now: Moment, *, will_retry: bool) -> Waiter:
         deadline_ms = now.ms + told.wait_ms if self._may_wait else now.ms
         waiter = Waiter(told.ticket_id, reply, received_ms=self.turns.began_ms, deadline_ms=deadline_ms)
-        waiter.comes_back = comes_back and self._may_wait
+        waiter.will_retry = will_retry and self._may_wait
         self._answers.extend(self._waiters.wait(waiter, self.state, self.turns))
         if told.wait_ms < TICK_MS:
             self.turns.cancel_timer()  # The next tick may come too late: the end of the round sets another timer.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 import msgspec
 
 from holdfast.core.state import TABLES, Frozen, State, StateScalars
-from holdfast.core.values import AccessToken, Memo, Remembered, Session, Slot
+from holdfast.core.values import AccessToken, IdempotencyRecord, Remembered, Session, Slot
 from holdfast.journal.base import HEAD, RESTORE, Changes, History, JournalDamagedError, Tail, Values
 from holdfast.journal.codec import PAIRS, TicketRow, ticket_of, ticket_row
 
@@ -47,7 +47,7 @@ _types = {
     "slots": Slot,
     "sessions": Session,
     "remembered": Remembered,
-    "memos": Memo,
+    "memos": IdempotencyRecord,
     "tokens": AccessToken,
 }
 _values: dict[str, tuple[Callable[[Any], bytes], Callable[[bytes], Any]]] = {

@@ -56,7 +56,7 @@ class Waiter(msgspec.Struct, eq=False):
     reply: Reply
     received_ms: int
     deadline_ms: int
-    comes_back: bool = False
+    will_retry: bool = False
 
     def answered(self, outcome: object, turns: Turns) -> OwedAnswer:
         # As of the turn, like the lease's own time, and rounded down: a client's deadline must never be late (I4).
@@ -99,7 +99,7 @@ class Waiters:
         """
         for waiter in waiters:
             position = state.position_of(waiter.ticket_id)
-            if waiter.comes_back and not for_good:
+            if waiter.will_retry and not for_good:
                 self.between[waiter.ticket_id] = turns.now.ms + BETWEEN_MS_MAX
             else:
                 state.detach(waiter.ticket_id, turns.now.ms)

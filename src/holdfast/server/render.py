@@ -188,7 +188,7 @@ def problem(outcome: object, prefix: str | None = None, *, knows_revoked: bool =
             return Problem("quota_exceeded", text)
         case refusals.QuotaExceeded(text=text):
             return Problem("quota_exceeded", f"{text}.")
-        case refusals.LineFull(limit=limit):
+        case refusals.QueueFull(limit=limit):
             text = f"{limit} stand in this line, the most there may be (line_max): try again."
             return Problem("quota_exceeded", text, retry_after_ms=RETRY_LATER_MS)
         case Unavailable(text=text):

@@ -88,7 +88,7 @@ def acquire(api: Api, call: Call) -> None:
     command = Acquire(call.item, lease_id, terms_of(api, call), body.resume is True, 0, None, "", as_session)
     if body.wait_seconds or body.ticket is not None:
         command = msgspec.structs.replace(  # Most claims do not wait, and do not pay for it.
-            command, wait_ms=_wait_ms(call), ticket=body.ticket, new_ticket=new_uuid(), comes_back=_comes_back(call)
+            command, wait_ms=_wait_ms(call), ticket=body.ticket, new_ticket=new_uuid(), will_retry=_comes_back(call)
         )
     api.submit(call, command, SHOWS_ONE)
 
@@ -108,7 +108,7 @@ def claim(api: Api, call: Call) -> None:
         ticket=body.ticket,
         new_ticket=new_uuid(),
         as_session=as_session,
-        comes_back=_comes_back(call),
+        will_retry=_comes_back(call),
     )
     api.submit(call, command, SHOWS_SEVERAL)
 
