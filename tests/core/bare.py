@@ -2,7 +2,7 @@
 
 from holdfast.core import answers
 from holdfast.core.commands import ClaimAll, Command
-from holdfast.core.decide import decide, settle, settle_line
+from holdfast.core.decide import decide, next_due, next_grant
 from holdfast.core.decision import Due
 from holdfast.core.events import Event, Record
 from holdfast.core.evolve import evolve
@@ -23,7 +23,7 @@ class Core:
 
     def ask(self, command: Command) -> object:
         """Decide a command, with all that comes of it; return its answer."""
-        self.settle()
+        self.expire_due()
         decision = decide(self.state, command, self.now, self.limits)
         for event in decision.events:
             self.record(event)
@@ -31,12 +31,12 @@ class Core:
             self.state.attach(decision.answer.ticket_id)
         if decision.interest is not None:
             self.state.connected.add_interest(*decision.interest)
-        while (due := settle_line(self.state, self.now, self.limits)) is not None:
+        while (due := next_grant(self.state, self.now, self.limits)) is not None:
             self.happen(due)
         return decision.answer
 
-    def settle(self) -> None:
-        while (due := settle(self.state, self.now, self.limits)) is not None:
+    def expire_due(self) -> None:
+        while (due := next_due(self.state, self.now, self.limits)) is not None:
             self.happen(due)
 
     def happen(self, due: Due) -> None:

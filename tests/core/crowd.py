@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from holdfast.core import answers, refusals
 from holdfast.core.commands import Acquire, ClaimAll, Command, EndSession, Release
-from holdfast.core.decide import decide, settle, settle_line
+from holdfast.core.decide import decide, next_due, next_grant
 from holdfast.core.events import (
     Ended,
     Event,
@@ -85,7 +85,7 @@ class Crowd:
 
     def ask(self, command: Command) -> object:
         """Let the core decide a command, with all that comes of it; return its answer."""
-        self.settle()
+        self.expire_due()
         decision = decide(self.state, command, self.now, self.limits)
         self.judge_wait(command, decision.answer)
         for event in decision.events:
@@ -96,18 +96,18 @@ class Crowd:
         assert len(told) == len(decision.notices), "W5: told twice"
         if isinstance(decision.answer, answers.MustWait):
             self.attach(decision.answer.ticket_id)
-        while (due := settle_line(self.state, self.now, self.limits)) is not None:
+        while (due := next_grant(self.state, self.now, self.limits)) is not None:
             self.record(due.event, dict(due.notices))
         self.check()
         return decision.answer
 
-    def settle(self) -> None:
-        while (due := settle(self.state, self.now, self.limits)) is not None:
+    def expire_due(self) -> None:
+        while (due := next_due(self.state, self.now, self.limits)) is not None:
             self.record(due.event, dict(due.notices))
 
     def advance(self, by_ms: int) -> None:
         self.now_ms += by_ms
-        self.settle()
+        self.expire_due()
         self.check()
 
     def attach(self, ticket_id: str) -> None:

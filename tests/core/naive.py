@@ -198,7 +198,7 @@ class Naive(Waiting):
 
     # What happens.
 
-    def settle(self, now: int) -> list[tuple[str, ...]]:
+    def expire_due(self, now: int) -> list[tuple[str, ...]]:
         """End what is due (T3): first sessions, each with all that is bound to it, then leases; the earliest first."""
         self.now = now
         late = [run for run in self.runs if not run.how and run.until <= now]
@@ -211,7 +211,7 @@ class Naive(Waiting):
         gone = [place for place in self.line.places if place.away is not None and place.away + ABSENT_MS <= now]
         for place in sorted(gone, key=lambda place: place.away or 0):
             self.leave_line(place, ("ticket-gone",), is_remembered=True)
-        self.settle_line()
+        self.grant_waiters()
         return happened
 
     def end(self, claim: Claim, how: str, reason: str | None = None) -> None:

@@ -311,7 +311,7 @@ class Waiting(ABC):
             self.drop_key(place)
         self.notices.append((place.ticket_id, answer))
 
-    def settle_line(self) -> None:
+    def grant_waiters(self) -> None:
         """Break the circles that a handover closed, then give the first who can be met its turn; again and again."""
         while self.break_circle() or self.give_turn():
             pass

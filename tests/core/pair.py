@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from holdfast.core import answers, refusals
 from holdfast.core.commands import Command, KeepSession, Leave, Renew, RenewSession
-from holdfast.core.decide import decide, settle, settle_line
+from holdfast.core.decide import decide, next_due, next_grant
 from holdfast.core.decision import Notice
 from holdfast.core.events import (
     Ended,
@@ -72,7 +72,7 @@ class Pair:
 
     def ask(self, command: Command) -> tuple[object, ...]:
         """Let both decide; return what both answer."""
-        self.settle()
+        self.expire_due()
         if not isinstance(command, Renew | KeepSession | RenewSession | Leave):
             command = altered(command, fingerprint=fingerprint(command))
         decision = decide(self.core, command, Moment(self.now_ms, WALL_MS + self.now_ms), self.limits)
@@ -86,17 +86,17 @@ class Pair:
         self.hear(decision.notices)
         if isinstance(decision.answer, answers.MustWait):
             self.attach(decision.answer.ticket_id)
-        self.settle_line()
+        self.grant_waiters()
         self.compare()
         return wanted
 
-    def settle_line(self) -> None:
+    def grant_waiters(self) -> None:
         """Let those have their turn for whom there is room, in both (W1)."""
         now = Moment(self.now_ms, WALL_MS + self.now_ms)
-        while (due := settle_line(self.core, now, self.limits)) is not None:
+        while (due := next_grant(self.core, now, self.limits)) is not None:
             self.record(due.event)
             self.hear(due.notices)
-        self.naive.settle_line()
+        self.naive.grant_waiters()
         self.compare_told()
 
     def hear(self, notices: tuple[Notice, ...]) -> None:
@@ -135,15 +135,15 @@ class Pair:
 
     def advance(self, by_ms: int) -> None:
         self.now_ms += by_ms
-        self.settle()
+        self.expire_due()
         self.compare()
 
-    def settle(self) -> None:
+    def expire_due(self) -> None:
         """End what is due, in both (T3)."""
-        wanted = self.naive.settle(self.now_ms)
+        wanted = self.naive.expire_due(self.now_ms)
         ends: list[tuple[object, ...]] = []
         now = Moment(self.now_ms, WALL_MS + self.now_ms)
-        while (due := settle(self.core, now, self.limits)) is not None:
+        while (due := next_due(self.core, now, self.limits)) is not None:
             event = due.event
             self.record(event)
             self.hear(due.notices)

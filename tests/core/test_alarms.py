@@ -53,7 +53,7 @@ def test_while_alarms_are_sifted_every_lease_ends_at_its_time() -> None:
     assert core.state.timers.lease_deadlines.draining
     for now_ms in sorted({until_ms + late for until_ms in untils.values() for late in (-1, 0)}):
         core.now = Moment(now_ms, now_ms)
-        core.settle()
+        core.expire_due()
         assert len(core.state.index.held) == sum(until_ms > now_ms for until_ms in untils.values())
     assert not untils.keys() & {name for name, slot in core.state.slots.items() if slot.lease is not None}
 

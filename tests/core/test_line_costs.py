@@ -159,6 +159,6 @@ def test_places_that_nobody_came_back_to_end_a_few_at_a_time() -> None:
     left = []
     for now_ms in range(60_000, 60_004):
         core.now = Moment(now_ms, now_ms)
-        core.settle()
+        core.expire_due()
         left.append(len(core.state.tickets))
     assert left == [700, 200, 0, 0]

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from holdfast.core import answers, refusals
 from holdfast.core.commands import Command, EndSession, KeepSession, OpenSession, Release, Renew, RenewSession
-from holdfast.core.decide import decide, settle
+from holdfast.core.decide import decide, next_due
 from holdfast.core.events import Record
 from holdfast.core.evolve import evolve
 from holdfast.core.index import OrderedNames
@@ -24,7 +24,7 @@ from tests.support.asking import acquire, altered
 
 
 def ask(state: State, command: Command, now_ms: int, limits: Limits = SMALL) -> object:
-    while (due := settle(state, Moment(now_ms, now_ms), limits)) is not None:
+    while (due := next_due(state, Moment(now_ms, now_ms), limits)) is not None:
         evolve(state, Record(state.seq + 1, now_ms, now_ms, due.event))
     before = durable(state)
     decision = decide(state, command, Moment(now_ms, now_ms), limits)

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.core import answers, refusals
 from holdfast.core.commands import ClaimAll, ClaimAny, Command, Leave, Release, Renew, Reopen, Revoke, Transfer
-from holdfast.core.decide import decide, settle
+from holdfast.core.decide import decide, next_due
 from holdfast.core.events import Event, Granted, Joined, Record, TokenCreated
 from holdfast.core.evolve import evolve
 from holdfast.core.names import has_dot_segment, parse_name, why_unreadable
@@ -133,7 +133,7 @@ def test_a_place_can_be_given_up_and_is_refused_at_its_turn() -> None:
     assert ask(state, back) == answers.MustWait("t", 1_000)
     state.attach("t")
     assert ask(state, Release(name=FILLER, principal="ana", lease_id="L")) == answers.Released()
-    due = settle(state, NOW, Limits())
+    due = next_due(state, NOW, Limits())
     assert due is not None and isinstance(due.notices[0][1], refusals.BadName)
 
 
@@ -147,7 +147,7 @@ def test_a_confined_token_is_refused_a_dot_segment_at_its_turn() -> None:
         terms = Terms(principal="ben", ttl_ms=1_000)
         tell(state, TokenCreated(token), Joined(Ticket("t", (name,), ("M",), terms, token_in_journal=True)))
         state.attach("t")
-        due = settle(state, NOW, Limits())
+        due = next_due(state, NOW, Limits())
         assert due is not None
         assert isinstance(due.notices[0][1], answers.Acquired if allowed else refusals.NotAllowedAnyMore)
 

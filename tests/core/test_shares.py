@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.core import answers
 from holdfast.core.commands import Command, OpenSession, Release, Renew, Revoke, Transfer
-from holdfast.core.decide import decide, settle
+from holdfast.core.decide import decide, next_due
 from holdfast.core.events import Event, Forgotten, Joined, Left, Record, UsageEvicted
 from holdfast.core.evolve import evolve
 from holdfast.core.state import State
@@ -35,9 +35,9 @@ class World:
         evolve(self.state, record)
         self.records.append(record)
 
-    def settle(self) -> list[Event]:
+    def expire_due(self) -> list[Event]:
         happened: list[Event] = []
-        while (due := settle(self.state, Moment(self.now_ms, self.now_ms), self.limits)) is not None:
+        while (due := next_due(self.state, Moment(self.now_ms, self.now_ms), self.limits)) is not None:
             self.apply(due.event)
             happened.append(due.event)
         return happened
@@ -101,7 +101,7 @@ def test_who_has_no_more_than_its_share_loses_nothing(seed: int) -> None:
             continue
         world.now_ms += chance.choice([0, 1, 100])
         keys, names = kept(world.state.index.retry_usage), kept(world.state.index.free_usage)
-        events = world.settle()
+        events = world.expire_due()
         forgotten += sum(isinstance(event, UsageEvicted) for event in events)
         for before, after, limit in (
             (keys, kept(world.state.index.retry_usage), world.limits.retry_bytes_max),
@@ -143,7 +143,7 @@ def test_one_turn_looks_at_a_bounded_number_of_names(count: int) -> None:
 
         events: list[Event] = []
         sys.setprofile(count_calls)
-        while (due := settle(state, Moment(now_ms, now_ms), limits)) is not None:
+        while (due := next_due(state, Moment(now_ms, now_ms), limits)) is not None:
             evolve(state, Record(state.seq + 1, now_ms, now_ms, due.event))
             events.append(due.event)
         sys.setprofile(None)
@@ -167,7 +167,7 @@ def test_what_is_overdue_goes_in_slices() -> None:
     world.now_ms = 600_000
     slices = []
     for _ in range(4):
-        slices.append(world.settle())
+        slices.append(world.expire_due())
         world.now_ms += 1
     assert slices == [[Forgotten(2_000)], [Forgotten(2_000)], [Forgotten(1_000)], []]
 
@@ -202,7 +202,7 @@ def test_an_operators_key_is_kept_for_the_operator() -> None:
     assert isinstance(world.ask(ends), answers.Released)
     for number in range(60):
         world.spend(f"flood-{number}", ("eve", None))
-        world.settle()
+        world.expire_due()
     world.ask(acquire(name="job", principal="ben", lease_id="L-ben", ttl_ms=60_000))
     assert isinstance(world.ask(ends), answers.Released)
     lease = world.state.lease_of("job")
@@ -226,7 +226,7 @@ def test_what_a_session_hands_on_counts_for_the_session() -> None:
             as_session="s",
         )
         assert isinstance(world.ask(handed), answers.Acquired)
-        world.settle()
+        world.expire_due()
     assert ("ana", "k1") in world.state.memos
 
 
@@ -255,6 +255,6 @@ def test_ids_of_forgotten_leases_are_not_kept() -> None:
     for name in names[1:]:
         world.ask(Release(name=name, principal="eve", lease_id=f"L-{name}"))
     world.now_ms += 2_000
-    world.settle()
+    world.expire_due()
     memo = world.state.memos["eve", "k"]
     assert memo.leases < len(names) and memo.lease_ids == ()

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from holdfast.core.commands import Command
 from holdfast.core.connected_waiters import ConnectedWaiters
 from holdfast.core.deadlock import why
-from holdfast.core.decide import DECISIONS, decide, settle, settle_line
+from holdfast.core.decide import DECISIONS, decide, next_due, next_grant
 from holdfast.core.events import Event
 from holdfast.core.evolve import CHANGES
 from holdfast.core.index import Index
@@ -55,14 +55,14 @@ seen: dict[str, set[str]] = {}
 def everything_watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     seen.clear()
     monkeypatch.setattr(crowd, "decide", watched(decide, set()))
-    monkeypatch.setattr(crowd, "settle", watched(settle, {"timers", "connected"}))
-    monkeypatch.setattr(crowd, "settle_line", watched(settle_line, {"timers", "connected"}))
+    monkeypatch.setattr(crowd, "next_due", watched(next_due, {"timers", "connected"}))
+    monkeypatch.setattr(crowd, "next_grant", watched(next_grant, {"timers", "connected"}))
     monkeypatch.setattr(State, "attach", watched(State.attach, {"timers", "connected"}))
     monkeypatch.setattr(State, "detach", watched(State.detach, {"connected"}))
     monkeypatch.setattr(State, "position_of", watched(State.position_of, set()))
     yield
-    assert "timers" in seen["settle"] | seen["settle_line"]
-    assert "connected" in seen["settle"] | seen["settle_line"], "no delay was over while somebody waited"
+    assert "timers" in seen["next_due"] | seen["next_grant"]
+    assert "connected" in seen["next_due"] | seen["next_grant"], "no delay was over while somebody waited"
     assert seen["attach"] == {"timers", "connected"} and seen["detach"] == {"connected"}
 
 

@@ -38,7 +38,7 @@ def test_memory_is_bounded_in_bytes() -> None:
         world.spend(f"job-{number}", ("eve", None), note=f"{number:06}" + "\N{GRINNING FACE}" * 1_018)
         world.records.clear()
         world.now_ms += 1
-        world.settle()
+        world.expire_due()
     after, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert world.state.index.retry_usage.weight <= limits.retry_bytes_max

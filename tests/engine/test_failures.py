@@ -373,7 +373,7 @@ def test_a_bug_in_settling_ends_the_engine(monkeypatch: pytest.MonkeyPatch) -> N
         journal = GateJournal()
         async with serving(journal, clock) as engine:
             await engine.ask(acquire("job"))
-            monkeypatch.setattr(engine_module, "settle", _bug)
+            monkeypatch.setattr(engine_module, "next_due", _bug)
             with pytest.raises(ZeroDivisionError):
                 await engine.ask(acquire("other"))
             assert engine.ended.is_set()
@@ -382,7 +382,7 @@ def test_a_bug_in_settling_ends_the_engine(monkeypatch: pytest.MonkeyPatch) -> N
     run(test)
 
 
-@pytest.mark.parametrize("place", ["settle_line", "arrive", "interest"])
+@pytest.mark.parametrize("place", ["next_grant", "arrive", "interest"])
 def test_a_bug_behind_a_decision_ends_the_engine(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A command that was decided has changed memory. If what follows from it raises, nothing of it is written, and
     everybody is told once that nobody knows, the one who asked too (W1, I6).
@@ -397,8 +397,8 @@ def test_a_bug_behind_a_decision_ends_the_engine(place: str, monkeypatch: pytest
             await turns()
             asked.submit("on its way", acquire("other"))
             durable = len(await tail(journal))
-            if place == "settle_line":
-                monkeypatch.setattr(engine_module, "settle_line", _bug)
+            if place == "next_grant":
+                monkeypatch.setattr(engine_module, "next_grant", _bug)
                 asked.submit("bug", release("job"))
             elif place == "arrive":
                 monkeypatch.setattr(engine.state, "arrive", _bug)

@@ -44,7 +44,7 @@ def test_what_falls_due_is_counted_apart(monkeypatch: pytest.MonkeyPatch) -> Non
         async with serving(MemoryJournal(), clock) as engine:
             await engine.ask(acquire("job"))
             before_ms = engine.turns.settling_ms
-            monkeypatch.setattr("holdfast.engine.engine.settle", lambda *_: clock.advance(30))
+            monkeypatch.setattr("holdfast.engine.engine.next_due", lambda *_: clock.advance(30))
             clock.advance(1)
             await engine.ask(acquire("other"))
             assert engine.turns.settling_ms - before_ms >= 30

@@ -61,7 +61,7 @@ from holdfast.core.commands import (
     Transfer,
 )
 from holdfast.core.deadlock import why
-from holdfast.core.decide import decide, settle, settle_line
+from holdfast.core.decide import decide, next_due, next_grant
 from holdfast.core.events import Event, Granted, GrantedMany, Joined, Record, SessionOpened, Transferred
 from holdfast.core.evolve import evolve
 from holdfast.core.state import State
@@ -187,14 +187,14 @@ class _Player:
             case "token", ("create" | "revoke" as what, name, *more):
                 return self._ask(self._token(what, name, tuple(more)))
             case "show", (name,):
-                self._settle()
+                self._apply_due()
                 return words.shown(self.state, name, self.now_ms)
             case "why", (name,):
-                self._settle()
+                self._apply_due()
                 return words.chain(why(self.state, name))
             case "advance", (by,):
                 self.now_ms += read_ms(by)
-                return "; ".join(self._settle()) or "nothing"
+                return "; ".join(self._apply_due()) or "nothing"
             case "restart", ():
                 return self._restart()
             case "limits", (_, *_):
@@ -218,10 +218,10 @@ class _Player:
         evolve(self.state, record)
         self.records.append(record)
 
-    def _settle(self) -> list[str]:
+    def _apply_due(self) -> list[str]:
         """Let everything happen that is due, and say it."""
         said: list[str] = []
-        while (due := settle(self.state, self.now, self.limits)) is not None:
+        while (due := next_due(self.state, self.now, self.limits)) is not None:
             self._record(due.event)
             happened = words.event(due.event)
             said += [*([happened] if happened else []), *self._hear(due.notices)]
@@ -234,7 +234,7 @@ class _Player:
         return [f"{ticket_id}: {words.answer(answer)}" for ticket_id, answer in there]
 
     def _ask(self, command: Command) -> str:
-        self._settle()
+        self._apply_due()
         said: list[str] = []
         decision = decide(self.state, command, self.now, self.limits)
         for event in decision.events:
@@ -248,7 +248,7 @@ class _Player:
             self.waits[place], self.claims[place] = self.now_ms + command.wait_ms, command
             self.state.attach(place)
         said += self._hear(decision.notices)
-        while (due := settle_line(self.state, self.now, self.limits)) is not None:
+        while (due := next_grant(self.state, self.now, self.limits)) is not None:
             self._record(due.event)
             said += self._hear(due.notices)
         if place is None:
@@ -389,7 +389,7 @@ class _Player:
         told = read_options(rest, *_WHO)
         principal = told.get("principal", "main")
         if what == "show":
-            self._settle()
+            self._apply_due()
             return words.shown_session(self.state, session_id)
         if what == "keep":
             return self._ask(KeepSession(principal=principal, session_id=session_id))

@@ -1,4 +1,4 @@
-"""The entry points of the core: `decide` for commands, `settle` for what falls due by itself.
+"""The entry points of the core: `decide` for commands, `next_due` for what falls due by itself.
 
 Both are functions of state and time that change nothing durable: `evolve` applies the events of a decision. What is due
 is ended by a record before anything else is decided; there is no other expiry check (T3).
@@ -33,20 +33,20 @@ EXPIRE_DONE_MAX = 1_000
 LAPSE_MAX = 500
 
 
-def settle(state: State, now: Moment, limits: Limits) -> Due | None:
+def next_due(state: State, now: Moment, limits: Limits) -> Due | None:
     """Return the next thing that fell due by `now`, or None. Called again until there is none."""
     return (
         _lapsed_session(state, now.ms)
         or _expired_lease(state, now.ms)
         or _lapsed_ticket(state, now.ms)
-        or settle_line(state, now, limits)
+        or next_grant(state, now, limits)
         or _retention_due(state, now.ms, limits)
         # Last: most often another record of this turn says already that a delay is over (T3a).
         or (Due(TimePassed()) if state.timers.last_opened_ms > state.now_ms else None)
     )
 
 
-def settle_line(state: State, now: Moment, limits: Limits) -> Due | None:
+def next_grant(state: State, now: Moment, limits: Limits) -> Due | None:
     """Return the next thing that is due in the queues since the last decision: a cycle to break, a waiter to grant."""
     _open_names(state, now.ms)
     timers = state.timers
@@ -226,5 +226,5 @@ DECISIONS: dict[type, Decide] = {
 
 
 def decide(state: State, command: Command, now: Moment, limits: Limits) -> Decision:
-    """Decide one command. `settle` must have found nothing due at `now` before (T3)."""
+    """Decide one command. `next_due` must have found nothing due at `now` before (T3)."""
     return DECISIONS[type(command)](state, command, now, limits)

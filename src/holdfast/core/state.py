@@ -6,10 +6,10 @@
                 tickets, tokens, their last uses,
                 the retry memory
     .index      look-ups over it: counts, lines, held names   `evolve` alone; a restart builds the same
-    .agenda     timers and candidates for a turn              `evolve` and `attach` add, `settle` takes
+    .agenda     timers and candidates for a turn              `evolve` and `attach` add, `next_due` takes
     .presence   which waiters have an open request, what      the engine, by `attach`, `detach` and interests;
                 they lack, and who asked without waiting.     `evolve` takes out what has ended; `evolve` and
-                Empty after a restart                         `settle` note that a name has opened or closed
+                Empty after a restart                         `next_due` note that a name has opened or closed
 
 `decide` and the queries change none of them. `tests/core/test_state_parts.py` checks every line of this table.
 

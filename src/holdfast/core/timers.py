@@ -1,7 +1,7 @@
 """Timers: deadlines of everything that may fall due, and the waiters that may be granted.
 
 They are hints: a deadline that has moved costs one check, and only a missing entry would be a bug. `evolve` and
-`attach` add entries, `settle` takes them. Every live lease has an entry at its deadline or before. A renewal that moves
+`attach` add entries, `next_due` takes them. Every live lease has an entry at its deadline or before. A renewal that moves
 the deadline later leaves the entry, which is set again when it is reached.
 
 `DeadlineHeap` is a heap with lazy deletion. Stale entries are removed when they outnumber the live ones: a lease of a day

@@ -46,7 +46,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from holdfast.core.answers import MustWait
 from holdfast.core.commands import NEEDS_ROOM, Command, claimant_of
-from holdfast.core.decide import DECISIONS, settle, settle_line
+from holdfast.core.decide import DECISIONS, next_due, next_grant
 from holdfast.core.events import Ended, Event, Granted, GrantedMany, Record, TimePassed, ends_of
 from holdfast.core.evolve import evolve
 from holdfast.core.state import State
@@ -255,7 +255,7 @@ class Engine:
                 self._notify(decision.notices)
             timers = state.timers
             if timers.candidates or timers.names_with_new_holder:
-                self._settle(settle_line, now)  # Grant to the waiters that this command made room for (W1).
+                self._apply_due(next_grant, now)  # Grant to the waiters that this command made room for (W1).
             if waiter is not None and waiter.deadline_ms <= now.ms:
                 self._send_away(self._waiters.overdue(now.ms))
         except Exception as error:  # noqa: BLE001 - Whatever it is, memory cannot be trusted any more.
@@ -299,7 +299,7 @@ class Engine:
         is_first = self.turns.round_began_ms is None
         now = self.turns.begin()
         try:
-            self._settle(settle, now)
+            self._apply_due(next_due, now)
             self.turns.settled()
             if self._waiters.deadlines and self._waiters.deadlines[0][0] <= now.ms:
                 self._send_away(self._waiters.overdue(now.ms))
@@ -320,8 +320,8 @@ class Engine:
         if self.turns.timer is None:
             self._set_timer()
 
-    def _settle(self, next_due: Callable[[State, Moment, Limits], Due | None], now: Moment) -> None:
-        while (due := next_due(self.state, now, self.limits)) is not None:
+    def _apply_due(self, find_due: Callable[[State, Moment, Limits], Due | None], now: Moment) -> None:
+        while (due := find_due(self.state, now, self.limits)) is not None:
             event = due.event
             if type(event) is Granted or type(event) is GrantedMany:
                 ticket = self.state.tickets.get(event.ticket_id or "")

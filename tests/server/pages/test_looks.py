@@ -64,7 +64,7 @@ def test_every_state_of_a_name_has_its_word() -> None:
     assert closed["state"] == "closed" and closed["slot"].closed_until_ms == NOW.ms + 10_000
     assert closed["gone"].how == "released" and "ana" in text_of(core)
     core.now = Moment(20_000, 25_000)
-    core.settle()
+    core.expire_due()
     assert view(core, core.now)["state"] == "free"
     core.hold("job", owner="ben")
     core.ask(Release(name="job", principal="p", lease_id="L-job", done=True, remember_ms=60_000, result="pr=9"))
@@ -170,6 +170,6 @@ def test_what_is_said_comes_true() -> None:
     core.ask(Revoke(name="job", principal="op", reason="stuck"))
     assert core.state.lease_of("job") is None
     core.now = Moment(30_000, 30_000)
-    core.settle()
+    core.expire_due()
     lease = core.state.lease_of("job")
     assert lease is not None and lease.owner == "ben"

@@ -30,7 +30,7 @@ class Told(Core):
         """Let it be so late."""
         ms = int(1_000 * seconds)
         self.now = Moment(ms, WALL_MS + ms)
-        self.settle()
+        self.expire_due()
 
     def record(self, event: Event) -> None:
         self.records.append(Record(self.state.seq + 1, self.now.ms, self.now.wall_ms, event))
