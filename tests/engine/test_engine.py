@@ -267,7 +267,7 @@ def test_stopping_at_once_leaves_nothing_behind() -> None:
             journal.open_gate()
             await both
             assert isinstance((await asking)[0], Acquired)
-            assert engine.turns.timer is None
+            assert engine.ticks.timer is None
             assert asyncio.all_tasks() == {asyncio.current_task()}
             assert (await journal.open()).epoch == 2
 
@@ -306,7 +306,7 @@ def test_a_failed_start_leaves_nothing_running() -> None:
         with pytest.raises(JournalUnavailableError):
             await engine.start()
         assert journal.is_closed
-        assert engine.turns.timer is None
+        assert engine.ticks.timer is None
         assert asyncio.all_tasks() == {asyncio.current_task()}
         assert isinstance((await engine.ask(acquire("job")))[0], Unavailable)
 

@@ -222,7 +222,7 @@ def test_an_unknown_outcome_ends_the_engine() -> None:
                 ("later", Unavailable(text)),
             ]
             assert engine.failed == text
-            assert engine.turns.timer is None
+            assert engine.ticks.timer is None
             with pytest.raises(JournalUnavailableError):
                 await engine.look(lambda state, _: len(state.index.held))
             await engine.stop()
@@ -452,7 +452,7 @@ def test_a_failure_while_stopping_is_told() -> None:
             await stopping
             asked.submit("later", acquire("job"))
             assert asked.kinds == ["Unavailable", "Unavailable"]
-            assert engine.turns.timer is None
+            assert engine.ticks.timer is None
 
     run(test)
 

@@ -138,7 +138,7 @@ def test_one_batch_is_timed_once_and_counts_for_all_its_answers() -> None:
             journal.open_gate()
             await turns()
             assert len(asked.answers) == 50
-            assert (counted(measures.turns), counted(measures.commits), counted(measures.batches)) == (1, 1, 1)
+            assert (counted(measures.ticks), counted(measures.commits), counted(measures.batches)) == (1, 1, 1)
             assert measures.batches.total == 50
             assert measures.commits.total == pytest.approx(0.07)
             assert counted(measures.answers) == 50

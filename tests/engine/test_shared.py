@@ -262,7 +262,7 @@ def test_a_silent_store_lets_nobody_new_in() -> None:
             asked.read("in time", nothing)
             assert asked.answers == [] and not listener.is_over
             await asyncio.sleep(0.2)
-            assert [listener.is_over, engine.turn(), engine.proven_ms_ago()] == [True, None, None]
+            assert [listener.is_over, engine.tick(), engine.proven_ms_ago()] == [True, None, None]
             asked.read("refused", nothing)
             asked.submit("refused too", acquire("job", "again"))
             assert asked.labels == ["refused", "refused too"] and set(asked.kinds) == {"NotLeader"}
@@ -308,7 +308,7 @@ def test_time_passes_again_after_a_silence() -> None:
             journal.is_shut = False
             journal.let_through()
             await asyncio.sleep(4)
-            assert not holders(engine.state, engine.turns.now)
+            assert not holders(engine.state, engine.ticks.now)
 
     run(test)
 
@@ -389,7 +389,7 @@ def test_time_goes_on_where_the_tenure_before_may_have_answered() -> None:
             new = await journal_on(shelf, "b")
             async with serving(new, clock) as successor:
                 assert [(type(r.event), r.at_ms) for r in new.appends[0]] == [(Opened, told_ms)]
-                assert successor.turns.now_ms == told_ms, "the time in between counts for nobody: never fast"
+                assert successor.ticks.now_ms == told_ms, "the time in between counts for nobody: never fast"
                 assert await successor.look(holders) == ["job"]
                 assert set(successor.state.connected.detached_since.values()) == {told_ms}, "a full minute (W2)"
 
@@ -458,7 +458,7 @@ def test_time_never_goes_back_in_a_tenure() -> None:
             journal.is_shut = False
             journal.let_through(JournalUnavailableError("append: no"))
             await turns(10)
-            assert engine.turns.now_ms >= asked.moments["late"].ms == 200
+            assert engine.ticks.now_ms >= asked.moments["late"].ms == 200
 
     run(test)
 

@@ -12,7 +12,7 @@ from holdfast.core.commands import OpenSession
 from holdfast.core.events import Ended, SessionEnded, TimePassed
 from holdfast.core.refusals import Delayed, NotCurrent
 from holdfast.core.values import Limits
-from holdfast.engine.clock import SILENCE_MS_MAX, TURN_MS_MAX, AuthorityTime, SystemClock
+from holdfast.engine.clock import TICK_MS_MAX, UNRECORDED_MS_MAX, AuthorityTime, SystemClock
 from holdfast.engine.engine import Engine
 from holdfast.testing.clock import ManualClock
 from tests.engine.driving import Asked, GateJournal, acquire, events, release, renew, run, serving, tail, turns
@@ -27,8 +27,8 @@ def test_a_turn_moves_time_by_at_most_250_ms() -> None:
     time = AuthorityTime(50, 7_000)
     assert time.advance(50) == 7_000
     assert time.advance(299) == 7_249
-    assert time.advance(299 + HOUR_MS) == 7_249 + TURN_MS_MAX
-    assert time.advance(300 + HOUR_MS) == 7_250 + TURN_MS_MAX
+    assert time.advance(299 + HOUR_MS) == 7_249 + TICK_MS_MAX
+    assert time.advance(300 + HOUR_MS) == 7_250 + TICK_MS_MAX
 
 
 def test_time_never_runs_fast() -> None:
@@ -80,7 +80,7 @@ def test_a_lease_ends_by_itself_at_its_time(ttl_ms: int) -> None:
 
 def runs(engine: Engine) -> bool:
     """Is there a timer now?"""
-    return engine.turns.timer is not None
+    return engine.ticks.timer is not None
 
 
 def test_time_passes_only_while_something_has_a_deadline() -> None:
@@ -106,7 +106,7 @@ def test_a_session_or_a_closed_name_keeps_time_moving(kind: str) -> None:
     async def test(clock: ManualClock) -> None:
         journal = MemoryJournal()
         async with serving(journal, clock) as engine:
-            begun_ms = engine.turns.now_ms
+            begun_ms = engine.ticks.now_ms
             if kind == "session":
                 await engine.ask(OpenSession(principal="ana", session_id="s", ttl_ms=10_000))
             else:
@@ -114,7 +114,7 @@ def test_a_session_or_a_closed_name_keeps_time_moving(kind: str) -> None:
                 await engine.ask(release("job"))
                 assert isinstance((await engine.ask(acquire("job", "next")))[0], Delayed)
             await asyncio.sleep(20)
-            assert engine.turns.timer is None
+            assert engine.ticks.timer is None
             if kind == "session":
                 ends = [record for record in await tail(journal) if isinstance(record.event, SessionEnded)]
                 assert [begun_ms + 10_000 <= record.at_ms <= begun_ms + 10_001 for record in ends] == [True]
@@ -148,7 +148,7 @@ def test_time_is_kept_every_five_seconds() -> None:
             await engine.ask(acquire("job", ttl_ms=60_000))
             await asyncio.sleep(61)
             kept = await tail(journal)
-            assert max(after.at_ms - before.at_ms for before, after in pairwise(kept)) <= SILENCE_MS_MAX
+            assert max(after.at_ms - before.at_ms for before, after in pairwise(kept)) <= UNRECORDED_MS_MAX
             assert 11 <= sum(isinstance(record.event, TimePassed) for record in kept) <= 14
             assert isinstance(kept[-1].event, Ended)
 
@@ -165,10 +165,10 @@ def test_time_is_kept_in_time_when_ticks_are_late(late_ms: int) -> None:
             await engine.ask(acquire("job", ttl_ms=HOUR_MS))
             for _ in range(100):
                 clock.advance(late_ms)
-                engine._tick()
+                engine._on_timer()
                 await turns()
             kept = await tail(journal)
-            assert max(after.at_ms - before.at_ms for before, after in pairwise(kept)) <= SILENCE_MS_MAX
+            assert max(after.at_ms - before.at_ms for before, after in pairwise(kept)) <= UNRECORDED_MS_MAX
             assert sum(isinstance(record.event, TimePassed) for record in kept) >= 100 * late_ms // 5_000
 
     run(test)
@@ -186,7 +186,7 @@ def test_a_crash_gives_back_at_most_five_seconds() -> None:
                 crashed = journal.fork()
                 clock.advance(HOUR_MS)
                 async with serving(crashed, clock) as recovered:
-                    assert engine.turns.now_ms - SILENCE_MS_MAX <= recovered.turns.now_ms <= engine.turns.now_ms
+                    assert engine.ticks.now_ms - UNRECORDED_MS_MAX <= recovered.ticks.now_ms <= engine.ticks.now_ms
 
     run(test)
 
@@ -219,7 +219,7 @@ def test_a_stopped_process_ends_nothing() -> None:
                 await engine.ask(acquire("job", ttl_ms=10_000))
                 clock.advance(30_000)
                 if is_timer_first:
-                    engine._tick()
+                    engine._on_timer()
                 assert isinstance((await engine.ask(renew("job")))[0], Extended)
                 await engine.ask(release("job"))
 
@@ -303,9 +303,9 @@ def test_time_keeps_pace_while_an_append_is_on_its_way() -> None:
             await engine.ask(acquire("short", ttl_ms=2_000))
             journal.is_shut = True
             asking = asyncio.create_task(engine.ask(acquire("long", ttl_ms=60_000)))
-            begun_ms = engine.turns.now_ms
+            begun_ms = engine.ticks.now_ms
             await asyncio.sleep(3)
-            assert engine.turns.now_ms - begun_ms >= 2_900
+            assert engine.ticks.now_ms - begun_ms >= 2_900
             assert "short" not in engine.state.index.held.walk()
             assert not asking.done()
             journal.open_gate()

@@ -54,7 +54,7 @@ def test_what_was_over_is_over_after_a_crash_at_any_moment(is_ticking: bool) -> 
             for number, step_ms in enumerate(STEPS_MS):
                 clock.advance(step_ms)
                 if is_ticking:
-                    engine._tick()
+                    engine._on_timer()
                     await turns()
                 told |= await engine.look(over)
                 async with serving(journal.fork(), clock) as recovered:

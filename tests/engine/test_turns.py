@@ -43,11 +43,11 @@ def test_what_falls_due_is_counted_apart(monkeypatch: pytest.MonkeyPatch) -> Non
     async def test(clock: ManualClock) -> None:
         async with serving(MemoryJournal(), clock) as engine:
             await engine.ask(acquire("job"))
-            before_ms = engine.turns.settling_ms
+            before_ms = engine.ticks.expiry_ms
             monkeypatch.setattr("holdfast.engine.engine.next_due", lambda *_: clock.advance(30))
             clock.advance(1)
             await engine.ask(acquire("other"))
-            assert engine.turns.settling_ms - before_ms >= 30
+            assert engine.ticks.expiry_ms - before_ms >= 30
 
     run(test)
 
@@ -111,7 +111,7 @@ def test_a_time_is_never_older_than_its_millisecond(steps: list[tuple[int, str]]
     async def test(clock: ManualClock) -> None:
         fine = FineClock(clock)
         async with serving(GateJournal(), fine) as engine:
-            first = engine.turn()
+            first = engine.tick()
             assert first is not None
             began_ms = fine.monotonic_ms() - first.ms
             for number, (passed_us, kind) in enumerate(steps):
@@ -124,7 +124,7 @@ def test_a_time_is_never_older_than_its_millisecond(steps: list[tuple[int, str]]
                     asked.submit("it", acquire(f"job/{number}"))
                 elif kind == "read":
                     asked.read("it", lambda _state, _now: None)
-                moment = engine.turn()
+                moment = engine.tick()
                 assert moment is not None and moment.ms == fine.monotonic_ms() - began_ms
                 if kind != "turn":
                     assert engine._answers[-1][2] is moment
@@ -209,7 +209,7 @@ def test_a_look_at_the_time_does_not_make_the_writer_sleep() -> None:
             asked.submit("first", acquire("a"))
             await turns()
             # In one round: somebody looks at the time, the append ends, the writer finds nothing more, one more asks.
-            loop.call_soon(engine.turn)
+            loop.call_soon(engine.tick)
             journal.open_gate()
             loop.call_soon(asked.submit, "second", acquire("b"))
             await turns()
@@ -240,7 +240,7 @@ def test_a_turn_in_which_nothing_is_due_costs_the_same_however_much_is_held() ->
     async def cost(engine: Engine, clock: ManualClock) -> int:
         await turns()
         clock.advance(1)
-        count = _calls(engine.turn)
+        count = _calls(engine.tick)
         await turns()
         return count
 

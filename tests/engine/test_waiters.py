@@ -213,7 +213,7 @@ def test_waited_is_never_more_than_the_truth() -> None:
             asking = Asking(engine, wait_for("job", "ben", ttl_ms=10_000))
             await turns()
             clock.advance(200)
-            moment = engine.turn()
+            moment = engine.tick()
             # The round takes its time before the release is decided in it: the lease counts from its release.
             clock.advance(150)
             engine.submit(release("job"), lambda *_: None)
@@ -258,7 +258,7 @@ def test_a_short_wait_does_not_last_until_the_next_tick(wait_ms: int) -> None:
             await engine.ask(acquire("job", ttl_ms=3_600_000))
             await turns()
             # The next tick is set already, and comes in 100 ms.
-            assert engine.turns.timer is not None
+            assert engine.ticks.timer is not None
             began_ms = clock.monotonic_ms()
             asking = Asking(engine, wait_for("job", "ben", wait_ms=wait_ms))
             await asking.is_answered.wait()

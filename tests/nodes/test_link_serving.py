@@ -69,7 +69,7 @@ def test_a_full_link_after_a_refusal_is_no_missing_leader(tmp_path: Path, monkey
             for each in callers:
                 assert (await each.ask("GET", "/locks/a")).status == 200
             go_on = quiet.enter_context(_silent_store(leader))
-            await until(lambda: leader.tenure is not None and leader.tenure.engine.turn() is None)
+            await until(lambda: leader.tenure is not None and leader.tenure.engine.tick() is None)
             callers[0].send("POST", "/locks/a/acquire", CLAIM)
             link = follower.forwarding._link
             assert link is not None

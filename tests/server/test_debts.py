@@ -10,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from holdfast.engine.clock import Turns
+from holdfast.engine.clock import Ticks
 from holdfast.server.http.connection import LATER_BYTES, ResponseStream
 from holdfast.server.http.limits import SchedDelay
 from holdfast.server.http.manager import ConnectionManager, RoundRobinQueue
@@ -108,8 +108,8 @@ class _Accounts(ConnectionManager):
         self.throttled = {}
         self.now_ms = lambda: 0
         self._delay = SchedDelay(str(counts))
-        self.turns = Turns(ManualClock(), lambda: None)
-        self.handler = SimpleNamespace(settling_ms=lambda: self.turns.settling_ms)  # type: ignore[assignment]
+        self.ticks = Ticks(ManualClock(), lambda: None)
+        self.handler = SimpleNamespace(settling_ms=lambda: self.ticks.expiry_ms)  # type: ignore[assignment]
         self._expiry_ms = 0
 
 
@@ -132,7 +132,7 @@ def test_nobody_is_in_debt_for_a_pause_of_the_machine(tmp_path: Path) -> None:
 def test_nobody_is_in_debt_for_what_fell_due(tmp_path: Path) -> None:
     """What ends by time, or is forgotten, before a request is decided is not charged to whoever asked just then."""
     accounts = _Accounts(tmp_path / "nothing")
-    accounts.turns.settling_ms += 29
+    accounts.ticks.expiry_ms += 29
     accounts.charge("ana", 0.030)
     assert accounts.throttled == {}
     accounts.charge("bob", 0.030)

@@ -24,10 +24,10 @@ from typing import Protocol
 from holdfast.core.values import Moment
 from holdfast.engine.metrics import Measures
 
-TURN_MS = 1
-TURN_MS_MAX = 250  # how far one turn moves authority time at most: bounds how much can be due in one
-TICK_MS = 100  # Authority time moves as often while anything has a deadline: well within a turn's 250 ms.
-SILENCE_MS_MAX = 5_000  # how long authority time may pass without a record: what a crash can give back (T2)
+TICK_MS = 1
+TICK_MS_MAX = 250  # how far one turn moves authority time at most: bounds how much can be due in one
+TIMER_MS = 100  # Authority time moves as often while anything has a deadline: well within a turn's 250 ms.
+UNRECORDED_MS_MAX = 5_000  # how long authority time may pass without a record: what a crash can give back (T2)
 BUDGET_MS = 50  # A longer round is logged: no other request is served meanwhile.
 _BUDGET_SECONDS = (BUDGET_MS - 1) / 1000
 LOG_EVERY_MS = 10_000
@@ -68,27 +68,27 @@ class AuthorityTime:
         passed_ms = read_ms - self._last_ms
         if passed_ms > 0:
             self._last_ms = read_ms
-            self.now_ms += min(passed_ms, TURN_MS_MAX)
+            self.now_ms += min(passed_ms, TICK_MS_MAX)
         return self.now_ms
 
 
-class Turns:
+class Ticks:
     """The turns of one engine, and the timer that lets time pass without requests."""
 
-    def __init__(self, clock: Clock, tick: Callable[[], None], measures: Measures | None = None) -> None:
+    def __init__(self, clock: Clock, on_timer: Callable[[], None], measures: Measures | None = None) -> None:
         self.read_seconds = clock.monotonic_seconds
         self.now = Moment(0, 0)  # the time of the turn, while `read_seconds() < over_seconds`
         self.over_seconds = 0.0  # when the turn is over; 0 if none has begun
         self.began_ms = 0
-        self.settling_ms = 0
-        self.round_began_ms: int | None = None
-        self.round_began_seconds = 0.0
-        self.owing_since_seconds = 0.0  # when the first round with answers still owed began; 0 for none
+        self.expiry_ms = 0
+        self.iteration_began_ms: int | None = None
+        self.iteration_began_seconds = 0.0
+        self.pending_since_seconds = 0.0  # when the first round with answers still owed began; 0 for none
         self.timer: asyncio.TimerHandle | None = None
         self._clock = clock
-        self._tick = tick
+        self._on_timer = on_timer
         self._time = AuthorityTime(clock.monotonic_ms(), 0)
-        self._spread = (measures or Measures()).turns
+        self._spread = (measures or Measures()).ticks
         self._logs_from_ms = 0
         self._unlogged = 0
 
@@ -103,24 +103,24 @@ class Turns:
         read_ms = self._clock.monotonic_ms()
         self.began_ms = read_ms
         # Exact: both are the floats nearest to what they represent, so they compare as the real numbers do.
-        self.over_seconds = (read_ms + TURN_MS) / 1000
-        if self.round_began_ms is None:
-            self.round_began_ms = read_ms
-            self.round_began_seconds = began_seconds = self.read_seconds()
-            self.owing_since_seconds = self.owing_since_seconds or began_seconds
+        self.over_seconds = (read_ms + TICK_MS) / 1000
+        if self.iteration_began_ms is None:
+            self.iteration_began_ms = read_ms
+            self.iteration_began_seconds = began_seconds = self.read_seconds()
+            self.pending_since_seconds = self.pending_since_seconds or began_seconds
         self.now = Moment(self._time.advance(read_ms), self._clock.wall_ms())
         return self.now
 
-    def settled(self) -> None:
-        self.settling_ms += self._clock.monotonic_ms() - self.began_ms
+    def add_expiry_time(self) -> None:
+        self.expiry_ms += self._clock.monotonic_ms() - self.began_ms
 
-    def end_round(self, records: int, answers: int) -> None:
-        if (began_ms := self.round_began_ms) is not None:
-            took_seconds = self.read_seconds() - self.round_began_seconds
+    def end_iteration(self, records: int, answers: int) -> None:
+        if (began_ms := self.iteration_began_ms) is not None:
+            took_seconds = self.read_seconds() - self.iteration_began_seconds
             self._spread.note(took_seconds)
             if took_seconds > _BUDGET_SECONDS and (now_ms := self._clock.monotonic_ms()) > began_ms + BUDGET_MS:
                 self._log_slow(now_ms, now_ms - began_ms, records, answers)
-        self.over_seconds, self.round_began_ms = 0.0, None
+        self.over_seconds, self.iteration_began_ms = 0.0, None
 
     def _log_slow(self, now_ms: int, took_ms: int, records: int, answers: int) -> None:
         if now_ms < self._logs_from_ms:
@@ -136,23 +136,23 @@ class Turns:
         )
         self._unlogged, self._logs_from_ms = 0, now_ms + LOG_EVERY_MS
 
-    def take_owing(self) -> float:
-        since_seconds, self.owing_since_seconds = self.owing_since_seconds, 0.0
+    def take_pending_since(self) -> float:
+        since_seconds, self.pending_since_seconds = self.pending_since_seconds, 0.0
         return since_seconds
 
     def drop(self) -> None:
-        self.over_seconds, self.round_began_ms, self.owing_since_seconds = 0.0, None, 0.0
+        self.over_seconds, self.iteration_began_ms, self.pending_since_seconds = 0.0, None, 0.0
 
     def set_timer(self, deadline_ms: int | None) -> None:
         self.cancel_timer()
-        wait_ms = TICK_MS if deadline_ms is None else min(TICK_MS, max(1, deadline_ms - self._time.now_ms))
-        self.timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._ring)
+        wait_ms = TIMER_MS if deadline_ms is None else min(TIMER_MS, max(1, deadline_ms - self._time.now_ms))
+        self.timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._fire)
 
     def cancel_timer(self) -> None:
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
 
-    def _ring(self) -> None:
+    def _fire(self) -> None:
         self.timer = None
-        self._tick()
+        self._on_timer()

@@ -52,7 +52,7 @@ from holdfast.core.evolve import evolve
 from holdfast.core.state import State
 from holdfast.core.values import Limits, Moment
 from holdfast.engine.archiver import Archiver, Archiving
-from holdfast.engine.clock import SILENCE_MS_MAX, TICK_MS, TURN_MS_MAX, Clock, Turns
+from holdfast.engine.clock import TICK_MS_MAX, TIMER_MS, UNRECORDED_MS_MAX, Clock, Ticks
 from holdfast.engine.feed import Feed
 from holdfast.engine.metrics import ENDING, Measures
 from holdfast.engine.recovery import recover
@@ -83,7 +83,7 @@ class Batch(NamedTuple):
 
     records: list[Record]
     answers: list[OwedAnswer]
-    owing_since_seconds: float  # when the first round began whose answers are in it; 0 if none is
+    pending_since_seconds: float  # when the first round began whose answers are in it; 0 if none is
     taken_seconds: float
     holds_ms: list[int]  # of the leases that it ends
     waits_ms: list[int]  # of the tickets that it grants something to
@@ -107,7 +107,7 @@ class Engine:
         self.measures = measures or Measures()
         self.feed = Feed(self.measures.tally)
         self.state = State()
-        self.turns = Turns(clock, self._tick, self.measures)
+        self.ticks = Ticks(clock, self._on_timer, self.measures)
         self.key: bytes | None = None
         self.failed: str | None = None  # why the engine can never answer again, once it cannot
         self.ended = asyncio.Event()  # The engine is over: the process must end, or on a shared journal the term.
@@ -156,7 +156,7 @@ class Engine:
             self._shared.hurry(LAST_ANSWERS_SECONDS)
         self._stopping = True
         self._serving = False
-        self.turns.cancel_timer()
+        self.ticks.cancel_timer()
         while self._writer is not None:
             # Never cancelled: the outcome of a cancelled append would be unknown.
             await (asyncio.wait({self._writer}) if isinstance(self._writer, asyncio.Future) else asyncio.sleep(0))
@@ -171,18 +171,18 @@ class Engine:
     def end_waits(self) -> None:
         """Answer all waiters with their tickets and accept none from now on: the server is about to stop (W2)."""
         self._may_wait = False
-        if len(self._waiters) and self.turn() is not None:
+        if len(self._waiters) and self.tick() is not None:
             self._send_away(self._waiters.take_all(), for_good=True)
 
     # Commands and reads.
 
-    def turn(self) -> Moment | None:
+    def tick(self) -> Moment | None:
         """Return the time of the turn, after beginning another if its millisecond is over (T1a). None: not serving."""
         if not self._serving:
             return None
-        turns = self.turns
-        read_seconds = turns.read_seconds
-        return turns.now if read_seconds() < turns.over_seconds else self._begin_turn()
+        ticks = self.ticks
+        read_seconds = ticks.read_seconds
+        return ticks.now if read_seconds() < ticks.over_seconds else self._begin_tick()
 
     @property
     def serves(self) -> bool:
@@ -210,7 +210,7 @@ class Engine:
         While the store refuses records, one is tried if no deadline does so anyway, since only an accepted record shows
         that records are accepted again.
         """
-        if (now := self.turn()) is not None and self.is_refused and not self.state.has_deadlines():
+        if (now := self.tick()) is not None and self.is_refused and not self.state.has_deadlines():
             self._apply(TimePassed(), now)
         self.read(lambda _state, _now: None, lambda _outcome, _now: None)
 
@@ -229,10 +229,10 @@ class Engine:
         if not self._serving:
             self._turn_away(reply)
             return None
-        # As `turn`, and `decide` below, without a call: every request comes here.
-        turns = self.turns
-        read_seconds = turns.read_seconds
-        now = turns.now if read_seconds() < turns.over_seconds else self._begin_turn()
+        # As `tick`, and `decide` below, without a call: every request comes here.
+        ticks = self.ticks
+        read_seconds = ticks.read_seconds
+        now = ticks.now if read_seconds() < ticks.over_seconds else self._begin_tick()
         if not self.journal.takes_claims and isinstance(command, NEEDS_ROOM):
             why = self.journal.why_no_claims(claimant_of(command))
             if why is not None:
@@ -266,10 +266,10 @@ class Engine:
 
     def step_away(self, waiter: Waiter) -> None:
         if self._waiters.drop(waiter):
-            self.state.detach(waiter.ticket_id, self.turns.now_ms)
+            self.state.detach(waiter.ticket_id, self.ticks.now_ms)
 
     def read(self, view: Callable[[State, Moment], T], reply: Reply) -> None:
-        if (now := self.turn()) is None:
+        if (now := self.tick()) is None:
             self._turn_away(reply)
             return
         self._answers.append((reply, view(self.state, now), now))
@@ -290,17 +290,17 @@ class Engine:
         return await self.journal.history(query)
 
     def _turn_away(self, reply: Reply) -> None:
-        reply(self.turned_away(), Moment(self.turns.now_ms, self.clock.wall_ms()))
+        reply(self.turned_away(), Moment(self.ticks.now_ms, self.clock.wall_ms()))
 
     # Turns: one time for all that is decided in one.
 
-    def _begin_turn(self) -> Moment:
+    def _begin_tick(self) -> Moment:
         """Stamp the turn and end everything due before anything is decided in it (T1, T3)."""
-        is_first = self.turns.round_began_ms is None
-        now = self.turns.begin()
+        is_first = self.ticks.iteration_began_ms is None
+        now = self.ticks.begin()
         try:
             self._apply_due(next_due, now)
-            self.turns.settled()
+            self.ticks.add_expiry_time()
             if self._waiters.deadlines and self._waiters.deadlines[0][0] <= now.ms:
                 self._send_away(self._waiters.overdue(now.ms))
             if self._waiters.between:
@@ -311,13 +311,13 @@ class Engine:
         self._wake_writer()
         if is_first and isinstance(self._writer, asyncio.Future):
             # The writer is busy. Its next batch may gather over many rounds of the loop.
-            asyncio.get_running_loop().call_soon(self._end_round)
+            asyncio.get_running_loop().call_soon(self._end_iteration)
         return now
 
-    def _end_round(self) -> None:
+    def _end_iteration(self) -> None:
         """Let later decisions have a later time, and start the timer if anything waits for time to pass."""
-        self.turns.end_round(len(self._batch), len(self._answers))
-        if self.turns.timer is None:
+        self.ticks.end_iteration(len(self._batch), len(self._answers))
+        if self.ticks.timer is None:
             self._set_timer()
 
     def _apply_due(self, find_due: Callable[[State, Moment, Limits], Due | None], now: Moment) -> None:
@@ -348,30 +348,30 @@ class Engine:
 
     def _wait(self, told: MustWait, reply: Reply, now: Moment, *, will_retry: bool) -> Waiter:
         deadline_ms = now.ms + told.wait_ms if self._may_wait else now.ms
-        waiter = Waiter(told.ticket_id, reply, received_ms=self.turns.began_ms, deadline_ms=deadline_ms)
+        waiter = Waiter(told.ticket_id, reply, received_ms=self.ticks.began_ms, deadline_ms=deadline_ms)
         waiter.will_retry = will_retry and self._may_wait
-        self._answers.extend(self._waiters.wait(waiter, self.state, self.turns))
-        if told.wait_ms < TICK_MS:
-            self.turns.cancel_timer()  # The next tick may come too late: the end of the round sets another timer.
+        self._answers.extend(self._waiters.wait(waiter, self.state, self.ticks))
+        if told.wait_ms < TIMER_MS:
+            self.ticks.cancel_timer()  # The next tick may come too late: the end of the round sets another timer.
         return waiter
 
     def _notify(self, notices: Iterable[Notice]) -> None:
-        self._answers.extend(self._waiters.tell(notices, self.state, self.turns))
+        self._answers.extend(self._waiters.tell(notices, self.state, self.ticks))
 
     def _send_away(self, waiters: Iterable[Waiter], *, for_good: bool = False) -> None:
-        self._answers.extend(self._waiters.send_away(waiters, self.state, self.turns, for_good=for_good))
+        self._answers.extend(self._waiters.send_away(waiters, self.state, self.ticks, for_good=for_good))
 
     # Recovery and archiving.
 
     async def _load(self) -> None:
-        reached_ms = 0 if self._shared is None else self.turns.now_ms
+        reached_ms = 0 if self._shared is None else self.ticks.now_ms
         found = await recover(
             self.journal, clock=self.clock, version=self._version, append=self._append, reached_ms=reached_ms
         )
         self.state, self.key = found.state, found.key
         self._holds_ms, self._waits_ms = [], []
         self._archiver.begin_anew(found.state.seq, found.replayed)
-        self.turns.resume(found.now_ms)
+        self.ticks.resume(found.now_ms)
         self._serving = not self._stopping
         self._set_timer()
 
@@ -383,17 +383,17 @@ class Engine:
 
     def _set_timer(self) -> None:
         if not self._serving or not self.state.has_deadlines():
-            self.turns.cancel_timer()
+            self.ticks.cancel_timer()
             return
         deadlines = (self.state.next_deadline_ms(), self._waiters.next_deadline_ms())
-        self.turns.set_timer(min((deadline for deadline in deadlines if deadline is not None), default=None))
+        self.ticks.set_timer(min((deadline for deadline in deadlines if deadline is not None), default=None))
 
-    def _tick(self) -> None:
+    def _on_timer(self) -> None:
         """Let time pass without requests: end what is due, and record the time now and then (T2)."""
-        if (now := self.turn()) is None:
+        if (now := self.tick()) is None:
             return
         # One turn early: the next tick may be as much as a turn later.
-        if now.ms - self.state.now_ms >= SILENCE_MS_MAX - TURN_MS_MAX:
+        if now.ms - self.state.now_ms >= UNRECORDED_MS_MAX - TICK_MS_MAX:
             self._apply(TimePassed(), now)
             if not self.journal.takes_claims:
                 self.journal.health()
@@ -409,17 +409,17 @@ class Engine:
         self._writer = None
         try:
             if (wanted := self._archiver.wanted) is not None:
-                self._answers.append(self._archiver.take(wanted, self.state, self.turns.now_ms))
-            self._end_round()
+                self._answers.append(self._archiver.take(wanted, self.state, self.ticks.now_ms))
+            self._end_iteration()
             appending = self._append(self._batch) if self._batch else None
         except BaseException as error:
             self._fail(error)
             if not isinstance(error, Exception):
                 raise
             return
-        turns = self.turns
+        ticks = self.ticks
         batch = Batch(
-            self._batch, self._answers, turns.take_owing(), turns.read_seconds(), self._holds_ms, self._waits_ms
+            self._batch, self._answers, ticks.take_pending_since(), ticks.read_seconds(), self._holds_ms, self._waits_ms
         )
         self._batch, self._answers = [], []
         if self._holds_ms or self._waits_ms:
@@ -428,7 +428,7 @@ class Engine:
             if self._shared is None or not batch.answers:
                 self._answer(batch)
                 return
-            appending = self._shared.confirm(self.turns.now_ms)
+            appending = self._shared.confirm(self.ticks.now_ms)
         if isinstance(appending, AtOnce):
             self._conclude(appending.now, batch)
             return
@@ -453,7 +453,7 @@ class Engine:
         try:
             append()
             failpoint("after_append_before_publish")
-            measures.commits.note(self.turns.read_seconds() - batch.taken_seconds)
+            measures.commits.note(self.ticks.read_seconds() - batch.taken_seconds)
             if records:
                 measures.batches.note(len(records))
             self.feed.publish(records)
@@ -480,8 +480,8 @@ class Engine:
 
     def _answer(self, batch: Batch) -> None:
         answer_all(batch.answers)
-        if batch.owing_since_seconds and batch.answers:
-            seconds = self.turns.read_seconds() - batch.owing_since_seconds
+        if batch.pending_since_seconds and batch.answers:
+            seconds = self.ticks.read_seconds() - batch.pending_since_seconds
             self.measures.answers.note(seconds, len(batch.answers))
 
     # When the journal fails.
@@ -557,7 +557,7 @@ class Engine:
 
     def _be_over(self, answers: Iterable[OwedAnswer], outcome: Unknown | NotLeader) -> None:
         self._serving = False
-        self.turns.cancel_timer()
+        self.ticks.cancel_timer()
         self._archiver.cancel()
         self._answer_everybody(answers, outcome)
         self.feed.close()
@@ -571,10 +571,10 @@ class Engine:
         answer_all((reply, outcome, now) for reply, _, now in self._take_all_owed(answers))
 
     def _take_all_owed(self, answers: Iterable[OwedAnswer]) -> list[OwedAnswer]:
-        waiting = (waiter.answered(None, self.turns) for waiter in self._waiters.take_all())
+        waiting = (waiter.answered(None, self.ticks) for waiter in self._waiters.take_all())
         owed = [*answers, *self._answers, *waiting]
         self._batch, self._answers = [], []
-        self.turns.drop()
+        self.ticks.drop()
         return owed
 
     # When a journal that nodes share is silent (N-19).
@@ -608,5 +608,5 @@ class Engine:
         self._is_silent = True
         log.warning("the store has not answered for a second: nobody is let in until it does")
         self._serving = False
-        self.turns.cancel_timer()
+        self.ticks.cancel_timer()
         self.feed.close()

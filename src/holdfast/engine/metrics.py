@@ -118,7 +118,7 @@ class Tally:
 class Measures:
     def __init__(self) -> None:
         self.tally = Tally()
-        self.turns = Spread(_FINE_SECONDS)  # seconds per round of decisions: no other request is served meanwhile
+        self.ticks = Spread(_FINE_SECONDS)  # seconds per round of decisions: no other request is served meanwhile
         self.commits = Spread(_FINE_SECONDS)  # seconds until an append was durable, or leadership proven
         self.batches = Spread(_RECORDS)
         self.answers = Spread(_FINE_SECONDS)  # from the first request of a batch to its answers, once for each

@@ -16,7 +16,7 @@ import msgspec
 from holdfast.core.answers import Waiting
 from holdfast.core.decision import Notice
 from holdfast.core.state import State
-from holdfast.engine.clock import Turns
+from holdfast.engine.clock import Ticks
 from holdfast.engine.replies import OwedAnswer, Reply
 
 BETWEEN_MS_MAX = 2_000  # how long a ticket stays present between two requests of a client that comes back
@@ -58,10 +58,10 @@ class Waiter(msgspec.Struct, eq=False):
     deadline_ms: int
     will_retry: bool = False
 
-    def answered(self, outcome: object, turns: Turns) -> OwedAnswer:
+    def answered(self, outcome: object, ticks: Ticks) -> OwedAnswer:
         # As of the turn, like the lease's own time, and rounded down: a client's deadline must never be late (I4).
-        waited_ms = max(0, turns.began_ms - self.received_ms - 1)
-        return self.reply, Waited(outcome, waited_ms, self.ticket_id), turns.now
+        waited_ms = max(0, ticks.began_ms - self.received_ms - 1)
+        return self.reply, Waited(outcome, waited_ms, self.ticket_id), ticks.now
 
 
 class Waiters:
@@ -74,23 +74,23 @@ class Waiters:
     def __len__(self) -> int:
         return len(self._by_ticket)
 
-    def wait(self, waiter: Waiter, state: State, turns: Turns) -> Iterator[OwedAnswer]:
+    def wait(self, waiter: Waiter, state: State, ticks: Ticks) -> Iterator[OwedAnswer]:
         """Let a request wait with its ticket; the one that waited with it before is answered (W3)."""
         before = self.put(waiter)
         state.attach(waiter.ticket_id)
         if before is not None:
-            yield before.answered(Waiting(waiter.ticket_id, state.position_of(waiter.ticket_id)), turns)
+            yield before.answered(Waiting(waiter.ticket_id, state.position_of(waiter.ticket_id)), ticks)
 
-    def tell(self, notices: Iterable[Notice], state: State, turns: Turns) -> Iterator[OwedAnswer]:
+    def tell(self, notices: Iterable[Notice], state: State, ticks: Ticks) -> Iterator[OwedAnswer]:
         for ticket_id, outcome in notices:
             if (waiter := self.take(ticket_id)) is not None:
-                yield waiter.answered(outcome, turns)
-                state.detach(ticket_id, turns.now.ms)  # Most have no ticket any more; the others wait no more.
+                yield waiter.answered(outcome, ticks)
+                state.detach(ticket_id, ticks.now.ms)  # Most have no ticket any more; the others wait no more.
             elif self.between.pop(ticket_id, None) is not None:
-                state.detach(ticket_id, turns.now.ms)  # The client's next request finds the lease by its key.
+                state.detach(ticket_id, ticks.now.ms)  # The client's next request finds the lease by its key.
 
     def send_away(
-        self, waiters: Iterable[Waiter], state: State, turns: Turns, *, for_good: bool
+        self, waiters: Iterable[Waiter], state: State, ticks: Ticks, *, for_good: bool
     ) -> Iterator[OwedAnswer]:
         """Answer requests that stop waiting, usually because their time is over; they keep their tickets (W2).
 
@@ -100,10 +100,10 @@ class Waiters:
         for waiter in waiters:
             position = state.position_of(waiter.ticket_id)
             if waiter.will_retry and not for_good:
-                self.between[waiter.ticket_id] = turns.now.ms + BETWEEN_MS_MAX
+                self.between[waiter.ticket_id] = ticks.now.ms + BETWEEN_MS_MAX
             else:
-                state.detach(waiter.ticket_id, turns.now.ms)
-            yield waiter.answered(Waiting(waiter.ticket_id, position), turns)
+                state.detach(waiter.ticket_id, ticks.now.ms)
+            yield waiter.answered(Waiting(waiter.ticket_id, position), ticks)
 
     def put(self, waiter: Waiter) -> Waiter | None:
         before = self._by_ticket.get(waiter.ticket_id)

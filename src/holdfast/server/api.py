@@ -118,7 +118,7 @@ class Api:
     def admit(self, request: Request, scope: str, own_scope: str = "") -> Caller:
         """Return the caller as of this turn, if it may ask. A session's secret keeps its session alive (S1)."""
         engine = self.engine
-        now = engine.turn()
+        now = engine.tick()
         if now is None:
             raise render.problem(engine.turned_away())
         request.rests_on_state = True

@@ -26,7 +26,7 @@ REFUSED = "the store refuses writes: the log says why"
 
 def health(api: Api, call: Call) -> None:
     store = api.engine.journal.health()
-    serving = api.engine.turn() is not None
+    serving = api.engine.tick() is not None
     well = serving and store.takes_claims
     details = store.text if serving else api.engine.why_not_serving()
     body = HealthReply("ok" if well else "unwell", store.storage, store.size_bytes, details, store.free_bytes)
@@ -38,7 +38,7 @@ def alive(_api: Api, call: Call) -> None:
 
 
 def ready(api: Api, call: Call) -> None:
-    if api.engine.turn() is None:
+    if api.engine.tick() is None:
         call.answer((503, encode(ReadyReply("not_ready", api.engine.why_not_serving())), ()))
     elif not api.engine.journal.takes_claims and not (store := api.engine.journal.health()).takes_claims:
         call.answer((503, encode(ReadyReply("not_ready", store.text)), ()))
@@ -51,7 +51,7 @@ def ready(api: Api, call: Call) -> None:
 def leads(api: Api, call: Call) -> None:
     """GET /health/leader: this node leads, and knows it: of a shared store that is a second old at most (N-34)."""
     engine = api.engine
-    if engine.turn() is None:
+    if engine.tick() is None:
         call.answer(not_leader(engine.why_not_serving()))
     elif engine.journal.is_shared and ((ago_ms := engine.proven_ms_ago()) is None or ago_ms > PROVEN_MS_MAX):
         call.answer(not_leader("the store has not confirmed that for a second"))

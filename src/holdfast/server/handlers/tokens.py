@@ -106,7 +106,7 @@ def _expires_wall_ms(api: Api, seconds: int | None) -> int | None:
     """Return the end of a lifetime that begins now: by the time of the turn, as `created_at` is."""
     if seconds is None:
         return None
-    now = api.engine.turn()
+    now = api.engine.tick()
     return (api.engine.clock.wall_ms() if now is None else now.wall_ms) + seconds * 1000
 
 

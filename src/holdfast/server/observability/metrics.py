@@ -230,7 +230,7 @@ ROWS: tuple[Row, ...] = (
     _histogram("holdfast_answer_seconds", "From the first request of a batch to its answers.", "measures.answers"),
     _histogram("holdfast_commit_seconds", "Until a batch was durable, or leadership proven.", "measures.commits"),
     _histogram("holdfast_commit_records", "Records per commit.", "measures.batches"),
-    _histogram("holdfast_turn_seconds", "Until a turn had decided all its requests.", "measures.turns"),
+    _histogram("holdfast_turn_seconds", "Until a turn had decided all its requests.", "measures.ticks"),
     _histogram("holdfast_loop_lag_seconds", "How late the event loop was, ten times a second.", "sources.lags"),
     _histogram("holdfast_wait_seconds", "Waits in queues that ended with a grant.", "measures.waits"),
     _histogram("holdfast_hold_seconds", "How long leases were held, once they ended.", "measures.holds"),

@@ -284,7 +284,7 @@ class Routes(Finder):
             check_host=self.check_host,
             principal_of=self.api.principal_of,
             route_of=self.route_of,
-            settling_ms=lambda: self.api.engine.turns.settling_ms,
+            settling_ms=lambda: self.api.engine.ticks.expiry_ms,
             headers=headers,
         )
 

@@ -140,7 +140,7 @@ class LiveFeed:
         subscription = Subscription(self, channel)
         channel.readers[subscription] = None
         if self._touched is None:
-            now = self._engine.turn()
+            now = self._engine.tick()
             self._stood_ms = 0 if now is None else now.wall_ms - now.ms
             self._touched = Touched()
             self._engine.feed.observe(self._touched.note)
