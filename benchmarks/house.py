@@ -94,7 +94,7 @@ class House:
 
     async def settled(self) -> None:
         """Wait until all that was asked is decided, durable and told to those who follow."""
-        await self.api.engine.look(lambda _state, _now: None)
+        await self.api.engine.query(lambda _state, _now: None)
         for _ in range(50):
             await asyncio.sleep(0)
 

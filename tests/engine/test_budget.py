@@ -28,7 +28,7 @@ async def _turn_of(engine: Engine, clock: ManualClock, took_ms: int) -> None:
 
     got: list[object] = []
     engine.submit(acquire("job"), lambda outcome, _: got.append(outcome))
-    await engine.look(view)
+    await engine.query(view)
     assert isinstance(got[0], Acquired)
     await engine.ask(release("job"))
 

@@ -150,7 +150,7 @@ def test_a_read_alone_writes_nothing() -> None:
     async def test(clock: ManualClock) -> None:
         journal = GateJournal()
         async with serving(journal, clock) as engine:
-            assert await engine.look(lambda state, _: len(state.index.held)) == 0
+            assert await engine.query(lambda state, _: len(state.index.held)) == 0
             assert len(journal.appends) == 1
 
     run(test)
@@ -209,7 +209,7 @@ def test_an_impatient_asker_harms_nobody(caplog: pytest.LogCaptureFixture) -> No
         async with serving(journal, clock) as engine:
             journal.is_shut = True
             gone = asyncio.create_task(engine.ask(acquire("job")))
-            looking = asyncio.create_task(engine.look(lambda state, _: len(state.index.held)))
+            looking = asyncio.create_task(engine.query(lambda state, _: len(state.index.held)))
             await turns()
             gone.cancel()
             journal.open_gate()
@@ -281,7 +281,7 @@ def test_before_the_start_everybody_is_turned_away() -> None:
         engine = Engine(MemoryJournal(), Limits(), clock=clock, version="test")
         assert isinstance((await engine.ask(acquire("job")))[0], Unavailable)
         with pytest.raises(JournalUnavailableError):
-            await engine.look(lambda state, _: len(state.index.held))
+            await engine.query(lambda state, _: len(state.index.held))
         await engine.stop()
 
     run(test)
@@ -352,7 +352,7 @@ def test_a_full_store_refuses_new_claims_only() -> None:
             assert asked.labels == ["renew", "acquire", "release"]
             assert asked.kinds == ["Extended", "Unavailable", "Released"]
             assert asked["acquire"].text == "the disk is full"
-            assert await engine.look(lambda state, _: len(state.index.held)) == 0
+            assert await engine.query(lambda state, _: len(state.index.held)) == 0
 
     run(test)
 

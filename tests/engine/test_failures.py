@@ -98,7 +98,7 @@ def test_failure_after_failure_is_survived(*, is_at_once: bool) -> None:
             for number in range(5):
                 assert isinstance((await engine.ask(acquire(f"job/{number}")))[0], Unavailable)
                 await turns()
-                assert await engine.look(lambda state, _: list(state.index.held.walk())) == ["old"]
+                assert await engine.query(lambda state, _: list(state.index.held.walk())) == ["old"]
             assert isinstance((await engine.ask(acquire("job")))[0], Acquired)
             assert [record.seq for record in await tail(journal.inner)] == [1, 2, 3]
 
@@ -165,7 +165,7 @@ def test_expiry_taken_back_comes_again(*, is_at_once: bool) -> None:
             await engine.ask(acquire("job", ttl_ms=2_000))
             journal.fates.extend(["refused"] * 3)
             await asyncio.sleep(10)
-            assert await engine.look(lambda state, _: len(state.index.held)) == 0
+            assert await engine.query(lambda state, _: len(state.index.held)) == 0
             assert not journal.fates
 
     run(test)
@@ -224,7 +224,7 @@ def test_an_unknown_outcome_ends_the_engine() -> None:
             assert engine.failed == text
             assert engine.ticks.timer is None
             with pytest.raises(JournalUnavailableError):
-                await engine.look(lambda state, _: len(state.index.held))
+                await engine.query(lambda state, _: len(state.index.held))
             await engine.stop()
             assert await listener.next() is None
             assert len(journal.appends) == 1
@@ -240,7 +240,7 @@ def test_a_read_whose_answer_is_unknown_raises() -> None:
         async with serving(journal, clock) as engine:
             journal.is_shut = True
             engine.submit(acquire("job"), lambda *_: None)
-            looking = asyncio.create_task(engine.look(lambda state, _: list(state.slots)))
+            looking = asyncio.create_task(engine.query(lambda state, _: list(state.slots)))
             await turns()
             journal.let_through(UNKNOWN)
             with pytest.raises(JournalUnavailableError, match="who knows"):

@@ -47,7 +47,7 @@ def test_every_way_to_end_is_counted() -> None:
             await engine.ask(EndSession(principal="ana", session_id="s"))
             for _ in range(60):
                 clock.advance(100)
-                await engine.look(lambda _state, _now: None)
+                await engine.query(lambda _state, _now: None)
             tally = engine.measures.tally
             assert (tally.grants, tally.renewals, tally.releases, tally.sessions) == (4, 1, 1, 1)
             assert tally.ends == {"released": 1, "revoked": 1, "expired": 1, "session_ended": 1}
@@ -83,7 +83,7 @@ def test_a_wait_counts_for_who_was_granted() -> None:
             await turns()
             for _ in range(30):
                 clock.advance(100)
-                await engine.look(lambda _state, _now: None)
+                await engine.query(lambda _state, _now: None)
             await engine.ask(release("a", "one"))
             await turns()
             assert "second" in asked.labels

@@ -83,8 +83,8 @@ def test_a_deposed_leader_answers_no_read() -> None:
                 assert old.ended.is_set() and old.failed is not None
                 assert isinstance((await old.ask(acquire("late")))[0], NotLeader)
                 with pytest.raises(DeposedError):
-                    await old.look(holders)
-                assert await new.look(holders) == ["job", "other"]
+                    await old.query(holders)
+                assert await new.query(holders) == ["job", "other"]
 
     run(test)
 
@@ -146,7 +146,7 @@ def test_who_is_deposed_says_so_to_everybody() -> None:
                 assert sorted(asked.labels) == ["batch", "on top", "waits"]
                 assert {type(after_wait(outcome)[0]) for _, outcome in asked.answers} == {NotLeader}
                 assert listener.is_over
-                assert await new.look(holders) == ["held"], "nothing of it happened"
+                assert await new.query(holders) == ["held"], "nothing of it happened"
             assert picture(engine.state) == before, "and nothing more is decided"
 
     run(test)
@@ -228,14 +228,14 @@ def test_a_store_that_takes_no_record_is_told_until_it_does(caplog: pytest.LogCa
             assert not engine.is_refused
             for number in range(6):
                 journal.is_shut = True
-                engine.beat() if number else engine.submit(acquire("job"), lambda *_: None)
+                engine.heartbeat() if number else engine.submit(acquire("job"), lambda *_: None)
                 await turns()
                 journal.is_shut = False
                 journal.let_through(JournalUnavailableError(f"append: no room for file {number % 2}"))
                 await turns(10)
-                assert isinstance(await engine.look(holders), list), "a proof of the seat is taken"
+                assert isinstance(await engine.query(holders), list), "a proof of the seat is taken"
                 assert engine.is_refused
-            engine.beat()
+            engine.heartbeat()
             await turns(10)
             assert not engine.is_refused
 
@@ -262,7 +262,7 @@ def test_a_silent_store_lets_nobody_new_in() -> None:
             asked.read("in time", nothing)
             assert asked.answers == [] and not listener.is_over
             await asyncio.sleep(0.2)
-            assert [listener.is_over, engine.tick(), engine.proven_ms_ago()] == [True, None, None]
+            assert [listener.is_over, engine.tick(), engine.confirmed_ms_ago()] == [True, None, None]
             asked.read("refused", nothing)
             asked.submit("refused too", acquire("job", "again"))
             assert asked.labels == ["refused", "refused too"] and set(asked.kinds) == {"NotLeader"}
@@ -271,7 +271,7 @@ def test_a_silent_store_lets_nobody_new_in() -> None:
             await turns(10)
             assert asked.labels[2:] == ["before", "in time"] and asked.kinds[2:] == ["Acquired", "NoneType"]
             assert isinstance((await engine.ask(acquire("new")))[0], Acquired)
-            assert engine.failed is None and engine.proven_ms_ago() == 0
+            assert engine.failed is None and engine.confirmed_ms_ago() == 0
 
     run(test)
 
@@ -358,14 +358,14 @@ def test_how_long_ago_the_seat_was_proven_counts_from_the_question() -> None:
     async def test(clock: ManualClock) -> None:
         journal = await journal_on(SharedShelf())
         async with serving(journal, clock) as engine:
-            assert engine.proven_ms_ago() is None
+            assert engine.confirmed_ms_ago() is None
             journal.is_shut = True
             engine.read(nothing, lambda *_: None)
             await asyncio.sleep(0.7)
             journal.is_shut = False
             journal.let_through()
             await turns()
-            assert engine.proven_ms_ago() == 700
+            assert engine.confirmed_ms_ago() == 700
 
     run(test)
 
@@ -381,7 +381,7 @@ def test_time_goes_on_where_the_tenure_before_may_have_answered() -> None:
             await engine.ask(wait_for("job", "ben", wait_ms=1))
             for _ in range(3):
                 clock.advance(200)
-                await engine.look(nothing)
+                await engine.query(nothing)
             told_ms = shelf.seat.now_ms
             last_ms = old.appends[-1][-1].at_ms
             assert told_ms > last_ms, "nothing was written since, but something was answered"
@@ -390,7 +390,7 @@ def test_time_goes_on_where_the_tenure_before_may_have_answered() -> None:
             async with serving(new, clock) as successor:
                 assert [(type(r.event), r.at_ms) for r in new.appends[0]] == [(Opened, told_ms)]
                 assert successor.ticks.now_ms == told_ms, "the time in between counts for nobody: never fast"
-                assert await successor.look(holders) == ["job"]
+                assert await successor.query(holders) == ["job"]
                 assert set(successor.state.connected.detached_since.values()) == {told_ms}, "a full minute (W2)"
 
     run(test)

@@ -200,12 +200,12 @@ def test_downtime_does_not_count() -> None:
             await engine.ask(acquire("job", ttl_ms=10_000))
         clock.advance(MONTH_MS)
         async with serving(journal, clock) as engine:
-            lease, now_ms = await engine.look(lambda state, now: (state.slots["job"].lease, now.ms))
+            lease, now_ms = await engine.query(lambda state, now: (state.slots["job"].lease, now.ms))
             assert lease is not None and lease.until_ms - now_ms == 10_000
             await asyncio.sleep(9.9)
-            assert await engine.look(lambda state, _: len(state.index.held)) == 1
+            assert await engine.query(lambda state, _: len(state.index.held)) == 1
             await asyncio.sleep(0.2)
-            assert await engine.look(lambda state, _: len(state.index.held)) == 0
+            assert await engine.query(lambda state, _: len(state.index.held)) == 0
 
     run(test)
 

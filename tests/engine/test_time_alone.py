@@ -56,9 +56,9 @@ def test_what_was_over_is_over_after_a_crash_at_any_moment(is_ticking: bool) -> 
                 if is_ticking:
                     engine._on_timer()
                     await turns()
-                told |= await engine.look(over)
+                told |= await engine.query(over)
                 async with serving(journal.fork(), clock) as recovered:
-                    assert told <= await recovered.look(over), f"taken back after step {number}"
+                    assert told <= await recovered.query(over), f"taken back after step {number}"
             assert told == {"delay of closed", "work of done"}
 
     run(test)

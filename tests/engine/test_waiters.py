@@ -13,7 +13,7 @@ from holdfast.core.events import Granted, Joined, Left
 from holdfast.core.refusals import TicketGone
 from holdfast.engine.archiver import Archiving
 from holdfast.engine.replies import Unavailable, Unknown
-from holdfast.engine.waiters import BETWEEN_MS_MAX, SPENT_MAX, Waited, Waiter, Waiters, after_wait
+from holdfast.engine.waiters import RECONNECT_MS_MAX, STALE_DEADLINES_MAX, Waited, Waiter, Waiters, after_wait
 from holdfast.journal.base import JournalUnavailableError, OutcomeUnknownError
 from tests.engine.driving import FineClock, GateJournal, acquire, events, release, run, serving, turns
 from tests.support.asking import claim_all
@@ -62,7 +62,7 @@ class Asking:
     def go(self) -> None:
         """Be gone."""
         assert self.waiter is not None
-        self.engine.step_away(self.waiter)
+        self.engine.stop_waiting(self.waiter)
 
 
 def test_one_release_wakes_exactly_one() -> None:
@@ -401,7 +401,7 @@ def test_who_comes_back_is_there_in_between() -> None:
             soon = Asking(engine, wait_for("job", "soon", wait_ms=50, key="k", will_retry=True))
             later = Asking(engine, wait_for("job", "later"))
             clock.advance(60)
-            await engine.look(lambda _state, _now: None)
+            await engine.query(lambda _state, _now: None)
             assert isinstance(soon.answer, Waiting) and soon.answer.position == 1
             await engine.ask(release("job"))
             assert later.answers == []
@@ -420,9 +420,9 @@ def test_who_does_not_come_back_is_away_soon() -> None:
             await engine.ask(acquire("job", ttl_ms=3_600_000))
             Asking(engine, wait_for("job", "gone", wait_ms=50, key="k", will_retry=True))
             later = Asking(engine, wait_for("job", "later"))
-            for _ in range(BETWEEN_MS_MAX // 200 + 2):
+            for _ in range(RECONNECT_MS_MAX // 200 + 2):
                 clock.advance(200)
-                await engine.look(lambda _state, _now: None)
+                await engine.query(lambda _state, _now: None)
             assert engine.state.connected.attached == {"ticket-of-later"}
             assert "ticket-of-gone" in engine.state.connected.detached_since, "it keeps its order"
             await engine.ask(release("job"))
@@ -579,17 +579,17 @@ def test_the_spent_are_cleared_out() -> None:
     waiters = Waiters()
     stays = _waiter("stays", 50_000)
     waiters.put(stays)
-    for number in range(20 * SPENT_MAX):
+    for number in range(20 * STALE_DEADLINES_MAX):
         waiters.put(_waiter(f"t-{number}", 40_000 + number))
         waiters.take(f"t-{number}")
-        assert len(waiters.deadlines) <= SPENT_MAX + 5
+        assert len(waiters.deadlines) <= STALE_DEADLINES_MAX + 5
     assert list(waiters.overdue(60_000)) == [stays]
 
 
 def test_clearing_out_keeps_the_order() -> None:
     """After the spent are cleared out, those who still wait come in the order of their deadlines, none too late."""
     waiters = Waiters()
-    deadlines_ms = [number * 7_919 % 10_007 for number in range(6 * SPENT_MAX)]
+    deadlines_ms = [number * 7_919 % 10_007 for number in range(6 * STALE_DEADLINES_MAX)]
     for number, deadline_ms in enumerate(deadlines_ms):
         waiters.put(_waiter(f"t-{number}", deadline_ms))
         if number % 10:

@@ -27,13 +27,13 @@ def test_a_quick_commit_is_not_worth_a_word(exits: list[int], caplog: pytest.Log
     clock = ManualClock()
     dog = Watchdog(clock, warn_ms=1_000, end_ms=30_000)
     clock.advance(100_000)
-    dog.look()
+    dog.check()
     number = dog.enter("append")
     clock.advance(999)
-    dog.look()
+    dog.check()
     dog.leave(number)
     clock.advance(100_000)
-    dog.look()
+    dog.check()
     assert exits == [] and caplog.messages == []
 
 
@@ -45,7 +45,7 @@ def test_a_slow_commit_is_reported_once(exits: list[int], caplog: pytest.LogCapt
         number = dog.enter("append")
         for _ in range(20):
             clock.advance(1_000)
-            dog.look()
+            dog.check()
         dog.leave(number)
         assert len(caplog.messages) == said
     assert exits == []
@@ -57,12 +57,12 @@ def test_a_hanging_commit_ends_the_process(exits: list[int]) -> None:
     dog = Watchdog(clock, warn_ms=1_000, end_ms=30_000)
     dog.enter("append")
     clock.advance(29_999)
-    dog.look()
+    dog.check()
     clock.advance(1)
-    dog.look()
+    dog.check()
     assert exits == []
     clock.advance(250)
-    dog.look()
+    dog.check()
     assert exits == [EXIT_DISK_HANGS]
 
 
@@ -73,15 +73,15 @@ def test_a_paused_process_is_not_a_hanging_disk(slow_before_ms: int, exits: list
     dog = Watchdog(clock, warn_ms=1_000, end_ms=30_000)
     number = dog.enter("append")
     clock.advance(slow_before_ms)
-    dog.look()
+    dog.check()
     clock.advance(3_600_000)
-    dog.look()
+    dog.check()
     dog.leave(number)
     dog.enter("append")
     clock.advance(250)
-    dog.look()
+    dog.check()
     clock.advance(3_600_000)
-    dog.look()
+    dog.check()
     assert exits == []
 
 
@@ -92,7 +92,7 @@ def test_the_thread_looks_by_itself_and_stops(exits: list[int], monkeypatch: pyt
     dog = Watchdog(clock, warn_ms=1_000, end_ms=30_000)
     for _ in range(2):
         looked = threading.Event()
-        monkeypatch.setattr(dog, "look", looked.set)
+        monkeypatch.setattr(dog, "check", looked.set)
         dog.start()
         assert looked.wait(10)
         dog.stop()
@@ -110,7 +110,7 @@ def test_calls_on_their_way_at_once_are_told_apart(exits: list[int], caplog: pyt
     for _ in range(40):
         clock.advance(1_000)
         quick = dog.enter("append")
-        dog.look()
+        dog.check()
         dog.leave(quick)
     assert exits[:1] == [EXIT_DISK_HANGS]
     assert "a call to the disk has taken 1000 ms (compact): the disk is slow or hangs" in caplog.messages

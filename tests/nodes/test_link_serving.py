@@ -126,7 +126,7 @@ def _silent_store(leader: OneNode) -> Iterator[Callable[[], None]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(journal, "append", late_append)
         patch.setattr(journal, "confirm", late_confirm)
-        leader.tenure.engine.beat()
+        leader.tenure.engine.heartbeat()
         try:
             yield again.set
         finally:

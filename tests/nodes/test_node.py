@@ -88,7 +88,7 @@ def test_a_killed_leader_is_replaced() -> None:
         took = await nodes.until(lambda: b.leads)
         assert 1.5 <= took <= 2.6
         assert nodes.shelf.seat.epoch == 2
-        assert await b.engine.look(lambda state, _: list(state.index.held.walk())) == ["job"]
+        assert await b.engine.query(lambda state, _: list(state.index.held.walk())) == ["job"]
 
     cluster(test)
 

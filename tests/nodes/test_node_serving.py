@@ -114,7 +114,7 @@ def test_every_node_says_how_it_is(tmp_path: Path) -> None:
 
     async def test() -> None:
         async with cluster(tmp_path, "a", "b") as (a, b):
-            await until(lambda: (a.whole.node.tenure().engine.proven_ms_ago() or 0) < 1_000)  # type: ignore[union-attr]
+            await until(lambda: (a.whole.node.tenure().engine.confirmed_ms_ago() or 0) < 1_000)  # type: ignore[union-attr]
             seen = {
                 path: [(await node.ask("GET", path, token=None)).status for node in (a, b)]
                 for path in ("/health/leader", "/readyz", "/healthz", "/health")

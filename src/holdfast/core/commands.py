@@ -163,7 +163,7 @@ TokenCommand = CreateToken | RevokeToken | RotateToken | RecordUses
 Command = LeaseCommand | SessionCommand | TokenCommand
 
 # Refused when the disk is full; all others end or keep what exists.
-NEEDS_ROOM = (Acquire, ClaimAny, ClaimAll, OpenSession, CreateToken, RecordUses)
+NEEDS_DISK_SPACE = (Acquire, ClaimAny, ClaimAll, OpenSession, CreateToken, RecordUses)
 
 
 def claimant_of(command: Command) -> str:

@@ -25,7 +25,7 @@ __all__ = ["BackupWriter", "backup", "backup_of_directory"]
 async def backup(engine: Engine, key: bytes, version: str, writer: BackupWriter) -> AsyncGenerator[bytes, None]:
     if engine.journal.is_shared:
         # Proves leadership: an old store still shows a deposed leader all that there was.
-        await engine.look(lambda _state, _now: None)
+        await engine.query(lambda _state, _now: None)
     async with engine.journal.snapshot() as source:
         async for piece in _pieces(source, key, version, engine.clock.wall_ms(), writer):
             yield piece

@@ -45,7 +45,7 @@ import logging
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from holdfast.core.answers import MustWait
-from holdfast.core.commands import NEEDS_ROOM, Command, claimant_of
+from holdfast.core.commands import NEEDS_DISK_SPACE, Command, claimant_of
 from holdfast.core.decide import DECISIONS, next_due, next_grant
 from holdfast.core.events import Ended, Event, Granted, GrantedMany, Record, TimePassed, ends_of
 from holdfast.core.evolve import evolve
@@ -57,7 +57,7 @@ from holdfast.engine.feed import Feed
 from holdfast.engine.metrics import ENDING, Measures
 from holdfast.engine.recovery import recover
 from holdfast.engine.replies import NotLeader, Unavailable, Unknown, answer_all, outcome_or_raise, settle_future
-from holdfast.engine.waiters import Waited, Waiter, Waiters, places_after
+from holdfast.engine.waiters import Waited, Waiter, Waiters, replies_after_rollback
 from holdfast.engine.watchdog import Watchdog
 from holdfast.journal.base import AtOnce, DeposedError, Journal, JournalError, JournalUnavailableError
 from holdfast.journal.failpoints import failpoint
@@ -128,9 +128,9 @@ class Engine:
         self._reasons_logged: set[str] = set()  # A full disk may be reported for either file, again and again.
         # A shared store answers one question at a time.
         self._asked_ms = 0
-        self._proven_ms: int | None = None  # when the last successful question was asked
-        self._answer_is_late: asyncio.TimerHandle | None = None
-        self._is_silent = False
+        self._confirmed_ms: int | None = None  # when the last successful question was asked
+        self._store_timer: asyncio.TimerHandle | None = None
+        self._is_store_late = False
 
     # Start and stop.
 
@@ -161,7 +161,7 @@ class Engine:
             # Never cancelled: the outcome of a cancelled append would be unknown.
             await (asyncio.wait({self._writer}) if isinstance(self._writer, asyncio.Future) else asyncio.sleep(0))
         if len(self._waiters):
-            self._answer_everybody((), self.turned_away())
+            self._answer_all_pending((), self.rejection())
         await self._archiver.end()
         self.feed.close()
         if self._watchdog is not None:
@@ -172,7 +172,7 @@ class Engine:
         """Answer all waiters with their tickets and accept none from now on: the server is about to stop (W2)."""
         self._may_wait = False
         if len(self._waiters) and self.tick() is not None:
-            self._send_away(self._waiters.take_all(), for_good=True)
+            self._end_waits(self._waiters.take_all(), for_good=True)
 
     # Commands and reads.
 
@@ -185,18 +185,18 @@ class Engine:
         return ticks.now if read_seconds() < ticks.over_seconds else self._begin_tick()
 
     @property
-    def serves(self) -> bool:
+    def is_serving(self) -> bool:
         return self._serving
 
     def why_not_serving(self) -> str:
         """Explain why requests are refused. Public, so it has no errors and addresses of a shared store."""
-        if self.failed is None and self._is_silent:
+        if self.failed is None and self._is_store_late:
             return "the store does not answer"
         if self.failed is not None and self._shared is not None:
             return "this node does not lead any more: its log says why"
         return self.failed or "the server is stopping or not yet ready"
 
-    def turned_away(self) -> Unavailable | NotLeader:
+    def rejection(self) -> Unavailable | NotLeader:
         why = self.why_not_serving()
         return Unavailable(why) if self._shared is None else NotLeader(why)
 
@@ -204,7 +204,7 @@ class Engine:
     def is_refused(self) -> bool:
         return self._shared is not None and self._refused_writes > 0
 
-    def beat(self) -> None:
+    def heartbeat(self) -> None:
         """Prove leadership of a shared store by an empty read (N-14).
 
         While the store refuses records, one is tried if no deadline does so anyway, since only an accepted record shows
@@ -214,26 +214,26 @@ class Engine:
             self._apply(TimePassed(), now)
         self.read(lambda _state, _now: None, lambda _outcome, _now: None)
 
-    def proven_ms_ago(self) -> int | None:
+    def confirmed_ms_ago(self) -> int | None:
         """Return how long ago this node surely led; None if that is not known."""
-        if not self._serving or self._proven_ms is None:
+        if not self._serving or self._confirmed_ms is None:
             return None
-        return self.clock.monotonic_ms() - self._proven_ms
+        return self.clock.monotonic_ms() - self._confirmed_ms
 
     def submit(self, command: Command, reply: Reply) -> Waiter | None:
         """Decide a command now; `reply(outcome, moment)` is called once everything the outcome rests on is durable.
 
-        A waiter is returned, for `step_away`, if the command has to wait in the queue. A bug in deciding is raised here
+        A waiter is returned, for `stop_waiting`, if the command has to wait in the queue. A bug in deciding is raised here
         and `reply` is never called: nothing of the command happened. A bug after that ends the engine.
         """
         if not self._serving:
-            self._turn_away(reply)
+            self._reject(reply)
             return None
         # As `tick`, and `decide` below, without a call: every request comes here.
         ticks = self.ticks
         read_seconds = ticks.read_seconds
         now = ticks.now if read_seconds() < ticks.over_seconds else self._begin_tick()
-        if not self.journal.takes_claims and isinstance(command, NEEDS_ROOM):
+        if not self.journal.takes_claims and isinstance(command, NEEDS_DISK_SPACE):
             why = self.journal.why_no_claims(claimant_of(command))
             if why is not None:
                 self._answers.append((reply, Unavailable(why), now))
@@ -257,20 +257,20 @@ class Engine:
             if timers.candidates or timers.names_with_new_holder:
                 self._apply_due(next_grant, now)  # Grant to the waiters that this command made room for (W1).
             if waiter is not None and waiter.deadline_ms <= now.ms:
-                self._send_away(self._waiters.overdue(now.ms))
+                self._end_waits(self._waiters.overdue(now.ms))
         except Exception as error:  # noqa: BLE001 - Whatever it is, memory cannot be trusted any more.
             # This answers `Unknown` to all, the caller too, so it must not raise as well.
             self._fail(error)
             return None
         return waiter
 
-    def step_away(self, waiter: Waiter) -> None:
+    def stop_waiting(self, waiter: Waiter) -> None:
         if self._waiters.drop(waiter):
             self.state.detach(waiter.ticket_id, self.ticks.now_ms)
 
     def read(self, view: Callable[[State, Moment], T], reply: Reply) -> None:
         if (now := self.tick()) is None:
-            self._turn_away(reply)
+            self._reject(reply)
             return
         self._answers.append((reply, view(self.state, now), now))
 
@@ -279,18 +279,18 @@ class Engine:
         self.submit(command, lambda outcome, now: settle_future(answered, (outcome, now)))
         return await answered
 
-    async def look(self, view: Callable[[State, Moment], T]) -> T:
+    async def query(self, view: Callable[[State, Moment], T]) -> T:
         """Read and wait for the answer. Raises `JournalUnavailableError` if there is none."""
         answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.read(view, lambda outcome, _: settle_future(answered, outcome))
         return outcome_or_raise(await answered)  # type: ignore[no-any-return]
 
     async def history(self, query: HistoryQuery) -> HistoryPage:
-        await self.look(lambda _state, _now: None)
+        await self.query(lambda _state, _now: None)
         return await self.journal.history(query)
 
-    def _turn_away(self, reply: Reply) -> None:
-        reply(self.turned_away(), Moment(self.ticks.now_ms, self.clock.wall_ms()))
+    def _reject(self, reply: Reply) -> None:
+        reply(self.rejection(), Moment(self.ticks.now_ms, self.clock.wall_ms()))
 
     # Turns: one time for all that is decided in one.
 
@@ -302,9 +302,9 @@ class Engine:
             self._apply_due(next_due, now)
             self.ticks.add_expiry_time()
             if self._waiters.deadlines and self._waiters.deadlines[0][0] <= now.ms:
-                self._send_away(self._waiters.overdue(now.ms))
-            if self._waiters.between:
-                self._waiters.give_up_on_those_between(self.state, now.ms)
+                self._end_waits(self._waiters.overdue(now.ms))
+            if self._waiters.reconnecting:
+                self._waiters.detach_overdue(self.state, now.ms)
         except Exception as error:
             self._fail(error)
             raise
@@ -346,20 +346,20 @@ class Engine:
 
     # Waiting in line.
 
-    def _wait(self, told: MustWait, reply: Reply, now: Moment, *, will_retry: bool) -> Waiter:
-        deadline_ms = now.ms + told.wait_ms if self._may_wait else now.ms
-        waiter = Waiter(told.ticket_id, reply, received_ms=self.ticks.began_ms, deadline_ms=deadline_ms)
+    def _wait(self, must_wait: MustWait, reply: Reply, now: Moment, *, will_retry: bool) -> Waiter:
+        deadline_ms = now.ms + must_wait.wait_ms if self._may_wait else now.ms
+        waiter = Waiter(must_wait.ticket_id, reply, received_ms=self.ticks.began_ms, deadline_ms=deadline_ms)
         waiter.will_retry = will_retry and self._may_wait
         self._answers.extend(self._waiters.wait(waiter, self.state, self.ticks))
-        if told.wait_ms < TIMER_MS:
+        if must_wait.wait_ms < TIMER_MS:
             self.ticks.cancel_timer()  # The next tick may come too late: the end of the round sets another timer.
         return waiter
 
     def _notify(self, notices: Iterable[Notice]) -> None:
-        self._answers.extend(self._waiters.tell(notices, self.state, self.ticks))
+        self._answers.extend(self._waiters.notify(notices, self.state, self.ticks))
 
-    def _send_away(self, waiters: Iterable[Waiter], *, for_good: bool = False) -> None:
-        self._answers.extend(self._waiters.send_away(waiters, self.state, self.ticks, for_good=for_good))
+    def _end_waits(self, waiters: Iterable[Waiter], *, for_good: bool = False) -> None:
+        self._answers.extend(self._waiters.end_waits(waiters, self.state, self.ticks, for_good=for_good))
 
     # Recovery and archiving.
 
@@ -433,17 +433,17 @@ class Engine:
             self._conclude(appending.now, batch)
             return
         self._writer = asyncio.ensure_future(appending)
-        self._ask_store()
-        self._writer.add_done_callback(lambda appended: self._go_on(appended, batch))
+        self._start_store_timer()
+        self._writer.add_done_callback(lambda appended: self._on_appended(appended, batch))
 
     def _append(self, batch: list[Record]) -> Awaitable[None]:
         failpoint("before_append")
         return self.journal.append(batch)
 
-    def _go_on(self, appended: asyncio.Future[None], batch: Batch) -> None:
+    def _on_appended(self, appended: asyncio.Future[None], batch: Batch) -> None:
         self._writer = None
         is_well = not appended.cancelled() and appended.exception() is None
-        self._hear_store(is_answer=is_well, is_proof=is_well)
+        self._on_store_answer(is_answer=is_well, confirms_leadership=is_well)
         self._conclude(appended.result, batch)
         self._wake_writer()
 
@@ -463,7 +463,7 @@ class Engine:
                 measures.waits.note_all_ms(batch.waits_ms)
             failpoint("after_publish_before_answer")
         except JournalUnavailableError as error:
-            self._writer = asyncio.create_task(self._take_back(batch.answers, Unavailable(str(error))))
+            self._writer = asyncio.create_task(self._roll_back(batch.answers, Unavailable(str(error))))
         except DeposedError as error:
             self._step_down(error, batch.answers)
         except BaseException as error:
@@ -486,7 +486,7 @@ class Engine:
 
     # When the journal fails.
 
-    async def _take_back(self, answers: list[OwedAnswer], refused: Unavailable) -> None:
+    async def _roll_back(self, answers: list[OwedAnswer], refused: Unavailable) -> None:
         """Nothing of the batch happened, nor of what was decided on top of it: answer that and read the state again.
 
         Waiters are answered after that, since only the state read again shows whether a ticket was in an earlier batch:
@@ -495,20 +495,20 @@ class Engine:
         """
         is_read = False
         try:
-            self._ask_store()
+            self._start_store_timer()
             self._note_refused(refused.text)
             self._serving = False
-            owed = self._take_all_owed(answers)
-            self._answers = [answer for answer in owed if isinstance(answer[1], Waited)]
-            answer_all((reply, refused, now) for reply, outcome, now in owed if not isinstance(outcome, Waited))
+            pending = self._take_all_pending(answers)
+            self._answers = [answer for answer in pending if isinstance(answer[1], Waited)]
+            answer_all((reply, refused, now) for reply, outcome, now in pending if not isinstance(outcome, Waited))
             # What is being archived is durable, but a journal does not read and archive at the same time.
             await self._archiver.end()
             if self._stopping or self.failed is not None:
-                self._answer_everybody((), Unknown(refused.text))
+                self._answer_all_pending((), Unknown(refused.text))
             else:
                 await self._load()
                 is_read = True
-                answer_all(places_after(self._take_all_owed(()), self.state, refused))
+                answer_all(replies_after_rollback(self._take_all_pending(()), self.state, refused))
         except DeposedError as error:
             self._step_down(error)
         except BaseException as error:
@@ -517,7 +517,7 @@ class Engine:
             if not isinstance(error, Exception):
                 raise
         finally:
-            self._hear_store(is_answer=is_read, is_proof=False)
+            self._on_store_answer(is_answer=is_read, confirms_leadership=False)
         self._writer = None
         self._wake_writer()
 
@@ -546,20 +546,20 @@ class Engine:
                 log.critical("%s; the server ends: start it again", self.failed, exc_info=error)
             else:
                 log.error("%s; this tenure is over", self.failed, exc_info=error if is_bug else None)
-        self._be_over(answers, Unknown(self.failed))
+        self._shut_down(answers, Unknown(self.failed))
 
     def _step_down(self, error: DeposedError, answers: Iterable[OwedAnswer] = ()) -> None:
         """Another node leads. Nothing of the batch happened, nor of what was decided on top of it (N-12)."""
         if self.failed is None:
             self.failed = str(error)
             log.warning("%s; this tenure is over", self.failed)
-        self._be_over(answers, NotLeader(self.failed))
+        self._shut_down(answers, NotLeader(self.failed))
 
-    def _be_over(self, answers: Iterable[OwedAnswer], outcome: Unknown | NotLeader) -> None:
+    def _shut_down(self, answers: Iterable[OwedAnswer], outcome: Unknown | NotLeader) -> None:
         self._serving = False
         self.ticks.cancel_timer()
         self._archiver.cancel()
-        self._answer_everybody(answers, outcome)
+        self._answer_all_pending(answers, outcome)
         self.feed.close()
         self.ended.set()
 
@@ -567,35 +567,35 @@ class Engine:
     def unarchived(self) -> tuple[int, bool]:
         return self._archiver.owed_records, self._archiver.is_refused
 
-    def _answer_everybody(self, answers: Iterable[OwedAnswer], outcome: Unknown | NotLeader | Unavailable) -> None:
-        answer_all((reply, outcome, now) for reply, _, now in self._take_all_owed(answers))
+    def _answer_all_pending(self, answers: Iterable[OwedAnswer], outcome: Unknown | NotLeader | Unavailable) -> None:
+        answer_all((reply, outcome, now) for reply, _, now in self._take_all_pending(answers))
 
-    def _take_all_owed(self, answers: Iterable[OwedAnswer]) -> list[OwedAnswer]:
+    def _take_all_pending(self, answers: Iterable[OwedAnswer]) -> list[OwedAnswer]:
         waiting = (waiter.answered(None, self.ticks) for waiter in self._waiters.take_all())
-        owed = [*answers, *self._answers, *waiting]
+        pending = [*answers, *self._answers, *waiting]
         self._batch, self._answers = [], []
         self.ticks.drop()
-        return owed
+        return pending
 
     # When a journal that nodes share is silent (N-19).
 
-    def _ask_store(self) -> None:
+    def _start_store_timer(self) -> None:
         if self._shared is not None:
             self._asked_ms = self.clock.monotonic_ms()
             loop = asyncio.get_running_loop()
-            self._answer_is_late = loop.call_later(UNANSWERED_MS_MAX / 1000, self._fall_silent)
+            self._store_timer = loop.call_later(UNANSWERED_MS_MAX / 1000, self._on_store_timeout)
 
-    def _hear_store(self, *, is_answer: bool, is_proof: bool) -> None:
-        """Note that the question was answered or given up. `is_proof`: this node led when it was asked."""
+    def _on_store_answer(self, *, is_answer: bool, confirms_leadership: bool) -> None:
+        """Note that the question was answered or given up. `confirms_leadership`: this node led when it was asked."""
         if self._shared is None:
             return
-        if self._answer_is_late is not None:
-            self._answer_is_late.cancel()
-            self._answer_is_late = None
-        if is_proof:
-            self._proven_ms = self._asked_ms
-        if self._is_silent:
-            self._is_silent = False
+        if self._store_timer is not None:
+            self._store_timer.cancel()
+            self._store_timer = None
+        if confirms_leadership:
+            self._confirmed_ms = self._asked_ms
+        if self._is_store_late:
+            self._is_store_late = False
             if self.failed is None and not self._stopping:
                 # A question that was given up says nothing about the store, so another one follows.
                 if is_answer:
@@ -603,9 +603,9 @@ class Engine:
                 self._serving = True
                 self._set_timer()
 
-    def _fall_silent(self) -> None:
-        self._answer_is_late = None
-        self._is_silent = True
+    def _on_store_timeout(self) -> None:
+        self._store_timer = None
+        self._is_store_late = True
         log.warning("the store has not answered for a second: nobody is let in until it does")
         self._serving = False
         self.ticks.cancel_timer()

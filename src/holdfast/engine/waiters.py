@@ -19,8 +19,8 @@ from holdfast.core.state import State
 from holdfast.engine.clock import Ticks
 from holdfast.engine.replies import OwedAnswer, Reply
 
-BETWEEN_MS_MAX = 2_000  # how long a ticket stays present between two requests of a client that comes back
-SPENT_MAX = 1_000  # deadlines of answered requests that may be kept: each keeps its request alive
+RECONNECT_MS_MAX = 2_000  # how long a ticket stays present between two requests of a client that comes back
+STALE_DEADLINES_MAX = 1_000  # deadlines of answered requests that may be kept: each keeps its request alive
 
 
 class Waited(msgspec.Struct, frozen=True):
@@ -35,19 +35,19 @@ def after_wait(outcome: object) -> tuple[object, int]:
     return (outcome.outcome, outcome.waited_ms) if isinstance(outcome, Waited) else (outcome, 0)
 
 
-def places_after(in_line: list[OwedAnswer], state: State, refused: object) -> list[OwedAnswer]:
+def replies_after_rollback(waiting: list[OwedAnswer], state: State, refused: object) -> list[OwedAnswer]:
     """Return the answers to waiters when a batch was taken back: their tickets, or that it was refused.
 
     `state` was read again, so all are absent in it; a position counts those who were present until now.
     """
-    there = [ticket_id for _, waited, _ in in_line if (ticket_id := waited.ticket_id) in state.tickets]
-    for ticket_id in there:
+    attached = [ticket_id for _, waited, _ in waiting if (ticket_id := waited.ticket_id) in state.tickets]
+    for ticket_id in attached:
         state.attach(ticket_id)
-    places = {ticket_id: Waiting(ticket_id, state.position_of(ticket_id)) for ticket_id in there}
+    positions = {ticket_id: Waiting(ticket_id, state.position_of(ticket_id)) for ticket_id in attached}
     state.detach_all()
     return [
-        (reply, Waited(places[at], waited.waited_ms, at) if (at := waited.ticket_id) in places else refused, now)
-        for reply, waited, now in in_line
+        (reply, Waited(positions[at], waited.waited_ms, at) if (at := waited.ticket_id) in positions else refused, now)
+        for reply, waited, now in waiting
     ]
 
 
@@ -68,7 +68,7 @@ class Waiters:
     def __init__(self) -> None:
         self._by_ticket: dict[str, Waiter] = {}
         self.deadlines: list[tuple[int, int, Waiter]] = []  # a heap; a request may have stopped waiting already
-        self.between: OrderedDict[str, int] = OrderedDict()  # tickets, and until when they are present; in order
+        self.reconnecting: OrderedDict[str, int] = OrderedDict()  # tickets, and until when they are present; in order
         self._number = count()
 
     def __len__(self) -> int:
@@ -81,15 +81,15 @@ class Waiters:
         if before is not None:
             yield before.answered(Waiting(waiter.ticket_id, state.position_of(waiter.ticket_id)), ticks)
 
-    def tell(self, notices: Iterable[Notice], state: State, ticks: Ticks) -> Iterator[OwedAnswer]:
+    def notify(self, notices: Iterable[Notice], state: State, ticks: Ticks) -> Iterator[OwedAnswer]:
         for ticket_id, outcome in notices:
             if (waiter := self.take(ticket_id)) is not None:
                 yield waiter.answered(outcome, ticks)
                 state.detach(ticket_id, ticks.now.ms)  # Most have no ticket any more; the others wait no more.
-            elif self.between.pop(ticket_id, None) is not None:
+            elif self.reconnecting.pop(ticket_id, None) is not None:
                 state.detach(ticket_id, ticks.now.ms)  # The client's next request finds the lease by its key.
 
-    def send_away(
+    def end_waits(
         self, waiters: Iterable[Waiter], state: State, ticks: Ticks, *, for_good: bool
     ) -> Iterator[OwedAnswer]:
         """Answer requests that stop waiting, usually because their time is over; they keep their tickets (W2).
@@ -100,16 +100,16 @@ class Waiters:
         for waiter in waiters:
             position = state.position_of(waiter.ticket_id)
             if waiter.will_retry and not for_good:
-                self.between[waiter.ticket_id] = ticks.now.ms + BETWEEN_MS_MAX
+                self.reconnecting[waiter.ticket_id] = ticks.now.ms + RECONNECT_MS_MAX
             else:
                 state.detach(waiter.ticket_id, ticks.now.ms)
             yield waiter.answered(Waiting(waiter.ticket_id, position), ticks)
 
     def put(self, waiter: Waiter) -> Waiter | None:
         before = self._by_ticket.get(waiter.ticket_id)
-        self.between.pop(waiter.ticket_id, None)
+        self.reconnecting.pop(waiter.ticket_id, None)
         self._by_ticket[waiter.ticket_id] = waiter
-        if len(self.deadlines) > 2 * len(self._by_ticket) + SPENT_MAX:
+        if len(self.deadlines) > 2 * len(self._by_ticket) + STALE_DEADLINES_MAX:
             self.deadlines = [entry for entry in self.deadlines if self._waits(entry[2])]
             heapq.heapify(self.deadlines)
         heapq.heappush(self.deadlines, (waiter.deadline_ms, next(self._number), waiter))
@@ -128,22 +128,22 @@ class Waiters:
         return self._by_ticket.get(waiter.ticket_id) is waiter
 
     def take_all(self) -> list[Waiter]:
-        everybody = list(self._by_ticket.values())
+        waiters = list(self._by_ticket.values())
         self._by_ticket.clear()
         self.deadlines.clear()
-        self.between.clear()
-        return everybody
+        self.reconnecting.clear()
+        return waiters
 
     def next_deadline_ms(self) -> int | None:
-        soonest = [next(iter(self.between.values()))] if self.between else []
+        soonest = [next(iter(self.reconnecting.values()))] if self.reconnecting else []
         if self.deadlines:
             soonest.append(self.deadlines[0][0])
         return min(soonest, default=None)
 
-    def give_up_on_those_between(self, state: State, now_ms: int) -> None:
+    def detach_overdue(self, state: State, now_ms: int) -> None:
         """Mark as absent the clients that announced another request and did not send it."""
-        while self.between and next(iter(self.between.values())) <= now_ms:
-            ticket_id, _ = self.between.popitem(last=False)
+        while self.reconnecting and next(iter(self.reconnecting.values())) <= now_ms:
+            ticket_id, _ = self.reconnecting.popitem(last=False)
             state.detach(ticket_id, now_ms)
 
     def overdue(self, now_ms: int) -> Iterator[Waiter]:

@@ -15,7 +15,7 @@ from itertools import count
 from holdfast.engine.clock import Clock
 
 EXIT_DISK_HANGS = 75
-LOOK_EVERY_SECONDS = 0.25
+CHECK_EVERY_SECONDS = 0.25
 
 log = logging.getLogger("holdfast.engine")
 
@@ -26,7 +26,7 @@ class Watchdog:
         self._warn_ms = warn_ms
         self._end_ms = end_ms
         self._numbers = count(1)
-        self._on_their_way: dict[int, tuple[int, str]] = {}
+        self._in_flight: dict[int, tuple[int, str]] = {}
         self._warned_of: int | None = None
         self._overdue: int | None = None
         self._stopped = threading.Event()
@@ -45,23 +45,23 @@ class Watchdog:
 
     def enter(self, what: str) -> int:
         number = next(self._numbers)
-        self._on_their_way[number] = (self._clock.monotonic_ms(), what)
+        self._in_flight[number] = (self._clock.monotonic_ms(), what)
         return number
 
     def leave(self, number: int) -> None:
-        self._on_their_way.pop(number, None)
+        self._in_flight.pop(number, None)
 
     def _watch(self) -> None:
-        while not self._stopped.wait(LOOK_EVERY_SECONDS):
-            self.look()
+        while not self._stopped.wait(CHECK_EVERY_SECONDS):
+            self.check()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Check once. The process ends only at the second check in a row, since a pause looks like a hanging disk."""
         # Copied in one step: other threads enter and leave meanwhile.
-        on_their_way = list(self._on_their_way.items())
-        if not on_their_way:
+        in_flight = list(self._in_flight.items())
+        if not in_flight:
             return
-        number, (since_ms, what) = on_their_way[0]
+        number, (since_ms, what) = in_flight[0]
         passed_ms = self._clock.monotonic_ms() - since_ms
         if passed_ms >= self._warn_ms and self._warned_of != number:
             self._warned_of = number

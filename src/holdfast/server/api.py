@@ -120,7 +120,7 @@ class Api:
         engine = self.engine
         now = engine.tick()
         if now is None:
-            raise render.problem(engine.turned_away())
+            raise render.problem(engine.rejection())
         request.rests_on_state = True
         caller = self.auth.static_by_header.get(request.authorization)
         if caller is None:
@@ -212,7 +212,7 @@ class Api:
         call.shows = shows
         waiter = self.engine.submit(command, call.decided)
         if waiter is not None:
-            call.request.on_disconnect = partial(self.engine.step_away, waiter)
+            call.request.on_disconnect = partial(self.engine.stop_waiting, waiter)
 
     def refusal_of(self, call: Call, outcome: object) -> Answered:
         if type(outcome) is Deadlock:

@@ -54,7 +54,7 @@ def test_it_does_not_walk_the_leases() -> None:
             few = calls_for(meter)
             for number in range(2_000):
                 engine.submit(acquire(f"job/{number}"), lambda _outcome, _now: None)
-            await engine.look(lambda _state, _now: None)
+            await engine.query(lambda _state, _now: None)
             clock.advance(1_000)
             many = calls_for(meter)
             assert value(meter.text.now(), "holdfast_leases_held") == 2_002

@@ -327,13 +327,13 @@ async def _pass(ms: int, clock: ManualClock, engine: Engine) -> None:
     """Let time pass, in steps that are no pause."""
     for _ in range(ms // 250):
         clock.advance(250)
-        await engine.look(lambda _state, _now: None)
+        await engine.query(lambda _state, _now: None)
 
 
 async def _after(ms: int, clock: ManualClock, engine: Engine) -> tuple[int, str]:
     """Let time pass, and look at the job."""
     await _pass(ms, clock, engine)
-    row, sign = await engine.look(_row_and_sign)
+    row, sign = await engine.query(_row_and_sign)
     return row.ttl, sign
 
 

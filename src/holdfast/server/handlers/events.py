@@ -79,7 +79,7 @@ class Events(Stream):
                     yield frames
 
     async def _newest(self) -> int:
-        seq: int = await self._api.engine.look(lambda state, _now: state.seq)
+        seq: int = await self._api.engine.query(lambda state, _now: state.seq)
         return seq
 
     async def _missed(self, upto: int) -> AsyncIterator[bytes]:

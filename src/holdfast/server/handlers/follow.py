@@ -77,7 +77,7 @@ class Follow(Stream):
         """Yield what has ended already, then each end, also those by the record that ends the caller's token."""
         with contextlib.suppress(JournalError):
             look, self._asked = partial(self.take, self._asked), FollowBody()
-            yield _frame(b"following", await self._api.engine.look(look))
+            yield _frame(b"following", await self._api.engine.query(look))
             while (happening := await self._heard(self._follower.next)) is not None:
                 if isinstance(happening, bytes):
                     yield happening

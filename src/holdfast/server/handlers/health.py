@@ -53,7 +53,7 @@ def leads(api: Api, call: Call) -> None:
     engine = api.engine
     if engine.tick() is None:
         call.answer(not_leader(engine.why_not_serving()))
-    elif engine.journal.is_shared and ((ago_ms := engine.proven_ms_ago()) is None or ago_ms > PROVEN_MS_MAX):
+    elif engine.journal.is_shared and ((ago_ms := engine.confirmed_ms_ago()) is None or ago_ms > PROVEN_MS_MAX):
         call.answer(not_leader("the store has not confirmed that for a second"))
     elif engine.is_refused:
         call.answer(not_leader(f"{LEADS}, and {REFUSED}"))
@@ -134,4 +134,4 @@ async def _found_alone(api: Api) -> NodesReply:
         me = NodeReply(name, api.settings.public_url, "leader", __version__, 0)
         return NodesReply(name, state.epoch, rfc3339(now.wall_ms - up_ms), None, [me])
 
-    return await api.engine.look(view)
+    return await api.engine.query(view)

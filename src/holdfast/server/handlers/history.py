@@ -137,7 +137,7 @@ def list_then(api: Api, call: Call, prefix: str | None) -> None:
 
 
 async def find(engine: Engine, asked: Asked) -> Then:
-    last, now_ms = await engine.look(lambda state, now: (state.seq, now.wall_ms))
+    last, now_ms = await engine.query(lambda state, now: (state.seq, now.wall_ms))
     journal = engine.journal
     if asked.record is not None:
         if asked.record > last:

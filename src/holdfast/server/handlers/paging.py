@@ -103,7 +103,7 @@ class Picked:
 
 async def in_slices(engine: Engine, take_slice: Callable[[State, Moment], bool]) -> None:
     """Call this in turn after turn until it says that it is done; then all that it saw is durable."""
-    while not await engine.look(take_slice):
+    while not await engine.query(take_slice):
         pass
 
 

@@ -41,7 +41,7 @@ class Watch(Stream):
     async def frames(self) -> AsyncIterator[bytes]:
         """Yield frames until the watcher falls behind, its token ends or the server stops."""
         try:
-            self._token, frame = await self._api.engine.look(self._first)
+            self._token, frame = await self._api.engine.query(self._first)
         except JournalError:
             return  # The watcher reconnects, and is refused with the reason, or served.
         yield frame

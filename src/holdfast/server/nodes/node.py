@@ -59,7 +59,7 @@ class Node:
     @property
     def serves(self) -> bool:
         """Whether we lead and answer requests: not while the store is silent (N-19)."""
-        return self._tenure is not None and self._tenure.engine.serves
+        return self._tenure is not None and self._tenure.engine.is_serving
 
     async def wait_for_change(self) -> None:
         await self._changed.wait()

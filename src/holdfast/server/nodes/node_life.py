@@ -235,7 +235,7 @@ class Life:
         reporting: asyncio.Task[None] | None = None
         try:
             while True:
-                engine.beat()
+                engine.heartbeat()
                 await asyncio.wait({ended, told}, timeout=BEAT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
                 if ended.done():
                     return engine.failed or "it ended"

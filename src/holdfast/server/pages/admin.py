@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 def nodes(api: Api, call: Call) -> None:
     async def look() -> Answered:
         found = await handlers.found(api)
-        now: Moment = await api.engine.look(lambda _state, now: now)
+        now: Moment = await api.engine.query(lambda _state, now: now)
         journal = api.engine.journal
         shown: dict[str, Any] = {"found": found, "health": journal.health(), "is_shared": journal.is_shared}
         return await site.page(api, call, now, "nodes.html", "nodes", **shown)
@@ -48,7 +48,7 @@ _OK = 200
 
 def numbers(api: Api, call: Call) -> None:
     async def look() -> Answered:
-        now: Moment = await api.engine.look(lambda _state, now: now)
+        now: Moment = await api.engine.query(lambda _state, now: now)
         drawn = api.meter.series.drawn(call.query.get("span", ""))
         return await site.page(api, call, now, "numbers.html", "numbers", drawn=drawn, frame=charts)
 
@@ -85,7 +85,7 @@ def tokens(api: Api, call: Call) -> None:
 
     async def look() -> Answered:
         await paging.in_slices(api.engine, picked.take_slice)
-        found, ended, now = await api.engine.look(view)
+        found, ended, now = await api.engine.query(view)
         return await site.page(
             api,
             call,

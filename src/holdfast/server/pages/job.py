@@ -123,7 +123,7 @@ def show(api: Api, call: Call, tried: Tried | None = None) -> None:
     async def look() -> Answered:
         seq = api.engine.state.seq
         told = page_of(await api.engine.history(wanted), name, offset=offset, before=before)
-        shown, lease, now = await api.engine.look(view)
+        shown, lease, now = await api.engine.query(view)
         is_newest = before is None
         return await site.page(
             api,

@@ -142,7 +142,7 @@ def show(api: Api, call: Call) -> None:
     first_job = shlex.quote((call.caller.prefix or "") + FIRST_JOB)
 
     async def look() -> Answered:
-        now: Moment = await api.engine.look(lambda _state, now: now)
+        now: Moment = await api.engine.query(lambda _state, now: now)
         q, sort, origin = query.get("q", "").strip(), query.get("sort", ""), _origin(api, call)
         return await site.page(api, call, now, "jobs.html", "jobs", q=q, sort=sort, origin=origin, first_job=first_job)
 

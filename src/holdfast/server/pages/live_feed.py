@@ -183,7 +183,7 @@ class LiveFeed:
         names = deque(touched.take(NAMES_MAX).items())
         sessions = deque(touched.take_sessions())
         while names or sessions:
-            stood_ms, frames = await self._engine.look(partial(self._show, names, sessions))
+            stood_ms, frames = await self._engine.query(partial(self._show, names, sessions))
             if abs(stood_ms - self._stood_ms) > STOOD_MS_MAX:
                 self._stood_ms = stood_ms
                 self._lose()
@@ -273,7 +273,7 @@ class Live(Stream):
     async def frames(self) -> AsyncIterator[bytes]:
         news = self._subscription.news
         with contextlib.suppress(JournalError):
-            yield await self._api.engine.look(_hello)
+            yield await self._api.engine.query(_hello)
             while self._is_let_in():
                 if self._subscription.is_behind:
                     yield self._gathered()

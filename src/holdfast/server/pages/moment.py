@@ -47,7 +47,7 @@ def show(api: Api, call: Call) -> None:
 
     async def look() -> Answered:
         engine = api.engine
-        now: Moment = await engine.look(lambda _state, now: now)
+        now: Moment = await engine.query(lambda _state, now: now)
         rows: list[Row] = []
         then: Then | None = None
         problem: Problem | None = None
@@ -158,7 +158,7 @@ def marks(api: Api, call: Call) -> None:
 
     async def look() -> Answered:
         engine = api.engine
-        now = await engine.look(lambda _state, now: now)
+        now = await engine.query(lambda _state, now: now)
         page = await engine.journal.history(wanted)
         found = [mark for record in page.records if (mark := mark_of(record, prefix)) is not None]
         begins_ms = await begins_at(engine)

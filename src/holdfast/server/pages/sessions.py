@@ -66,7 +66,7 @@ def sessions(api: Api, call: Call) -> None:
 
     async def look() -> Answered:
         seq = api.engine.state.seq
-        found, now = await api.engine.look(view)
+        found, now = await api.engine.query(view)
         return await site.page(api, call, now, "sessions.html", "sessions", seq=seq, first=first, shown=SHOWN, **found)
 
     api.answer_later(call, look)
@@ -88,7 +88,7 @@ def session(api: Api, call: Call) -> None:
 
     async def look() -> Answered:
         seq = api.engine.state.seq
-        found, now = await api.engine.look(view)
+        found, now = await api.engine.query(view)
         if found is None:
             return call.refusal(_unknown(), call.request)
         return await site.page(api, call, now, "session.html", "sessions", seq=seq, id=session_id, **found)

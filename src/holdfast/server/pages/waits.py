@@ -248,7 +248,7 @@ def waits(api: Api, call: Call) -> None:
 
     async def look() -> Answered:
         seq = api.engine.state.seq
-        names, lines, left_out, knots, edges, now = await api.engine.look(view)
+        names, lines, left_out, knots, edges, now = await api.engine.query(view)
         label = {knot.key: knot.label for knot in knots}
         return await site.page(
             api,
