@@ -15,7 +15,7 @@ import msgspec
 
 from benchmarks import others
 from holdfast.core.values import Limits
-from holdfast.engine.archiver import Archiving
+from holdfast.engine.archiver import ArchivePolicy
 from holdfast.engine.engine import Engine
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.server.access.auth import Auth, StaticTokens
@@ -38,7 +38,7 @@ TOKEN = "me-0123456789abcdef"
 MANY = 2_000_000
 """More than any benchmark keeps: what others keep must not be dropped to make room."""
 NEVER = 10**12
-NO_SNAPSHOT = Archiving(records=NEVER, size_bytes=NEVER)
+NO_SNAPSHOT = ArchivePolicy(records=NEVER, size_bytes=NEVER)
 """One that is due by bytes would be written while something is measured."""
 _FOUND = 300
 
@@ -146,7 +146,7 @@ async def house_with(kind: str, count: int, folder: Path) -> AsyncIterator[House
         await journal.append(batch)
     limits = Limits(retry_bytes_max=NEVER, ended_bytes_max=NEVER)
     clock = ManualClock(monotonic_ms=1_000_000)
-    engine = Engine(journal, limits, clock=clock, version="benchmark", archiving=NO_SNAPSHOT)
+    engine = Engine(journal, limits, clock=clock, version="benchmark", archive_policy=NO_SNAPSHOT)
     await engine.start()
     for ticket_id in engine.state.tickets:
         engine.state.attach(ticket_id)

@@ -22,7 +22,7 @@ import apsw
 
 from holdfast.core.commands import Acquire
 from holdfast.core.values import Limits, Terms
-from holdfast.engine.archiver import Archiving
+from holdfast.engine.archiver import ArchivePolicy
 from holdfast.engine.build import Keeping, build
 from holdfast.engine.ids import new_uuid
 from holdfast.server.access.secrets import KEY_FILE, AuthorityKey
@@ -39,7 +39,7 @@ async def work(directory: Path, *, only_start: bool = False) -> None:
         version="test",
         keeping=Keeping(),
         witnesses=(KEY_FILE,),
-        archiving=Archiving(records=1_000, size_bytes=2**20),
+        archive_policy=ArchivePolicy(records=1_000, size_bytes=2**20),
         ballast_bytes=4_096,
         tail_bytes_max=2**32,
         disk_hang_ms=60_000,

@@ -15,7 +15,7 @@ from hypothesis import settings
 from holdfast.core.commands import Acquire, Command, Release, Renew
 from holdfast.core.values import Limits
 from holdfast.engine import snapshot
-from holdfast.engine.archiver import Archiving
+from holdfast.engine.archiver import ArchivePolicy
 from holdfast.engine.engine import Engine
 from holdfast.journal.base import AtOnce, HistoryQuery, JournalUnavailableError, OutcomeUnknownError
 from holdfast.testing.clock import ManualClock
@@ -97,11 +97,13 @@ async def serving(
     clock: Clock,
     *,
     limits: Limits | None = None,
-    archiving: Archiving | None = None,
+    archive_policy: ArchivePolicy | None = None,
     watchdog: Watchdog | None = None,
 ) -> AsyncIterator[Engine]:
     """Run an engine, and stop it at the end."""
-    engine = Engine(journal, limits or Limits(), clock=clock, version="test", archiving=archiving, watchdog=watchdog)
+    engine = Engine(
+        journal, limits or Limits(), clock=clock, version="test", archive_policy=archive_policy, watchdog=watchdog
+    )
     await engine.start()
     try:
         yield engine

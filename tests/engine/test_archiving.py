@@ -12,7 +12,7 @@ from holdfast.core.commands import EndSession, OpenSession
 from holdfast.core.state import TrackedDict
 from holdfast.core.values import Limits
 from holdfast.engine import archiver, snapshot
-from holdfast.engine.archiver import RETRY_MS_MAX, RETRY_MS_MIN, Archiving
+from holdfast.engine.archiver import RETRY_MS_MAX, RETRY_MS_MIN, ArchivePolicy
 from holdfast.journal.base import Changes, JournalUnavailableError
 from tests.engine.driving import SlicedJournal, acquire, picture, release, renew, run, serving, tail, turns
 from tests.support.memory_journal import MemoryJournal
@@ -39,7 +39,7 @@ def test_archiving_is_due_after_so_many_records() -> None:
 
     async def test(clock: ManualClock) -> None:
         journal = SlicedJournal()
-        async with serving(journal, clock, archiving=Archiving(records=10)) as engine:
+        async with serving(journal, clock, archive_policy=ArchivePolicy(records=10)) as engine:
             await engine.ask(acquire("job/0"))
             await engine.archive()
             first = journal.counted[-1]
@@ -56,7 +56,7 @@ def test_many_names_make_it_neither_later_nor_dearer() -> None:
 
     async def test(clock: ManualClock) -> None:
         journal = SlicedJournal()
-        async with serving(journal, clock, archiving=Archiving(records=5)) as engine:
+        async with serving(journal, clock, archive_policy=ArchivePolicy(records=5)) as engine:
             for number in range(1_000):
                 engine.submit(acquire(f"job/{number}"), lambda *_: None)
             await turns()
@@ -94,7 +94,7 @@ def test_archiving_is_due_after_so_many_bytes() -> None:
 
     async def test(clock: ManualClock) -> None:
         journal = SlicedJournal()
-        async with serving(journal, clock, limits=LARGE, archiving=Archiving(size_bytes=100_000)) as engine:
+        async with serving(journal, clock, limits=LARGE, archive_policy=ArchivePolicy(size_bytes=100_000)) as engine:
             await engine.ask(acquire("job/0"))
             for _ in range(9):
                 await engine.ask(renew("job/0", note="n" * 10_000))
@@ -114,11 +114,11 @@ def test_the_bytes_that_a_start_replays_count() -> None:
 
     async def test(clock: ManualClock) -> None:
         journal = SlicedJournal()
-        often = Archiving(size_bytes=30_000)
-        async with serving(journal, clock, limits=LARGE, archiving=often) as engine:
+        often = ArchivePolicy(size_bytes=30_000)
+        async with serving(journal, clock, limits=LARGE, archive_policy=often) as engine:
             await engine.ask(acquire("job/0"))
             await engine.ask(renew("job/0", note="n" * 20_000))
-        async with serving(journal, clock, limits=LARGE, archiving=often) as engine:
+        async with serving(journal, clock, limits=LARGE, archive_policy=often) as engine:
             await engine.ask(renew("job/0", note="n" * 15_000))
             await turns(100)
             assert len(journal.counted) == 1
@@ -135,7 +135,7 @@ def test_a_start_that_finds_it_due_archives_at_once() -> None:
             for _ in range(30):
                 await engine.ask(acquire("job/0"))
                 await engine.ask(release("job/0"))
-        async with serving(journal, clock, archiving=Archiving(records=20)) as engine:
+        async with serving(journal, clock, archive_policy=ArchivePolicy(records=20)) as engine:
             await turns(100)
             assert journal.counted == [engine.state.seq]
 
@@ -148,7 +148,7 @@ def test_what_was_refused_for_its_bytes_comes_after_a_tenth() -> None:
     async def test(clock: ManualClock) -> None:
         journal = SlicedJournal()
         journal.errors.append(JournalUnavailableError("no room for it"))
-        async with serving(journal, clock, limits=LARGE, archiving=Archiving(size_bytes=100_000)) as engine:
+        async with serving(journal, clock, limits=LARGE, archive_policy=ArchivePolicy(size_bytes=100_000)) as engine:
             await engine.ask(acquire("job/0"))
             await engine.ask(renew("job/0", note="n" * 100_000))
             await turns(100)
@@ -170,7 +170,7 @@ def test_what_was_refused_comes_after_a_tenth() -> None:
     async def test(clock: ManualClock) -> None:
         journal = SlicedJournal()
         journal.errors.extend([JournalUnavailableError("no room for it")] * 2)
-        async with serving(journal, clock, archiving=Archiving(records=100)) as engine:
+        async with serving(journal, clock, archive_policy=ArchivePolicy(records=100)) as engine:
             await engine.ask(acquire("job/0"))
             await renewals(engine, 99)
             assert len(journal.begun) == 1 and journal.counted == []
@@ -196,7 +196,7 @@ def test_what_was_refused_comes_by_itself_in_the_end() -> None:
     async def test(clock: ManualClock) -> None:
         journal = SlicedJournal()
         journal.errors.extend([JournalUnavailableError("no room for it")] * 3)
-        async with serving(journal, clock, archiving=Archiving(records=20)) as engine:
+        async with serving(journal, clock, archive_policy=ArchivePolicy(records=20)) as engine:
             for number in range(30):
                 await engine.ask(acquire(f"job/{number}", ttl_ms=1_000))
             for number in range(30):
@@ -267,7 +267,7 @@ def test_no_slice_is_long() -> None:
                 taken += 1
                 yield each
 
-        task = asyncio.create_task(archiver._slowly(counted()))
+        task = asyncio.create_task(archiver._run_in_steps(counted()))
         while not task.done():
             await asyncio.sleep(0)
             most, last = max(most, taken - last), taken
@@ -280,9 +280,9 @@ def test_no_slice_is_long() -> None:
         first = table.take_changes()
         for number in range(5_000):
             table.put(f"job/{number}", -number)
-        assert await longest(first.add(table.take_changes())) <= archiver.STEPS_AT_ONCE
+        assert await longest(first.add(table.take_changes())) <= archiver.STEPS_PER_ITERATION
         assert list(first.new.values()) == [-number for number in range(5_000)]
-        assert await longest(first.clear_in_steps()) <= archiver.STEPS_AT_ONCE
+        assert await longest(first.clear_in_steps()) <= archiver.STEPS_PER_ITERATION
         assert len(first) == 0
 
     run(test)

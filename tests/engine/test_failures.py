@@ -11,7 +11,7 @@ from holdfast.core.answers import Acquired, Extended
 from holdfast.core.events import Granted
 from holdfast.core.refusals import Held, NotCurrent
 from holdfast.engine import engine as engine_module
-from holdfast.engine.archiver import Archiving
+from holdfast.engine.archiver import ArchivePolicy
 from holdfast.engine.replies import Unavailable, Unknown
 from holdfast.engine.waiters import after_wait
 from holdfast.journal.base import DeposedError, JournalDamagedError, JournalUnavailableError, OutcomeUnknownError
@@ -274,7 +274,7 @@ def test_half_a_change_is_never_written(monkeypatch: pytest.MonkeyPatch) -> None
 
     async def test(clock: ManualClock) -> None:
         journal = GateJournal()
-        async with serving(journal, clock, archiving=Archiving(records=1)) as engine:
+        async with serving(journal, clock, archive_policy=ArchivePolicy(records=1)) as engine:
             asked = Asked(engine)
             journal.is_shut = True
             asked.submit("in flight", acquire("a"))
@@ -302,7 +302,7 @@ def test_half_a_change_is_in_no_archive(monkeypatch: pytest.MonkeyPatch) -> None
 
     async def test(clock: ManualClock) -> None:
         journal = GateJournal()
-        async with serving(journal, clock, archiving=Archiving(records=3)) as engine:
+        async with serving(journal, clock, archive_policy=ArchivePolicy(records=3)) as engine:
             await engine.ask(acquire("a"))
             await engine.ask(renew("a"))
             journal.is_shut = True
@@ -520,7 +520,7 @@ def test_a_refused_archive_is_tried_again() -> None:
 
     async def test(clock: ManualClock) -> None:
         journal = SlicedJournal()
-        async with serving(journal, clock, archiving=Archiving(records=20)) as engine:
+        async with serving(journal, clock, archive_policy=ArchivePolicy(records=20)) as engine:
             journal.errors.append(JournalUnavailableError("archive: no"))
             await engine.ask(acquire("job"))
             for _ in range(30):

@@ -23,7 +23,7 @@ from holdfast.core.commands import (
 from holdfast.core.events import Ended, Granted, Opened, Record, Renewed, SessionEnded
 from holdfast.core.evolve import evolve
 from holdfast.core.values import Limits, Terms
-from holdfast.engine.archiver import Archiving
+from holdfast.engine.archiver import ArchivePolicy
 from holdfast.engine.engine import Engine
 from holdfast.engine.replies import Unavailable
 from holdfast.journal.base import JournalDamagedError
@@ -163,7 +163,7 @@ def test_recovered_state_equals_live_state(steps: list[Command | int | str]) -> 
 
 
 def _engine(journal: Any, clock: ManualClock) -> Engine:  # noqa: ANN401 - Any journal will do.
-    return Engine(journal, SMALL, clock=clock, version="test", archiving=Archiving(records=40))
+    return Engine(journal, SMALL, clock=clock, version="test", archive_policy=ArchivePolicy(records=40))
 
 
 def _name_of(command: object) -> str:

@@ -10,7 +10,7 @@ import pytest
 from holdfast.core.answers import Acquired, Waiting
 from holdfast.core.events import Opened, Restored
 from holdfast.core.values import TOKEN_MAX, Limits
-from holdfast.engine.archiver import Archiving
+from holdfast.engine.archiver import ArchivePolicy
 from holdfast.engine.backup import BackupWriter, backup
 from holdfast.engine.engine import LAST_ANSWERS_SECONDS, Engine
 from holdfast.engine.feed import EVERYTHING
@@ -543,7 +543,7 @@ def test_archiving_under_a_lost_seat_is_left_to_the_write_path() -> None:
         shelf = SharedShelf()
         journal = await journal_on(shelf, "a")
         journal.archiving = DeposedError("archive: b has the seat")
-        async with serving(journal, clock, archiving=Archiving(records=2)) as engine:
+        async with serving(journal, clock, archive_policy=ArchivePolicy(records=2)) as engine:
             await engine.ask(acquire("job"))
             await turns(10)
             assert not engine.ended.is_set()

@@ -11,7 +11,7 @@ from holdfast.core.commands import Command, CreateToken, OpenSession, RecordUses
 from holdfast.core.state import State
 from holdfast.engine import engine as engine_module
 from holdfast.engine import snapshot
-from holdfast.engine.archiver import Archiving
+from holdfast.engine.archiver import ArchivePolicy
 from holdfast.journal.base import JournalDamagedError, Values
 from tests.engine.driving import GateJournal, SlicedJournal, acquire, picture, release, renew, run, serving, tail, turns
 from tests.support.memory_journal import MemoryJournal
@@ -105,7 +105,7 @@ def test_archiving_goes_on_beside_commands() -> None:
 
     async def test(clock: ManualClock) -> None:
         journal = SlicedJournal()
-        async with serving(journal, clock, archiving=Archiving(records=1_500)) as engine:
+        async with serving(journal, clock, archive_policy=ArchivePolicy(records=1_500)) as engine:
             await _fill(engine)
             await turns(3)
             assert len(journal.begun) == 1 and journal.counted == []
@@ -148,7 +148,7 @@ def test_archives_do_not_overlap() -> None:
 
     async def test(clock: ManualClock) -> None:
         journal = SlicedJournal()
-        async with serving(journal, clock, archiving=Archiving(records=1)) as engine:
+        async with serving(journal, clock, archive_policy=ArchivePolicy(records=1)) as engine:
             for number in range(20):
                 await engine.ask(acquire(f"job/{number}"))
                 await engine.archive()
@@ -164,7 +164,7 @@ def test_an_engine_that_has_failed_gives_its_archive_up(monkeypatch: pytest.Monk
 
     async def test(clock: ManualClock) -> None:
         journal = SlicedJournal()
-        async with serving(journal, clock, archiving=Archiving(records=1_500)) as engine:
+        async with serving(journal, clock, archive_policy=ArchivePolicy(records=1_500)) as engine:
             await _fill(engine)
             await turns(3)
             assert len(journal.begun) == 1 and journal.counted == []
@@ -187,7 +187,7 @@ def test_what_a_start_had_to_replay_counts() -> None:
             for number in range(10):
                 await engine.ask(acquire(f"job/{number}"))
         replayed = len(await tail(journal))
-        async with serving(journal, clock, archiving=Archiving(records=replayed + 2)) as engine:
+        async with serving(journal, clock, archive_policy=ArchivePolicy(records=replayed + 2)) as engine:
             await engine.ask(renew("job/1"))
             await turns(100)
             assert journal.begun == []

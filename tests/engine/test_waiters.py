@@ -11,7 +11,7 @@ from holdfast.core.answers import Acquired, AcquiredMany, Waiting, Withdrawn
 from holdfast.core.commands import Leave
 from holdfast.core.events import Granted, Joined, Left
 from holdfast.core.refusals import TicketGone
-from holdfast.engine.archiver import Archiving
+from holdfast.engine.archiver import ArchivePolicy
 from holdfast.engine.replies import Unavailable, Unknown
 from holdfast.engine.waiters import RECONNECT_MS_MAX, STALE_DEADLINES_MAX, Waited, Waiter, Waiters, after_wait
 from holdfast.journal.base import JournalUnavailableError, OutcomeUnknownError
@@ -371,7 +371,7 @@ def test_a_restart_keeps_the_order() -> None:
 
     async def test(clock: ManualClock) -> None:
         journal = MemoryJournal()
-        async with serving(journal, clock, archiving=Archiving(records=1_000)) as engine:
+        async with serving(journal, clock, archive_policy=ArchivePolicy(records=1_000)) as engine:
             await engine.ask(acquire("job", ttl_ms=24 * 3_600_000))
             for number in range(20):
                 Asking(engine, wait_for("job", f"o-{number:02}"))

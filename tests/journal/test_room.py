@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.core.commands import OpenSession
 from holdfast.core.values import Limits
-from holdfast.engine.archiver import RETRY_MS_MAX, Archiving
+from holdfast.engine.archiver import RETRY_MS_MAX, ArchivePolicy
 from holdfast.journal.archive.archivist import Local
 from holdfast.journal.base import JournalUnavailableError
 from holdfast.journal.sqlite import SqliteJournal
@@ -74,7 +74,9 @@ def test_one_has_at_most_half_of_what_may_wait(tmp_path: Path) -> None:
     async def test(clock: ManualClock) -> None:
         archivist = Failing()
         journal = opened(tmp_path, archivist)
-        async with serving(journal, clock, limits=ROOMY, archiving=Archiving(size_bytes=BYTES_MAX // 2)) as engine:
+        async with serving(
+            journal, clock, limits=ROOMY, archive_policy=ArchivePolicy(size_bytes=BYTES_MAX // 2)
+        ) as engine:
             await engine.ask(acquire("ana/job", principal="ana"))
             await engine.ask(acquire("ben/job", principal="ben"))
             assert await flood(engine, "ana", 20) == 5
@@ -95,7 +97,9 @@ def test_one_has_at_most_half_of_what_may_wait(tmp_path: Path) -> None:
             assert await flood(engine, "ben", 20) == 5, "and then both halves are full"
             assert not journal.health().takes_claims and journal.why_no_claims("cho") == journal.health().text
         journal = opened(tmp_path, archivist)
-        async with serving(journal, clock, limits=ROOMY, archiving=Archiving(size_bytes=BYTES_MAX // 2)) as engine:
+        async with serving(
+            journal, clock, limits=ROOMY, archive_policy=ArchivePolicy(size_bytes=BYTES_MAX // 2)
+        ) as engine:
             assert journal.why_no_claims("ana") is not None
             archivist.is_failing = False
             await asyncio.sleep(RETRY_MS_MAX / 1000 + 1)

@@ -21,17 +21,17 @@ from holdfast.core.state import State, StateChanges
 from holdfast.core.values import Moment
 from holdfast.engine import snapshot
 from holdfast.engine.clock import Clock
-from holdfast.engine.replies import OwedAnswer, outcome_or_raise, settle_future
+from holdfast.engine.replies import PendingReply, outcome_or_raise, resolve_future
 from holdfast.journal.base import DeposedError, Journal, JournalUnavailableError
 
 RETRY_MS_MIN = 1_000  # how soon a refusal is followed by another attempt, however many records come
 RETRY_MS_MAX = 30_000  # without new records: a journal that is too full takes no claims until archived
-STEPS_AT_ONCE = 1_000
+STEPS_PER_ITERATION = 1_000
 
 log = logging.getLogger("holdfast.engine")
 
 
-class Archiving(msgspec.Struct, frozen=True, kw_only=True):
+class ArchivePolicy(msgspec.Struct, frozen=True, kw_only=True):
     records: int = 100_000
     size_bytes: int = 256 * 2**20
 
@@ -42,42 +42,42 @@ class Archiver:
     def __init__(
         self,
         journal: Journal,
-        archiving: Archiving,
+        archive_policy: ArchivePolicy,
         clock: Clock,
         wake_writer: Callable[[], None],
         fail: Callable[[Exception], None],
     ) -> None:
         self._journal = journal
-        self._archiving = archiving
+        self._policy = archive_policy
         self._clock = clock
         self._wake_writer = wake_writer
         self._fail = fail
         self._last_seq = self._archived_seq = 0
-        self._due_records = archiving.records
-        self._due_bytes = archiving.size_bytes
+        self._due_records = archive_policy.records
+        self._due_bytes = archive_policy.size_bytes
         self._not_before_ms = 0
         self._retry: asyncio.TimerHandle | None = None
         self._refused: str | None = None
-        self._owed: StateChanges | None = None
+        self._pending: StateChanges | None = None
         self._task: asyncio.Task[None] | None = None
         self.wanted: asyncio.Future[Any] | None = None
 
     @property
-    def owed_records(self) -> int:
+    def unarchived_records(self) -> int:
         return self._last_seq - self._archived_seq
 
     @property
     def is_refused(self) -> bool:
         return self._refused is not None
 
-    def begin_anew(self, seq: int, replayed: int) -> None:
+    def restart(self, seq: int, replayed: int) -> None:
         """Count from the last record that a recovery found, of which so many are not archived.
 
         Archiving may be due immediately: a journal that takes no claims until then may get no record.
         """
-        self._owed = None
+        self._pending = None
         self._last_seq, self._archived_seq = seq, seq - replayed
-        self._be_due_as_set()
+        self._reset_thresholds()
         self.count(0)
 
     def count(self, records: int) -> None:
@@ -89,11 +89,11 @@ class Archiver:
     async def archive(self) -> None:
         await asyncio.wait({self._begin()})
 
-    def take(self, wanted: asyncio.Future[Any], state: State, now_ms: int) -> OwedAnswer:
+    def take(self, wanted: asyncio.Future[Any], state: State, now_ms: int) -> PendingReply:
         """Return the changes as the last answer of a batch, given once all that they show is durable."""
         self.wanted = None
         now = Moment(now_ms, self._clock.wall_ms())
-        return (lambda outcome, _: settle_future(wanted, outcome)), state.take_changes(), now
+        return (lambda outcome, _: resolve_future(wanted, outcome)), state.take_changes(), now
 
     def cancel(self) -> None:
         """Give up what is under way; the previous archive stays valid."""
@@ -119,50 +119,50 @@ class Archiver:
         self.wanted = asyncio.get_running_loop().create_future()
         self._wake_writer()
         try:
-            owed = await self._add(outcome_or_raise(await self.wanted))
-            scalars = owed.scalars
-            rows = snapshot.changes(owed)
+            pending = await self._add(outcome_or_raise(await self.wanted))
+            scalars = pending.scalars
+            rows = snapshot.changes(pending)
             await self._journal.archive(scalars.seq, snapshot.encode(scalars), rows, self._clock.wall_ms())
-            await self._archived(owed)
+            await self._archived(pending)
         except (JournalUnavailableError, DeposedError) as error:
-            self._be_refused(str(error))  # The next append finds out whether this node still leads.
+            self._on_refused(str(error))  # The next append finds out whether this node still leads.
         except Exception as error:  # noqa: BLE001 - Whatever it is, it ends the engine, which logs it.
             self._fail(error)
 
     async def _add(self, taken: StateChanges) -> StateChanges:
-        if self._owed is None:
-            self._owed = taken
+        if self._pending is None:
+            self._pending = taken
         else:
-            self._owed.scalars = taken.scalars
-            for table, change_set in self._owed.tables.items():
-                await _slowly(change_set.add(taken.tables[table]))
-        return self._owed
+            self._pending.scalars = taken.scalars
+            for table, change_set in self._pending.tables.items():
+                await _run_in_steps(change_set.add(taken.tables[table]))
+        return self._pending
 
-    async def _archived(self, owed: StateChanges) -> None:
-        self._owed = None
-        self._archived_seq = owed.scalars.seq
-        self._be_due_as_set()
+    async def _archived(self, pending: StateChanges) -> None:
+        self._pending = None
+        self._archived_seq = pending.scalars.seq
+        self._reset_thresholds()
         if self._refused is not None:
             log.warning("archiving works again: all records up to %d are archived", self._archived_seq)
             self._refused = None
-        for change_set in owed.tables.values():
-            await _slowly(change_set.clear_in_steps())
+        for change_set in pending.tables.values():
+            await _run_in_steps(change_set.clear_in_steps())
 
-    def _be_due_as_set(self) -> None:
-        self._due_records, self._due_bytes = self._archiving.records, self._archiving.size_bytes
+    def _reset_thresholds(self) -> None:
+        self._due_records, self._due_bytes = self._policy.records, self._policy.size_bytes
 
-    def _be_refused(self, why: str) -> None:
+    def _on_refused(self, why: str) -> None:
         """Try again later: what was refused now would most likely be refused after every batch."""
         if why != self._refused:
             log.warning("%s; nothing is lost, and archiving is tried again within half a minute", why)
         self._refused = why
-        self._due_records = self._last_seq - self._archived_seq + max(1, self._archiving.records // 10)
-        self._due_bytes = self._journal.tail_bytes + max(1, self._archiving.size_bytes // 10)
+        self._due_records = self._last_seq - self._archived_seq + max(1, self._policy.records // 10)
+        self._due_bytes = self._journal.tail_bytes + max(1, self._policy.size_bytes // 10)
         self._not_before_ms = self._clock.monotonic_ms() + RETRY_MS_MIN
         self._retry = asyncio.get_running_loop().call_later(RETRY_MS_MAX / 1000, self._begin)
 
 
-async def _slowly(steps: Iterator[None]) -> None:
+async def _run_in_steps(steps: Iterator[None]) -> None:
     for number, _ in enumerate(steps, 1):
-        if number % STEPS_AT_ONCE == 0:
+        if number % STEPS_PER_ITERATION == 0:
             await asyncio.sleep(0)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from holdfast.core.values import Limits
-from holdfast.engine.archiver import Archiving
+from holdfast.engine.archiver import ArchivePolicy
 from holdfast.engine.clock import Clock, SystemClock
 from holdfast.engine.engine import Engine
 from holdfast.engine.ids import new_identity, new_secret
@@ -57,7 +57,7 @@ def build(
     version: str,
     keeping: Keeping,
     witnesses: Sequence[str],
-    archiving: Archiving,
+    archive_policy: ArchivePolicy,
     ballast_bytes: int,
     tail_bytes_max: int,
     disk_hang_ms: int,
@@ -83,7 +83,7 @@ def build(
         limits,
         clock=clock,
         version=version,
-        archiving=archiving,
+        archive_policy=archive_policy,
         watchdog=watchdog,
         measures=measures,
     )

@@ -51,12 +51,12 @@ from holdfast.core.events import Ended, Event, Granted, GrantedMany, Record, Tim
 from holdfast.core.evolve import evolve
 from holdfast.core.state import State
 from holdfast.core.values import Limits, Moment
-from holdfast.engine.archiver import Archiver, Archiving
+from holdfast.engine.archiver import ArchivePolicy, Archiver
 from holdfast.engine.clock import TICK_MS_MAX, TIMER_MS, UNRECORDED_MS_MAX, Clock, Ticks
 from holdfast.engine.feed import Feed
 from holdfast.engine.metrics import ENDING, Measures
 from holdfast.engine.recovery import recover
-from holdfast.engine.replies import NotLeader, Unavailable, Unknown, answer_all, outcome_or_raise, settle_future
+from holdfast.engine.replies import NotLeader, Unavailable, Unknown, answer_all, outcome_or_raise, resolve_future
 from holdfast.engine.waiters import Waited, Waiter, Waiters, replies_after_rollback
 from holdfast.engine.watchdog import Watchdog
 from holdfast.journal.base import AtOnce, DeposedError, Journal, JournalError, JournalUnavailableError
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
     from holdfast.core.decision import Due, Notice
-    from holdfast.engine.replies import OwedAnswer, Reply
+    from holdfast.engine.replies import PendingReply, Reply
     from holdfast.journal.base import HistoryPage, HistoryQuery, SharedJournal
 
 LAST_ANSWERS_SECONDS = 3.0
@@ -82,7 +82,7 @@ class Batch(NamedTuple):
     """The records and answers of one append, with measurements as of when the writer took them."""
 
     records: list[Record]
-    answers: list[OwedAnswer]
+    answers: list[PendingReply]
     pending_since_seconds: float  # when the first round began whose answers are in it; 0 if none is
     taken_seconds: float
     holds_ms: list[int]  # of the leases that it ends
@@ -97,7 +97,7 @@ class Engine:
         *,
         clock: Clock,
         version: str,
-        archiving: Archiving | None = None,
+        archive_policy: ArchivePolicy | None = None,
         watchdog: Watchdog | None = None,
         measures: Measures | None = None,  # They outlive the engine.
     ) -> None:
@@ -113,12 +113,12 @@ class Engine:
         self.ended = asyncio.Event()  # The engine is over: the process must end, or on a shared journal the term.
         self._shared = cast("SharedJournal", journal) if journal.is_shared else None
         self._version = version
-        self._archiver = Archiver(journal, archiving or Archiving(), clock, self._wake_writer, self._fail)
+        self._archiver = Archiver(journal, archive_policy or ArchivePolicy(), clock, self._wake_writer, self._fail)
         self._watchdog = watchdog
         self._waiters = Waiters()
         self._may_wait = True  # whether a command may wait in the queue: not while the server stops
         self._batch: list[Record] = []
-        self._answers: list[OwedAnswer] = []
+        self._answers: list[PendingReply] = []
         self._holds_ms: list[int] = []
         self._waits_ms: list[int] = []
         self._serving = self._stopping = False
@@ -276,13 +276,13 @@ class Engine:
 
     async def ask(self, command: Command) -> tuple[Any, Moment]:
         answered: asyncio.Future[tuple[Any, Moment]] = asyncio.get_running_loop().create_future()
-        self.submit(command, lambda outcome, now: settle_future(answered, (outcome, now)))
+        self.submit(command, lambda outcome, now: resolve_future(answered, (outcome, now)))
         return await answered
 
     async def query(self, view: Callable[[State, Moment], T]) -> T:
         """Read and wait for the answer. Raises `JournalUnavailableError` if there is none."""
         answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.read(view, lambda outcome, _: settle_future(answered, outcome))
+        self.read(view, lambda outcome, _: resolve_future(answered, outcome))
         return outcome_or_raise(await answered)  # type: ignore[no-any-return]
 
     async def history(self, query: HistoryQuery) -> HistoryPage:
@@ -370,7 +370,7 @@ class Engine:
         )
         self.state, self.key = found.state, found.key
         self._holds_ms, self._waits_ms = [], []
-        self._archiver.begin_anew(found.state.seq, found.replayed)
+        self._archiver.restart(found.state.seq, found.replayed)
         self.ticks.resume(found.now_ms)
         self._serving = not self._stopping
         self._set_timer()
@@ -486,7 +486,7 @@ class Engine:
 
     # When the journal fails.
 
-    async def _roll_back(self, answers: list[OwedAnswer], refused: Unavailable) -> None:
+    async def _roll_back(self, answers: list[PendingReply], refused: Unavailable) -> None:
         """Nothing of the batch happened, nor of what was decided on top of it: answer that and read the state again.
 
         Waiters are answered after that, since only the state read again shows whether a ticket was in an earlier batch:
@@ -534,7 +534,7 @@ class Engine:
         self._reasons_logged.clear()
         self._refused_writes = 0
 
-    def _fail(self, error: BaseException, answers: Iterable[OwedAnswer] = ()) -> None:
+    def _fail(self, error: BaseException, answers: Iterable[PendingReply] = ()) -> None:
         """End, because the durable state is unknown or memory cannot be trusted.
 
         Decisions on top of an unknown batch are unknown too: one may be the retry of a request in that batch.
@@ -548,14 +548,14 @@ class Engine:
                 log.error("%s; this tenure is over", self.failed, exc_info=error if is_bug else None)
         self._shut_down(answers, Unknown(self.failed))
 
-    def _step_down(self, error: DeposedError, answers: Iterable[OwedAnswer] = ()) -> None:
+    def _step_down(self, error: DeposedError, answers: Iterable[PendingReply] = ()) -> None:
         """Another node leads. Nothing of the batch happened, nor of what was decided on top of it (N-12)."""
         if self.failed is None:
             self.failed = str(error)
             log.warning("%s; this tenure is over", self.failed)
         self._shut_down(answers, NotLeader(self.failed))
 
-    def _shut_down(self, answers: Iterable[OwedAnswer], outcome: Unknown | NotLeader) -> None:
+    def _shut_down(self, answers: Iterable[PendingReply], outcome: Unknown | NotLeader) -> None:
         self._serving = False
         self.ticks.cancel_timer()
         self._archiver.cancel()
@@ -565,12 +565,12 @@ class Engine:
 
     @property
     def unarchived(self) -> tuple[int, bool]:
-        return self._archiver.owed_records, self._archiver.is_refused
+        return self._archiver.unarchived_records, self._archiver.is_refused
 
-    def _answer_all_pending(self, answers: Iterable[OwedAnswer], outcome: Unknown | NotLeader | Unavailable) -> None:
+    def _answer_all_pending(self, answers: Iterable[PendingReply], outcome: Unknown | NotLeader | Unavailable) -> None:
         answer_all((reply, outcome, now) for reply, _, now in self._take_all_pending(answers))
 
-    def _take_all_pending(self, answers: Iterable[OwedAnswer]) -> list[OwedAnswer]:
+    def _take_all_pending(self, answers: Iterable[PendingReply]) -> list[PendingReply]:
         waiting = (waiter.answered(None, self.ticks) for waiter in self._waiters.take_all())
         pending = [*answers, *self._answers, *waiting]
         self._batch, self._answers = [], []

@@ -34,10 +34,10 @@ class NotLeader(msgspec.Struct, frozen=True):
 
 
 Reply: TypeAlias = "Callable[[Any, Moment], None]"
-OwedAnswer: TypeAlias = "tuple[Reply, Any, Moment]"
+PendingReply: TypeAlias = "tuple[Reply, Any, Moment]"
 
 
-def answer_all(answers: Iterable[OwedAnswer]) -> None:
+def answer_all(answers: Iterable[PendingReply]) -> None:
     for reply, outcome, now in answers:
         try:
             reply(outcome, now)
@@ -54,6 +54,6 @@ def outcome_or_raise(outcome: Any) -> Any:  # noqa: ANN401 - It is whatever was 
     return outcome
 
 
-def settle_future(future: asyncio.Future[Any], value: object) -> None:
+def resolve_future(future: asyncio.Future[Any], value: object) -> None:
     if not future.done():
         future.set_result(value)

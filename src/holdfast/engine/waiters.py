@@ -17,7 +17,7 @@ from holdfast.core.answers import Waiting
 from holdfast.core.decision import Notice
 from holdfast.core.state import State
 from holdfast.engine.clock import Ticks
-from holdfast.engine.replies import OwedAnswer, Reply
+from holdfast.engine.replies import PendingReply, Reply
 
 RECONNECT_MS_MAX = 2_000  # how long a ticket stays present between two requests of a client that comes back
 STALE_DEADLINES_MAX = 1_000  # deadlines of answered requests that may be kept: each keeps its request alive
@@ -35,7 +35,7 @@ def after_wait(outcome: object) -> tuple[object, int]:
     return (outcome.outcome, outcome.waited_ms) if isinstance(outcome, Waited) else (outcome, 0)
 
 
-def replies_after_rollback(waiting: list[OwedAnswer], state: State, refused: object) -> list[OwedAnswer]:
+def replies_after_rollback(waiting: list[PendingReply], state: State, refused: object) -> list[PendingReply]:
     """Return the answers to waiters when a batch was taken back: their tickets, or that it was refused.
 
     `state` was read again, so all are absent in it; a position counts those who were present until now.
@@ -58,7 +58,7 @@ class Waiter(msgspec.Struct, eq=False):
     deadline_ms: int
     will_retry: bool = False
 
-    def answered(self, outcome: object, ticks: Ticks) -> OwedAnswer:
+    def answered(self, outcome: object, ticks: Ticks) -> PendingReply:
         # As of the turn, like the lease's own time, and rounded down: a client's deadline must never be late (I4).
         waited_ms = max(0, ticks.began_ms - self.received_ms - 1)
         return self.reply, Waited(outcome, waited_ms, self.ticket_id), ticks.now
@@ -74,14 +74,14 @@ class Waiters:
     def __len__(self) -> int:
         return len(self._by_ticket)
 
-    def wait(self, waiter: Waiter, state: State, ticks: Ticks) -> Iterator[OwedAnswer]:
+    def wait(self, waiter: Waiter, state: State, ticks: Ticks) -> Iterator[PendingReply]:
         """Let a request wait with its ticket; the one that waited with it before is answered (W3)."""
         before = self.put(waiter)
         state.attach(waiter.ticket_id)
         if before is not None:
             yield before.answered(Waiting(waiter.ticket_id, state.position_of(waiter.ticket_id)), ticks)
 
-    def notify(self, notices: Iterable[Notice], state: State, ticks: Ticks) -> Iterator[OwedAnswer]:
+    def notify(self, notices: Iterable[Notice], state: State, ticks: Ticks) -> Iterator[PendingReply]:
         for ticket_id, outcome in notices:
             if (waiter := self.take(ticket_id)) is not None:
                 yield waiter.answered(outcome, ticks)
@@ -91,7 +91,7 @@ class Waiters:
 
     def end_waits(
         self, waiters: Iterable[Waiter], state: State, ticks: Ticks, *, for_good: bool
-    ) -> Iterator[OwedAnswer]:
+    ) -> Iterator[PendingReply]:
         """Answer requests that stop waiting, usually because their time is over; they keep their tickets (W2).
 
         A client that comes back stays present for a moment, or it would be overtaken whenever a request ends. After

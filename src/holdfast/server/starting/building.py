@@ -6,7 +6,7 @@ import socket
 
 from holdfast import __version__
 from holdfast.core.values import Limits
-from holdfast.engine.archiver import Archiving
+from holdfast.engine.archiver import ArchivePolicy
 from holdfast.engine.build import Keeping, build
 from holdfast.engine.clock import Clock
 from holdfast.engine.engine import Engine
@@ -53,10 +53,10 @@ def keeping_of(settings: Settings) -> Keeping:
     )
 
 
-def archiving_of(settings: Settings) -> Archiving:
+def archiving_of(settings: Settings) -> ArchivePolicy:
     # It begins before anybody has more than their part of what may wait for it.
     size_bytes = min(settings.snapshot_mib * 2**20, settings.tail_mib_max * 2**19)
-    return Archiving(records=settings.snapshot_records, size_bytes=size_bytes)
+    return ArchivePolicy(records=settings.snapshot_records, size_bytes=size_bytes)
 
 
 def engine_for(settings: Settings) -> Engine:
@@ -66,7 +66,7 @@ def engine_for(settings: Settings) -> Engine:
         version=__version__,
         keeping=keeping_of(settings),
         witnesses=(KEY_FILE,),
-        archiving=archiving_of(settings),
+        archive_policy=archiving_of(settings),
         ballast_bytes=settings.disk_reserve_mib * 2**20,
         tail_bytes_max=settings.tail_mib_max * 2**20,
         disk_hang_ms=settings.disk_hang_seconds * 1000,

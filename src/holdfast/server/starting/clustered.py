@@ -121,7 +121,7 @@ class Clustered:
             limits_of(settings),
             clock=self._clock,
             version=__version__,
-            archiving=archiving_of(settings),
+            archive_policy=archiving_of(settings),
             measures=self._meter.sources.measures,
         )
         return await begin_tenure(seat, engine, settings, self._static, OPERATIONS, self._prepare, self._meter)
