@@ -22,7 +22,7 @@ from holdfast.core.events import (
     Transferred,
 )
 from holdfast.core.values import Lease
-from holdfast.engine.feed import ALL_BACKLOG_MAX, BACKLOG_MAX, EVERYTHING, FOLLOWERS_PER_ID_MAX, NAMES_BACKLOG_MAX, Feed
+from holdfast.engine.feed import ALL_BACKLOG_MAX, BACKLOG_MAX, EVERYTHING, NAMES_BACKLOG_MAX, WATCHES_PER_ID_MAX, Feed
 from holdfast.journal.base import JournalUnavailableError
 from tests.engine.driving import GateJournal, acquire, release, renew, run, serving, turns
 from tests.support.memory_journal import MemoryJournal
@@ -118,9 +118,9 @@ def test_a_slow_listener_is_dropped_and_told() -> None:
         for seq in range(BACKLOG_MAX):
             feed.publish([_renewal(seq)])
             assert await quick.next() is not None
-        assert (slow.is_over, slow.fell_behind) == (False, False)
+        assert (slow.is_over, slow.overflowed) == (False, False)
         feed.publish([_renewal(BACKLOG_MAX)])
-        assert (slow.is_over, slow.fell_behind) == (True, True)
+        assert (slow.is_over, slow.overflowed) == (True, True)
         assert await slow.next() is None
         assert not quick.is_over
         assert feed.names == 1
@@ -141,7 +141,7 @@ def test_who_listens_to_everything_hears_what_is_history() -> None:
             await engine.ask(acquire("b"))
             await engine.ask(release("a"))
             heard = []
-            while (happening := listener.at_hand()) is not None:
+            while (happening := listener.next_nowait()) is not None:
                 heard.append(type(happening[1]))
             assert heard == [Granted, Granted, Ended]
 
@@ -165,11 +165,11 @@ def test_a_backlog_is_bounded_by_the_names_in_it(kind: str) -> None:
     listener = feed.listen(EVERYTHING)
     for _ in range(NAMES_BACKLOG_MAX // 1_000):
         feed.publish([record])
-    assert listener.at_hand() is not None
+    assert listener.next_nowait() is not None
     feed.publish([record])
-    before = (listener.is_over, listener.fell_behind)
+    before = (listener.is_over, listener.overflowed)
     feed.publish([record])
-    assert (before, (listener.is_over, listener.fell_behind)) == ((False, False), (True, True))
+    assert (before, (listener.is_over, listener.overflowed)) == ((False, False), (True, True))
 
 
 def test_a_listener_keeps_its_place_when_its_reader_is_cancelled() -> None:
@@ -204,7 +204,7 @@ def test_a_closed_feed_ends_every_listener() -> None:
         assert await hearing is None
         assert await with_backlog.next() is not None
         assert await with_backlog.next() is None
-        assert not with_backlog.fell_behind
+        assert not with_backlog.overflowed
         with_backlog.close()
         assert feed.names == 0
         assert not feed.is_listened_to("job")
@@ -231,7 +231,7 @@ def test_a_watcher_pays_for_its_own_name_alone() -> None:
         sys.setprofile(count)
         try:
             feed.publish([Record(1, 1, 1, GrantedMany(grants)), Record(2, 2, 2, SessionEnded("s", "expired", ends))])
-            heard = [(listener.at_hand(), listener.at_hand(), listener.at_hand()) for listener in listeners]
+            heard = [(listener.next_nowait(), listener.next_nowait(), listener.next_nowait()) for listener in listeners]
         finally:
             sys.setprofile(None)
         assert all(each[0] == (Record(1, 1, 1, GrantedMany(grants)), grants[500]) for each in heard[:1])
@@ -251,36 +251,36 @@ def _end(seq: int, lease_id: str) -> Record:
 def test_a_follower_hears_of_the_ends_it_awaits_and_of_nothing_else() -> None:
     """L9: an end is found by its id, within a session's and a token's end too, and each is told once."""
     feed = Feed()
-    follower, other = feed.follow("ana"), feed.follow("ana")
+    watch, other = feed.watch("ana"), feed.watch("ana")
     for id_ in ("a", "b", "c", "s"):
-        follower.add(id_)
+        watch.add(id_)
     other.add("a")
     lease = Lease("next", 2, "ana", None, None, False, 1, 1, 0, None, None, 0, 0)
     inner = SessionEnded("s", "revoked", (Ended("n3", "c", 3, "session_ended", well=False),))
     feed.publish([_renewal(1), _end(2, "a"), _end(3, "x"), Record(4, 4, 4, Transferred("n2", "b", lease, "ana"))])
     feed.publish([Record(5, 5, 5, TokenEnded("ben", "op", sessions=(inner,))), _end(6, "a")])
     heard = []
-    while (happening := follower.at_hand()) is not None:
+    while (happening := watch.next_nowait()) is not None:
         heard.append((happening[0].seq, type(happening[1])))
     assert heard == [(2, Ended), (4, Transferred), (5, SessionEnded), (5, Ended)]
-    assert (len(follower), len(other)) == (0, 0)
-    assert other.at_hand() is not None and other.at_hand() is None
+    assert (len(watch), len(other)) == (0, 0)
+    assert other.next_nowait() is not None and other.next_nowait() is None
 
 
 def test_a_follower_ends_with_its_token_and_leaves_nothing() -> None:
     """Whatever a token followed is let go when it is shut out, and one that falls behind is ended."""
     feed = Feed()
-    follower, idle, slow = feed.follow("ana", "s"), feed.follow("ana"), feed.follow("ben")
-    follower.add("a")
+    watch, idle, slow = feed.watch("ana", "s"), feed.watch("ana"), feed.watch("ben")
+    watch.add("a")
     for number in range(ALL_BACKLOG_MAX + 1):
         slow.add(f"slow-{number}")
     slow.add("a")
     feed.publish([Record(1, 1, 1, TokenEnded("ana", "op"))])
-    assert (follower.is_over, idle.is_over, slow.is_over) == (True, True, False)
-    follower.add("b")
-    assert len(follower) == 0, "one that is over follows nothing more"
+    assert (watch.is_over, idle.is_over, slow.is_over) == (True, True, False)
+    watch.add("b")
+    assert len(watch) == 0, "one that is over follows nothing more"
     feed.publish([_end(number + 2, f"slow-{number}") for number in range(ALL_BACKLOG_MAX + 1)])
-    assert slow.is_over and slow.fell_behind
+    assert slow.is_over and slow.overflowed
     assert not feed._by_id and not feed._by_secret
 
 
@@ -290,27 +290,27 @@ def test_the_eldest_follower_of_a_lease_gives_way_and_is_told() -> None:
     The eldest is over, and knows why: if it lives it comes again (L9).
     """
     feed = Feed()
-    followers = [feed.follow("ana") for _ in range(FOLLOWERS_PER_ID_MAX + 1)]
+    followers = [feed.watch("ana") for _ in range(WATCHES_PER_ID_MAX + 1)]
     for each in followers:
         each.add("other")
         each.add("a")
-    assert [len(each) for each in followers] == [0] + [2] * FOLLOWERS_PER_ID_MAX
-    assert [(each.is_over, each.gave_way_at) for each in followers[:2]] == [(True, "other"), (False, None)]
+    assert [len(each) for each in followers] == [0] + [2] * WATCHES_PER_ID_MAX
+    assert [(each.is_over, each.displaced_at) for each in followers[:2]] == [(True, "other"), (False, None)]
     feed.publish([_end(1, "a")])
-    assert [each.at_hand() is not None for each in followers] == [False] + [True] * FOLLOWERS_PER_ID_MAX
+    assert [each.next_nowait() is not None for each in followers] == [False] + [True] * WATCHES_PER_ID_MAX
 
 
 def test_a_command_cannot_take_the_place_of_the_one_that_started_it() -> None:
     """L9: followers with a claim's or a session's secret give way to each other, and those with the token stay."""
     feed = Feed()
-    supervisor = feed.follow("ana")
+    supervisor = feed.watch("ana")
     supervisor.add("a")
     for claim in ["c"] * 20:
-        feed.follow("ana", claim=claim).add("a")
+        feed.watch("ana", claim=claim).add("a")
     for session in ["s"] * 20:
-        feed.follow("ana", session).add("a")
+        feed.watch("ana", session).add("a")
     feed.publish([_end(1, "a")])
-    assert supervisor.at_hand() is not None and not supervisor.is_over
+    assert supervisor.next_nowait() is not None and not supervisor.is_over
 
 
 def test_nobody_pays_for_following_while_nobody_follows() -> None:
@@ -332,6 +332,6 @@ def test_nobody_pays_for_following_while_nobody_follows() -> None:
         return count
 
     quiet, followed = Feed(), Feed()
-    followed.follow("ana").add("a")
+    followed.watch("ana").add("a")
     assert calls(quiet) == 2, "publish, and the tally"
     assert calls(followed) == 3

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from holdfast.core.commands import KeepSession, OpenSession
 from holdfast.core.events import Joined, Left, Record, Renewed, SessionEnded, SessionOpened, TimePassed, TokenEnded
 from holdfast.core.values import Session, Terms, Ticket
-from holdfast.engine.feed import TOUCHED_MAX, Feed, Touched
+from holdfast.engine.feed import DIRTY_MAX, DirtyNames, Feed
 from tests.engine.driving import GateJournal, acquire, release, renew, run, serving, turns
 from tests.support.memory_journal import MemoryJournal
 
@@ -31,7 +31,7 @@ def test_each_name_is_noted_once() -> None:
     async def test(clock: ManualClock) -> None:
         async with serving(MemoryJournal(), clock) as engine:
             await engine.ask(acquire("before"))
-            touched = Touched()
+            touched = DirtyNames()
             engine.feed.observe(touched.note)
             for _ in range(3):
                 await engine.ask(renew("before"))
@@ -47,14 +47,14 @@ def test_each_name_is_noted_once() -> None:
 
 def test_a_note_is_not_forgotten_by_the_next_heartbeat() -> None:
     """Once more than a heartbeat has changed, a later heartbeat does not make less of it."""
-    touched = Touched()
+    touched = DirtyNames()
     touched.note([_renewal("a", "a note"), _renewal("a"), _renewal("b"), _renewal("b", "a note")])
     assert touched.take(10) == {"a": True, "b": True}
 
 
 def test_a_line_that_changes_touches_its_names() -> None:
     """Who joins or leaves a line touches every name that it stands in line for; time that passes touches none."""
-    touched = Touched()
+    touched = DirtyNames()
     ticket = Ticket("t", ("a", "b"), ("1", "2"), Terms("ana", 1_000))
     touched.note([_record(Joined(ticket)), _record(TimePassed())])
     assert touched.take(10) == {"a": True, "b": True}
@@ -70,7 +70,7 @@ def test_a_session_that_is_kept_is_noted_as_one() -> None:
             await engine.ask(OpenSession(principal="ana", session_id="s", ttl_ms=60_000))
             for name in ("a", "b"):
                 await engine.ask(acquire(name, session="s", bound=True))
-            touched = Touched()
+            touched = DirtyNames()
             engine.feed.observe(touched.note)
             clock.advance(20_000)
             await engine.ask(KeepSession(principal="ana", session_id="s"))
@@ -81,7 +81,7 @@ def test_a_session_that_is_kept_is_noted_as_one() -> None:
 
 def test_sessions_that_begin_and_end_are_noted() -> None:
     """A session that begins or ends is noted, be it empty; so are those that end with their access token."""
-    touched = Touched()
+    touched = DirtyNames()
     touched.note([_record(SessionOpened(Session("opened", "ana", None, None, 60_000, 60_000, 1)))])
     assert list(touched.take_sessions()) == ["opened"]
     ended = SessionEnded("ended", "deleted", ())
@@ -97,7 +97,7 @@ def test_nothing_is_noted_before_it_is_durable() -> None:
     async def test(clock: ManualClock) -> None:
         journal = GateJournal()
         async with serving(journal, clock) as engine:
-            touched = Touched()
+            touched = DirtyNames()
             engine.feed.observe(touched.note)
             waiting = asyncio.create_task(touched.wait())
             journal.is_shut = True
@@ -115,7 +115,7 @@ def test_nothing_is_noted_before_it_is_durable() -> None:
 def test_nobody_who_looked_away_is_told() -> None:
     """Who looks away is noted nothing more for, and while nobody looks the feed has nobody to note it for."""
     feed = Feed()
-    one, other = Touched(), Touched()
+    one, other = DirtyNames(), DirtyNames()
     feed.observe(one.note)
     feed.observe(other.note)
     feed.ignore(one.note)
@@ -129,11 +129,11 @@ def test_nobody_who_looked_away_is_told() -> None:
 
 def test_what_is_noted_is_bounded() -> None:
     """Beyond the most that is noted everything is dropped, and said; then it begins anew."""
-    touched = Touched()
-    touched.note([_renewal(f"job-{number}") for number in range(TOUCHED_MAX)])
-    assert not touched.is_too_much
+    touched = DirtyNames()
+    touched.note([_renewal(f"job-{number}") for number in range(DIRTY_MAX)])
+    assert not touched.overflowed
     touched.note([_renewal("one more")])
-    assert touched.names == {} and touched.take_too_much() and not touched.take_too_much()
+    assert touched.names == {} and touched.take_overflow() and not touched.take_overflow()
     touched.note([_renewal("again")])
     assert touched.take(1) == {"again": False}
 
@@ -142,7 +142,7 @@ def test_some_are_taken_and_the_rest_stays() -> None:
     """Those that were touched first are taken first; the rest is still there to be waited for."""
 
     async def test(_: ManualClock) -> None:
-        touched = Touched()
+        touched = DirtyNames()
         touched.note([_renewal(name) for name in "abc"])
         assert list(touched.take(2)) == ["a", "b"]
         await touched.wait()

@@ -3,7 +3,7 @@
 A slow listener is disconnected and never delays others. A listener that was opened with a token or a session ends with
 it. A follower receives only the ends of the leases and sessions that it named, found by one look-up by id.
 
-A dashboard needs current state, not events, so `Touched` collects changed names, each once, renewals too. Of a kept
+A dashboard needs current state, not events, so `DirtyNames` collects changed names, each once, renewals too. Of a kept
 session only the session is noted, since thousands of leases may be bound to it.
 """
 
@@ -19,18 +19,18 @@ from holdfast.core import events
 from holdfast.core.events import Event, Record, is_history, names_of, parts_of
 from holdfast.engine.metrics import Tally
 
-TOUCHED_MAX = 20_000  # names and sessions; beyond it none is kept, and the reader reads everything again
+DIRTY_MAX = 20_000  # names and sessions; beyond it none is kept, and the reader reads everything again
 
 
-class Touched:
+class DirtyNames:
     def __init__(self) -> None:
         self.names: dict[str, bool] = {}  # in order of change; False if only a lease's times may have changed
         self.sessions: dict[str, None] = {}
-        self.is_too_much = False
+        self.overflowed = False
         self._news = asyncio.Event()
 
     async def wait(self) -> None:
-        while not (self.names or self.sessions or self.is_too_much):
+        while not (self.names or self.sessions or self.overflowed):
             self._news.clear()
             await self._news.wait()
 
@@ -50,10 +50,10 @@ class Touched:
                 case event:
                     self.names.update(dict.fromkeys(names_of(event), True))
                     self.sessions.update(dict.fromkeys(each.session_id for each in _ended_sessions(event)))
-        if len(self.names) + len(self.sessions) > TOUCHED_MAX:
+        if len(self.names) + len(self.sessions) > DIRTY_MAX:
             self.names.clear()
             self.sessions.clear()
-            self.is_too_much = True
+            self.overflowed = True
         self._news.set()
 
     def _note_renewal(self, renewed: events.Renewed) -> None:
@@ -72,8 +72,8 @@ class Touched:
         taken, self.sessions = self.sessions, {}
         return taken
 
-    def take_too_much(self) -> bool:
-        was, self.is_too_much = self.is_too_much, False
+    def take_overflow(self) -> bool:
+        was, self.overflowed = self.overflowed, False
         return was
 
 
@@ -93,7 +93,7 @@ NAMES_BACKLOG_MAX = 100_000  # of the records in a backlog: one record may grant
 EVERYTHING = ""  # Not a name: its listeners receive every record with history value.
 # Of one lease, with the same token or secret. One more displaces the oldest, since its connection may be dead. It is
 # notified, so a live one opens another stream.
-FOLLOWERS_PER_ID_MAX = 8
+WATCHES_PER_ID_MAX = 8
 
 _ENDING = frozenset({events.Ended, events.Transferred, events.SessionEnded, events.TokenEnded})
 _REVOKING = frozenset({events.SessionEnded, events.TokenEnded, events.TokenRevoked})
@@ -113,7 +113,7 @@ class Listener:
         self._backlog_names = 0
         self._news = asyncio.Event()
         self.is_over = False
-        self.fell_behind = False
+        self.overflowed = False
         self.on_over: Callable[[], None] = lambda: None  # for a task that waits for something else too
 
     def enter(self, groups: Groups, key: str) -> None:
@@ -132,9 +132,9 @@ class Listener:
                 return None
             self._news.clear()
             await self._news.wait()
-        return self.at_hand()
+        return self.next_nowait()
 
-    def at_hand(self) -> tuple[Record, Event] | None:
+    def next_nowait(self) -> tuple[Record, Event] | None:
         if not self._backlog:
             return None
         record, event = self._backlog.popleft()
@@ -145,7 +145,7 @@ class Listener:
         size = _size_of(event)
         if len(self._backlog) >= self._backlog_max or self._backlog_names + size > NAMES_BACKLOG_MAX:
             self._backlog.clear()
-            self.fell_behind = True
+            self.overflowed = True
             self.close()
             return
         self._backlog.append((record, event))
@@ -160,7 +160,7 @@ class Listener:
         self.on_over()
 
 
-class Follower(Listener):
+class LeaseWatch(Listener):
     """Receives the end of each lease and session that it named, once. Ends as a listener does."""
 
     def __init__(self, ids: Groups, secret_of: str | None) -> None:
@@ -168,7 +168,7 @@ class Follower(Listener):
         self._ids = ids
         self._secret_of = secret_of  # the session or claim whose secret it came with; None if it came with the token
         self._count = 0
-        self.gave_way_at: str | None = None
+        self.displaced_at: str | None = None
 
     def __len__(self) -> int:
         return self._count
@@ -182,9 +182,9 @@ class Follower(Listener):
         if id_ in self._groups or self.is_over:
             return
         others = self._ids.get(id_, {})
-        alike = [each for each in others if isinstance(each, Follower) and each._secret_of == self._secret_of]  # noqa: SLF001 - its own class
-        if len(alike) >= FOLLOWERS_PER_ID_MAX:
-            alike[0].gave_way_at = id_
+        alike = [each for each in others if isinstance(each, LeaseWatch) and each._secret_of == self._secret_of]  # noqa: SLF001 - its own class
+        if len(alike) >= WATCHES_PER_ID_MAX:
+            alike[0].displaced_at = id_
             alike[0].close()
         self.enter(self._ids, id_)
         self._count += 1
@@ -234,11 +234,11 @@ class Feed:
         self._end_with(listener, principal, session)
         return listener
 
-    def follow(self, principal: str, session: str | None = None, claim: str | None = None) -> Follower:
+    def watch(self, principal: str, session: str | None = None, claim: str | None = None) -> LeaseWatch:
         """Return a follower, which ends with this token or session. `session` or `claim`: whose secret was used."""
-        follower = Follower(self._by_id, session if claim is None else claim)
-        self._end_with(follower, principal, session)
-        return follower
+        watch = LeaseWatch(self._by_id, session if claim is None else claim)
+        self._end_with(watch, principal, session)
+        return watch
 
     def _end_with(self, listener: Listener, principal: str | None, session: str | None) -> None:
         if principal is not None:
@@ -263,7 +263,7 @@ class Feed:
             event = record.event
             kind = type(event)
             if kind in _ENDING and self._by_id:
-                self._notify_followers(record, event)
+                self._notify_watches(record, event)
             if self._by_name:
                 for part in event.leases if isinstance(event, events.SessionRenewed) else parts_of(event):
                     if type(part) in _OF_NAME:
@@ -277,7 +277,7 @@ class Feed:
         for listener in list(self._by_name.get(name, ())):
             listener.put(record, event)
 
-    def _notify_followers(self, record: Record, event: Event) -> None:
+    def _notify_watches(self, record: Record, event: Event) -> None:
         ended = ""
         parts: tuple[Event, ...] = ()
         match event:
@@ -291,11 +291,11 @@ class Feed:
                 parts = event.sessions
             case _:
                 pass
-        for follower in list(self._by_id.get(ended, ())):
-            follower.leave(ended)
-            follower.put(record, event)
+        for watch in list(self._by_id.get(ended, ())):
+            watch.leave(ended)
+            watch.put(record, event)
         for part in parts:
-            self._notify_followers(record, part)
+            self._notify_watches(record, part)
 
     def _end_listeners_of(self, event: Event) -> None:
         match event:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast.core.commands import EndSession, KeepSession, OpenSession
-from holdfast.engine.feed import TOUCHED_MAX
+from holdfast.engine.feed import DIRTY_MAX
 from holdfast.journal.base import JournalUnavailableError
 from holdfast.server.pages import live_feed
 from holdfast.server.pages.live_feed import CHANNEL_BYTES_MAX, SLICE_NAMES, Channel, Live, LiveFeed
@@ -414,7 +414,7 @@ def test_too_many_changes_let_everybody_look_anew() -> None:
             place = feed.subscribe(None)
             whole = feed._touched
             assert whole is not None
-            whole.names |= {f"job-{number}": True for number in range(TOUCHED_MAX)}
+            whole.names |= {f"job-{number}": True for number in range(DIRTY_MAX)}
             await engine.ask(acquire("one-more"))
             await _rounds()
             assert _fell_behind(place) and not place.is_behind

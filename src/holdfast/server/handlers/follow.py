@@ -70,7 +70,7 @@ class Follow(Stream):
         self._asked: FollowBody = call.body  # What is followed from the beginning; dropped then.
         self._id = new_uuid()
         claim = None if caller.claim is None else caller.claim.grant
-        self._follower = api.engine.feed.follow(caller.principal, caller.session, claim)
+        self._follower = api.engine.feed.watch(caller.principal, caller.session, claim)
         api.followed[self._id] = self
 
     async def frames(self) -> AsyncIterator[bytes]:

@@ -267,7 +267,7 @@ class Live(Stream):
     def __init__(self, api: Api, call: Call) -> None:
         super().__init__(api, call, api.pages)
         self._subscription = api.part(LiveFeed).subscribe(call.caller.prefix)
-        self._end = api.engine.feed.follow(call.caller.principal, call.caller.session)  # Over with token or session.
+        self._end = api.engine.feed.watch(call.caller.principal, call.caller.session)  # Over with token or session.
         self._end.on_over = self._subscription.news.set
 
     async def frames(self) -> AsyncIterator[bytes]:
