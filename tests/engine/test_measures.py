@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.core.commands import EndSession, OpenSession, Revoke
-from holdfast.engine.metrics import Spread
+from holdfast.engine.metrics import Histogram
 from holdfast.journal.base import JournalUnavailableError
 from tests.engine.driving import Asked, GateJournal, acquire, release, renew, run, serving, turns
 from tests.support.memory_journal import MemoryJournal
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from holdfast.testing.clock import ManualClock
 
 
-def counted(spread: Spread) -> int:
-    return sum(spread.counts)
+def counted(histogram: Histogram) -> int:
+    return sum(histogram.counts)
 
 
 def test_a_bound_belongs_to_what_is_below_it() -> None:
     """As Prometheus counts: `le` means less or equal, and what is beyond the last bound has a place too."""
-    spread = Spread((1.0, 2.0))
+    histogram = Histogram((1.0, 2.0))
     for value in (0.5, 1.0, 1.5, 2.0, 2.5):
-        spread.note(value)
-    spread.note(3.0, 4)
-    assert spread.counts == [2, 2, 5]
-    assert spread.total == pytest.approx(0.5 + 1 + 1.5 + 2 + 2.5 + 12)
+        histogram.note(value)
+    histogram.note(3.0, 4)
+    assert histogram.counts == [2, 2, 5]
+    assert histogram.total == pytest.approx(0.5 + 1 + 1.5 + 2 + 2.5 + 12)
 
 
 def test_every_way_to_end_is_counted() -> None:
@@ -48,7 +48,7 @@ def test_every_way_to_end_is_counted() -> None:
             for _ in range(60):
                 clock.advance(100)
                 await engine.query(lambda _state, _now: None)
-            tally = engine.measures.tally
+            tally = engine.metrics.tally
             assert (tally.grants, tally.renewals, tally.releases, tally.sessions) == (4, 1, 1, 1)
             assert tally.ends == {"released": 1, "revoked": 1, "expired": 1, "session_ended": 1}
             assert tally.session_ends == {"deleted": 1}
@@ -64,7 +64,7 @@ def test_a_hold_is_as_long_as_it_was() -> None:
             await engine.ask(acquire("a"))
             clock.advance(12_000)
             await engine.ask(release("a"))
-            holds = engine.measures.holds
+            holds = engine.metrics.holds
             assert holds.counts[holds.bounds.index(15.0)] == 1
             assert (counted(holds), holds.total) == (1, 12.0)
 
@@ -87,10 +87,10 @@ def test_a_wait_counts_for_who_was_granted() -> None:
             await engine.ask(release("a", "one"))
             await turns()
             assert "second" in asked.labels
-            waits = engine.measures.waits
+            waits = engine.metrics.waits
             assert counted(waits) == 1
             assert waits.total == pytest.approx(3.0, abs=0.2)
-            assert engine.measures.tally.joins == 2
+            assert engine.metrics.tally.joins == 2
 
     run(test)
 
@@ -102,7 +102,7 @@ def test_what_did_not_happen_is_not_counted() -> None:
         journal = GateJournal()
         async with serving(journal, clock) as engine:
             await engine.ask(acquire("a"))
-            before = counted(engine.measures.commits)
+            before = counted(engine.metrics.commits)
             journal.is_shut = True
             asked = Asked(engine)
             asked.submit("release", release("a"))
@@ -111,14 +111,14 @@ def test_what_did_not_happen_is_not_counted() -> None:
             journal.let_through(JournalUnavailableError("append: no"))
             journal.is_shut = False
             await turns(20)
-            tally = engine.measures.tally
+            tally = engine.metrics.tally
             assert asked.kinds == ["Unavailable", "Unavailable"]
             assert (tally.grants, tally.releases) == (1, 0)
-            assert counted(engine.measures.holds) == 0
-            assert counted(engine.measures.commits) == before
+            assert counted(engine.metrics.holds) == 0
+            assert counted(engine.metrics.commits) == before
             clock.advance(2_000)
             await engine.ask(release("a"))
-            assert engine.measures.holds.total == 2.0, "what was refused left nothing behind"
+            assert engine.metrics.holds.total == 2.0, "what was refused left nothing behind"
 
     run(test)
 
@@ -129,7 +129,7 @@ def test_one_batch_is_timed_once_and_counts_for_all_its_answers() -> None:
     async def test(clock: ManualClock) -> None:
         journal = GateJournal()
         async with serving(journal, clock) as engine:
-            measures, asked = engine.measures, Asked(engine)
+            metrics, asked = engine.metrics, Asked(engine)
             journal.is_shut = True
             for number in range(50):
                 asked.submit(str(number), acquire(f"job/{number}"))
@@ -138,11 +138,11 @@ def test_one_batch_is_timed_once_and_counts_for_all_its_answers() -> None:
             journal.open_gate()
             await turns()
             assert len(asked.answers) == 50
-            assert (counted(measures.ticks), counted(measures.commits), counted(measures.batches)) == (1, 1, 1)
-            assert measures.batches.total == 50
-            assert measures.commits.total == pytest.approx(0.07)
-            assert counted(measures.answers) == 50
-            assert measures.answers.total == pytest.approx(50 * 0.07)
+            assert (counted(metrics.ticks), counted(metrics.commits), counted(metrics.batches)) == (1, 1, 1)
+            assert metrics.batches.total == 50
+            assert metrics.commits.total == pytest.approx(0.07)
+            assert counted(metrics.answers) == 50
+            assert metrics.answers.total == pytest.approx(50 * 0.07)
 
     run(test)
 

@@ -16,7 +16,7 @@ from holdfast.engine.archiver import ArchivePolicy
 from holdfast.engine.clock import Clock, SystemClock
 from holdfast.engine.engine import Engine
 from holdfast.engine.ids import new_identity, new_secret
-from holdfast.engine.metrics import Measures
+from holdfast.engine.metrics import EngineMetrics
 from holdfast.engine.watchdog import Watchdog
 from holdfast.errors import SettingsError
 from holdfast.journal.archive.archivist import Child
@@ -61,7 +61,7 @@ def build(
     ballast_bytes: int,
     tail_bytes_max: int,
     disk_hang_ms: int,
-    measures: Measures | None = None,
+    metrics: EngineMetrics | None = None,
 ) -> Engine:
     """Return an engine over the journal of a directory; nothing is touched before `start`.
 
@@ -85,7 +85,7 @@ def build(
         version=version,
         archive_policy=archive_policy,
         watchdog=watchdog,
-        measures=measures,
+        metrics=metrics,
     )
 
 

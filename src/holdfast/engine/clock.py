@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from holdfast.core.values import Moment
-from holdfast.engine.metrics import Measures
+from holdfast.engine.metrics import EngineMetrics
 
 TICK_MS = 1
 TICK_MS_MAX = 250  # how far one turn moves authority time at most: bounds how much can be due in one
@@ -75,7 +75,7 @@ class AuthorityTime:
 class Ticks:
     """The turns of one engine, and the timer that lets time pass without requests."""
 
-    def __init__(self, clock: Clock, on_timer: Callable[[], None], measures: Measures | None = None) -> None:
+    def __init__(self, clock: Clock, on_timer: Callable[[], None], metrics: EngineMetrics | None = None) -> None:
         self.read_seconds = clock.monotonic_seconds
         self.now = Moment(0, 0)  # the time of the turn, while `read_seconds() < over_seconds`
         self.over_seconds = 0.0  # when the turn is over; 0 if none has begun
@@ -88,7 +88,7 @@ class Ticks:
         self._clock = clock
         self._on_timer = on_timer
         self._time = AuthorityTime(clock.monotonic_ms(), 0)
-        self._spread = (measures or Measures()).ticks
+        self._durations = (metrics or EngineMetrics()).ticks
         self._logs_from_ms = 0
         self._unlogged = 0
 
@@ -117,7 +117,7 @@ class Ticks:
     def end_iteration(self, records: int, answers: int) -> None:
         if (began_ms := self.iteration_began_ms) is not None:
             took_seconds = self.read_seconds() - self.iteration_began_seconds
-            self._spread.note(took_seconds)
+            self._durations.note(took_seconds)
             if took_seconds > _BUDGET_SECONDS and (now_ms := self._clock.monotonic_ms()) > began_ms + BUDGET_MS:
                 self._log_slow(now_ms, now_ms - began_ms, records, answers)
         self.over_seconds, self.iteration_began_ms = 0.0, None

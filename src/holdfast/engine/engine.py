@@ -54,7 +54,7 @@ from holdfast.core.values import Limits, Moment
 from holdfast.engine.archiver import ArchivePolicy, Archiver
 from holdfast.engine.clock import TICK_MS_MAX, TIMER_MS, UNRECORDED_MS_MAX, Clock, Ticks
 from holdfast.engine.feed import Feed
-from holdfast.engine.metrics import ENDING, Measures
+from holdfast.engine.metrics import ENDING, EngineMetrics
 from holdfast.engine.recovery import recover
 from holdfast.engine.replies import NotLeader, Unavailable, Unknown, answer_all, outcome_or_raise, resolve_future
 from holdfast.engine.waiters import Waited, Waiter, Waiters, replies_after_rollback
@@ -99,15 +99,15 @@ class Engine:
         version: str,
         archive_policy: ArchivePolicy | None = None,
         watchdog: Watchdog | None = None,
-        measures: Measures | None = None,  # They outlive the engine.
+        metrics: EngineMetrics | None = None,  # They outlive the engine.
     ) -> None:
         self.journal = journal
         self.limits = limits
         self.clock = clock
-        self.measures = measures or Measures()
-        self.feed = Feed(self.measures.tally)
+        self.metrics = metrics or EngineMetrics()
+        self.feed = Feed(self.metrics.tally)
         self.state = State()
-        self.ticks = Ticks(clock, self._on_timer, self.measures)
+        self.ticks = Ticks(clock, self._on_timer, self.metrics)
         self.key: bytes | None = None
         self.failed: str | None = None  # why the engine can never answer again, once it cannot
         self.ended = asyncio.Event()  # The engine is over: the process must end, or on a shared journal the term.
@@ -449,18 +449,18 @@ class Engine:
 
     def _conclude(self, append: Callable[[], None], batch: Batch) -> None:
         """Append, publish, answer, in this order. `append` returns when the batch is durable, or raises why not."""
-        measures, records = self.measures, batch.records
+        metrics, records = self.metrics, batch.records
         try:
             append()
             failpoint("after_append_before_publish")
-            measures.commits.note(self.ticks.read_seconds() - batch.taken_seconds)
+            metrics.commits.note(self.ticks.read_seconds() - batch.taken_seconds)
             if records:
-                measures.batches.note(len(records))
+                metrics.batches.note(len(records))
             self.feed.publish(records)
             if batch.holds_ms:
-                measures.holds.note_all_ms(batch.holds_ms)
+                metrics.holds.observe_all_ms(batch.holds_ms)
             if batch.waits_ms:
-                measures.waits.note_all_ms(batch.waits_ms)
+                metrics.waits.observe_all_ms(batch.waits_ms)
             failpoint("after_publish_before_answer")
         except JournalUnavailableError as error:
             self._writer = asyncio.create_task(self._roll_back(batch.answers, Unavailable(str(error))))
@@ -482,7 +482,7 @@ class Engine:
         answer_all(batch.answers)
         if batch.pending_since_seconds and batch.answers:
             seconds = self.ticks.read_seconds() - batch.pending_since_seconds
-            self.measures.answers.note(seconds, len(batch.answers))
+            self.metrics.answers.note(seconds, len(batch.answers))
 
     # When the journal fails.
 

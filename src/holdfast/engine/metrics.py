@@ -2,7 +2,7 @@
 
 `Tally` counts durable records. Each append adds to four histograms: the time of the round, of the append, the number of
 records, and the time to its answers, which are given together, so one clock reading serves all. On a node of several,
-one `Measures` outlives every term, so counters only rise.
+one `EngineMetrics` outlives every term, so counters only rise.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _RECORDS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1_000.0, 5_000
 ENDING = frozenset({Ended, Transferred, SessionEnded, TokenEnded})
 
 
-class Spread:
+class Histogram:
     """A histogram. A bound belongs to the bucket below it."""
 
     __slots__ = ("bounds", "counts", "total")
@@ -50,7 +50,7 @@ class Spread:
         self.counts[bisect_left(self.bounds, value)] += times
         self.total += value * times
 
-    def note_all_ms(self, spans_ms: list[int]) -> None:
+    def observe_all_ms(self, spans_ms: list[int]) -> None:
         """Count durations in a histogram of seconds. They seem negative if a clock was set back."""
         counts = self.counts
         for span_ms in spans_ms:
@@ -115,12 +115,12 @@ class Tally:
                     pass
 
 
-class Measures:
+class EngineMetrics:
     def __init__(self) -> None:
         self.tally = Tally()
-        self.ticks = Spread(_FINE_SECONDS)  # seconds per round of decisions: no other request is served meanwhile
-        self.commits = Spread(_FINE_SECONDS)  # seconds until an append was durable, or leadership proven
-        self.batches = Spread(_RECORDS)
-        self.answers = Spread(_FINE_SECONDS)  # from the first request of a batch to its answers, once for each
-        self.waits = Spread(_LONG_SECONDS)
-        self.holds = Spread(_LONG_SECONDS)
+        self.ticks = Histogram(_FINE_SECONDS)  # seconds per round of decisions: no other request is served meanwhile
+        self.commits = Histogram(_FINE_SECONDS)  # seconds until an append was durable, or leadership proven
+        self.batches = Histogram(_RECORDS)
+        self.answers = Histogram(_FINE_SECONDS)  # from the first request of a batch to its answers, once for each
+        self.waits = Histogram(_LONG_SECONDS)
+        self.holds = Histogram(_LONG_SECONDS)

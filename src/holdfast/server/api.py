@@ -85,7 +85,7 @@ class Api:
         self.auth = auth
         self.settings = settings
         self.knows_revoked = settings.reentrant != "holder"  # False: no code `revoked`, as OctoStore.
-        self.meter = meter or Meter(settings, engine.clock, engine.measures)
+        self.meter = meter or Meter(settings, engine.clock, engine.metrics)
         self.counters = self.meter.sources.counters
         self._slow_reads = FairLock()
         self.streams = OpenStreams(settings.watches_per_principal_max)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from holdfast.engine.metrics import Measures, Spread
+from holdfast.engine.metrics import EngineMetrics, Histogram
 from holdfast.server.observability.metrics import ROWS, Row, Sources, as_markdown, bound_text, look_at
 from holdfast.settings import Settings
 from holdfast.testing.clock import ManualClock
@@ -79,12 +79,12 @@ def by_sample() -> dict[str, Row]:
 @cache
 def bounds() -> dict[str, set[str]]:
     """Of each histogram, what `le` can be."""
-    look = look_at(Sources(Settings(data=Path("unused")), ManualClock(), Measures()))
+    look = look_at(Sources(Settings(data=Path("unused")), ManualClock(), EngineMetrics()))
     spreads = {row.name: row.read(look) for row in ROWS if row.kind == "histogram"}
     return {
         f"{name}_bucket": {bound_text(bound) for bound in (*spread.bounds, float("inf"))}
         for name, spread in spreads.items()
-        if isinstance(spread, Spread)
+        if isinstance(spread, Histogram)
     }
 
 

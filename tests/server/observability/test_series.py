@@ -44,7 +44,7 @@ def test_a_sample_tells_what_happened_since_the_last() -> None:
 
     async def test(clock: ManualClock) -> None:
         async with serving(MemoryJournal(), clock) as engine:
-            meter = Meter(Settings(data=Path("unused")), clock, engine.measures)
+            meter = Meter(Settings(data=Path("unused")), clock, engine.metrics)
             meter.sources.serve(engine, {})
             for number in range(30):
                 await engine.ask(acquire(f"job/{number}", ttl_ms=3_600_000))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.engine.metrics import Spread
+from holdfast.engine.metrics import Histogram
 from holdfast.server.observability.metrics import LAG_SECONDS, Stalls
 from tests.engine.driving import run
 
@@ -19,7 +19,7 @@ def test_a_loop_that_is_held_is_seen() -> None:
     """Ten looks a second of a loop that is on time; one that was held for 300 ms is that late, and is the longest."""
 
     async def test(clock: ManualClock) -> None:
-        lags = Spread(LAG_SECONDS)
+        lags = Histogram(LAG_SECONDS)
         stalls = Stalls(clock, lags)
         stalls.start()
         await asyncio.sleep(1.05)

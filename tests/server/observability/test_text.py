@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def meter_of(engine: Engine, clock: ManualClock) -> Meter:
-    meter = Meter(Settings(data=Path("unused")), clock, engine.measures)
+    meter = Meter(Settings(data=Path("unused")), clock, engine.metrics)
     meter.sources.serve(engine, {})
     return meter
 
@@ -104,7 +104,7 @@ def test_what_was_counted_outlives_a_tenure() -> None:
     async def test(clock: ManualClock) -> None:
         meter = Meter(Settings(data=Path("unused")), clock)
         for number in (1, 2, 3):
-            engine = Engine(MemoryJournal(), Limits(), clock=clock, version="test", measures=meter.sources.measures)
+            engine = Engine(MemoryJournal(), Limits(), clock=clock, version="test", metrics=meter.sources.measures)
             await engine.start()
             meter.sources.serve(engine, {})
             await engine.ask(acquire("job"))

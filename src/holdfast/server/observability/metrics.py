@@ -24,7 +24,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 
 from holdfast import __version__
 from holdfast.core.refusals import AllHeld, Delayed, Finished, Held, NotHeld
-from holdfast.engine.metrics import Measures, Spread, Tally
+from holdfast.engine.metrics import EngineMetrics, Histogram, Tally
 from holdfast.server.observability.charts import SPANS, STEP_MS, USUAL_SPAN, Drawn, Sample, draw
 from holdfast.wire.problems import KINDS
 
@@ -43,7 +43,7 @@ KEPT_MS = 1_000
 STATM = "/proc/self/statm"
 
 # A number, one for each value of the row's label, or a histogram; None: not known.
-Value: TypeAlias = "float | Mapping[str, float] | Spread | None"
+Value: TypeAlias = "float | Mapping[str, float] | Histogram | None"
 
 _Kind: TypeAlias = Literal["counter", "gauge", "histogram"]
 
@@ -87,13 +87,13 @@ class NodeRole(msgspec.Struct, frozen=True):
 class Sources:
     """Where the numbers of one process are, over all leader terms."""
 
-    def __init__(self, settings: Settings, clock: Clock, measures: Measures | None = None) -> None:
+    def __init__(self, settings: Settings, clock: Clock, measures: EngineMetrics | None = None) -> None:
         self.settings = settings
         self.clock = clock
         self.started_wall_ms = clock.wall_ms()
-        self.measures = measures or Measures()
+        self.measures = measures or EngineMetrics()
         self.counters = Counters()
-        self.lags = Spread(LAG_SECONDS)
+        self.lags = Histogram(LAG_SECONDS)
         self.takeovers = 0
         self.engine: Engine | None = None  # None on a node that does not lead.
         self.streams: Mapping[str, Any] = {}
@@ -118,7 +118,7 @@ class Sources:
 
 class Look(msgspec.Struct):
     sources: Sources
-    measures: Measures
+    measures: EngineMetrics
     tally: Tally
     role: NodeRole
     engine: Engine | None
@@ -292,7 +292,7 @@ class Text:
 
 
 def _family(row: Row, value: Value) -> Metric:
-    if isinstance(value, Spread):
+    if isinstance(value, Histogram):
         return HistogramMetricFamily(row.name, row.help, list(_buckets(value)), value.total)
     kind = CounterMetricFamily if row.kind == "counter" else GaugeMetricFamily
     family: CounterMetricFamily | GaugeMetricFamily = kind(row.name, row.help, labels=[row.label] if row.label else [])
@@ -304,7 +304,7 @@ def _family(row: Row, value: Value) -> Metric:
     return family
 
 
-def _buckets(spread: Spread) -> Iterator[tuple[str, float]]:
+def _buckets(spread: Histogram) -> Iterator[tuple[str, float]]:
     count = 0
     for bound, here in zip((*spread.bounds, float("inf")), spread.counts, strict=True):
         count += here
@@ -318,7 +318,7 @@ def bound_text(bound: float) -> str:
 class Stalls:
     """Measures how late a timer fires every 0.1 s: long ticks, a slow disk, garbage collection, a busy machine."""
 
-    def __init__(self, clock: Clock, lags: Spread) -> None:
+    def __init__(self, clock: Clock, lags: Histogram) -> None:
         self._read_seconds = clock.monotonic_seconds
         self._lags = lags
         self._due_seconds = 0.0
@@ -418,7 +418,7 @@ def quantile(bounds: Sequence[float], counts: Sequence[int], part: float) -> flo
 class Meter:
     """All measurements of one process. `start` begins to measure its event loop."""
 
-    def __init__(self, settings: Settings, clock: Clock, measures: Measures | None = None) -> None:
+    def __init__(self, settings: Settings, clock: Clock, measures: EngineMetrics | None = None) -> None:
         self.sources = Sources(settings, clock, measures)
         stalls = Stalls(clock, self.sources.lags)
         self.series = Series(self.sources, stalls)

@@ -122,7 +122,7 @@ class Clustered:
             clock=self._clock,
             version=__version__,
             archive_policy=archiving_of(settings),
-            measures=self._meter.sources.measures,
+            metrics=self._meter.sources.measures,
         )
         return await begin_tenure(seat, engine, settings, self._static, OPERATIONS, self._prepare, self._meter)
 
