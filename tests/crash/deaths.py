@@ -37,10 +37,10 @@ async def work(directory: Path, *, only_start: bool = False) -> None:
         directory,
         Limits(),
         version="test",
-        keeping=Keeping(),
+        retention=Keeping(),
         witnesses=(KEY_FILE,),
         archive_policy=ArchivePolicy(records=1_000, size_bytes=2**20),
-        ballast_bytes=4_096,
+        disk_reserve_bytes=4_096,
         tail_bytes_max=2**32,
         disk_hang_ms=60_000,
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.engine.restore import look_into
+from holdfast.engine.restore import read_backup
 from holdfast.journal.inspect import dump, inspect
 from tests.support import callers
 from tests.support.api import Api
@@ -79,7 +79,7 @@ def test_server_without_an_archivist_serves_on(tmp_path: Path) -> None:
         health = alice.get("/health").json()
         assert health["status"] == "ok" and "archiv" in health["details"], health
         file.write_bytes(Api.of(server, callers.OPERATOR).get("/backup").body)
-        slots = look_into(file).frozen.slots
+        slots = read_backup(file).frozen.slots
         assert {name: slot.lease.token for name, slot in slots.items() if slot.lease is not None} == tokens
         assert server.terminate() == 0, server.log
     assert archived_upto(data) == 0

@@ -20,8 +20,8 @@ from holdfast.core.values import TOKEN_MAX
 from holdfast.engine import backup as backups
 from holdfast.engine.backup import BackupWriter, backup_of_directory
 from holdfast.engine.engine import Engine
-from holdfast.engine.recovery import JUMP, JUMP_PER_MS
-from holdfast.engine.restore import Contents, look_into, restore, start_after
+from holdfast.engine.recovery import TOKEN_GAP, TOKEN_GAP_PER_MS
+from holdfast.engine.restore import Contents, read_backup, restore, start_after
 from holdfast.journal.archive.file import FILE as ARCHIVE
 from holdfast.journal.base import HistoryQuery, JournalError, JournalLostError, JournalUnavailableError
 from holdfast.journal.inspect import dump, inspect
@@ -49,12 +49,12 @@ async def saved(engine: Engine, file: Path) -> Contents:
     with file.open("wb") as opened:
         async for piece in backups.backup(engine, KEY, "test", BackupWriter()):
             opened.write(piece)
-    return look_into(file)
+    return read_backup(file)
 
 
 def put_back(file: Path, directory: Path, *, after_ms: int, beyond: int = 0) -> int:
     """Restore, so long after the backup was made, and return the last fencing token that counts as given out."""
-    contents = look_into(file)
+    contents = read_backup(file)
     wall_ms = contents.about.wall_ms + after_ms
     start = start_after(contents, wall_ms, beyond)
     how: dict[str, Any] = {"key_file": KEY_FILE, "wall_ms": wall_ms, "version": "test"}
@@ -98,7 +98,7 @@ def test_backup_shows_one_instant(archived: int, tmp_path: Path) -> None:
                     await engine.archive()
             assert len(pieces) > 4, "it came in many pieces"
             (tmp_path / "file").write_bytes(b"".join(pieces))
-            found = look_into(tmp_path / "file")
+            found = read_backup(tmp_path / "file")
             assert found.frozen == before
             assert found.totals.records == 1_202, "each grant, an end, and the start"
             assert (found.about.seq, found.totals.last_token, found.key) == (1_202, 1_200, KEY)
@@ -177,7 +177,7 @@ def test_restored_state_is_that_of_the_backup(tmp_path: Path) -> None:
     """All is as it was but the counters: leases with the time they had left, keys, sessions, tokens, history (T2)."""
     file = made(tmp_path)
     last_token = put_back(file, tmp_path / "data", after_ms=600_000)
-    want = look_into(file).frozen
+    want = read_backup(file).frozen
 
     async def scene(clock: ManualClock) -> None:
         async with serving(journal_in(tmp_path / "data"), clock) as engine:
@@ -197,16 +197,18 @@ def test_restored_state_is_that_of_the_backup(tmp_path: Path) -> None:
 def test_numbers_jump_by_two_to_the_32_and_the_time_since(tmp_path: Path) -> None:
     """Nobody knows what was given out since the backup: both counters go on 2^32 later, and more with the time."""
     file = made(tmp_path)
-    contents = look_into(file)
+    contents = read_backup(file)
     scalars, made_ms = contents.frozen.scalars, contents.about.wall_ms
     assert scalars.last_token == 3
     for passed_ms in (0, 1, 86_400_000):
         start = start_after(contents, made_ms + passed_ms)
-        assert start.last_token == 3 + JUMP + JUMP_PER_MS * passed_ms
-        assert start.seq == scalars.seq + JUMP + JUMP_PER_MS * passed_ms
-    assert start_after(contents, made_ms - 5_000).last_token == 3 + JUMP, "a clock that is behind takes nothing away"
+        assert start.last_token == 3 + TOKEN_GAP + TOKEN_GAP_PER_MS * passed_ms
+        assert start.seq == scalars.seq + TOKEN_GAP + TOKEN_GAP_PER_MS * passed_ms
+    assert start_after(contents, made_ms - 5_000).last_token == 3 + TOKEN_GAP, (
+        "a clock that is behind takes nothing away"
+    )
     assert start_after(contents, made_ms, beyond=10**12).last_token == 10**12
-    assert start_after(contents, made_ms, beyond=1).last_token == 3 + JUMP
+    assert start_after(contents, made_ms, beyond=1).last_token == 3 + TOKEN_GAP
 
 
 def test_same_backup_restored_twice_gives_no_token_twice(tmp_path: Path) -> None:
@@ -226,13 +228,13 @@ def test_same_backup_restored_twice_gives_no_token_twice(tmp_path: Path) -> None
 
 def test_counter_that_would_run_out_is_refused(tmp_path: Path) -> None:
     """No restore begins where no token is left, and the text says what can be done."""
-    contents = look_into(made(tmp_path))
+    contents = read_backup(made(tmp_path))
     made_ms = contents.about.wall_ms
     with pytest.raises(JournalError, match=rf"{TOKEN_MAX} is the last") as refusal:
         start_after(contents, made_ms, beyond=TOKEN_MAX)
     assert "Check that the clock of this machine is right" in str(refusal.value)
     with pytest.raises(JournalError):
-        start_after(contents, made_ms + TOKEN_MAX // JUMP_PER_MS)
+        start_after(contents, made_ms + TOKEN_MAX // TOKEN_GAP_PER_MS)
 
 
 def test_restored_directory_is_backed_up_and_restored_again(tmp_path: Path) -> None:
@@ -240,12 +242,12 @@ def test_restored_directory_is_backed_up_and_restored_again(tmp_path: Path) -> N
     first = put_back(made(tmp_path), tmp_path / "data", after_ms=1_000)
     pieces = backup_of_directory(tmp_path / "data", KEY, "test", 1_760_000_000_000, BackupWriter())
     (tmp_path / "again").write_bytes(b"".join(pieces))
-    found = look_into(tmp_path / "again")
+    found = read_backup(tmp_path / "again")
     assert found.totals.last_token == found.frozen.scalars.last_token == first
     assert found.totals.records == 5, "the start, three grants, the restore"
-    assert put_back(tmp_path / "again", tmp_path / "data-2", after_ms=0) == first + JUMP
+    assert put_back(tmp_path / "again", tmp_path / "data-2", after_ms=0) == first + TOKEN_GAP
     events = [record for record in dump(tmp_path / "data-2") if record["event"] == "restored"]
-    assert [event["last_token"] for event in events] == [first, first + JUMP]
+    assert [event["last_token"] for event in events] == [first, first + TOKEN_GAP]
 
 
 @pytest.mark.parametrize("what", [FILE, ARCHIVE, "notes.txt", "journal.mark"])
@@ -273,7 +275,7 @@ def test_empty_directory_may_have_what_its_disk_has(tmp_path: Path) -> None:
 def test_restore_that_fails_leaves_nothing(tmp_path: Path) -> None:
     """A disk that is full half way, or Ctrl-C: neither the directory nor anything in it stays."""
     file = made(tmp_path)
-    contents = look_into(file)
+    contents = read_backup(file)
 
     def fail(_told: int) -> None:
         raise OSError(28, "No space left on device")
@@ -290,7 +292,7 @@ def test_restore_that_fails_leaves_nothing(tmp_path: Path) -> None:
 
 
 def _killed(file: Path, data: Path) -> None:
-    contents = look_into(file)
+    contents = read_backup(file)
     how: dict[str, Any] = {"key_file": KEY_FILE, "wall_ms": contents.about.wall_ms, "version": "test"}
     restore(file, contents, start_after(contents, 0), data, tell=lambda _told: os._exit(9), **how)
 
@@ -386,7 +388,7 @@ def test_history_of_a_name_is_there_after_a_restore(tmp_path: Path) -> None:
             page = await engine.history(HistoryQuery(name="job"))
             kinds = [type(record.event).__name__ for record in page.records]
             assert kinds == ["Granted", "Ended", "Granted"]
-            assert engine.journal.history_begins_after > JUMP, "readers of before are told to look anew (I16)"
+            assert engine.journal.history_begins_after > TOKEN_GAP, "readers of before are told to look anew (I16)"
             await engine.archive()
             assert len((await engine.history(HistoryQuery(name="job"))).records) == 3
 

@@ -14,7 +14,7 @@ from holdfast.engine.archiver import ArchivePolicy
 from holdfast.engine.backup import BackupWriter, backup
 from holdfast.engine.engine import LAST_ANSWERS_SECONDS, Engine
 from holdfast.engine.feed import EVERYTHING
-from holdfast.engine.recovery import JUMP, JUMP_PER_MS, UNKNOWN_MS
+from holdfast.engine.recovery import TOKEN_GAP, TOKEN_GAP_PER_MS, UNKNOWN_MS
 from holdfast.engine.replies import NotLeader
 from holdfast.engine.waiters import after_wait
 from holdfast.journal.base import DeposedError, JournalError, JournalUnavailableError, Keeping, OutcomeUnknownError
@@ -476,7 +476,7 @@ def test_a_store_that_lost_records_makes_tokens_jump() -> None:
             (first,) = journal.appends
             restored, opened = (record.event for record in first)
             assert isinstance(restored, Restored) and isinstance(opened, Opened)
-            assert restored.last_token == 1 + JUMP + JUMP_PER_MS * 10 * MINUTE_MS
+            assert restored.last_token == 1 + TOKEN_GAP + TOKEN_GAP_PER_MS * 10 * MINUTE_MS
             assert restored.backup_seq == first[0].seq - 1
             answer, _ = await engine.ask(acquire("other"))
             assert answer.lease.token == restored.last_token + 1
@@ -502,7 +502,7 @@ def test_a_loss_after_archiving_jumps_far_enough(*, is_kept: bool) -> None:
         clock.advance(MINUTE_MS)
         async with serving(await journal_on(shelf, "b", must_jump=True), clock) as engine:
             passed_ms = clock.wall_ms() - passed_ms + 1 if is_kept else UNKNOWN_MS
-            assert engine.state.last_token == 1 + JUMP + JUMP_PER_MS * passed_ms
+            assert engine.state.last_token == 1 + TOKEN_GAP + TOKEN_GAP_PER_MS * passed_ms
 
     run(test)
 
@@ -514,7 +514,7 @@ def test_a_jump_beyond_the_last_token_is_refused() -> None:
         shelf = SharedShelf()
         async with serving(await journal_on(shelf, "a"), clock) as engine:
             await engine.ask(acquire("job"))
-        clock.step_wall(TOKEN_MAX // JUMP_PER_MS)
+        clock.step_wall(TOKEN_MAX // TOKEN_GAP_PER_MS)
         with pytest.raises(JournalError, match="clock of this machine"):
             async with serving(await journal_on(shelf, "b", must_jump=True), clock):
                 pass

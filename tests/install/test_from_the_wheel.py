@@ -18,7 +18,7 @@ from tests.support.pages import ROOT
 from tests.support.program import Program
 
 PREPARE = ROOT / "examples" / "containers" / "prepare.sh"
-JUMP = 2**32
+TOKEN_GAP = 2**32
 
 
 def own_address() -> str:
@@ -152,4 +152,4 @@ def test_the_whole_way_over_two_addresses(place: Place) -> None:
         assert "one" in owner.stdout, owner
         assert place.run("holdfast", "heartbeat", "kept", **one).returncode == 0
         again = place.run("holdfast", "claim", "deploy", "--json", **two)
-        assert json.loads(again.stdout)["token"] > JUMP, again
+        assert json.loads(again.stdout)["token"] > TOKEN_GAP, again

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from holdfast.core.events import Event
-from holdfast.engine.restore import look_into, restore, start_after
+from holdfast.engine.restore import read_backup, restore, start_after
 from holdfast.journal.codec import FORMAT
 from holdfast.journal.inspect import dump, inspect
 from holdfast.journal.sqlite import FILE
@@ -55,7 +55,7 @@ def test_release_is_read_as_it_was(kept: Path, tmp_path: Path) -> None:
     assert inspect(data).problems == []
     shown = json.loads(json.dumps(list(dump(data))))
     assert list(differences(history_of(kept), shown, "record")) == []
-    assert list(differences(expected["state"], rows_of(look_into(kept / "backup").frozen), "backup")) == []
+    assert list(differences(expected["state"], rows_of(read_backup(kept / "backup").frozen), "backup")) == []
     with ServerProcess.start(data, tokens=expected["tokens"]) as server:
         for asked in expected["questions"]:
             headers = {} if asked["key"] is None else {"Idempotency-Key": asked["key"]}
@@ -76,7 +76,7 @@ def test_state_is_what_it_was(kept: Path, tmp_path: Path) -> None:
 @each_release
 def test_backup_is_restored(kept: Path, tmp_path: Path) -> None:
     """A backup of an earlier release makes a directory with the same state and history; only counters jump (I15)."""
-    contents = look_into(kept / "backup")
+    contents = read_backup(kept / "backup")
     start = start_after(contents, contents.about.wall_ms)
     how: dict[str, Any] = {"key_file": "authority.key", "wall_ms": contents.about.wall_ms, "version": "test"}
     restore(kept / "backup", contents, start, tmp_path / "data", tell=lambda _told: None, **how)

@@ -28,7 +28,7 @@ from tests.support.postgres import Postgres, running, standby_of
 ROUNDS = proof.count("nodes: promotions of each kind")
 GRANTS = 10
 ANSWERS = 50
-JUMP = 2**32
+TOKEN_GAP = 2**32
 AGAIN_SECONDS_MAX = 30.0
 
 
@@ -95,7 +95,7 @@ def test_loss_is_noticed_and_no_token_comes_twice(
         lost = tokens_granted(alice)
         both.fail_over()
         after = granted(alice)
-        assert after > max(first + lost) + JUMP // 2, (first, lost, after)
+        assert after > max(first + lost) + TOKEN_GAP // 2, (first, lost, after)
         logs = [member.server.log for member in both.cluster.members]
         assert any("went back" in log or "lost" in log for log in logs), logs
         both.cluster.journal()
@@ -117,7 +117,7 @@ def test_loss_of_a_whole_tenure_does_not_end_the_service(tmp_path: Path) -> None
         # The one that is left has seen the tenure that is lost.
         second.server.kill()
         both.fail_over()
-        assert granted(alice) > max(lost) + JUMP // 2
+        assert granted(alice) > max(lost) + TOKEN_GAP // 2
 
 
 def test_loss_stops_everything_until_an_operator_says_so(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_loss_stops_everything_until_an_operator_says_so(tmp_path: Path) -> None
             told = [Api.of(one.server, callers.ALICE).get("/readyz").json()["details"] for one in members]
             assert all("holdfast store restored" in each for each in told), told
         both.say_restored()
-        assert granted(alice) > max(lost) + JUMP // 2
+        assert granted(alice) > max(lost) + TOKEN_GAP // 2
 
 
 @pytest.mark.parametrize("round_", range(ROUNDS))

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.engine.recovery import JUMP
-from holdfast.engine.restore import look_into, restore, start_after
+from holdfast.engine.recovery import TOKEN_GAP
+from holdfast.engine.restore import read_backup, restore, start_after
 from holdfast.server.access.secrets import KEY_FILE
 from tests.support import callers
 from tests.support.api import Api
@@ -31,7 +31,7 @@ def restored(server: ServerProcess, tmp_path: Path, backup: bytes) -> Path:
     """Make a data directory of a backup."""
     file = tmp_path / "file"
     file.write_bytes(backup)
-    contents = look_into(file)
+    contents = read_backup(file)
     wall_ms = contents.about.wall_ms + 5_000
     start = start_after(contents, wall_ms)
     data = tmp_path / "restored"
@@ -90,8 +90,8 @@ def test_restored_server_knows_what_the_backup_knew(server: ServerProcess, tmp_p
         assert alice.renew(job, kept["lease_id"], ttl_seconds=60).status == 200
         assert Api.of(again, session["session_secret"]).session(session["session_id"]).status == 200
         refused(alice.renew(later, since["lease_id"], ttl_seconds=60), 404, "lease_not_current")
-        assert alice.acquired(later, owner="bea")["fencing_token"] > since["fencing_token"] + JUMP
-        for seen in ("1", str(look_into(tmp_path / "file").about.seq + 5), str(10**15)):
+        assert alice.acquired(later, owner="bea")["fencing_token"] > since["fencing_token"] + TOKEN_GAP
+        for seen in ("1", str(read_backup(tmp_path / "file").about.seq + 5), str(10**15)):
             with alice.events(last_event_id=seen) as stream:
                 assert stream.next().field("event") == "resync", seen
         assert [each["event"] for each in alice.history(job).json()["history"]] == ["granted"]

@@ -55,10 +55,10 @@ def build(
     limits: Limits,
     *,
     version: str,
-    keeping: Keeping,
+    retention: Keeping,
     witnesses: Sequence[str],
     archive_policy: ArchivePolicy,
-    ballast_bytes: int,
+    disk_reserve_bytes: int,
     tail_bytes_max: int,
     disk_hang_ms: int,
     metrics: EngineMetrics | None = None,
@@ -72,8 +72,8 @@ def build(
     return Engine(
         SqliteJournal(
             directory,
-            keeping=keeping,
-            ballast_bytes=ballast_bytes,
+            keeping=retention,
+            ballast_bytes=disk_reserve_bytes,
             tail_bytes_max=tail_bytes_max,
             archivist=Child(),
             identity=new_identity(),
@@ -102,7 +102,7 @@ def store_secret(file: Path | None) -> bytes | None:
     return secret
 
 
-def shared_journals(settings: Settings, me: Peer, clock: Clock, keeping: Keeping) -> Callable[[str], SharedJournal]:
+def shared_journals(settings: Settings, me: Peer, clock: Clock, retention: Keeping) -> Callable[[str], SharedJournal]:
     """Return a factory of journals in a store, one for each term. Nothing is asked before it is used.
 
     All of one process share what they know of the store; the first to read an empty one makes its authority. Raises
@@ -112,18 +112,18 @@ def shared_journals(settings: Settings, me: Peer, clock: Clock, keeping: Keeping
     from holdfast.journal.postgres.journal import PostgresJournal  # noqa: PLC0415 - an extra
     from holdfast.journal.postgres.leadership import Fresh, Knowledge  # noqa: PLC0415
 
-    knowledge = Knowledge()
+    rollback_detector = Knowledge()
     fresh = Fresh(new_secret(_AUTHORITY_BYTES).hex(), new_secret(_KEY_BYTES), clock.wall_ms())
 
-    def make(tenure: str) -> SharedJournal:
+    def make(term: str) -> SharedJournal:
         return PostgresJournal(
             settings.store,
             me,
-            tenure=tenure,
+            tenure=term,
             wall_ms=clock.wall_ms(),
             schema=settings.store_schema,
-            keeping=keeping,
-            knowledge=knowledge,
+            keeping=retention,
+            knowledge=rollback_detector,
             fresh=fresh,
             secret=secret,
             may_lose=settings.after_loss == "continue",

@@ -23,10 +23,10 @@ def _made(pattern: str) -> list[str]:
     """Return a block of ids: `x` is any digit, `y` the variant of a UUID, all else is literal."""
     line = f"{pattern}\n".encode()
     digits, made = hexlify(os.urandom(_BLOCK * _DIGITS // 2)), bytearray(line * _BLOCK)
-    places = (place for place, what in enumerate(pattern) if what in "xy")
-    for number, place in enumerate(places):
+    positions = (position for position, what in enumerate(pattern) if what in "xy")
+    for number, position in enumerate(positions):
         drawn = digits[number::_DIGITS]
-        made[place :: len(line)] = drawn if pattern[place] == "x" else drawn.translate(_VARIANT)
+        made[position :: len(line)] = drawn if pattern[position] == "x" else drawn.translate(_VARIANT)
     return made[:-1].decode().split("\n")
 
 

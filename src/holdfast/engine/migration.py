@@ -34,7 +34,7 @@ from holdfast.journal.failpoints import failpoint
 from holdfast.journal.postgres.admin import PostgresWriter
 from holdfast.journal.sqlite import SqliteJournal
 
-TELL_EVERY = 10_000
+REPORT_EVERY = 10_000
 
 
 class Moved(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,22 +117,22 @@ async def _copy(
     tell("looking at the directory")
     epoch = (await source.open()).epoch
     await store.begin(authority, key, epoch)
-    given, found, copied, read = _Sums(), _Sums(), _Progress(tell, "copied"), _Progress(tell, "read back")
+    given, found, copied, read = _Digests(), _Digests(), _Progress(tell, "copied"), _Progress(tell, "read back")
 
     def saw(part: Part) -> None:
         given.add(part)
         failpoint("move_mid")
         copied.add(part)
 
-    async with source.snapshot() as whole:
-        tail = [record async for records in whole.tail() for record in records]
-        state = load([values async for values in whole.values()])
+    async with source.snapshot() as snapshot:
+        tail = [record async for records in snapshot.tail() for record in records]
+        state = load([values async for values in snapshot.values()])
         replay(state, tail)
-        await copy(whole, store, saw)
+        await copy(snapshot, store, saw)
     async for part in parts(await store.snapshot()):
         found.add(part)
         read.add(part)
-    if found.digests() != given.digests() or state.seq != whole.last_seq:
+    if found.digests() != given.digests() or state.seq != snapshot.last_seq:
         raise JournalError("what came back from the store is not what was put there", "Look at its log, and move again")
     return Moved(
         authority=authority,
@@ -152,16 +152,16 @@ class _Progress:
     def __init__(self, tell: Callable[[str], None], what: str) -> None:
         self._tell = tell
         self._what = what
-        self._count = self._told = 0
+        self._count = self._reported = 0
 
     def add(self, part: Part) -> None:
         self._count += len(part.rows if isinstance(part, Values) else part.records)
-        if self._count >= self._told + TELL_EVERY:
-            self._told = self._count
+        if self._count >= self._reported + REPORT_EVERY:
+            self._reported = self._count
             self._tell(f"{self._count} rows {self._what}")
 
 
-class _Sums:
+class _Digests:
     """A digest of each kind of part, over its bytes in their order, however they were cut into parts."""
 
     def __init__(self) -> None:

@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
 STEP_RECORDS = 1_000
 REPORT_EVERY = 10 * STEP_RECORDS
-BEAT_MS = 400  # about how often a shared store gets a heartbeat while it is read
+HEARTBEAT_MS = 400  # about how often a shared store gets a heartbeat while it is read
 
-JUMP = 2**32
-JUMP_PER_MS = 1_024
+TOKEN_GAP = 2**32
+TOKEN_GAP_PER_MS = 1_024
 UNKNOWN_MS = 366 * 86_400_000  # assumed where nothing tells: no history is kept, and all records are archived
 
 log = logging.getLogger("holdfast.engine")
@@ -92,16 +92,16 @@ async def recover(
 
 async def _read(recovered: Recovered, journal: Journal, clock: Clock) -> tuple[State, Replayed]:
     """Load and replay in steps. On a shared store, heartbeat now and then: others take over from a silent leader."""
-    beaten_ms = clock.monotonic_ms()
+    heartbeat_ms = clock.monotonic_ms()
     steps = _reading(recovered)
     while True:
         try:
             next(steps)
         except StopIteration as done:
             return cast("tuple[State, Replayed]", done.value)
-        if journal.is_shared and clock.monotonic_ms() - beaten_ms >= BEAT_MS:
+        if journal.is_shared and clock.monotonic_ms() - heartbeat_ms >= HEARTBEAT_MS:
             await cast("SharedJournal", journal).confirm(0)
-            beaten_ms = clock.monotonic_ms()
+            heartbeat_ms = clock.monotonic_ms()
 
 
 def _reading(recovered: Recovered) -> Generator[None, None, tuple[State, Replayed]]:
@@ -116,7 +116,7 @@ async def _restored(
     if last_wall_ms is None:
         newest = (await journal.history(HistoryQuery(limit=1))).records
         last_wall_ms = newest[0].wall_ms if newest else None
-    last_token = state.last_token + jump_since(last_wall_ms, clock.wall_ms())
+    last_token = state.last_token + token_gap_since(last_wall_ms, clock.wall_ms())
     if last_token >= TOKEN_MAX:
         problem = f"the store lost records, and fencing tokens would go on after {last_token}; {TOKEN_MAX} is the last"
         raise JournalError(problem, "Check that the clock of this machine is right")
@@ -153,7 +153,7 @@ def _span(passed_ms: int) -> str:
     return f"{seconds:.1f} s"
 
 
-def jump_since(since_wall_ms: int | None, wall_ms: int) -> int:
+def token_gap_since(since_wall_ms: int | None, wall_ms: int) -> int:
     """Return how far to advance a counter whose value was last known at `since_wall_ms`.
 
     By 2^32, and by 1,024 more for each millisecond since:
@@ -165,7 +165,7 @@ def jump_since(since_wall_ms: int | None, wall_ms: int) -> int:
     backup is restored twice. Wall clocks may be wrong by an hour: a million a second make 2^32 in 71 minutes.
     """
     passed_ms = UNKNOWN_MS if since_wall_ms is None else max(0, wall_ms - since_wall_ms)
-    return JUMP + JUMP_PER_MS * passed_ms
+    return TOKEN_GAP + TOKEN_GAP_PER_MS * passed_ms
 
 
 class Replayed(msgspec.Struct, frozen=True):

@@ -1,6 +1,6 @@
 """Restoring: a data directory made of a backup.
 
-It goes back in time, and what was given out since is unknown. So both counters jump, by `jump_since`: that of fencing
+It goes back in time, and what was given out since is unknown. So both counters jump, by `token_gap_since`: that of fencing
 tokens (C6) and that of records, so that a reader of `/events` who saw a lost record has to start over. `beyond` is a
 larger token that the operator knows of. Authority time goes on where the backup has it: leases have the time left that
 they had then. All of the restored state is archived; the tail has one record, `Restored`.
@@ -25,7 +25,7 @@ from holdfast.core.state import Frozen, State
 from holdfast.core.values import TOKEN_MAX
 from holdfast.engine import snapshot
 from holdfast.engine.ids import new_identity
-from holdfast.engine.recovery import jump_since, replay
+from holdfast.engine.recovery import replay, token_gap_since
 from holdfast.journal import mark
 from holdfast.journal.archive.file import FILE as ARCHIVE
 from holdfast.journal.backup import ANOTHER, KEY, RECORDS, ROWS, TAIL, About, BackupReader, Totals, frames, values_in
@@ -40,7 +40,7 @@ FILES = (ARCHIVE, mark.FILE, FILE)  # made beside the key, in the order in which
 NOT_CONTENT = frozenset({"lost+found"})
 
 
-class Lived(msgspec.Struct, frozen=True, kw_only=True):
+class BackupLease(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     owner: str | None
     token: int
@@ -53,10 +53,10 @@ class Contents(msgspec.Struct, frozen=True, kw_only=True):
     key: bytes
     frozen: Frozen
 
-    def leases(self) -> list[Lived]:
+    def leases(self) -> list[BackupLease]:
         state = State.thaw(self.frozen)
         found = [
-            Lived(name=name, owner=lease.owner, token=lease.token, left_ms=state.until_of(lease) - state.now_ms)
+            BackupLease(name=name, owner=lease.owner, token=lease.token, left_ms=state.until_of(lease) - state.now_ms)
             for name, slot in state.slots.items()
             if (lease := slot.lease) is not None
         ]
@@ -68,7 +68,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     last_token: int
 
 
-def look_into(file: Path) -> Contents:
+def read_backup(file: Path) -> Contents:
     """Read a whole backup and check every byte. Raises `JournalError` if it is not complete, and `OSError`.
 
     It reads the file twice: the records that are replayed on the state come before it, and may be many.
@@ -109,9 +109,9 @@ def _state_of(file: Path, values: list[Values]) -> Frozen:
 
 def start_after(contents: Contents, wall_ms: int, beyond: int = 0) -> Start:
     """Return where a directory made of a backup at this wall time goes on. Raises if no counter is left."""
-    jump = jump_since(contents.about.wall_ms, wall_ms)
+    token_gap = token_gap_since(contents.about.wall_ms, wall_ms)
     scalars = contents.frozen.scalars
-    start = Start(seq=scalars.seq + jump, last_token=max(scalars.last_token + jump, beyond))
+    start = Start(seq=scalars.seq + token_gap, last_token=max(scalars.last_token + token_gap, beyond))
     if max(start.seq, start.last_token) >= TOKEN_MAX:
         text = (
             f"restored now, the backup would go on with fencing token {start.last_token}, and {TOKEN_MAX} is the last"
@@ -198,7 +198,7 @@ class _Restored:
         event = Restored(start.last_token, about.seq, about.wall_ms, version)
         self._record = Record(start.seq + 1, scalars.now_ms, wall_ms, event)
         self._tell = tell
-        self._told = 0
+        self._reported = 0
         self.epoch = scalars.epoch
         self.last_seq = start.seq + 1
         self.upto = self.pruned = start.seq
@@ -218,8 +218,8 @@ class _Restored:
 
     def saw(self, part: Part) -> None:
         if isinstance(part, History):
-            self._told += len(part.records)
-            self._tell(self._told)
+            self._reported += len(part.records)
+            self._tell(self._reported)
 
 
 def _records(file: Path, wanted: bytes) -> Iterator[list[Record]]:

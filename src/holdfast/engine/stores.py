@@ -24,12 +24,14 @@ from holdfast.settings.addresses import ESCAPES, is_torn, shown
 
 ROUND_TRIPS = 20
 KEY_BYTES = 32
-LOOK_AT_IT = "Check that the database runs, and the address, the role and its password (PGPASSFILE, else ~/.pgpass)"
+CHECK_CONNECTION = (
+    "Check that the database runs, and the address, the role and its password (PGPASSFILE, else ~/.pgpass)"
+)
 
 T = TypeVar("T")
 
 
-class Place(msgspec.Struct, frozen=True):
+class StoreAddress(msgspec.Struct, frozen=True):
     """The address of a store, and the secret that its key is sealed with."""
 
     url: str
@@ -42,16 +44,16 @@ class Place(msgspec.Struct, frozen=True):
         return shown(self.url)
 
     def __repr__(self) -> str:
-        return f"Place({self.shown!r}, {self.schema!r})"
+        return f"StoreAddress({self.shown!r}, {self.schema!r})"
 
 
-def named(url: str | None, environment: Mapping[str, str]) -> Place:
+def named(url: str | None, environment: Mapping[str, str]) -> StoreAddress:
     """Return the store named on the command line or else in the settings. Raises `SettingsError`."""
     overrides = {} if url is None else {"store": url}
     settings = load(overrides=overrides, environment=environment, file=None).settings
     if not settings.store:
         raise SettingsError("store", "command line", "no store is named", "postgresql://user@host/database")
-    return Place(
+    return StoreAddress(
         settings.store,
         settings.store_schema,
         store_secret(settings.store_secret_file),
@@ -59,56 +61,56 @@ def named(url: str | None, environment: Mapping[str, str]) -> Place:
     )
 
 
-def roster(place: Place) -> tuple[Seat, Sequence[Peer]]:
-    return _ask(place, lambda store: store.roster())
+def roster(address: StoreAddress) -> tuple[Seat, Sequence[Peer]]:
+    return _ask(address, lambda store: store.roster())
 
 
-def facts(place: Place) -> tuple[Facts, float]:
-    async def look(store: Operating) -> tuple[Facts, float]:
+def facts(address: StoreAddress) -> tuple[Facts, float]:
+    async def query(store: Operating) -> tuple[Facts, float]:
         clock = SystemClock()
-        found = await store.facts(place.watch_seconds)
+        found = await store.facts(address.watch_seconds)
         began_ms = clock.monotonic_ms()
         await store.ask_nothing(ROUND_TRIPS)
         return found, (clock.monotonic_ms() - began_ms) / ROUND_TRIPS
 
-    return _ask(place, look)
+    return _ask(address, query)
 
 
-def contents(place: Place, tell: Callable[[int], None]) -> Contents:
-    return _ask(place, lambda store: store.read(tell))
+def contents(address: StoreAddress, tell: Callable[[int], None]) -> Contents:
+    return _ask(address, lambda store: store.read(tell))
 
 
-def init(place: Place) -> tuple[str, bool]:
+def init(address: StoreAddress) -> tuple[str, bool]:
     fresh = Fresh(new_secret(16).hex(), new_secret(KEY_BYTES), SystemClock().wall_ms())
-    found = _ask(place, lambda store: store.init(fresh, place.secret))
+    found = _ask(address, lambda store: store.init(fresh, address.secret))
     return (fresh.authority, True) if found is None else (found.authority, False)
 
 
-def restored(place: Place) -> int:
+def restored(address: StoreAddress) -> int:
     """Let the next leader begin with `Restored`; return its epoch. Raises `JournalLockedError` for a live one."""
-    return _ask(place, lambda store: store.restored(new_secret(16).hex(), place.watch_seconds))
+    return _ask(address, lambda store: store.restored(new_secret(16).hex(), address.watch_seconds))
 
 
-def filled(place: Place) -> AbstractAsyncContextManager[PostgresWriter]:
-    return filling(_checked(place), place.schema, place.secret, new_secret(16).hex(), SystemClock().wall_ms())
+def filled(address: StoreAddress) -> AbstractAsyncContextManager[PostgresWriter]:
+    return filling(_checked(address), address.schema, address.secret, new_secret(16).hex(), SystemClock().wall_ms())
 
 
-def _ask(place: Place, what: Callable[[Operating], Awaitable[T]]) -> T:
+def _ask(address: StoreAddress, what: Callable[[Operating], Awaitable[T]]) -> T:
     async def ask() -> T:
-        store = Operating(_checked(place), place.schema)
+        store = Operating(_checked(address), address.schema)
         try:
             return await what(store)
         except JournalUnavailableError as error:
-            raise JournalUnavailableError(error.problem, *(error.ways or (LOOK_AT_IT,))) from error
+            raise JournalUnavailableError(error.problem, *(error.ways or (CHECK_CONNECTION,))) from error
         finally:
             await store.close()
 
     return asyncio.run(ask())
 
 
-def _checked(place: Place) -> str:
-    if not place.url.startswith(("postgresql://", "postgres://")):
-        raise JournalError(f"{place.shown} is no address of a store", "Write it as postgresql://user@host/database")
-    if is_torn(place.url):
+def _checked(address: StoreAddress) -> str:
+    if not address.url.startswith(("postgresql://", "postgres://")):
+        raise JournalError(f"{address.shown} is no address of a store", "Write it as postgresql://user@host/database")
+    if is_torn(address.url):
         raise JournalError(f"the address of the store cannot be used: {ESCAPES}")
-    return place.url
+    return address.url

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from holdfast.cli.operators import doctor
-from holdfast.engine.stores import Place
+from holdfast.engine.stores import StoreAddress
 from holdfast.journal.base import Peer, Seat
 from holdfast.journal.postgres.admin import Facts, Replica
 from holdfast.journal.postgres.connection import Marks, Server
@@ -19,7 +19,7 @@ from tests.cli.stores.conftest import Ask, Leader, leading
 from tests.contract.tools import archived, grant
 from tests.support import postgres
 
-PLACE = Place("postgresql://db/x", "holdfast")
+PLACE = StoreAddress("postgresql://db/x", "holdfast")
 MARKS = Marks(1, 2, 3, 4)
 SERVER = Server(
     marks=MARKS,

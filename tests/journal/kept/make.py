@@ -32,7 +32,7 @@ from holdfast import __version__
 from holdfast.core.values import Limits
 from holdfast.engine.backup import BackupWriter, backup_of_directory
 from holdfast.engine.engine import Engine
-from holdfast.engine.restore import look_into, restore, start_after
+from holdfast.engine.restore import read_backup, restore, start_after
 from holdfast.journal.inspect import dump
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.server.access.auth import Auth, StaticTokens
@@ -97,7 +97,7 @@ def _make_data(directory: Path) -> list[dict[str, Plain]]:
         lost, alive, file = (Path(folder) / name for name in ("lost", "alive", "backup"))
         before = run(first)
         wall_ms = _back_up(lost, file)
-        contents = look_into(file)
+        contents = read_backup(file)
         start = start_after(contents, wall_ms + 1_000)
         how: dict[str, Any] = {"key_file": KEY_FILE, "wall_ms": wall_ms + 1_000, "version": __version__}
         restore(file, contents, start, alive, tell=lambda _told: None, **how)

@@ -20,7 +20,7 @@ TTL = 2
 DELAY = 1
 TURN_MAX = 1
 """How far authority time moves in one turn at most, however long its node was stopped (T1)."""
-JUMP = 100
+TOKEN_GAP = 100
 """By how much tokens jump when the store may have lost some (N-22)."""
 
 
@@ -239,7 +239,7 @@ def name_of(log: Log) -> Name:
         case "ended" | "released":
             return before._replace(holder=None, closed_until=last.at + DELAY, position=before.position + 1)
         case "jumped":
-            return before._replace(token=before.token + JUMP, timeline=last.of)
+            return before._replace(token=before.token + TOKEN_GAP, timeline=last.of)
         case "opened" | "noted":
             return before
 

@@ -32,7 +32,7 @@ from holdfast.privatefiles import FOR_OTHERS, ROOT, NotOursError, check_file, ho
 
 if TYPE_CHECKING:
     from holdfast.cli.operators.probe import Answer, Probe
-    from holdfast.engine.stores import Place
+    from holdfast.engine.stores import StoreAddress
     from holdfast.journal.base import JournalError
     from holdfast.journal.postgres.admin import Facts
 
@@ -310,7 +310,7 @@ def _directory_checks(data: Path) -> list[Verdict]:
 
 
 def _backup_checks(file: Path) -> list[Verdict]:
-    from holdfast.engine.restore import look_into
+    from holdfast.engine.restore import read_backup
     from holdfast.journal.backup import MAGIC
     from holdfast.journal.base import JournalError, JournalTooNewError
 
@@ -323,7 +323,7 @@ def _backup_checks(file: Path) -> list[Verdict]:
         hint = f"it holds the server's key: chmod 600 '{file}'"
         checks = [warn("access", f"other users may use {file}", hint)]
     try:
-        found = look_into(file)
+        found = read_backup(file)
     except JournalTooNewError as error:
         return [*checks, _refused("backup", error)]
     except JournalError as error:
@@ -432,7 +432,7 @@ def _dump(data: Path) -> int:
 # A store that nodes share.
 
 
-def store_checks(place: Place) -> list[Verdict]:
+def store_checks(place: StoreAddress) -> list[Verdict]:
     from holdfast.engine import stores
     from holdfast.journal.base import JournalError
 
@@ -443,7 +443,7 @@ def store_checks(place: Place) -> list[Verdict]:
     return [*_store_verdicts(facts, round_trip_ms, place), _store_journal(place)]
 
 
-def _store_journal(place: Place) -> Verdict:
+def _store_journal(place: StoreAddress) -> Verdict:
     from holdfast.engine import stores
     from holdfast.journal.base import DeposedError, JournalError
 
@@ -460,7 +460,7 @@ def _store_journal(place: Place) -> Verdict:
     return ok("journal", _counted(found.records, found.last_seq, found.archived_upto))
 
 
-def _store_verdicts(facts: Facts, round_trip_ms: float, place: Place) -> Iterator[Verdict]:
+def _store_verdicts(facts: Facts, round_trip_ms: float, place: StoreAddress) -> Iterator[Verdict]:
     version = f"PostgreSQL {facts.server.version // 10_000}.{facts.server.version % 10_000}"
     yield ok("store", f"{place.shown}, {version}, schema {place.schema}")
     round_trip = f"{round_trip_ms:.1f} ms there and back"

@@ -48,7 +48,7 @@ def restore(*, file: Path, data: Path | None, beyond: int) -> int:
     say which were granted after it. Everything that happened after the backup is lost.
     """
     from holdfast import __version__
-    from holdfast.engine.restore import look_into, start_after
+    from holdfast.engine.restore import read_backup, start_after
     from holdfast.engine.restore import restore as write
     from holdfast.journal.base import JournalError
     from holdfast.server.access.secrets import KEY_FILE
@@ -57,7 +57,7 @@ def restore(*, file: Path, data: Path | None, beyond: int) -> int:
     directory = data or load(overrides={}, environment=os.environ, file=None).settings.data
     wall_ms = times.wall_ms(times.now())
     try:
-        contents = look_into(file)
+        contents = read_backup(file)
         start = start_after(contents, wall_ms, beyond)
         write(
             file,

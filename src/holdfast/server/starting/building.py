@@ -64,10 +64,10 @@ def engine_for(settings: Settings) -> Engine:
         settings.data,
         limits_of(settings),
         version=__version__,
-        keeping=keeping_of(settings),
+        retention=keeping_of(settings),
         witnesses=(KEY_FILE,),
         archive_policy=archiving_of(settings),
-        ballast_bytes=settings.disk_reserve_mib * 2**20,
+        disk_reserve_bytes=settings.disk_reserve_mib * 2**20,
         tail_bytes_max=settings.tail_mib_max * 2**20,
         disk_hang_ms=settings.disk_hang_seconds * 1000,
     )
