@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from holdfast.core.events import Ended, Event, Granted, Joined, Record, Reopened
-from holdfast.core.values import Done, Lease, Moment, Terms, Ticket, lease_from
+from holdfast.core.values import Done, Instant, Lease, Terms, Ticket, lease_from
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PRINCIPALS = 100
-NOW = Moment(1_000, 1_750_000_000_000)
+NOW = Instant(1_000, 1_750_000_000_000)
 TTL_MS = 86_400_000
 BATCH = 10_000
 

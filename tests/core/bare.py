@@ -7,7 +7,7 @@ from holdfast.core.decision import Due
 from holdfast.core.events import Event, Record
 from holdfast.core.evolve import evolve
 from holdfast.core.state import State
-from holdfast.core.values import Limits, Moment
+from holdfast.core.values import Instant, Limits
 from tests.support.asking import acquire, claim_all
 from tests.support.steps import count_steps
 
@@ -16,7 +16,7 @@ FAR_MS = 1_000_000
 
 class Core:
     def __init__(self) -> None:
-        self.state, self.now, self.limits = State(), Moment(0, 0), Limits()
+        self.state, self.now, self.limits = State(), Instant(0, 0), Limits()
         self.told: dict[str, object] = {}
         """What those in line were told, by ticket."""
         self.made = 0

@@ -28,7 +28,7 @@ from holdfast.core.events import (
 )
 from holdfast.core.evolve import event_fits, evolve
 from holdfast.core.state import State
-from holdfast.core.values import Lease, Limits, Moment, Ticket, holder_of_ticket
+from holdfast.core.values import Instant, Lease, Limits, Ticket, holder_of_ticket
 from tests.core.archived import Archived
 from tests.scenarios.play import durable
 
@@ -80,8 +80,8 @@ class Crowd:
     # How the engine would do it.
 
     @property
-    def now(self) -> Moment:
-        return Moment(self.now_ms, WALL_MS + self.now_ms)
+    def now(self) -> Instant:
+        return Instant(self.now_ms, WALL_MS + self.now_ms)
 
     def ask(self, command: Command) -> object:
         """Let the core decide a command, with all that comes of it; return its answer."""

@@ -27,7 +27,7 @@ from holdfast.core.events import (
 )
 from holdfast.core.evolve import event_fits, evolve
 from holdfast.core.state import State
-from holdfast.core.values import TOKEN_MAX, EndedLease, LastEnd, Lease, Limits, Moment
+from holdfast.core.values import TOKEN_MAX, EndedLease, Instant, LastEnd, Lease, Limits
 from holdfast.journal.codec import decode_batch, encode_batch
 from tests.core.archived import Archived
 from tests.core.crowd import check_lines
@@ -75,8 +75,8 @@ class Pair:
         self.expire_due()
         if not isinstance(command, Renew | KeepSession | RenewSession | Leave):
             command = altered(command, fingerprint=fingerprint(command))
-        decision = decide(self.core, command, Moment(self.now_ms, WALL_MS + self.now_ms), self.limits)
-        assert decide(self.core, command, Moment(self.now_ms, WALL_MS + self.now_ms), self.limits) == decision
+        decision = decide(self.core, command, Instant(self.now_ms, WALL_MS + self.now_ms), self.limits)
+        assert decide(self.core, command, Instant(self.now_ms, WALL_MS + self.now_ms), self.limits) == decision
         for event in decision.events:
             self.record(event)
         wanted = self.naive.ask(command)
@@ -92,7 +92,7 @@ class Pair:
 
     def grant_waiters(self) -> None:
         """Let those have their turn for whom there is room, in both (W1)."""
-        now = Moment(self.now_ms, WALL_MS + self.now_ms)
+        now = Instant(self.now_ms, WALL_MS + self.now_ms)
         while (due := next_grant(self.core, now, self.limits)) is not None:
             self.record(due.event)
             self.hear(due.notices)
@@ -142,7 +142,7 @@ class Pair:
         """End what is due, in both (T3)."""
         wanted = self.naive.expire_due(self.now_ms)
         ends: list[tuple[object, ...]] = []
-        now = Moment(self.now_ms, WALL_MS + self.now_ms)
+        now = Instant(self.now_ms, WALL_MS + self.now_ms)
         while (due := next_due(self.core, now, self.limits)) is not None:
             event = due.event
             self.record(event)

@@ -13,10 +13,10 @@ from holdfast.core.events import Record, TokenCreated, TokenEnded, TokenRevoked,
 from holdfast.core.evolve import event_fits, evolve
 from holdfast.core.refusals import NotAllowedAnyMore, TokenUnknown
 from holdfast.core.state import State
-from holdfast.core.values import AccessToken, Limits, Moment, Session, Terms
+from holdfast.core.values import AccessToken, Instant, Limits, Session, Terms
 from tests.core.archived import Archived
 
-NOW = Moment(1_000, 1_700_000_000_000)
+NOW = Instant(1_000, 1_700_000_000_000)
 
 
 class World:
@@ -27,7 +27,7 @@ class World:
         self.archived = Archived(self.twin)
         self._asked = 0
 
-    def ask(self, command: Command, now: Moment = NOW) -> Decision:
+    def ask(self, command: Command, now: Instant = NOW) -> Decision:
         decision = decide(self.state, command, now, Limits())
         for event in decision.events:
             assert event_fits(self.state, event)
@@ -126,7 +126,7 @@ def test_rotating_keeps_the_lifetime(lives_ms: int | None) -> None:
     world = World()
     until = None if lives_ms is None else NOW.wall_ms + lives_ms
     world.ask(CreateToken(principal="root", name="ana", digest="old", scopes=("read",), expires_wall_ms=until))
-    later = Moment(NOW.ms + 20_000, NOW.wall_ms + 20_000)
+    later = Instant(NOW.ms + 20_000, NOW.wall_ms + 20_000)
     world.ask(RotateToken(principal="root", name="ana", digest="new", keep_lifetime=True), later)
     expected = None if lives_ms is None else later.wall_ms + lives_ms
     assert world.state.tokens["ana"].expires_wall_ms == expected

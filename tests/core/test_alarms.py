@@ -5,7 +5,7 @@ import random
 from holdfast.core import answers
 from holdfast.core.commands import Release, Renew
 from holdfast.core.timers import COMPACTED_PER_CALL, DEADLINES_SPARE, DeadlineHeap
-from holdfast.core.values import Moment
+from holdfast.core.values import Instant
 from tests.core.bare import Core
 from tests.support.asking import acquire
 
@@ -52,7 +52,7 @@ def test_while_alarms_are_sifted_every_lease_ends_at_its_time() -> None:
         untils[name] = ttl_ms
     assert core.state.timers.lease_deadlines.draining
     for now_ms in sorted({until_ms + late for until_ms in untils.values() for late in (-1, 0)}):
-        core.now = Moment(now_ms, now_ms)
+        core.now = Instant(now_ms, now_ms)
         core.expire_due()
         assert len(core.state.index.held) == sum(until_ms > now_ms for until_ms in untils.values())
     assert not untils.keys() & {name for name, slot in core.state.slots.items() if slot.lease is not None}

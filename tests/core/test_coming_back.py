@@ -5,7 +5,7 @@ from holdfast.core.decide import decide
 from holdfast.core.events import Event, Joined, Record, TicketReassigned, names_of
 from holdfast.core.evolve import evolve
 from holdfast.core.state import State
-from holdfast.core.values import Limits, Moment
+from holdfast.core.values import Instant, Limits
 from holdfast.journal.codec import decode_batch, encode_batch
 from tests.support.asking import acquire, claim_all
 
@@ -15,7 +15,7 @@ LIMITS = Limits(leases_per_principal_max=10_000)
 
 def ask(state: State, command: Command) -> list[Event]:
     """Decide a command, and let what it made take effect as it would be read from the disk."""
-    events = list(decide(state, command, Moment(1_000, 1_000), LIMITS).events)
+    events = list(decide(state, command, Instant(1_000, 1_000), LIMITS).events)
     for event in events:
         (record,) = decode_batch(encode_batch([Record(state.seq + 1, 1_000, 1_000, event)]))
         assert record.event == event

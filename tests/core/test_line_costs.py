@@ -5,7 +5,7 @@ import pytest
 from holdfast.core import answers
 from holdfast.core.commands import ClaimAll, EndSession, Leave, OpenSession, Release
 from holdfast.core.deadlock import why
-from holdfast.core.values import Limits, Moment
+from holdfast.core.values import Instant, Limits
 from tests.core.bare import FAR_MS, Core
 from tests.core.crowd import Crowd, release_all
 from tests.core.test_line import STEPS, Walk
@@ -158,7 +158,7 @@ def test_places_that_nobody_came_back_to_end_a_few_at_a_time() -> None:
     core.state.detach_all()
     left = []
     for now_ms in range(60_000, 60_004):
-        core.now = Moment(now_ms, now_ms)
+        core.now = Instant(now_ms, now_ms)
         core.expire_due()
         left.append(len(core.state.tickets))
     assert left == [700, 200, 0, 0]

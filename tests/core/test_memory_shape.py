@@ -17,17 +17,17 @@ from holdfast.core.evolve import evolve
 from holdfast.core.index import OrderedNames
 from holdfast.core.state import State
 from holdfast.core.timers import DEADLINES_SPARE, DeadlineHeap
-from holdfast.core.values import TOKEN_MAX, Limits, Moment
+from holdfast.core.values import TOKEN_MAX, Instant, Limits
 from tests.core.pair import SMALL
 from tests.scenarios.play import durable
 from tests.support.asking import acquire, altered
 
 
 def ask(state: State, command: Command, now_ms: int, limits: Limits = SMALL) -> object:
-    while (due := next_due(state, Moment(now_ms, now_ms), limits)) is not None:
+    while (due := next_due(state, Instant(now_ms, now_ms), limits)) is not None:
         evolve(state, Record(state.seq + 1, now_ms, now_ms, due.event))
     before = durable(state)
-    decision = decide(state, command, Moment(now_ms, now_ms), limits)
+    decision = decide(state, command, Instant(now_ms, now_ms), limits)
     assert durable(state) == before, "a decision changes nothing by itself"
     for event in decision.events:
         evolve(state, Record(state.seq + 1, now_ms, now_ms, event))

@@ -15,10 +15,10 @@ from holdfast.core.events import Event, Granted, Joined, Record, TokenCreated
 from holdfast.core.evolve import evolve
 from holdfast.core.names import has_dot_segment, parse_name, why_unreadable
 from holdfast.core.state import State
-from holdfast.core.values import AccessToken, Limits, Moment, Terms, Ticket, lease_from
+from holdfast.core.values import AccessToken, Instant, Limits, Terms, Ticket, lease_from
 from tests.support.asking import acquire
 
-NOW = Moment(0, 0)
+NOW = Instant(0, 0)
 FILLER = "job\u3164"
 TERMS = Terms(principal="ana", ttl_ms=60_000, owner="a", key="k", fingerprint="f")
 

@@ -6,10 +6,10 @@ from holdfast.core.decide import decide
 from holdfast.core.events import Record
 from holdfast.core.evolve import evolve
 from holdfast.core.state import State
-from holdfast.core.values import Limits, Moment
+from holdfast.core.values import Instant, Limits
 from tests.support.asking import acquire
 
-NOW = Moment(0, 0)
+NOW = Instant(0, 0)
 
 
 def ask(state: State, command: Command, limits: Limits | None = None) -> object:

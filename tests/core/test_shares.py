@@ -14,7 +14,7 @@ from holdfast.core.events import Event, Forgotten, Joined, Left, Record, UsageEv
 from holdfast.core.evolve import evolve
 from holdfast.core.state import State
 from holdfast.core.usage import UsageLedger, planned_evictions, weight_of_remembered
-from holdfast.core.values import EndedLease, LastEnd, Limits, Moment, Slot, Terms, Ticket, UsedKey
+from holdfast.core.values import EndedLease, Instant, LastEnd, Limits, Slot, Terms, Ticket, UsedKey
 from tests.scenarios.play import durable
 from tests.support.asking import acquire, altered, claim_all
 
@@ -37,13 +37,13 @@ class World:
 
     def expire_due(self) -> list[Event]:
         happened: list[Event] = []
-        while (due := next_due(self.state, Moment(self.now_ms, self.now_ms), self.limits)) is not None:
+        while (due := next_due(self.state, Instant(self.now_ms, self.now_ms), self.limits)) is not None:
             self.apply(due.event)
             happened.append(due.event)
         return happened
 
     def ask(self, command: Command) -> object:
-        decision = decide(self.state, command, Moment(self.now_ms, self.now_ms), self.limits)
+        decision = decide(self.state, command, Instant(self.now_ms, self.now_ms), self.limits)
         for event in decision.events:
             self.apply(event)
         return decision.answer
@@ -143,7 +143,7 @@ def test_one_turn_looks_at_a_bounded_number_of_names(count: int) -> None:
 
         events: list[Event] = []
         sys.setprofile(count_calls)
-        while (due := next_due(state, Moment(now_ms, now_ms), limits)) is not None:
+        while (due := next_due(state, Instant(now_ms, now_ms), limits)) is not None:
             evolve(state, Record(state.seq + 1, now_ms, now_ms, due.event))
             events.append(due.event)
         sys.setprofile(None)

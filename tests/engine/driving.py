@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from holdfast.core.events import Event, Record
     from holdfast.core.state import State
-    from holdfast.core.values import Moment
+    from holdfast.core.values import Instant
     from holdfast.engine.clock import Clock
     from holdfast.engine.watchdog import Watchdog
     from holdfast.journal.base import Changes, Journal, Values
@@ -123,12 +123,12 @@ class Asked:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.answers: list[tuple[str, Any]] = []
-        self.moments: dict[str, Moment] = {}
+        self.moments: dict[str, Instant] = {}
 
     def submit(self, label: str, command: Command) -> None:
         self._engine.submit(command, lambda outcome, now: self._note(label, outcome, now))
 
-    def read(self, label: str, view: Callable[[State, Moment], object]) -> None:
+    def read(self, label: str, view: Callable[[State, Instant], object]) -> None:
         self._engine.read(view, lambda outcome, now: self._note(label, outcome, now))
 
     @property
@@ -142,7 +142,7 @@ class Asked:
     def __getitem__(self, label: str) -> Any:  # noqa: ANN401 - It is whatever was answered.
         return dict(self.answers)[label]
 
-    def _note(self, label: str, outcome: object, now: Moment) -> None:
+    def _note(self, label: str, outcome: object, now: Instant) -> None:
         self.answers.append((label, outcome))
         self.moments[label] = now
 

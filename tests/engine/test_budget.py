@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pytest
 
     from holdfast.core.state import State
-    from holdfast.core.values import Moment
+    from holdfast.core.values import Instant
     from holdfast.engine.engine import Engine
     from holdfast.testing.clock import ManualClock
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 async def _turn_of(engine: Engine, clock: ManualClock, took_ms: int) -> None:
     """Let one turn claim a name and read the state, which takes so long."""
 
-    def view(state: State, _: Moment) -> tuple[str, ...]:
+    def view(state: State, _: Instant) -> tuple[str, ...]:
         clock.advance(took_ms)
         return tuple(state.slots)
 

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.core.commands import Command
-    from holdfast.core.values import Moment
+    from holdfast.core.values import Instant
     from holdfast.testing.clock import ManualClock
 
 # Small on purpose: memories are forgotten, quotas met and keys dropped within a few steps.
@@ -182,7 +182,7 @@ class _Witness:
         self.denied: set[str] = set()
         self.known: list[tuple[str, str]] = []
 
-    def reply_to(self, command: Command) -> Callable[[Any, Moment], None]:
+    def reply_to(self, command: Command) -> Callable[[Any, Instant], None]:
         return lambda outcome, _: self.note(command, outcome)
 
     def note(self, command: Command, outcome: object) -> None:

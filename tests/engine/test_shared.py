@@ -24,17 +24,17 @@ from tests.engine.sharing import SharedShelf, journal_on
 if TYPE_CHECKING:
     from holdfast.core.commands import Acquire
     from holdfast.core.state import State
-    from holdfast.core.values import Moment
+    from holdfast.core.values import Instant
     from holdfast.testing.clock import ManualClock
 
 MINUTE_MS = 60_000
 
 
-def nothing(_state: State, _now: Moment) -> None:
+def nothing(_state: State, _now: Instant) -> None:
     """Look at nothing: a heartbeat."""
 
 
-def holders(state: State, _now: Moment) -> list[str]:
+def holders(state: State, _now: Instant) -> list[str]:
     return list(state.index.held.walk())
 
 

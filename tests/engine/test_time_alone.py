@@ -16,7 +16,7 @@ from tests.support.memory_journal import MemoryJournal
 
 if TYPE_CHECKING:
     from holdfast.core.state import State
-    from holdfast.core.values import Moment
+    from holdfast.core.values import Instant
     from holdfast.engine.engine import Engine
     from holdfast.testing.clock import ManualClock
 
@@ -24,7 +24,7 @@ STEPS_MS = (0, 1, 249, *(250 for _ in range(10)), 240, *(1 for _ in range(20)), 
 """Up to the end of what lasts 3 s and 3.1 s, millisecond by millisecond around it. Each is a turn's worth at most."""
 
 
-def over(state: State, now: Moment) -> frozenset[str]:
+def over(state: State, now: Instant) -> frozenset[str]:
     """What is over by time alone: the names whose delay is over, and those that are done no more."""
     delays = {f"delay of {name}" for name, slot in state.slots.items() if 0 < slot.closed_until_ms <= now.ms}
     done = {

@@ -65,7 +65,7 @@ from holdfast.core.decide import decide, next_due, next_grant
 from holdfast.core.events import Event, Granted, GrantedMany, Joined, Record, SessionOpened, Transferred
 from holdfast.core.evolve import evolve
 from holdfast.core.state import State
-from holdfast.core.values import Limits, Moment, Terms
+from holdfast.core.values import Instant, Limits, Terms
 from holdfast.journal.codec import decode_batch, encode_batch
 from tests.scenarios import words
 from tests.scenarios.script import Step, read_lines, read_step
@@ -170,8 +170,8 @@ class _Player:
         """Where a request waits, and until when."""
 
     @property
-    def now(self) -> Moment:
-        return Moment(self.now_ms, WALL_MS + self.now_ms)
+    def now(self) -> Instant:
+        return Instant(self.now_ms, WALL_MS + self.now_ms)
 
     def run(self, verb: str, *rest: str) -> str:
         """Play one line and return its answer."""

@@ -10,8 +10,7 @@ from urllib.parse import quote
 import pytest
 
 from holdfast.core.events import Event, Granted, Joined, Record, SessionOpened
-from holdfast.core.values import Lease, Session, Terms, Ticket, lease_from
-from holdfast.core.values import Moment as Instant
+from holdfast.core.values import Instant, Lease, Session, Terms, Ticket, lease_from
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.server.access.secrets import AuthorityKey, digest
 from tests.journal.running import run

@@ -25,7 +25,7 @@ from holdfast.core.sessions import end_leases_of, end_tickets_of
 from holdfast.core.state import State
 from holdfast.core.timers import EDGES_MAX
 from holdfast.core.usage import UsageLedger, planned_evictions
-from holdfast.core.values import DETACHED_MS_MAX, Limits, Moment
+from holdfast.core.values import DETACHED_MS_MAX, Instant, Limits
 
 FORGET_EVERY_MS = 1_000
 FORGET_MAX = 2_000  # entries of each kind that one turn may check, which bounds its time
@@ -33,7 +33,7 @@ EXPIRE_DONE_MAX = 1_000
 LAPSE_MAX = 500
 
 
-def next_due(state: State, now: Moment, limits: Limits) -> Due | None:
+def next_due(state: State, now: Instant, limits: Limits) -> Due | None:
     """Return the next thing that fell due by `now`, or None. Called again until there is none."""
     return (
         _lapsed_session(state, now.ms)
@@ -46,7 +46,7 @@ def next_due(state: State, now: Moment, limits: Limits) -> Due | None:
     )
 
 
-def next_grant(state: State, now: Moment, limits: Limits) -> Due | None:
+def next_grant(state: State, now: Instant, limits: Limits) -> Due | None:
     """Return the next thing that is due in the queues since the last decision: a cycle to break, a waiter to grant."""
     _open_names(state, now.ms)
     timers = state.timers
@@ -202,7 +202,7 @@ def _oldest(
     return tuple(cuts), remaining, gained
 
 
-Decide = Callable[["State", Any, "Moment", "Limits"], "Decision"]
+Decide = Callable[["State", Any, "Instant", "Limits"], "Decision"]
 
 DECISIONS: dict[type, Decide] = {
     commands.Acquire: leases.acquire,
@@ -225,6 +225,6 @@ DECISIONS: dict[type, Decide] = {
 }
 
 
-def decide(state: State, command: Command, now: Moment, limits: Limits) -> Decision:
+def decide(state: State, command: Command, now: Instant, limits: Limits) -> Decision:
     """Decide one command. `next_due` must have found nothing due at `now` before (T3)."""
     return DECISIONS[type(command)](state, command, now, limits)

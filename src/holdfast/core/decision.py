@@ -16,7 +16,7 @@ from holdfast.core.events import Ended, Event, Left, Transferred
 from holdfast.core.refusals import Refusal
 from holdfast.core.state import State
 from holdfast.core.usage import exceeded, half_of, quota_message
-from holdfast.core.values import EndedSession, Holder, IdempotencyRecord, LastEnd, Lease, Limits, Moment, Terms, Ticket
+from holdfast.core.values import EndedSession, Holder, IdempotencyRecord, Instant, LastEnd, Lease, Limits, Terms, Ticket
 
 Notice = tuple[str, Answer | Refusal]
 Interest = tuple[Holder, str, str, int, int]  # holder, name, principal, from when, until when (D3)
@@ -117,7 +117,7 @@ def end_of(
     )
 
 
-def end_by_transfer(event: Transferred, old: Lease, now: Moment) -> LastEnd:
+def end_by_transfer(event: Transferred, old: Lease, now: Instant) -> LastEnd:
     # The holder itself is `by`, except where an operator handed over the claim of another principal.
     whose = old.principal if old.owner is None and event.by != old.principal else None
     return LastEnd(

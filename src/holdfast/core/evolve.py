@@ -19,9 +19,9 @@ from holdfast.core.values import (
     EndedLease,
     EndedSession,
     IdempotencyRecord,
+    Instant,
     LastEnd,
     Lease,
-    Moment,
     Slot,
     UsedKey,
     holder_of_lease,
@@ -305,7 +305,7 @@ def _transferred(state: State, event: events.Transferred, record: events.Record)
     old, new = slot.lease, event.lease
     if old is None:
         return
-    end = end_by_transfer(event, old, Moment(record.at_ms, record.wall_ms))
+    end = end_by_transfer(event, old, Instant(record.at_ms, record.wall_ms))
     _finish(state, event.name, old)
     remember(state, old.lease_id, EndedLease(event.name, old.principal, old.session, end, old.key, None, old.bound))
     state.slots.put(event.name, Slot(new, 0, end, slot.attempts))

@@ -36,9 +36,9 @@ from holdfast.core.values import (
     Done,
     EndedLease,
     IdempotencyRecord,
+    Instant,
     Lease,
     Limits,
-    Moment,
     Slot,
     Terms,
     Ticket,
@@ -51,7 +51,7 @@ from holdfast.core.values import (
 RELEASED = Released()
 
 
-def acquire(state: State, command: Acquire, now: Moment, limits: Limits) -> Decision:
+def acquire(state: State, command: Acquire, now: Instant, limits: Limits) -> Decision:
     terms = command.terms
     if (refusal := bad_terms(terms, command.wait_ms, limits)) is not None:
         return refuse(refusal)
@@ -104,7 +104,7 @@ def held_by(state: State, name: str, lease: Lease, owner: str | None, *, named: 
     return refusals.Held(lease, state.until_of(lease), same_owner, state.waiter_count(name), holder)
 
 
-def _held(state: State, command: Acquire, lease: Lease, now: Moment) -> Decision:
+def _held(state: State, command: Acquire, lease: Lease, now: Instant) -> Decision:
     held = held_by(state, command.name, lease, command.terms.owner, named=command.interest)
     if not command.interest:
         return refuse(held)
@@ -135,7 +135,7 @@ def bad_terms(terms: Terms, wait_ms: int, limits: Limits) -> Refusal | None:
     return None
 
 
-def _acquired_before(state: State, command: Acquire, memo: IdempotencyRecord, now: Moment) -> Decision:
+def _acquired_before(state: State, command: Acquire, memo: IdempotencyRecord, now: Instant) -> Decision:
     """Answer a retry: the same lease, the same ticket, or that it has ended. Never a new grant (C5)."""
     if (waiting := _waits_again(state, command, memo, now)) is not None:
         return waiting
@@ -145,7 +145,7 @@ def _acquired_before(state: State, command: Acquire, memo: IdempotencyRecord, no
     return refuse(not_current(state, command.name, memo.made, command.terms.principal))
 
 
-def _waits_again(state: State, command: Acquire | ClaimAll, memo: IdempotencyRecord, now: Moment) -> Decision | None:
+def _waits_again(state: State, command: Acquire | ClaimAll, memo: IdempotencyRecord, now: Instant) -> Decision | None:
     if memo.kind == "left":
         return queue.resume_ticket(state, command, memo.made, now)
     ticket_id = state.index.ticket_by_lease_id.get(memo.made)
@@ -177,7 +177,7 @@ def _takes_up(lease: Lease, command: Acquire) -> bool:
     return lease.offered and command.resume and command.terms.bound
 
 
-def _reacquire(state: State, command: Acquire, slot: Slot, lease: Lease, now: Moment) -> Decision:
+def _reacquire(state: State, command: Acquire, slot: Slot, lease: Lease, now: Instant) -> Decision:
     terms = command.terms
     until_ms = max(lease.until_ms, now.ms + terms.ttl_ms)
     session = terms.session if _takes_up(lease, command) else None
@@ -198,7 +198,7 @@ def _reacquire(state: State, command: Acquire, slot: Slot, lease: Lease, now: Mo
     return Decision(events, _acquired_again(state, slot, renewed, reacquired=True))
 
 
-def renew(state: State, command: Renew, now: Moment, limits: Limits) -> Decision:
+def renew(state: State, command: Renew, now: Instant, limits: Limits) -> Decision:
     if command.ttl_ms is not None and not 0 < command.ttl_ms <= limits.ttl_ms_max:
         return refuse(refusals.BadTtl(limits.ttl_ms_max))
     if command.note is not None and (wrong := too_long("note", command.note, limits)) is not None:
@@ -220,7 +220,7 @@ def renew(state: State, command: Renew, now: Moment, limits: Limits) -> Decision
     return Decision((event,), Extended(lease, shown_ms))
 
 
-def release(state: State, command: Release, now: Moment, limits: Limits) -> Decision:
+def release(state: State, command: Release, now: Instant, limits: Limits) -> Decision:
     if command.result is not None and (wrong := too_long("result", command.result, limits)) is not None:
         return refuse(wrong)
     if not 0 <= command.remember_ms <= REMEMBER_MS_MAX:
@@ -259,7 +259,7 @@ def _finish(state: State, end: Ended, lease: Lease, done: Done, limits: Limits) 
     return Decision((replace(end, done=done, left=answered),), RELEASED, notices)
 
 
-def transfer(state: State, command: Transfer, now: Moment, limits: Limits) -> Decision:
+def transfer(state: State, command: Transfer, now: Instant, limits: Limits) -> Decision:
     if command.ttl_ms is not None and not 0 < command.ttl_ms <= limits.ttl_ms_max:
         return refuse(refusals.BadTtl(limits.ttl_ms_max))
     if not 0 < len(command.to_owner) <= OWNER_CHARS_MAX:
@@ -286,7 +286,7 @@ def transfer(state: State, command: Transfer, now: Moment, limits: Limits) -> De
     return Decision((event,), Acquired(new, state.until_of(new), end, attempts))
 
 
-def _handed_over(state: State, command: Transfer, lease: Lease, now: Moment) -> Lease:
+def _handed_over(state: State, command: Transfer, lease: Lease, now: Instant) -> Lease:
     """Return the lease of the new owner. Only a session's own secret keeps it in the session (L8a)."""
     stays = command.as_session is not None
     ttl_ms = lease.ttl_ms if command.ttl_ms is None else command.ttl_ms
@@ -320,7 +320,7 @@ def _transferred_before(state: State, command: Transfer, memo: IdempotencyRecord
     return refuse(not_current(state, command.name, memo.made, command.principal))
 
 
-def revoke(state: State, command: Revoke, now: Moment) -> Decision:
+def revoke(state: State, command: Revoke, now: Instant) -> Decision:
     if not 0 < len(command.reason) <= values.REASON_CHARS_MAX:
         return refuse(refusals.BadField(f"reason has 1 to {values.REASON_CHARS_MAX} characters"))
     if (memo := recall(state, command, "revoke")) is not None:
@@ -331,7 +331,7 @@ def revoke(state: State, command: Revoke, now: Moment) -> Decision:
     return Decision((event,), RELEASED)
 
 
-def reopen(state: State, command: Reopen, now: Moment) -> Decision:
+def reopen(state: State, command: Reopen, now: Instant) -> Decision:
     if command.reason is not None and len(command.reason) > values.REASON_CHARS_MAX:
         return refuse(refusals.BadField(f"reason has at most {values.REASON_CHARS_MAX} characters"))
     if (memo := recall(state, command, "reopen")) is not None:
@@ -390,7 +390,7 @@ def not_current(state: State, name: str, lease_id: str | None, principal: str) -
 RETRY_MS_MIN = 250
 
 
-def claim_any(state: State, command: ClaimAny, now: Moment, limits: Limits) -> Decision:
+def claim_any(state: State, command: ClaimAny, now: Instant, limits: Limits) -> Decision:
     """Grant the first free name, in the caller's order. It does not wait."""
     if (refusal := _bad(command.names, command.terms, 0, limits)) is not None:
         return refuse(refusal)
@@ -412,7 +412,7 @@ def claim_any(state: State, command: ClaimAny, now: Moment, limits: Limits) -> D
     return refuse(refusals.AllHeld(tuple(busy), _retry_after(busy, now.ms)))
 
 
-def claim_all(state: State, command: ClaimAll, now: Moment, limits: Limits) -> Decision:
+def claim_all(state: State, command: ClaimAll, now: Instant, limits: Limits) -> Decision:
     """Grant every name or none. While it waits it holds nothing, so two callers cannot block each other."""
     refusal = _bad(command.names, command.terms, command.wait_ms, limits) or _bulky(command.names, command.terms)
     if refusal is not None:
@@ -480,7 +480,7 @@ def _obstacle(
     return None
 
 
-def _grant_all(state: State, ticket: Ticket, now: Moment) -> Decision:
+def _grant_all(state: State, ticket: Ticket, now: Instant) -> Decision:
     grants, claims = queue.grant_each(state, ticket, now)
     given_up = queue.withdraw_own_ticket(state, ticket) if ticket.names[0] in state.index.queues else ()
     event = grants[0] if len(grants) == 1 else GrantedMany(grants)
@@ -498,7 +498,7 @@ def _any_before(state: State, command: ClaimAny, memo: IdempotencyRecord) -> Dec
     return refuse(refusals.NotCurrent(succeeded=False))
 
 
-def _all_before(state: State, command: ClaimAll, memo: IdempotencyRecord, now: Moment) -> Decision:
+def _all_before(state: State, command: ClaimAll, memo: IdempotencyRecord, now: Instant) -> Decision:
     """Answer a retry: every lease it made, its ticket, or the one that has ended."""
     if (waiting := _waits_again(state, command, memo, now)) is not None:
         return waiting

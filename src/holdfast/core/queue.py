@@ -55,17 +55,17 @@ from holdfast.core.names import has_dot_segment, why_unreadable
 from holdfast.core.refusals import Refusal
 from holdfast.core.state import EMPTY, State
 from holdfast.core.timers import EDGES_FOR_A_NAME, EDGES_MAX
-from holdfast.core.values import Limits, Moment, Ticket, holder_of_lease, holder_of_ticket, lease_from, may_touch
+from holdfast.core.values import Instant, Limits, Ticket, holder_of_lease, holder_of_ticket, lease_from, may_touch
 
 
-def ticket_for(command: Acquire | ClaimAll, state: State, now: Moment) -> Ticket:
+def ticket_for(command: Acquire | ClaimAll, state: State, now: Instant) -> Ticket:
     terms = command.terms
     return Ticket(
         command.new_ticket, command.names, command.lease_ids, terms, terms.principal in state.tokens, now.wall_ms
     )
 
 
-def join(state: State, ticket: Ticket, wait_ms: int, now: Moment, limits: Limits) -> Decision:
+def join(state: State, ticket: Ticket, wait_ms: int, now: Instant, limits: Limits) -> Decision:
     if (own := own_ticket(state, ticket)) is not None:
         return resume_wait(state, replace(own, terms=ticket.terms), wait_ms, now)
     if (full := why_no_ticket(state, ticket, limits)) is not None:
@@ -87,7 +87,7 @@ def withdraw_own_ticket(state: State, ticket: Ticket) -> tuple[Left, ...]:
     return () if own is None else (left(own, "withdrawn"),)
 
 
-def resume_wait(state: State, asked: Ticket, wait_ms: int, now: Moment) -> Decision:
+def resume_wait(state: State, asked: Ticket, wait_ms: int, now: Instant) -> Decision:
     """Wait with a ticket one has; a cycle that closed meanwhile is reported, and ends the wait (D1).
 
     Only a change of terms is made durable. A key leads to the ticket only for the request that has it, so two requests
@@ -102,7 +102,7 @@ def resume_wait(state: State, asked: Ticket, wait_ms: int, now: Moment) -> Decis
     return Decision((left(asked, "deadlock"),), endless, ((ticket_id, endless),))
 
 
-def resume_ticket(state: State, command: Acquire | ClaimAll, ticket_id: str, now: Moment) -> Decision:
+def resume_ticket(state: State, command: Acquire | ClaimAll, ticket_id: str, now: Instant) -> Decision:
     """Come back with a ticket, or with a key that leads to it: the caller's own, for just these names (W3)."""
     if (ticket := state.tickets.get(ticket_id)) is None:
         # Finished work answered every ticket, also absent ones whose clients did not hear it (L5).
@@ -136,7 +136,7 @@ def leave(state: State, command: Leave) -> Decision:
     return Decision((left(ticket, "withdrawn"),), Withdrawn(), notices)
 
 
-def grant_first_ready(state: State, now: Moment, limits: Limits) -> Due | None:
+def grant_first_ready(state: State, now: Instant, limits: Limits) -> Due | None:
     candidates = state.timers.candidates
     while candidates:
         ticket = state.tickets.get(heappop(candidates)[1])
@@ -145,7 +145,7 @@ def grant_first_ready(state: State, now: Moment, limits: Limits) -> Due | None:
     return None
 
 
-def _grant(state: State, ticket: Ticket, now: Moment, limits: Limits) -> Due:
+def _grant(state: State, ticket: Ticket, now: Instant, limits: Limits) -> Due:
     if (refusal := _lacking(state, ticket, now, limits)) is not None:
         return Due(left(ticket, "refused"), ((ticket.ticket_id, refusal),))
     grants, claims = grant_each(state, ticket, now)
@@ -158,7 +158,7 @@ def _grant(state: State, ticket: Ticket, now: Moment, limits: Limits) -> Due:
     return Due(event, ((ticket.ticket_id, answer),))
 
 
-def _lacking(state: State, ticket: Ticket, now: Moment, limits: Limits) -> Refusal | None:
+def _lacking(state: State, ticket: Ticket, now: Instant, limits: Limits) -> Refusal | None:
     """Return why a waiter may not have what it waited for (W5)."""
     terms = ticket.terms
     refusal = unreadable_name(ticket.names) or why_no_grant(state, terms, ticket.names, limits)
@@ -188,7 +188,7 @@ def _may_claim(token: values.AccessToken | None, names: tuple[str, ...], wall_ms
 
 
 def grant_each(
-    state: State, ticket: Ticket, now: Moment
+    state: State, ticket: Ticket, now: Instant
 ) -> tuple[tuple[Granted, ...], tuple[tuple[str, Acquired], ...]]:
     """Return a grant of every name of a ticket, with rising tokens, and the answer for its holder."""
     grants: list[Granted] = []

@@ -10,10 +10,10 @@ from holdfast.core.commands import EndSession, KeepSession, OpenSession, RenewSe
 from holdfast.core.decision import Decision, accept, end_of, left, recall, refuse, too_long, why_unusable
 from holdfast.core.events import Ended, Left, Renewed, SessionEnded, SessionExtended, SessionOpened, SessionRenewed
 from holdfast.core.state import State
-from holdfast.core.values import SESSION_NAME_CHARS_MAX, SESSION_TTL_MS_MIN, IdempotencyRecord, Limits, Moment, Session
+from holdfast.core.values import SESSION_NAME_CHARS_MAX, SESSION_TTL_MS_MIN, IdempotencyRecord, Instant, Limits, Session
 
 
-def open_(state: State, command: OpenSession, now: Moment, limits: Limits) -> Decision:
+def open_(state: State, command: OpenSession, now: Instant, limits: Limits) -> Decision:
     if command.name is not None and len(command.name) > SESSION_NAME_CHARS_MAX:
         return refuse(refusals.BadField(f"name has at most {SESSION_NAME_CHARS_MAX} characters"))
     if (wrong := too_long("metadata", command.metadata, limits)) is not None:
@@ -42,7 +42,7 @@ def _opened_before(state: State, command: OpenSession, memo: IdempotencyRecord) 
     return accept(SessionOpen(state.sessions[memo.made])) if lacking is None else refuse(lacking)
 
 
-def keep(state: State, command: KeepSession | RenewSession, now: Moment) -> Decision:
+def keep(state: State, command: KeepSession | RenewSession, now: Instant) -> Decision:
     """Renew the session, and maybe each lease bound to it by its own ttl; none is shortened (S1, S4)."""
     if (lacking := why_unusable(state, command.session_id, command.principal)) is not None:
         return refuse(lacking)
@@ -60,7 +60,7 @@ def keep(state: State, command: KeepSession | RenewSession, now: Moment) -> Deci
     return Decision((event,), SessionOpen(extended, len(renewed)))
 
 
-def end(state: State, command: EndSession, now: Moment) -> Decision:
+def end(state: State, command: EndSession, now: Instant) -> Decision:
     """End the session and all that is bound to it. One that has lapsed is over already, which is no refusal."""
     if (memo := recall(state, command, "end_session")) is not None:
         return accept(SessionOver()) if isinstance(memo, IdempotencyRecord) else refuse(memo)

@@ -22,10 +22,10 @@ from holdfast.core.events import SessionEnded, TokenCreated, TokenEnded, TokenRe
 from holdfast.core.sessions import end_leases_of, end_tickets_of
 from holdfast.core.state import State
 from holdfast.core.usage import half_of
-from holdfast.core.values import AccessToken, IdempotencyRecord, Limits, Moment
+from holdfast.core.values import AccessToken, IdempotencyRecord, Instant, Limits
 
 
-def create(state: State, command: CreateToken, now: Moment, limits: Limits) -> Decision:
+def create(state: State, command: CreateToken, now: Instant, limits: Limits) -> Decision:
     if (memo := recall(state, command, "token")) is not None:
         return _made_before(state, memo) if isinstance(memo, IdempotencyRecord) else refuse(memo)
     if command.name in state.tokens:
@@ -49,7 +49,7 @@ def _made_before(state: State, memo: IdempotencyRecord) -> Decision:
     return refuse(refusals.TokenUnknown()) if token is None else accept(TokenMade(token))
 
 
-def revoke(state: State, command: RevokeToken, now: Moment) -> Decision:
+def revoke(state: State, command: RevokeToken, now: Instant) -> Decision:
     if (memo := recall(state, command, "revoke_token")) is not None:
         return accept(TokenGone()) if isinstance(memo, IdempotencyRecord) else refuse(memo)
     if command.name not in state.tokens:
@@ -60,7 +60,7 @@ def revoke(state: State, command: RevokeToken, now: Moment) -> Decision:
     return _end(state, command, now, None, TokenGone())
 
 
-def rotate(state: State, command: RotateToken, now: Moment) -> Decision:
+def rotate(state: State, command: RotateToken, now: Instant) -> Decision:
     if (memo := recall(state, command, "rotate_token")) is not None:
         return _made_before(state, memo) if isinstance(memo, IdempotencyRecord) else refuse(memo)
     if (before := state.tokens.get(command.name)) is None:
@@ -79,14 +79,14 @@ def _token(
     scopes: tuple[str, ...],
     prefix: str | None,
     expires_wall_ms: int | None,
-    now: Moment,
+    now: Instant,
 ) -> AccessToken:
     name, digest, maker, salt = command.name, command.digest, command.principal, command.salt
     return AccessToken(name, digest, scopes, prefix, expires_wall_ms, now.wall_ms, maker, salt)
 
 
 def _end(
-    state: State, command: RevokeToken | RotateToken, now: Moment, successor: AccessToken | None, answer: Answer
+    state: State, command: RevokeToken | RotateToken, now: Instant, successor: AccessToken | None, answer: Answer
 ) -> Decision:
     """End a token with what is its own, in one record, and answer all that wait with it."""
     name, by, keeps = command.name, command.principal, command.keep_sessions

@@ -36,7 +36,7 @@ LABELS_OF_QUEUE_BYTES_MAX = 2**20  # as JSON, of the waiters that finished work 
 Labels = dict[str, str]
 
 
-class Moment(msgspec.Struct, frozen=True, gc=False):
+class Instant(msgspec.Struct, frozen=True, gc=False):
     ms: int  # authority time, to decide by (T1)
     wall_ms: int  # to show people (T4)
 
@@ -232,7 +232,7 @@ def _holder(whose: Lease | Terms, itself: str) -> Holder:
     return ("alone", itself, None)
 
 
-def lease_from(terms: Terms, lease_id: str, token: int, now: Moment) -> Lease:
+def lease_from(terms: Terms, lease_id: str, token: int, now: Instant) -> Lease:
     return Lease(
         lease_id,
         token,

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.state import State, StateChanges
-from holdfast.core.values import Moment
+from holdfast.core.values import Instant
 from holdfast.engine import snapshot
 from holdfast.engine.clock import Clock
 from holdfast.engine.replies import PendingReply, outcome_or_raise, resolve_future
@@ -92,7 +92,7 @@ class Archiver:
     def take(self, wanted: asyncio.Future[Any], state: State, now_ms: int) -> PendingReply:
         """Return the changes as the last answer of a batch, given once all that they show is durable."""
         self.wanted = None
-        now = Moment(now_ms, self._clock.wall_ms())
+        now = Instant(now_ms, self._clock.wall_ms())
         return (lambda outcome, _: resolve_future(wanted, outcome)), state.take_changes(), now
 
     def cancel(self) -> None:

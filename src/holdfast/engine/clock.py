@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from holdfast.core.values import Moment
+from holdfast.core.values import Instant
 from holdfast.engine.metrics import EngineMetrics
 
 TICK_MS = 1
@@ -77,7 +77,7 @@ class Ticks:
 
     def __init__(self, clock: Clock, on_timer: Callable[[], None], metrics: EngineMetrics | None = None) -> None:
         self.read_seconds = clock.monotonic_seconds
-        self.now = Moment(0, 0)  # the time of the turn, while `read_seconds() < over_seconds`
+        self.now = Instant(0, 0)  # the time of the turn, while `read_seconds() < over_seconds`
         self.over_seconds = 0.0  # when the turn is over; 0 if none has begun
         self.began_ms = 0
         self.expiry_ms = 0
@@ -99,7 +99,7 @@ class Ticks:
     def resume(self, now_ms: int) -> None:
         self._time = AuthorityTime(self._clock.monotonic_ms(), now_ms)
 
-    def begin(self) -> Moment:
+    def begin(self) -> Instant:
         read_ms = self._clock.monotonic_ms()
         self.began_ms = read_ms
         # Exact: both are the floats nearest to what they represent, so they compare as the real numbers do.
@@ -108,7 +108,7 @@ class Ticks:
             self.iteration_began_ms = read_ms
             self.iteration_began_seconds = began_seconds = self.read_seconds()
             self.pending_since_seconds = self.pending_since_seconds or began_seconds
-        self.now = Moment(self._time.advance(read_ms), self._clock.wall_ms())
+        self.now = Instant(self._time.advance(read_ms), self._clock.wall_ms())
         return self.now
 
     def add_expiry_time(self) -> None:

@@ -50,7 +50,7 @@ from holdfast.core.decide import DECISIONS, next_due, next_grant
 from holdfast.core.events import Ended, Event, Granted, GrantedMany, Record, TimePassed, ends_of
 from holdfast.core.evolve import evolve
 from holdfast.core.state import State
-from holdfast.core.values import Limits, Moment
+from holdfast.core.values import Instant, Limits
 from holdfast.engine.archiver import ArchivePolicy, Archiver
 from holdfast.engine.clock import TICK_MS_MAX, TIMER_MS, UNRECORDED_MS_MAX, Clock, Ticks
 from holdfast.engine.feed import Feed
@@ -176,7 +176,7 @@ class Engine:
 
     # Commands and reads.
 
-    def tick(self) -> Moment | None:
+    def tick(self) -> Instant | None:
         """Return the time of the turn, after beginning another if its millisecond is over (T1a). None: not serving."""
         if not self._serving:
             return None
@@ -268,18 +268,18 @@ class Engine:
         if self._waiters.drop(waiter):
             self.state.detach(waiter.ticket_id, self.ticks.now_ms)
 
-    def read(self, view: Callable[[State, Moment], T], reply: Reply) -> None:
+    def read(self, view: Callable[[State, Instant], T], reply: Reply) -> None:
         if (now := self.tick()) is None:
             self._reject(reply)
             return
         self._answers.append((reply, view(self.state, now), now))
 
-    async def ask(self, command: Command) -> tuple[Any, Moment]:
-        answered: asyncio.Future[tuple[Any, Moment]] = asyncio.get_running_loop().create_future()
+    async def ask(self, command: Command) -> tuple[Any, Instant]:
+        answered: asyncio.Future[tuple[Any, Instant]] = asyncio.get_running_loop().create_future()
         self.submit(command, lambda outcome, now: resolve_future(answered, (outcome, now)))
         return await answered
 
-    async def query(self, view: Callable[[State, Moment], T]) -> T:
+    async def query(self, view: Callable[[State, Instant], T]) -> T:
         """Read and wait for the answer. Raises `JournalUnavailableError` if there is none."""
         answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.read(view, lambda outcome, _: resolve_future(answered, outcome))
@@ -290,11 +290,11 @@ class Engine:
         return await self.journal.history(query)
 
     def _reject(self, reply: Reply) -> None:
-        reply(self.rejection(), Moment(self.ticks.now_ms, self.clock.wall_ms()))
+        reply(self.rejection(), Instant(self.ticks.now_ms, self.clock.wall_ms()))
 
     # Turns: one time for all that is decided in one.
 
-    def _begin_tick(self) -> Moment:
+    def _begin_tick(self) -> Instant:
         """Stamp the turn and end everything due before anything is decided in it (T1, T3)."""
         is_first = self.ticks.iteration_began_ms is None
         now = self.ticks.begin()
@@ -320,7 +320,7 @@ class Engine:
         if self.ticks.timer is None:
             self._set_timer()
 
-    def _apply_due(self, find_due: Callable[[State, Moment, Limits], Due | None], now: Moment) -> None:
+    def _apply_due(self, find_due: Callable[[State, Instant, Limits], Due | None], now: Instant) -> None:
         while (due := find_due(self.state, now, self.limits)) is not None:
             event = due.event
             if type(event) is Granted or type(event) is GrantedMany:
@@ -330,7 +330,7 @@ class Engine:
             self._apply(event, now)
             self._notify(due.notices)
 
-    def _apply(self, event: Event, now: Moment) -> None:
+    def _apply(self, event: Event, now: Instant) -> None:
         record = Record(self.state.seq + 1, now.ms, now.wall_ms, event)
         if type(event) in ENDING:
             # By the wall clock: a lease keeps no other time of its beginning.
@@ -346,7 +346,7 @@ class Engine:
 
     # Waiting in line.
 
-    def _wait(self, must_wait: MustWait, reply: Reply, now: Moment, *, will_retry: bool) -> Waiter:
+    def _wait(self, must_wait: MustWait, reply: Reply, now: Instant, *, will_retry: bool) -> Waiter:
         deadline_ms = now.ms + must_wait.wait_ms if self._may_wait else now.ms
         waiter = Waiter(must_wait.ticket_id, reply, received_ms=self.ticks.began_ms, deadline_ms=deadline_ms)
         waiter.will_retry = will_retry and self._may_wait

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from holdfast.core.values import Moment
+from holdfast.core.values import Instant
 from holdfast.journal.base import DeposedError, JournalUnavailableError
 
 log = logging.getLogger("holdfast.engine")
@@ -33,8 +33,8 @@ class NotLeader(msgspec.Struct, frozen=True):
     text: str
 
 
-Reply: TypeAlias = "Callable[[Any, Moment], None]"
-PendingReply: TypeAlias = "tuple[Reply, Any, Moment]"
+Reply: TypeAlias = "Callable[[Any, Instant], None]"
+PendingReply: TypeAlias = "tuple[Reply, Any, Instant]"
 
 
 def answer_all(answers: Iterable[PendingReply]) -> None:

@@ -17,7 +17,7 @@ from holdfast.core.commands import Command, KeepSession
 from holdfast.core.names import BadNameError, parse_name
 from holdfast.core.refusals import Deadlock
 from holdfast.core.state import State
-from holdfast.core.values import Moment
+from holdfast.core.values import Instant
 from holdfast.engine.build import DeposedError, JournalError
 from holdfast.engine.engine import Engine
 from holdfast.engine.replies import NotLeader
@@ -39,7 +39,7 @@ from holdfast.wire.problems import Problem
 
 P = TypeVar("P")
 
-Show: TypeAlias = "Callable[[Api, Call, Any, Moment], Answered]"
+Show: TypeAlias = "Callable[[Api, Call, Any, Instant], Answered]"
 
 RESERVED_PREFIX = "__election/"
 
@@ -233,7 +233,7 @@ class Api:
         log.error("a bug while answering %s", call.request.request_id, exc_info=error)
         return envelope(Problem("internal_error", BUG), call.request)
 
-    def read(self, call: Call, view: Callable[[State, Moment], Answered]) -> None:
+    def read(self, call: Call, view: Callable[[State, Instant], Answered]) -> None:
         self.engine.read(view, call.seen)
 
     def refuse(self, problem: Problem, refusal: Envelope, request: Request, reply: Reply) -> None:
@@ -245,7 +245,7 @@ class Api:
             reply(request, *answered)
             return
 
-        def answer(outcome: object, _: Moment) -> None:
+        def answer(outcome: object, _: Instant) -> None:
             reply(request, *(answered if outcome is None else refusal(render.problem(outcome), request)))
 
         self.engine.read(lambda _state, _now: None, answer)
@@ -272,4 +272,4 @@ class Api:
         call.request.on_lost = task.cancel
 
 
-def _ignore(outcome: object, now: Moment) -> None: ...
+def _ignore(outcome: object, now: Instant) -> None: ...

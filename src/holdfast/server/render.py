@@ -10,7 +10,7 @@ from holdfast.core import refusals
 from holdfast.core.answers import Acquired
 from holdfast.core.state import EMPTY, State
 from holdfast.core.usage import quota_message
-from holdfast.core.values import EndedLease, LastEnd, Lease, Moment, Slot
+from holdfast.core.values import EndedLease, Instant, LastEnd, Lease, Slot
 from holdfast.engine.replies import NotLeader, Unavailable, Unknown
 from holdfast.server.access.secrets import AuthorityKey
 from holdfast.server.http.messages import Answered
@@ -29,7 +29,7 @@ R = TypeVar("R", HeldName, HeldReply, LockReply)
 encode = msgspec.json.Encoder().encode
 
 
-def acquired(answer: Acquired, now: Moment, waited_ms: int = 0) -> AcquiredReply:
+def acquired(answer: Acquired, now: Instant, waited_ms: int = 0) -> AcquiredReply:
     lease = answer.lease
     left_ms = answer.until_ms - now.ms
     reply = AcquiredReply(
@@ -76,7 +76,7 @@ def holder_id(lease: Lease, key: AuthorityKey) -> str:
     return key.holder("principal", lease.principal)
 
 
-def lock(name: str, state: State, now: Moment, key: AuthorityKey) -> LockReply:
+def lock(name: str, state: State, now: Instant, key: AuthorityKey) -> LockReply:
     """Say what is known of a name. Never fails: a name that nobody ever claimed is free."""
     slot = state.slots.get(name, EMPTY)
     lease = slot.lease
@@ -105,7 +105,7 @@ def lock(name: str, state: State, now: Moment, key: AuthorityKey) -> LockReply:
     return with_carried(reply, lease)
 
 
-def _free(name: str, slot: Slot, state: State, now: Moment, *, before: Previous | None, waits: int) -> LockReply:
+def _free(name: str, slot: Slot, state: State, now: Instant, *, before: Previous | None, waits: int) -> LockReply:
     nothing = (None,) * 8
     free = LockReply(name, "free", None, state.last_token + 1, *nothing, waits, slot.attempts, before)
     if slot.done is not None and slot.done.until_ms > now.ms:
@@ -119,7 +119,7 @@ def _free(name: str, slot: Slot, state: State, now: Moment, *, before: Previous 
     return free
 
 
-def no_content(_api: object, _call: object, _outcome: object, _now: Moment) -> Answered:
+def no_content(_api: object, _call: object, _outcome: object, _now: Instant) -> Answered:
     return 204, b"", ()
 
 

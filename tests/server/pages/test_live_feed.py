@@ -21,7 +21,7 @@ from tests.support.memory_journal import MemoryJournal
 
 if TYPE_CHECKING:
     from holdfast.core.state import State
-    from holdfast.core.values import Moment
+    from holdfast.core.values import Instant
     from holdfast.engine.engine import Engine
     from holdfast.server.pages.live_feed import Subscription
     from holdfast.server.pages.rows import Row
@@ -337,7 +337,7 @@ async def _after(ms: int, clock: ManualClock, engine: Engine) -> tuple[int, str]
     return row.ttl, sign
 
 
-def _row_and_sign(state: State, now: Moment) -> tuple[Row, str]:
+def _row_and_sign(state: State, now: Instant) -> tuple[Row, str]:
     lease = state.lease_of("job")
     assert lease is not None
     row = row_of("job", lease, state, now)

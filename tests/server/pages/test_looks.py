@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from holdfast.core.commands import Release, Revoke, Transfer
-from holdfast.core.values import Moment
+from holdfast.core.values import Instant
 from holdfast.server.access.auth import Caller
 from holdfast.server.pages import site
 from holdfast.server.pages.job import LINE_SHOWN, LINKS_SHOWN, view_of
@@ -17,7 +17,7 @@ from tests.support.asking import acquire
 from tests.support.steps import count_steps
 from tests.support.visitor import Page
 
-NOW = Moment(0, 5_000)
+NOW = Instant(0, 5_000)
 OPERATOR = Caller("op", frozenset({"read", "claim", "admin"}))
 READER = Caller("p", frozenset({"read"}))
 HOLDER = Caller("p", frozenset({"read", "claim"}))
@@ -45,7 +45,7 @@ def text_of(core: Core, caller: Caller = OPERATOR) -> str:
     return " ".join(page_of(core, caller).text.split())
 
 
-def view(core: Core, now: Moment = NOW, line_from: int = 1) -> dict[str, Any]:
+def view(core: Core, now: Instant = NOW, line_from: int = 1) -> dict[str, Any]:
     return view_of(core.state, now, "job", None, line_from)
 
 
@@ -63,14 +63,14 @@ def test_every_state_of_a_name_has_its_word() -> None:
     closed = view(core)
     assert closed["state"] == "closed" and closed["slot"].closed_until_ms == NOW.ms + 10_000
     assert closed["gone"].how == "released" and "ana" in text_of(core)
-    core.now = Moment(20_000, 25_000)
+    core.now = Instant(20_000, 25_000)
     core.expire_due()
     assert view(core, core.now)["state"] == "free"
     core.hold("job", owner="ben")
     core.ask(Release(name="job", principal="p", lease_id="L-job", done=True, remember_ms=60_000, result="pr=9"))
     done = view(core, core.now)
     assert (done["state"], done["gone"].owner) == ("done", "ben") and "Finished by ben" in text_of(core)
-    assert view(core, Moment(900_000, 900_000))["state"] == "free"
+    assert view(core, Instant(900_000, 900_000))["state"] == "free"
 
 
 def test_the_last_owner_without_a_name_is_its_access_token() -> None:
@@ -169,7 +169,7 @@ def test_what_is_said_comes_true() -> None:
     assert "The job stays closed for 30 s then; then ben has it." in text_of(core)
     core.ask(Revoke(name="job", principal="op", reason="stuck"))
     assert core.state.lease_of("job") is None
-    core.now = Moment(30_000, 30_000)
+    core.now = Instant(30_000, 30_000)
     core.expire_due()
     lease = core.state.lease_of("job")
     assert lease is not None and lease.owner == "ben"

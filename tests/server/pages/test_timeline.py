@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from holdfast.core.commands import Leave, Release, Reopen, Revoke, Transfer
 from holdfast.core.events import Event, Record, names_of
-from holdfast.core.values import Moment
+from holdfast.core.values import Instant
 from holdfast.engine.build import HistoryPage
 from holdfast.server.pages import history, site
 from holdfast.server.pages.history import BADLY, CHANGES_MAX, Page, Span, Story, happened, page_of, story_of
@@ -29,7 +29,7 @@ class Told(Core):
     def at(self, seconds: float) -> None:
         """Let it be so late."""
         ms = int(1_000 * seconds)
-        self.now = Moment(ms, WALL_MS + ms)
+        self.now = Instant(ms, WALL_MS + ms)
         self.expire_due()
 
     def record(self, event: Event) -> None:
@@ -264,7 +264,7 @@ def test_a_wall_clock_that_was_set_back_draws_no_nonsense() -> None:
     core = Told()
     core.at(100)
     core.claim("ana", seconds=1_000)
-    core.now = Moment(core.now.ms + 1, WALL_MS - 50_000)
+    core.now = Instant(core.now.ms + 1, WALL_MS - 50_000)
     core.ask(Release(name=NAME, principal="p", lease_id=core.lease_id))
     story = core.story()
     assert story.held[0].to_ms == story.held[0].from_ms

@@ -17,7 +17,7 @@ from holdfast.core.answers import UsesRecorded
 from holdfast.core.commands import RecordUses
 from holdfast.core.names import has_dot_segment
 from holdfast.core.state import State
-from holdfast.core.values import SESSION_NAME_CHARS_MAX, AccessToken, Moment
+from holdfast.core.values import SESSION_NAME_CHARS_MAX, AccessToken, Instant
 from holdfast.engine.engine import Engine
 from holdfast.server.access.cookies import Cookie, cookie_in, is_ours, is_right
 from holdfast.server.access.secrets import (
@@ -355,7 +355,7 @@ class TokenUses:
         taken = self.seen.copy()
         self.seen.clear()
 
-        def noted(outcome: object, _: Moment) -> None:
+        def noted(outcome: object, _: Instant) -> None:
             if not isinstance(outcome, UsesRecorded):
                 # Nothing was written. It is tried again in a minute, unless the token is used meanwhile.
                 self.seen.update({name: wall_ms for name, wall_ms in taken.items() if name not in self.seen})

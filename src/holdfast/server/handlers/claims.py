@@ -15,7 +15,7 @@ from holdfast.core.commands import Acquire, ClaimAll, ClaimAny, Leave
 from holdfast.core.leases import not_current
 from holdfast.core.refusals import AllHeld, Delayed, Finished, Held
 from holdfast.core.state import State
-from holdfast.core.values import Moment, Terms, may_touch
+from holdfast.core.values import Instant, Terms, may_touch
 from holdfast.engine.ids import new_uuid
 from holdfast.server import render
 from holdfast.server.access.secrets import ClaimId, claim_secret, grant_of
@@ -150,7 +150,7 @@ def _comes_back(call: Call) -> bool:
 # How their outcomes are shown. `call.query` is the status that the caller wants for a name it cannot have.
 
 
-def _held(api: Api, call: Call, outcome: Held, now: Moment) -> Answered:
+def _held(api: Api, call: Call, outcome: Held, now: Instant) -> Answered:
     """Say who owns the name; never the lease id (C2)."""
     lease, left_ms = outcome.lease, outcome.until_ms - now.ms
     reply = HeldReply(
@@ -169,18 +169,18 @@ def _held(api: Api, call: Call, outcome: Held, now: Moment) -> Answered:
     return _refused(call, render.with_carried(reply, lease), left_ms)
 
 
-def _delayed(_api: Api, call: Call, outcome: Delayed, now: Moment) -> Answered:
+def _delayed(_api: Api, call: Call, outcome: Delayed, now: Instant) -> Answered:
     left_ms = outcome.until_ms - now.ms
     seconds = 0 if outcome.end is None else outcome.end.delay_ms // 1000
     reply = DelayedReply(rfc3339(now.wall_ms + left_ms), seconds, left_ms)
     return _CONFLICT, *_refused(call, reply, left_ms)[1:]
 
 
-def _waiting(_api: Api, call: Call, outcome: Waiting, _now: Moment) -> Answered:
+def _waiting(_api: Api, call: Call, outcome: Waiting, _now: Instant) -> Answered:
     return call.query, encode(WaitingReply(outcome.ticket_id, outcome.position, call.waited_ms)), ()
 
 
-def _done(_api: Api, call: Call, outcome: Finished, now: Moment) -> Answered:
+def _done(_api: Api, call: Call, outcome: Finished, now: Instant) -> Answered:
     done = outcome.done
     left_ms = done.until_ms - now.ms
     reply = DoneReply(outcome.name, done.owner, done.token, rfc3339(done.wall_ms), done.result, left_ms)
@@ -189,7 +189,7 @@ def _done(_api: Api, call: Call, outcome: Finished, now: Moment) -> Answered:
     return call.query, encode(reply), ()
 
 
-def _claimed(_api: Api, call: Call, outcome: AcquiredMany | Acquired, now: Moment) -> Answered:
+def _claimed(_api: Api, call: Call, outcome: AcquiredMany | Acquired, now: Instant) -> Answered:
     # A place in the line has the order of the request that joined. The answer has the order of this one. One name of
     # `all` that had to wait comes as a claim of one.
     claims = dict(outcome.claims) if isinstance(outcome, AcquiredMany) else {call.body.all[0]: outcome}
@@ -213,7 +213,7 @@ def _claimed(_api: Api, call: Call, outcome: AcquiredMany | Acquired, now: Momen
     return _OK, encode(ClaimsReply(claimed, owner, call.waited_ms)), ()
 
 
-def _all_held(api: Api, call: Call, outcome: AllHeld, now: Moment) -> Answered:
+def _all_held(api: Api, call: Call, outcome: AllHeld, now: Instant) -> Answered:
     """Say who is in the way: the first of them, as many as there is room for, and at least one."""
     held: list[HeldName] = []
     left_out: int | UnsetType = UNSET
@@ -272,7 +272,7 @@ def secret(api: Api, call: Call) -> None:
     caller = call.caller
     name = api.name_for(body.lock_name, caller)
 
-    def view(state: State, _now: Moment) -> Answered:
+    def view(state: State, _now: Instant) -> Answered:
         lease = state.lease_of(name)
         own = lease is not None and may_touch(lease, caller.principal, caller.session)
         if lease is None or not own or lease.lease_id != body.lease_id:

@@ -18,7 +18,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from holdfast.core.events import Ended, Event, Record, SessionEnded, Transferred
-from holdfast.core.values import EndedLease, EndedSession, Moment, may_touch
+from holdfast.core.values import EndedLease, EndedSession, Instant, may_touch
 from holdfast.engine.build import JournalError
 from holdfast.engine.ids import new_uuid
 from holdfast.server.access.secrets import is_own, was_own
@@ -97,7 +97,7 @@ class Follow(Stream):
         own = self._caller
         return (own.principal, own.session, own.claim) == (caller.principal, caller.session, caller.claim)
 
-    def take(self, asked: FollowBody, state: State, _now: Moment) -> FollowingReply:
+    def take(self, asked: FollowBody, state: State, _now: Instant) -> FollowingReply:
         """Follow what lives, and return what does not, from one view of the state: no end is missed in between."""
         found = [(id_, self._lease(name, id_, state)) for name, id_ in asked.leases.items()]
         found += [(session_id, self._session(session_id, state)) for session_id in asked.sessions]

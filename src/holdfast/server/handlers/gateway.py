@@ -22,7 +22,7 @@ from holdfast.core.deadlock import name_of_holder
 from holdfast.core.names import BadNameError, parse_name
 from holdfast.core.refusals import Deadlock, Delayed, Finished, Held, NotHeld, TokensExhausted, TooManyLeases
 from holdfast.core.state import State
-from holdfast.core.values import Lease, Moment, Session, Terms, is_of_run
+from holdfast.core.values import Instant, Lease, Session, Terms, is_of_run
 from holdfast.engine.ids import new_uuid
 from holdfast.server import render
 from holdfast.server.access.auth import Caller
@@ -192,14 +192,14 @@ def acquire(api: Api, call: Call) -> None:
     api.submit(call, command, _SHOWS_ACQUIRED)
 
 
-def _deadlock(api: Api, call: Call, outcome: Deadlock, _now: Moment) -> Answered:
+def _deadlock(api: Api, call: Call, outcome: Deadlock, _now: Instant) -> Answered:
     api.note_circle(call, outcome)
     path = render.masked(outcome.path, call.caller.prefix)
     around = " → ".join([*path, path[0]])
     return _refused(reason=f"possible deadlock: {around}", deadlock=True, cycle=list(path))
 
 
-def _exhausted(_api: Api, _call: Call, outcome: object, _now: Moment) -> Answered:
+def _exhausted(_api: Api, _call: Call, outcome: object, _now: Instant) -> Answered:
     return _refused(reason=render.problem(outcome).details)
 
 
@@ -241,7 +241,7 @@ def heartbeat(api: Api, call: Call) -> None:
     api.submit(call, command, _SHOWS_KEPT)
 
 
-def _kept(_api: Api, _call: Call, outcome: Extended, now: Moment) -> Answered:
+def _kept(_api: Api, _call: Call, outcome: Extended, now: Instant) -> Answered:
     return 200, encode(GatewayKeptReply(True, now.wall_ms + outcome.until_ms - now.ms)), ()
 
 
@@ -267,7 +267,7 @@ def _holder(outcome: Held) -> str:
 def list_(api: Api, call: Call) -> None:
     run: Run = call.body
 
-    def view(state: State, now: Moment) -> Answered:
+    def view(state: State, now: Instant) -> Answered:
         found: list[GatewayOwnLock] = []
         for name in sorted(state.index.names_by_session.get(run.session, ())):
             lease = state.lease_of(name)
@@ -283,7 +283,7 @@ def list_(api: Api, call: Call) -> None:
 def status(api: Api, call: Call) -> None:
     found: list[GatewayLock] = []
 
-    def take_slice(state: State, _now: Moment) -> bool:
+    def take_slice(state: State, _now: Instant) -> bool:
         after = found[-1].resource_key if found else ""
         for name in islice(state.index.held.walk(call.caller.prefix or "", after), paging.SLICE_ITEMS):
             lease = state.lease_of(name)

@@ -11,7 +11,7 @@ from typing import Literal, cast
 
 from holdfast import __version__
 from holdfast.core.state import State
-from holdfast.core.values import Moment
+from holdfast.core.values import Instant
 from holdfast.engine.build import Peer, Seat, SharedJournal
 from holdfast.server.api import Api
 from holdfast.server.http.messages import Answered
@@ -68,7 +68,7 @@ def not_leader(why: str) -> Answered:
 def status(api: Api, call: Call) -> None:
     uptime = (api.engine.clock.monotonic_ms() - api.started_ms) // 1000
 
-    def view(state: State, now: Moment) -> Answered:
+    def view(state: State, now: Instant) -> Answered:
         counters = StatusReply(
             "ok",
             uptime,
@@ -130,7 +130,7 @@ async def _found_alone(api: Api) -> NodesReply:
     name = socket.gethostname()
     up_ms = api.engine.clock.monotonic_ms() - api.started_ms
 
-    def view(state: State, now: Moment) -> NodesReply:
+    def view(state: State, now: Instant) -> NodesReply:
         me = NodeReply(name, api.settings.public_url, "leader", __version__, 0)
         return NodesReply(name, state.epoch, rfc3339(now.wall_ms - up_ms), None, [me])
 

@@ -18,7 +18,7 @@ from holdfast.core.commands import Release, Renew, Reopen, Revoke, Transfer
 from holdfast.core.deadlock import Link
 from holdfast.core.deadlock import why as follow
 from holdfast.core.state import State
-from holdfast.core.values import Lease, Moment, Ticket, has_labels
+from holdfast.core.values import Instant, Lease, Ticket, has_labels
 from holdfast.engine.ids import new_uuid
 from holdfast.server import render
 from holdfast.server.access.auth import Caller
@@ -69,7 +69,7 @@ def renew(api: Api, call: Call) -> None:
     api.submit(call, command, _SHOWS_RENEWED)
 
 
-def _renewed(_api: Api, _call: Call, outcome: Extended, now: Moment) -> Answered:
+def _renewed(_api: Api, _call: Call, outcome: Extended, now: Instant) -> Answered:
     left_ms = outcome.until_ms - now.ms
     expires_at = rfc3339(now.wall_ms + left_ms)
     return 200, encode(RenewedReply(outcome.lease.lease_id, expires_at, left_ms // 2, left_ms)), ()
@@ -132,7 +132,7 @@ def reopen(api: Api, call: Call) -> None:
 
 
 def check(api: Api, call: Call) -> None:
-    def view(state: State, _: Moment) -> Answered:
+    def view(state: State, _: Instant) -> Answered:
         lease = state.lease_of(call.item)
         token = None if lease is None else lease.token
         return 200, encode(CheckReply(token == call.body.fencing_token, token)), ()
@@ -141,14 +141,14 @@ def check(api: Api, call: Call) -> None:
 
 
 def status(api: Api, call: Call) -> None:
-    def view(state: State, now: Moment) -> Answered:
+    def view(state: State, now: Instant) -> Answered:
         return 200, encode(render.lock(call.item, state, now, api.auth.key)), ()
 
     api.read(call, view)
 
 
 def why(api: Api, call: Call) -> None:
-    def view(state: State, now: Moment) -> Answered:
+    def view(state: State, now: Instant) -> Answered:
         chain = follow(state, call.item, call.caller.prefix or "")
         waiting = [
             _waiter(ticket, is_there=ticket.ticket_id in state.connected.attached)
@@ -160,7 +160,7 @@ def why(api: Api, call: Call) -> None:
     api.read(call, view)
 
 
-def _link(link: Link, state: State, now: Moment) -> WhyLink:
+def _link(link: Link, state: State, now: Instant) -> WhyLink:
     slot = link.slot
     lease = slot.lease
     if lease is None:
@@ -234,7 +234,7 @@ class Listing:
             total = len(self._page.items)
         return LocksReply(self._page.items, total, self._prefix, self._next_after)
 
-    def take_slice(self, state: State, now: Moment) -> bool:
+    def take_slice(self, state: State, now: Instant) -> bool:
         page = self._page
         page.begin_slice()
         if not self._looked_at:

@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import Raw
 
 from holdfast.core.state import State
-from holdfast.core.values import Moment
+from holdfast.core.values import Instant
 from holdfast.engine.engine import Engine
 from holdfast.server.render import encode
 from holdfast.wire.problems import Problem
@@ -69,7 +69,7 @@ class Picked:
         self,
         query: dict[str, Any],
         names: Callable[[State], Iterable[str]],
-        show: Callable[[str, State, Moment], object | None],
+        show: Callable[[str, State, Instant], object | None],
     ) -> None:
         """`names` is asked once, in any order; `show` has nothing to say of what has ended meanwhile."""
         self.page = Page(int(query["limit"]))
@@ -81,7 +81,7 @@ class Picked:
         self._show = show
         self._left: list[str] | None = None  # This page's candidates in order, and one more: is there a next page?
 
-    def take_slice(self, state: State, now: Moment) -> bool:
+    def take_slice(self, state: State, now: Instant) -> bool:
         if self._left is None:
             names = list(self._names(state))
             self.total = len(names)
@@ -101,7 +101,7 @@ class Picked:
         return True
 
 
-async def in_slices(engine: Engine, take_slice: Callable[[State, Moment], bool]) -> None:
+async def in_slices(engine: Engine, take_slice: Callable[[State, Instant], bool]) -> None:
     """Call this in turn after turn until it says that it is done; then all that it saw is durable."""
     while not await engine.query(take_slice):
         pass

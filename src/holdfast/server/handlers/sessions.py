@@ -14,7 +14,7 @@ from holdfast.core.answers import SessionOpen, SessionOver
 from holdfast.core.commands import EndSession, KeepSession, OpenSession, RenewSession
 from holdfast.core.refusals import SessionUnknown
 from holdfast.core.state import State
-from holdfast.core.values import EndedSession, Moment, Session
+from holdfast.core.values import EndedSession, Instant, Session
 from holdfast.engine.ids import new_secret, new_uuid
 from holdfast.server import render
 from holdfast.server.access.auth import SCOPES, Caller
@@ -65,7 +65,7 @@ def open_(api: Api, call: Call) -> None:
     api.submit(call, command, {SessionOpen: _opened})
 
 
-def _opened(api: Api, call: Call, outcome: SessionOpen, now: Moment) -> Answered:
+def _opened(api: Api, call: Call, outcome: SessionOpen, now: Instant) -> Answered:
     session = outcome.session
     left_ms = session.until_ms - now.ms
     opened = SessionOpenedReply(
@@ -84,7 +84,7 @@ def _opened(api: Api, call: Call, outcome: SessionOpen, now: Moment) -> Answered
 def secret(api: Api, call: Call) -> None:
     caller = call.caller
 
-    def view(state: State, _now: Moment) -> Answered:
+    def view(state: State, _now: Instant) -> Answered:
         session = state.sessions.get(call.item)
         if session is None or session.principal != caller.principal:
             return call.refusal(render.problem(SessionUnknown()), call.request)
@@ -99,7 +99,7 @@ def keep(api: Api, call: Call) -> None:
     api.submit(call, command, _SHOWS_KEPT)
 
 
-def _kept(_api: Api, call: Call, outcome: SessionOpen, now: Moment) -> Answered:
+def _kept(_api: Api, call: Call, outcome: SessionOpen, now: Instant) -> Answered:
     left_ms = outcome.session.until_ms - now.ms
     return 200, encode(SessionKeptReply(call.item, rfc3339(now.wall_ms + left_ms), left_ms)), ()
 
@@ -109,7 +109,7 @@ def renew_all(api: Api, call: Call) -> None:
     api.submit(call, command, _SHOWS_RENEWED)
 
 
-def _renewed(_api: Api, call: Call, outcome: SessionOpen, now: Moment) -> Answered:
+def _renewed(_api: Api, call: Call, outcome: SessionOpen, now: Instant) -> Answered:
     left_ms = outcome.session.until_ms - now.ms
     return 200, encode(SessionRenewedReply(call.item, rfc3339(now.wall_ms + left_ms), left_ms, outcome.renewed)), ()
 
@@ -145,7 +145,7 @@ def list_(api: Api, call: Call) -> None:
         own = state.index.sessions_by_principal.get(principal, {})
         return own if caller.session is None else own.keys() & {caller.session}
 
-    def show(session_id: str, state: State, now: Moment) -> SessionReply | None:
+    def show(session_id: str, state: State, now: Instant) -> SessionReply | None:
         session = state.sessions.get(session_id)
         return None if session is None else _shown(session, state, now, user_id)
 
@@ -159,7 +159,7 @@ def list_(api: Api, call: Call) -> None:
 
 
 def look(api: Api, call: Call) -> None:
-    def view(state: State, now: Moment) -> Answered:
+    def view(state: State, now: Instant) -> Answered:
         session, ended = state.sessions.get(call.item), state.remembered.get(call.item)
         if session is not None and may_see(api, call.caller, session.principal):
             user_id = api.auth.key.holder("user", session.principal)
@@ -173,7 +173,7 @@ def look(api: Api, call: Call) -> None:
     api.read(call, view)
 
 
-def _shown(session: Session, state: State, now: Moment, user_id: str) -> SessionReply:
+def _shown(session: Session, state: State, now: Instant, user_id: str) -> SessionReply:
     expires_at = rfc3339(now.wall_ms + session.until_ms - now.ms)
     count = len(state.index.names_by_session.get(session.session_id, ()))
     return SessionReply(session.session_id, user_id, expires_at, count, True, session.name, session.metadata)

@@ -14,7 +14,7 @@ from holdfast.core.answers import TokenGone, TokenMade
 from holdfast.core.commands import CreateToken, RevokeToken, RotateToken
 from holdfast.core.refusals import TokenExists, TokenUnknown
 from holdfast.core.state import State
-from holdfast.core.values import AccessToken, Moment
+from holdfast.core.values import AccessToken, Instant
 from holdfast.engine.ids import new_secret
 from holdfast.server import render
 from holdfast.server.access.auth import SCOPES, Caller, check_token_name, in_order
@@ -113,7 +113,7 @@ def _expires_wall_ms(api: Api, seconds: int | None) -> int | None:
 def _shows_made(token: str, status: int) -> Show:
     """Return what shows a token that was made just now, or by an earlier try with the same key."""
 
-    def made(api: Api, call: Call, outcome: TokenMade, _now: Moment) -> Answered:
+    def made(api: Api, call: Call, outcome: TokenMade, _now: Instant) -> Answered:
         made, shown = outcome.token, token
         if digest(shown) != made.digest and call.key is not None:
             shown = api.auth.key.token_for(call.caller.principal, call.key, made.salt)
@@ -128,7 +128,7 @@ def _shows_made(token: str, status: int) -> Show:
     return made
 
 
-def _shows_taken(api: Api, call: Call, outcome: TokenExists, _now: Moment) -> Answered:
+def _shows_taken(api: Api, call: Call, outcome: TokenExists, _now: Instant) -> Answered:
     """Names are one space for all. Who may not see the token is not told to rotate it."""
     there = api.engine.state.tokens.get(call.body.name)
     problem = render.problem(outcome)
@@ -163,7 +163,7 @@ def picked_for(api: Api, caller: Caller, query: dict[str, str]) -> paging.Picked
             if token.name not in static and may_give(token.scopes, token.prefix):
                 yield token.name
 
-    def show(name: str, state: State, _now: Moment) -> TokenReply | None:
+    def show(name: str, state: State, _now: Instant) -> TokenReply | None:
         token = state.tokens.get(name)
         if name in static:
             shown = TokenReply(name, sorted(static[name].scopes), static[name].prefix, None, None, "static")
@@ -205,12 +205,12 @@ def revoke(api: Api, call: Call) -> None:
     api.submit(call, command, {TokenGone: _gone})
 
 
-def _gone(api: Api, call: Call, outcome: TokenGone, now: Moment) -> Answered:
+def _gone(api: Api, call: Call, outcome: TokenGone, now: Instant) -> Answered:
     note_gone(api, call, now)
     return no_content(api, call, outcome, now)
 
 
-def note_gone(api: Api, call: Call, now: Moment) -> None:
+def note_gone(api: Api, call: Call, now: Instant) -> None:
     """Keep for a while that a token was revoked: operators ask for that, and no list has it any more."""
     now_ms = api.engine.clock.monotonic_ms()
     api.ended_tokens.note(call.item, call.caller.principal, now_ms=now_ms, wall_ms=now.wall_ms)

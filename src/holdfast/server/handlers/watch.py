@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from holdfast.core.state import State
-    from holdfast.core.values import Moment
+    from holdfast.core.values import Instant
     from holdfast.server.api import Api
     from holdfast.server.operations.call import Call
 
@@ -60,7 +60,7 @@ class Watch(Stream):
         self._listener.close()
         super().close()
 
-    def _first(self, state: State, now: Moment) -> tuple[int, bytes]:
+    def _first(self, state: State, now: Instant) -> tuple[int, bytes]:
         lease = state.lease_of(self._name)
         token = 0
         body: dict[str, Any] = {"event": "released", "lock_name": self._name}

@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.core.answers import Acquired
 from holdfast.core.refusals import Refusal
-from holdfast.core.values import Moment
+from holdfast.core.values import Instant
 from holdfast.engine.waiters import after_wait
 from holdfast.server.access.auth import Caller
 from holdfast.server.http.messages import Answered, Request
@@ -42,7 +42,7 @@ class Call(msgspec.Struct):
     def answer(self, answered: Answered) -> None:
         self.reply(self.request, *answered)
 
-    def decided(self, outcome: Any, now: Moment) -> None:  # noqa: ANN401 - any outcome
+    def decided(self, outcome: Any, now: Instant) -> None:  # noqa: ANN401 - any outcome
         """Answer with what was decided; an outcome not in `shows` is a refusal. Count what leaves no record."""
         shows, api = self.shows, self.api
         kind = type(outcome)
@@ -64,7 +64,7 @@ class Call(msgspec.Struct):
         reply, (status, body, headers) = self.reply, answered  # In two steps: a star-call is slower.
         reply(self.request, status, body, headers)
 
-    def seen(self, outcome: object, _now: Moment) -> None:
+    def seen(self, outcome: object, _now: Instant) -> None:
         if type(outcome) is tuple:
             reply, (status, body, headers) = self.reply, outcome
             reply(self.request, status, body, headers)

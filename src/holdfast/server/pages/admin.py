@@ -25,7 +25,7 @@ from holdfast.wire.replies import TokenReply
 
 if TYPE_CHECKING:
     from holdfast.core.state import State
-    from holdfast.core.values import Moment
+    from holdfast.core.values import Instant
     from holdfast.server.api import Api
     from holdfast.server.operations.call import Call
     from holdfast.server.recent import Entry
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 def nodes(api: Api, call: Call) -> None:
     async def look() -> Answered:
         found = await handlers.found(api)
-        now: Moment = await api.engine.query(lambda _state, now: now)
+        now: Instant = await api.engine.query(lambda _state, now: now)
         journal = api.engine.journal
         shown: dict[str, Any] = {"found": found, "health": journal.health(), "is_shared": journal.is_shared}
         return await site.page(api, call, now, "nodes.html", "nodes", **shown)
@@ -48,7 +48,7 @@ _OK = 200
 
 def numbers(api: Api, call: Call) -> None:
     async def look() -> Answered:
-        now: Moment = await api.engine.query(lambda _state, now: now)
+        now: Instant = await api.engine.query(lambda _state, now: now)
         drawn = api.meter.series.drawn(call.query.get("span", ""))
         return await site.page(api, call, now, "numbers.html", "numbers", drawn=drawn, frame=charts)
 
@@ -76,7 +76,7 @@ class Token(msgspec.Struct, frozen=True):
 def tokens(api: Api, call: Call) -> None:
     picked = picked_for(api, call.caller, {"limit": str(SHOWN), "after": call.query.get("after", "")})
 
-    def view(state: State, now: Moment) -> tuple[list[Token], list[Entry[str]], Moment]:
+    def view(state: State, now: Instant) -> tuple[list[Token], list[Entry[str]], Instant]:
         found = [_token(_read(item), state) for item in picked.page.items]
         ended = api.ended_tokens.newest_first(api.engine.clock.monotonic_ms())
         # The rights of an ended token are not kept: only readers without a prefix and whoever ended it see it.
@@ -130,6 +130,6 @@ def revoke_token(api: Api, call: Call) -> None:
     api.submit(call, command, {TokenGone: _gone})
 
 
-def _gone(api: Api, call: Call, _outcome: TokenGone, now: Moment) -> Answered:
+def _gone(api: Api, call: Call, _outcome: TokenGone, now: Instant) -> Answered:
     note_gone(api, call, now)
     return site.redirect("/ui/tokens?did=revoked")

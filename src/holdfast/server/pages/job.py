@@ -23,7 +23,7 @@ from holdfast.core.answers import HandedOver, OpenAgain, Released
 from holdfast.core.commands import Reopen, Revoke, Transfer
 from holdfast.core.deadlock import why
 from holdfast.core.state import EMPTY, State
-from holdfast.core.values import OWNER_CHARS_MAX, REASON_CHARS_MAX, Done, Lease, Moment
+from holdfast.core.values import OWNER_CHARS_MAX, REASON_CHARS_MAX, Done, Instant, Lease
 from holdfast.engine.build import HistoryQuery
 from holdfast.engine.ids import new_uuid
 from holdfast.server.operations.decoding import fingerprint, read_uuid
@@ -40,7 +40,7 @@ LINE_SHOWN = 100
 LINKS_SHOWN = 12  # Of a chain; the rest is only counted.
 
 
-def view_of(state: State, now: Moment, name: str, prefix: str | None, line_from: int = 1) -> dict[str, Any]:
+def view_of(state: State, now: Instant, name: str, prefix: str | None, line_from: int = 1) -> dict[str, Any]:
     """Return what `job.html` shows of the state."""
 
     def known_of(name: str) -> tuple[str, Row | None, Gone]:
@@ -73,7 +73,7 @@ def view_of(state: State, now: Moment, name: str, prefix: str | None, line_from:
     }
 
 
-def state_of(state: State, now: Moment, name: str) -> str:
+def state_of(state: State, now: Instant, name: str) -> str:
     """Return `held`, `done`, `closed`, `free`, or `unknown` for a name that the state does not know."""
     slot = state.slots.get(name, EMPTY)
     if slot.lease is not None:
@@ -116,7 +116,7 @@ def show(api: Api, call: Call, tried: Tried | None = None) -> None:
     before, offset = _number(query.get("before")), _number(query.get("offset")) or 0
     wanted = HistoryQuery(name=name, before_seq=before + 1 if before is not None and offset else before, limit=RECORDS)
 
-    def view(state: State, now: Moment) -> tuple[dict[str, Any], Lease | None, Moment]:
+    def view(state: State, now: Instant) -> tuple[dict[str, Any], Lease | None, Instant]:
         shown = view_of(state, now, name, call.caller.prefix, _number(query.get("line")) or 1)
         return shown, state.lease_of(name), now
 
@@ -215,7 +215,7 @@ def _key(call: Call) -> str:
 
 
 def _shows(did: str) -> Show:
-    def shown(_api: Api, call: Call, _outcome: object, _now: Moment) -> Answered:
+    def shown(_api: Api, call: Call, _outcome: object, _now: Instant) -> Answered:
         path = site.path_of(call.item)
         return site.redirect(f"{path}{'&' if '?' in path else '?'}did={did}")
 

@@ -29,7 +29,7 @@ from holdfast.server.render import encode
 
 if TYPE_CHECKING:
     from holdfast.core.state import State
-    from holdfast.core.values import Moment
+    from holdfast.core.values import Instant
     from holdfast.server.access.auth import Caller
     from holdfast.server.api import Api
     from holdfast.server.operations.call import Call
@@ -107,7 +107,7 @@ def rows(api: Api, call: Call) -> None:
     reply = RowsReply(0, 0, page.items, 0)
     reached, looked_at = query.get("after", ""), 0
 
-    def take_slice(state: State, now: Moment) -> bool:
+    def take_slice(state: State, now: Instant) -> bool:
         nonlocal reached, looked_at
         if not reply.now:
             reply.seq, reply.total = state.seq, state.index.held.count(own)
@@ -142,7 +142,7 @@ def show(api: Api, call: Call) -> None:
     first_job = shlex.quote((call.caller.prefix or "") + FIRST_JOB)
 
     async def look() -> Answered:
-        now: Moment = await api.engine.query(lambda _state, now: now)
+        now: Instant = await api.engine.query(lambda _state, now: now)
         q, sort, origin = query.get("q", "").strip(), query.get("sort", ""), _origin(api, call)
         return await site.page(api, call, now, "jobs.html", "jobs", q=q, sort=sort, origin=origin, first_job=first_job)
 

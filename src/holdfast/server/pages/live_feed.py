@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from holdfast.core.state import State
-    from holdfast.core.values import Moment
+    from holdfast.core.values import Instant
     from holdfast.engine.engine import Engine
     from holdfast.server.api import Api
     from holdfast.server.operations.call import Call
@@ -68,7 +68,7 @@ STOOD_MS_MAX = 1_000  # Beyond it the wall clock was set, or the server was susp
 TRY_AGAIN_SECONDS = 1.0
 
 
-def _frame(state: State, now: Moment, shown: Shown, *, is_all: bool) -> bytes:
+def _frame(state: State, now: Instant, shown: Shown, *, is_all: bool) -> bytes:
     """Encode a frame. Browsers correct their clock by `now`."""
     totals = b',"totals":%b' % encode(totals_of(state)) if is_all else b""
     parts = b"".join(b',"%b":[%b]' % (kind.encode(), b",".join(items)) for kind, items in shown.items())
@@ -194,7 +194,7 @@ class LiveFeed:
                     channel.put(frame)
 
     def _show(
-        self, names: deque[tuple[str, bool]], sessions: deque[str], state: State, now: Moment
+        self, names: deque[tuple[str, bool]], sessions: deque[str], state: State, now: Instant
     ) -> tuple[int, dict[str | None, bytes]]:
         """Take a slice, encode each name once, and return the frames of the channels that may see it."""
         found: dict[str | None, Shown] = {}
@@ -219,7 +219,7 @@ class LiveFeed:
             found.append(None)
         return found
 
-    def _show_session(self, session_id: str, found: dict[str | None, Shown], state: State, now: Moment) -> int:
+    def _show_session(self, session_id: str, found: dict[str | None, Shown], state: State, now: Instant) -> int:
         """Add the deadline of a session to the channels that may see a job bound to it. Return the cost in names."""
         session, names = state.sessions.get(session_id), state.index.names_by_session.get(session_id, {})
         shown = encode((session_id, 0 if session is None else now.wall_ms + session.until_ms - now.ms))
@@ -251,7 +251,7 @@ class LiveFeed:
             channel.lose()
 
 
-def _shown(name: str, state: State, now: Moment, *, is_whole: bool) -> tuple[str, bytes]:
+def _shown(name: str, state: State, now: Instant, *, is_whole: bool) -> tuple[str, bytes]:
     """Encode a name as one of the kinds `gone`, `rows` and `beats`."""
     lease = state.lease_of(name)
     if lease is None:
@@ -304,5 +304,5 @@ class Live(Stream):
         super().close()
 
 
-def _hello(state: State, now: Moment) -> bytes:
+def _hello(state: State, now: Instant) -> bytes:
     return b'event: hello\ndata: {"seq":%d,"now":%d}\n\n' % (state.seq, now.wall_ms)

@@ -26,7 +26,7 @@ from holdfast.wire.problems import Problem
 from holdfast.wire.replies import Mark, MarksReply
 
 if TYPE_CHECKING:
-    from holdfast.core.values import Moment
+    from holdfast.core.values import Instant
     from holdfast.engine.engine import Engine
     from holdfast.server.api import Api
     from holdfast.server.operations.call import Call
@@ -47,7 +47,7 @@ def show(api: Api, call: Call) -> None:
 
     async def look() -> Answered:
         engine = api.engine
-        now: Moment = await engine.query(lambda _state, now: now)
+        now: Instant = await engine.query(lambda _state, now: now)
         rows: list[Row] = []
         then: Then | None = None
         problem: Problem | None = None

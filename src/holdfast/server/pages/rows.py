@@ -22,7 +22,7 @@ from holdfast.server.render import nameless_holder
 from holdfast.wire.holders import shown_as
 
 if TYPE_CHECKING:
-    from holdfast.core.values import Labels, Lease, Moment
+    from holdfast.core.values import Instant, Labels, Lease
 
 SECOND_MS, MINUTE_MS, HOUR_MS, DAY_MS = 1_000, 60_000, 3_600_000, 86_400_000
 LATE_OF_3 = 2  # Late: no heartbeat for this many thirds of its ttl.
@@ -75,7 +75,7 @@ def totals_of(state: State) -> Totals:
     return Totals(len(state.index.held), len(state.tickets), len(state.sessions))
 
 
-def row_of(name: str, lease: Lease, state: State, now: Moment) -> Row:
+def row_of(name: str, lease: Lease, state: State, now: Instant) -> Row:
     _, token, beat_wall_ms, until_wall_ms, ttl_ms, own_wall_ms = beat_of(name, lease, state, now)
     return Row(
         name,
@@ -105,7 +105,7 @@ def _cut(text: str) -> str:
     return text if len(text) <= FIELD_CHARS_SHOWN else text[: FIELD_CHARS_SHOWN - 1] + "…"
 
 
-def beat_of(name: str, lease: Lease, state: State, now: Moment) -> Beat:
+def beat_of(name: str, lease: Lease, state: State, now: Instant) -> Beat:
     """Return what a heartbeat changes. If the session ends before the lease, its keepalives are the heartbeats."""
     to_wall_ms, until_ms = now.wall_ms - now.ms, state.until_of(lease)
     if until_ms == lease.until_ms:
@@ -117,7 +117,7 @@ def beat_of(name: str, lease: Lease, state: State, now: Moment) -> Beat:
     return name, lease.token, beat_wall_ms, until_ms + to_wall_ms, ttl_ms, lease.until_ms + to_wall_ms
 
 
-def gone_of(name: str, state: State, now: Moment) -> Gone:
+def gone_of(name: str, state: State, now: Instant) -> Gone:
     slot = state.slots.get(name, EMPTY)
     done, end = slot.done, slot.last_end
     if done is not None and done.until_ms > now.ms:

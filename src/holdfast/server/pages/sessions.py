@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.core.values import EndedSession, Moment, Session
+from holdfast.core.values import EndedSession, Instant, Session
 from holdfast.server.handlers import paging
 from holdfast.server.handlers.sessions import may_see
 from holdfast.server.pages import site
@@ -39,7 +39,7 @@ class Run(msgspec.Struct, frozen=True):
     waits: int
 
 
-def run_of(session: Session, state: State, now: Moment) -> Run:
+def run_of(session: Session, state: State, now: Instant) -> Run:
     held = state.index.names_by_session.get(session.session_id, ())
     waits = state.index.tickets_by_session.get(session.session_id, ())
     return Run(session, now.wall_ms + session.until_ms - now.ms, len(held), len(waits))
@@ -50,7 +50,7 @@ def sessions(api: Api, call: Call) -> None:
     start = call.query.get("from", "")
     first = int(start) if start.isdecimal() and start.isascii() and len(start) <= len(str(paging.LIMIT_MAX)) else 0
 
-    def view(state: State, now: Moment) -> tuple[dict[str, Any], Moment]:
+    def view(state: State, now: Instant) -> tuple[dict[str, Any], Instant]:
         owned = state.index.sessions_by_principal
         looked_at = islice(owned, OWNERS_LOOKED_AT_MAX if "admin" in caller.scopes else 0)
         counts = [(each, len(owned[each])) for each in looked_at if may_see(api, caller, each)]
@@ -77,7 +77,7 @@ def session(api: Api, call: Call) -> None:
     if caller.session not in {None, session_id}:
         raise _unknown()
 
-    def view(state: State, now: Moment) -> tuple[dict[str, Any] | None, Moment]:
+    def view(state: State, now: Instant) -> tuple[dict[str, Any] | None, Instant]:
         found, ended = state.sessions.get(session_id), state.remembered.get(session_id)
         if found is not None and may_see(api, caller, found.principal):
             parts = _parts_of(session_id, state, now, caller.prefix or "", after)
@@ -102,7 +102,7 @@ def _unknown() -> Problem:
     return Problem("not_found", text, label="Session not found")
 
 
-def _parts_of(session_id: str, state: State, now: Moment, prefix: str, after: str) -> dict[str, Any]:
+def _parts_of(session_id: str, state: State, now: Instant, prefix: str, after: str) -> dict[str, Any]:
     """Return what a session holds, in the order of names, and what it waits for, within `prefix`."""
     held = state.index.names_by_session.get(session_id, {})
     seen = [name for name in held if name.startswith(prefix)]

@@ -35,7 +35,7 @@ from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
     from holdfast.core.state import State
-    from holdfast.core.values import Moment
+    from holdfast.core.values import Instant
     from holdfast.server.api import Api
     from holdfast.server.http.messages import Request
     from holdfast.server.operations.operation import Handler
@@ -128,7 +128,7 @@ def sign_in(api: Api, call: Call) -> None:
     request.authorization = b"Bearer " + token.encode("latin-1", "replace")
     caller = api.admit(request, "read")
 
-    def view(_state: State, now: Moment) -> Answered:
+    def view(_state: State, now: Instant) -> Answered:
         cookie = cookies.Cookie(caller.principal, now.wall_ms, now.wall_ms, is_safe)
         value = cookies.written(api.auth.key, cookie, caller.digest)
         return redirect(back, set_by(request.headers, value, cookies.LIFE_SECONDS, is_safe=is_safe))
@@ -147,7 +147,7 @@ def here(api: Api, call: Call) -> None:
         call.answer(_NOT_HERE)
         return
 
-    def view(_state: State, now: Moment) -> Answered:
+    def view(_state: State, now: Instant) -> Answered:
         said = {
             "signed_in": True,
             "principal": caller.principal,

@@ -43,7 +43,7 @@ from holdfast.server.times import rfc3339
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
-    from holdfast.core.values import Moment
+    from holdfast.core.values import Instant
     from holdfast.server.api import Api
     from holdfast.server.http.messages import Request
     from holdfast.server.operations.operation import Operation, Reader
@@ -81,7 +81,7 @@ class Me(msgspec.Struct, frozen=True):
 
 
 async def page(  # noqa: PLR0917 - what every page has, in the order in which it is known
-    api: Api, call: Call, now: Moment, template: str, room: str = "", status: int = _OK, **shown: object
+    api: Api, call: Call, now: Instant, template: str, room: str = "", status: int = _OK, **shown: object
 ) -> Answered:
     """Render a page for the caller, a slice at a time. `room` is marked in the head of the page.
 

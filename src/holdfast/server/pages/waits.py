@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.core.deadlock import waits_of
-from holdfast.core.values import Holder, Moment, holder_of_lease, holder_of_ticket
+from holdfast.core.values import Holder, Instant, holder_of_lease, holder_of_ticket
 from holdfast.server.http.messages import Answered
 from holdfast.server.pages import site
 from holdfast.server.pages.history import owner_of
@@ -242,7 +242,7 @@ def circles_for(entries: Iterable[Entry[tuple[str, ...]]], prefix: str) -> list[
 def waits(api: Api, call: Call) -> None:
     prefix = call.caller.prefix or ""
 
-    def view(state: State, now: Moment) -> tuple[list[str], int, int, list[Knot], list[Edge], Moment]:
+    def view(state: State, now: Instant) -> tuple[list[str], int, int, list[Knot], list[Edge], Instant]:
         longest = longest_lines(state, prefix)
         return *longest, *tangle_of(state, longest[0], prefix), now
 
