@@ -7,7 +7,7 @@ from typing import Any
 from holdfast.core.state import TABLES, ChangeSet, State
 
 
-def put_in_place(rows: dict[Any, Any], change_set: ChangeSet[Any, Any]) -> None:
+def apply_changes(rows: dict[Any, Any], change_set: ChangeSet[Any, Any]) -> None:
     """What an archive does with the notes of a table, by the rule of the seam: what does not fit is refused."""
     for key in change_set.gone:
         del rows[key]
@@ -30,5 +30,5 @@ class Archived:
     def follow(self) -> None:
         """I15: no change was forgotten, and rows and order are the state's."""
         for name, change_set in self._state.take_changes().tables.items():
-            put_in_place(self._tables[name], change_set)
+            apply_changes(self._tables[name], change_set)
             assert list(self._tables[name].items()) == list(self._state.table(name).items()), name

@@ -17,7 +17,7 @@ FAR_MS = 1_000_000
 class Core:
     def __init__(self) -> None:
         self.state, self.now, self.limits = State(), Instant(0, 0), Limits()
-        self.told: dict[str, object] = {}
+        self.notices: dict[str, object] = {}
         """What those in line were told, by ticket."""
         self.made = 0
 
@@ -41,7 +41,7 @@ class Core:
 
     def happen(self, due: Due) -> None:
         self.record(due.event)
-        self.told.update(due.notices)
+        self.notices.update(due.notices)
 
     def record(self, event: Event) -> None:
         evolve(self.state, Record(self.state.seq + 1, self.now.ms, self.now.wall_ms, event))

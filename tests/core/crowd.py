@@ -33,7 +33,7 @@ from tests.core.archived import Archived
 from tests.scenarios.play import durable
 
 WALL_MS = 7_000_000
-ABSENT_MS = 60_000
+DETACHED_MS = 60_000
 
 Who = tuple[object, ...]
 
@@ -66,7 +66,7 @@ class Crowd:
         self.open_at_ms: dict[str, int] = {}
         self.done_until_ms: dict[str, int] = {}
         self.sessions: set[str] = set()
-        self.line: dict[str, Ticket] = {}
+        self.queue: dict[str, Ticket] = {}
         """Everybody in line, in the order of joining."""
         self.away_since: dict[str, int] = {}
         self.granted: Counter[str] = Counter()
@@ -92,8 +92,8 @@ class Crowd:
             self.record(event)
         if decision.interest is not None:
             self.state.connected.add_interest(*decision.interest)
-        told = dict(decision.notices)
-        assert len(told) == len(decision.notices), "W5: told twice"
+        notices = dict(decision.notices)
+        assert len(notices) == len(decision.notices), "W5: told twice"
         if isinstance(decision.answer, answers.MustWait):
             self.attach(decision.answer.ticket_id)
         while (due := next_grant(self.state, self.now, self.limits)) is not None:
@@ -116,21 +116,21 @@ class Crowd:
 
     def detach(self, ticket_id: str) -> None:
         """The request at a place is gone, by its time or by the wire."""
-        if ticket_id in self.line and ticket_id not in self.away_since:
+        if ticket_id in self.queue and ticket_id not in self.away_since:
             self.state.detach(ticket_id, self.now_ms)
             self.away_since[ticket_id] = self.now_ms
         self.check()
 
     def restart(self) -> None:
         self.state = State.thaw(self.shadow.freeze())
-        self.away_since = dict.fromkeys(self.line, self.shadow.now_ms)
+        self.away_since = dict.fromkeys(self.queue, self.shadow.now_ms)
         self.state.connected.detached_since = OrderedDict(self.away_since)
         self.check()
 
-    def record(self, event: Event, told: dict[str, object] | None = None) -> None:
+    def record(self, event: Event, notices: dict[str, object] | None = None) -> None:
         record = Record(self.state.seq + 1, self.now_ms, WALL_MS + self.now_ms, event)
         assert event_fits(self.state, event)
-        self.judge(event, {} if told is None else told)
+        self.judge(event, {} if notices is None else notices)
         evolve(self.state, record)
         evolve(self.shadow, record)
 
@@ -144,14 +144,14 @@ class Crowd:
 
     def ready(self) -> Iterator[Ticket]:
         """Who is there and finds all it wants free, the one that joined first first."""
-        for ticket_id, ticket in self.line.items():
+        for ticket_id, ticket in self.queue.items():
             if self.is_there(ticket_id) and all(self.is_free(name) for name in ticket.names):
                 yield ticket
 
     def edges(self, more: Ticket | None = None) -> dict[Who, set[Who]]:
         """The whole graph of waits, from nothing: every wait of one who is there, to every holder in its way."""
         graph: dict[Who, set[Who]] = {}
-        waits = [ticket for ticket_id, ticket in self.line.items() if self.is_there(ticket_id)]
+        waits = [ticket for ticket_id, ticket in self.queue.items() if self.is_there(ticket_id)]
         for ticket in [*waits, *([] if more is None else [more])]:
             ways = {who_holds(self.held[name]) for name in ticket.names if name in self.held}
             graph.setdefault(who_waits(ticket), set()).update(ways)
@@ -181,28 +181,28 @@ class Crowd:
         holders = [me, *(who_holds(self.held[name]) for name in path[1::2])]
         assert holders[-1] == me
         assert len(set(holders[1:])) == len(holders) - 1, "a shortest circle meets nobody twice"
-        for place, holder in enumerate(holders[1:-1], 1):
-            waits = [t for i, t in self.line.items() if self.is_there(i) and who_waits(t) == holder]
-            assert any(path[2 * place + 1] in ticket.names for ticket in waits)
+        for ticket_id, holder in enumerate(holders[1:-1], 1):
+            waits = [t for i, t in self.queue.items() if self.is_there(i) and who_waits(t) == holder]
+            assert any(path[2 * ticket_id + 1] in ticket.names for ticket in waits)
             if label(holder) is not None:
-                assert path[2 * place] == label(holder)
+                assert path[2 * ticket_id] == label(holder)
 
-    def judge(self, event: Event, told: dict[str, object]) -> None:
+    def judge(self, event: Event, notices: dict[str, object]) -> None:
         """Check a record against all earlier ones, and enter it into the books."""
         match event:
             case Granted():
-                self.judge_turn(event.ticket_id, (event.lease,), (event.name,), told)
+                self.judge_waiter(event.ticket_id, (event.lease,), (event.name,), notices)
             case GrantedMany():
                 leases = tuple(grant.lease for grant in event.grants)
-                self.judge_turn(event.ticket_id, leases, tuple(grant.name for grant in event.grants), told)
+                self.judge_waiter(event.ticket_id, leases, tuple(grant.name for grant in event.grants), notices)
             case Joined(ticket=ticket):
-                if ticket.ticket_id not in self.line:
+                if ticket.ticket_id not in self.queue:
                     self.away_since[ticket.ticket_id] = self.now_ms
-                self.line[ticket.ticket_id] = ticket
+                self.queue[ticket.ticket_id] = ticket
             case TicketReassigned():
-                self.line[event.ticket_id] = replace(self.line[event.ticket_id], terms=event.terms)
+                self.queue[event.ticket_id] = replace(self.queue[event.ticket_id], terms=event.terms)
             case Left():
-                self.judge_left(event, told)
+                self.judge_left(event, notices)
             case Ended():
                 self.end(event)
             case Transferred():
@@ -214,37 +214,37 @@ class Crowd:
                 self.sessions.discard(session_id)
                 for ended in event.leases:
                     self.end(ended)
-                bound = [i for i, t in self.line.items() if t.terms.bound and t.terms.session == session_id]
+                bound = [i for i, t in self.queue.items() if t.terms.bound and t.terms.session == session_id]
                 self.leave_with(event.left, bound, "session_ended")
 
-    def judge_turn(
-        self, place: str | None, leases: tuple[Lease, ...], names: tuple[str, ...], told: dict[str, object]
+    def judge_waiter(
+        self, ticket_id: str | None, leases: tuple[Lease, ...], names: tuple[str, ...], notices: dict[str, object]
     ) -> None:
         """I12: of all who are there and can be met the one that joined first is met, and a plain try overtakes none."""
         assert all(self.is_free(name) for name in names), "I1, I14: granted what is not free"
         ready = list(self.ready())
-        if place is not None and self.is_there(place):
-            ticket = self.line[place]
-            assert ready and ready[0].ticket_id == place, "I12: somebody joined before"
+        if ticket_id is not None and self.is_there(ticket_id):
+            ticket = self.queue[ticket_id]
+            assert ready and ready[0].ticket_id == ticket_id, "I12: somebody joined before"
             assert (ticket.names, ticket.lease_ids) == (names, tuple(lease.lease_id for lease in leases))
-            assert place in told, "granted, and not told"
+            assert ticket_id in notices, "granted, and not told"
             until_ms = {lease.until_ms for lease in leases}
             assert until_ms == {self.now_ms + ticket.terms.ttl_ms}, "W4: the ttl counts from the instant of the grant"
         else:
             assert not any(set(names) & set(other.names) for other in ready), "W1: a plain try overtook"
-        if place is not None:
-            self.granted[place] += 1
-            assert self.granted[place] == 1, "granted twice"
-            self.drop(place)
+        if ticket_id is not None:
+            self.granted[ticket_id] += 1
+            assert self.granted[ticket_id] == 1, "granted twice"
+            self.drop(ticket_id)
         for name, lease in zip(names, leases, strict=True):
             self.take(name, lease)
 
-    def judge_left(self, event: Left, told: dict[str, object]) -> None:
-        ticket = self.line[event.ticket_id]
+    def judge_left(self, event: Left, notices: dict[str, object]) -> None:
+        ticket = self.queue[event.ticket_id]
         if event.how == "gone":
-            assert self.away_since[event.ticket_id] + ABSENT_MS <= self.now_ms, "W2: gone too early"
-        elif event.how == "deadlock" and event.ticket_id in told:
-            answer = told[event.ticket_id]
+            assert self.away_since[event.ticket_id] + DETACHED_MS <= self.now_ms, "W2: gone too early"
+        elif event.how == "deadlock" and event.ticket_id in notices:
+            answer = notices[event.ticket_id]
             assert isinstance(answer, refusals.Deadlock)
             self.judge_path(answer.path, who_waits(ticket), ticket.names)
             self.refused += 1
@@ -253,7 +253,7 @@ class Crowd:
         self.drop(event.ticket_id)
 
     def drop(self, ticket_id: str) -> None:
-        del self.line[ticket_id]
+        del self.queue[ticket_id]
         self.away_since.pop(ticket_id, None)
 
     def take(self, name: str, lease: Lease) -> None:
@@ -270,7 +270,7 @@ class Crowd:
         if event.done is not None:
             self.done_until_ms[event.name] = event.done.until_ms
         done = [
-            i for i, t in self.line.items() if event.done is not None and event.name in t.names and not t.terms.redo
+            i for i, t in self.queue.items() if event.done is not None and event.name in t.names and not t.terms.redo
         ]
         self.leave_with(event.left, done, "done")
 
@@ -287,12 +287,12 @@ class Crowd:
         graph = self.edges()
         assert not any(who in reach(graph, next_) for who, after in graph.items() for next_ in after), "D1: a circle"
         self.cycles += 1
-        assert list(self.state.tickets.values()) == list(self.line.values())
-        assert all(since + ABSENT_MS > self.now_ms for since in self.away_since.values()), "W2: a place outlived"
-        assert all(not t.terms.bound or t.terms.session in self.sessions for t in self.line.values()), "I10"
+        assert list(self.state.tickets.values()) == list(self.queue.values())
+        assert all(since + DETACHED_MS > self.now_ms for since in self.away_since.values()), "W2: a place outlived"
+        assert all(not t.terms.bound or t.terms.session in self.sessions for t in self.queue.values()), "I10"
         assert durable(self.state) == durable(self.shadow)
         self.archived.follow()
-        check_lines(self.state)
+        check_queues(self.state)
 
 
 def reach(graph: dict[Who, set[Who]], start: Who) -> set[Who]:
@@ -305,7 +305,7 @@ def reach(graph: dict[Who, set[Who]], start: Who) -> set[Who]:
     return found
 
 
-def check_lines(state: State) -> None:
+def check_queues(state: State) -> None:
     """Every look-up over the lines is what the tickets and those who are present say, and nothing is left over."""
     tickets, index, connected, timers = state.tickets, state.index, state.connected, state.timers
     names = dict.fromkeys(name for ticket in tickets.values() for name in ticket.names)
@@ -353,7 +353,7 @@ def check_lines(state: State) -> None:
 
 def release_all(crowd: Crowd) -> None:
     """Let everybody go: the holders release, the runs end, nobody comes back."""
-    for ticket_id in list(crowd.line):
+    for ticket_id in list(crowd.queue):
         crowd.detach(ticket_id)
     for session_id in sorted(crowd.sessions):
         session = crowd.state.sessions[session_id]
@@ -361,4 +361,4 @@ def release_all(crowd: Crowd) -> None:
     for name, lease in list(crowd.held.items()):
         if crowd.held.get(name) is lease:
             crowd.ask(Release(name=name, principal=lease.principal, lease_id=lease.lease_id))
-    crowd.advance(ABSENT_MS)
+    crowd.advance(DETACHED_MS)

@@ -26,7 +26,7 @@ from holdfast.core.commands import (
     Transfer,
 )
 from holdfast.core.values import Limits
-from tests.core.naive_line import ABSENT_MS, Line, Place, Waiting, place_for
+from tests.core.naive_line import DETACHED_MS, Queue, QueueEntry, Waiting, entry_for
 from tests.support.asking import asked_by
 
 FORGET_LATE_MS = 1_000
@@ -47,13 +47,13 @@ class Claim(NamedTuple):
     delay: int
     metadata: str | None
     since: int
-    beat: int
+    heartbeat: int
     note: str | None = None
     last_renewal: str | None = None
     how: str | None = None
     at: int = 0
     reason: str | None = None
-    place: int = 0
+    end_number: int = 0
     """Its place among all that ended: 1, 2, …"""
     cut: bool = False
     """Nothing about the name up to this claim is remembered."""
@@ -71,11 +71,11 @@ class Run(NamedTuple):
     until: int
     how: str | None = None
     at: int = 0
-    place: int = 0
+    end_number: int = 0
 
 
 class Key(NamedTuple):
-    """A spent key. What it made is remembered as long as that lives; `place` and `at` if it stands for itself."""
+    """A spent key. What it made is remembered as long as that lives; `entry` and `at` if it stands for itself."""
 
     principal: str
     key: str
@@ -83,7 +83,7 @@ class Key(NamedTuple):
     asked: str
     made: str
     at: int = 0
-    place: int = 0
+    end_number: int = 0
     more: tuple[str, ...] = ()
     """The other leases that it made (M2)."""
     session: str | None = None
@@ -107,23 +107,23 @@ class Naive(Waiting):
         self.claims: list[Claim] = []
         self.runs: list[Run] = []
         self.keys: list[Key] = []
-        self.line = Line()
+        self.queue = Queue()
         self.notices: list[tuple[str, tuple[object, ...]]] = []
         """What those in line were told, whether they were there or not."""
         self.forgotten: frozenset[int] = frozenset()
         """The places of those that ended and are out of the retry memory."""
         self.within_names_at = 0
         """When there were last not too many free names, or some that had to stay."""
-        self.behind: dict[int, int] = {}
+        self.moved_back: dict[int, int] = {}
         """The ends of names that were put behind later ones, because they could not be forgotten."""
 
     def clone(self) -> "Naive":
-        twin = Naive(self.limits)
-        twin.now, twin.ends, twin.forgotten = self.now, self.ends, self.forgotten
-        twin.behind, twin.within_names_at = self.behind.copy(), self.within_names_at
-        twin.claims, twin.runs, twin.keys = self.claims[:], self.runs[:], self.keys[:]
-        twin.line = self.line.clone()
-        return twin
+        clone = Naive(self.limits)
+        clone.now, clone.ends, clone.forgotten = self.now, self.ends, self.forgotten
+        clone.moved_back, clone.within_names_at = self.moved_back.copy(), self.within_names_at
+        clone.claims, clone.runs, clone.keys = self.claims[:], self.runs[:], self.keys[:]
+        clone.queue = self.queue.clone()
+        return clone
 
     # Questions, each by a scan.
 
@@ -135,7 +135,7 @@ class Naive(Waiting):
         claims = [claim for claim in self.claims if claim.name == name]
         while any(claim.cut for claim in claims):
             claims.pop(0)
-        return sorted((claim for claim in claims if claim.how), key=lambda claim: claim.place)
+        return sorted((claim for claim in claims if claim.how), key=lambda claim: claim.end_number)
 
     def attempts(self, name: str) -> int:
         count = 0
@@ -158,7 +158,7 @@ class Naive(Waiting):
 
     def is_idle(self, name: str) -> bool:
         """Nothing keeps the name but memory."""
-        return self.closed_until(name) <= self.now and not self.done(name) and not self.line.at(name)
+        return self.closed_until(name) <= self.now and not self.done(name) and not self.queue.at(name)
 
     def until(self, claim: Claim) -> int:
         ends = [run.until for run in self.runs if claim.bound and run.session_id == claim.session and not run.how]
@@ -170,7 +170,7 @@ class Naive(Waiting):
             if found.session_id == run and found.principal == principal:
                 if not found.how:
                     return None
-                if found.how == "expired" and found.place not in self.forgotten:
+                if found.how == "expired" and found.end_number not in self.forgotten:
                     return "session-lapsed"
         return "session-unknown"
 
@@ -178,7 +178,9 @@ class Naive(Waiting):
         """Names that nobody holds and that are remembered, the oldest end first."""
         pasts = [self.past(name) for name in {claim.name for claim in self.claims} if not self.live(name)]
         lasts = [past[-1] for past in pasts if past]
-        return [last.name for last in sorted(lasts, key=lambda last: self.behind.get(last.place, last.place))]
+        return [
+            last.name for last in sorted(lasts, key=lambda last: self.moved_back.get(last.end_number, last.end_number))
+        ]
 
     def who_left(self, name: str) -> Account:
         """Whose a free name is."""
@@ -189,8 +191,8 @@ class Naive(Waiting):
         """The place and time of everything in the retry memory, and whose it is, the oldest first."""
         plain: Iterable[Run | Key] = chain(self.runs, self.keys)
         every = [
-            *((c.place, c.at, (c.principal, c.session if c.bound else None)) for c in self.claims),
-            *((t.place, t.at, (t.principal, t.session if isinstance(t, Key) else None)) for t in plain),
+            *((c.end_number, c.at, (c.principal, c.session if c.bound else None)) for c in self.claims),
+            *((t.end_number, t.at, (t.principal, t.session if isinstance(t, Key) else None)) for t in plain),
         ]
         return iter(
             sorted((each for each in every if each[0] and each[0] not in self.forgotten), key=lambda each: each[0])
@@ -208,42 +210,42 @@ class Naive(Waiting):
         for claim in sorted(due, key=lambda claim: (claim.until, claim.token)):
             self.end(claim, "expired")
             happened.append(("expired", claim.name))
-        gone = [place for place in self.line.places if place.away is not None and place.away + ABSENT_MS <= now]
-        for place in sorted(gone, key=lambda place: place.away or 0):
-            self.leave_line(place, ("ticket-gone",), is_remembered=True)
+        gone = [entry for entry in self.queue.entries if entry.away is not None and entry.away + DETACHED_MS <= now]
+        for entry in sorted(gone, key=lambda entry: entry.away or 0):
+            self.leave_queue(entry, ("ticket-gone",), is_remembered=True)
         self.grant_waiters()
         return happened
 
     def end(self, claim: Claim, how: str, reason: str | None = None) -> None:
         self.ends += 1
-        ended = claim._replace(how=how, at=self.now, reason=reason, place=self.ends)
+        ended = claim._replace(how=how, at=self.now, reason=reason, end_number=self.ends)
         self.claims[self.claims.index(claim)] = ended
 
     def end_run(self, run: Run, how: str) -> list[str]:
         bound = [claim for claim in self.claims if claim.bound and not claim.how and claim.session == run.session_id]
         for claim in sorted(bound):
             self.end(claim, "session_ended")
-        for place in [place for place in self.line.places if place.bound and place.session == run.session_id]:
-            told = ("session-lapsed",) if how == "expired" else ("session-unknown",)
-            self.leave_line(place, told, is_remembered=True)
+        for entry in [entry for entry in self.queue.entries if entry.bound and entry.session == run.session_id]:
+            answer = ("session-lapsed",) if how == "expired" else ("session-unknown",)
+            self.leave_queue(entry, answer, is_remembered=True)
         self.ends += 1
-        self.runs[self.runs.index(run)] = run._replace(how=how, at=self.now, place=self.ends)
+        self.runs[self.runs.index(run)] = run._replace(how=how, at=self.now, end_number=self.ends)
         return sorted(claim.name for claim in bound)
 
     def forget(self, count: int) -> None:
         """Follow a cut of the memory, if the rules allow it: what is old (C5)."""
         for _ in range(count):
-            place, at, _ = next(self.memory())
+            number, at, _ = next(self.memory())
             assert at + self.limits.retry_memory_ms <= self.now
-            self.forgotten |= {place}
+            self.forgotten |= {number}
         self.free_keys()
 
-    def forget_shares(self, remembered: Cuts, names: Cuts) -> None:
+    def evict(self, remembered: Cuts, names: Cuts) -> None:
         """Follow a cut of what is too many, if the rules allow it: only from those who have most, the eldest first."""
         for principal, session, count in remembered:
             for _ in range(count):
                 assert len(list(self.memory())) > self.limits.retry_bytes_max
-                self.forgotten |= {next(place for place, _, who in self.memory() if who == (principal, session))}
+                self.forgotten |= {next(number for number, _, who in self.memory() if who == (principal, session))}
         check_fair([who for _, _, who in self.memory()], remembered)
         self.free_keys()
         for principal, session, looked_at in names:
@@ -258,22 +260,22 @@ class Naive(Waiting):
                     self.claims[self.claims.index(last)] = last._replace(cut=True)
                 else:
                     self.ends += 1
-                    self.behind[last.place] = self.ends
+                    self.moved_back[last.end_number] = self.ends
 
     def free_keys(self) -> None:
         """A key is free again when all that it stands for is forgotten."""
         self.keys = [key for key in self.keys if self.stands(key)]
 
     def stands(self, key: Key) -> bool:
-        if key.place:
-            return key.place not in self.forgotten
-        things = [(c.lease_id, c.how, c.place) for c in self.claims] + [
-            (r.session_id, r.how, r.place) for r in self.runs
+        if key.end_number:
+            return key.end_number not in self.forgotten
+        things = [(c.lease_id, c.how, c.end_number) for c in self.claims] + [
+            (r.session_id, r.how, r.end_number) for r in self.runs
         ]
         wanted = {key.made, *key.more}
-        in_line = any(key.made in place.lease_ids for place in self.line.places)
+        in_line = any(key.made in entry.lease_ids for entry in self.queue.entries)
         return in_line or any(
-            made in wanted and (not how or place not in self.forgotten) for made, how, place in things
+            made in wanted and (not how or number not in self.forgotten) for made, how, number in things
         )
 
     def overdue(self) -> bool:
@@ -332,19 +334,19 @@ class Naive(Waiting):
 
     def again(self, command: Keyed, key: Key) -> tuple[object, ...]:
         if key.left and isinstance(command, Acquire | ClaimAll):
-            return self.return_to(command, key.left)
-        place = next((place for place in self.line.places if key.made in place.lease_ids), None)
-        if place is not None:
-            return self.come_back(place, place)
+            return self.resume_ticket(command, key.left)
+        entry = next((entry for entry in self.queue.entries if key.made in entry.lease_ids), None)
+        if entry is not None:
+            return self.resume_wait(entry, entry)
         if isinstance(command, Acquire) or (isinstance(command, Transfer) and command.lease_id is not None):
             claim = self.live(command.name)
             if claim and claim.lease_id == key.made:
-                return self.granted(claim, reacquired=isinstance(command, Acquire) and bool(key.place))
+                return self.granted(claim, reacquired=isinstance(command, Acquire) and bool(key.end_number))
             return self.not_current(command.name, key.made, asked_by(command).principal)
         if isinstance(command, ClaimAny | ClaimAll):
             made = [c for c in self.claims if c.lease_id in {key.made, *key.more}]
             made.sort(key=lambda claim: command.names.index(claim.name))
-            some_forgotten = any(claim.place in self.forgotten for claim in made)
+            some_forgotten = any(claim.end_number in self.forgotten for claim in made)
             for claim in made:
                 if claim.how and some_forgotten and claim.lease_id != key.made:
                     return ("not-current", self.live(claim.name) is not None)
@@ -358,7 +360,7 @@ class Naive(Waiting):
     def spend(self, command: Keyed, verb: str, made: str, *more: str, own: bool) -> None:
         if asked_by(command).key is not None:
             self.ends += own
-            place, at = (self.ends, self.now) if own else (0, 0)
+            entry, at = (self.ends, self.now) if own else (0, 0)
             self.keys.append(
                 Key(
                     asked_by(command).principal,
@@ -367,7 +369,7 @@ class Naive(Waiting):
                     asked_by(command).fingerprint,
                     made,
                     at,
-                    place,
+                    entry,
                     more,
                     self.bound_to(command) if own else None,
                 )
@@ -386,7 +388,7 @@ class Naive(Waiting):
         name = command.name
         claim = self.live(name)
         if command.ticket is not None:
-            return self.return_to(command, command.ticket)
+            return self.resume_ticket(command, command.ticket)
         if (done := self.done(name)) and not command.terms.redo:
             return done
         closed = claim is None and self.closed_until(name) > self.now
@@ -398,21 +400,23 @@ class Naive(Waiting):
             return (lacking,)
         if claim is not None and self.is_own(claim, command):
             if claim.bound != command.terms.bound:
-                if full := self.no_room(claim.principal, command.terms.session, 1, without=claim):
+                if full := self.why_too_many_leases(claim.principal, command.terms.session, 1, without=claim):
                     return full
                 claim = self.take_up(claim, command)
             until = max(claim.until, self.now + command.terms.ttl_ms)
-            kept = claim._replace(ttl=command.terms.ttl_ms, until=until, beat=self.now, offered=False)
-            self.claims[self.claims.index(claim)] = kept
+            renewed = claim._replace(ttl=command.terms.ttl_ms, until=until, heartbeat=self.now, offered=False)
+            self.claims[self.claims.index(claim)] = renewed
             self.spend(command, "acquire", claim.lease_id, own=True)
-            return self.granted(kept, reacquired=True)
-        if full := self.no_room(command.terms.principal, command.terms.session if command.terms.bound else None, 1):
+            return self.granted(renewed, reacquired=True)
+        if full := self.why_too_many_leases(
+            command.terms.principal, command.terms.session if command.terms.bound else None, 1
+        ):
             return full
         if command.wait_ms and (claim is not None or closed):
             return self.join(command)
         if claim is not None:
             return self.held_by(claim, command.terms.owner)
-        self.grant(place_for(command, self.now), taken=self.line.own(place_for(command, self.now)))
+        self.grant(entry_for(command, self.now), taken=self.queue.own(entry_for(command, self.now)))
         self.spend(command, "acquire", command.lease_id, own=False)
         return self.granted(self.claims[-1], reacquired=False)
 
@@ -420,60 +424,62 @@ class Naive(Waiting):
         """L8a: bind a transferred claim to the session of its new owner, which waits for it no more."""
         bound = claim._replace(session=command.terms.session, bound=True)
         self.claims[self.claims.index(claim)] = bound
-        if taken := self.line.own(place_for(command, self.now)):
-            self.line.places.remove(taken)
+        if taken := self.queue.own(entry_for(command, self.now)):
+            self.queue.entries.remove(taken)
             self.remember_key(taken)
-        self.line.handed.append(command.name)
+        self.queue.handed.append(command.name)
         return bound
 
     def held_by(self, claim: Claim, owner: str | None) -> tuple[object, ...]:
         return ("held", *self.shown(claim), claim.owner is not None and claim.owner == owner)
 
-    def grant(self, place: Place, taken: Place | None) -> None:
+    def grant(self, entry: QueueEntry, taken: QueueEntry | None) -> None:
         """Make a claim of every name, with rising tokens; the place it came from, or that its holder had, is gone."""
-        for name, lease_id in zip(place.names, place.lease_ids, strict=True):
+        for name, lease_id in zip(entry.names, entry.lease_ids, strict=True):
             token = max((other.token for other in self.claims), default=0) + 1
             self.claims.append(
                 Claim(
                     name,
                     lease_id,
                     token,
-                    place.principal,
-                    place.owner,
-                    place.session,
-                    place.bound,
-                    place.ttl,
-                    self.now + place.ttl,
-                    place.delay,
-                    place.metadata,
+                    entry.principal,
+                    entry.owner,
+                    entry.session,
+                    entry.bound,
+                    entry.ttl,
+                    self.now + entry.ttl,
+                    entry.delay,
+                    entry.metadata,
                     self.now,
                     self.now,
                 )
             )
-            self.line.handed.append(name)
+            self.queue.handed.append(name)
         if taken is not None:
-            self.line.places.remove(taken)
-            if taken.lease_ids != place.lease_ids:
+            self.queue.entries.remove(taken)
+            if taken.lease_ids != entry.lease_ids:
                 self.remember_key(taken)
 
-    def drop_key(self, place: Place) -> None:
+    def drop_key(self, entry: QueueEntry) -> None:
         """A place that was refused leaves no memory of its key (C5)."""
-        gone = (place.principal, place.key)
-        self.keys = [key for key in self.keys if (key.principal, key.key) != gone or place.key is None]
+        gone = (entry.principal, entry.key)
+        self.keys = [key for key in self.keys if (key.principal, key.key) != gone or entry.key is None]
 
-    def remember_key(self, place: Place) -> None:
+    def remember_key(self, entry: QueueEntry) -> None:
         """The key of a place that ended, or that another request has now, is remembered like that of a lease (C5)."""
         for number, key in enumerate(self.keys):
-            if (key.principal, key.key) == (place.principal, place.key):
+            if (key.principal, key.key) == (entry.principal, entry.key):
                 self.ends += 1
-                session = place.session if place.bound else None
-                self.keys[number] = key._replace(place=self.ends, at=self.now, session=session, left=place.ticket_id)
+                session = entry.session if entry.bound else None
+                self.keys[number] = key._replace(
+                    end_number=self.ends, at=self.now, session=session, left=entry.ticket_id
+                )
 
-    def keep_key(self, place: Place) -> None:
-        if place.key is not None:
-            self.drop_key(place)
-            first, *more = place.lease_ids
-            self.keys.append(Key(place.principal, place.key, "acquire", place.asked, first, more=tuple(more)))
+    def keep_key(self, entry: QueueEntry) -> None:
+        if entry.key is not None:
+            self.drop_key(entry)
+            first, *more = entry.lease_ids
+            self.keys.append(Key(entry.principal, entry.key, "acquire", entry.asked, first, more=tuple(more)))
 
     def is_own(self, claim: Claim, command: Acquire) -> bool:
         """C4: who the holder is, and whether it asked for its lease."""
@@ -521,11 +527,11 @@ class Naive(Waiting):
             until = claim.until
         note = claim.note if command.note is None else command.note
         metadata = claim.metadata if command.metadata is None else command.metadata
-        kept = claim._replace(ttl=ttl, until=until, note=note, metadata=metadata, beat=self.now, offered=False)
+        renewed = claim._replace(ttl=ttl, until=until, note=note, metadata=metadata, heartbeat=self.now, offered=False)
         if command.key is not None:
-            kept = kept._replace(last_renewal=command.key)
-        self.claims[self.claims.index(claim)] = kept
-        return ("renewed", kept.token, self.until(kept))
+            renewed = renewed._replace(last_renewal=command.key)
+        self.claims[self.claims.index(claim)] = renewed
+        return ("renewed", renewed.token, self.until(renewed))
 
     def release(self, command: Release) -> tuple[object, ...]:
         claim = self.own_claim(command)
@@ -538,8 +544,8 @@ class Naive(Waiting):
             done = last._replace(done_until=self.now + command.remember_ms, result=command.result)
             self.claims[self.claims.index(last)] = done
             answer = self.done(command.name)
-            for place in [place for place in self.line.at(command.name) if not place.redo]:
-                self.leave_line(place, answer or ())
+            for entry in [entry for entry in self.queue.at(command.name) if not entry.redo]:
+                self.leave_queue(entry, answer or ())
         return ("ok",)
 
     def transfer(self, command: Transfer) -> tuple[object, ...]:
@@ -547,9 +553,9 @@ class Naive(Waiting):
         claim = self.own_claim(command) if command.lease_id is not None else self.live(command.name) or ("not-held",)
         if not isinstance(claim, Claim):
             return claim
-        place = self.claims.index(claim)
+        entry = self.claims.index(claim)
         self.end(claim, "transferred")
-        self.claims[place] = self.claims[place]._replace(delay=0)
+        self.claims[entry] = self.claims[entry]._replace(delay=0)
         ttl = command.ttl_ms or claim.ttl
         until = self.now + ttl
         if command.as_session is None and command.ttl_ms is None:
@@ -557,12 +563,12 @@ class Naive(Waiting):
         token = max(other.token for other in self.claims) + 1
         new = claim._replace(
             lease_id=command.new_lease_id, token=token, owner=command.to_owner, ttl=ttl, until=until,
-            since=self.now, beat=self.now, note=None, last_renewal=None,
+            since=self.now, heartbeat=self.now, note=None, last_renewal=None,
         )  # fmt: skip
         if command.as_session is None:
             new = new._replace(session=None, bound=False, offered=True)
         self.claims.append(new)
-        self.line.handed.append(command.name)
+        self.queue.handed.append(command.name)
         self.spend(command, "transfer", new.lease_id, own=command.principal != claim.principal)
         return ("ok",) if command.lease_id is None else self.granted(new, reacquired=False)
 
@@ -600,16 +606,16 @@ class Naive(Waiting):
         """S4: the session and all that is bound to it, each for another of its own ttl; none is shortened."""
         answer = self.keep(command)
         count = 0
-        for place, claim in enumerate(self.claims):
+        for entry, claim in enumerate(self.claims):
             if answer[0] == "open" and claim.bound and claim.session == command.session_id and not claim.how:
-                self.claims[place] = claim._replace(until=max(claim.until, self.now + claim.ttl), beat=self.now)
+                self.claims[entry] = claim._replace(until=max(claim.until, self.now + claim.ttl), heartbeat=self.now)
                 count += 1
         return (*answer, count) if count else answer
 
     def keep(self, command: KeepSession | RenewSession) -> tuple[object, ...]:
-        for place, run in enumerate(self.runs):
+        for entry, run in enumerate(self.runs):
             if run.session_id == command.session_id and not self.lives(run.session_id, command.principal):
-                self.runs[place] = run._replace(until=self.now + run.ttl)
+                self.runs[entry] = run._replace(until=self.now + run.ttl)
         return self.opened(command.session_id, command.principal)
 
     def end_session(self, command: EndSession) -> tuple[object, ...]:
@@ -628,20 +634,20 @@ class Naive(Waiting):
 
     def previous(self, name: str) -> tuple[object, ...] | None:
         past = self.past(name)
-        return told(past[-1]) if past else None
+        return claim_end(past[-1]) if past else None
 
     def shown(self, claim: Claim) -> tuple[object, ...]:
-        return (claim.owner, self.until(claim), claim.since, claim.beat, claim.note, claim.metadata)
+        return (claim.owner, self.until(claim), claim.since, claim.heartbeat, claim.note, claim.metadata)
 
     def not_current(self, name: str, lease_id: str | None, principal: str) -> tuple[object, ...]:
         refusal = ("not-current", self.live(name) is not None)
         for claim in self.claims:
             if (claim.name, claim.lease_id, claim.principal) == (name, lease_id, principal) and claim.how:
-                return (*refusal, told(claim)) if claim.place not in self.forgotten else refusal
+                return (*refusal, claim_end(claim)) if claim.end_number not in self.forgotten else refusal
         return refusal
 
 
-def told(claim: Claim) -> tuple[object, ...]:
+def claim_end(claim: Claim) -> tuple[object, ...]:
     """What is told of an ended claim (C7)."""
     return (claim.owner, claim.token, claim.how, claim.at, claim.note, claim.reason)
 

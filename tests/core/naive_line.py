@@ -12,12 +12,12 @@ from holdfast.core.values import Limits
 if TYPE_CHECKING:
     from tests.core.naive import Claim
 
-ABSENT_MS = 60_000
+DETACHED_MS = 60_000
 
 Answer = tuple[Any, ...]
 
 
-class Place(NamedTuple):
+class QueueEntry(NamedTuple):
     """One place in the line; `away` is since when nobody is there."""
 
     ticket_id: str
@@ -47,8 +47,8 @@ def who(bound: bool, session: str | None, principal: str, owner: str | None, lea
     return ("owner", principal, owner) if owner is not None else ("alone", lease_id)
 
 
-def place_for(command: Acquire | ClaimAll, now: int) -> Place:
-    return Place(
+def entry_for(command: Acquire | ClaimAll, now: int) -> QueueEntry:
+    return QueueEntry(
         command.new_ticket,
         (command.name,) if isinstance(command, Acquire) else command.names,
         (command.lease_id,) if isinstance(command, Acquire) else command.lease_ids,
@@ -66,36 +66,36 @@ def place_for(command: Acquire | ClaimAll, now: int) -> Place:
     )
 
 
-class Line:
+class Queue:
     def __init__(self) -> None:
-        self.places: list[Place] = []
+        self.entries: list[QueueEntry] = []
         self.handed: list[str] = []
         """Names that went to a new holder since the line was last settled."""
 
-    def clone(self) -> "Line":
-        twin = Line()
-        twin.places, twin.handed = self.places[:], self.handed[:]
-        return twin
+    def clone(self) -> "Queue":
+        clone = Queue()
+        clone.entries, clone.handed = self.entries[:], self.handed[:]
+        return clone
 
-    def find(self, ticket_id: str | None) -> Place | None:
-        return next((place for place in self.places if place.ticket_id == ticket_id), None)
+    def find(self, ticket_id: str | None) -> QueueEntry | None:
+        return next((entry for entry in self.entries if entry.ticket_id == ticket_id), None)
 
-    def own(self, wanted: Place) -> Place | None:
+    def own(self, wanted: QueueEntry) -> QueueEntry | None:
         """The place that a holder has already for just this set of names (W3)."""
         wish = (wanted.who, set(wanted.names))
-        same = (place for place in self.places if (place.who, set(place.names)) == wish)
+        same = (entry for entry in self.entries if (entry.who, set(entry.names)) == wish)
         return None if wanted.who[0] == "alone" else next(same, None)
 
-    def at(self, name: str) -> list[Place]:
-        return [place for place in self.places if name in place.names]
+    def at(self, name: str) -> list[QueueEntry]:
+        return [entry for entry in self.entries if name in entry.names]
 
-    def swap(self, old: Place, new: Place) -> None:
-        self.places[self.places.index(old)] = new
+    def swap(self, old: QueueEntry, new: QueueEntry) -> None:
+        self.entries[self.entries.index(old)] = new
 
-    def there(self) -> Iterator[Place]:
-        return (place for place in self.places if place.away is None)
+    def there(self) -> Iterator[QueueEntry]:
+        return (entry for entry in self.entries if entry.away is None)
 
-    def shortest_circle(self, wanted: Place, holders: dict[str, Answer]) -> int | None:
+    def shortest_cycle(self, wanted: QueueEntry, holders: dict[str, Answer]) -> int | None:
         """How many words the shortest circle has that a wait would close: two for each holder on it (D1)."""
         seen: set[object] = set()
         edge, steps = {holders[name] for name in wanted.names if name in holders}, 1
@@ -103,8 +103,8 @@ class Line:
             if wanted.who in edge:
                 return 2 * steps
             seen |= edge
-            waits = [place for place in self.there() if place.who in edge]
-            edge = {holders[name] for place in waits for name in place.names if name in holders} - seen
+            waits = [entry for entry in self.there() if entry.who in edge]
+            edge = {holders[name] for entry in waits for name in entry.names if name in holders} - seen
             steps += 1
         return None
 
@@ -119,7 +119,7 @@ class Waiting(ABC):
     now: int
     limits: Limits
     claims: "list[Claim]"
-    line: Line
+    queue: Queue
     notices: list[tuple[str, Answer]]
 
     # What it asks of the other part.
@@ -143,7 +143,7 @@ class Waiting(ABC):
     def held_by(self, claim: "Claim", owner: str | None) -> Answer: ...
 
     @abstractmethod
-    def grant(self, place: Place, taken: Place | None) -> None: ...
+    def grant(self, entry: QueueEntry, taken: QueueEntry | None) -> None: ...
 
     @abstractmethod
     def granted(self, claim: "Claim", *, reacquired: bool) -> Answer: ...
@@ -152,13 +152,13 @@ class Waiting(ABC):
     def spend(self, command: Acquire | ClaimAll | ClaimAny, verb: str, made: str, *more: str, own: bool) -> None: ...
 
     @abstractmethod
-    def drop_key(self, place: Place) -> None: ...
+    def drop_key(self, entry: QueueEntry) -> None: ...
 
     @abstractmethod
-    def remember_key(self, place: Place) -> None: ...
+    def remember_key(self, entry: QueueEntry) -> None: ...
 
     @abstractmethod
-    def keep_key(self, place: Place) -> None: ...
+    def keep_key(self, entry: QueueEntry) -> None: ...
 
     # Several names at once.
 
@@ -171,8 +171,8 @@ class Waiting(ABC):
             obstacle = self.obstacle(name, command)
             if obstacle is None:
                 one = ClaimAll(names=(name,), lease_ids=(command.lease_id,), terms=replace(command.terms, redo=False))
-                place = place_for(one, self.now)
-                self.grant(place, taken=self.line.own(place))
+                entry = entry_for(one, self.now)
+                self.grant(entry, taken=self.queue.own(entry))
                 self.spend(command, "acquire", command.lease_id, own=False)
                 return ("all", (name, *self.granted(self.claims[-1], reacquired=False)))
             if obstacle[0] == "done":
@@ -183,7 +183,7 @@ class Waiting(ABC):
 
     def claim_all(self, command: ClaimAll) -> Answer:
         if command.ticket is not None:
-            return self.return_to(command, command.ticket)
+            return self.resume_ticket(command, command.ticket)
         if lacking := self.lacking(command, len(command.names)):
             return lacking
         obstacles = [(name, self.obstacle(name, command)) for name in command.names]
@@ -193,8 +193,8 @@ class Waiting(ABC):
         busy = [(name, *obstacle) for name, obstacle in obstacles if obstacle]
         if busy:
             return self.join(command) if command.wait_ms else self.all_held(busy)
-        place = place_for(command, self.now)
-        self.grant(place, taken=self.line.own(place))
+        entry = entry_for(command, self.now)
+        self.grant(entry, taken=self.queue.own(entry))
         self.spend(command, "acquire", *command.lease_ids, own=False)
         made = self.claims[-len(command.names) :]
         return ("all", *((claim.name, *self.granted(claim, reacquired=False)) for claim in made))
@@ -208,9 +208,13 @@ class Waiting(ABC):
             lacking := self.lives(command.terms.session, command.terms.principal)
         ):
             return (lacking,)
-        return self.no_room(command.terms.principal, command.terms.session if command.terms.bound else None, count)
+        return self.why_too_many_leases(
+            command.terms.principal, command.terms.session if command.terms.bound else None, count
+        )
 
-    def no_room(self, principal: str, session: str | None, count: int, without: "Claim | None" = None) -> Answer | None:
+    def why_too_many_leases(
+        self, principal: str, session: str | None, count: int, without: "Claim | None" = None
+    ) -> Answer | None:
         """Every limit is for a principal, and half of it for one of its sessions."""
         most = self.limits.leases_per_principal_max
         living = [claim for claim in self.claims if not claim.how and claim is not without]
@@ -220,25 +224,25 @@ class Waiting(ABC):
             return ("too-many-leases", half(most))
         return None
 
-    def no_place(self, wanted: Place) -> Answer | None:
+    def why_no_entry(self, wanted: QueueEntry) -> Answer | None:
         """The same for places in lines: how many, for how many names, and how many in one line."""
         limits = self.limits
-        mine = [place for place in self.line.places if place.principal == wanted.principal]
-        run = [place for place in mine if place.bound and place.session == wanted.session]
+        mine = [entry for entry in self.queue.entries if entry.principal == wanted.principal]
+        run = [entry for entry in mine if entry.bound and entry.session == wanted.session]
         parts = [(1, mine), (2, run)] if wanted.bound else [(1, mine)]
         for share, those in parts:
             most = -(-limits.tickets_per_principal_max // share)
             if len(those) >= most:
                 return ("too-many-tickets", most)
         for share, those in parts:
-            names = sum(len(place.names) for place in those) + len(wanted.names)
+            names = sum(len(entry.names) for entry in those) + len(wanted.names)
             if names > -(-limits.waiting_names_per_principal_max // share):
                 return ("quota-exceeded",)
         for name in wanted.names:
-            if len(self.line.at(name)) >= limits.line_max:
+            if len(self.queue.at(name)) >= limits.line_max:
                 return ("queue-full", limits.line_max)
             for share, those in parts:
-                if sum(name in place.names for place in those) >= -(-half(limits.line_max) // share):
+                if sum(name in entry.names for entry in those) >= -(-half(limits.line_max) // share):
                     return ("quota-exceeded",)
         return None
 
@@ -259,94 +263,94 @@ class Waiting(ABC):
         return {c.name: who(c.bound, c.session, c.principal, c.owner, c.lease_id) for c in living}
 
     def join(self, command: Acquire | ClaimAll) -> Answer:
-        wanted = place_for(command, self.now)
-        known = self.line.own(wanted)
+        wanted = entry_for(command, self.now)
+        known = self.queue.own(wanted)
         if known is not None:
-            kept = {field: getattr(known, field) for field in ("ticket_id", "names", "lease_ids", "away")}
-            return self.come_back(known, wanted._replace(**kept))
-        if full := self.no_place(wanted):
+            fields = {field: getattr(known, field) for field in ("ticket_id", "names", "lease_ids", "away")}
+            return self.resume_wait(known, wanted._replace(**fields))
+        if full := self.why_no_entry(wanted):
             return full
-        if cycle := self.line.shortest_circle(wanted, self.holders()):
+        if cycle := self.queue.shortest_cycle(wanted, self.holders()):
             return ("deadlock", cycle)
-        self.line.places.append(wanted)
+        self.queue.entries.append(wanted)
         self.spend(command, "acquire", *wanted.lease_ids, own=False)
         return ("later", wanted.ticket_id)
 
-    def come_back(self, known: Place, taken: Place) -> Answer:
+    def resume_wait(self, known: QueueEntry, taken: QueueEntry) -> Answer:
         """D1, W3: wait at a place one has, as whoever asked last."""
-        if cycle := self.line.shortest_circle(taken, self.holders()):
-            self.leave_line(known, ("deadlock", cycle))
+        if cycle := self.queue.shortest_cycle(taken, self.holders()):
+            self.leave_queue(known, ("deadlock", cycle))
             return ("deadlock", cycle)
         if known != taken:
             self.remember_key(known)
             self.keep_key(taken)
-            self.line.swap(known, taken)
+            self.queue.swap(known, taken)
         return ("later", taken.ticket_id)
 
-    def return_to(self, command: Acquire | ClaimAll, ticket_id: str) -> Answer:
-        wanted = place_for(command, self.now)
-        place = self.line.find(ticket_id)
-        if place is None:
+    def resume_ticket(self, command: Acquire | ClaimAll, ticket_id: str) -> Answer:
+        wanted = entry_for(command, self.now)
+        entry = self.queue.find(ticket_id)
+        if entry is None:
             done = [self.done(name) for name in wanted.names if not command.terms.redo]
             return next((each for each in done if each), ("ticket-gone",))
-        whose = (set(place.names), place.principal, place.owner, place.bound)
+        whose = (set(entry.names), entry.principal, entry.owner, entry.bound)
         same = whose == (set(wanted.names), wanted.principal, wanted.owner, wanted.bound)
-        if not same or (place.bound and place.session != wanted.session):
+        if not same or (entry.bound and entry.session != wanted.session):
             return ("ticket-gone",)
-        return self.come_back(place, place._replace(key=wanted.key, asked=wanted.asked))
+        return self.resume_wait(entry, entry._replace(key=wanted.key, asked=wanted.asked))
 
     def leave(self, command: Leave) -> Answer:
-        place = self.line.find(command.ticket_id)
-        if place is None or place.principal != command.principal:
+        entry = self.queue.find(command.ticket_id)
+        if entry is None or entry.principal != command.principal:
             return ("ticket-gone",)
-        self.leave_line(place, ("ticket-gone",), is_remembered=True)
+        self.leave_queue(entry, ("ticket-gone",), is_remembered=True)
         return ("ok",)
 
-    def leave_line(self, place: Place, answer: Answer, *, is_remembered: bool = False) -> None:
+    def leave_queue(self, entry: QueueEntry, answer: Answer, *, is_remembered: bool = False) -> None:
         """C5: what was given up, or ended with its session, is remembered; refusals leave nothing."""
-        self.line.places.remove(place)
+        self.queue.entries.remove(entry)
         if is_remembered:
-            self.remember_key(place)
+            self.remember_key(entry)
         else:
-            self.drop_key(place)
-        self.notices.append((place.ticket_id, answer))
+            self.drop_key(entry)
+        self.notices.append((entry.ticket_id, answer))
 
     def grant_waiters(self) -> None:
         """Break the circles that a handover closed, then give the first who can be met its turn; again and again."""
-        while self.break_circle() or self.give_turn():
+        while self.break_cycle() or self.grant_first_ready():
             pass
 
-    def break_circle(self) -> bool:
-        while self.line.handed:
-            name = self.line.handed[0]
-            for place in self.line.at(name):
+    def break_cycle(self) -> bool:
+        while self.queue.handed:
+            name = self.queue.handed[0]
+            for entry in self.queue.at(name):
                 cycle = None
-                if place.away is None and self.live(name):
-                    cycle = self.line.shortest_circle(place, self.holders())
+                if entry.away is None and self.live(name):
+                    cycle = self.queue.shortest_cycle(entry, self.holders())
                 if cycle:
-                    self.leave_line(place, ("deadlock", cycle))
+                    self.leave_queue(entry, ("deadlock", cycle))
                     return True
-            self.line.handed.pop(0)
+            self.queue.handed.pop(0)
         return False
 
-    def give_turn(self) -> bool:
+    def grant_first_ready(self) -> bool:
         free = (
-            place
-            for place in self.line.there()
-            if all(not self.live(n) and self.closed_until(n) <= self.now for n in place.names)
-            and (place.redo or not any(self.done(n) for n in place.names))
+            entry
+            for entry in self.queue.there()
+            if all(not self.live(n) and self.closed_until(n) <= self.now for n in entry.names)
+            and (entry.redo or not any(self.done(n) for n in entry.names))
         )
-        place = next(free, None)
-        if place is None:
+        entry = next(free, None)
+        if entry is None:
             return False
-        lacking = self.lives(place.session, place.principal) if place.session is not None else None
-        run = place.session if place.bound else None
-        refusal = (lacking,) if lacking else self.no_room(place.principal, run, len(place.names))
+        lacking = self.lives(entry.session, entry.principal) if entry.session is not None else None
+        run = entry.session if entry.bound else None
+        refusal = (lacking,) if lacking else self.why_too_many_leases(entry.principal, run, len(entry.names))
         if refusal is not None:
-            self.leave_line(place, refusal)
+            self.leave_queue(entry, refusal)
             return True
-        self.grant(place, taken=place)
-        made = self.claims[-len(place.names) :]
-        told = [(claim.name, *self.granted(claim, reacquired=False)) for claim in made]
-        self.notices.append((place.ticket_id, told[0][1:] if len(told) == 1 else ("all", *told)))
+        self.grant(entry, taken=entry)
+        made = self.claims[-len(entry.names) :]
+        granted = [(claim.name, *self.granted(claim, reacquired=False)) for claim in made]
+        self.notices.append((entry.ticket_id, granted[0][1:] if len(granted) == 1 else ("all", *granted)))
         return True

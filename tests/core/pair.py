@@ -30,7 +30,7 @@ from holdfast.core.state import State
 from holdfast.core.values import TOKEN_MAX, EndedLease, Instant, LastEnd, Lease, Limits
 from holdfast.journal.codec import decode_batch, encode_batch
 from tests.core.archived import Archived
-from tests.core.crowd import check_lines
+from tests.core.crowd import check_queues
 from tests.core.naive import Naive
 from tests.scenarios.play import durable, fingerprint
 from tests.support.asking import altered
@@ -67,7 +67,7 @@ class Pair:
         self.last_token = 0
         self.answer: object = None
         """The last answer of the core, as it was."""
-        self.told: list[tuple[str, tuple[object, ...]]] = []
+        self.core_notices: list[tuple[str, tuple[object, ...]]] = []
         """What the core said to those in line since they were last compared."""
 
     def ask(self, command: Command) -> tuple[object, ...]:
@@ -97,11 +97,11 @@ class Pair:
             self.record(due.event)
             self.hear(due.notices)
         self.naive.grant_waiters()
-        self.compare_told()
+        self.compare_notices()
 
     def hear(self, notices: tuple[Notice, ...]) -> None:
         for ticket_id, answer in notices:
-            self.told.append((ticket_id, plain(answer)))
+            self.core_notices.append((ticket_id, plain(answer)))
             self.promise(answer)
 
     def promise(self, answer: object) -> None:
@@ -112,26 +112,28 @@ class Pair:
                 for _, claim in claims:
                     self.promise(claim)
 
-    def compare_told(self) -> None:
+    def compare_notices(self) -> None:
         # Those who left at the same instant lapse at the same instant, in any order.
         gone = ("ticket-gone",)
-        assert {i for i, answer in self.told if answer == gone} == {i for i, a in self.naive.notices if a == gone}
-        rest = [notice for notice in self.told if notice[1] != gone]
+        assert {i for i, answer in self.core_notices if answer == gone} == {
+            i for i, a in self.naive.notices if a == gone
+        }
+        rest = [notice for notice in self.core_notices if notice[1] != gone]
         assert rest == [notice for notice in self.naive.notices if notice[1] != gone]
-        self.told, self.naive.notices = [], []
+        self.core_notices, self.naive.notices = [], []
 
     def attach(self, ticket_id: str) -> None:
         self.core.attach(ticket_id)
-        place = self.naive.line.find(ticket_id)
-        assert place is not None
-        self.naive.line.swap(place, place._replace(away=None))
+        entry = self.naive.queue.find(ticket_id)
+        assert entry is not None
+        self.naive.queue.swap(entry, entry._replace(away=None))
 
     def detach(self, ticket_id: str) -> None:
         """The request that waits at a place is gone, in both (W2)."""
-        place = self.naive.line.find(ticket_id)
-        if place is not None and place.away is None:
+        entry = self.naive.queue.find(ticket_id)
+        if entry is not None and entry.away is None:
             self.core.detach(ticket_id, self.now_ms)
-            self.naive.line.swap(place, place._replace(away=self.now_ms))
+            self.naive.queue.swap(entry, entry._replace(away=self.now_ms))
 
     def advance(self, by_ms: int) -> None:
         self.now_ms += by_ms
@@ -155,9 +157,9 @@ class Pair:
                 case Forgotten():
                     self.naive.forget(event.remembered)
                 case UsageEvicted():
-                    self.naive.forget_shares(event.remembered, event.names)
+                    self.naive.evict(event.remembered, event.names)
         assert ends == wanted
-        self.compare_told()
+        self.compare_notices()
         assert not self.naive.overdue()
         self.judge_time()
 
@@ -238,13 +240,13 @@ class Pair:
         self.archived.follow()
         assert {name for name, slot in self.core.slots.items() if slot.lease} == set(self.held)
         assert all(lease.session in self.core.sessions for lease in self.held.values() if lease.bound), "I10"
-        check_lines(self.core)
+        check_queues(self.core)
 
     def restart(self) -> None:
         """Go on with what a snapshot of the replayed journal gives."""
         self.core = State.thaw(self.shadow.freeze())
-        line = self.naive.line
-        line.places = [place._replace(away=self.core.now_ms) for place in line.places]
+        queue = self.naive.queue
+        queue.entries = [entry._replace(away=self.core.now_ms) for entry in queue.entries]
         self.compare()
 
 
@@ -307,8 +309,8 @@ def refused(answer: Any) -> tuple[object, ...]:  # noqa: ANN401 - whatever the c
         case refusals.QuotaExceeded():
             return ("quota-exceeded",)
         case refusals.Held(lease=lease, until_ms=until_ms, same_owner=same_owner):
-            since, beat = lease.granted_wall_ms - WALL_MS, lease.beat_wall_ms - WALL_MS
-            return ("held", lease.owner, until_ms, since, beat, lease.note, lease.metadata, same_owner)
+            since, heartbeat = lease.granted_wall_ms - WALL_MS, lease.beat_wall_ms - WALL_MS
+            return ("held", lease.owner, until_ms, since, heartbeat, lease.note, lease.metadata, same_owner)
         case refusals.Delayed(until_ms=until_ms, end=last):
             return ("closed", until_ms, end(last))
         case refusals.NotCurrent(succeeded=succeeded, ended=None):

@@ -23,8 +23,8 @@ class World:
     """A state, and a twin of it made by replaying its records."""
 
     def __init__(self) -> None:
-        self.state, self.twin = State(), State()
-        self.archived = Archived(self.twin)
+        self.state, self.clone = State(), State()
+        self.archived = Archived(self.clone)
         self._asked = 0
 
     def ask(self, command: Command, now: Instant = NOW) -> Decision:
@@ -33,10 +33,10 @@ class World:
             assert event_fits(self.state, event)
             record = Record(self.state.seq + 1, now.ms, now.wall_ms, event)
             evolve(self.state, record)
-            evolve(self.twin, record)
+            evolve(self.clone, record)
         if isinstance(decision.answer, MustWait):
             self.state.attach(decision.answer.ticket_id)
-        assert self.state.freeze() == self.twin.freeze()
+        assert self.state.freeze() == self.clone.freeze()
         self.archived.follow()
         return decision
 

@@ -80,16 +80,16 @@ def closure(owners: tuple[int | None, ...], waits: tuple[Waits, ...], count: int
     return ways
 
 
-def is_circle(
+def is_cycle(
     path: tuple[str, ...], owners: tuple[int | None, ...], waits: tuple[Waits, ...], asked: tuple[int, ...]
 ) -> bool:
     """Follow the path: everybody on it waits, is there, and is held up by the next; the last by the requester."""
     who = 0
-    for place in range(0, len(path), 2):
-        name = int(path[place + 1][1])
-        wanted = set(asked) if place == 0 else {n for names, is_there in waits[who - 1] if is_there for n in names}
+    for position in range(0, len(path), 2):
+        name = int(path[position + 1][1])
+        wanted = set(asked) if position == 0 else {n for names, is_there in waits[who - 1] if is_there for n in names}
         owner = owners[name]
-        if path[place] != HOLDERS[who] or name not in wanted or owner is None:
+        if path[position] != HOLDERS[who] or name not in wanted or owner is None:
             return False
         who = owner
     return who == 0
@@ -107,7 +107,7 @@ def judge(owners: tuple[int | None, ...], waits: tuple[Waits, ...], requests: li
         assert (path is not None) == closes, (owners, waits, asked, path)
         if path is not None:
             cycles += 1
-            assert is_circle(path, owners, waits, asked), (owners, waits, asked, path)
+            assert is_cycle(path, owners, waits, asked), (owners, waits, asked, path)
     return len(requests), cycles
 
 
@@ -129,7 +129,7 @@ def partitions(names: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], ...]]:
     first, rest = names[0], names[1:]
     for others in subsets(len(rest)):
         block = (first, *(rest[other] for other in others))
-        left = tuple(name for place, name in enumerate(rest) if place not in others)
+        left = tuple(name for position, name in enumerate(rest) if position not in others)
         for tail in partitions(left):
             yield (block, *tail)
 
@@ -172,8 +172,10 @@ def four_by_four() -> Iterator[tuple[tuple[int | None, ...], tuple[Waits, ...]]]
             yield (
                 held,
                 tuple(
-                    ((names, True),) if names and (len(names) + place) % 2 else tuple(((name,), True) for name in names)
-                    for place, names in enumerate(wanted)
+                    ((names, True),)
+                    if names and (len(names) + position) % 2
+                    else tuple(((name,), True) for name in names)
+                    for position, names in enumerate(wanted)
                 ),
             )
 
@@ -230,7 +232,7 @@ class Drawn:
         self.names = [f"n{number}" for number in range(chance.randint(2, 6))]
         self.held: dict[str, tuple[Lease, object]] = {}
         """Name → lease, and who that is: the agent, or for a nameless claim the lease alone."""
-        self.line: dict[str, tuple[Ticket, object]] = {}
+        self.queue: dict[str, tuple[Ticket, object]] = {}
         self.away: set[str] = set()
         for session_id in ("s1", "s2"):
             self.record(SessionOpened(Session(session_id, "p", None, None, 1, 1, 0)))
@@ -255,10 +257,10 @@ class Drawn:
                 self.record(end_of(name, lease, chance.choice(["released", "expired", "revoked"]), 0))
         if chance.random() < 0.12:
             self.end_session(chance.choice(["s1", "s2"]))
-        for ticket_id in list(self.line):
+        for ticket_id in list(self.queue):
             what = chance.random()
             if what < 0.08:
-                ticket, _ = self.line.pop(ticket_id)
+                ticket, _ = self.queue.pop(ticket_id)
                 self.record(Left(ticket_id, "withdrawn", ticket.names))
             elif what < 0.25:
                 self.state.detach(ticket_id, 0)
@@ -282,19 +284,19 @@ class Drawn:
         ticket = self.wish(agent)
         self.record(Joined(ticket))
         self.state.attach(ticket.ticket_id)
-        self.line[ticket.ticket_id] = (ticket, ticket.lease_ids[0] if agent.kind == "nameless" else agent)
+        self.queue[ticket.ticket_id] = (ticket, ticket.lease_ids[0] if agent.kind == "nameless" else agent)
 
     def end_session(self, session_id: str) -> None:
-        leases, places = end_leases_of(self.state, session_id, 0, None), end_tickets_of(self.state, session_id)
-        self.record(SessionEnded(session_id, "expired", leases, left=places))
+        leases, tickets = end_leases_of(self.state, session_id, 0, None), end_tickets_of(self.state, session_id)
+        self.record(SessionEnded(session_id, "expired", leases, left=tickets))
         dead = {agent for agent in self.agents if agent.bound and agent.session == session_id}
         self.held = {name: held for name, held in self.held.items() if held[1] not in dead}
-        self.line = {ticket_id: place for ticket_id, place in self.line.items() if place[1] not in dead}
+        self.queue = {ticket_id: position for ticket_id, position in self.queue.items() if position[1] not in dead}
         self.agents = [agent for agent in self.agents if agent not in dead] or [AGENTS[0]]
 
     def ways(self) -> dict[object, set[object]]:
         graph: dict[object, set[object]] = {}
-        for ticket_id, (ticket, who) in self.line.items():
+        for ticket_id, (ticket, who) in self.queue.items():
             if ticket_id not in self.away:
                 graph.setdefault(who, set()).update(self.held[name][1] for name in ticket.names if name in self.held)
         return graph
@@ -324,7 +326,7 @@ class Drawn:
     def closing(self, who: object, found: set[object]) -> dict[str, tuple[int, str]]:
         """For each name of one holder the first who waits for it, is there, and is one of those `found`."""
         closing: dict[str, tuple[int, str]] = {}
-        for ticket_id, (ticket, waiter) in self.line.items():
+        for ticket_id, (ticket, waiter) in self.queue.items():
             if ticket_id not in self.away and waiter in found:
                 for name in ticket.names:
                     if name in self.held and self.held[name][1] is who:
@@ -342,13 +344,13 @@ class Drawn:
     ) -> None:
         """The path is a circle of the graph, from the requester to itself, over what was asked for."""
         who: object = me
-        for place, name in enumerate(path[1::2]):
-            wanted = asked if place == 0 else [n for i, (t, w) in self.line.items() if w is who and i not in self.away
+        for position, name in enumerate(path[1::2]):
+            wanted = asked if position == 0 else [n for i, (t, w) in self.queue.items() if w is who and i not in self.away
                                                for n in t.names]  # fmt: skip
             assert name in wanted
-            assert place == 0 or self.held[name][1] in graph[who]
+            assert position == 0 or self.held[name][1] in graph[who]
             if isinstance(who, Agent) and who.owner is not None:
-                assert path[2 * place] == who.owner
+                assert path[2 * position] == who.owner
             who = self.held[name][1]
         assert who is me
 

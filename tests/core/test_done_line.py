@@ -11,7 +11,7 @@ from tests.support.asking import acquire, claim_all
 
 LABELS = {f"k{number:09}" * 6: "v" * 120 for number in range(14)}
 NAME = "x" * 400
-PLACES = 2_000
+TICKETS = 2_000
 
 
 def _finished(core: Core) -> Record:
@@ -28,7 +28,7 @@ def _finished(core: Core) -> Record:
 
 def _in_line(core: Core, labels: dict[str, str] | None) -> None:
     core.hold(NAME)
-    for number in range(PLACES):
+    for number in range(TICKETS):
         claim = acquire(name=NAME, principal="p", owner=f"o-{number}", lease_id=f"W-{number}", ttl_ms=1_000,
                         wait_ms=1_000, new_ticket=f"ticket-of-some-length-{number}", labels=labels)  # fmt: skip
         core.ask(claim)
@@ -39,11 +39,11 @@ def test_the_name_stands_once_in_the_record() -> None:
     core = Core()
     _in_line(core, None)
     record = _finished(core)
-    assert isinstance(record.event, Ended) and len(record.event.left) == PLACES
-    assert len(encode_batch([record])) < 100 * PLACES
+    assert isinstance(record.event, Ended) and len(record.event.left) == TICKETS
+    assert len(encode_batch([record])) < 100 * TICKETS
     assert names_of(record.event) == (NAME,)
-    told = [(each.event, each.name, each.owner) for each in changes(record, NAME.__eq__)]
-    assert told == [("done", NAME, None), *(("left", NAME, f"o-{number}") for number in range(PLACES))]
+    notice = [(each.event, each.name, each.owner) for each in changes(record, NAME.__eq__)]
+    assert notice == [("done", NAME, None), *(("left", NAME, f"o-{number}") for number in range(TICKETS))]
     assert not core.state.tickets
 
 
@@ -52,11 +52,11 @@ def test_the_labels_in_the_record_are_bounded() -> None:
     core = Core()
     _in_line(core, LABELS)
     record = _finished(core)
-    assert len(encode_batch([record])) < 2**20 + 100 * PLACES + 3_000
+    assert len(encode_batch([record])) < 2**20 + 100 * TICKETS + 3_000
     core = Core()
     _in_line(core, {"team": "infra"})
     left = [each for each in changes(_finished(core), NAME.__eq__) if each.event == "left"]
-    assert len(left) == PLACES and all(each.labels == {"team": "infra"} for each in left)
+    assert len(left) == TICKETS and all(each.labels == {"team": "infra"} for each in left)
 
 
 def test_a_place_for_several_names_keeps_them() -> None:
@@ -76,5 +76,5 @@ def test_a_place_for_several_names_keeps_them() -> None:
     )
     record = _finished(core)
     assert set(names_of(record.event)) == {NAME, "b"}
-    told = [(each.event, each.name) for each in changes(record, lambda _name: True)]
-    assert sorted(told) == [("done", NAME), ("left", "b"), ("left", NAME)]
+    notice = [(each.event, each.name) for each in changes(record, lambda _name: True)]
+    assert sorted(notice) == [("done", NAME), ("left", "b"), ("left", NAME)]

@@ -28,16 +28,16 @@ Move = Callable[[Pair], object]
 
 def fork(pair: Pair) -> Pair:
     """A twin that can go another way. The core goes on from its own snapshot."""
-    twin = Pair(pair.limits)
-    twin.core, twin.shadow = State.thaw(pair.core.freeze()), State.thaw(pair.shadow.freeze())
-    twin.archived = Archived(twin.shadow)
-    twin.naive = pair.naive.clone()
-    twin.now_ms, twin.last_token = pair.now_ms, pair.last_token
-    twin.held, twin.open_at_ms, twin.promised_ms = pair.held.copy(), pair.open_at_ms.copy(), pair.promised_ms.copy()
-    return twin
+    clone = Pair(pair.limits)
+    clone.core, clone.shadow = State.thaw(pair.core.freeze()), State.thaw(pair.shadow.freeze())
+    clone.archived = Archived(clone.shadow)
+    clone.naive = pair.naive.clone()
+    clone.now_ms, clone.last_token = pair.now_ms, pair.last_token
+    clone.held, clone.open_at_ms, clone.promised_ms = pair.held.copy(), pair.open_at_ms.copy(), pair.promised_ms.copy()
+    return clone
 
 
-def place(pair: Pair) -> tuple[object, ...]:
+def position_in(pair: Pair) -> tuple[object, ...]:
     """What the future depends on: everything but how many records led here."""
     naive = pair.naive
     frozen = pair.core.freeze()
@@ -55,18 +55,18 @@ def explore(moves: list[Move], depth: int, limits: Limits) -> int:
     """Make every sequence of moves; return how many moves were made."""
     made = 0
     edge = [Pair(limits)]
-    seen = {place(edge[0])}
+    seen = {position_in(edge[0])}
     for level in range(depth):
         following: list[Pair] = []
         for pair in edge:
             for move in moves:
-                twin = fork(pair)
-                move(twin)
+                clone = fork(pair)
+                move(clone)
                 made += 1
-                where = place(twin)
+                where = position_in(clone)
                 if where not in seen and level + 1 < depth:
                     seen.add(where)
-                    following.append(twin)
+                    following.append(clone)
         edge = following
     return made
 

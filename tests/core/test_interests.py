@@ -11,7 +11,7 @@ from holdfast.core import connected_waiters, refusals
 from holdfast.core.commands import OpenSession
 from holdfast.core.values import INTERESTS_OF_HOLDER_MAX
 from tests.core.bare import FAR_MS, Core
-from tests.core.crowd import check_lines
+from tests.core.crowd import check_queues
 from tests.support.asking import acquire, altered
 
 if TYPE_CHECKING:
@@ -32,14 +32,14 @@ def ask(core: Core, name: str, principal: str, owner: str, session: str | None =
     return core.ask(asked if session is None else altered(asked, session=session, bound=True))
 
 
-def circle_of(core: Core, principal: str, session: str | None = None) -> None:
+def make_cycle(core: Core, principal: str, session: str | None = None) -> None:
     """Two of a principal hold a name each, and the first wants what the second has."""
     for owner in ("x", "y"):
         ask(core, f"{principal}-{owner}", principal, owner, session)
     assert isinstance(ask(core, f"{principal}-y", principal, "x", session), refusals.Held)
 
 
-def is_circle_told(core: Core, principal: str, session: str | None = None) -> bool:
+def reports_cycle(core: Core, principal: str, session: str | None = None) -> bool:
     return isinstance(ask(core, f"{principal}-x", principal, "y", session), refusals.Deadlock)
 
 
@@ -50,13 +50,13 @@ def test_nobody_flushes_anothers_interests(owners: int) -> None:
     core = Core()
     for number in range(400):
         ask(core, f"job-{number}", "holder", "h")
-    circle_of(core, "ben")
+    make_cycle(core, "ben")
     for number in range(400):
         ask(core, f"job-{number}", "ana", f"a{number % owners}")
     ledger = core.state.connected.interest_usage
     assert ledger.weight <= MOST and ledger.principal_usage("ben").weight == 1
-    assert is_circle_told(core, "ben")
-    check_lines(core.state)
+    assert reports_cycle(core, "ben")
+    check_queues(core.state)
 
 
 @pytest.mark.usefixtures("few")
@@ -67,12 +67,12 @@ def test_no_run_flushes_its_siblings_interests() -> None:
         core.ask(OpenSession(principal="ben", session_id=session, ttl_ms=3_600_000))
     for number in range(400):
         ask(core, f"job-{number}", "holder", "h")
-    circle_of(core, "ben", "s1")
+    make_cycle(core, "ben", "s1")
     for number in range(400):
         ask(core, f"job-{number}", "ben", f"a{number % 30}", "s2")
     assert core.state.connected.interest_usage.weight <= MOST
-    assert is_circle_told(core, "ben", "s1")
-    check_lines(core.state)
+    assert reports_cycle(core, "ben", "s1")
+    check_queues(core.state)
 
 
 def test_one_holder_has_a_bounded_number() -> None:
@@ -83,7 +83,7 @@ def test_one_holder_has_a_bounded_number() -> None:
         core.state.connected.add_interest(("principal", "ana", "x"), f"job-{number}", "ana", 0, 60_000)
     names = list(core.state.connected.interests["principal", "ana", "x"])
     assert names == [f"job-{number}" for number in range(10, more)]
-    check_lines(core.state)
+    check_queues(core.state)
 
 
 @pytest.mark.usefixtures("few")
@@ -95,11 +95,11 @@ def test_an_interest_costs_a_few_steps_however_many_are_kept() -> None:
         nonlocal dropped
         dropped += event == "call" and frame.f_code is connected_waiters.ConnectedWaiters.drop_interest.__code__
 
-    kept = connected_waiters.ConnectedWaiters()
+    waiters = connected_waiters.ConnectedWaiters()
     for number in range(MOST):
-        kept.add_interest(("principal", "ana", f"o{number}"), "job", "ana", 0, 60_000)
+        waiters.add_interest(("principal", "ana", f"o{number}"), "job", "ana", 0, 60_000)
     sys.setprofile(count)
-    kept.add_interest(("principal", "ben", "x"), "job", "ben", 60_000, 120_000)
+    waiters.add_interest(("principal", "ben", "x"), "job", "ben", 60_000, 120_000)
     sys.setprofile(None)
     assert dropped <= 5, "one of its own, two that have faded, and what is too many"
-    assert ("principal", "ben", "x") in kept.interests
+    assert ("principal", "ben", "x") in waiters.interests

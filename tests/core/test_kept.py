@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.state import ChangeSet, TrackedDict
-from tests.core.archived import put_in_place
+from tests.core.archived import apply_changes
 from tests.support.steps import count_steps
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def test_what_is_noted_makes_the_archive_the_table(drawn: list[Step]) -> None:
     table: TrackedDict[str, int] = TrackedDict()
     plain: dict[str, int] = {}
     archived: dict[str, int] = {}
-    owed: ChangeSet[str, int] | None = None
+    pending: ChangeSet[str, int] | None = None
     for verb, key, value in [*drawn, ("take", "a", 0)]:
         match verb:
             case "set":
@@ -47,13 +47,13 @@ def test_what_is_noted_makes_the_archive_the_table(drawn: list[Step]) -> None:
                 plain[key] = plain.pop(key) + 1
             case "take" | "refuse":
                 taken = table.take_changes()
-                if owed is None:
-                    owed = taken
+                if pending is None:
+                    pending = taken
                 else:
-                    add(owed, taken)
+                    add(pending, taken)
                 if verb == "take":
-                    put_in_place(archived, owed)
-                    owed = None
+                    apply_changes(archived, pending)
+                    pending = None
                     assert list(archived.items()) == list(plain.items())
         assert list(table.items()) == list(plain.items())
 

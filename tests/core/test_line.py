@@ -26,8 +26,8 @@ from holdfast.core.commands import (
 from holdfast.core.events import Event, GrantedMany
 from holdfast.core.state import State
 from holdfast.core.values import Lease, Limits, Ticket
-from tests.core.crowd import Crowd, check_lines, release_all
-from tests.core.naive_line import Place
+from tests.core.crowd import Crowd, check_queues, release_all
+from tests.core.naive_line import QueueEntry
 from tests.core.pair import Pair
 from tests.scenarios.play import durable, replay
 from tests.support import proof
@@ -45,7 +45,7 @@ SMALL = Limits(
 class Walk:
     def __init__(self, seed: int, limits: Limits) -> None:
         self.chance = random.Random(seed)
-        self.crowd: Crowd | Twins = Crowd(limits)
+        self.crowd: Crowd | CoreAndNaive = Crowd(limits)
         self.made = 0
         self.claims: dict[str, Acquire | ClaimAll] = {}
         """What was asked at each place, to come back with."""
@@ -86,7 +86,7 @@ class Walk:
     def step(self) -> None:
         chance, crowd = self.chance, self.crowd
         away = list(crowd.away_since)
-        there = [ticket_id for ticket_id in crowd.line if crowd.is_there(ticket_id)]
+        there = [ticket_id for ticket_id in crowd.queue if crowd.is_there(ticket_id)]
         held = list(crowd.held.items())
         match chance.randrange(20):
             case 0 | 1 | 2 | 3 | 4:
@@ -96,9 +96,9 @@ class Walk:
             case 8 | 9 if there:
                 crowd.detach(chance.choice(there))
             case 10 | 11 if away:
-                self.come_back(chance.choice(away))
-            case 12 if crowd.line:
-                ticket: Ticket | Place = chance.choice([*crowd.line.values()])
+                self.resume_wait(chance.choice(away))
+            case 12 if crowd.queue:
+                ticket: Ticket | QueueEntry = chance.choice([*crowd.queue.values()])
                 crowd.ask(Leave(ticket_id=ticket.ticket_id, principal=asked_by(ticket).principal))
             case 13 if held:
                 self.hand_over(*chance.choice(held))
@@ -118,7 +118,7 @@ class Walk:
         if isinstance(answer, answers.MustWait):
             self.claims[answer.ticket_id] = claim
 
-    def come_back(self, ticket_id: str) -> None:
+    def resume_wait(self, ticket_id: str) -> None:
         """With the ticket, or with the key if there is one."""
         claim = self.claims[ticket_id]
         by_key = claim.terms.key is not None and self.chance.random() < 0.5
@@ -169,7 +169,7 @@ def _again(claim: Acquire | ClaimAll, ticket_id: str | None, fresh: Callable[[st
     return altered(claim, ticket=ticket_id, lease_ids=tuple(fresh("L") for _ in claim.names), new_ticket=fresh("t"))
 
 
-class Twins:
+class CoreAndNaive:
     """The core and the naive one, to be walked through like a crowd."""
 
     def __init__(self, limits: Limits) -> None:
@@ -185,12 +185,12 @@ class Twins:
         return self.pair.held
 
     @property
-    def line(self) -> dict[str, Place]:
-        return {place.ticket_id: place for place in self.pair.naive.line.places}
+    def queue(self) -> dict[str, QueueEntry]:
+        return {entry.ticket_id: entry for entry in self.pair.naive.queue.entries}
 
     @property
     def away_since(self) -> list[str]:
-        return [place.ticket_id for place in self.pair.naive.line.places if place.away is not None]
+        return [entry.ticket_id for entry in self.pair.naive.queue.entries if entry.away is not None]
 
     def is_there(self, ticket_id: str) -> bool:
         return ticket_id in self.pair.core.connected.attached
@@ -206,7 +206,7 @@ def test_the_core_and_the_naive_one_tell_those_in_line_the_same(block: int) -> N
     tokens, deadlines, predecessors and attempts (C5, C7, L5, L7, L8, W1–W5, D1, M1, M2, I12, I13, I15)."""
     for seed in range(block * MODEL_WALKS // 10, (block + 1) * MODEL_WALKS // 10):
         walk = Walk(seed, Limits())
-        walk.crowd = Twins(SMALL if seed % 2 else replace(SMALL, retry_bytes_max=1_000, line_max=100))
+        walk.crowd = CoreAndNaive(SMALL if seed % 2 else replace(SMALL, retry_bytes_max=1_000, line_max=100))
         try:
             for _ in range(STEPS):
                 walk.step()
@@ -229,12 +229,12 @@ def test_the_line_is_first_in_first_out(block: int) -> None:
             release_all(walk.crowd)
         except Exception as error:
             raise AssertionError(f"walk {seed}: {error!r}") from error
-        assert not walk.crowd.line
+        assert not walk.crowd.queue
         assert not walk.crowd.state.tickets
         state = walk.crowd.state
         for (principal, key), memo in state.memos.items():
-            place = f"{principal} {key}" if memo.kind == "left" else memo.made
-            assert place in state.remembered, f"walk {seed}: a key was kept"
+            entry_id = f"{principal} {key}" if memo.kind == "left" else memo.made
+            assert entry_id in state.remembered, f"walk {seed}: a key was kept"
 
 
 def test_of_many_who_wait_each_has_its_turn_in_order() -> None:
@@ -254,7 +254,7 @@ def test_of_many_who_wait_each_has_its_turn_in_order() -> None:
     chance = random.Random(1)
     for start in (0, 60, 110):
         crowd.restart()
-        back = [number for number in alive if f"t{number:03}" in crowd.line]
+        back = [number for number in alive if f"t{number:03}" in crowd.queue]
         chance.shuffle(back)
         for number in back:
             crowd.ask(
@@ -267,13 +267,13 @@ def test_of_many_who_wait_each_has_its_turn_in_order() -> None:
             crowd.advance(1_000)
     assert [int(ticket_id[1:]) for ticket_id in crowd.granted] == alive
     crowd.advance(60_000)
-    assert not crowd.line
+    assert not crowd.queue
 
 
 class Hasty(Crowd):
     """Without a judge, who would take longer than the core; it only notes who was granted."""
 
-    def judge(self, event: Event, told: dict[str, object]) -> None:
+    def judge(self, event: Event, notice: dict[str, object]) -> None:
         if isinstance(event, GrantedMany) and event.ticket_id is not None:
             self.granted[event.ticket_id] += 1
 
@@ -299,7 +299,7 @@ def test_a_chain_of_claims_of_all_is_settled_in_one_pass() -> None:
         assert crowd.ask(altered(asked, new_ticket=f"t{number:04}")) == answers.MustWait(f"t{number:04}", 50_000)
     crowd.advance(5_000)
     assert list(crowd.granted) == [f"t{number:04}" for number in range(0, count, 3)]
-    check_lines(crowd.state)
+    check_queues(crowd.state)
 
 
 def test_interests_are_bounded_and_forgotten() -> None:

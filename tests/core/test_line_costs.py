@@ -144,7 +144,7 @@ def test_claims_of_all_are_met_in_order(block: int) -> None:
             release_all(walk.crowd)
         except Exception as error:
             raise AssertionError(f"walk {seed}: {error!r}") from error
-        assert not walk.crowd.line
+        assert not walk.crowd.queue
 
 
 def test_places_that_nobody_came_back_to_end_a_few_at_a_time() -> None:

@@ -73,16 +73,18 @@ def indexes(state: State) -> dict[str, object]:
         "sessions_by_principal": {who: list(those) for who, those in state.index.sessions_by_principal.items()},
         "names_by_session": state.index.names_by_session,
         "tokens": state.index.token_by_digest,
-        **{kind: ledger(state, kind) for kind in ("memory", "free", "done")},
+        **{kind: ledger(state, kind) for kind in ("retry_usage", "free_usage", "done_usage")},
         "has_deadlines": state.has_deadlines(),
     }
 
 
 def ledger(state: State, kind: str) -> object:
     """What is kept of a kind, by whose it is, in the order in which it would be forgotten."""
-    kept = getattr(state.index, kind)
-    principals = {who: {s: list(a.items) for s, a in usage.accounts.items()} for who, usage in kept.principals.items()}
-    return principals, kept
+    usage_of = getattr(state.index, kind)
+    principals = {
+        who: {s: list(a.items) for s, a in usage.accounts.items()} for who, usage in usage_of.principals.items()
+    }
+    return principals, usage_of
 
 
 def entries(deadlines: DeadlineHeap[Any]) -> list[Any]:

@@ -22,7 +22,7 @@ NOW = Instant(0, 0)
 FILLER = "job\u3164"
 TERMS = Terms(principal="ana", ttl_ms=60_000, owner="a", key="k", fingerprint="f")
 
-LOOKS_BLANK = [
+INVISIBLE = [
     ("job\u3164", "U+3164"),
     ("\u115f", "U+115F"),
     ("a/\u1160", "U+1160"),
@@ -61,7 +61,7 @@ def held() -> State:
     return tell(State(), Granted(FILLER, lease_from(TERMS, "L", 1, NOW), "f"))
 
 
-@pytest.mark.parametrize(("name", "character"), LOOKS_BLANK, ids=[character for _, character in LOOKS_BLANK])
+@pytest.mark.parametrize(("name", "character"), INVISIBLE, ids=[character for _, character in INVISIBLE])
 def test_nothing_begins_under_a_name_that_looks_blank(name: str, character: str) -> None:
     """N3: a character that looks like nothing or like a blank stands in no new claim; the refusal names it.
 

@@ -174,11 +174,11 @@ class CoreMachine(RuleBasedStateMachine):
             self.waits[str(answer[1])] = asked
 
     @rule(back=WHICH, with_key=HALF, stray=SELDOM, owner=OWNERS)
-    def come_back(self, back: int, with_key: bool, stray: bool, owner: str | None) -> None:
+    def resume_wait(self, back: int, with_key: bool, stray: bool, owner: str | None) -> None:
         """Ask again for a place one has, with its ticket, with its key, or as somebody else."""
         if not self.waits:
             return
-        known = [ticket_id for ticket_id in self.waits if stray or self.pair.naive.line.find(ticket_id)]
+        known = [ticket_id for ticket_id in self.waits if stray or self.pair.naive.queue.find(ticket_id)]
         if known:
             ticket_id = known[-1 - back % len(known)]
             asked = self.waits[ticket_id]
@@ -193,13 +193,13 @@ class CoreMachine(RuleBasedStateMachine):
     @rule(back=WHICH, leave=SELDOM)
     def go(self, back: int, leave: bool) -> None:
         """Stop waiting: by the wire, or for good."""
-        places = self.pair.naive.line.places
-        if places:
-            place = places[-1 - back % len(places)]
+        entries = self.pair.naive.queue.entries
+        if entries:
+            entry = entries[-1 - back % len(entries)]
             if leave:
-                self.pair.ask(Leave(ticket_id=place.ticket_id, principal="ana"))
+                self.pair.ask(Leave(ticket_id=entry.ticket_id, principal="ana"))
             else:
-                self.pair.detach(place.ticket_id)
+                self.pair.detach(entry.ticket_id)
 
     @rule(names=SEVERAL, principal=PRINCIPALS, owner=OWNERS, ttl_ms=TTLS_MS, redo=SELDOM, key=KEYS)
     def claim_any(
@@ -213,17 +213,17 @@ class CoreMachine(RuleBasedStateMachine):
         )
 
     @rule(
-        back=WHICH, stray=SELDOM, stranger=SELDOM, to=st.sampled_from("xyz"), ttl_ms=st.none() | TTLS_MS, key=KEYS,
+        back=WHICH, stray=SELDOM, other_principal=SELDOM, to=st.sampled_from("xyz"), ttl_ms=st.none() | TTLS_MS, key=KEYS,
         how=st.sampled_from(["token", "secret", "operator"]),
     )  # fmt: skip
     def transfer(
-        self, back: int, stray: bool, stranger: bool, to: str, ttl_ms: int | None, key: str | None, how: str
+        self, back: int, stray: bool, other_principal: bool, to: str, ttl_ms: int | None, key: str | None, how: str
     ) -> None:
         proof = self.proof(back, stray)
         self.pair.ask(
             Transfer(
                 name=proof.name,
-                principal="op" if how == "operator" else self.asker(proof, stranger),
+                principal="op" if how == "operator" else self.asker(proof, other_principal),
                 lease_id=None if how == "operator" else proof.lease_id,
                 new_lease_id=self.fresh("L"),
                 to_owner=to,
@@ -243,17 +243,17 @@ class CoreMachine(RuleBasedStateMachine):
 
     @rule(
         back=WHICH, stray=SELDOM, ttl_ms=st.none() | TTLS_MS, note=NOTES, metadata=NOTES, key=KEYS,
-        stranger=SELDOM, as_session=st.sampled_from([None, None, "own", "other"]),
+        other_principal=SELDOM, as_session=st.sampled_from([None, None, "own", "other"]),
     )  # fmt: skip
     def renew(
         self, back: int, stray: bool, ttl_ms: int | None, note: str | None, metadata: str | None, key: str | None,
-        stranger: bool, as_session: str | None,
+        other_principal: bool, as_session: str | None,
     ) -> None:  # fmt: skip
         proof = self.proof(back, stray)
         self.pair.ask(
             Renew(
                 name=proof.name,
-                principal=self.asker(proof, stranger),
+                principal=self.asker(proof, other_principal),
                 lease_id=proof.lease_id,
                 ttl_ms=ttl_ms,
                 note=note,
@@ -264,7 +264,7 @@ class CoreMachine(RuleBasedStateMachine):
         )
 
     @rule(
-        back=WHICH, stray=SELDOM, failed=HALF, remember_ms=REMEMBER_MS, key=KEYS, stranger=SELDOM,
+        back=WHICH, stray=SELDOM, failed=HALF, remember_ms=REMEMBER_MS, key=KEYS, other_principal=SELDOM,
         as_session=st.sampled_from([None, None, None, "own", "other"]),
     )  # fmt: skip
     def release(
@@ -274,13 +274,13 @@ class CoreMachine(RuleBasedStateMachine):
         failed: bool,
         remember_ms: int,
         key: str | None,
-        stranger: bool,
+        other_principal: bool,
         as_session: str | None,
     ) -> None:
         proof = self.proof(back, stray)
         self.last = Release(
             name=proof.name,
-            principal=self.asker(proof, stranger),
+            principal=self.asker(proof, other_principal),
             lease_id=proof.lease_id,
             failed=failed and not remember_ms,
             done=bool(remember_ms),
@@ -291,8 +291,8 @@ class CoreMachine(RuleBasedStateMachine):
         )
         self.pair.ask(self.last)
 
-    def asker(self, proof: Claim, stranger: bool) -> str:
-        return {"ana": "ben", "ben": "ana"}[proof.principal] if stranger else proof.principal
+    def asker(self, proof: Claim, other_principal: bool) -> str:
+        return {"ana": "ben", "ben": "ana"}[proof.principal] if other_principal else proof.principal
 
     def secret(self, proof: Claim, as_session: str | None) -> str | None:
         return {"own": proof.session, "other": self.session(proof.principal, 0, stray=True)}.get(as_session or "")
@@ -317,8 +317,8 @@ class CoreMachine(RuleBasedStateMachine):
     def advance(self, by_ms: int) -> None:
         self.pair.advance(by_ms)
 
-    @rule(which=st.integers(0, 3), off_ms=st.sampled_from([-1, 0, 0, 1]), settle_at_once=HALF)
-    def advance_to_a_deadline(self, which: int, off_ms: int, settle_at_once: bool) -> None:
+    @rule(which=st.integers(0, 3), off_ms=st.sampled_from([-1, 0, 0, 1]), expire_now=HALF)
+    def advance_to_a_deadline(self, which: int, off_ms: int, expire_now: bool) -> None:
         """Go to a moment at which something ends, opens or is forgotten, or just beside it."""
         naive = self.pair.naive
         ends = [claim.until for claim in naive.claims if not claim.how] + [
@@ -331,7 +331,7 @@ class CoreMachine(RuleBasedStateMachine):
         if which < len(coming):
             by_ms = max(0, coming[which] + off_ms - self.pair.now_ms)
             self.pair.now_ms += by_ms
-            if settle_at_once:
+            if expire_now:
                 self.pair.advance(0)
 
     @rule(off_ms=st.sampled_from([-1, 0, 0, 1]), how=st.sampled_from(["one", "any", "all", "reopen"]))

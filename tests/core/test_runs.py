@@ -48,8 +48,8 @@ def test_a_run_keeps_and_gives_back_its_own() -> None:
     """S3: what is bound to the run's session under the run's name is its own, without a lease id."""
     state = with_a_run()
     claimed(state)
-    kept = ask(state, renew())
-    assert isinstance(kept, answers.Extended) and kept.until_ms == 9_000
+    extended = ask(state, renew())
+    assert isinstance(extended, answers.Extended) and extended.until_ms == 9_000
     assert ask(state, release()) == answers.Released()
     assert ask(state, release()) == refusals.NotHeld()
     assert ask(state, renew()) == refusals.NotHeld()

@@ -61,7 +61,7 @@ class World:
         self.ask(Release(name=name, principal=principal, lease_id=f"L{number}"))
 
 
-def kept(ledger: UsageLedger) -> dict[Account, list[str]]:
+def items_of(ledger: UsageLedger) -> dict[Account, list[str]]:
     return {
         (principal, session): list(account.items)
         for principal, usage in ledger.principals.items()
@@ -100,12 +100,12 @@ def test_who_has_no_more_than_its_share_loses_nothing(seed: int) -> None:
         if chance.random() < 0.3:
             continue
         world.now_ms += chance.choice([0, 1, 100])
-        keys, names = kept(world.state.index.retry_usage), kept(world.state.index.free_usage)
+        keys, names = items_of(world.state.index.retry_usage), items_of(world.state.index.free_usage)
         events = world.expire_due()
         forgotten += sum(isinstance(event, UsageEvicted) for event in events)
         for before, after, limit in (
-            (keys, kept(world.state.index.retry_usage), world.limits.retry_bytes_max),
-            (names, kept(world.state.index.free_usage), world.limits.ended_bytes_max),
+            (keys, items_of(world.state.index.retry_usage), world.limits.retry_bytes_max),
+            (names, items_of(world.state.index.free_usage), world.limits.ended_bytes_max),
         ):
             for account in modest(before, limit):
                 assert set(before[account]) == set(after[account]), f"step {step}: {account} lost something"
@@ -117,7 +117,7 @@ def test_who_has_no_more_than_its_share_loses_nothing(seed: int) -> None:
         evolve(again, record)
     assert durable(again) == durable(world.state)
     assert list(again.slots) == list(world.state.slots)
-    assert kept(again.index.free_usage) == kept(world.state.index.free_usage)
+    assert items_of(again.index.free_usage) == items_of(world.state.index.free_usage)
 
 
 def full_of_names(count: int, closed: int) -> State:
@@ -191,7 +191,7 @@ def test_the_key_of_a_place_that_was_left_is_remembered_only_if_the_record_says_
         world.apply(Joined(Ticket("T", ("job",), ("L",), terms)))
         world.apply(event)
         assert (("ana", "k") in world.state.memos) == known
-        assert (kept(world.state.index.retry_usage) == {("ana", "s"): ["ana k"]}) == known
+        assert (items_of(world.state.index.retry_usage) == {("ana", "s"): ["ana k"]}) == known
 
 
 def test_an_operators_key_is_kept_for_the_operator() -> None:

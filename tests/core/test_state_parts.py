@@ -131,8 +131,8 @@ def test_the_index_is_what_a_restart_builds(seed: int) -> None:
         state = walk.crowd.state
         again = Index()
         again.build(state.slots, state.sessions, state.tickets, state.tokens, state.remembered)
-        kept, built = lookups(state.index), lookups(again)
-        assert kept == built
+        current, built = lookups(state.index), lookups(again)
+        assert current == built
         assert sorted(state.index.join_number, key=state.index.join_number.__getitem__) == list(again.join_number)
 
 

@@ -11,7 +11,7 @@ FAR = tuple(f"far{number:04}" for number in range(1_000))
 """Names of which many are waited for at once."""
 
 
-def tangled(holders: int) -> tuple[Core, tuple[str, ...]]:
+def entangled_holders(holders: int) -> tuple[Core, tuple[str, ...]]:
     """So many, each with a token of its own, hold a name and wait for a thousand others. Return those names as well."""
     core = Core()
     core.hold(*FAR)
@@ -25,7 +25,7 @@ def tangled(holders: int) -> tuple[Core, tuple[str, ...]]:
 def test_a_wait_in_a_tangle_is_refused() -> None:
     """One who would wait for eleven that wait for a thousand names each is refused, after ten thousand looks; one who
     would wait for nine of them waits (D1)."""
-    core, near = tangled(11)
+    core, near = entangled_holders(11)
     assert core.ask(core.want_all(near, owner="me")) == refusals.DeadlockSearchExceeded(EDGES_MAX)
     assert core.steps(core.want_all(near, owner="me")) < 20 * EDGES_MAX
     assert isinstance(core.ask(core.want_all(near[:9], owner="me")), answers.MustWait)
@@ -33,7 +33,7 @@ def test_a_wait_in_a_tangle_is_refused() -> None:
 
 def test_a_circle_in_a_tangle_is_told_if_it_is_near() -> None:
     """The search goes breadth first: a circle of two is found before ten thousand other waits are looked at (I13)."""
-    core, near = tangled(11)
+    core, near = entangled_holders(11)
     core.hold("mine", owner="me")
     core.hold("yours", owner="you")
     core.want("mine", "you")
@@ -43,7 +43,7 @@ def test_a_circle_in_a_tangle_is_told_if_it_is_near() -> None:
 
 def test_a_place_outlives_a_tangle() -> None:
     """Who comes back while too many waits hang together is refused, and has its place when fewer do (W2, D1)."""
-    core, near = tangled(10)
+    core, near = entangled_holders(10)
     core.hold("last", owner="last")
     claim = core.want_all((*near[:9], "last"), owner="me")
     answer = core.ask(claim)
@@ -57,7 +57,7 @@ def test_a_place_outlives_a_tangle() -> None:
     assert core.ask(again) == answer
 
 
-def about_to_tangle(core: Core, count: int) -> None:
+def wait_for_many(core: Core, count: int) -> None:
     """`hub` waits for `job` first and for the names of many; these wait for `job` behind it."""
     spokes = tuple(f"spoke{number:04}" for number in range(count))
     core.want("job", "hub")
@@ -73,12 +73,12 @@ def test_a_grant_that_closes_many_circles_ends_the_waits_of_the_new_holder() -> 
     When the budget is spent the new holder's own wait is ended, so that the rest wait on (D1)."""
     core = Core()
     core.hold("job")
-    about_to_tangle(core, 600)
+    wait_for_many(core, 600)
     steps = core.steps(Release(name="job", principal="p", lease_id="L-job"))
     lease = core.state.lease_of("job")
     assert lease is not None and lease.owner == "hub"
-    assert core.told["t1"] == refusals.DeadlockSearchExceeded(EDGES_MAX)
-    cycles = [told for told in core.told.values() if isinstance(told, refusals.Deadlock)]
+    assert core.notices["t1"] == refusals.DeadlockSearchExceeded(EDGES_MAX)
+    cycles = [notice for notice in core.notices.values() if isinstance(notice, refusals.Deadlock)]
     assert 0 < len(cycles) < 20
     assert core.state.waiter_count("job") == 600 - len(cycles)
     assert steps < 20 * EDGES_MAX
@@ -89,14 +89,14 @@ def test_a_small_circle_is_told_in_a_large_settling() -> None:
     core = Core()
     core.ask(OpenSession(principal="p", session_id="s", ttl_ms=FAR_MS))
     core.hold("job", "small", session="s")
-    about_to_tangle(core, 600)
+    wait_for_many(core, 600)
     core.hold("mine", owner="me")
     core.want("small", "you")
     core.want("mine", "you")
     core.want("small", "me")
     core.ask(EndSession(principal="p", session_id="s"))
-    assert core.told["t1"] == refusals.DeadlockSearchExceeded(EDGES_MAX)
-    assert core.told["t-me-small"] == refusals.Deadlock(("me", "small", "you", "mine"))
+    assert core.notices["t1"] == refusals.DeadlockSearchExceeded(EDGES_MAX)
+    assert core.notices["t-me-small"] == refusals.Deadlock(("me", "small", "you", "mine"))
     assert "t-you-mine" in core.state.tickets
 
 
