@@ -179,7 +179,7 @@ class _Player:
             case "acquire" | "any" | "all" | "renew" | "release" | "transfer" | "revoke" | "reopen", (name, *more):
                 return self._ask(getattr(self, f"_{verb}")(name, tuple(more)))
             case "away" | "back" | "leave", (ticket_id, *more):
-                return self._place(verb, ticket_id, tuple(more))
+                return self._on_ticket(verb, ticket_id, tuple(more))
             case "session", ("open", *more):
                 return self._ask(self._open_session(tuple(more)))
             case "session", ("keep" | "renew" | "end" | "show" as what, session_id, *more):
@@ -224,11 +224,11 @@ class _Player:
         while (due := next_due(self.state, self.now, self.limits)) is not None:
             self._record(due.event)
             happened = words.event(due.event)
-            said += [*([happened] if happened else []), *self._hear(due.notices)]
+            said += [*([happened] if happened else []), *self._notify(due.notices)]
         overdue = [ticket_id for ticket_id, until_ms in self.waits.items() if until_ms <= self.now_ms]
-        return said + [f"{ticket_id}: {self._send_away(ticket_id)}" for ticket_id in overdue]
+        return said + [f"{ticket_id}: {self._end_wait(ticket_id)}" for ticket_id in overdue]
 
-    def _hear(self, notices: Iterable[Notice]) -> list[str]:
+    def _notify(self, notices: Iterable[Notice]) -> list[str]:
         """Write what those in line hear; who is not there hears nothing."""
         there = [notice for notice in notices if self.waits.pop(notice[0], None) is not None]
         return [f"{ticket_id}: {words.answer(answer)}" for ticket_id, answer in there]
@@ -241,31 +241,31 @@ class _Player:
             self._record(event)
         if decision.interest is not None:
             self.state.connected.add_interest(*decision.interest)
-        place = decision.answer.ticket_id if isinstance(decision.answer, MustWait) else None
-        if place is not None and isinstance(command, Acquire | ClaimAll):
-            if place in self.waits:
-                said.append(f"{place}: {self._waiting(place)}")
-            self.waits[place], self.claims[place] = self.now_ms + command.wait_ms, command
-            self.state.attach(place)
-        said += self._hear(decision.notices)
+        ticket_id = decision.answer.ticket_id if isinstance(decision.answer, MustWait) else None
+        if ticket_id is not None and isinstance(command, Acquire | ClaimAll):
+            if ticket_id in self.waits:
+                said.append(f"{ticket_id}: {self._waiting(ticket_id)}")
+            self.waits[ticket_id], self.claims[ticket_id] = self.now_ms + command.wait_ms, command
+            self.state.attach(ticket_id)
+        said += self._notify(decision.notices)
         while (due := next_grant(self.state, self.now, self.limits)) is not None:
             self._record(due.event)
-            said += self._hear(due.notices)
-        if place is None:
+            said += self._notify(due.notices)
+        if ticket_id is None:
             return "; ".join([words.answer(decision.answer), *said])
-        own = next((each for each in said if each.startswith(f"{place}: ") and place not in self.waits), None)
+        own = next((each for each in said if each.startswith(f"{ticket_id}: ") and ticket_id not in self.waits), None)
         if own is not None:
             said.remove(own)
-            return "; ".join([own.removeprefix(f"{place}: "), *said])
-        waiting = self._waiting(place)
-        if self.waits[place] <= self.now_ms:
-            self._send_away(place)
+            return "; ".join([own.removeprefix(f"{ticket_id}: "), *said])
+        waiting = self._waiting(ticket_id)
+        if self.waits[ticket_id] <= self.now_ms:
+            self._end_wait(ticket_id)
         return "; ".join([waiting, *said])
 
     def _waiting(self, ticket_id: str) -> str:
         return words.answer(Waiting(ticket_id, self.state.position_of(ticket_id)))
 
-    def _send_away(self, ticket_id: str) -> str:
+    def _end_wait(self, ticket_id: str) -> str:
         waiting = self._waiting(ticket_id)
         self.state.detach(ticket_id, self.now_ms)
         del self.waits[ticket_id]
@@ -277,117 +277,127 @@ class _Player:
         self.made += 1
         return f"lease-{self.made}"
 
-    def _lease_id(self, told: dict[str, str]) -> str:
-        token = told.get("token", "?")
+    def _lease_id(self, options: dict[str, str]) -> str:
+        token = options.get("token", "?")
         return self.lease_ids.get(int(token), "no lease") if token.isdecimal() else "no lease"
 
-    def _claim(self, told: dict[str, str]) -> dict[str, Any]:
+    def _claim(self, options: dict[str, str]) -> dict[str, Any]:
         terms = Terms(
-            principal=told.get("principal", "main"),
-            key=told.get("key"),
-            ttl_ms=read_ms(told.get("ttl", TTL)),
-            owner=told.get("by"),
-            metadata=told.get("metadata"),
-            labels=read_labels(told["labels"]) if "labels" in told else None,
-            session=told.get("session"),
-            bound="bound" in told,
-            delay_ms=read_ms(told.get("delay", "0s")),
-            redo="redo" in told,
+            principal=options.get("principal", "main"),
+            key=options.get("key"),
+            ttl_ms=read_ms(options.get("ttl", TTL)),
+            owner=options.get("by"),
+            metadata=options.get("metadata"),
+            labels=read_labels(options["labels"]) if "labels" in options else None,
+            session=options.get("session"),
+            bound="bound" in options,
+            delay_ms=read_ms(options.get("delay", "0s")),
+            redo="redo" in options,
         )
-        return {"terms": terms, "as_session": told.get("as")}
+        return {"terms": terms, "as_session": options.get("as")}
 
-    def _wait(self, told: dict[str, str]) -> dict[str, Any]:
-        wait_ms = read_ms(told.get("wait", "0s"))
-        return {"wait_ms": wait_ms, "ticket": told.get("ticket"), "new_ticket": f"t{self.tickets_taken + 1}"}
+    def _wait(self, options: dict[str, str]) -> dict[str, Any]:
+        wait_ms = read_ms(options.get("wait", "0s"))
+        return {"wait_ms": wait_ms, "ticket": options.get("ticket"), "new_ticket": f"t{self.tickets_taken + 1}"}
 
-    def _asker(self, told: dict[str, str]) -> dict[str, Any]:
-        return {"principal": told.get("principal", "main"), "as_session": told.get("as"), "key": told.get("key")}
+    def _asker(self, options: dict[str, str]) -> dict[str, Any]:
+        return {
+            "principal": options.get("principal", "main"),
+            "as_session": options.get("as"),
+            "key": options.get("key"),
+        }
 
     def _acquire(self, name: str, rest: tuple[str, ...]) -> Command:
-        told = read_options(rest, *_ACQUIRE)
-        flags: dict[str, Any] = {"resume": "resume" in told, "interest": "interest" in told}
-        return _marked(Acquire(name=name, lease_id=self._fresh(), **self._claim(told), **self._wait(told), **flags))
+        options = read_options(rest, *_ACQUIRE)
+        flags: dict[str, Any] = {"resume": "resume" in options, "interest": "interest" in options}
+        return _marked(
+            Acquire(name=name, lease_id=self._fresh(), **self._claim(options), **self._wait(options), **flags)
+        )
 
     def _any(self, names: str, rest: tuple[str, ...]) -> Command:
-        told = read_options(rest, *_MAKE)
-        return _marked(ClaimAny(names=tuple(names.split(",")), lease_id=self._fresh(), **self._claim(told)))
+        options = read_options(rest, *_MAKE)
+        return _marked(ClaimAny(names=tuple(names.split(",")), lease_id=self._fresh(), **self._claim(options)))
 
     def _all(self, names: str, rest: tuple[str, ...]) -> Command:
-        told = read_options(rest, *_MAKE, "wait", "ticket")
+        options = read_options(rest, *_MAKE, "wait", "ticket")
         each = tuple(names.split(","))
         lease_ids = tuple(self._fresh() for _ in each)
-        return _marked(ClaimAll(names=each, lease_ids=lease_ids, **self._claim(told), **self._wait(told)))
+        return _marked(ClaimAll(names=each, lease_ids=lease_ids, **self._claim(options), **self._wait(options)))
 
     def _renew(self, name: str, rest: tuple[str, ...]) -> Command:
-        told = read_options(rest, *_RENEW)
-        ttl_ms = read_ms(told["ttl"]) if "ttl" in told else None
-        rest_of_it: dict[str, Any] = {"note": told.get("note"), "metadata": told.get("metadata"), **self._asker(told)}
-        return Renew(name=name, lease_id=self._lease_id(told), ttl_ms=ttl_ms, **rest_of_it)
+        options = read_options(rest, *_RENEW)
+        ttl_ms = read_ms(options["ttl"]) if "ttl" in options else None
+        rest_of_it: dict[str, Any] = {
+            "note": options.get("note"),
+            "metadata": options.get("metadata"),
+            **self._asker(options),
+        }
+        return Renew(name=name, lease_id=self._lease_id(options), ttl_ms=ttl_ms, **rest_of_it)
 
     def _release(self, name: str, rest: tuple[str, ...]) -> Command:
-        told = read_options(rest, *_RELEASE)
+        options = read_options(rest, *_RELEASE)
         asked = Release(
             name=name,
-            lease_id=self._lease_id(told),
-            failed="failed" in told,
-            done="done" in told,
-            remember_ms=read_ms(told.get("remember", "0s")),
-            result=told.get("result"),
-            **self._asker(told),
+            lease_id=self._lease_id(options),
+            failed="failed" in options,
+            done="done" in options,
+            remember_ms=read_ms(options.get("remember", "0s")),
+            result=options.get("result"),
+            **self._asker(options),
         )
         return _marked(asked)
 
     def _transfer(self, name: str, rest: tuple[str, ...]) -> Command:
-        told = read_options(rest, *_TRANSFER)
+        options = read_options(rest, *_TRANSFER)
         asked = Transfer(
             name=name,
-            lease_id=self._lease_id(told) if "token" in told else None,
+            lease_id=self._lease_id(options) if "token" in options else None,
             new_lease_id=self._fresh(),
-            to_owner=told["to"],
-            ttl_ms=read_ms(told["ttl"]) if "ttl" in told else None,
-            reason=told.get("reason"),
-            **self._asker(told),
+            to_owner=options["to"],
+            ttl_ms=read_ms(options["ttl"]) if "ttl" in options else None,
+            reason=options.get("reason"),
+            **self._asker(options),
         )
         return _marked(asked)
 
     def _revoke(self, name: str, rest: tuple[str, ...]) -> Command:
-        told = read_options(rest, *_WHO, "reason")
-        principal = told.get("principal", "main")
-        return _marked(Revoke(name=name, principal=principal, reason=told.get("reason", ""), key=told.get("key")))
+        options = read_options(rest, *_WHO, "reason")
+        principal = options.get("principal", "main")
+        return _marked(Revoke(name=name, principal=principal, reason=options.get("reason", ""), key=options.get("key")))
 
     def _reopen(self, name: str, rest: tuple[str, ...]) -> Command:
-        told = read_options(rest, *_WHO, "reason")
-        principal = told.get("principal", "main")
-        return _marked(Reopen(name=name, principal=principal, reason=told.get("reason"), key=told.get("key")))
+        options = read_options(rest, *_WHO, "reason")
+        principal = options.get("principal", "main")
+        return _marked(Reopen(name=name, principal=principal, reason=options.get("reason"), key=options.get("key")))
 
-    def _place(self, what: str, ticket_id: str, rest: tuple[str, ...]) -> str:
-        told = read_options(rest, "principal", "wait")
+    def _on_ticket(self, what: str, ticket_id: str, rest: tuple[str, ...]) -> str:
+        options = read_options(rest, "principal", "wait")
         if what == "leave":
-            return self._ask(Leave(ticket_id=ticket_id, principal=told.get("principal", "main")))
+            return self._ask(Leave(ticket_id=ticket_id, principal=options.get("principal", "main")))
         if what == "away":
             if ticket_id not in self.waits:
                 raise ValueError(f"nobody waits at {ticket_id}")
-            self._send_away(ticket_id)
+            self._end_wait(ticket_id)
             return "ok"
         if ticket_id not in self.claims:
             raise ValueError(f"nobody ever waited at {ticket_id}")
-        return self._ask(replace(self.claims[ticket_id], **self._wait({"wait": "50s", **told, "ticket": ticket_id})))
+        return self._ask(replace(self.claims[ticket_id], **self._wait({"wait": "50s", **options, "ticket": ticket_id})))
 
     def _open_session(self, rest: tuple[str, ...]) -> Command:
-        told = read_options(rest, *_SESSION)
+        options = read_options(rest, *_SESSION)
         asked = OpenSession(
-            principal=told.get("principal", "main"),
+            principal=options.get("principal", "main"),
             session_id=f"s{self.sessions_opened + 1}",
-            ttl_ms=read_ms(told.get("ttl", TTL)),
-            name=told.get("name"),
-            metadata=told.get("metadata"),
-            key=told.get("key"),
+            ttl_ms=read_ms(options.get("ttl", TTL)),
+            name=options.get("name"),
+            metadata=options.get("metadata"),
+            key=options.get("key"),
         )
         return _marked(asked)
 
     def _session(self, what: str, session_id: str, rest: tuple[str, ...]) -> str:
-        told = read_options(rest, *_WHO)
-        principal = told.get("principal", "main")
+        options = read_options(rest, *_WHO)
+        principal = options.get("principal", "main")
         if what == "show":
             self._apply_due()
             return words.shown_session(self.state, session_id)
@@ -395,20 +405,20 @@ class _Player:
             return self._ask(KeepSession(principal=principal, session_id=session_id))
         if what == "renew":
             return self._ask(RenewSession(principal=principal, session_id=session_id))
-        return self._ask(_marked(EndSession(principal=principal, session_id=session_id, key=told.get("key"))))
+        return self._ask(_marked(EndSession(principal=principal, session_id=session_id, key=options.get("key"))))
 
     def _token(self, what: str, name: str, rest: tuple[str, ...]) -> Command:
-        told = read_options(rest, *_TOKEN)
-        principal, key = told.get("principal", "main"), told.get("key")
+        options = read_options(rest, *_TOKEN)
+        principal, key = options.get("principal", "main"), options.get("key")
         if what == "revoke":
             return _marked(RevokeToken(principal=principal, name=name, key=key))
-        expires_wall_ms = WALL_MS + read_ms(told["expires"]) if "expires" in told else None
+        expires_wall_ms = WALL_MS + read_ms(options["expires"]) if "expires" in options else None
         asked = CreateToken(
             principal=principal,
             name=name,
             digest=f"digest of {name}",
             scopes=("claim",),
-            prefix=told.get("prefix"),
+            prefix=options.get("prefix"),
             expires_wall_ms=expires_wall_ms,
             key=key,
         )
@@ -426,10 +436,10 @@ class _Player:
         return "ok"
 
     def _set_limits(self, rest: tuple[str, ...]) -> str:
-        told = read_options(rest, *Limits.__struct_fields__)
+        options = read_options(rest, *Limits.__struct_fields__)
         given = {
             field: read_ms(value) if "_ms" in field else int(value) if value.isdecimal() else value
-            for field, value in told.items()
+            for field, value in options.items()
         }
         self.limits = msgspec.convert({**asdict(self.limits), **given}, Limits)
         return "ok"

@@ -25,14 +25,14 @@ class Step(msgspec.Struct, frozen=True):
 
 def read_lines(text: str) -> Iterator[tuple[int, str]]:
     """Yield each line with its number, together with those that go on with its answer."""
-    whole, first = "", 1
+    joined, first = "", 1
     for number, line in enumerate(text.splitlines(), start=1):
         if line.lstrip().startswith(";"):
-            whole = _REMARK.sub("", whole).rstrip() + line.strip()
+            joined = _REMARK.sub("", joined).rstrip() + line.strip()
         else:
-            yield first, whole
-            whole, first = line, number
-    yield first, whole
+            yield first, joined
+            joined, first = line, number
+    yield first, joined
 
 
 def read_step(number: int, line: str) -> Step | None:

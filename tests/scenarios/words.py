@@ -159,8 +159,8 @@ def shown(state: State, name: str, now_ms: int) -> str:
     waiting: Fields = {"line": ",".join(line) or None}
     lease = slot.lease
     if lease is not None:
-        told = {"token": lease.token, **lease_words(lease, state.until_of(lease)), "session": lease.session}
-        return words("held", {**told, "attempts": attempts(slot.attempts), **waiting})
+        fields = {"token": lease.token, **lease_words(lease, state.until_of(lease)), "session": lease.session}
+        return words("held", {**fields, "attempts": attempts(slot.attempts), **waiting})
     left: Fields = {"attempts": slot.attempts, **previous(slot.last_end), **waiting}
     if slot.done is not None and slot.done.until_ms > now_ms:
         return words("done", {**finished(slot.done), **left})
@@ -175,8 +175,8 @@ def shown_session(state: State, session_id: str) -> str:
     ended = state.remembered.get(session_id)
     if session is not None:
         count = len(state.index.names_by_session.get(session_id, ()))
-        told: Fields = {"ttl": time(session.ttl_ms), "until": time(session.until_ms), "leases": count}
-        return words("open", {**told, "name": session.name, "metadata": session.metadata})
+        fields: Fields = {"ttl": time(session.ttl_ms), "until": time(session.until_ms), "leases": count}
+        return words("open", {**fields, "name": session.name, "metadata": session.metadata})
     if isinstance(ended, EndedSession):
         return words(ended.how, {"at": time(ended.at_ms)})
     return "no-session"
@@ -184,13 +184,13 @@ def shown_session(state: State, session_id: str) -> str:
 
 def lease_words(lease: Lease, until_ms: int) -> Fields:
     """What anybody may know of a live lease (C2)."""
-    beat_ms = lease.beat_wall_ms - WALL_MS
+    heartbeat_ms = lease.beat_wall_ms - WALL_MS
     since_ms = lease.granted_wall_ms - WALL_MS
     return {
         "by": lease.owner,
         "until": time(until_ms),
         "since": time(since_ms),
-        "beat": time(beat_ms) if beat_ms != since_ms else None,
+        "beat": time(heartbeat_ms) if heartbeat_ms != since_ms else None,
         "note": lease.note,
         "metadata": lease.metadata,
         "labels": None if lease.labels is None else ",".join(f"{key}:{value}" for key, value in lease.labels.items()),
@@ -221,8 +221,8 @@ def kebab(thing: object) -> str:
 
 
 def _acquired(verb: str, claim: answers.Acquired) -> str:
-    told: Fields = {"token": claim.lease.token, "until": time(claim.until_ms), "attempts": attempts(claim.attempts)}
-    return words(verb, {**told, **previous(claim.previous)})
+    fields: Fields = {"token": claim.lease.token, "until": time(claim.until_ms), "attempts": attempts(claim.attempts)}
+    return words(verb, {**fields, **previous(claim.previous)})
 
 
 def _obstacle(obstacle: refusals.Held | refusals.Delayed) -> str:
