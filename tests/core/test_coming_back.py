@@ -46,5 +46,5 @@ def test_another_order_writes_nothing_and_another_key_writes_no_names() -> None:
         assert isinstance(taken, TicketReassigned) and names_of(taken) == ()
         assert len(encode_batch([Record(1, 1, 1, taken)])) < 500
         assert ask(state, want(order, key=f"k{order}")) == []
-    place = state.tickets["t0"]
-    assert (place.names, place.leases) == (NAMES, joined.ticket.leases)
+    ticket = state.tickets["t0"]
+    assert (ticket.names, ticket.leases) == (NAMES, joined.ticket.leases)

@@ -58,7 +58,7 @@ def put_back(file: Path, directory: Path, *, after_ms: int, beyond: int = 0) -> 
     wall_ms = contents.about.wall_ms + after_ms
     start = start_after(contents, wall_ms, beyond)
     how: dict[str, Any] = {"key_file": KEY_FILE, "wall_ms": wall_ms, "version": "test"}
-    restore(file, contents, start, directory, tell=lambda _told: None, **how)
+    restore(file, contents, start, directory, tell=lambda _reported: None, **how)
     return start.last_token
 
 
@@ -149,8 +149,8 @@ def test_backup_costs_the_loop_a_slice_at_a_time(tmp_path: Path, monkeypatch: py
             await asyncio.gather(*(granted(engine, f"job-{number}", metadata="x" * 500) for number in range(5_000)))
             await engine.archive()
             await asyncio.gather(*(granted(engine, f"late-{number}", metadata="x" * 500) for number in range(2_000)))
-            async with engine.journal.snapshot() as whole:
-                tail = [len(records) async for records in whole.tail()]
+            async with engine.journal.snapshot() as snapshot:
+                tail = [len(records) async for records in snapshot.tail()]
             assert sum(tail) == 2_000 and max(tail) <= 256, "one batch has them all, and is read in slices"
             monkeypatch.setattr(State, "freeze", None)
             turns = 0
@@ -277,7 +277,7 @@ def test_restore_that_fails_leaves_nothing(tmp_path: Path) -> None:
     file = made(tmp_path)
     contents = read_backup(file)
 
-    def fail(_told: int) -> None:
+    def fail(_reported: int) -> None:
         raise OSError(28, "No space left on device")
 
     how: dict[str, Any] = {"key_file": KEY_FILE, "wall_ms": contents.about.wall_ms, "version": "test"}
@@ -294,7 +294,7 @@ def test_restore_that_fails_leaves_nothing(tmp_path: Path) -> None:
 def _killed(file: Path, data: Path) -> None:
     contents = read_backup(file)
     how: dict[str, Any] = {"key_file": KEY_FILE, "wall_ms": contents.about.wall_ms, "version": "test"}
-    restore(file, contents, start_after(contents, 0), data, tell=lambda _told: os._exit(9), **how)
+    restore(file, contents, start_after(contents, 0), data, tell=lambda _reported: os._exit(9), **how)
 
 
 def _killed_at_once(file: Path, data: Path) -> None:

@@ -209,13 +209,13 @@ def test_an_impatient_asker_harms_nobody(caplog: pytest.LogCaptureFixture) -> No
         async with serving(journal, clock) as engine:
             journal.is_shut = True
             gone = asyncio.create_task(engine.ask(acquire("job")))
-            looking = asyncio.create_task(engine.query(lambda state, _: len(state.index.held)))
+            querying = asyncio.create_task(engine.query(lambda state, _: len(state.index.held)))
             await turns()
             gone.cancel()
             journal.open_gate()
             await turns()
             assert gone.cancelled()
-            assert await looking == 1
+            assert await querying == 1
             assert isinstance((await engine.ask(release("job")))[0], Released)
             assert caplog.records == []
 
@@ -255,18 +255,18 @@ def test_stopping_at_once_leaves_nothing_behind() -> None:
         journal = GateJournal()
         async with serving(journal, clock) as engine:
             journal.is_shut = True
-            asking = asyncio.create_task(engine.ask(acquire("job")))
+            pending = asyncio.create_task(engine.ask(acquire("job")))
             await turns()
             impatient = asyncio.create_task(engine.stop())
             await turns()
             impatient.cancel()
             await turns()
-            assert not asking.done()
+            assert not pending.done()
             both = asyncio.gather(engine.stop(), engine.stop())
             await turns()
             journal.open_gate()
             await both
-            assert isinstance((await asking)[0], Acquired)
+            assert isinstance((await pending)[0], Acquired)
             assert engine.ticks.timer is None
             assert asyncio.all_tasks() == {asyncio.current_task()}
             assert (await journal.open()).epoch == 2

@@ -240,19 +240,19 @@ def test_a_read_whose_answer_is_unknown_raises() -> None:
         async with serving(journal, clock) as engine:
             journal.is_shut = True
             engine.submit(acquire("job"), lambda *_: None)
-            looking = asyncio.create_task(engine.query(lambda state, _: list(state.slots)))
+            querying = asyncio.create_task(engine.query(lambda state, _: list(state.slots)))
             await turns()
             journal.let_through(UNKNOWN)
             with pytest.raises(JournalUnavailableError, match="who knows"):
-                await looking
+                await querying
 
     run(test)
 
 
 @pytest.mark.parametrize(
-    ("error", "told"), [(DeposedError("append: deposed"), "NotLeader"), (TypeError("a bug"), "Unknown")]
+    ("error", "outcome"), [(DeposedError("append: deposed"), "NotLeader"), (TypeError("a bug"), "Unknown")]
 )
-def test_any_other_failure_ends_the_engine(error: Exception, told: str) -> None:
+def test_any_other_failure_ends_the_engine(error: Exception, outcome: str) -> None:
     """A deposed writer, or one that met a bug below it, answers and announces nothing more (I9)."""
 
     async def test(clock: ManualClock) -> None:
@@ -264,7 +264,7 @@ def test_any_other_failure_ends_the_engine(error: Exception, told: str) -> None:
             await turns()
             journal.let_through(error)
             await asyncio.wait_for(engine.ended.wait(), 1)
-            assert asked.kinds == [told]
+            assert asked.kinds == [outcome]
 
     run(test)
 
@@ -382,8 +382,8 @@ def test_a_bug_in_settling_ends_the_engine(monkeypatch: pytest.MonkeyPatch) -> N
     run(test)
 
 
-@pytest.mark.parametrize("place", ["next_grant", "arrive", "interest"])
-def test_a_bug_behind_a_decision_ends_the_engine(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("failpoint", ["next_grant", "attach", "interest"])
+def test_a_bug_behind_a_decision_ends_the_engine(failpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A command that was decided has changed memory. If what follows from it raises, nothing of it is written, and
     everybody is told once that nobody knows, the one who asked too (W1, I6).
     """
@@ -397,11 +397,11 @@ def test_a_bug_behind_a_decision_ends_the_engine(place: str, monkeypatch: pytest
             await turns()
             asked.submit("on its way", acquire("other"))
             durable = len(await tail(journal))
-            if place == "next_grant":
+            if failpoint == "next_grant":
                 monkeypatch.setattr(engine_module, "next_grant", _bug)
                 asked.submit("bug", release("job"))
-            elif place == "arrive":
-                monkeypatch.setattr(engine.state, "arrive", _bug)
+            elif failpoint == "attach":
+                monkeypatch.setattr(engine.state, "attach", _bug)
                 asked.submit("bug", acquire("job", "x", owner="cy", wait_ms=30_000, new_ticket="ticket of cy"))
             else:
                 monkeypatch.setattr(engine.state.connected, "add_interest", _bug)
@@ -498,16 +498,16 @@ def failpoints() -> Iterator[None]:
 @either_way
 @pytest.mark.usefixtures("failpoints")
 @pytest.mark.parametrize(
-    ("place", "written"),
+    ("failpoint", "written"),
     [("before_append", 1), ("after_append_before_publish", 2), ("after_publish_before_answer", 2)],
 )
-def test_every_place_on_the_path_can_fail(place: str, written: int, *, is_at_once: bool) -> None:
+def test_every_place_on_the_path_can_fail(failpoint: str, written: int, *, is_at_once: bool) -> None:
     """An error at any named place of the commit path is an unknown outcome, whatever the journal has by then (I6)."""
 
     async def test(clock: ManualClock) -> None:
         journal = MemoryJournal() if is_at_once else GateJournal()
         async with serving(journal, clock) as engine:
-            arm({"HOLDFAST_FAILPOINTS": f"{place}=error", "HOLDFAST_TESTING": "1"})
+            arm({"HOLDFAST_FAILPOINTS": f"{failpoint}=error", "HOLDFAST_TESTING": "1"})
             assert isinstance((await engine.ask(acquire("job")))[0], Unknown)
             assert engine.ended.is_set()
             assert len(await tail(journal)) == written

@@ -49,8 +49,8 @@ def test_listeners_hear_their_name_in_order() -> None:
             for command in (acquire("job"), acquire("other"), renew("job"), release("job"), acquire("job", "next")):
                 await engine.ask(command)
             for listener in listeners:
-                heard = [await listener.next() for _ in range(4)]
-                happenings = [happening for happening in heard if happening is not None]
+                received = [await listener.next() for _ in range(4)]
+                happenings = [happening for happening in received if happening is not None]
                 assert [type(event) for _, event in happenings] == [Granted, Renewed, Ended, Granted]
                 seqs = [record.seq for record, _ in happenings]
                 assert seqs == sorted(set(seqs))
@@ -67,12 +67,12 @@ def test_nothing_is_told_before_it_is_durable() -> None:
             listener = engine.feed.listen("job")
             hearing = asyncio.create_task(listener.next())
             journal.is_shut = True
-            asking = asyncio.create_task(engine.ask(acquire("job", "refused")))
+            pending = asyncio.create_task(engine.ask(acquire("job", "refused")))
             await turns()
             journal.let_through(JournalUnavailableError("no"))
-            await asking
+            await pending
             await turns()
-            asking = asyncio.create_task(engine.ask(acquire("job", "taken")))
+            pending = asyncio.create_task(engine.ask(acquire("job", "taken")))
             await turns(20)
             assert not hearing.done()
             journal.let_through()
@@ -95,11 +95,11 @@ def test_the_end_of_a_session_is_told_under_each_name() -> None:
                 await engine.ask(acquire(name, session="s", bound=True))
             listeners = {name: engine.feed.listen(name) for name in ("a", "b", "c")}
             await engine.ask(EndSession(principal="ana", session_id="s"))
-            heard = {name: await listeners[name].next() for name in ("a", "b")}
-            assert heard["a"] is not None and heard["b"] is not None
-            assert heard["a"][0] is heard["b"][0]
-            assert isinstance(heard["a"][0].event, SessionEnded)
-            for name, happening in heard.items():
+            received = {name: await listeners[name].next() for name in ("a", "b")}
+            assert received["a"] is not None and received["b"] is not None
+            assert received["a"][0] is received["b"][0]
+            assert isinstance(received["a"][0].event, SessionEnded)
+            for name, happening in received.items():
                 assert happening is not None
                 event = happening[1]
                 assert isinstance(event, Ended) and (event.name, event.how) == (name, "session_ended")
@@ -140,10 +140,10 @@ def test_who_listens_to_everything_hears_what_is_history() -> None:
             await asyncio.sleep(6)
             await engine.ask(acquire("b"))
             await engine.ask(release("a"))
-            heard = []
+            received = []
             while (happening := listener.next_nowait()) is not None:
-                heard.append(type(happening[1]))
-            assert heard == [Granted, Granted, Ended]
+                received.append(type(happening[1]))
+            assert received == [Granted, Granted, Ended]
 
     run(test)
 
@@ -184,8 +184,8 @@ def test_a_listener_keeps_its_place_when_its_reader_is_cancelled() -> None:
         waiting.cancel()
         await turns()
         assert waiting.cancelled()
-        heard = [await listener.next(), await listener.next()]
-        assert [happening[0].seq for happening in heard if happening is not None] == [1, 2]
+        received = [await listener.next(), await listener.next()]
+        assert [happening[0].seq for happening in received if happening is not None] == [1, 2]
 
     run(test)
 
@@ -231,11 +231,13 @@ def test_a_watcher_pays_for_its_own_name_alone() -> None:
         sys.setprofile(count)
         try:
             feed.publish([Record(1, 1, 1, GrantedMany(grants)), Record(2, 2, 2, SessionEnded("s", "expired", ends))])
-            heard = [(listener.next_nowait(), listener.next_nowait(), listener.next_nowait()) for listener in listeners]
+            received = [
+                (listener.next_nowait(), listener.next_nowait(), listener.next_nowait()) for listener in listeners
+            ]
         finally:
             sys.setprofile(None)
-        assert all(each[0] == (Record(1, 1, 1, GrantedMany(grants)), grants[500]) for each in heard[:1])
-        assert all(each[1] is not None and each[1][1] is ends[500] and each[2] is None for each in heard)
+        assert all(each[0] == (Record(1, 1, 1, GrantedMany(grants)), grants[500]) for each in received[:1])
+        assert all(each[1] is not None and each[1][1] is ends[500] and each[2] is None for each in received)
         for listener in listeners:
             listener.close()
         return calls
@@ -259,10 +261,10 @@ def test_a_follower_hears_of_the_ends_it_awaits_and_of_nothing_else() -> None:
     inner = SessionEnded("s", "revoked", (Ended("n3", "c", 3, "session_ended", well=False),))
     feed.publish([_renewal(1), _end(2, "a"), _end(3, "x"), Record(4, 4, 4, Transferred("n2", "b", lease, "ana"))])
     feed.publish([Record(5, 5, 5, TokenEnded("ben", "op", sessions=(inner,))), _end(6, "a")])
-    heard = []
+    received = []
     while (happening := watch.next_nowait()) is not None:
-        heard.append((happening[0].seq, type(happening[1])))
-    assert heard == [(2, Ended), (4, Transferred), (5, SessionEnded), (5, Ended)]
+        received.append((happening[0].seq, type(happening[1])))
+    assert received == [(2, Ended), (4, Transferred), (5, SessionEnded), (5, Ended)]
     assert (len(watch), len(other)) == (0, 0)
     assert other.next_nowait() is not None and other.next_nowait() is None
 

@@ -23,8 +23,8 @@ def test_ids_are_random_uuids() -> None:
 def test_every_random_digit_is_random() -> None:
     """In each of the 30 places that chance fills, every hexadecimal digit occurs."""
     made = [ids.new_uuid().replace("-", "") for _ in range(2_000)]
-    for place in set(range(32)) - {12, 16}:
-        assert len({text[place] for text in made}) == 16, place
+    for position in set(range(32)) - {12, 16}:
+        assert len({text[position] for text in made}) == 16, position
 
 
 def test_an_id_takes_no_step_of_its_own() -> None:

@@ -301,9 +301,9 @@ def test_a_restart_says_who_opened() -> None:
             async with serving(journal, clock):
                 pass
             clock.advance(3_600_000)
-        kept = await tail(journal)
-        assert [record.event for record in kept] == [Opened(epoch, "test") for epoch in (1, 2, 3)]
-        assert {record.at_ms for record in kept} == {0}
+        records = await tail(journal)
+        assert [record.event for record in records] == [Opened(epoch, "test") for epoch in (1, 2, 3)]
+        assert {record.at_ms for record in records} == {0}
 
     run(test)
 

@@ -50,7 +50,7 @@ def test_an_answer_without_a_record_waits_for_a_proof() -> None:
         journal = await journal_on(shelf)
         async with serving(journal, clock) as engine:
             asked = Asked(engine)
-            beat = shelf.seat.beat
+            heartbeat = shelf.seat.beat
             journal.is_shut = True
             asked.read("one", holders)
             asked.read("two", holders)
@@ -60,7 +60,7 @@ def test_an_answer_without_a_record_waits_for_a_proof() -> None:
             journal.let_through()
             await turns()
             assert asked.labels == ["one", "two"] and len(journal.confirms) == 1
-            assert shelf.seat.beat == beat + 1
+            assert shelf.seat.beat == heartbeat + 1
             await engine.ask(acquire("job"))
             assert len(journal.confirms) == 1, "an append is a proof itself"
 
@@ -382,16 +382,16 @@ def test_time_goes_on_where_the_tenure_before_may_have_answered() -> None:
             for _ in range(3):
                 clock.advance(200)
                 await engine.query(nothing)
-            told_ms = shelf.seat.now_ms
+            returned_ms = shelf.seat.now_ms
             last_ms = old.appends[-1][-1].at_ms
-            assert told_ms > last_ms, "nothing was written since, but something was answered"
+            assert returned_ms > last_ms, "nothing was written since, but something was answered"
             clock.advance(10_000)
             new = await journal_on(shelf, "b")
             async with serving(new, clock) as successor:
-                assert [(type(r.event), r.at_ms) for r in new.appends[0]] == [(Opened, told_ms)]
-                assert successor.ticks.now_ms == told_ms, "the time in between counts for nobody: never fast"
+                assert [(type(r.event), r.at_ms) for r in new.appends[0]] == [(Opened, returned_ms)]
+                assert successor.ticks.now_ms == returned_ms, "the time in between counts for nobody: never fast"
                 assert await successor.query(holders) == ["job"]
-                assert set(successor.state.connected.detached_since.values()) == {told_ms}, "a full minute (W2)"
+                assert set(successor.state.connected.detached_since.values()) == {returned_ms}, "a full minute (W2)"
 
     run(test)
 
@@ -485,14 +485,14 @@ def test_a_store_that_lost_records_makes_tokens_jump() -> None:
     run(test)
 
 
-@pytest.mark.parametrize("is_kept", [True, False])
-def test_a_loss_after_archiving_jumps_far_enough(*, is_kept: bool) -> None:
+@pytest.mark.parametrize("is_retained", [True, False])
+def test_a_loss_after_archiving_jumps_far_enough(*, is_retained: bool) -> None:
     """With no record to replay, the history tells how old the newest is; without any, a year is taken (C6)."""
 
     async def test(clock: ManualClock) -> None:
         shelf = SharedShelf()
         journal = await journal_on(shelf, "a")
-        if not is_kept:
+        if not is_retained:
             journal._keeping = Keeping(wall_ms=0, records_max=0, bytes_max=0)
         async with serving(journal, clock) as engine:
             await engine.ask(acquire("job"))
@@ -501,7 +501,7 @@ def test_a_loss_after_archiving_jumps_far_enough(*, is_kept: bool) -> None:
             passed_ms = clock.wall_ms()
         clock.advance(MINUTE_MS)
         async with serving(await journal_on(shelf, "b", must_jump=True), clock) as engine:
-            passed_ms = clock.wall_ms() - passed_ms + 1 if is_kept else UNKNOWN_MS
+            passed_ms = clock.wall_ms() - passed_ms + 1 if is_retained else UNKNOWN_MS
             assert engine.state.last_token == 1 + TOKEN_GAP + TOKEN_GAP_PER_MS * passed_ms
 
     run(test)

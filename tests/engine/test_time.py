@@ -147,10 +147,10 @@ def test_time_is_kept_every_five_seconds() -> None:
         async with serving(journal, clock) as engine:
             await engine.ask(acquire("job", ttl_ms=60_000))
             await asyncio.sleep(61)
-            kept = await tail(journal)
-            assert max(after.at_ms - before.at_ms for before, after in pairwise(kept)) <= UNRECORDED_MS_MAX
-            assert 11 <= sum(isinstance(record.event, TimePassed) for record in kept) <= 14
-            assert isinstance(kept[-1].event, Ended)
+            records = await tail(journal)
+            assert max(after.at_ms - before.at_ms for before, after in pairwise(records)) <= UNRECORDED_MS_MAX
+            assert 11 <= sum(isinstance(record.event, TimePassed) for record in records) <= 14
+            assert isinstance(records[-1].event, Ended)
 
     run(test)
 
@@ -167,9 +167,9 @@ def test_time_is_kept_in_time_when_ticks_are_late(late_ms: int) -> None:
                 clock.advance(late_ms)
                 engine._on_timer()
                 await turns()
-            kept = await tail(journal)
-            assert max(after.at_ms - before.at_ms for before, after in pairwise(kept)) <= UNRECORDED_MS_MAX
-            assert sum(isinstance(record.event, TimePassed) for record in kept) >= 100 * late_ms // 5_000
+            records = await tail(journal)
+            assert max(after.at_ms - before.at_ms for before, after in pairwise(records)) <= UNRECORDED_MS_MAX
+            assert sum(isinstance(record.event, TimePassed) for record in records) >= 100 * late_ms // 5_000
 
     run(test)
 
@@ -236,10 +236,10 @@ def test_the_wall_clock_decides_nothing(step_ms: int) -> None:
             answer, before = await engine.ask(acquire("job", ttl_ms=10_000))
             clock.step_wall(step_ms)
             await asyncio.sleep(5)
-            kept, now = await engine.ask(renew("job"))
+            records, now = await engine.ask(renew("job"))
             assert now.wall_ms == before.wall_ms + 5_000 + step_ms
             assert now.ms == before.ms + 5_000
-            assert kept.until_ms == answer.until_ms + 5_000
+            assert records.until_ms == answer.until_ms + 5_000
             await asyncio.sleep(11)
             assert isinstance((await engine.ask(renew("job")))[0], NotCurrent)
 
@@ -302,14 +302,14 @@ def test_time_keeps_pace_while_an_append_is_on_its_way() -> None:
         async with serving(journal, clock) as engine:
             await engine.ask(acquire("short", ttl_ms=2_000))
             journal.is_shut = True
-            asking = asyncio.create_task(engine.ask(acquire("long", ttl_ms=60_000)))
+            pending = asyncio.create_task(engine.ask(acquire("long", ttl_ms=60_000)))
             begun_ms = engine.ticks.now_ms
             await asyncio.sleep(3)
             assert engine.ticks.now_ms - begun_ms >= 2_900
             assert "short" not in engine.state.index.held.walk()
-            assert not asking.done()
+            assert not pending.done()
             journal.open_gate()
-            await asking
+            await pending
             await turns()
             ends = [record for record in journal.appends[-1] if isinstance(record.event, Ended)]
             assert [2_000 <= record.at_ms - begun_ms <= 2_001 for record in ends] == [True]

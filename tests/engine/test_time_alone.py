@@ -50,16 +50,16 @@ def test_what_was_over_is_over_after_a_crash_at_any_moment(is_ticking: bool) -> 
         journal = MemoryJournal()
         async with serving(journal, clock) as engine:
             await prepare(engine)
-            told: frozenset[str] = frozenset()
+            reported: frozenset[str] = frozenset()
             for number, step_ms in enumerate(STEPS_MS):
                 clock.advance(step_ms)
                 if is_ticking:
                     engine._on_timer()
                     await turns()
-                told |= await engine.query(over)
+                reported |= await engine.query(over)
                 async with serving(journal.fork(), clock) as recovered:
-                    assert told <= await recovered.query(over), f"taken back after step {number}"
-            assert told == {"delay of closed", "work of done"}
+                    assert reported <= await recovered.query(over), f"taken back after step {number}"
+            assert reported == {"delay of closed", "work of done"}
 
     run(test)
 

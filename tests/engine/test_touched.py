@@ -101,11 +101,11 @@ def test_nothing_is_noted_before_it_is_durable() -> None:
             engine.feed.observe(touched.note)
             waiting = asyncio.create_task(touched.wait())
             journal.is_shut = True
-            asking = asyncio.create_task(engine.ask(acquire("job")))
+            pending = asyncio.create_task(engine.ask(acquire("job")))
             await turns(20)
             assert not waiting.done() and not touched.names
             journal.open_gate()
-            await asking
+            await pending
             await waiting
             assert touched.take(10) == {"job": True}
 

@@ -37,16 +37,16 @@ def wait_for(name: str, owner: str, *, wait_ms: int = 30_000, **more: Any) -> Ac
     return acquire(name, f"id-of-{owner}", ttl_ms=fields.pop("ttl_ms", 3_600_000), **fields)
 
 
-class Asking:
+class PendingCommand:
     """A command that was submitted, the one who waits for it, and the answers that came: one at most."""
 
     def __init__(self, engine: Engine, command: Any) -> None:  # noqa: ANN401 - any command
         self.answers: list[Any] = []
         self.is_answered = asyncio.Event()
         self.engine = engine
-        self.waiter = engine.submit(command, self._hear)
+        self.waiter = engine.submit(command, self._receive)
 
-    def _hear(self, outcome: object, _: object) -> None:
+    def _receive(self, outcome: object, _: object) -> None:
         self.answers.append(outcome)
         self.is_answered.set()
 
@@ -71,10 +71,10 @@ def test_one_release_wakes_exactly_one() -> None:
     async def test(clock: ManualClock) -> None:
         async with serving(MemoryJournal(), clock) as engine:
             await engine.ask(acquire("job", ttl_ms=3_600_000))
-            line = [Asking(engine, wait_for("job", f"o-{number}")) for number in range(100)]
+            line = [PendingCommand(engine, wait_for("job", f"o-{number}")) for number in range(100)]
             await engine.ask(release("job"))
-            for number, asking in enumerate(line):
-                assert isinstance(asking.answer, Acquired)
+            for number, pending in enumerate(line):
+                assert isinstance(pending.answer, Acquired)
                 assert not any(later.answers for later in line[number + 1 :])
                 await engine.ask(release("job", f"id-of-o-{number}"))
 
@@ -88,15 +88,15 @@ def test_a_grant_is_told_once_it_is_durable() -> None:
         journal = GateJournal()
         async with serving(journal, clock) as engine:
             await engine.ask(acquire("job", ttl_ms=3_600_000))
-            asking = Asking(engine, wait_for("job", "ben"))
+            pending = PendingCommand(engine, wait_for("job", "ben"))
             await turns(20)
             journal.is_shut = True
             engine.submit(release("job"), lambda *_: None)
             await turns(20)
-            assert asking.answers == []
+            assert pending.answers == []
             journal.open_gate()
             await turns(20)
-            assert isinstance(asking.answer, Acquired)
+            assert isinstance(pending.answer, Acquired)
 
     run(test)
 
@@ -111,10 +111,10 @@ def test_a_failed_append_answers_all_who_wait(fate: str) -> None:
         journal = GateJournal()
         async with serving(journal, clock) as engine:
             await engine.ask(acquire("job", ttl_ms=3_600_000))
-            early = Asking(engine, wait_for("job", "early"))
+            early = PendingCommand(engine, wait_for("job", "early"))
             await turns(20)
             journal.is_shut = True
-            late = Asking(engine, wait_for("job", "late"))
+            late = PendingCommand(engine, wait_for("job", "late"))
             await turns(20)
             error = JournalUnavailableError("no") if fate == "refused" else OutcomeUnknownError("who knows")
             journal.let_through(error)
@@ -128,7 +128,7 @@ def test_a_failed_append_answers_all_who_wait(fate: str) -> None:
                 assert late.answer == Unavailable("no")
                 assert list(engine.state.tickets) == ["ticket-of-early"]
                 assert engine.state.connected.attached == set()
-                back = Asking(engine, wait_for("job", "early", ticket="ticket-of-early"))
+                back = PendingCommand(engine, wait_for("job", "early", ticket="ticket-of-early"))
                 await engine.ask(release("job"))
                 assert isinstance(back.answer, Acquired)
 
@@ -142,16 +142,16 @@ def test_a_grant_that_is_taken_back_leaves_the_place() -> None:
         journal = GateJournal()
         async with serving(journal, clock) as engine:
             await engine.ask(acquire("job", ttl_ms=3_600_000))
-            line = [Asking(engine, wait_for("job", owner)) for owner in ("first", "second", "third")]
+            line = [PendingCommand(engine, wait_for("job", owner)) for owner in ("first", "second", "third")]
             await turns(20)
             journal.is_shut = True
-            released = Asking(engine, release("job"))
+            released = PendingCommand(engine, release("job"))
             await turns(20)
-            on_top = Asking(engine, release("job", "id-of-first"))
+            on_top = PendingCommand(engine, release("job", "id-of-first"))
             journal.let_through(JournalUnavailableError("no"))
             await turns(20)
             journal.is_shut = False
-            assert [asking.answer for asking in line] == [
+            assert [pending.answer for pending in line] == [
                 Waiting("ticket-of-first", 1),
                 Waiting("ticket-of-second", 2),
                 Waiting("ticket-of-third", 3),
@@ -159,7 +159,7 @@ def test_a_grant_that_is_taken_back_leaves_the_place() -> None:
             assert isinstance(released.answer, Unavailable)
             assert isinstance(on_top.answer, Unavailable)
             assert engine.state.connected.attached == set()
-            back = Asking(engine, wait_for("job", "first", ticket="ticket-of-first"))
+            back = PendingCommand(engine, wait_for("job", "first", ticket="ticket-of-first"))
             await engine.ask(release("job"))
             assert isinstance(back.answer, Acquired)
 
@@ -173,7 +173,7 @@ def test_one_in_line_is_not_told_what_nobody_knows() -> None:
         journal = GateJournal()
         async with serving(journal, clock) as engine:
             await engine.ask(acquire("job", ttl_ms=3_600_000))
-            waiting = Asking(engine, wait_for("job", "ben"))
+            waiting = PendingCommand(engine, wait_for("job", "ben"))
             await turns(20)
             journal.is_shut = True
             engine.submit(acquire("other"), lambda *_: None)
@@ -194,12 +194,12 @@ def test_a_wait_ends_in_time() -> None:
             await engine.ask(acquire("job", ttl_ms=3_600_000))
             for wait_ms in (1, 5, 99, 250, 50_000):
                 began_ms = clock.monotonic_ms()
-                asking = Asking(engine, wait_for("job", "ben", wait_ms=wait_ms))
-                await asking.is_answered.wait()
+                pending = PendingCommand(engine, wait_for("job", "ben", wait_ms=wait_ms))
+                await pending.is_answered.wait()
                 passed_ms = clock.monotonic_ms() - began_ms
-                assert asking.answer == Waiting("ticket-of-ben", 1)
+                assert pending.answer == Waiting("ticket-of-ben", 1)
                 assert wait_ms <= passed_ms <= wait_ms + 110
-                assert wait_ms - 2 <= asking.waited_ms <= passed_ms
+                assert wait_ms - 2 <= pending.waited_ms <= passed_ms
 
     run(test)
 
@@ -210,7 +210,7 @@ def test_waited_is_never_more_than_the_truth() -> None:
     async def test(clock: ManualClock) -> None:
         async with serving(MemoryJournal(), clock) as engine:
             await engine.ask(acquire("job", ttl_ms=3_600_000))
-            asking = Asking(engine, wait_for("job", "ben", ttl_ms=10_000))
+            pending = PendingCommand(engine, wait_for("job", "ben", ttl_ms=10_000))
             await turns()
             clock.advance(200)
             moment = engine.tick()
@@ -218,10 +218,10 @@ def test_waited_is_never_more_than_the_truth() -> None:
             clock.advance(150)
             engine.submit(release("job"), lambda *_: None)
             await turns()
-            answer = asking.answer
+            answer = pending.answer
             assert isinstance(answer, Acquired) and moment is not None
             assert answer.until_ms == moment.ms + 150 + 10_000
-            assert asking.waited_ms == 200 + 150 - 1
+            assert pending.waited_ms == 200 + 150 - 1
 
     run(test)
 
@@ -238,13 +238,13 @@ def test_waited_is_rounded_down(received_us: int) -> None:
             await engine.ask(acquire("job", ttl_ms=3_600_000))
             await turns()
             fine.past_us = received_us
-            asking = Asking(engine, wait_for("job", "ben"))
+            pending = PendingCommand(engine, wait_for("job", "ben"))
             await turns()
             fine.past_us += 4_200
             engine.submit(release("job"), lambda *_: None)
             await turns()
-            assert isinstance(asking.answer, Acquired)
-            assert 4.2 - 2 <= asking.waited_ms <= 4.2
+            assert isinstance(pending.answer, Acquired)
+            assert 4.2 - 2 <= pending.waited_ms <= 4.2
 
     run(test)
 
@@ -260,9 +260,9 @@ def test_a_short_wait_does_not_last_until_the_next_tick(wait_ms: int) -> None:
             # The next tick is set already, and comes in 100 ms.
             assert engine.ticks.timer is not None
             began_ms = clock.monotonic_ms()
-            asking = Asking(engine, wait_for("job", "ben", wait_ms=wait_ms))
-            await asking.is_answered.wait()
-            assert asking.answer == Waiting("ticket-of-ben", 1)
+            pending = PendingCommand(engine, wait_for("job", "ben", wait_ms=wait_ms))
+            await pending.is_answered.wait()
+            assert pending.answer == Waiting("ticket-of-ben", 1)
             assert wait_ms <= clock.monotonic_ms() - began_ms <= wait_ms + 1
 
     run(test)
@@ -274,13 +274,13 @@ def test_the_end_of_a_lease_is_told_to_who_waits_for_it() -> None:
     async def test(clock: ManualClock) -> None:
         async with serving(MemoryJournal(), clock) as engine:
             answer, _ = await engine.ask(acquire("job", ttl_ms=2_000))
-            asking = Asking(engine, wait_for("job", "ben"))
+            pending = PendingCommand(engine, wait_for("job", "ben"))
             began_ms = clock.monotonic_ms()
-            await asking.is_answered.wait()
-            assert isinstance(asking.answer, Acquired)
-            assert asking.answer.lease.token == answer.lease.token + 1
+            await pending.is_answered.wait()
+            assert isinstance(pending.answer, Acquired)
+            assert pending.answer.lease.token == answer.lease.token + 1
             assert 2_000 <= clock.monotonic_ms() - began_ms <= 2_250
-            assert 1_998 <= asking.waited_ms <= 2_250
+            assert 1_998 <= pending.waited_ms <= 2_250
 
     run(test)
 
@@ -291,9 +291,9 @@ def test_no_wait_takes_less_than_no_time() -> None:
     async def test(clock: ManualClock) -> None:
         async with serving(MemoryJournal(), clock) as engine:
             await engine.ask(acquire("job", ttl_ms=3_600_000))
-            Asking(engine, wait_for("job", "ben"))
+            PendingCommand(engine, wait_for("job", "ben"))
             await turns()
-            back = Asking(engine, wait_for("job", "ben", ticket="ticket-of-ben", wait_ms=0))
+            back = PendingCommand(engine, wait_for("job", "ben", ticket="ticket-of-ben", wait_ms=0))
             await turns()
             assert (back.answer, back.waited_ms) == (Waiting("ticket-of-ben", 1), 0)
 
@@ -308,11 +308,11 @@ def test_a_started_engine_lets_wait_again() -> None:
             await engine.ask(acquire("job", ttl_ms=3_600_000))
             await engine.stop()
             await engine.start()
-            asking = Asking(engine, wait_for("job", "ben"))
+            pending = PendingCommand(engine, wait_for("job", "ben"))
             await turns(20)
-            assert asking.answers == []
+            assert pending.answers == []
             await engine.ask(release("job"))
-            assert isinstance(asking.answer, Acquired)
+            assert isinstance(pending.answer, Acquired)
 
     run(test)
 
@@ -324,14 +324,14 @@ def test_a_place_lasts_a_minute() -> None:
         journal = MemoryJournal()
         async with serving(journal, clock) as engine:
             await engine.ask(acquire("job", ttl_ms=3_600_000))
-            asking = Asking(engine, wait_for("job", "ben"))
-            asking.go()
+            pending = PendingCommand(engine, wait_for("job", "ben"))
+            pending.go()
             await asyncio.sleep(MINUTE_MS / 1000 - 1)
-            back = Asking(engine, wait_for("job", "ben", ticket="ticket-of-ben", wait_ms=10))
+            back = PendingCommand(engine, wait_for("job", "ben", ticket="ticket-of-ben", wait_ms=10))
             await asyncio.sleep(1)
             assert back.answer == Waiting("ticket-of-ben", 1)
             await asyncio.sleep(MINUTE_MS / 1000 + 1)
-            gone = Asking(engine, wait_for("job", "ben", ticket="ticket-of-ben"))
+            gone = PendingCommand(engine, wait_for("job", "ben", ticket="ticket-of-ben"))
             await turns()
             assert gone.answer == TicketGone()
             assert engine.state.tickets == {}
@@ -349,17 +349,17 @@ def test_a_restart_gives_everybody_a_full_minute(snapshot: bool) -> None:
         async with serving(journal, clock) as engine:
             await engine.ask(acquire("job", ttl_ms=24 * 3_600_000))
             for _ in range(10):
-                asking = Asking(engine, wait_for("job", "ben", wait_ms=50_000))
+                pending = PendingCommand(engine, wait_for("job", "ben", wait_ms=50_000))
                 await asyncio.sleep(50.5)
-                assert asking.answer == Waiting("ticket-of-ben", 1)
+                assert pending.answer == Waiting("ticket-of-ben", 1)
             if snapshot:
                 await engine.archive()
-            Asking(engine, wait_for("job", "ben", wait_ms=50_000))
+            PendingCommand(engine, wait_for("job", "ben", wait_ms=50_000))
             await asyncio.sleep(40)
         crashed = journal.fork()
         async with serving(crashed, clock) as engine:
             await asyncio.sleep(MINUTE_MS / 1000 - 2)
-            back = Asking(engine, wait_for("job", "ben", ticket="ticket-of-ben"))
+            back = PendingCommand(engine, wait_for("job", "ben", ticket="ticket-of-ben"))
             await engine.ask(release("job"))
             assert isinstance(back.answer, Acquired)
 
@@ -374,13 +374,13 @@ def test_a_restart_keeps_the_order() -> None:
         async with serving(journal, clock, archive_policy=ArchivePolicy(records=1_000)) as engine:
             await engine.ask(acquire("job", ttl_ms=24 * 3_600_000))
             for number in range(20):
-                Asking(engine, wait_for("job", f"o-{number:02}"))
+                PendingCommand(engine, wait_for("job", f"o-{number:02}"))
                 await turns()
                 if number == 12:
                     await engine.archive()
         async with serving(journal.fork(), clock) as engine:
             back = {
-                number: Asking(engine, wait_for("job", f"o-{number:02}", ticket=f"ticket-of-o-{number:02}"))
+                number: PendingCommand(engine, wait_for("job", f"o-{number:02}", ticket=f"ticket-of-o-{number:02}"))
                 for number in (19, 3, 0, 13, 12, 7)
             }
             lease_id = "id-of-job"
@@ -398,14 +398,14 @@ def test_who_comes_back_is_there_in_between() -> None:
     async def test(clock: ManualClock) -> None:
         async with serving(MemoryJournal(), clock) as engine:
             await engine.ask(acquire("job", ttl_ms=3_600_000))
-            soon = Asking(engine, wait_for("job", "soon", wait_ms=50, key="k", will_retry=True))
-            later = Asking(engine, wait_for("job", "later"))
+            soon = PendingCommand(engine, wait_for("job", "soon", wait_ms=50, key="k", will_retry=True))
+            later = PendingCommand(engine, wait_for("job", "later"))
             clock.advance(60)
             await engine.query(lambda _state, _now: None)
             assert isinstance(soon.answer, Waiting) and soon.answer.position == 1
             await engine.ask(release("job"))
             assert later.answers == []
-            again = Asking(engine, wait_for("job", "soon", ticket="ticket-of-soon", key="k", will_retry=True))
+            again = PendingCommand(engine, wait_for("job", "soon", ticket="ticket-of-soon", key="k", will_retry=True))
             await turns()
             assert isinstance(again.answer, Acquired)
 
@@ -418,8 +418,8 @@ def test_who_does_not_come_back_is_away_soon() -> None:
     async def test(clock: ManualClock) -> None:
         async with serving(MemoryJournal(), clock) as engine:
             await engine.ask(acquire("job", ttl_ms=3_600_000))
-            Asking(engine, wait_for("job", "gone", wait_ms=50, key="k", will_retry=True))
-            later = Asking(engine, wait_for("job", "later"))
+            PendingCommand(engine, wait_for("job", "gone", wait_ms=50, key="k", will_retry=True))
+            later = PendingCommand(engine, wait_for("job", "later"))
             for _ in range(RECONNECT_MS_MAX // 200 + 2):
                 clock.advance(200)
                 await engine.query(lambda _state, _now: None)
@@ -437,15 +437,15 @@ def test_a_stopping_engine_answers_who_waits() -> None:
     async def test(clock: ManualClock) -> None:
         async with serving(MemoryJournal(), clock) as engine:
             await engine.ask(acquire("job", ttl_ms=3_600_000))
-            line = [Asking(engine, wait_for("job", f"o-{number}")) for number in range(3)]
+            line = [PendingCommand(engine, wait_for("job", f"o-{number}")) for number in range(3)]
             await turns()
             engine.end_waits()
-            late = Asking(engine, wait_for("job", "late"))
+            late = PendingCommand(engine, wait_for("job", "late"))
             await turns()
-            for asking in (*line, late):
-                assert isinstance(asking.answer, Waiting)
+            for pending in (*line, late):
+                assert isinstance(pending.answer, Waiting)
             assert engine.state.connected.attached == set()
-            free = Asking(engine, wait_for("other", "late"))
+            free = PendingCommand(engine, wait_for("other", "late"))
             await turns()
             assert isinstance(free.answer, Acquired)
 
@@ -458,9 +458,9 @@ def test_stopping_answers_who_waits() -> None:
     async def test(clock: ManualClock) -> None:
         async with serving(MemoryJournal(), clock) as engine:
             await engine.ask(acquire("job", ttl_ms=3_600_000))
-            asking = Asking(engine, wait_for("job", "ben"))
+            pending = PendingCommand(engine, wait_for("job", "ben"))
             await turns()
-        assert asking.answer == Waiting("ticket-of-ben", 1)
+        assert pending.answer == Waiting("ticket-of-ben", 1)
 
     run(test)
 
@@ -471,8 +471,8 @@ def test_attaching_moves_the_wait() -> None:
     async def test(clock: ManualClock) -> None:
         async with serving(MemoryJournal(), clock) as engine:
             await engine.ask(acquire("job", ttl_ms=3_600_000))
-            first = Asking(engine, wait_for("job", "ben"))
-            second = Asking(engine, wait_for("job", "ben", new_ticket="another"))
+            first = PendingCommand(engine, wait_for("job", "ben"))
+            second = PendingCommand(engine, wait_for("job", "ben", new_ticket="another"))
             await turns()
             assert first.answer == Waiting("ticket-of-ben", 1)
             first.go()
@@ -491,12 +491,12 @@ def test_going_away_twice_is_harmless() -> None:
     async def test(clock: ManualClock) -> None:
         async with serving(MemoryJournal(), clock) as engine:
             await engine.ask(acquire("job", ttl_ms=3_600_000))
-            asking = Asking(engine, wait_for("job", "ben"))
-            asking.go()
-            asking.go()
+            pending = PendingCommand(engine, wait_for("job", "ben"))
+            pending.go()
+            pending.go()
             assert engine.state.connected.queues == {}
             await engine.ask(release("job"))
-            assert asking.answers == []
+            assert pending.answers == []
             assert engine.state.lease_of("job") is None
 
     run(test)
@@ -508,10 +508,10 @@ def test_a_withdrawn_wait_is_answered() -> None:
     async def test(clock: ManualClock) -> None:
         async with serving(MemoryJournal(), clock) as engine:
             await engine.ask(acquire("job", ttl_ms=3_600_000))
-            asking = Asking(engine, wait_for("job", "ben"))
+            pending = PendingCommand(engine, wait_for("job", "ben"))
             outcome, _ = await engine.ask(Leave(ticket_id="ticket-of-ben", principal="ana"))
             assert outcome == Withdrawn()
-            assert asking.answer == TicketGone()
+            assert pending.answer == TicketGone()
 
     run(test)
 
@@ -525,10 +525,12 @@ def test_waits_for_all_end_and_come_back() -> None:
             await engine.ask(acquire("b", ttl_ms=3_600_000))
             fields: dict[str, Any] = {"names": ("a", "b"), "lease_ids": ("ia", "ib"), "owner": "ben"}
             command = claim_all(principal="ana", ttl_ms=60_000, wait_ms=20, new_ticket="t", **fields)
-            asking = Asking(engine, command)
+            pending = PendingCommand(engine, command)
             await asyncio.sleep(0.2)
-            assert asking.answer == Waiting("t", 1)
-            back = Asking(engine, claim_all(principal="ana", ttl_ms=60_000, wait_ms=9_000, ticket="t", **fields))
+            assert pending.answer == Waiting("t", 1)
+            back = PendingCommand(
+                engine, claim_all(principal="ana", ttl_ms=60_000, wait_ms=9_000, ticket="t", **fields)
+            )
             await engine.ask(release("b"))
             answer = back.answer
             assert isinstance(answer, AcquiredMany)
@@ -560,10 +562,10 @@ def test_the_overdue_come_in_order() -> None:
 def test_who_waits_no_more_is_not_overdue() -> None:
     """Who was told, gone or replaced does not come up when its time is over."""
     waiters = Waiters()
-    told, gone, first = (_waiter(ticket, 5) for ticket in ("told", "gone", "place"))
-    for waiter in (told, gone, first):
+    notified, gone, first = (_waiter(ticket, 5) for ticket in ("notified", "gone", "place"))
+    for waiter in (notified, gone, first):
         waiters.put(waiter)
-    assert waiters.take("told") is told
+    assert waiters.take("notified") is notified
     assert waiters.drop(gone)
     assert not waiters.drop(gone)
     second = _waiter("place", 7)

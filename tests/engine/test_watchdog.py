@@ -87,7 +87,7 @@ def test_a_paused_process_is_not_a_hanging_disk(slow_before_ms: int, exits: list
 
 def test_the_thread_looks_by_itself_and_stops(exits: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """A started watchdog looks on its own, can be stopped twice, and started again."""
-    monkeypatch.setattr("holdfast.engine.watchdog.LOOK_EVERY_SECONDS", 0.001)
+    monkeypatch.setattr("holdfast.engine.watchdog.CHECK_EVERY_SECONDS", 0.001)
     clock = ManualClock()
     dog = Watchdog(clock, warn_ms=1_000, end_ms=30_000)
     for _ in range(2):
@@ -120,13 +120,13 @@ def test_calls_on_their_way_at_once_are_told_apart(exits: list[int], caplog: pyt
 def test_the_engine_starts_and_stops_it() -> None:
     """It watches from before the journal is opened until the journal is closed."""
 
-    class Told(GateJournal):
+    class AnnouncingJournal(GateJournal):
         async def open(self) -> Recovered:
             assert _is_watching()
             return await super().open()
 
     async def test(clock: ManualClock) -> None:
-        async with serving(Told(), clock, watchdog=Watchdog(clock)):
+        async with serving(AnnouncingJournal(), clock, watchdog=Watchdog(clock)):
             assert _is_watching()
         assert not _is_watching()
 
