@@ -93,8 +93,8 @@ def in_a_child(directory: Path, number: int | None, *, only_start: bool) -> tupl
         os.write(writing, complaint.encode())
         os._exit(code)
     os.close(writing)
-    with os.fdopen(reading, "rb") as told:
-        complaint = told.read().decode()
+    with os.fdopen(reading, "rb") as death:
+        complaint = death.read().decode()
     return os.waitpid(child, 0)[1], complaint
 
 
@@ -108,10 +108,10 @@ def main() -> None:
         status, complaint = in_a_child(directory, number, only_start=not template.exists())
         files = sorted(path.name for path in directory.iterdir()) if directory.exists() else []
         again, second = in_a_child(directory, None, only_start=True)
-        told = {"died": os.WIFSIGNALED(status), "said": complaint, "files": files, "again": again, "then": second}
-        print(json.dumps(told))
+        death = {"died": os.WIFSIGNALED(status), "said": complaint, "files": files, "again": again, "then": second}
+        print(json.dumps(death))
         shutil.rmtree(directory)
-        if not told["died"]:
+        if not death["died"]:
             return
 
 

@@ -133,7 +133,7 @@ def _token_order(grants: Sequence[Operation]) -> list[str]:
 
 
 @dataclass(slots=True)
-class _Life:
+class _LeaseSpan:
     """What is known of one lease: it surely lived from `since` to `until` unless somebody asked for its release."""
 
     since: float
@@ -144,43 +144,43 @@ class _Life:
 
 
 def _lives(operations: Sequence[Operation]) -> list[str]:
-    lives = _lives_of(operations)
+    spans = _spans_of(operations)
     complaints: list[str] = []
     for operation in operations:
         if operation.outcome is None:
             continue
         seen = _seen_holder(operation)
-        for label, life in lives.items():
-            ends = min(life.until - SLACK_SECONDS, life.release_called_at)
-            if label != seen and _looked(operation, label) and life.since < operation.called_at:
+        for label, span in spans.items():
+            ends = min(span.until - SLACK_SECONDS, span.release_called_at)
+            if label != seen and _looked(operation, label) and span.since < operation.called_at:
                 if operation.returned_at < ends:
                     complaints.append(f"early end of {label}, which lives until {ends:.4f}: {operation}")
-            elif label == seen and operation.called_at > life.over_at:
-                complaints.append(f"{label} was over at {life.over_at:.4f}: {operation}")
+            elif label == seen and operation.called_at > span.over_at:
+                complaints.append(f"{label} was over at {span.over_at:.4f}: {operation}")
     return complaints
 
 
-def _lives_of(operations: Sequence[Operation]) -> dict[str, _Life]:
-    lives = {
-        one.label: _Life(one.returned_at, one.sent_at + _said(one).left_seconds)
+def _spans_of(operations: Sequence[Operation]) -> dict[str, _LeaseSpan]:
+    spans = {
+        one.label: _LeaseSpan(one.returned_at, one.sent_at + _said(one).left_seconds)
         for one in operations
         if one.outcome is not None and one.outcome.what == "granted"
     }
     grants = [one for one in operations if one.outcome is not None and one.outcome.what == "granted"]
     tokens = {one.label: _said(one).token for one in grants}
     for one in operations:
-        life = lives.get(one.label)
-        if life is not None and one.kind == "renew" and one.outcome is not None and one.outcome.what == "done":
-            life.until = max(life.until, one.sent_at + one.outcome.left_seconds)
-        if life is not None and one.kind == "release":
+        span = spans.get(one.label)
+        if span is not None and one.kind == "renew" and one.outcome is not None and one.outcome.what == "done":
+            span.until = max(span.until, one.sent_at + one.outcome.left_seconds)
+        if span is not None and one.kind == "release":
             if one.outcome is None or one.outcome.what == "done":
-                life.release_called_at = min(life.release_called_at, one.called_at)
+                span.release_called_at = min(span.release_called_at, one.called_at)
             if one.outcome is not None and one.outcome.what == "done":
-                life.over_at = min(life.over_at, one.returned_at)
-    for label, life in lives.items():
+                span.over_at = min(span.over_at, one.returned_at)
+    for label, span in spans.items():
         later = (grant.returned_at for grant in grants if _said(grant).token > tokens[label])
-        life.over_at = min(life.over_at, min(later, default=math.inf))
-    return lives
+        span.over_at = min(span.over_at, min(later, default=math.inf))
+    return spans
 
 
 def _looked(operation: Operation, label: str) -> bool:

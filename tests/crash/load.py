@@ -85,7 +85,7 @@ class Worker:
     def __init__(self, token: str, who: str, names: Names, history: History, seed: int) -> None:
         self.leases: dict[str, Mine] = {}
         self.unsettled: list[tuple[Operation, Request]] = []
-        self.kept: list[tuple[Request, Outcome]] = []
+        self.outcomes: list[tuple[Request, Outcome]] = []
         """Answered requests with a key, to be asked again."""
         self._token = token
         self._who = who
@@ -104,7 +104,7 @@ class Worker:
                 self._broke_off(operation, request)
                 return
 
-    def settle(self, connection: Connection) -> None:
+    def resolve_unknown(self, connection: Connection) -> None:
         """Ask again what broke off. The server may die meanwhile: then it is asked once more the next time."""
         while self.unsettled:
             operation, request = self.unsettled[0]
@@ -119,7 +119,7 @@ class Worker:
             if time.monotonic() < mine.until:
                 shown = (seen["status"], seen["owner"], seen["fencing_token"])
                 assert shown == ("held", mine.label, mine.token), f"{mine} of {name} is gone: {seen}"
-        for request, outcome in self._chance.sample(self.kept, min(SAMPLE, len(self.kept))):
+        for request, outcome in self._chance.sample(self.outcomes, min(SAMPLE, len(self.outcomes))):
             again = read_outcome(request.kind, request.send(connection))
             if outcome.what == "granted":
                 assert again is not None and again.what in {"granted", "ended"}, f"{request} -> {again}, was {outcome}"
@@ -139,19 +139,19 @@ class Worker:
             ttl_seconds = self._chance.choice(TTLS_SECONDS)
             label = f"{self._who}-{next(self._numbers)}"
             body: dict[str, Any] = {"ttl_seconds": ttl_seconds, "owner": label}
-            return self._asking("acquire", name, label, ttl_seconds, body, key)
+            return self._operation("acquire", name, label, ttl_seconds, body, key)
         body = {"lease_id": mine.lease_id}
         if draw < 0.5:
             # With a key a shorter ttl takes no time away, without one only the longest does not.
             ttl_seconds = mine.ttl_seconds if key is None else self._chance.choice(TTLS_SECONDS)
-            return self._asking("renew", name, mine.label, ttl_seconds, body | {"ttl_seconds": ttl_seconds}, key)
+            return self._operation("renew", name, mine.label, ttl_seconds, body | {"ttl_seconds": ttl_seconds}, key)
         if draw < 0.54 and mine.ttl_seconds == 1:
             # This holder is forgetful, and its lease must end by itself.
             del self.leases[name]
             return self._history.begin("get", name), Request("GET", lock_path(name), None, self._token, None)
-        return self._asking("release", name, mine.label, 0, body, key)
+        return self._operation("release", name, mine.label, 0, body, key)
 
-    def _asking(
+    def _operation(
         self, kind: Kind, name: str, label: str, ttl_seconds: int, body: dict[str, Any], key: str | None
     ) -> tuple[Operation, Request]:
         request = Request("POST", f"{lock_path(name)}/{kind}", body, self._token, key)
@@ -184,7 +184,7 @@ class Worker:
         if request.key is not None and (
             outcome.what == "granted" or (operation.kind, outcome.what) == ("release", "done")
         ):
-            self.kept.append((request, outcome))
+            self.outcomes.append((request, outcome))
 
     def _broke_off(self, operation: Operation, request: Request) -> None:
         if request.key is not None:
@@ -245,13 +245,13 @@ class Keeper:
             if is_over():
                 return
             try:
-                self.settle(connection)
+                self.resolve_unknown(connection)
                 self._plan()
-                self.settle(connection)
+                self.resolve_unknown(connection)
             except BROKEN:
                 return
 
-    def settle(self, connection: Connection) -> None:
+    def resolve_unknown(self, connection: Connection) -> None:
         """Do what is planned. Each step has a key, so doing it over does it once."""
         while self._steps:
             request, then = self._steps[0]
@@ -338,7 +338,7 @@ class Client(Protocol):
 
     def run(self, connection: Connection, is_over: Callable[[], bool]) -> None: ...
 
-    def settle(self, connection: Connection) -> None: ...
+    def resolve_unknown(self, connection: Connection) -> None: ...
 
     def look_after(self, connection: Connection) -> None: ...
 
@@ -388,7 +388,7 @@ class Crowd:
         with Connection(server.host, server.port) as connection:
             try:
                 for one in self._everybody:
-                    one.settle(connection)
+                    one.resolve_unknown(connection)
                 for one in self._everybody:
                     one.look_after(connection)
             except BROKEN:

@@ -25,7 +25,7 @@ MEMBERS = 6
 BACK_SECONDS_MAX = 30
 
 
-class Line(Asker):
+class GatedQueue(Asker):
     """A gate with a line behind it: formed in one life of the server, it comes back after the crash and is let in."""
 
     def __init__(self, who: str, token: str, ledger: Ledger, seed: int) -> None:
@@ -161,7 +161,7 @@ class Jobs:
             self._errors.append(error)
 
 
-class Party(Crowd):
+class MixedLoad(Crowd):
     """Several who run errands, an operator, and a line behind a gate, with tokens that no other server knows."""
 
     def __init__(self, seed: int) -> None:
@@ -173,7 +173,7 @@ class Party(Crowd):
         plain = ",".join(f"{who}:{who}-{secret}" for who in [*whos, "line"])
         self.tokens = f"{plain},operator:operator-{secret}:read+claim+admin"
         self.errands = [Errand(who, f"{who}-{secret}", self.ledger, chance.getrandbits(64)) for who in whos]
-        self.line = Line("line", f"line-{secret}", self.ledger, chance.getrandbits(64))
+        self.queue = GatedQueue("line", f"line-{secret}", self.ledger, chance.getrandbits(64))
         operator = Operator("operator", f"operator-{secret}", self.ledger, chance.getrandbits(64))
-        self._everybody = [*self.errands, operator, self.line]
+        self._everybody = [*self.errands, operator, self.queue]
         self._errors: list[BaseException] = []

@@ -32,15 +32,15 @@ from tests.support.server import ServerFailed, ServerProcess
 
 ERAS = proof.count("crash: eras")
 CYCLES = proof.count("crash: crashes of an era")
-RANDOM, ARCHIVIST = "random", "archivist"
+RANDOM, COMPACTOR = "random", "compactor"
 """The server is killed at a random moment; its archivist is, again and again, and the server at the end."""
-LOAD_SECONDS = {RANDOM: (0.02, 0.35), ARCHIVIST: (0.5, 1.5)}
+LOAD_SECONDS = {RANDOM: (0.02, 0.35), COMPACTOR: (0.5, 1.5)}
 FAILPOINT_SECONDS_MAX = 60
 SETTINGS: dict[str, object] = {"snapshot_records": 150, "disk_reserve_mib": 1}
 NOT_PASSED = {name for name in failpoints.NAMES if name.startswith("move_")}
 """Failpoints of a move: `cli/stores/test_move.py` has those."""
 FAILPOINTS = sorted(failpoints.NAMES - NOT_PASSED)
-OF_ARCHIVIST = frozenset(name for name in FAILPOINTS if name.startswith("archive_"))
+COMPACTOR_FAILPOINTS = frozenset(name for name in FAILPOINTS if name.startswith("archive_"))
 """Where the archivist dies, each time that there is another one, and the server lives on."""
 PASSINGS_MAX = {
     "before_append": 120,
@@ -60,15 +60,15 @@ PASSINGS_MAX = {
 
 def plan_of(chance: random.Random) -> list[tuple[str, int]]:
     """Where the server dies in each cycle of an era: every failpoint at least once, the rest at random moments."""
-    places = FAILPOINTS * (CYCLES // (2 * len(FAILPOINTS)))
-    places += [(RANDOM, ARCHIVIST)[number % 2] for number in range(CYCLES - len(places))]
-    chance.shuffle(places)
-    return [(place, passing_of(place, chance, PASSINGS_MAX)) for place in places]
+    points = FAILPOINTS * (CYCLES // (2 * len(FAILPOINTS)))
+    points += [(RANDOM, COMPACTOR)[number % 2] for number in range(CYCLES - len(points))]
+    chance.shuffle(points)
+    return [(failpoint, passing_of(failpoint, chance, PASSINGS_MAX)) for failpoint in points]
 
 
-def passing_of(place: str, chance: random.Random, passings_max: dict[str, int]) -> int:
+def passing_of(failpoint: str, chance: random.Random, passings_max: dict[str, int]) -> int:
     """At which passing of a failpoint somebody dies; 0 for what is no failpoint."""
-    return 0 if place in LOAD_SECONDS else chance.randint(1, passings_max.get(place, 1))
+    return 0 if failpoint in LOAD_SECONDS else chance.randint(1, passings_max.get(failpoint, 1))
 
 
 class Era:
@@ -81,27 +81,27 @@ class Era:
         self.plan = plan_of(self._chance)
         self.server: ServerProcess | None = None
 
-    def cycle(self, place: str, passing: int) -> None:
+    def cycle(self, failpoint: str, passing: int) -> None:
         """Start, see that nothing is lost, work, die."""
-        self.server = self._start(place, passing)
+        self.server = self._start(failpoint, passing)
         if self.server is None or not self.crowd.look_after(self.server):
             self._dead()
             return
         server = self.server
-        seconds = self._chance.uniform(*LOAD_SECONDS.get(place, (FAILPOINT_SECONDS_MAX, FAILPOINT_SECONDS_MAX)))
+        seconds = self._chance.uniform(*LOAD_SECONDS.get(failpoint, (FAILPOINT_SECONDS_MAX, FAILPOINT_SECONDS_MAX)))
         ends_at = time.monotonic() + seconds
-        with Hunter(server.pid, random.Random(self._chance.random()), kills=place == ARCHIVIST) as hunter:
+        with Hunter(server.pid, random.Random(self._chance.random()), kills=failpoint == COMPACTOR) as hunter:
             threads = self.crowd.work(server, lambda: time.monotonic() > ends_at)
-            if place in LOAD_SECONDS:
+            if failpoint in LOAD_SECONDS:
                 time.sleep(seconds)
                 self._kill(server)
-            elif place in OF_ARCHIVIST:
+            elif failpoint in COMPACTOR_FAILPOINTS:
                 wait_until(lambda: hunter.gone > 0, seconds_max=FAILPOINT_SECONDS_MAX)
                 time.sleep(self._chance.uniform(*LOAD_SECONDS[RANDOM]))
                 assert server.is_running(), server.log
                 self._kill(server)
             self.crowd.finish(threads)
-        assert server.process.wait(10) == -9, f"{place} was not passed {passing} times: {server.log}"
+        assert server.process.wait(10) == -9, f"{failpoint} was not passed {passing} times: {server.log}"
         self._dead()
 
     def _kill(self, server: ServerProcess) -> None:
@@ -119,8 +119,8 @@ class Era:
         assert self.server.terminate() == 0, self.server.log
         self._dead()
 
-    def _start(self, place: str, passing: int) -> ServerProcess | None:
-        env = {"HOLDFAST_TESTING": "1", "HOLDFAST_FAILPOINTS": f"{place}=kill@{passing}"} if passing else {}
+    def _start(self, failpoint: str, passing: int) -> ServerProcess | None:
+        env = {"HOLDFAST_TESTING": "1", "HOLDFAST_FAILPOINTS": f"{failpoint}=kill@{passing}"} if passing else {}
         try:
             return ServerProcess.start(self._data, settings=SETTINGS, tokens=self.crowd.tokens, env=env)
         except ServerFailed as failed:
@@ -144,17 +144,17 @@ def test_no_crash_loses_or_invents_anything(
     """I1–I8: kill −9 at any moment loses no acknowledged lease, release, session or token, and reuses no token."""
     seed = int(os.environ.get("HOLDFAST_SEED") or random.SystemRandom().getrandbits(48))
     played = Era(tmp_path / "data", seed)
-    place, passing, cycle = RANDOM, 0, 0
+    failpoint, passing, cycle = RANDOM, 0, 0
     try:
-        for cycle, (place, passing) in enumerate(played.plan):  # noqa: B007 - told when it fails
-            played.cycle(place, passing)
-        place = RANDOM
+        for cycle, (failpoint, passing) in enumerate(played.plan):  # noqa: B007 - told when it fails
+            played.cycle(failpoint, passing)
+        failpoint = RANDOM
         played.last_look()
         verdict = judge(played.crowd.history, dump(tmp_path / "data"))
         assert not verdict.complaints, "\n".join(verdict.complaints[:5])
         assert verdict.undecided <= max(1, verdict.names // 100)
     except BaseException as error:
-        where = f"crash {cycle} ({place}{f' at passing {passing}' if passing else ''})"
+        where = f"crash {cycle} ({failpoint}{f' at passing {passing}' if passing else ''})"
         error.add_note(
             f"{where}; to play it again:\nHOLDFAST_SEED={seed} .venv/bin/python -m pytest '{request.node.nodeid}'"
         )
@@ -166,6 +166,6 @@ def test_no_crash_loses_or_invents_anything(
     record_property("count: crashes at a failpoint", sum(1 for _, passing in played.plan if passing))
     record_property(
         "count: crashes with the archivist killed first",
-        sum(1 for where, _ in played.plan if where == ARCHIVIST or where in OF_ARCHIVIST),
+        sum(1 for where, _ in played.plan if where == COMPACTOR or where in COMPACTOR_FAILPOINTS),
     )
     record_property("count: operations judged", verdict.operations)

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.journal.inspect import dump
-from tests.crash.party import Party
-from tests.crash.test_crash_loop import ARCHIVIST, FAILPOINTS, RANDOM, Era, passing_of
+from tests.crash.party import MixedLoad
+from tests.crash.test_crash_loop import COMPACTOR, FAILPOINTS, RANDOM, Era, passing_of
 from tests.crash.waiting_judge import check_waiting
 from tests.support import proof
 
@@ -33,10 +33,10 @@ class WaitingEra(Era):
 
     def __init__(self, data: Path, seed: int) -> None:
         super().__init__(data, seed)
-        self.crowd = self.party = Party(self._chance.getrandbits(64))
-        places = [*FAILPOINTS, ARCHIVIST, *[RANDOM] * RANDOM_CRASHES]
-        self._chance.shuffle(places)
-        self.plan = [(place, passing_of(place, self._chance, PASSINGS_MAX)) for place in places]
+        self.crowd = self.load = MixedLoad(self._chance.getrandbits(64))
+        points = [*FAILPOINTS, COMPACTOR, *[RANDOM] * RANDOM_CRASHES]
+        self._chance.shuffle(points)
+        self.plan = [(failpoint, passing_of(failpoint, self._chance, PASSINGS_MAX)) for failpoint in points]
 
 
 @pytest.mark.parametrize("era", range(ERAS))
@@ -46,16 +46,16 @@ def test_no_crash_loses_a_place_or_tears_a_claim(
     """W1–W3, M1, M2, L5, L7, L8, C5, C6, I5, I12: kill −9 loses no place, grant, end or transfer, and repeats none."""
     seed = int(os.environ.get("HOLDFAST_SEED") or random.SystemRandom().getrandbits(48))
     played = WaitingEra(tmp_path / "data", seed)
-    place, passing, cycle = RANDOM, 0, 0
+    failpoint, passing, cycle = RANDOM, 0, 0
     try:
-        for cycle, (place, passing) in enumerate(played.plan):  # noqa: B007 - told when it fails
-            played.cycle(place, passing)
-        place = RANDOM
+        for cycle, (failpoint, passing) in enumerate(played.plan):  # noqa: B007 - told when it fails
+            played.cycle(failpoint, passing)
+        failpoint = RANDOM
         played.last_look()
-        complaints = check_waiting(played.party.ledger, dump(tmp_path / "data"))
+        complaints = check_waiting(played.load.ledger, dump(tmp_path / "data"))
         assert not complaints, "\n".join(complaints[:5])
     except BaseException as error:
-        where = f"crash {cycle} ({place}{f' at passing {passing}' if passing else ''})"
+        where = f"crash {cycle} ({failpoint}{f' at passing {passing}' if passing else ''})"
         error.add_note(
             f"{where}; to play it again:\nHOLDFAST_SEED={seed} .venv/bin/python -m pytest '{request.node.nodeid}'"
         )
@@ -63,8 +63,8 @@ def test_no_crash_loses_a_place_or_tears_a_claim(
     finally:
         if played.server is not None:
             played.server.kill()
-    ledger = played.party.ledger
+    ledger = played.load.ledger
     record_property("count: crashes survived by those who wait", len(played.plan))
     record_property("count: claims judged, with places in line", len(ledger.claims))
     record_property("count: ends, transfers and reopenings judged", len(ledger.deeds))
-    record_property("count: let in behind a gate after a crash, in order", played.party.line.let_in)
+    record_property("count: let in behind a gate after a crash, in order", played.load.queue.let_in)

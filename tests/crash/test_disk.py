@@ -98,7 +98,7 @@ def test_append_that_fails_changes_nothing(tmp_path: Path) -> None:
     # The first passing is the server's own first record, the second and third grant what must outlive the failure.
     with serving(data, tokens=callers.TOKENS, env=failing("before_commit=error@4")) as server:
         alice = Api.of(server, callers.ALICE)
-        kept = alice.acquired("kept", ttl_seconds=600, key="kept")
+        first_lease = alice.acquired("kept", ttl_seconds=600, key="kept")
         alice.acquired("other", ttl_seconds=600)
         before = facts(alice)
         body = refused(alice.acquire("job", ttl_seconds=600, key="again"), 503, "storage_unavailable")
@@ -106,8 +106,8 @@ def test_append_that_fails_changes_nothing(tmp_path: Path) -> None:
         assert facts(alice) == before
         lease = alice.acquired("job", ttl_seconds=600, key="again")
         assert lease["fencing_token"] == before["next_token"], "the token of a grant that never was is not lost"
-        assert alice.acquired("kept", ttl_seconds=600, key="kept")["lease_id"] == kept["lease_id"]
-        assert alice.release("kept", kept["lease_id"]).status == 200
+        assert alice.acquired("kept", ttl_seconds=600, key="kept")["lease_id"] == first_lease["lease_id"]
+        assert alice.release("kept", first_lease["lease_id"]).status == 200
         assert server.terminate() == 0, server.log
     granted = [record["name"] for record in dump(data) if record["event"] == "granted"]
     assert granted == ["kept", "other", "job"]
@@ -121,10 +121,10 @@ def test_one_in_line_keeps_its_place_when_a_later_append_fails(tmp_path: Path) -
         lease = alice.acquired("job", ttl_seconds=600)
         with waiting(bob, "job", wait_seconds=40, owner="bob") as asked:
             refused(alice.acquire("other", ttl_seconds=600), 503, "storage_unavailable")
-            told = asked.json()
-        assert told["status"] == "waiting" and told["position"] == 1, told
+            reply = asked.json()
+        assert reply["status"] == "waiting" and reply["position"] == 1, reply
         assert alice.release("job", lease["lease_id"]).status == 200
-        back = bob.acquire("job", ticket=told["ticket"], wait_seconds=10, owner="bob").json()
+        back = bob.acquire("job", ticket=reply["ticket"], wait_seconds=10, owner="bob").json()
         assert back["status"] == "acquired", back
 
 
@@ -164,8 +164,8 @@ def test_write_that_fails_ends_the_server(tmp_path: Path) -> None:
                 alice.acquired(name, ttl_seconds=3600, metadata="x" * 1000, key=name)["lease_id"] == lease["lease_id"]
             )
         highest = max(lease["fencing_token"] for lease in acknowledged.values())
-        settled = alice.acquired(unknown, ttl_seconds=3600, metadata="x" * 1000, key=unknown)
-        assert settled["fencing_token"] == highest + 1
+        retried = alice.acquired(unknown, ttl_seconds=3600, metadata="x" * 1000, key=unknown)
+        assert retried["fencing_token"] == highest + 1
         server.terminate()
     granted = [record["name"] for record in dump(data) if record["event"] == "granted"]
     assert granted == [*acknowledged, unknown]
@@ -193,13 +193,13 @@ def _claim_until_it_breaks(alice: Api, acknowledged: dict[str, dict[str, Any]]) 
 class SmallDisk:
     """A file system of 12 MiB in a namespace of its own, kept by a process that does nothing else."""
 
-    def __init__(self, place: Path) -> None:
-        self.place = place
-        place.mkdir()
+    def __init__(self, mount: Path) -> None:
+        self.mount = mount
+        mount.mkdir()
         script = 'mount -t tmpfs -o size=12m,mode=700 tmpfs "$1" && echo made && exec sleep 3600'
         namespaces = ["-m"] if os.geteuid() == 0 else ["-U", "-r", "-m"]
         self._keeper = subprocess.Popen(
-            ["unshare", *namespaces, "--propagation", "private", "sh", "-c", script, "sh", str(place)],
+            ["unshare", *namespaces, "--propagation", "private", "sh", "-c", script, "sh", str(mount)],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )
@@ -211,7 +211,7 @@ class SmallDisk:
         pid = str(self._keeper.pid)
         users = [] if os.geteuid() == 0 else ["-U", "--preserve-credentials"]
         self.wrapper = ["nsenter", "-t", pid, *users, "-m"]
-        self._filler = Path("/proc", pid, "root") / place.relative_to("/") / "filler"
+        self._filler = Path("/proc", pid, "root") / mount.relative_to("/") / "filler"
 
     def fill(self) -> None:
         """Leave no room at all."""
@@ -280,9 +280,9 @@ def claim_until_full(alice: Api) -> dict[str, dict[str, Any]]:
 
 def test_full_disk_refuses_claims_and_keeps_leases(small_disk: SmallDisk) -> None:
     """I5: on a full disk (a real one) claims are refused while renewals and releases go on; also after a crash."""
-    data = small_disk.place / "data"
+    data = small_disk.mount / "data"
     options: dict[str, Any] = {"tokens": callers.TOKENS, "settings": SMALL, "wrapper": small_disk.wrapper}
-    options["env"] = {"XDG_CONFIG_HOME": str(small_disk.place / "config")}
+    options["env"] = {"XDG_CONFIG_HOME": str(small_disk.mount / "config")}
     with serving(data, **options) as server:
         alice = Api.of(server, callers.ALICE)
         leases = {f"job-{index}": alice.acquired(f"job-{index}", ttl_seconds=600) for index in range(5)}

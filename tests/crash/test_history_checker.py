@@ -174,8 +174,8 @@ def test_unknown_outcomes_are_given_the_benefit_of_the_doubt() -> None:
     assert not any(
         _complaints(gave_back, [granted(1, "a", 1, 0.5), ended(2, "a", 2.5), granted(3, "b", 2, 3.5)]).values()
     )
-    kept = [claim("a", 0, 1, 1), release, other("get", "", 3, 4, "held", label="a", token=1)]
-    assert not any(_complaints(kept, [granted(1, "a", 1, 0.5)]).values())
+    operations = [claim("a", 0, 1, 1), release, other("get", "", 3, 4, "held", label="a", token=1)]
+    assert not any(_complaints(operations, [granted(1, "a", 1, 0.5)]).values())
 
 
 def test_unknown_claim_cannot_happen_after_the_server_died() -> None:

@@ -38,15 +38,15 @@ def refusal(data: Path) -> str:
 
 def test_lost_journal_stops_the_start(tmp_path: Path) -> None:
     """I2: without its journal a server does not start, says what is known and what to do, and what it says works."""
-    data, kept = tmp_path / "data", tmp_path / "kept"
+    data, saved = tmp_path / "data", tmp_path / "kept"
     first = claimed(data, "a")
-    (data / JOURNAL).rename(kept)
+    (data / JOURNAL).rename(saved)
     for _ in range(2):
         text = refusal(data)
         assert f"is missing, but {KEY} and {MARK} are there" in text and "up to record" in text
     (data / JOURNAL).touch(0o600)
     assert "has 0 bytes" in refusal(data)
-    kept.replace(data / JOURNAL)
+    saved.replace(data / JOURNAL)
     assert claimed(data, "b") == first + 1, "it was put back"
 
     (data / JOURNAL).unlink()
@@ -57,11 +57,11 @@ def test_lost_journal_stops_the_start(tmp_path: Path) -> None:
 
 def test_restored_backup_must_be_said(tmp_path: Path) -> None:
     """I2: a journal that was put back from an older copy is refused until its mark is removed."""
-    data, kept = tmp_path / "data", tmp_path / "kept"
+    data, saved = tmp_path / "data", tmp_path / "kept"
     first = claimed(data, "a")
-    shutil.copy(data / JOURNAL, kept)
+    shutil.copy(data / JOURNAL, saved)
     assert claimed(data, "b") == first + 1
-    shutil.copy(kept, data / JOURNAL)
+    shutil.copy(saved, data / JOURNAL)
     text = refusal(data)
     assert "has gone back in time" in text and f"remove {data / MARK} and start again" in text
     (data / MARK).unlink()

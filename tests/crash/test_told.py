@@ -12,7 +12,7 @@ from tests.support.checks import wait_until
 from tests.support.server import serving
 
 CRASH = "the server before this one did not stop"
-FULL, ROOM = "is full: the reserve was given up", "there is room under"
+FULL, SPACE = "is full: the reserve was given up", "there is room under"
 FAILED, WORKS = "the state is read anew", "writes work again"
 
 
@@ -53,12 +53,12 @@ def test_full_disk_and_its_end_are_told_once(tmp_path: Path) -> None:
             assert alice.acquire("other", ttl_seconds=600).status == 503
             assert alice.renew("kept", lease["lease_id"], ttl_seconds=600).status == 200
         wait_until(lambda: FULL in server.log)
-        assert ROOM not in server.log
+        assert SPACE not in server.log
         flag.unlink()
         wait_until(lambda: alice.acquire("other", ttl_seconds=600).status == 200)
-        wait_until(lambda: ROOM in server.log)
+        wait_until(lambda: SPACE in server.log)
         server.terminate()
-        assert (server.log.count(FULL), server.log.count(ROOM)) == (1, 1), server.log
+        assert (server.log.count(FULL), server.log.count(SPACE)) == (1, 1), server.log
         assert "Claims are refused until 2 MiB are free" in server.log
 
 

@@ -33,7 +33,7 @@ def ended(token: int, name: str, how: str, key: str, **more: object) -> dict[str
     return end | {"reason": None, "done": None, "left": []} | more
 
 
-def a_true_story() -> tuple[Ledger, Records]:
+def valid_journal() -> tuple[Ledger, Records]:
     """A gate, a line of two, a transfer, a revocation, finished work that is reopened, and a claim of all."""
     ledger = Ledger()
     for owner, token in (("gate", 1), ("first", 2), ("second", 4)):
@@ -71,7 +71,7 @@ def numbered(records: Records) -> Records:
     return [record | {"seq": number, "at_ms": number * 10} for number, record in enumerate(records, 1)]
 
 
-def swap_the_line(_: Ledger, records: Records) -> None:
+def swap_queue(_: Ledger, records: Records) -> None:
     records[2], records[3] = records[3], records[2]
 
 
@@ -83,7 +83,7 @@ def grant_twice(_: Ledger, records: Records) -> None:
     records.append(granted("gate", 7, "job"))
 
 
-def lose_a_place(_: Ledger, records: Records) -> None:
+def lose_entry(_: Ledger, records: Records) -> None:
     records.insert(4, {"event": "left", "ticket_id": "ticket-second", "how": "gone"})
 
 
@@ -98,12 +98,12 @@ def let_in_one_who_vanished(ledger: Ledger, _: Records) -> None:
 
 
 CHANGES: list[tuple[Change, str]] = [
-    (swap_the_line, "let in as"),
-    (swap_the_line, "passed over"),
+    (swap_queue, "let in as"),
+    (swap_queue, "passed over"),
     (tear_a_claim, "not what was claimed"),
     (tear_a_claim, "an acknowledged grant is not in the journal"),
     (grant_twice, "granted twice"),
-    (lose_a_place, "a place was lost"),
+    (lose_entry, "a place was lost"),
     (overtake, "passed over"),
     (let_in_one_who_vanished, "was not there"),
     (lambda _, records: records.pop(11), "an acknowledged grant is not in the journal"),
@@ -122,14 +122,14 @@ CHANGES: list[tuple[Change, str]] = [
 
 def test_a_true_journal_is_believed() -> None:
     """I12, M2: the judge has nothing to say of what is as it should be."""
-    ledger, records = a_true_story()
+    ledger, records = valid_journal()
     assert check_waiting(ledger, numbered(records)) == []
 
 
 @pytest.mark.parametrize(("change", "complaint"), CHANGES)
 def test_an_untrue_journal_is_not(change: Change, complaint: str) -> None:
     """I12, M2, C5, C6: whatever is lost, torn, repeated or out of order is told."""
-    ledger, records = a_true_story()
+    ledger, records = valid_journal()
     records = copy.deepcopy(records)
     change(ledger, records)
     found = check_waiting(ledger, numbered(records))

@@ -73,9 +73,9 @@ class Claim:
         except BROKEN:
             self.broke_off = True
             raise
-        self._heard(answer)
+        self._receive(answer)
 
-    def _heard(self, answer: Answer) -> None:
+    def _receive(self, answer: Answer) -> None:
         body = answer.json()
         match body.get("status") or body["code"]:
             case "acquired":
@@ -83,8 +83,8 @@ class Claim:
                 leases = [body | {"name": self.names[0]}] if self.shape == "one" else body["claims"]
                 self.granted = {one["name"]: (one["lease_id"], one["fencing_token"]) for one in leases}
                 self.left_seconds = min(one["expires_in_ms"] for one in leases) / 1000
-                whole = len(self.granted) == 1 and set(self.granted) <= set(self.names)
-                assert whole if self.shape != "all" else tuple(self.granted) == self.names, f"{self}: {answer}"
+                is_complete = len(self.granted) == 1 and set(self.granted) <= set(self.names)
+                assert is_complete if self.shape != "all" else tuple(self.granted) == self.names, f"{self}: {answer}"
                 self.what = "granted"
             case "waiting":
                 if body["ticket"] not in self.tickets:
@@ -161,7 +161,7 @@ class Asker:
         self._numbers = itertools.count(1)
         self._pending: tuple[Request, Callable[[Answer], None]] | None = None
 
-    def settle(self, connection: Connection) -> None:
+    def resolve_unknown(self, connection: Connection) -> None:
         """Send what is under way, until it is answered once."""
         if self._pending is not None:
             request, then = self._pending
@@ -195,7 +195,7 @@ class Errand(Asker):
         """One step after another until it is over or the server is gone."""
         while not is_over():
             try:
-                self.settle(connection)
+                self.resolve_unknown(connection)
                 self._step(connection)
             except BROKEN:
                 return
@@ -300,8 +300,8 @@ class Errand(Asker):
         lease_id, until = self._leases[name]
         claim = self._claim
         assert claim is not None
-        is_kept = name.startswith("kept/")
-        outcome = "done" if is_kept else self._chance.choice((None, None, "done", "failed"))
+        stays_done = name.startswith("kept/")
+        outcome = "done" if stays_done else self._chance.choice((None, None, "done", "failed"))
         deed = self._ledger.deed(Deed("release", name, self._key(), lease_id, claim.label, is_done=outcome == "done"))
         body: dict[str, Any] = {"lease_id": lease_id}
         if outcome is not None:
@@ -313,7 +313,7 @@ class Errand(Asker):
             deed.worked = answer.status == 200
             assert deed.worked or self._may_be_over(answer, until), f"{deed}: {answer}"
             self._leases.pop(name, None)
-            if is_kept and deed.worked:
+            if stays_done and deed.worked:
                 self.finished[name] = claim.label
 
         self._post(deed, f"{lock_path(name)}/release", body, released)
@@ -344,9 +344,9 @@ class Operator(Asker):
     def run(self, connection: Connection, is_over: Callable[[], bool]) -> None:
         while not is_over():
             try:
-                self.settle(connection)
+                self.resolve_unknown(connection)
                 self._plan()
-                self.settle(connection)
+                self.resolve_unknown(connection)
             except BROKEN:
                 return
             time.sleep(self._chance.uniform(0.005, 0.04))

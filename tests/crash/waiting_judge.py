@@ -21,17 +21,17 @@ def check_waiting(ledger: Ledger, records: Iterable[Record]) -> list[str]:
     """Complaints about answers that differ from the journal, or a journal that breaks W1–W3, M2, L5, L7, L8 or C5."""
     journal = _Journal(ledger)
     for record in records:
-        journal.hear(record)
+        journal.apply(record)
     return [
         *journal.complaints,
         *_compare_claims(ledger, journal),
         *_compare_deeds(ledger, journal),
-        *_lines(ledger, journal),
+        *_check_order(ledger, journal),
     ]
 
 
 @dataclass(slots=True)
-class _Place:
+class _QueueEntry:
     """A ticket, from its first record on."""
 
     seq: int
@@ -62,7 +62,7 @@ class _Pass:
 class _Journal:
     def __init__(self, ledger: Ledger) -> None:
         self.complaints: list[str] = []
-        self.places: dict[str, _Place] = {}
+        self.entries: dict[str, _QueueEntry] = {}
         self.grants: dict[str, _Grant] = {}
         self.ends: dict[str, tuple[int, int, Record]] = {}
         """By lease id: where it ended, in which life, and how."""
@@ -73,10 +73,10 @@ class _Journal:
         self._asked = {deed.key: deed for deed in ledger.deeds}
         self._live: dict[str, Record] = {}
         self._done_until: dict[str, int] = {}
-        self._in_line: dict[str, _Place] = {}
+        self._queued: dict[str, _QueueEntry] = {}
         self._token = self._epoch = self._seq = self._at_ms = 0
 
-    def hear(self, record: Record) -> None:
+    def apply(self, record: Record) -> None:
         if record["seq"] <= self._seq or record["at_ms"] < self._at_ms:
             self._complain("the journal goes backwards", record)
         self._seq, self._at_ms = record["seq"], record["at_ms"]
@@ -98,37 +98,37 @@ class _Journal:
                 for each in record["left"]:
                     self._on_left(record, each)
             case "session_ended":
-                self._noted(record)
+                self._check_key(record)
                 for each in record["leases"]:
                     self._on_end(record, each)
                 for each in record["left"]:
                     self._on_left(record, each)
             case "reopened":
-                self._noted(record)
+                self._check_key(record)
                 self._done_until.pop(record["name"], None)
             case _:
                 pass
 
     def _on_joined(self, record: Record) -> None:
         ticket = record["ticket"]
-        if ticket["ticket_id"] in self._in_line:
+        if ticket["ticket_id"] in self._queued:
             return
-        if ticket["ticket_id"] in self.places:
+        if ticket["ticket_id"] in self.entries:
             self._complain("a place that was left is taken again", record)
         names = tuple(ticket["names"])
-        place = _Place(self._seq, self._epoch, self._at_ms, ticket["owner"], names, ticket["redo"])
-        self.places[ticket["ticket_id"]] = self._in_line[ticket["ticket_id"]] = place
-        claim = self._claims.get(place.owner)
+        entry = _QueueEntry(self._seq, self._epoch, self._at_ms, ticket["owner"], names, ticket["redo"])
+        self.entries[ticket["ticket_id"]] = self._queued[ticket["ticket_id"]] = entry
+        claim = self._claims.get(entry.owner)
         if claim is None or claim.names != names:
             self._complain("somebody stands in line who never asked", record)
 
     def _on_left(self, record: Record, left: Record) -> None:
-        place = self._in_line.pop(left["ticket_id"], None)
-        if place is None:
+        entry = self._queued.pop(left["ticket_id"], None)
+        if entry is None:
             self._complain("somebody left who was not in line", record)
             return
-        place.left = left["how"]
-        is_early = left["how"] == "gone" and self._at_ms < place.at_ms + DETACHED_MS_MAX
+        entry.left = left["how"]
+        is_early = left["how"] == "gone" and self._at_ms < entry.at_ms + DETACHED_MS_MAX
         if is_early or left["how"] not in {"gone", "done", "session_ended"}:
             self._complain(f"a place was lost ({left['how']})", record)
 
@@ -136,12 +136,12 @@ class _Journal:
         ticket_id = record["ticket_id"]
         label = grants[0]["lease"]["owner"]
         names = {grant["name"] for grant in grants}
-        mine = self._in_line.pop(ticket_id, None) if ticket_id is not None else None
+        mine = self._queued.pop(ticket_id, None) if ticket_id is not None else None
         before = mine.seq if mine is not None else self._seq
         passed = [
             other
-            for other, place in self._in_line.items()
-            if place.seq < before and names & set(place.names) and self._can_be_met(place)
+            for other, entry in self._queued.items()
+            if entry.seq < before and names & set(entry.names) and self._can_be_met(entry)
         ]
         if passed:
             self.passes.append(_Pass(record, passed))
@@ -160,10 +160,10 @@ class _Journal:
             self._begin(record, grant["name"], grant["lease"])
             self._done_until.pop(grant["name"], None)
 
-    def _can_be_met(self, place: _Place) -> bool:
-        if any(name in self._live for name in place.names):
+    def _can_be_met(self, entry: _QueueEntry) -> bool:
+        if any(name in self._live for name in entry.names):
             return False
-        return place.redo or all(self._done_until.get(name, 0) <= self._at_ms for name in place.names)
+        return entry.redo or all(self._done_until.get(name, 0) <= self._at_ms for name in entry.names)
 
     def _begin(self, record: Record, name: str, lease: Record) -> None:
         if lease["token"] <= self._token:
@@ -172,7 +172,7 @@ class _Journal:
         self._live[name] = lease
 
     def _on_transfer(self, record: Record) -> None:
-        self._noted(record)
+        self._check_key(record)
         live = self._live.pop(record["name"], None)
         if live is None or live["lease_id"] != record["old_lease_id"]:
             self._complain("a transfer of what does not live", record)
@@ -185,11 +185,11 @@ class _Journal:
             self._complain("an end of what does not live", record)
         self.ends[ended["lease_id"]] = (self._seq, self._epoch, ended)
         if ended["how"] in {"released", "revoked"}:
-            self._noted(ended)
+            self._check_key(ended)
         if ended["done"] is not None:
             self._done_until[ended["name"]] = ended["done"]["until_ms"]
 
-    def _noted(self, record: Record) -> None:
+    def _check_key(self, record: Record) -> None:
         key = record["key"]
         if key in self.by_key:
             self._complain("one key was done twice", record)
@@ -212,31 +212,31 @@ def _compare_claims(ledger: Ledger, journal: _Journal) -> list[str]:
             complaints.append(f"said to have ended, and never was: {claim}")
         if claim.what in {"held", "done", "gone"} and grant is not None:
             complaints.append(f"refused, and granted: {claim}, {grant}")
-        places = [journal.places.get(ticket) for ticket in claim.tickets]
-        if any(place is None or place.owner != claim.label for place in places):
+        entries = [journal.entries.get(ticket) for ticket in claim.tickets]
+        if any(entry is None or entry.owner != claim.label for entry in entries):
             complaints.append(f"an acknowledged place is not in the journal: {claim}")
         # Whoever was told another place than before, or none, had been answered by finished work meanwhile.
-        lost = places if claim.what == "gone" else places[:-1]
-        if any(place is not None and place.left != "done" for place in lost):
-            complaints.append(f"a place was lost: {claim}, {places}")
+        lost = entries if claim.what == "gone" else entries[:-1]
+        if any(entry is not None and entry.left != "done" for entry in lost):
+            complaints.append(f"a place was lost: {claim}, {entries}")
     for passing in journal.passes:
         complaints += [
-            f"{journal.places[ticket]} was there and was passed over: {dict(passing.record)}"
+            f"{journal.entries[ticket]} was there and was passed over: {dict(passing.record)}"
             for ticket in passing.waiting
-            if _was_surely_there(journal.places[ticket], claims, journal, passing.record["seq"])
+            if _was_surely_there(journal.entries[ticket], claims, journal, passing.record["seq"])
         ]
     return complaints
 
 
-def _was_surely_there(place: _Place, claims: dict[str, Claim], journal: _Journal, seq: int) -> bool:
-    claim = claims[place.owner]
-    grant = journal.grants.get(place.owner)
+def _was_surely_there(entry: _QueueEntry, claims: dict[str, Claim], journal: _Journal, seq: int) -> bool:
+    claim = claims[entry.owner]
+    grant = journal.grants.get(entry.owner)
     return (
         claim.sends == 1
         and claim.what == "granted"
         and grant is not None
-        and place.epoch == grant.epoch
-        and place.seq < seq < grant.seq
+        and entry.epoch == grant.epoch
+        and entry.seq < seq < grant.seq
     )
 
 
@@ -270,13 +270,13 @@ def _is_it(deed: Deed, record: Record) -> bool:
             return bool(record["reason"] == deed.text)
 
 
-def _lines(ledger: Ledger, journal: _Journal) -> list[str]:
+def _check_order(ledger: Ledger, journal: _Journal) -> list[str]:
     """Behind a gate that opened when all were back, grants follow the order of joining, in that life of the server."""
     complaints = [f"{label} was not there and was let in" for label in ledger.vanished if label in journal.grants]
-    joined = sorted(journal.places.values(), key=lambda place: place.seq)
+    joined = sorted(journal.entries.values(), key=lambda entry: entry.seq)
     for barrier in ledger.barriers:
         opened_seq, epoch, _ = journal.ends[barrier.gate_lease_id]
-        order = [place.owner for place in joined if place.owner in barrier.back]
+        order = [entry.owner for entry in joined if entry.owner in barrier.back]
         let_in = [(journal.grants[label].seq, label) for label in order if label in journal.grants]
         turns = [label for seq, label in sorted(let_in) if journal.grants[label].epoch == epoch and seq > opened_seq]
         if turns != order[: len(turns)]:

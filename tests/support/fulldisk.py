@@ -29,7 +29,7 @@ class FullDisk(apsw.VFS):
     def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> apsw.VFSFile:  # noqa: N802 - SQLite's word
         return FullDiskFile(name, flags, self)
 
-    def has_room(self) -> bool:
+    def has_space(self) -> bool:
         return not (self._flag.exists() and self._reserve.exists())
 
 
@@ -41,7 +41,7 @@ class FullDiskFile(apsw.VFSFile):
         self._disk = disk
 
     def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802 - SQLite's word
-        if not self._disk.has_room():
+        if not self._disk.has_space():
             raise apsw.FullError("the disk is full")
         super().xWrite(data, offset)
 
