@@ -65,7 +65,7 @@ def furnished() -> World:
     return world
 
 
-def test_revoking_ends_sessions_and_places_in_one_record() -> None:
+def test_revoking_a_token_ends_sessions_and_tickets_in_one_record() -> None:
     """S5: the sessions of a token with what is bound to them, and its places in line, end with it; no plain lease."""
     world = furnished()
     decision = world.ask(RevokeToken(principal="root", name="ana"))
@@ -84,7 +84,7 @@ def test_revoking_ends_sessions_and_places_in_one_record() -> None:
     assert refused == [NotAllowedAnyMore()] * 2
 
 
-def test_kept_sessions_live_on_with_what_is_bound() -> None:
+def test_keep_sessions_preserves_sessions_and_bound_leases() -> None:
     """S5: with `keep_sessions` only the plain places end. Everybody who waits with the token is answered."""
     world = furnished()
     decision = world.ask(RevokeToken(principal="root", name="ana", keep_sessions=True))
@@ -95,7 +95,7 @@ def test_kept_sessions_live_on_with_what_is_bound() -> None:
     assert len(decision.notices) == 2
 
 
-def test_salt_of_a_session_is_kept() -> None:
+def test_session_salt_is_preserved() -> None:
     """A session that has a salt keeps it when its token ends: its secret depends on the token already (S5)."""
     world = World()
     world.ask(CreateToken(principal="root", name="ana", digest="d", scopes=("claim",)))
@@ -104,7 +104,7 @@ def test_salt_of_a_session_is_kept() -> None:
     assert world.state.sessions["s"].salt == "pepper"
 
 
-def test_rotating_keeps_the_rights() -> None:
+def test_rotating_a_token_preserves_its_scopes() -> None:
     """A rotated token has the scopes and the prefix of the one before, another digest, and its own expiry."""
     world = World()
     made = CreateToken(principal="root", name="ana", digest="old", scopes=("read",), prefix="a/", expires_wall_ms=5)
@@ -121,7 +121,7 @@ def test_rotating_keeps_the_rights() -> None:
 
 
 @pytest.mark.parametrize("lives_ms", [30_000, None])
-def test_rotating_keeps_the_lifetime(lives_ms: int | None) -> None:
+def test_rotating_a_token_preserves_its_lifetime(lives_ms: int | None) -> None:
     """A rotated token lives as long as the one before was to live, counted from now, if that is asked for."""
     world = World()
     until = None if lives_ms is None else NOW.wall_ms + lives_ms
@@ -132,7 +132,7 @@ def test_rotating_keeps_the_lifetime(lives_ms: int | None) -> None:
     assert world.state.tokens["ana"].expires_wall_ms == expected
 
 
-def test_old_records_end_nothing() -> None:
+def test_old_token_revoked_record_ends_no_session() -> None:
     """Decision 0012: a `token_revoked` of an earlier release ends no session and no place, as it did then."""
     state = State()
     session = Session("s", "ana", None, None, 60_000, 61_000, NOW.wall_ms)

@@ -29,7 +29,7 @@ def come_and_go(core: Core, number: int) -> int:
     return max(core.steps(claim), core.steps(Release(name="x", principal="q", lease_id=f"X{number}")))
 
 
-def test_no_release_pays_for_the_alarms_of_others() -> None:
+def test_release_cost_ignores_deadlines_of_other_leases() -> None:
     """Of all who come and go none looks at more than a few alarms, however many others hold something."""
     core = crowded()
     assert not core.state.timers.lease_deadlines.draining
@@ -38,7 +38,7 @@ def test_no_release_pays_for_the_alarms_of_others() -> None:
     assert max(steps) < 1_500
 
 
-def test_while_alarms_are_sifted_every_lease_ends_at_its_time() -> None:
+def test_leases_expire_on_time_during_compaction() -> None:
     """Some are renewed for longer and some for less, before and while alarms are sifted: none ends late or early."""
     core = crowded()
     chance = random.Random(7)
@@ -58,7 +58,7 @@ def test_while_alarms_are_sifted_every_lease_ends_at_its_time() -> None:
     assert not untils.keys() & {name for name, slot in core.state.slots.items() if slot.lease is not None}
 
 
-def test_sifting_keeps_one_alarm_for_each() -> None:
+def test_compaction_leaves_one_deadline_per_lease() -> None:
     """Alarms that stand twice are kept once, those for nothing go, and the first is always known."""
     deadlines: DeadlineHeap[tuple[int, int]] = DeadlineHeap()
     chance = random.Random(3)

@@ -32,7 +32,7 @@ def want(order: int, key: str | None = None, ticket: str | None = None) -> Claim
     )  # fmt: skip
 
 
-def test_another_order_writes_nothing_and_another_key_writes_no_names() -> None:
+def test_resumed_wait_writes_only_changed_terms() -> None:
     """A place of 1,000 names is written once. Its holder may come back as often as it likes."""
     state = State()
     ask(state, acquire(name=NAMES[0], lease_id="held", principal="p", owner="ana", ttl_ms=60_000))

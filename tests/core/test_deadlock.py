@@ -134,7 +134,7 @@ def partitions(names: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], ...]]:
             yield (block, *tail)
 
 
-def test_every_graph_of_three() -> None:
+def test_every_graph_of_three_holders() -> None:
     """3 holders, 3 names: every ownership, every set of waits for one or all of several, each there or not, every
     request: the detector says what the closure says, and what it tells is a circle (D1, D2, M2, I13)."""
     each: list[Waits] = [
@@ -180,7 +180,7 @@ def four_by_four() -> Iterator[tuple[tuple[int | None, ...], tuple[Waits, ...]]]
             )
 
 
-def test_every_graph_of_four() -> None:
+def test_every_graph_of_four_holders() -> None:
     """4 holders, 4 names: every ownership and every set of waits, up to the names of holders and names, every request,
     waits for one name and for all of several taking turns; in `make test` one in five of them (D1, D2, M2, I13)."""
     requests = subsets(4)[1:]
@@ -356,7 +356,7 @@ class Drawn:
 
 
 @pytest.mark.parametrize("block", range(10))
-def test_drawn_graphs(block: int) -> None:
+def test_random_graphs(block: int) -> None:
     """2–6 holders, 2–6 names, runs, nameless claims, ended leases, dead sessions, claims of all, places that were left
     and holders who are not there: no miss and no false alarm (D1, D2, I13)."""
     cycles = 0

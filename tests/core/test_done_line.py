@@ -34,7 +34,7 @@ def _in_line(core: Core, labels: dict[str, str] | None) -> None:
         core.ask(claim)
 
 
-def test_the_name_stands_once_in_the_record() -> None:
+def test_record_of_finished_work_names_the_job_once() -> None:
     """The record of finished work has under 100 bytes for each it answers, however long the name is."""
     core = Core()
     _in_line(core, None)
@@ -47,7 +47,7 @@ def test_the_name_stands_once_in_the_record() -> None:
     assert not core.state.tickets
 
 
-def test_the_labels_in_the_record_are_bounded() -> None:
+def test_labels_in_the_record_are_bounded() -> None:
     """Of the labels of all in line the first megabyte is kept; small ones are all there."""
     core = Core()
     _in_line(core, LABELS)
@@ -59,7 +59,7 @@ def test_the_labels_in_the_record_are_bounded() -> None:
     assert len(left) == TICKETS and all(each.labels == {"team": "infra"} for each in left)
 
 
-def test_a_place_for_several_names_keeps_them() -> None:
+def test_ticket_for_several_names_lists_them() -> None:
     """Whoever waits for several names has left the line of each."""
     core = Core()
     core.hold(NAME, "b")

@@ -171,7 +171,7 @@ def key_moves() -> list[Move]:
         pytest.param(session_moves(), "sessions", id="sessions"),
     ],
 )
-def test_every_sequence(moves: list[Move], what: str, reentrant: str) -> None:
+def test_every_sequence_matches_the_naive_model(moves: list[Move], what: str, reentrant: str) -> None:
     """Two principals, one name: in every sequence one holder, rising tokens, no early end (I1, I2, I3, C5, S2)."""
     depth = proof.count(f"core: depth of all sequences with {what}")
     made = explore(moves, depth, replace(LIMITS, reentrant=reentrant))

@@ -45,7 +45,7 @@ def reports_cycle(core: Core, principal: str, session: str | None = None) -> boo
 
 @pytest.mark.usefixtures("few")
 @pytest.mark.parametrize("owners", [1, 30], ids=["one owner", "many owners"])
-def test_nobody_flushes_anothers_interests(owners: int) -> None:
+def test_interests_of_other_principals_survive_eviction(owners: int) -> None:
     """D3: a principal that wants everything that others hold loses its own oldest, and ben's circle is told."""
     core = Core()
     for number in range(400):
@@ -60,7 +60,7 @@ def test_nobody_flushes_anothers_interests(owners: int) -> None:
 
 
 @pytest.mark.usefixtures("few")
-def test_no_run_flushes_its_siblings_interests() -> None:
+def test_interests_of_sibling_runs_survive_eviction() -> None:
     """D3: inside a principal the sessions have their shares too."""
     core = Core()
     for session in ("s1", "s2"):
@@ -75,7 +75,7 @@ def test_no_run_flushes_its_siblings_interests() -> None:
     check_queues(core.state)
 
 
-def test_one_holder_has_a_bounded_number() -> None:
+def test_interests_of_one_holder_are_bounded() -> None:
     """D3: all that a holder wants is dropped when it gives anything back, so that is bounded: the oldest go."""
     core = Core()
     more = INTERESTS_OF_HOLDER_MAX + 10
@@ -87,7 +87,7 @@ def test_one_holder_has_a_bounded_number() -> None:
 
 
 @pytest.mark.usefixtures("few")
-def test_an_interest_costs_a_few_steps_however_many_are_kept() -> None:
+def test_adding_an_interest_runs_in_constant_time() -> None:
     """D3: what goes goes a few at a time; no request pays for all that others left and that has faded."""
     dropped = 0
 

@@ -29,7 +29,7 @@ def add(change_set: ChangeSet[str, int], later: ChangeSet[str, int]) -> None:
 
 
 @given(steps)
-def test_what_is_noted_makes_the_archive_the_table(drawn: list[Step]) -> None:
+def test_change_set_updates_the_archive_to_the_table(drawn: list[Step]) -> None:
     """Whatever is set and taken out, and however often the archive refuses: rows and order come out the same (I15)."""
     table: TrackedDict[str, int] = TrackedDict()
     plain: dict[str, int] = {}
@@ -59,7 +59,7 @@ def test_what_is_noted_makes_the_archive_the_table(drawn: list[Step]) -> None:
 
 
 @given(steps)
-def test_nothing_is_noted_that_the_archive_need_not_know(drawn: list[Step]) -> None:
+def test_short_lived_values_are_not_tracked(drawn: list[Step]) -> None:
     """What came and went is in no note, and no key is noted as more than it must be: memory is bounded by the table."""
     table: TrackedDict[str, int] = TrackedDict()
     table.load({"a": 1, "b": 2, "c": 3})
@@ -75,7 +75,7 @@ def test_nothing_is_noted_that_the_archive_need_not_know(drawn: list[Step]) -> N
         assert list(table.new.items()) == [(key, table[key]) for key in table if key in table.new]
 
 
-def test_loading_is_no_change() -> None:
+def test_load_tracks_no_change() -> None:
     """What is loaded is archived already: nothing is noted of it."""
     table: TrackedDict[str, int] = TrackedDict()
     table.load({"a": 1})
@@ -83,7 +83,7 @@ def test_loading_is_no_change() -> None:
     assert (table, len(table.take_changes())) == ({"a": 1, "b": 2}, 0)
 
 
-def test_to_take_costs_the_same_for_any_number() -> None:
+def test_take_changes_runs_in_constant_time() -> None:
     """Taking what changed is a few steps, for one change as for ten thousand: the loop never stands still for it."""
 
     def steps_for(changes: int) -> int:
@@ -105,7 +105,7 @@ def test_to_take_costs_the_same_for_any_number() -> None:
         lambda table: table.__ior__({"b": 2}),
     ],
 )
-def test_no_change_goes_round_the_notes(change: Callable[[TrackedDict[str, int]], object]) -> None:
+def test_untracked_changes_are_rejected(change: Callable[[TrackedDict[str, int]], object]) -> None:
     """A method that would change many rows at once is refused, and changes nothing."""
     table: TrackedDict[str, int] = TrackedDict()
     table.put("a", 1)
@@ -114,7 +114,7 @@ def test_no_change_goes_round_the_notes(change: Callable[[TrackedDict[str, int]]
     assert (table, table.new) == ({"a": 1}, {"a": 1})
 
 
-def test_it_is_a_dictionary_otherwise() -> None:
+def test_tracked_dict_reads_like_a_dict() -> None:
     """What is not there cannot be taken out, with or without a value instead, and nothing is noted of it."""
     table: TrackedDict[str, int] = TrackedDict()
     with pytest.raises(KeyError):

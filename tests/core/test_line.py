@@ -201,7 +201,7 @@ class CoreAndNaive:
 
 
 @pytest.mark.parametrize("block", range(10))
-def test_the_core_and_the_naive_one_tell_those_in_line_the_same(block: int) -> None:
+def test_core_and_naive_model_notify_waiters_alike(block: int) -> None:
     """The same walks with the naive core beside the real one: every answer, at once or in line, is the same, down to
     tokens, deadlines, predecessors and attempts (C5, C7, L5, L7, L8, W1–W5, D1, M1, M2, I12, I13, I15)."""
     for seed in range(block * MODEL_WALKS // 10, (block + 1) * MODEL_WALKS // 10):
@@ -216,7 +216,7 @@ def test_the_core_and_the_naive_one_tell_those_in_line_the_same(block: int) -> N
 
 
 @pytest.mark.parametrize("block", range(10))
-def test_the_line_is_first_in_first_out(block: int) -> None:
+def test_queue_is_first_in_first_out(block: int) -> None:
     """Whoever comes, goes, vanishes, dies or is handed a name, and however often the server restarts: grants follow the
     order of joining among those who are there, none is granted twice, none who could be met waits, and no place is left
     behind (W1, W2, W3, W4, W5, D1, M2, I12, I13)."""
@@ -237,7 +237,7 @@ def test_the_line_is_first_in_first_out(block: int) -> None:
             assert entry_id in state.remembered, f"walk {seed}: a key was kept"
 
 
-def test_of_many_who_wait_each_has_its_turn_in_order() -> None:
+def test_waiters_are_granted_in_order_of_joining() -> None:
     """200 in line for one name, a third of them gone, restarts: the rest are granted in the order of joining (W1)."""
     crowd = Crowd()
     crowd.ask(acquire(name="job", principal="p", owner="first", lease_id="L", ttl_ms=1_000))
@@ -284,7 +284,7 @@ class Hasty(Crowd):
         pass
 
 
-def test_a_chain_of_claims_of_all_is_settled_in_one_pass() -> None:
+def test_chain_of_claims_of_all_is_granted_in_one_pass() -> None:
     """Two thousand claims of all, each sharing names with its neighbours, are met in order when all is free at once:
     the cost is that of the lines, and nothing is looked at again and again (M2)."""
     crowd = Hasty(Limits(names_per_call_max=10_000, line_max=10_000))

@@ -31,7 +31,7 @@ def release(name: str) -> Release:
 
 
 @pytest.mark.parametrize("names", [50, 400])
-def test_a_release_costs_those_who_wait_for_that_name(names: int) -> None:
+def test_release_cost_depends_on_waiters_of_that_name(names: int) -> None:
     """20 wait for all of many names and cannot be met: a release looks at each of them once, and not at what else they
     want (M2)."""
     core, wanted = crowded(20, names)
@@ -41,20 +41,20 @@ def test_a_release_costs_those_who_wait_for_that_name(names: int) -> None:
 
 
 @pytest.mark.parametrize("waiters", [2, 40])
-def test_an_arrival_costs_the_names_of_the_one_who_arrives(waiters: int) -> None:
+def test_attach_cost_depends_on_names_of_the_ticket(waiters: int) -> None:
     """Who joins many others for the same names pays for its own names alone (M2)."""
     core, wanted = crowded(waiters, 100)
     assert core.steps(core.want_all(wanted)) < 500 + 100 * 80
 
 
 @pytest.mark.parametrize("waiters", [2, 40])
-def test_a_leave_costs_the_names_of_the_one_who_leaves(waiters: int) -> None:
+def test_leave_cost_depends_on_names_of_the_ticket(waiters: int) -> None:
     """Who gives up a place for many names pays for its own names alone (M2, W2)."""
     core, _ = crowded(waiters, 100)
     assert core.steps(Leave(ticket_id="t1", principal="p")) < 500 + 100 * 40
 
 
-def test_a_grant_of_all_costs_each_waiter_at_each_name_once() -> None:
+def test_grant_of_all_visits_each_waiter_once_per_name() -> None:
     """The last name of 100 opens and the first of 20 gets them all: each other ticket is told once by each name."""
     core, wanted = crowded(20, 100)
     core.ask(release(wanted[0]))
@@ -63,7 +63,7 @@ def test_a_grant_of_all_costs_each_waiter_at_each_name_once() -> None:
     assert steps < 100 * 20 * 3 + 100 * 400
 
 
-def test_the_end_of_a_session_costs_each_waiter_at_each_name_once() -> None:
+def test_session_end_visits_each_waiter_once_per_name() -> None:
     """A session that holds 100 names ends, and 20 wait for all of them and for one more (I10, M2)."""
     core = Core()
     core.ask(OpenSession(principal="p", session_id="s", ttl_ms=FAR_MS))
@@ -78,7 +78,7 @@ def test_the_end_of_a_session_costs_each_waiter_at_each_name_once() -> None:
 
 
 @pytest.mark.parametrize("others", [5, 200])
-def test_asking_again_costs_nothing_for_ones_other_places(others: int) -> None:
+def test_retry_cost_ignores_other_tickets_of_the_holder(others: int) -> None:
     """A holder with many places, in a line with many others, finds the one it has at once (W3)."""
     core = Core()
     core.hold("job", *(f"n{number}" for number in range(others)))
@@ -97,7 +97,7 @@ def test_asking_again_costs_nothing_for_ones_other_places(others: int) -> None:
 
 
 @pytest.mark.parametrize("waits", [1, 6])
-def test_a_look_at_the_chain_costs_what_is_shown(waits: int) -> None:
+def test_chain_query_cost_depends_on_links_shown(waits: int) -> None:
     """`why` at a name whose holder waits for thousands of others looks at the first of them."""
     core = Core()
     core.hold("job", owner="me")
@@ -131,7 +131,7 @@ class Greedy(Walk):
 
 
 @pytest.mark.parametrize("block", range(4))
-def test_claims_of_all_are_met_in_order(block: int) -> None:
+def test_claims_of_all_are_granted_in_order(block: int) -> None:
     """Crowds that want several of the same names, with delays, finished work, absences, ended sessions, revocations and
     restarts: of all who are there and find everything open the one that joined first is met, and nobody who could be
     met waits. The judge looks at every ticket and every name at every step (M2, I12, W1)."""
@@ -147,7 +147,7 @@ def test_claims_of_all_are_met_in_order(block: int) -> None:
         assert not walk.crowd.queue
 
 
-def test_places_that_nobody_came_back_to_end_a_few_at_a_time() -> None:
+def test_abandoned_tickets_end_in_slices() -> None:
     """After a restart everybody has been away since then. A minute later their places end, not all of them in one turn
     (W2).
     """

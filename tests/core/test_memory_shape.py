@@ -113,7 +113,7 @@ def check(state: State) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_indexes_are_what_a_restart_builds(seed: int) -> None:
+def test_indexes_equal_rebuilt_indexes(seed: int) -> None:
     """Wherever a walk leads, the indexes are those that a restart would build, and no alarm is late (I15, L2)."""
     chance = random.Random(seed)
     state = State()
@@ -124,7 +124,7 @@ def test_indexes_are_what_a_restart_builds(seed: int) -> None:
         now_ms += chance.choice([0, 0, 1, 200, 1_000, 5_000])
 
 
-def test_alarms_do_not_outlive_their_leases() -> None:
+def test_deadlines_do_not_outlive_their_leases() -> None:
     """A lease of a day that was given back at once does not keep its alarm for a day: memory is by what lives."""
     state = State()
     for number in range(5 * DEADLINES_SPARE):
@@ -139,7 +139,7 @@ def test_alarms_do_not_outlive_their_leases() -> None:
     assert len(state.remembered) <= SMALL.retry_bytes_max + 1
 
 
-def test_a_tidied_alarm_still_rings() -> None:
+def test_compacted_deadline_still_fires() -> None:
     """Dropping dead alarms loses no living one: every lease still ends at its time (L2)."""
     state = State()
     roomy = replace(SMALL, leases_per_principal_max=10_000)
@@ -156,7 +156,7 @@ def test_a_tidied_alarm_still_rings() -> None:
     assert len(state.index.held) == 0
 
 
-def test_tokens_end_before_they_are_inexact() -> None:
+def test_fencing_tokens_stop_at_the_largest_exact_integer() -> None:
     """The last token is 2^53−1, which every JSON reader tells from the one before; there is none after it (I2, C6)."""
     state = State()
     state.last_token = TOKEN_MAX - 1
@@ -167,7 +167,7 @@ def test_tokens_end_before_they_are_inexact() -> None:
     assert ask(state, Release(name="a", principal="ana", lease_id="L1"), 0) == answers.Released()
 
 
-def test_a_picture_is_never_changed_again() -> None:
+def test_frozen_snapshot_never_changes() -> None:
     """What `freeze` returned stays as it was while the state goes on, for a snapshot is written late (I15)."""
     chance = random.Random(1)
     state = State()

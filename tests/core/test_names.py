@@ -125,7 +125,7 @@ COMPONENT = st.text(st.characters(categories=["L", "Nd"]) | st.sampled_from("-_.
 
 
 @given(st.lists(COMPONENT, min_size=1, max_size=4))
-def test_every_path_of_letters_and_digits_is_a_name(components: list[str]) -> None:
+def test_path_of_letters_and_digits_is_a_name(components: list[str]) -> None:
     """Letters and digits of any script make a path name, unless it is reserved, too long or goes up (N1)."""
     name = unicodedata.normalize("NFC", "/".join(components))
     letters = all(c in "-_./" or c.isalpha() or c.isdecimal() for c in name)
@@ -138,7 +138,7 @@ def test_every_path_of_letters_and_digits_is_a_name(components: list[str]) -> No
             parse_name(name)
 
 
-def test_a_name_of_one_part_is_judged_as_the_same_part_of_a_longer_one() -> None:
+def test_single_part_name_follows_the_rules_of_longer_names() -> None:
     """The short way for names of one part takes no character that the pattern for all names does not (N1)."""
 
     def is_one(text: str) -> bool:

@@ -62,7 +62,7 @@ def held() -> State:
 
 
 @pytest.mark.parametrize(("name", "character"), INVISIBLE, ids=[character for _, character in INVISIBLE])
-def test_nothing_begins_under_a_name_that_looks_blank(name: str, character: str) -> None:
+def test_name_with_invisible_characters_is_refused(name: str, character: str) -> None:
     """N3: a character that looks like nothing or like a blank stands in no new claim; the refusal names it.
 
     It stays a name by N1, so that what is held under it can be reached.
@@ -83,14 +83,14 @@ def test_nothing_begins_under_a_name_that_looks_blank(name: str, character: str)
 
 
 @pytest.mark.parametrize("name", READABLE)
-def test_names_of_any_script_begin_as_before(name: str) -> None:
+def test_names_of_any_script_are_accepted(name: str) -> None:
     """N3: letters of any script, marks, pictures and escapes can be read."""
     assert why_unreadable(name) is None
     answer = ask(State(), acquire(name=name, principal="ana", lease_id="L", ttl_ms=1_000))
     assert isinstance(answer, answers.Acquired)
 
 
-def test_what_is_held_can_be_kept_and_ended() -> None:
+def test_existing_lease_can_be_renewed_and_ended() -> None:
     """N3: a lease under such a name is renewed, handed on, released and revoked as any other."""
     renew = Renew(name=FILLER, principal="ana", lease_id="L", ttl_ms=1_000)
     release = Release(name=FILLER, principal="ana", lease_id="L", done=True, remember_ms=1_000)
@@ -105,7 +105,7 @@ def test_what_is_held_can_be_kept_and_ended() -> None:
     assert isinstance(ask(state, acquire(name=FILLER, principal="ana", lease_id="N", ttl_ms=1_000)), refusals.BadName)
 
 
-def test_a_retry_and_a_resume_are_no_new_claims() -> None:
+def test_retry_and_resume_return_the_existing_lease() -> None:
     """N3, C4, C5: who claimed before the rule gets the same lease again, by its key or by `resume`; others do not."""
     state = held()
     retry = acquire(name=FILLER, principal="ana", lease_id="M", ttl_ms=60_000, owner="a", key="k", fingerprint="f")
@@ -123,7 +123,7 @@ def waited() -> State:
     return tell(held(), Joined(Ticket("t", (FILLER,), ("M",), terms)))
 
 
-def test_a_place_can_be_given_up_and_is_refused_at_its_turn() -> None:
+def test_existing_ticket_can_leave_and_is_refused_when_granted() -> None:
     """N3, W5: a place from before the rule can be given up or come back to; at its turn it is refused, and no lease
     begins.
     """
@@ -137,7 +137,7 @@ def test_a_place_can_be_given_up_and_is_refused_at_its_turn() -> None:
     assert due is not None and isinstance(due.notices[0][1], refusals.BadName)
 
 
-def test_a_confined_token_is_refused_a_dot_segment_at_its_turn() -> None:
+def test_confined_token_is_refused_a_dot_segment_when_granted() -> None:
     """N4, W5: a place of a token with a prefix, in line for a name with a dot segment since before the rule, gets no
     lease.
     """
@@ -152,7 +152,7 @@ def test_a_confined_token_is_refused_a_dot_segment_at_its_turn() -> None:
         assert isinstance(due.notices[0][1], answers.Acquired if allowed else refusals.NotAllowedAnyMore)
 
 
-def test_every_character_that_stands_for_others_is_seen_through() -> None:
+def test_compatibility_characters_count_as_dots_and_slashes() -> None:
     """N4: whatever Unicode takes for dots, slashes or escapes counts as these, as it does for a whole name."""
     plain = re.compile(r"(?<![\w.~%-])\.\.?(?![\w.~%-])")
     others = [char for char in map(chr, range(sys.maxunicode + 1)) if unicodedata.normalize("NFKC", char) != char]
@@ -165,7 +165,7 @@ def test_every_character_that_stands_for_others_is_seen_through() -> None:
     assert has_dot_segment("a:x/\uff05\uff12\uff25/y"), "a full-width %2E"
 
 
-def test_escapes_of_escapes_are_not_followed_for_ever() -> None:
+def test_nested_escapes_are_decoded_to_a_limit() -> None:
     """N4: an escape may be escaped twice; one that is escaped more often counts as a dot segment, whatever it hides."""
     assert not has_dot_segment("a:%78") and not has_dot_segment("a:%2578") and not has_dot_segment("a:%252578")
     assert has_dot_segment("a:%25252578") and has_dot_segment("a:%" + "25" * 120)

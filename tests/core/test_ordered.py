@@ -36,7 +36,7 @@ def many() -> Iterator[OrderedNames]:
     Compared.times = 0
 
 
-def test_a_listing_after_one_change_compares_few_names(many: OrderedNames) -> None:
+def test_listing_after_one_change_compares_few_names(many: OrderedNames) -> None:
     """One claim among 20,000 costs the next listing some steps, not a look at all of them."""
     Compared.times = 0
     many.add(Compared("job/010000x"))
@@ -46,7 +46,7 @@ def test_a_listing_after_one_change_compares_few_names(many: OrderedNames) -> No
     assert Compared.times < 200
 
 
-def test_the_order_is_made_in_slices(many: OrderedNames) -> None:
+def test_names_are_sorted_in_slices(many: OrderedNames) -> None:
     """After many changes a slice puts as many names in order as it is told, and each costs a few steps."""
     for number in range(0, NAMES, 2):
         many.remove(Compared(f"job/{number:06}"))
@@ -64,7 +64,7 @@ def test_the_order_is_made_in_slices(many: OrderedNames) -> None:
     assert list(many.walk("job/")) == [f"job/{number:06}" for number in range(1, NAMES, 2)]
 
 
-def test_counting_a_prefix_looks_at_few_names(many: OrderedNames) -> None:
+def test_counting_a_prefix_reads_few_names(many: OrderedNames) -> None:
     """How many names have a prefix is found by place."""
     Compared.times = 0
     assert (many.count("job/01"), many.count("job/"), many.count(""), many.count("x")) == (10_000, NAMES, NAMES, 0)

@@ -19,7 +19,7 @@ def give_back(core: Core, name: str) -> None:
 
 
 @pytest.mark.parametrize("others", [3, 300])
-def test_a_retry_of_all_costs_nothing_for_what_others_left(others: int) -> None:
+def test_retry_of_claim_all_cost_ignores_other_principals(others: int) -> None:
     """One of its leases has ended, and many others since: the retry is told of its own end at once (C5)."""
     core = Core()
     core.ask(ALL)
@@ -33,7 +33,7 @@ def test_a_retry_of_all_costs_nothing_for_what_others_left(others: int) -> None:
     assert core.steps(ALL) < 300
 
 
-def test_a_retry_of_all_is_told_of_each_lease_by_name() -> None:
+def test_retry_of_claim_all_reports_each_lease_by_name() -> None:
     """Whichever has ended is told, also after a restart and when another holds the name by now (C5, I15)."""
     for name in ALL.names:
         core = Core()
@@ -46,7 +46,7 @@ def test_a_retry_of_all_is_told_of_each_lease_by_name() -> None:
         assert answer.ended.name == name
 
 
-def test_a_retry_of_all_gets_its_leases_again() -> None:
+def test_retry_of_claim_all_returns_its_leases() -> None:
     """While all of them live, the retry gets the same answer, with the same tokens (C5)."""
     core = Core()
     first = core.ask(ALL)
@@ -57,7 +57,7 @@ def test_a_retry_of_all_gets_its_leases_again() -> None:
     assert core.state.memos["p", "k"].lease_ids == ALL.lease_ids
 
 
-def test_a_retry_of_any_is_told_of_its_lease() -> None:
+def test_retry_of_claim_any_reports_its_lease() -> None:
     """The one name that it got has ended and another has it: the retry is told how its own lease ended (C5, M1)."""
     core = Core()
     core.hold("x")

@@ -44,7 +44,7 @@ def renew() -> Renew:
     return Renew(name="job", principal="ana", run="run", as_session="s", ttl_ms=9_000)
 
 
-def test_a_run_keeps_and_gives_back_its_own() -> None:
+def test_run_renews_and_releases_its_own_lease() -> None:
     """S3: what is bound to the run's session under the run's name is its own, without a lease id."""
     state = with_a_run()
     claimed(state)
@@ -55,7 +55,7 @@ def test_a_run_keeps_and_gives_back_its_own() -> None:
     assert ask(state, renew()) == refusals.NotHeld()
 
 
-def test_what_others_hold_is_refused_with_what_they_are_called() -> None:
+def test_refusal_names_the_other_holder() -> None:
     """S3: another session's, another owner's, or a lease that is bound to nothing is not the run's; it stays."""
     for owner, session, called in (
         ("subagent", "s", "subagent"),
@@ -73,7 +73,7 @@ def test_what_others_hold_is_refused_with_what_they_are_called() -> None:
         assert state.lease_of("job") is not None
 
 
-def test_by_the_rules_of_octostore_a_run_has_all_that_its_session_holds() -> None:
+def test_reentrant_holder_run_owns_all_leases_of_its_session() -> None:
     """C4: with `reentrant = "holder"` the session is the holder, under whatever name it claimed."""
     limits = Limits(reentrant="holder")
     for session, given in (("s", answers.Released()), ("t", None)):
@@ -83,7 +83,7 @@ def test_by_the_rules_of_octostore_a_run_has_all_that_its_session_holds() -> Non
         assert answer == given if given is not None else isinstance(answer, refusals.Held)
 
 
-def test_only_who_asks_as_a_run_is_told_what_the_holder_is_called() -> None:
+def test_holder_name_is_shown_to_runs_only() -> None:
     """C2: a plain refusal leaves the holder's name out: its owner and its pseudonym say who it is."""
     state = with_a_run()
     claimed(state)

@@ -16,7 +16,7 @@ INVARIANTS = ["I1", "I2", "I3", "I8", *(f"I{n}" for n in range(10, 16))]
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
-def test_scenario(script: Path) -> None:
+def test_scenario_is_answered_as_written(script: Path) -> None:
     """Every line is answered as the script says, and the journal alone leads to the same state (T3, I15)."""
     text = script.read_text(encoding="utf-8")
     played = play(text + "\nrestart -> ok", script.name)
@@ -24,7 +24,7 @@ def test_scenario(script: Path) -> None:
 
 
 @pytest.mark.parametrize("rule", CLAIMS + WAITS + INVARIANTS)
-def test_every_rule_is_named(rule: str) -> None:
+def test_every_rule_is_named_by_a_scenario_or_test(rule: str) -> None:
     """Each rule of the core is named by a scenario or by the sentence of a test."""
     texts = [path.read_text(encoding="utf-8") for path in SCRIPTS]
     for path in sorted(HERE.glob("test_*.py")):
@@ -33,7 +33,7 @@ def test_every_rule_is_named(rule: str) -> None:
     assert rule in named
 
 
-def test_a_wrong_answer_is_told_with_its_line() -> None:
+def test_wrong_answer_is_reported_with_its_line() -> None:
     """A script that is not answered as written says which line, what it wanted and what it got."""
     with pytest.raises(ScenarioError, match=r"(?s)mine, line 3: .*wanted: held by=ben until=10s.*got: held by=ana"):
         play("acquire a by=ana ttl=10s\n\nacquire a -> held by=ben until=10s", "mine")
@@ -54,13 +54,13 @@ def test_a_wrong_answer_is_told_with_its_line() -> None:
         ("; t1: granted", "no such command"),
     ],
 )
-def test_a_line_that_cannot_be_read_is_told(line: str, why: str) -> None:
+def test_unreadable_line_is_reported(line: str, why: str) -> None:
     """A line that is no command is refused with its place, never passed over."""
     with pytest.raises(ScenarioError, match=rf"(?s)scenario, line 1: .*{re.escape(why)}"):
         play(line)
 
 
-def test_an_answer_may_go_on_in_the_next_line() -> None:
+def test_answer_may_continue_on_the_next_line() -> None:
     """What those in line hear may stand in lines of its own, and belongs to the line that caused it."""
     joined = "acquire a by=ana\nacquire a by=ben wait=9s ttl=9s\n"
     play(joined + "release a token=1 -> ok  # so\n  ; t1: granted token=2 until=9s previous=ana/released")

@@ -84,7 +84,7 @@ def modest(before: dict[Account, list[str]], limit: int) -> set[Account]:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_who_has_no_more_than_its_share_loses_nothing(seed: int) -> None:
+def test_principal_within_its_share_loses_nothing(seed: int) -> None:
     """One principal at ten times its share, with many sessions, flushes nothing of others; replays agree (C5, I15)."""
     chance = random.Random(seed)
     world = World(Limits(retry_bytes_max=60, ended_bytes_max=50, leases_per_principal_max=1_000))
@@ -130,7 +130,7 @@ def full_of_names(count: int, closed: int) -> State:
 
 
 @pytest.mark.parametrize("count", [20_000, 200_000])
-def test_one_turn_looks_at_a_bounded_number_of_names(count: int) -> None:
+def test_eviction_examines_a_bounded_number_of_names(count: int) -> None:
     """However many free names there are, and though the eldest must stay, a turn looks at no more than 2,000."""
     state = full_of_names(count, closed=3_000)
     limits = Limits(ended_bytes_max=count // 2)
@@ -158,7 +158,7 @@ def test_one_turn_looks_at_a_bounded_number_of_names(count: int) -> None:
     assert all(f"job-{number}" in state.slots for number in range(3_000)), "a closed name was forgotten (I14)"
 
 
-def test_what_is_overdue_goes_in_slices() -> None:
+def test_expired_retry_records_are_dropped_in_slices() -> None:
     """When all of a large retry memory is overdue at once, each turn drops 2,000 of it and no more."""
     world = World(Limits())
     for number in range(5_000):
@@ -172,7 +172,7 @@ def test_what_is_overdue_goes_in_slices() -> None:
     assert slices == [[Forgotten(2_000)], [Forgotten(2_000)], [Forgotten(1_000)], []]
 
 
-def test_bytes_are_given_by_who_has_most() -> None:
+def test_byte_limit_evicts_from_the_largest_account() -> None:
     """Over the limit in bytes the one with large texts gives, not the one with many small ones."""
     ledger = UsageLedger()
     small = EndedLease("n", "ana", None, LastEnd("released", 1, None, None, 0, 0))
@@ -183,7 +183,7 @@ def test_bytes_are_given_by_who_has_most() -> None:
     assert {(who, session) for who, session, _ in planned_evictions(ledger, 60_000)} == {("eve", "s")}
 
 
-def test_the_key_of_a_place_that_was_left_is_remembered_only_if_the_record_says_so() -> None:
+def test_ticket_key_is_remembered_only_if_the_record_says_so() -> None:
     """A place that ended by a refusal or a deadlock leaves its key free; any other end remembers the key (C5)."""
     for event, known in ((Left("T", "withdrawn"), False), (Left("T", "withdrawn", is_remembered=True), True)):
         world = World(Limits())
@@ -194,7 +194,7 @@ def test_the_key_of_a_place_that_was_left_is_remembered_only_if_the_record_says_
         assert (items_of(world.state.index.retry_usage) == {("ana", "s"): ["ana k"]}) == known
 
 
-def test_an_operators_key_is_kept_for_the_operator() -> None:
+def test_operator_key_is_charged_to_the_operator() -> None:
     """An operator ends somebody's lease with a key, and that one floods its own memory: a retry ends nobody's lease."""
     world = World(Limits(retry_bytes_max=20))
     world.ask(acquire(name="job", principal="eve", lease_id="L-eve", ttl_ms=60_000))
@@ -209,7 +209,7 @@ def test_an_operators_key_is_kept_for_the_operator() -> None:
     assert lease is not None and lease.principal == "ben"
 
 
-def test_what_a_session_hands_on_counts_for_the_session() -> None:
+def test_transfer_key_is_charged_to_the_session() -> None:
     """A session transfers its claim again and again: what its token remembers by itself stays (C5)."""
     world = World(Limits(retry_bytes_max=20))
     world.ask(OpenSession(principal="ana", session_id="s", ttl_ms=10**8))
@@ -230,7 +230,7 @@ def test_what_a_session_hands_on_counts_for_the_session() -> None:
     assert ("ana", "k1") in world.state.memos
 
 
-def test_by_bytes_nobody_below_its_share_gives_anything() -> None:
+def test_byte_limit_spares_accounts_below_their_share() -> None:
     """Whatever weights there are: who has no more than the limit divided by the number of principals gives nothing."""
     chance = random.Random(7)
     for _ in range(2_000):
@@ -244,7 +244,7 @@ def test_by_bytes_nobody_below_its_share_gives_anything() -> None:
             assert gives and ledger.principal_usage(principal).weight > share
 
 
-def test_ids_of_forgotten_leases_are_not_kept() -> None:
+def test_forgotten_leases_drop_their_ids() -> None:
     """Of a claim of all one lease lives on for long: the ids of those that are forgotten go with them."""
     world = World(Limits(retry_bytes_max=5))
     names = tuple(f"n{number}" for number in range(10))

@@ -67,7 +67,7 @@ def everything_watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("everything_watched")
-def test_each_part_is_changed_only_by_those_who_may() -> None:
+def test_each_part_is_changed_only_by_its_owner() -> None:
     """Only evolve changes what is durable or an index; decide changes nothing. Settle takes from the agenda, and notes
     for those present that a delay is over."""
     for seed in range(WALKS):
@@ -80,7 +80,7 @@ def test_each_part_is_changed_only_by_those_who_may() -> None:
                 assert state.position_of(ticket_id) >= 1
 
 
-def test_views_change_nothing() -> None:
+def test_queries_leave_the_state_unchanged() -> None:
     """A look at the chain of waits leaves every part as it was."""
     walk = Walk(3, Limits())
     for _ in range(STEPS):
@@ -108,7 +108,7 @@ def test_no_free_name_has_a_waiter_that_could_be_served() -> None:
     assert waited > WALKS * STEPS / 10
 
 
-def test_no_ticket_without_redo_stands_where_work_is_done() -> None:
+def test_finished_work_leaves_no_ticket_without_redo() -> None:
     """Finished work answers all in line in its own record, so a turn need not look for it (L5)."""
     for seed in range(WALKS):
         walk = Walk(seed, Limits())
@@ -123,7 +123,7 @@ def test_no_ticket_without_redo_stands_where_work_is_done() -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_the_index_is_what_a_restart_builds(seed: int) -> None:
+def test_index_equals_a_rebuilt_index(seed: int) -> None:
     """Every look-up is a function of what is durable: building it anew gives the same (I15)."""
     walk = Walk(seed, Limits())
     for _ in range(STEPS):
@@ -143,7 +143,7 @@ def lookups(index: Index) -> dict[str, object]:
     return {**plain, "held": list(index.held.walk())}
 
 
-def test_after_a_restart_nobody_is_present() -> None:
+def test_restart_detaches_every_ticket() -> None:
     """Presence is soft: a state that is read again has everybody in line away since now, and no interests (W2, D3)."""
     walk = Walk(5, Limits())
     for _ in range(STEPS):
@@ -155,7 +155,7 @@ def test_after_a_restart_nobody_is_present() -> None:
     }
 
 
-def test_every_command_and_every_event_has_its_place() -> None:
+def test_every_command_and_event_has_one_handler() -> None:
     """The tables of `decide` and `evolve` have each type once, and nothing else: none is passed over in silence."""
     assert set(DECISIONS) == set(get_args(Command))
     assert set(CHANGES) == set(get_args(Event))

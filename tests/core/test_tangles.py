@@ -22,7 +22,7 @@ def entangled_holders(holders: int) -> tuple[Core, tuple[str, ...]]:
     return core, near
 
 
-def test_a_wait_in_a_tangle_is_refused() -> None:
+def test_wait_in_a_large_graph_is_refused() -> None:
     """One who would wait for eleven that wait for a thousand names each is refused, after ten thousand looks; one who
     would wait for nine of them waits (D1)."""
     core, near = entangled_holders(11)
@@ -31,7 +31,7 @@ def test_a_wait_in_a_tangle_is_refused() -> None:
     assert isinstance(core.ask(core.want_all(near[:9], owner="me")), answers.MustWait)
 
 
-def test_a_circle_in_a_tangle_is_told_if_it_is_near() -> None:
+def test_short_cycle_in_a_large_graph_is_reported() -> None:
     """The search goes breadth first: a circle of two is found before ten thousand other waits are looked at (I13)."""
     core, near = entangled_holders(11)
     core.hold("mine", owner="me")
@@ -41,7 +41,7 @@ def test_a_circle_in_a_tangle_is_told_if_it_is_near() -> None:
     assert answer == refusals.Deadlock(("me", "yours", "you", "mine"))
 
 
-def test_a_place_outlives_a_tangle() -> None:
+def test_ticket_outlives_an_exceeded_search() -> None:
     """Who comes back while too many waits hang together is refused, and has its place when fewer do (W2, D1)."""
     core, near = entangled_holders(10)
     core.hold("last", owner="last")
@@ -68,7 +68,7 @@ def wait_for_many(core: Core, count: int) -> None:
         assert isinstance(core.want("job", name), answers.MustWait)
 
 
-def test_a_grant_that_closes_many_circles_ends_the_waits_of_the_new_holder() -> None:
+def test_grant_that_closes_many_cycles_ends_the_waits_of_the_new_holder() -> None:
     """A name goes to one who waits for six hundred others, who all wait for that name: some are told of their circle.
     When the budget is spent the new holder's own wait is ended, so that the rest wait on (D1)."""
     core = Core()
@@ -84,7 +84,7 @@ def test_a_grant_that_closes_many_circles_ends_the_waits_of_the_new_holder() -> 
     assert steps < 20 * EDGES_MAX
 
 
-def test_a_small_circle_is_told_in_a_large_settling() -> None:
+def test_small_cycle_is_reported_among_many_handovers() -> None:
     """What one handover spent does not take from another of the same record that has little to look at (D1, I13)."""
     core = Core()
     core.ask(OpenSession(principal="p", session_id="s", ttl_ms=FAR_MS))
@@ -100,7 +100,7 @@ def test_a_small_circle_is_told_in_a_large_settling() -> None:
     assert "t-you-mine" in core.state.tickets
 
 
-def test_of_a_long_circle_the_middle_is_left_out() -> None:
+def test_path_of_a_long_cycle_omits_the_middle() -> None:
     """A circle of three hundred holders is told with both its ends, and says how much is left out (D1)."""
     core = Core()
     count = 300

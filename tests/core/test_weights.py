@@ -13,7 +13,7 @@ from tests.support.asking import acquire
 REAL_WEIGHTS = True
 
 
-def test_a_long_result_is_refused_and_a_short_one_taken() -> None:
+def test_long_result_is_refused_and_short_one_accepted() -> None:
     """Finished work counts with its result: over the limit the lease stays held, and can be released without (L5)."""
     world = World(Limits(done_bytes_per_principal_max=300))
     world.ask(acquire(name="d6", principal="eve", lease_id="L", ttl_ms=60_000))
@@ -27,7 +27,7 @@ def test_a_long_result_is_refused_and_a_short_one_taken() -> None:
     assert isinstance(finish("short"), answers.Released)
 
 
-def test_memory_is_bounded_in_bytes() -> None:
+def test_retry_records_are_bounded_in_bytes() -> None:
     """Keys with long texts of four bytes a character stay within the limits in bytes, as Python counts them (C5)."""
     limits = Limits(retry_bytes_max=4 * 2**20, ended_bytes_max=4 * 2**20)
     world = World(limits)

@@ -40,7 +40,7 @@ def archived_upto(data: Path) -> int:
     return found.archived_upto
 
 
-def test_killed_archivist_is_followed_by_another(tmp_path: Path) -> None:
+def test_killed_compactor_is_replaced(tmp_path: Path) -> None:
     """I5: kill −9 of the archivist, again and again: every claim is answered, and the next one archives all of it."""
     data = tmp_path / "data"
     with serving(data, tokens=callers.TOKENS, settings=OFTEN) as server:
@@ -69,7 +69,7 @@ def test_killed_archivist_is_followed_by_another(tmp_path: Path) -> None:
     assert granted == list(tokens), "none twice, none missing"
 
 
-def test_server_without_an_archivist_serves_on(tmp_path: Path) -> None:
+def test_server_without_a_compactor_serves(tmp_path: Path) -> None:
     """An archivist that always dies costs nobody anything: claims go on, and a backup restores to what there is."""
     data, file = tmp_path / "data", tmp_path / "file"
     with serving(data, tokens=callers.TOKENS, settings=OFTEN, env=failing("archive_begin=kill")) as server:
@@ -92,7 +92,7 @@ def test_server_without_an_archivist_serves_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("point", ["archive_mid", "archive_before_commit"])
-def test_archivist_that_outlives_its_server_is_waited_for(point: str, tmp_path: Path) -> None:
+def test_start_waits_for_an_orphaned_compactor(point: str, tmp_path: Path) -> None:
     """I5: a server that is killed while its archivist commits, and started again at once, finds one of both states."""
     data = tmp_path / "data"
     server = ServerProcess.start(data, tokens=callers.TOKENS, settings=OFTEN, env=failing(f"{point}=sleep:1500"))
@@ -113,7 +113,7 @@ def test_archivist_that_outlives_its_server_is_waited_for(point: str, tmp_path: 
     assert [record["name"] for record in dump(data) if record["event"] == "granted"] == list(tokens)
 
 
-def test_archivist_that_hangs_holds_up_nobody(tmp_path: Path) -> None:
+def test_hanging_compactor_blocks_no_requests(tmp_path: Path) -> None:
     """A disk that hangs under the archivist alone: claims and reads go on, and the server is not ended for it."""
     data = tmp_path / "data"
     settings = {**OFTEN, "disk_hang_seconds": 1}

@@ -138,7 +138,7 @@ class Era:
 
 
 @pytest.mark.parametrize("era", range(ERAS))
-def test_no_crash_loses_or_invents_anything(
+def test_crash_loop_loses_and_invents_nothing(
     era: int, tmp_path: Path, request: pytest.FixtureRequest, record_property: Callable[[str, object], None]
 ) -> None:
     """I1–I8: kill −9 at any moment loses no acknowledged lease, release, session or token, and reuses no token."""

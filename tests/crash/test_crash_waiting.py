@@ -40,7 +40,7 @@ class WaitingEra(Era):
 
 
 @pytest.mark.parametrize("era", range(ERAS))
-def test_no_crash_loses_a_place_or_tears_a_claim(
+def test_crash_loses_no_ticket_and_tears_no_claim(
     era: int, tmp_path: Path, request: pytest.FixtureRequest, record_property: Callable[[str, object], None]
 ) -> None:
     """W1–W3, M1, M2, L5, L7, L8, C5, C6, I5, I12: kill −9 loses no place, grant, end or transfer, and repeats none."""

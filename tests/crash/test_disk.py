@@ -51,7 +51,7 @@ def test_hanging_disk_ends_the_server(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("point", ["mid_drop", "before_mark"])
-def test_disk_that_hangs_behind_the_archive_ends_the_server(point: str, tmp_path: Path) -> None:
+def test_hanging_archive_disk_ends_the_server(point: str, tmp_path: Path) -> None:
     """I5, I6: a disk that hangs while what is archived is dropped, or behind that, is noticed like any other: code 75,
     a line in the log that names what hung, and what was acknowledged is there afterwards.
     """
@@ -113,7 +113,7 @@ def test_append_that_fails_changes_nothing(tmp_path: Path) -> None:
     assert granted == ["kept", "other", "job"]
 
 
-def test_one_in_line_keeps_its_place_when_a_later_append_fails(tmp_path: Path) -> None:
+def test_waiter_keeps_its_ticket_when_a_later_append_fails(tmp_path: Path) -> None:
     """W2, I6: who stands in line since an earlier commit hears `waiting` with its ticket, not that nothing happened."""
     # Passings: the server's own first record, the grant, the joining, then the claim that fails.
     with serving(tmp_path / "data", tokens=callers.TOKENS, env=failing("before_commit=error@4")) as server:
@@ -301,7 +301,7 @@ def test_full_disk_refuses_claims_and_keeps_leases(small_disk: SmallDisk) -> Non
     small_disk.is_sound(data)
 
 
-def test_disk_without_room_refuses_claims_and_keeps_leases(tmp_path: Path) -> None:
+def test_simulated_full_disk_refuses_claims_and_keeps_leases(tmp_path: Path) -> None:
     """I5: the same on a disk that only pretends to be full, for machines where no small one can be made."""
     data, flag = tmp_path / "data", tmp_path / "full"
     wrapper = [sys.executable, "-P", fulldisk.__file__, str(flag), str(data / "ballast")]

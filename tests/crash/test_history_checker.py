@@ -161,7 +161,7 @@ def test_planted_bug_is_found(plant: Callable[[], tuple[list[Operation], list[di
     assert {judge for judge, complains in _complaints(operations, journal).items() if complains} == expected
 
 
-def test_unknown_outcomes_are_given_the_benefit_of_the_doubt() -> None:
+def test_unknown_outcomes_are_accepted_either_way() -> None:
     """I6: a claim, a renewal or a release without an answer may have happened or not; either is no bug."""
     happened = [unheard("a", 0), other("acquire", "b", 2, 3, "held", label="a")]
     assert not any(_complaints(happened, [granted(1, "a", 1, 1.0)]).values())
@@ -186,7 +186,7 @@ def test_unknown_claim_cannot_happen_after_the_server_died() -> None:
     assert check_search(late) is False
 
 
-def test_lease_that_outlives_its_ttl_is_no_bug() -> None:
+def test_lease_that_outlives_its_ttl_is_accepted() -> None:
     """T2: an outage may lengthen a lease, so one that is held beyond its time is not accused."""
     ops = [claim("a", 0, 1, 1), other("acquire", "b", 60, 61, "held", label="a"), claim("c", 62, 63, 2)]
     journal = [granted(1, "a", 1, 0.5), ended(2, "a", 10.5, "expired"), granted(3, "c", 2, 10.5)]
@@ -221,7 +221,7 @@ def test_correct_histories_are_never_accused() -> None:
         ("late effect", {WITNESS, SEARCH}),
     ],
 )
-def test_buggy_server_is_found_out(bug: Bug, judges: set[str]) -> None:
+def test_buggy_server_is_detected(bug: Bug, judges: set[str]) -> None:
     """I1–I7: a server that has a bug is accused in nearly every history, by each of the judges that can see it."""
     hits = dict.fromkeys((TOKENS, WITNESS, SEARCH), 0)
     any_hit = 0

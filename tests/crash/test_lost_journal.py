@@ -55,7 +55,7 @@ def test_lost_journal_stops_the_start(tmp_path: Path) -> None:
     assert claimed(data, "a") == 1, "it was said to be lost for good, and all is new"
 
 
-def test_restored_backup_must_be_said(tmp_path: Path) -> None:
+def test_unannounced_restore_stops_the_start(tmp_path: Path) -> None:
     """I2: a journal that was put back from an older copy is refused until its mark is removed."""
     data, saved = tmp_path / "data", tmp_path / "kept"
     first = claimed(data, "a")
@@ -130,7 +130,7 @@ def test_older_journal_beside_a_newer_archive_stops_the_start(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("is_empty", [False, True], ids=["gone", "empty"])
-def test_key_without_a_mark_knows_better(is_empty: bool, tmp_path: Path) -> None:
+def test_key_without_a_watermark_stops_the_start(is_empty: bool, tmp_path: Path) -> None:
     """I2: a key without a mark is enough to know that there was a journal."""
     data = tmp_path / "data"
     claimed(data, "a")

@@ -46,7 +46,7 @@ def test_second_server_is_refused(tmp_path: Path) -> None:
         assert first.is_running()
 
 
-def test_of_two_that_start_together_one_serves(tmp_path: Path) -> None:
+def test_one_of_two_concurrent_starts_serves(tmp_path: Path) -> None:
     """I1: of servers started at the same moment, on a new directory or an old one, exactly one serves."""
     data = tmp_path / "data"
     for _ in range(ROUNDS):
@@ -64,7 +64,7 @@ def test_of_two_that_start_together_one_serves(tmp_path: Path) -> None:
     assert inspect(data).problems == []
 
 
-def test_killed_server_leaves_its_seat(tmp_path: Path) -> None:
+def test_killed_server_releases_its_lock(tmp_path: Path) -> None:
     """I5: after kill −9 of the first the second starts at once, with all that the first had acknowledged."""
     data = tmp_path / "data"
     with serving(data, tokens=callers.TOKENS) as first:

@@ -163,7 +163,9 @@ def test_wall_clock_steps_do_not_matter(step_seconds: int, tmp_path: Path) -> No
     all_expired_on_time(tmp_path / "data", ["short", "between"])
 
 
-def test_no_number_of_steps_matters(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
+def test_repeated_wall_clock_steps_do_not_matter(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
     """T1, T2, T4: however often the wall clock is set, also while the server is dead, a lease lives on as promised."""
     steps = proof.count("clocks: steps of the wall")
     clock, chance = WallClock(tmp_path / "wall"), random.Random(steps)
@@ -224,7 +226,7 @@ def test_crash_gives_back_five_seconds_at_most(tmp_path: Path) -> None:
             assert left_ms - passed_ms <= left_after_ms <= left_ms + UNRECORDED_MS_MAX, (left_ms, left_after_ms)
 
 
-def test_delay_that_was_over_is_over_after_a_kill(tmp_path: Path) -> None:
+def test_ended_delay_stays_ended_after_a_kill(tmp_path: Path) -> None:
     """T3a: once a name was said to be free after its lock delay, no kill -9 closes it again."""
     with serving(tmp_path / "data", tokens=callers.TOKENS) as server:
         alice = Api.of(server, callers.ALICE)

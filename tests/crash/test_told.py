@@ -16,7 +16,7 @@ FULL, SPACE = "is full: the reserve was given up", "there is room under"
 FAILED, WORKS = "the state is read anew", "writes work again"
 
 
-def test_start_after_a_crash_is_told_once(tmp_path: Path) -> None:
+def test_start_after_a_crash_is_logged_once(tmp_path: Path) -> None:
     """After a kill there is one line: how much was replayed and what lives on. After a stop, and at first, none."""
     data = tmp_path / "data"
     with serving(data, tokens=callers.TOKENS) as server:
@@ -38,7 +38,7 @@ def test_start_after_a_crash_is_told_once(tmp_path: Path) -> None:
         assert CRASH not in server.log
 
 
-def test_full_disk_and_its_end_are_told_once(tmp_path: Path) -> None:
+def test_full_disk_and_recovery_are_logged_once(tmp_path: Path) -> None:
     """However many requests meet it: one line when the reserve is given up, and one when there is room again."""
     data, flag = tmp_path / "data", tmp_path / "full"
     wrapper = [sys.executable, "-P", fulldisk.__file__, str(flag), str(data / "ballast")]
@@ -62,7 +62,7 @@ def test_full_disk_and_its_end_are_told_once(tmp_path: Path) -> None:
         assert "Claims are refused until 2 MiB are free" in server.log
 
 
-def test_write_that_fails_and_the_next_that_works_are_told(tmp_path: Path) -> None:
+def test_failing_write_and_recovery_are_logged(tmp_path: Path) -> None:
     """One line says that a write failed and that the state is read anew, and one that writes work again."""
     env = {"HOLDFAST_TESTING": "1", "HOLDFAST_FAILPOINTS": "before_commit=error@3"}
     with serving(tmp_path / "data", tokens=callers.TOKENS, env=env) as server:

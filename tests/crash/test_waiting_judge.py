@@ -120,14 +120,14 @@ CHANGES: list[tuple[Change, str]] = [
 ]
 
 
-def test_a_true_journal_is_believed() -> None:
+def test_valid_journal_is_accepted() -> None:
     """I12, M2: the judge has nothing to say of what is as it should be."""
     ledger, records = valid_journal()
     assert check_waiting(ledger, numbered(records)) == []
 
 
 @pytest.mark.parametrize(("change", "complaint"), CHANGES)
-def test_an_untrue_journal_is_not(change: Change, complaint: str) -> None:
+def test_invalid_journal_is_rejected(change: Change, complaint: str) -> None:
     """I12, M2, C5, C6: whatever is lost, torn, repeated or out of order is told."""
     ledger, records = valid_journal()
     records = copy.deepcopy(records)

@@ -34,7 +34,7 @@ async def renewals(engine: Engine, count: int) -> None:
     await turns(100)
 
 
-def test_archiving_is_due_after_so_many_records() -> None:
+def test_archiving_starts_at_the_record_limit() -> None:
     """Archiving is begun by the record that makes it due, and by none before."""
 
     async def test(clock: ManualClock) -> None:
@@ -51,7 +51,7 @@ def test_archiving_is_due_after_so_many_records() -> None:
     run(test)
 
 
-def test_many_names_make_it_neither_later_nor_dearer() -> None:
+def test_archiving_cost_depends_on_changes_only() -> None:
     """It is due after so many records however many names there are, and what is given is what changed."""
 
     async def test(clock: ManualClock) -> None:
@@ -73,7 +73,7 @@ def test_many_names_make_it_neither_later_nor_dearer() -> None:
     run(test)
 
 
-def test_what_comes_and_goes_between_two_times_is_not_given() -> None:
+def test_short_lived_values_are_not_archived() -> None:
     """A value that came and went since the last time was never archived: there is nothing to say of it."""
 
     async def test(clock: ManualClock) -> None:
@@ -89,7 +89,7 @@ def test_what_comes_and_goes_between_two_times_is_not_given() -> None:
     run(test)
 
 
-def test_archiving_is_due_after_so_many_bytes() -> None:
+def test_archiving_starts_at_the_byte_limit() -> None:
     """A few large records make it due as many small ones do: what the tail takes is bounded in bytes."""
 
     async def test(clock: ManualClock) -> None:
@@ -109,7 +109,7 @@ def test_archiving_is_due_after_so_many_bytes() -> None:
     run(test)
 
 
-def test_the_bytes_that_a_start_replays_count() -> None:
+def test_replayed_bytes_count_towards_archiving() -> None:
     """A server that is started again and again with a long tail archives it all the same."""
 
     async def test(clock: ManualClock) -> None:
@@ -126,7 +126,7 @@ def test_the_bytes_that_a_start_replays_count() -> None:
     run(test)
 
 
-def test_a_start_that_finds_it_due_archives_at_once() -> None:
+def test_start_with_a_long_tail_archives_immediately() -> None:
     """A tail that is too long at a start is archived though no record comes: it may be why no claims are taken."""
 
     async def test(clock: ManualClock) -> None:
@@ -142,7 +142,7 @@ def test_a_start_that_finds_it_due_archives_at_once() -> None:
     run(test)
 
 
-def test_what_was_refused_for_its_bytes_comes_after_a_tenth() -> None:
+def test_refused_archive_is_retried_after_a_tenth_of_the_bytes() -> None:
     """An archive that the journal refused is tried again after a tenth of the bytes that make it due."""
 
     async def test(clock: ManualClock) -> None:
@@ -164,7 +164,7 @@ def test_what_was_refused_for_its_bytes_comes_after_a_tenth() -> None:
     run(test)
 
 
-def test_what_was_refused_comes_after_a_tenth() -> None:
+def test_refused_archive_is_retried_after_a_tenth_of_the_records() -> None:
     """An archive that was refused is tried again after a tenth of the records that make it due, not within a second."""
 
     async def test(clock: ManualClock) -> None:
@@ -189,7 +189,7 @@ def test_what_was_refused_comes_after_a_tenth() -> None:
     run(test)
 
 
-def test_what_was_refused_comes_by_itself_in_the_end() -> None:
+def test_refused_archive_is_retried_without_records() -> None:
     """Though no record comes, a refused archive is tried again: a journal that is too full takes no claims until then.
     And what could not be archived is archived then, with what changed since."""
 
@@ -212,7 +212,7 @@ def test_what_was_refused_comes_by_itself_in_the_end() -> None:
     run(test)
 
 
-def test_a_refusal_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_archive_refusal_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     """However often an archive is refused for the same reason, the log has one line, and one when it works again."""
 
     async def test(clock: ManualClock) -> None:
@@ -229,7 +229,7 @@ def test_a_refusal_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     assert second == "archiving works again: all records up to 1 are archived"
 
 
-def test_refused_archives_are_given_again_with_what_changed_since() -> None:
+def test_retried_archive_includes_later_changes() -> None:
     """What is archived after refusals is the state, bit for bit and in its order, whatever changed in between (I15)."""
 
     async def test(clock: ManualClock) -> None:
@@ -254,7 +254,7 @@ def test_refused_archives_are_given_again_with_what_changed_since() -> None:
     run(test)
 
 
-def test_no_slice_is_long() -> None:
+def test_archive_changes_are_merged_in_slices() -> None:
     """What is added to what was refused, and what is let go afterwards, is done some at a time: the loop serves."""
 
     async def longest(steps: Iterator[None]) -> int:
@@ -288,7 +288,7 @@ def test_no_slice_is_long() -> None:
     run(test)
 
 
-def test_all_who_ask_wait_for_the_same_archive() -> None:
+def test_concurrent_archive_requests_share_one_archive() -> None:
     """Two that ask at once wait for one archive, and both hear that it is there."""
 
     async def test(clock: ManualClock) -> None:
@@ -303,7 +303,7 @@ def test_all_who_ask_wait_for_the_same_archive() -> None:
     run(test)
 
 
-def test_the_journal_is_closed_after_its_archive_was_given_up() -> None:
+def test_stop_cancels_the_archive_before_closing_the_journal() -> None:
     """A stop gives the archive up that is on its way, and closes the journal once nothing writes to it any more."""
 
     class Slow(MemoryJournal):

@@ -106,7 +106,7 @@ def test_backup_shows_one_instant(archived: int, tmp_path: Path) -> None:
     run(scene)
 
 
-def test_backup_needs_no_archivist(tmp_path: Path) -> None:
+def test_backup_works_while_archiving_fails(tmp_path: Path) -> None:
     """While nothing can be archived a backup is whole all the same, and restores to the same state."""
     file = tmp_path / "file"
 
@@ -141,7 +141,7 @@ def test_backup_needs_no_archivist(tmp_path: Path) -> None:
     run(after)
 
 
-def test_backup_costs_the_loop_a_slice_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_backup_yields_between_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However much there is: nobody copies the state, no piece is large, and others have their turn between any two."""
 
     async def scene(clock: ManualClock) -> None:
@@ -173,7 +173,7 @@ def test_backup_costs_the_loop_a_slice_at_a_time(tmp_path: Path, monkeypatch: py
     run(scene)
 
 
-def test_restored_state_is_that_of_the_backup(tmp_path: Path) -> None:
+def test_restored_state_equals_the_backup(tmp_path: Path) -> None:
     """All is as it was but the counters: leases with the time they had left, keys, sessions, tokens, history (T2)."""
     file = made(tmp_path)
     last_token = put_back(file, tmp_path / "data", after_ms=600_000)
@@ -194,7 +194,7 @@ def test_restored_state_is_that_of_the_backup(tmp_path: Path) -> None:
     assert records == ["opened", "granted", "granted", "granted", "restored", "opened", "granted"]
 
 
-def test_numbers_jump_by_two_to_the_32_and_the_time_since(tmp_path: Path) -> None:
+def test_restore_advances_both_counters_by_the_token_gap(tmp_path: Path) -> None:
     """Nobody knows what was given out since the backup: both counters go on 2^32 later, and more with the time."""
     file = made(tmp_path)
     contents = read_backup(file)
@@ -226,7 +226,7 @@ def test_same_backup_restored_twice_gives_no_token_twice(tmp_path: Path) -> None
     assert put_back(file, tmp_path / "second", after_ms=61_000) > max(given)
 
 
-def test_counter_that_would_run_out_is_refused(tmp_path: Path) -> None:
+def test_restore_without_tokens_left_is_refused(tmp_path: Path) -> None:
     """No restore begins where no token is left, and the text says what can be done."""
     contents = read_backup(made(tmp_path))
     made_ms = contents.about.wall_ms
@@ -263,7 +263,7 @@ def test_directory_in_use_is_left_alone(what: str, tmp_path: Path) -> None:
     assert (data / what).read_bytes() == b"mine"
 
 
-def test_empty_directory_may_have_what_its_disk_has(tmp_path: Path) -> None:
+def test_directory_with_lost_and_found_counts_as_empty(tmp_path: Path) -> None:
     """A file system of its own for the data has `lost+found` in it, and is empty all the same."""
     file = made(tmp_path)
     (tmp_path / "data").mkdir(mode=0o700)
@@ -310,7 +310,7 @@ def _killed_with_its_key(file: Path, data: Path) -> None:
 
 
 @pytest.mark.parametrize("killed", [_killed_at_once, _killed_with_its_key])
-def test_killed_in_its_first_step_it_leaves_a_sign(tmp_path: Path, killed: Callable[[Path, Path], None]) -> None:
+def test_restore_killed_in_its_first_step_leaves_a_marker(tmp_path: Path, killed: Callable[[Path, Path], None]) -> None:
     """A restore that is killed before its key is there leaves what a server refuses to begin anew on."""
     file, data = made(tmp_path), tmp_path / "data"
     data.mkdir(mode=0o700)
@@ -329,7 +329,7 @@ def test_killed_in_its_first_step_it_leaves_a_sign(tmp_path: Path, killed: Calla
         put_back(file, data, after_ms=0)
 
 
-def test_killed_restore_is_not_taken_for_a_directory(tmp_path: Path) -> None:
+def test_killed_restore_is_not_served(tmp_path: Path) -> None:
     """No server begins anew on what a killed restore left, and the next restore says what to remove."""
     file, data = made(tmp_path), tmp_path / "data"
     process = multiprocessing.get_context("spawn").Process(target=_killed, args=(file, data))
@@ -350,7 +350,7 @@ def test_killed_restore_is_not_taken_for_a_directory(tmp_path: Path) -> None:
     run(start)
 
 
-def test_journal_of_before_is_refused_in_a_restored_directory(tmp_path: Path) -> None:
+def test_earlier_journal_is_refused_in_a_restored_directory(tmp_path: Path) -> None:
     """A restored journal is another one: the lost one, put back beside the new mark, would give its tokens again."""
     file = made(tmp_path)
     put_back(file, tmp_path / "data", after_ms=0)
@@ -364,14 +364,14 @@ def test_journal_of_before_is_refused_in_a_restored_directory(tmp_path: Path) ->
         run(start)
 
 
-def test_restored_fits_only_a_counter_that_rises() -> None:
+def test_restored_record_requires_a_rising_counter() -> None:
     """A record that lets the counter fall is damage, and not replayed."""
     state = State.thaw(Frozen(StateScalars(5, 0, 40, 1), {}, {}, {}, {}, {}, {}, {}))
     assert event_fits(state, Restored(41, 5, 0, "test"))
     assert not event_fits(state, Restored(40, 5, 0, "test"))
 
 
-def test_history_of_a_name_is_there_after_a_restore(tmp_path: Path) -> None:
+def test_restore_preserves_the_history_of_a_name(tmp_path: Path) -> None:
     """What is known of a name goes with it: who had it, and how that ended."""
     file = tmp_path / "file"
 

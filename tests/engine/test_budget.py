@@ -37,7 +37,7 @@ def _lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if "slow turn: " in record.getMessage()]
 
 
-def test_slow_turn_is_logged_with_its_size(caplog: pytest.LogCaptureFixture) -> None:
+def test_slow_tick_is_logged_with_its_size(caplog: pytest.LogCaptureFixture) -> None:
     """More than 50 ms is a warning with the number of records and answers of the turn; it has no names."""
 
     async def test(clock: ManualClock) -> None:
@@ -50,7 +50,7 @@ def test_slow_turn_is_logged_with_its_size(caplog: pytest.LogCaptureFixture) -> 
     assert line == "slow turn: 51 ms (budget 50 ms), 1 records, 2 answers; 0 slow turns not logged before it"
 
 
-def test_a_turn_within_its_budget_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_tick_within_its_budget_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     """Up to 50 ms nothing is said."""
 
     async def test(clock: ManualClock) -> None:
@@ -62,7 +62,7 @@ def test_a_turn_within_its_budget_is_not_told(caplog: pytest.LogCaptureFixture) 
     assert _lines(caplog) == []
 
 
-def test_slow_turns_are_told_once_in_ten_seconds_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+def test_slow_ticks_are_logged_once_in_ten_seconds_and_counted(caplog: pytest.LogCaptureFixture) -> None:
     """However many turns are slow, one line in 10 s tells of one, and the next tells how many were left out."""
 
     async def test(clock: ManualClock) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from holdfast.testing.clock import ManualClock
 
 
-def test_a_turn_is_one_append() -> None:
+def test_tick_is_one_append() -> None:
     """Everything decided in one turn of the loop goes into one append, and its answers come in the order asked."""
 
     async def test(clock: ManualClock) -> None:
@@ -43,7 +43,7 @@ def test_a_turn_is_one_append() -> None:
     run(test)
 
 
-def test_an_append_at_once_needs_no_task() -> None:
+def test_synchronous_append_needs_no_task() -> None:
     """What a journal makes durable at once is answered in the next round of the loop, without a task or a future."""
 
     async def test(clock: ManualClock) -> None:
@@ -76,7 +76,7 @@ def no_tasks() -> Iterator[None]:
         loop.set_task_factory(None)
 
 
-def test_a_round_without_records_asks_nothing_of_the_journal() -> None:
+def test_iteration_without_records_skips_the_journal() -> None:
     """Reads and refusals that rest on what is durable are answered at once: a journal far away is not asked."""
 
     async def test(clock: ManualClock) -> None:
@@ -94,7 +94,7 @@ def test_a_round_without_records_asks_nothing_of_the_journal() -> None:
     run(test)
 
 
-def test_nothing_is_answered_before_it_is_durable() -> None:
+def test_answers_wait_until_records_are_durable() -> None:
     """A grant, a refusal and a read that rest on a record wait until that record is durable (C1, I7)."""
 
     async def test(clock: ManualClock) -> None:
@@ -119,7 +119,7 @@ def test_nothing_is_answered_before_it_is_durable() -> None:
     run(test)
 
 
-def test_the_next_batch_gathers_while_one_is_on_its_way() -> None:
+def test_next_batch_collects_during_an_append() -> None:
     """While an append is on its way to a remote journal, all that is asked makes one next batch, answered in order."""
 
     async def test(clock: ManualClock) -> None:
@@ -144,7 +144,7 @@ def test_the_next_batch_gathers_while_one_is_on_its_way() -> None:
     run(test)
 
 
-def test_a_read_alone_writes_nothing() -> None:
+def test_read_writes_no_record() -> None:
     """A read that rests on nothing new is answered without an append."""
 
     async def test(clock: ManualClock) -> None:
@@ -156,7 +156,7 @@ def test_a_read_alone_writes_nothing() -> None:
     run(test)
 
 
-def test_a_reply_that_raises_costs_nobody_else_an_answer(caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_reply_does_not_affect_other_answers(caplog: pytest.LogCaptureFixture) -> None:
     """The writer outlives a reply that raises: the others of its turn and all later ones are answered."""
 
     async def test(clock: ManualClock) -> None:
@@ -177,7 +177,7 @@ def _broken_reply(*_: object) -> None:
     raise ConnectionResetError("the caller went away")
 
 
-def test_a_reply_may_ask_the_next_thing_at_once() -> None:
+def test_reply_may_submit_the_next_command() -> None:
     """What replies ask at once makes one next batch, and the rest of the loop has its turn in between."""
 
     async def test(clock: ManualClock) -> None:
@@ -201,7 +201,7 @@ def test_a_reply_may_ask_the_next_thing_at_once() -> None:
     run(test)
 
 
-def test_an_impatient_asker_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_cancelled_caller_does_not_affect_others(caplog: pytest.LogCaptureFixture) -> None:
     """A caller that is cancelled while its command is on its way leaves the command, the others and the log alone."""
 
     async def test(clock: ManualClock) -> None:
@@ -222,7 +222,7 @@ def test_an_impatient_asker_harms_nobody(caplog: pytest.LogCaptureFixture) -> No
     run(test)
 
 
-def test_stopping_answers_what_is_in_flight() -> None:
+def test_stop_answers_requests_in_flight() -> None:
     """A stop waits for the append on its way and for what gathered on top, answers both, then turns callers away."""
 
     async def test(clock: ManualClock) -> None:
@@ -248,7 +248,7 @@ def test_stopping_answers_what_is_in_flight() -> None:
     run(test)
 
 
-def test_stopping_at_once_leaves_nothing_behind() -> None:
+def test_concurrent_stops_release_everything() -> None:
     """Two stops at a time, or one that was cancelled and asked again, end the same: seat given back, nothing runs."""
 
     async def test(clock: ManualClock) -> None:
@@ -274,7 +274,7 @@ def test_stopping_at_once_leaves_nothing_behind() -> None:
     run(test)
 
 
-def test_before_the_start_everybody_is_turned_away() -> None:
+def test_engine_rejects_requests_before_start() -> None:
     """An engine that does not serve yet answers at once that it cannot, to commands and reads alike."""
 
     async def test(clock: ManualClock) -> None:
@@ -313,7 +313,7 @@ def test_a_failed_start_leaves_nothing_running() -> None:
     run(test)
 
 
-def test_a_cancelled_start_gives_the_seat_back() -> None:
+def test_cancelled_start_releases_leadership() -> None:
     """A start that is cancelled while the journal still opens leaves the seat free for the next."""
 
     async def test(clock: ManualClock) -> None:
@@ -357,7 +357,7 @@ def test_a_full_store_refuses_new_claims_only() -> None:
     run(test)
 
 
-def test_a_store_that_has_room_again_takes_claims_at_once() -> None:
+def test_store_with_space_again_accepts_claims_immediately() -> None:
     """A claim that finds the store recovered is decided, not refused with good news."""
 
     class Recovering(MemoryJournal):
@@ -374,7 +374,7 @@ def test_a_store_that_has_room_again_takes_claims_at_once() -> None:
     run(test)
 
 
-def test_a_full_store_is_looked_at_again_by_itself() -> None:
+def test_full_store_is_checked_periodically() -> None:
     """A store that was full is asked every few seconds whether there is room again, though nobody claims anything."""
 
     class Recovering(MemoryJournal):
@@ -393,7 +393,7 @@ def test_a_full_store_is_looked_at_again_by_itself() -> None:
     run(test)
 
 
-def test_a_bug_in_a_decision_hurts_only_who_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bug_in_a_decision_fails_only_that_request(monkeypatch: pytest.MonkeyPatch) -> None:
     """A decision that raises has changed nothing: the asker gets the error, the others of the turn their answers."""
 
     async def test(clock: ManualClock) -> None:

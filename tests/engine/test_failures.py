@@ -50,7 +50,7 @@ def _bug(*_: object) -> NoReturn:
     raise ZeroDivisionError("a bug")
 
 
-def test_a_known_failure_takes_back_all_that_rests_on_it() -> None:
+def test_refused_append_rolls_back_all_later_decisions() -> None:
     """A refused batch and all decided on top of it did not happen: said in order, state reloaded, work goes on (I6)."""
 
     async def test(clock: ManualClock) -> None:
@@ -87,7 +87,7 @@ either_way = pytest.mark.parametrize("is_at_once", [True, False])
 
 
 @either_way
-def test_failure_after_failure_is_survived(*, is_at_once: bool) -> None:
+def test_engine_survives_repeated_refusals(*, is_at_once: bool) -> None:
     """A store that refuses for a while is asked again by each command: reads go on, the first success counts (I6)."""
 
     async def test(clock: ManualClock) -> None:
@@ -106,7 +106,7 @@ def test_failure_after_failure_is_survived(*, is_at_once: bool) -> None:
 
 
 @either_way
-def test_a_refused_append_takes_back_all_at_once(*, is_at_once: bool) -> None:
+def test_refused_append_stops_decisions_until_reload(*, is_at_once: bool) -> None:
     """Once an append is known to have failed, nothing is decided on top of it: not even by its own replies (I6)."""
 
     async def test(clock: ManualClock) -> None:
@@ -124,7 +124,7 @@ def test_a_refused_append_takes_back_all_at_once(*, is_at_once: bool) -> None:
 
 
 @either_way
-def test_who_hears_of_a_refused_append_is_served_again(*, is_at_once: bool) -> None:
+def test_retry_after_a_refused_append_is_served(*, is_at_once: bool) -> None:
     """The state is read anew before anybody can ask again, if reading waits for nobody: one failure, one 503 (I6)."""
 
     async def test(clock: ManualClock) -> None:
@@ -139,7 +139,7 @@ def test_who_hears_of_a_refused_append_is_served_again(*, is_at_once: bool) -> N
 
 @either_way
 @pytest.mark.parametrize("fate", ["lost", "kept"])
-def test_an_unknown_append_is_not_answered_as_done(fate: str, *, is_at_once: bool) -> None:
+def test_unknown_append_is_not_acknowledged(fate: str, *, is_at_once: bool) -> None:
     """Nobody knows what became of the batch: its answers say so, nobody hears of its records, and the engine ends."""
 
     async def test(clock: ManualClock) -> None:
@@ -156,7 +156,7 @@ def test_an_unknown_append_is_not_answered_as_done(fate: str, *, is_at_once: boo
 
 
 @either_way
-def test_expiry_taken_back_comes_again(*, is_at_once: bool) -> None:
+def test_rolled_back_expiry_is_repeated(*, is_at_once: bool) -> None:
     """A lease whose end could not be written ends when it can: the timer goes on after a failure (L2)."""
 
     async def test(clock: ManualClock) -> None:
@@ -171,7 +171,7 @@ def test_expiry_taken_back_comes_again(*, is_at_once: bool) -> None:
     run(test)
 
 
-def test_what_cannot_be_reloaded_ends_the_engine() -> None:
+def test_failed_reload_ends_the_engine() -> None:
     """When the state cannot be read anew after a failure, nobody is served from memory: the engine ends (I6)."""
 
     class Unreadable(GateJournal):
@@ -197,7 +197,7 @@ def test_what_cannot_be_reloaded_ends_the_engine() -> None:
     run(test)
 
 
-def test_an_unknown_outcome_ends_the_engine() -> None:
+def test_unknown_outcome_ends_the_engine() -> None:
     """After an unknown append its answers and those on top say so, later ones are refused, nobody hears of it (I6)."""
 
     async def test(clock: ManualClock) -> None:
@@ -232,7 +232,7 @@ def test_an_unknown_outcome_ends_the_engine() -> None:
     run(test)
 
 
-def test_a_read_whose_answer_is_unknown_raises() -> None:
+def test_read_with_unknown_outcome_raises() -> None:
     """Who looks at the state while the outcome of an append is unknown gets an error, and nothing that may be wrong."""
 
     async def test(clock: ManualClock) -> None:
@@ -269,7 +269,7 @@ def test_any_other_failure_ends_the_engine(error: Exception, outcome: str) -> No
     run(test)
 
 
-def test_half_a_change_is_never_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partial_change_is_never_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bug while a decision takes effect ends the engine with nothing of its turn written; what is in flight is."""
 
     async def test(clock: ManualClock) -> None:
@@ -297,7 +297,7 @@ def test_half_a_change_is_never_written(monkeypatch: pytest.MonkeyPatch) -> None
     run(test)
 
 
-def test_half_a_change_is_in_no_archive(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partial_change_is_never_archived(monkeypatch: pytest.MonkeyPatch) -> None:
     """What falls due to be archived after a bug is not taken: memory may be half changed (I5)."""
 
     async def test(clock: ManualClock) -> None:
@@ -320,7 +320,7 @@ def test_half_a_change_is_in_no_archive(monkeypatch: pytest.MonkeyPatch) -> None
     run(test)
 
 
-def test_a_bug_in_flight_with_a_failure_still_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_engine_stays_failed_after_a_refused_append(monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine that has failed stays failed when the append on its way is refused as well: it does not come back."""
 
     async def test(clock: ManualClock) -> None:
@@ -343,7 +343,7 @@ def test_a_bug_in_flight_with_a_failure_still_ends(monkeypatch: pytest.MonkeyPat
     run(test)
 
 
-def test_the_first_reason_is_the_one_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_failure_reason_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """What fails after the engine has failed does not hide why it did: operators look for the first reason."""
 
     async def test(clock: ManualClock) -> None:
@@ -366,7 +366,7 @@ def test_the_first_reason_is_the_one_that_is_told(monkeypatch: pytest.MonkeyPatc
     run(test)
 
 
-def test_a_bug_in_settling_ends_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bug_in_expiry_ends_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """What falls due cannot be left half done: a bug there ends the engine before anything is decided (T3)."""
 
     async def test(clock: ManualClock) -> None:
@@ -383,7 +383,7 @@ def test_a_bug_in_settling_ends_the_engine(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("failpoint", ["next_grant", "attach", "interest"])
-def test_a_bug_behind_a_decision_ends_the_engine(failpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bug_after_a_decision_ends_the_engine(failpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A command that was decided has changed memory. If what follows from it raises, nothing of it is written, and
     everybody is told once that nobody knows, the one who asked too (W1, I6).
     """
@@ -416,7 +416,7 @@ def test_a_bug_behind_a_decision_ends_the_engine(failpoint: str, monkeypatch: py
     run(test)
 
 
-def test_a_cancelled_append_leaves_nobody_waiting() -> None:
+def test_cancelled_append_answers_all_waiters() -> None:
     """An append that is cancelled from outside has an unknown outcome: that is said, and the engine ends (I6)."""
 
     async def test(clock: ManualClock) -> None:
@@ -436,7 +436,7 @@ def test_a_cancelled_append_leaves_nobody_waiting() -> None:
     run(test)
 
 
-def test_a_failure_while_stopping_is_told() -> None:
+def test_refused_append_while_stopping_is_reported() -> None:
     """An append that is refused while the engine stops is answered as refused, and the engine does not come back."""
 
     async def test(clock: ManualClock) -> None:
@@ -457,7 +457,7 @@ def test_a_failure_while_stopping_is_told() -> None:
     run(test)
 
 
-def test_a_stop_during_a_reload_stands() -> None:
+def test_stop_during_a_reload_is_final() -> None:
     """An engine that is stopped while it reads its state anew does not serve again when it has read it."""
 
     class SlowToOpen(GateJournal):
@@ -501,7 +501,7 @@ def failpoints() -> Iterator[None]:
     ("failpoint", "written"),
     [("before_append", 1), ("after_append_before_publish", 2), ("after_publish_before_answer", 2)],
 )
-def test_every_place_on_the_path_can_fail(failpoint: str, written: int, *, is_at_once: bool) -> None:
+def test_error_at_any_failpoint_is_an_unknown_outcome(failpoint: str, written: int, *, is_at_once: bool) -> None:
     """An error at any named place of the commit path is an unknown outcome, whatever the journal has by then (I6)."""
 
     async def test(clock: ManualClock) -> None:
@@ -550,7 +550,7 @@ def test_an_unknown_archive_ends_the_engine() -> None:
     run(test)
 
 
-def test_a_failure_while_it_archives_loses_nothing() -> None:
+def test_refused_append_during_archiving_loses_nothing() -> None:
     """An append refused while the journal archives ends that too, and both work again afterwards (I5)."""
 
     class Both(SlicedJournal):
@@ -625,7 +625,7 @@ def test_the_archive_is_never_ahead_of_the_journal() -> None:
     run(test)
 
 
-def test_writes_that_fail_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_writes_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     """However many batches are refused for the same reason, the log has one line, and one when writes work again."""
 
     async def test(clock: ManualClock) -> None:

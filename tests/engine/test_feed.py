@@ -38,7 +38,7 @@ def _renewal(seq: int, name: str = "job") -> Record:
     return Record(seq, seq, seq, Renewed(name, "id", 1_000, 1_000 + seq))
 
 
-def test_listeners_hear_their_name_in_order() -> None:
+def test_listener_receives_its_name_in_order() -> None:
     """A listener hears everything of its name once, in the journal's order, and nothing of other names (I16)."""
 
     async def test(clock: ManualClock) -> None:
@@ -58,7 +58,7 @@ def test_listeners_hear_their_name_in_order() -> None:
     run(test)
 
 
-def test_nothing_is_told_before_it_is_durable() -> None:
+def test_listener_receives_durable_records_only() -> None:
     """A listener hears of a change only once it is durable, before the caller does, never of a refused one (I16)."""
 
     async def test(clock: ManualClock) -> None:
@@ -85,7 +85,7 @@ def test_nothing_is_told_before_it_is_durable() -> None:
     run(test)
 
 
-def test_the_end_of_a_session_is_told_under_each_name() -> None:
+def test_session_end_is_published_under_each_name() -> None:
     """A session's end is one record, told to the listeners of every name that ended with it (I10, I16)."""
 
     async def test(clock: ManualClock) -> None:
@@ -109,7 +109,7 @@ def test_the_end_of_a_session_is_told_under_each_name() -> None:
     run(test)
 
 
-def test_a_slow_listener_is_dropped_and_told() -> None:
+def test_slow_listener_is_disconnected_with_a_reason() -> None:
     """A listener whose backlog is full is ended and knows why; the others and the feed go on (I16)."""
 
     async def test(_: ManualClock) -> None:
@@ -129,7 +129,7 @@ def test_a_slow_listener_is_dropped_and_told() -> None:
     run(test)
 
 
-def test_who_listens_to_everything_hears_what_is_history() -> None:
+def test_listener_to_everything_receives_all_history() -> None:
     """Who listens to everything hears each record with history value once, of all names, and no renewal and no tick."""
 
     async def test(clock: ManualClock) -> None:
@@ -158,7 +158,7 @@ _THOUSAND: dict[str, Event] = {
 
 
 @pytest.mark.parametrize("kind", _THOUSAND)
-def test_a_backlog_is_bounded_by_the_names_in_it(kind: str) -> None:
+def test_backlog_is_bounded_by_its_names(kind: str) -> None:
     """Records that speak of a thousand names each fill a backlog a thousand times as fast; what was heard leaves it."""
     record = Record(1, 1, 1, _THOUSAND[kind])
     feed = Feed()
@@ -172,7 +172,7 @@ def test_a_backlog_is_bounded_by_the_names_in_it(kind: str) -> None:
     assert (before, (listener.is_over, listener.overflowed)) == ((False, False), (True, True))
 
 
-def test_a_listener_keeps_its_place_when_its_reader_is_cancelled() -> None:
+def test_cancelled_reader_loses_no_events() -> None:
     """A reader that gives up waiting loses nothing: the next one hears what came meanwhile (I16)."""
 
     async def test(_: ManualClock) -> None:
@@ -212,7 +212,7 @@ def test_a_closed_feed_ends_every_listener() -> None:
     run(test)
 
 
-def test_a_watcher_pays_for_its_own_name_alone() -> None:
+def test_listener_cost_depends_on_its_own_name() -> None:
     """A record of 1,000 names costs each of 100 watchers of one name a few steps, not a thousand."""
     feed = Feed()
     lease = Lease("id", 1, "ci", None, None, False, 1, 1, 0, None, None, 1, 1)
@@ -250,7 +250,7 @@ def _end(seq: int, lease_id: str) -> Record:
     return Record(seq, seq, seq, Ended("job", lease_id, seq, "expired", well=False))
 
 
-def test_a_follower_hears_of_the_ends_it_awaits_and_of_nothing_else() -> None:
+def test_lease_watch_receives_only_its_own_ends() -> None:
     """L9: an end is found by its id, within a session's and a token's end too, and each is told once."""
     feed = Feed()
     watch, other = feed.watch("ana"), feed.watch("ana")
@@ -269,7 +269,7 @@ def test_a_follower_hears_of_the_ends_it_awaits_and_of_nothing_else() -> None:
     assert other.next_nowait() is not None and other.next_nowait() is None
 
 
-def test_a_follower_ends_with_its_token_and_leaves_nothing() -> None:
+def test_lease_watch_ends_with_its_token() -> None:
     """Whatever a token followed is let go when it is shut out, and one that falls behind is ended."""
     feed = Feed()
     watch, idle, slow = feed.watch("ana", "s"), feed.watch("ana"), feed.watch("ben")
@@ -286,7 +286,7 @@ def test_a_follower_ends_with_its_token_and_leaves_nothing() -> None:
     assert not feed._by_id and not feed._by_secret
 
 
-def test_the_eldest_follower_of_a_lease_gives_way_and_is_told() -> None:
+def test_oldest_lease_watch_is_displaced_and_notified() -> None:
     """A client that came back often, and whose dead connections are not known to be dead, is told on its last one.
 
     The eldest is over, and knows why: if it lives it comes again (L9).
@@ -302,7 +302,7 @@ def test_the_eldest_follower_of_a_lease_gives_way_and_is_told() -> None:
     assert [each.next_nowait() is not None for each in followers] == [False] + [True] * WATCHES_PER_ID_MAX
 
 
-def test_a_command_cannot_take_the_place_of_the_one_that_started_it() -> None:
+def test_lease_watch_displaces_only_watches_with_the_same_secret() -> None:
     """L9: followers with a claim's or a session's secret give way to each other, and those with the token stay."""
     feed = Feed()
     supervisor = feed.watch("ana")
@@ -315,7 +315,7 @@ def test_a_command_cannot_take_the_place_of_the_one_that_started_it() -> None:
     assert supervisor.next_nowait() is not None and not supervisor.is_over
 
 
-def test_nobody_pays_for_following_while_nobody_follows() -> None:
+def test_lease_watches_cost_nothing_when_unused() -> None:
     """A batch costs the same calls as before there were followers; with one, an end costs one more."""
 
     def calls(feed: Feed) -> int:

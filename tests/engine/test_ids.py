@@ -27,7 +27,7 @@ def test_every_random_digit_is_random() -> None:
         assert len({text[position] for text in made}) == 16, position
 
 
-def test_an_id_takes_no_step_of_its_own() -> None:
+def test_ids_are_generated_in_blocks() -> None:
     """Ids are made a block at a time: far fewer functions of ours are called than ids are made."""
     calls = 0
 
@@ -45,7 +45,7 @@ def test_an_id_takes_no_step_of_its_own() -> None:
     assert calls < 1_000
 
 
-def test_a_forked_child_draws_its_own_ids() -> None:
+def test_forked_child_draws_its_own_ids() -> None:
     """A child process does not hand out the ids its parent has drawn but not yet used."""
     program = (
         "import os; from holdfast.engine import ids; ids.new_uuid(); child = os.fork();"

@@ -22,7 +22,7 @@ def counted(histogram: Histogram) -> int:
     return sum(histogram.counts)
 
 
-def test_a_bound_belongs_to_what_is_below_it() -> None:
+def test_histogram_bound_is_inclusive() -> None:
     """As Prometheus counts: `le` means less or equal, and what is beyond the last bound has a place too."""
     histogram = Histogram((1.0, 2.0))
     for value in (0.5, 1.0, 1.5, 2.0, 2.5):
@@ -32,7 +32,7 @@ def test_a_bound_belongs_to_what_is_below_it() -> None:
     assert histogram.total == pytest.approx(0.5 + 1 + 1.5 + 2 + 2.5 + 12)
 
 
-def test_every_way_to_end_is_counted() -> None:
+def test_every_kind_of_end_is_counted() -> None:
     """Leases that were released, revoked, that ran out and that ended with a session are told apart."""
 
     async def test(clock: ManualClock) -> None:
@@ -56,7 +56,7 @@ def test_every_way_to_end_is_counted() -> None:
     run(test)
 
 
-def test_a_hold_is_as_long_as_it_was() -> None:
+def test_hold_duration_is_observed() -> None:
     """A lease that was held for twelve seconds counts once, between five and fifteen, when its end is durable."""
 
     async def test(clock: ManualClock) -> None:
@@ -71,7 +71,7 @@ def test_a_hold_is_as_long_as_it_was() -> None:
     run(test)
 
 
-def test_a_wait_counts_for_who_was_granted() -> None:
+def test_wait_duration_is_observed_for_grants() -> None:
     """Who stood in line for three seconds and got the name counts as a wait of three; who gave up counts as none."""
 
     async def test(clock: ManualClock) -> None:
@@ -95,7 +95,7 @@ def test_a_wait_counts_for_who_was_granted() -> None:
     run(test)
 
 
-def test_what_did_not_happen_is_not_counted() -> None:
+def test_refused_batch_is_not_counted() -> None:
     """A batch that was refused counts nowhere: neither its grants and ends, nor how long those were held."""
 
     async def test(clock: ManualClock) -> None:
@@ -123,7 +123,7 @@ def test_what_did_not_happen_is_not_counted() -> None:
     run(test)
 
 
-def test_one_batch_is_timed_once_and_counts_for_all_its_answers() -> None:
+def test_batch_is_timed_once_for_all_its_answers() -> None:
     """Fifty claims of a turn are one commit of fifty records, one turn, and fifty answers."""
 
     async def test(clock: ManualClock) -> None:
@@ -147,7 +147,7 @@ def test_one_batch_is_timed_once_and_counts_for_all_its_answers() -> None:
     run(test)
 
 
-def test_a_claim_costs_no_call_of_its_own() -> None:
+def test_metrics_are_updated_per_batch() -> None:
     """A hundred claims in a turn make as many calls into the measuring as ten do."""
 
     async def calls(clock: ManualClock, claims: int) -> int:

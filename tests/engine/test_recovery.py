@@ -232,7 +232,7 @@ class _Witness:
     ),
     st.booleans(),
 )
-def test_nothing_acknowledged_is_lost(steps: list[list[Command] | int | str], is_at_once: bool) -> None:
+def test_acknowledged_changes_survive_recovery(steps: list[list[Command] | int | str], is_at_once: bool) -> None:
     """Whatever becomes of appends, every acknowledged change is durable, no denied one is, no token comes twice.
 
     I5, I6, C6: with several commands a turn, refused and unknown appends, crashes between decision and append, in
@@ -270,7 +270,7 @@ def test_nothing_acknowledged_is_lost(steps: list[list[Command] | int | str], is
     run(test)
 
 
-def test_tokens_rise_across_everything() -> None:
+def test_fencing_tokens_always_rise() -> None:
     """The fencing token outlives release, expiry, restart, crash and archive: it only ever rises (C6)."""
 
     async def test(clock: ManualClock) -> None:
@@ -292,7 +292,7 @@ def test_tokens_rise_across_everything() -> None:
     run(test)
 
 
-def test_a_restart_says_who_opened() -> None:
+def test_restart_writes_an_opened_record() -> None:
     """Every start writes a record of its tenure, at the time at which the last one ended (T2)."""
 
     async def test(clock: ManualClock) -> None:

@@ -42,7 +42,7 @@ def wait_for(name: str, owner: str, wait_ms: int = 30_000) -> Acquire:
     return acquire(name, f"id-of-{owner}", owner=owner, wait_ms=wait_ms, new_ticket=f"ticket-of-{owner}")
 
 
-def test_an_answer_without_a_record_waits_for_a_proof() -> None:
+def test_answer_without_a_record_waits_for_confirmation() -> None:
     """A read is answered once a write has proven the seat, sent after it was decided; one proof is for many (N-15)."""
 
     async def test(clock: ManualClock) -> None:
@@ -67,7 +67,7 @@ def test_an_answer_without_a_record_waits_for_a_proof() -> None:
     run(test)
 
 
-def test_a_deposed_leader_answers_no_read() -> None:
+def test_deposed_leader_answers_no_read() -> None:
     """A leader that another has deposed shows nobody what was: the proof fails, and its tenure ends (N-15)."""
 
     async def test(clock: ManualClock) -> None:
@@ -89,7 +89,7 @@ def test_a_deposed_leader_answers_no_read() -> None:
     run(test)
 
 
-def test_a_backup_waits_for_a_proof() -> None:
+def test_backup_waits_for_confirmation() -> None:
     """A backup begins once a write has proven the seat: a leader that was deposed makes none (N-15)."""
 
     async def test(clock: ManualClock) -> None:
@@ -107,7 +107,7 @@ def test_a_backup_waits_for_a_proof() -> None:
     run(test)
 
 
-def test_a_proof_keeps_the_time_of_the_answer() -> None:
+def test_confirmation_records_the_time_of_the_answer() -> None:
     """The time of an answer without a record is in the store before the answer is given (N-15)."""
 
     async def test(clock: ManualClock) -> None:
@@ -123,7 +123,7 @@ def test_a_proof_keeps_the_time_of_the_answer() -> None:
     run(test)
 
 
-def test_who_is_deposed_says_so_to_everybody() -> None:
+def test_deposed_leader_rejects_all_requests() -> None:
     """Deposed by number: the batch, all that was decided on top, and all who wait hear `NotLeader` (N-12, N-18)."""
 
     async def test(clock: ManualClock) -> None:
@@ -153,7 +153,7 @@ def test_who_is_deposed_says_so_to_everybody() -> None:
 
 
 @pytest.mark.parametrize("error", [OutcomeUnknownError("append: lost"), JournalError("append: odd")])
-def test_an_unknown_outcome_ends_the_tenure(error: JournalError) -> None:
+def test_unknown_outcome_ends_the_term(error: JournalError) -> None:
     """Whatever else goes wrong with a write, nobody knows: everybody hears that, and the tenure is over (N-12)."""
 
     async def test(clock: ManualClock) -> None:
@@ -172,7 +172,7 @@ def test_an_unknown_outcome_ends_the_tenure(error: JournalError) -> None:
     run(test)
 
 
-def test_what_a_shared_store_said_is_for_the_log_alone() -> None:
+def test_store_errors_appear_in_the_log_only() -> None:
     """N-34: anybody may ask whether a node leads, and hears neither the store's error nor where the store is."""
 
     async def test(clock: ManualClock) -> None:
@@ -191,7 +191,7 @@ def test_what_a_shared_store_said_is_for_the_log_alone() -> None:
     run(test)
 
 
-def test_a_refused_write_is_taken_back_in_the_same_tenure() -> None:
+def test_refused_write_is_rolled_back_in_the_same_term() -> None:
     """What surely did not happen is taken back, and the same tenure goes on; a refused proof too (I6)."""
 
     async def test(clock: ManualClock) -> None:
@@ -216,7 +216,7 @@ def test_a_refused_write_is_taken_back_in_the_same_tenure() -> None:
     run(test)
 
 
-def test_a_store_that_takes_no_record_is_told_until_it_does(caplog: pytest.LogCaptureFixture) -> None:
+def test_refusing_store_is_reported_until_it_accepts(caplog: pytest.LogCaptureFixture) -> None:
     """A full disk may take a proof of the seat and no record. It is told until a record is taken, and one is tried at
     every beat; each reason is in the log once, however they take turns.
     """
@@ -248,7 +248,7 @@ def test_a_store_that_takes_no_record_is_told_until_it_does(caplog: pytest.LogCa
     ]
 
 
-def test_a_silent_store_lets_nobody_new_in() -> None:
+def test_unresponsive_store_rejects_new_requests() -> None:
     """A second without an answer: new requests are refused at once and streams end; the answer ends that (N-19)."""
 
     async def test(clock: ManualClock) -> None:
@@ -276,7 +276,7 @@ def test_a_silent_store_lets_nobody_new_in() -> None:
     run(test)
 
 
-def test_a_stop_does_not_wait_for_a_silent_store() -> None:
+def test_stop_does_not_wait_for_an_unresponsive_store() -> None:
     """An engine that is told to stop lets its journal ask no longer than a few seconds; what is owed is unknown."""
 
     async def test(clock: ManualClock) -> None:
@@ -295,7 +295,7 @@ def test_a_stop_does_not_wait_for_a_silent_store() -> None:
     run(test)
 
 
-def test_time_passes_again_after_a_silence() -> None:
+def test_time_advances_again_after_a_store_timeout() -> None:
     """What fell due in a silence of the store ends when it is over, though nobody asks (N-19, T3)."""
 
     async def test(clock: ManualClock) -> None:
@@ -313,7 +313,7 @@ def test_time_passes_again_after_a_silence() -> None:
     run(test)
 
 
-def test_a_silence_that_ends_badly_is_still_over() -> None:
+def test_failed_answer_ends_the_store_timeout() -> None:
     """A silence that ends with a refusal is taken back as any other, and the engine serves (N-19, I6)."""
 
     async def test(clock: ManualClock) -> None:
@@ -332,7 +332,7 @@ def test_a_silence_that_ends_badly_is_still_over() -> None:
     run(test)
 
 
-def test_only_an_answer_is_told_as_one(caplog: pytest.LogCaptureFixture) -> None:
+def test_only_successful_answers_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     """A silence that ends because the question was given up does not say that the store answers again."""
 
     async def test(clock: ManualClock) -> None:
@@ -352,7 +352,7 @@ def test_only_an_answer_is_told_as_one(caplog: pytest.LogCaptureFixture) -> None
         run(test)
 
 
-def test_how_long_ago_the_seat_was_proven_counts_from_the_question() -> None:
+def test_confirmed_ms_ago_counts_from_the_request() -> None:
     """What is proven is that the seat was ours when the store was asked, however late it answers (N-34)."""
 
     async def test(clock: ManualClock) -> None:
@@ -370,7 +370,7 @@ def test_how_long_ago_the_seat_was_proven_counts_from_the_question() -> None:
     run(test)
 
 
-def test_time_goes_on_where_the_tenure_before_may_have_answered() -> None:
+def test_time_continues_after_the_previous_term() -> None:
     """Authority time resumes at the later of the last record and the last proof; `Opened` has that time (N-17)."""
 
     async def test(clock: ManualClock) -> None:
@@ -396,7 +396,7 @@ def test_time_goes_on_where_the_tenure_before_may_have_answered() -> None:
     run(test)
 
 
-def test_reading_much_is_no_silence() -> None:
+def test_long_recovery_sends_heartbeats() -> None:
     """Who takes the seat and reads for seconds says meanwhile that it lives, so that nobody takes it away (N-13)."""
 
     async def test(clock: ManualClock) -> None:
@@ -441,7 +441,7 @@ class SlowClock:
         return self._clock.monotonic_ms()
 
 
-def test_time_never_goes_back_in_a_tenure() -> None:
+def test_time_never_goes_back_within_a_term() -> None:
     """A refused write is taken back, and the time that was answered with is not: nothing opens twice (N-15, T1)."""
 
     async def test(clock: ManualClock) -> None:
@@ -463,7 +463,7 @@ def test_time_never_goes_back_in_a_tenure() -> None:
     run(test)
 
 
-def test_a_store_that_lost_records_makes_tokens_jump() -> None:
+def test_store_that_lost_records_gets_a_token_gap() -> None:
     """After a loss `Restored` comes first, in one append with `Opened`, and no token comes twice (N-22, C6)."""
 
     async def test(clock: ManualClock) -> None:
@@ -486,7 +486,7 @@ def test_a_store_that_lost_records_makes_tokens_jump() -> None:
 
 
 @pytest.mark.parametrize("is_retained", [True, False])
-def test_a_loss_after_archiving_jumps_far_enough(*, is_retained: bool) -> None:
+def test_loss_after_archiving_gets_a_large_enough_token_gap(*, is_retained: bool) -> None:
     """With no record to replay, the history tells how old the newest is; without any, a year is taken (C6)."""
 
     async def test(clock: ManualClock) -> None:
@@ -507,7 +507,7 @@ def test_a_loss_after_archiving_jumps_far_enough(*, is_retained: bool) -> None:
     run(test)
 
 
-def test_a_jump_beyond_the_last_token_is_refused() -> None:
+def test_token_gap_beyond_the_last_token_is_refused() -> None:
     """Where no room is left to jump, the tenure does not begin: a token that came twice would be worse (C6)."""
 
     async def test(clock: ManualClock) -> None:
@@ -536,7 +536,7 @@ def test_counters_of_losses_are_archived() -> None:
     run(test)
 
 
-def test_archiving_under_a_lost_seat_is_left_to_the_write_path() -> None:
+def test_archiving_after_lost_leadership_defers_to_the_write_path() -> None:
     """An archive that is refused because another has the seat ends nothing: the next proof does (N-12)."""
 
     async def test(clock: ManualClock) -> None:
@@ -554,7 +554,7 @@ def test_archiving_under_a_lost_seat_is_left_to_the_write_path() -> None:
     run(test)
 
 
-def test_an_orderly_stop_tells_who_waits_their_places() -> None:
+def test_orderly_stop_returns_tickets_to_waiters() -> None:
     """Who stops in order tells all who wait their places, behind a proof, and gives the seat back (N-18)."""
 
     async def test(clock: ManualClock) -> None:
@@ -578,7 +578,7 @@ def test_an_orderly_stop_tells_who_waits_their_places() -> None:
     run(test)
 
 
-def test_a_stop_under_a_lost_seat_tells_nobody_a_place() -> None:
+def test_stop_after_lost_leadership_returns_no_tickets() -> None:
     """Who is deposed while it stops tells nobody a place: another may have given it away (N-18)."""
 
     async def test(clock: ManualClock) -> None:
@@ -596,7 +596,7 @@ def test_a_stop_under_a_lost_seat_tells_nobody_a_place() -> None:
     run(test)
 
 
-def test_a_stop_in_a_silence_answers_everybody() -> None:
+def test_stop_during_a_store_timeout_answers_all() -> None:
     """Whoever waits when a node stops that hears nothing from the store is answered, too (N-18, N-19)."""
 
     async def test(clock: ManualClock) -> None:
@@ -619,7 +619,7 @@ def test_a_stop_in_a_silence_answers_everybody() -> None:
     run(test)
 
 
-def test_the_key_of_the_authority_comes_with_the_seat() -> None:
+def test_authority_key_is_read_with_leadership() -> None:
     """Every tenure reads the authority's key under its seat (N-6)."""
 
     async def test(clock: ManualClock) -> None:

@@ -50,14 +50,14 @@ def _filled() -> list[Values]:
     return run(test)
 
 
-def test_a_picture_comes_back_bit_for_bit() -> None:
+def test_snapshot_round_trips_bit_for_bit() -> None:
     """What is read from a snapshot and written again is the same bytes: nothing durable is left out (I15)."""
     values = _filled()
     assert len(values) > 8
     assert picture(snapshot.load(values)) == values
 
 
-def test_only_what_is_durable_is_part_of_the_picture() -> None:
+def test_snapshot_contains_only_durable_state() -> None:
     """Where settling looks next and who is present are in no snapshot: states that differ in these have one (I15)."""
     state = snapshot.load(_filled())
     before = picture(state)
@@ -68,13 +68,13 @@ def test_only_what_is_durable_is_part_of_the_picture() -> None:
     assert picture(state) == before
 
 
-def test_nothing_is_the_picture_of_an_empty_state() -> None:
+def test_empty_state_has_an_empty_snapshot() -> None:
     """A journal without a snapshot is one whose state begins empty; so is the picture of an empty state."""
     assert picture(snapshot.load([])) == picture(State())
     assert snapshot.load(picture(State())).freeze() == State().freeze()
 
 
-def test_strange_values_are_refused() -> None:
+def test_unreadable_values_are_refused() -> None:
     """A value that cannot be read, or is of no table of ours, means damage; no state is made from it."""
     values = _filled()
     for strange in (Values("slots", [(b"\xff\xff", b"\xc0")]), Values("slots", [(b"job", b"")]), Values("other", [])):
@@ -82,7 +82,7 @@ def test_strange_values_are_refused() -> None:
             snapshot.load([*values, strange])
 
 
-def test_a_picture_stands_still_while_the_state_goes_on() -> None:
+def test_snapshot_is_unaffected_by_later_changes() -> None:
     """What was frozen is encoded as it was, however the state changes before the last part (I15)."""
 
     async def test(clock: ManualClock) -> None:
@@ -100,7 +100,7 @@ def test_a_picture_stands_still_while_the_state_goes_on() -> None:
     run(test)
 
 
-def test_archiving_goes_on_beside_commands() -> None:
+def test_archiving_runs_concurrently_with_commands() -> None:
     """Commands are decided and written between the slices of an archive, and nothing of either is lost (I5, I15)."""
 
     async def test(clock: ManualClock) -> None:
@@ -122,7 +122,7 @@ def test_archiving_goes_on_beside_commands() -> None:
     run(test)
 
 
-def test_an_archive_waits_for_the_append_on_its_way() -> None:
+def test_archive_waits_for_the_pending_append() -> None:
     """An archive asked for while an append is on its way is written once that is durable, though nobody asks more."""
 
     async def test(clock: ManualClock) -> None:
@@ -159,7 +159,7 @@ def test_archives_do_not_overlap() -> None:
     run(test)
 
 
-def test_an_engine_that_has_failed_gives_its_archive_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_engine_cancels_its_archive(monkeypatch: pytest.MonkeyPatch) -> None:
     """An archive that is on its way when the engine fails is not written to its end: it says nothing more (I9)."""
 
     async def test(clock: ManualClock) -> None:
@@ -178,7 +178,7 @@ def test_an_engine_that_has_failed_gives_its_archive_up(monkeypatch: pytest.Monk
     run(test)
 
 
-def test_what_a_start_had_to_replay_counts() -> None:
+def test_replayed_records_count_towards_archiving() -> None:
     """Records that a start had to replay count for the next archive: else many short lives would never make one."""
 
     async def test(clock: ManualClock) -> None:

@@ -22,7 +22,7 @@ HOUR_MS = 3_600_000
 MONTH_MS = 30 * 86_400_000
 
 
-def test_a_turn_moves_time_by_at_most_250_ms() -> None:
+def test_tick_advances_time_by_at_most_250_ms() -> None:
     """Authority time moves with the monotonic clock, and a jump of an hour counts as one turn's worth (T1)."""
     time = AuthorityTime(50, 7_000)
     assert time.advance(50) == 7_000
@@ -58,7 +58,7 @@ def test_manual_clock_moves_by_hand() -> None:
 
 
 @pytest.mark.parametrize("ttl_ms", [10_000, 10_037])
-def test_a_lease_ends_by_itself_at_its_time(ttl_ms: int) -> None:
+def test_lease_expires_without_requests(ttl_ms: int) -> None:
     """A first and only lease ends although nobody asks, at its deadline, not before and not a tick later (L1, L2)."""
 
     async def test(clock: ManualClock) -> None:
@@ -124,7 +124,7 @@ def test_a_session_or_a_closed_name_keeps_time_moving(kind: str) -> None:
     run(test)
 
 
-def test_a_closed_name_opens_at_its_time() -> None:
+def test_closed_name_opens_at_its_time() -> None:
     """A name with a lock delay is closed until the delay is over, and open from then on (L6, I14)."""
 
     async def test(clock: ManualClock) -> None:
@@ -139,7 +139,7 @@ def test_a_closed_name_opens_at_its_time() -> None:
     run(test)
 
 
-def test_time_is_kept_every_five_seconds() -> None:
+def test_time_is_recorded_every_five_seconds() -> None:
     """While anything has a deadline, records are at most 5 s of authority time apart, and seldom much less (T2)."""
 
     async def test(clock: ManualClock) -> None:
@@ -156,7 +156,7 @@ def test_time_is_kept_every_five_seconds() -> None:
 
 
 @pytest.mark.parametrize("late_ms", [130, 240, 250])
-def test_time_is_kept_in_time_when_ticks_are_late(late_ms: int) -> None:
+def test_time_is_recorded_when_timers_are_late(late_ms: int) -> None:
     """A loop that is slow to tick still writes a record within every 5 s of authority time (T2)."""
 
     async def test(clock: ManualClock) -> None:
@@ -174,7 +174,7 @@ def test_time_is_kept_in_time_when_ticks_are_late(late_ms: int) -> None:
     run(test)
 
 
-def test_a_crash_gives_back_at_most_five_seconds() -> None:
+def test_crash_sets_time_back_by_at_most_five_seconds() -> None:
     """After a crash time resumes at the last record, at most 5 s before the crash, and never after it (T2)."""
 
     async def test(clock: ManualClock) -> None:
@@ -210,7 +210,7 @@ def test_downtime_does_not_count() -> None:
     run(test)
 
 
-def test_a_stopped_process_ends_nothing() -> None:
+def test_stopped_process_expires_nothing() -> None:
     """After a pause of three ttls a renewal that waited is in time, whether timer or request comes first (T1)."""
 
     async def test(clock: ManualClock) -> None:
@@ -246,7 +246,7 @@ def test_the_wall_clock_decides_nothing(step_ms: int) -> None:
     run(test)
 
 
-def test_everything_due_is_ended_before_anything_is_decided() -> None:
+def test_due_leases_end_before_the_next_decision() -> None:
     """However many leases fall due in one turn, all have ended before its first command is decided (T3)."""
 
     async def test(clock: ManualClock) -> None:
@@ -270,7 +270,7 @@ def test_everything_due_is_ended_before_anything_is_decided() -> None:
     run(test)
 
 
-def test_every_turn_of_the_loop_has_its_own_time() -> None:
+def test_every_loop_iteration_has_its_own_time() -> None:
     """While an append is on its way, what is asked later is decided later: its ttl counts from its own turn (L1)."""
 
     async def test(clock: ManualClock) -> None:
@@ -294,7 +294,7 @@ def test_every_turn_of_the_loop_has_its_own_time() -> None:
     run(test)
 
 
-def test_time_keeps_pace_while_an_append_is_on_its_way() -> None:
+def test_time_advances_during_a_slow_append() -> None:
     """A slow remote journal does not slow time down: what falls due meanwhile is ended in the next batch (L2)."""
 
     async def test(clock: ManualClock) -> None:

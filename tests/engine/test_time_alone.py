@@ -43,7 +43,7 @@ async def prepare(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("is_ticking", [False, True], ids=["asked first", "ticked first"])
-def test_what_was_over_is_over_after_a_crash_at_any_moment(is_ticking: bool) -> None:
+def test_ended_delay_stays_ended_after_a_crash(is_ticking: bool) -> None:
     """T3a: a delay that was said to be over, or work that was said to be forgotten, is so again after any crash."""
 
     async def test(clock: ManualClock) -> None:
@@ -65,7 +65,7 @@ def test_what_was_over_is_over_after_a_crash_at_any_moment(is_ticking: bool) -> 
 
 
 @pytest.mark.parametrize("what", ["read", "reopen", "all"])
-def test_the_answer_waits_for_a_record_of_its_time(what: str) -> None:
+def test_answer_waits_for_a_record_of_its_time(what: str) -> None:
     """T3a: reads and refusals that rest on time alone are told when a record as late as that is durable."""
 
     async def test(clock: ManualClock) -> None:
@@ -105,7 +105,7 @@ def test_the_answer_waits_for_a_record_of_its_time(what: str) -> None:
     run(test)
 
 
-def test_one_record_is_enough_for_all_that_opens_at_once() -> None:
+def test_one_record_covers_all_names_that_open_together() -> None:
     """T3a: the end of a hundred delays is one record, and none if another says the time already."""
 
     async def test(clock: ManualClock) -> None:
@@ -132,7 +132,7 @@ def test_one_record_is_enough_for_all_that_opens_at_once() -> None:
     run(test)
 
 
-def test_a_claim_of_a_free_name_makes_one_record() -> None:
+def test_claim_of_a_free_name_writes_one_record() -> None:
     """T3a costs a claim nothing: its own record says the time."""
 
     async def test(clock: ManualClock) -> None:

@@ -25,7 +25,7 @@ def _renewal(name: str, note: str | None = None) -> Record:
     return _record(Renewed(name, "id", 1_000, 2_000, note))
 
 
-def test_each_name_is_noted_once() -> None:
+def test_dirty_names_contain_each_name_once() -> None:
     """A name is noted once however often it changes; a plain heartbeat says so, and any other change counts more."""
 
     async def test(clock: ManualClock) -> None:
@@ -45,14 +45,14 @@ def test_each_name_is_noted_once() -> None:
     run(test)
 
 
-def test_a_note_is_not_forgotten_by_the_next_heartbeat() -> None:
+def test_heartbeat_preserves_a_changed_note() -> None:
     """Once more than a heartbeat has changed, a later heartbeat does not make less of it."""
     touched = DirtyNames()
     touched.note([_renewal("a", "a note"), _renewal("a"), _renewal("b"), _renewal("b", "a note")])
     assert touched.take(10) == {"a": True, "b": True}
 
 
-def test_a_line_that_changes_touches_its_names() -> None:
+def test_queue_change_marks_its_names_dirty() -> None:
     """Who joins or leaves a line touches every name that it stands in line for; time that passes touches none."""
     touched = DirtyNames()
     ticket = Ticket("t", ("a", "b"), ("1", "2"), Terms("ana", 1_000))
@@ -62,7 +62,7 @@ def test_a_line_that_changes_touches_its_names() -> None:
     assert touched.take(10) == {"b": True, "c": True}
 
 
-def test_a_session_that_is_kept_is_noted_as_one() -> None:
+def test_session_keepalive_marks_one_session_dirty() -> None:
     """A session with another deadline is one entry, however many jobs are bound to it."""
 
     async def test(clock: ManualClock) -> None:
@@ -79,7 +79,7 @@ def test_a_session_that_is_kept_is_noted_as_one() -> None:
     run(test)
 
 
-def test_sessions_that_begin_and_end_are_noted() -> None:
+def test_opened_and_ended_sessions_are_dirty() -> None:
     """A session that begins or ends is noted, be it empty; so are those that end with their access token."""
     touched = DirtyNames()
     touched.note([_record(SessionOpened(Session("opened", "ana", None, None, 60_000, 60_000, 1)))])
@@ -91,7 +91,7 @@ def test_sessions_that_begin_and_end_are_noted() -> None:
     assert list(touched.take_sessions()) == ["ended", "of a token"]
 
 
-def test_nothing_is_noted_before_it_is_durable() -> None:
+def test_names_become_dirty_once_durable() -> None:
     """A name is noted when its record is durable, and never for one that was refused (I16)."""
 
     async def test(clock: ManualClock) -> None:
@@ -112,7 +112,7 @@ def test_nothing_is_noted_before_it_is_durable() -> None:
     run(test)
 
 
-def test_nobody_who_looked_away_is_told() -> None:
+def test_removed_observer_receives_nothing() -> None:
     """Who looks away is noted nothing more for, and while nobody looks the feed has nobody to note it for."""
     feed = Feed()
     one, other = DirtyNames(), DirtyNames()
@@ -127,7 +127,7 @@ def test_nobody_who_looked_away_is_told() -> None:
     assert other.names == {"a": False} and feed.observers == ()
 
 
-def test_what_is_noted_is_bounded() -> None:
+def test_dirty_names_are_bounded() -> None:
     """Beyond the most that is noted everything is dropped, and said; then it begins anew."""
     touched = DirtyNames()
     touched.note([_renewal(f"job-{number}") for number in range(DIRTY_MAX)])
@@ -138,7 +138,7 @@ def test_what_is_noted_is_bounded() -> None:
     assert touched.take(1) == {"again": False}
 
 
-def test_some_are_taken_and_the_rest_stays() -> None:
+def test_take_returns_some_names_and_leaves_the_rest() -> None:
     """Those that were touched first are taken first; the rest is still there to be waited for."""
 
     async def test(_: ManualClock) -> None:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from holdfast.testing.clock import ManualClock
 
 
-def test_what_falls_due_is_counted_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_expiry_time_is_measured_separately(monkeypatch: pytest.MonkeyPatch) -> None:
     """How long a turn takes to end what is due is known: nobody who asks in it is charged for that."""
 
     async def test(clock: ManualClock) -> None:
@@ -52,7 +52,7 @@ def test_what_falls_due_is_counted_apart(monkeypatch: pytest.MonkeyPatch) -> Non
     run(test)
 
 
-def test_what_comes_later_in_a_round_is_decided_later() -> None:
+def test_later_request_of_an_iteration_gets_a_later_time() -> None:
     """A loop that hands over data twice within one round gives the second its own time, not the first's (T1a)."""
 
     async def test(clock: ManualClock) -> None:
@@ -75,7 +75,7 @@ def test_what_comes_later_in_a_round_is_decided_later() -> None:
     run(test)
 
 
-def test_what_falls_due_within_a_round_has_ended() -> None:
+def test_lease_due_within_an_iteration_has_ended() -> None:
     """A lease whose time is over is over for the next one that asks, also in the middle of a round (T3, T1a)."""
 
     async def test(clock: ManualClock) -> None:
@@ -103,7 +103,7 @@ asks = st.lists(
 
 @many_cases
 @given(asks)
-def test_a_time_is_never_older_than_its_millisecond(steps: list[tuple[int, str]]) -> None:
+def test_tick_time_is_less_than_a_millisecond_old(steps: list[tuple[int, str]]) -> None:
     """Whatever is asked, and wherever in a round: its time is what the clock shows then, in whole milliseconds, and one
     turn serves all of a millisecond in which the writer did not come by (T1a).
     """
@@ -134,7 +134,7 @@ def test_a_time_is_never_older_than_its_millisecond(steps: list[tuple[int, str]]
 
 @pytest.mark.parametrize("sent_us", [0, 1, 400, 999])
 @pytest.mark.parametrize("age_us", [0, 1, 600, 999])
-def test_a_clients_margin_covers_the_millisecond(sent_us: int, age_us: int) -> None:
+def test_client_margin_covers_the_tick(sent_us: int, age_us: int) -> None:
     """A lease stamped up to a millisecond before its request was sent outlives its client's belief (I4, T1a)."""
 
     async def test(clock: ManualClock) -> None:
@@ -163,7 +163,7 @@ async def _next(listener: Any) -> tuple[Any, Any]:  # noqa: ANN401 - a happening
     return happening[0], happening[1]
 
 
-def test_a_round_of_many_turns_is_told_when_it_is_long(caplog: pytest.LogCaptureFixture) -> None:
+def test_long_iteration_of_many_ticks_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """Nobody else is served for as long as a round takes: it is told, however many turns it had."""
 
     async def test(clock: ManualClock) -> None:
@@ -180,7 +180,7 @@ def test_a_round_of_many_turns_is_told_when_it_is_long(caplog: pytest.LogCapture
     assert line.startswith("slow turn: 51 ms (budget 50 ms), 51 records, 51 answers")
 
 
-def test_a_wait_counts_from_the_turn_in_which_it_was_asked_for() -> None:
+def test_wait_counts_from_the_tick_of_its_request() -> None:
     """`waited_ms` is never more than what passed between the request and its grant, both late in a round (W4)."""
 
     async def test(clock: ManualClock) -> None:
@@ -198,7 +198,7 @@ def test_a_wait_counts_from_the_turn_in_which_it_was_asked_for() -> None:
     run(test)
 
 
-def test_a_look_at_the_time_does_not_make_the_writer_sleep() -> None:
+def test_reading_the_tick_keeps_the_writer_scheduled() -> None:
     """What is asked in a round that began while the writer was busy is answered, although the writer came by since."""
 
     async def test(clock: ManualClock) -> None:
@@ -234,7 +234,7 @@ def _calls(work: Callable[[], object]) -> int:
     return count
 
 
-def test_a_turn_in_which_nothing_is_due_costs_the_same_however_much_is_held() -> None:
+def test_idle_tick_runs_in_constant_time() -> None:
     """There can be a thousand turns in a second, so one must not look at all leases or all who wait (T3)."""
 
     async def cost(engine: Engine, clock: ManualClock) -> int:
@@ -258,7 +258,7 @@ def test_a_turn_in_which_nothing_is_due_costs_the_same_however_much_is_held() ->
     run(test)
 
 
-def test_all_of_one_millisecond_have_one_turn() -> None:
+def test_requests_of_one_millisecond_share_a_tick() -> None:
     """A turn is not begun for each request: a thousand of them in a millisecond share one."""
 
     async def test(clock: ManualClock) -> None:

@@ -65,7 +65,7 @@ class PendingCommand:
         self.engine.stop_waiting(self.waiter)
 
 
-def test_one_release_wakes_exactly_one() -> None:
+def test_release_wakes_exactly_one_waiter() -> None:
     """On release exactly one is told, and nobody else hears anything (W5)."""
 
     async def test(clock: ManualClock) -> None:
@@ -81,7 +81,7 @@ def test_one_release_wakes_exactly_one() -> None:
     run(test)
 
 
-def test_a_grant_is_told_once_it_is_durable() -> None:
+def test_waiter_is_notified_once_its_grant_is_durable() -> None:
     """Nobody in line hears of its turn before the record of it is durable (C1)."""
 
     async def test(clock: ManualClock) -> None:
@@ -102,7 +102,7 @@ def test_a_grant_is_told_once_it_is_durable() -> None:
 
 
 @pytest.mark.parametrize("fate", ["refused", "unknown"])
-def test_a_failed_append_answers_all_who_wait(fate: str) -> None:
+def test_failed_append_answers_all_waiters(fate: str) -> None:
     """When the store fails, those who wait are told, each once, what is true: who joined before keeps its place and
     hears so, of who joined in the failed batch nothing happened, and nobody knows if the store does not (I6, W2).
     """
@@ -135,7 +135,7 @@ def test_a_failed_append_answers_all_who_wait(fate: str) -> None:
     run(test)
 
 
-def test_a_grant_that_is_taken_back_leaves_the_place() -> None:
+def test_rolled_back_grant_preserves_the_ticket() -> None:
     """Whose turn came in a batch that failed is still in line, in its order, and hears so: it did not lose it (W2)."""
 
     async def test(clock: ManualClock) -> None:
@@ -166,7 +166,7 @@ def test_a_grant_that_is_taken_back_leaves_the_place() -> None:
     run(test)
 
 
-def test_one_in_line_is_not_told_what_nobody_knows() -> None:
+def test_waiter_gets_no_unknown_outcome() -> None:
     """When the store refuses while the engine stops, the state is not read anew: a place in line is unknown (I6)."""
 
     async def test(clock: ManualClock) -> None:
@@ -186,7 +186,7 @@ def test_one_in_line_is_not_told_what_nobody_knows() -> None:
     run(test)
 
 
-def test_a_wait_ends_in_time() -> None:
+def test_wait_ends_on_time() -> None:
     """A wait ends when it should, a short one too although the clock ticks more slowly, and says how long it was."""
 
     async def test(clock: ManualClock) -> None:
@@ -204,7 +204,7 @@ def test_a_wait_ends_in_time() -> None:
     run(test)
 
 
-def test_waited_is_never_more_than_the_truth() -> None:
+def test_waited_ms_never_exceeds_the_real_wait() -> None:
     """The time of a wait is as of the turn that ended it, like the lease that it got (W4, I4)."""
 
     async def test(clock: ManualClock) -> None:
@@ -227,7 +227,7 @@ def test_waited_is_never_more_than_the_truth() -> None:
 
 
 @pytest.mark.parametrize("received_us", [0, 1, 500, 900, 999])
-def test_waited_is_rounded_down(received_us: int) -> None:
+def test_waited_ms_is_rounded_down(received_us: int) -> None:
     """A wait of 4.2 ms is never told as 5 ms, wherever between two milliseconds it began: a client counts its lease
     from what it is told, and must not believe in it for longer than the server does (W4, I4).
     """
@@ -250,7 +250,7 @@ def test_waited_is_rounded_down(received_us: int) -> None:
 
 
 @pytest.mark.parametrize("wait_ms", [1, 5, 60, 99])
-def test_a_short_wait_does_not_last_until_the_next_tick(wait_ms: int) -> None:
+def test_short_wait_ends_before_the_next_timer(wait_ms: int) -> None:
     """A wait that is shorter than a tick ends on time, also if the clock is about to tick later than that (W2)."""
 
     async def test(clock: ManualClock) -> None:
@@ -268,7 +268,7 @@ def test_a_short_wait_does_not_last_until_the_next_tick(wait_ms: int) -> None:
     run(test)
 
 
-def test_the_end_of_a_lease_is_told_to_who_waits_for_it() -> None:
+def test_lease_end_notifies_its_waiter() -> None:
     """When a lease expires although nobody asks anything, the first in line hears of its turn at that time (L1, W5)."""
 
     async def test(clock: ManualClock) -> None:
@@ -285,7 +285,7 @@ def test_the_end_of_a_lease_is_told_to_who_waits_for_it() -> None:
     run(test)
 
 
-def test_no_wait_takes_less_than_no_time() -> None:
+def test_waited_ms_is_never_negative() -> None:
     """Who comes back to its place without waiting is told that it waited for 0 ms (W4)."""
 
     async def test(clock: ManualClock) -> None:
@@ -300,7 +300,7 @@ def test_no_wait_takes_less_than_no_time() -> None:
     run(test)
 
 
-def test_a_started_engine_lets_wait_again() -> None:
+def test_restarted_engine_accepts_waits() -> None:
     """An engine that was stopped and started again lets commands wait, as it did before (W2)."""
 
     async def test(clock: ManualClock) -> None:
@@ -317,7 +317,7 @@ def test_a_started_engine_lets_wait_again() -> None:
     run(test)
 
 
-def test_a_place_lasts_a_minute() -> None:
+def test_detached_ticket_lasts_a_minute() -> None:
     """Who is away comes back within a minute to its place; after that it is gone, and the record says so (W2)."""
 
     async def test(clock: ManualClock) -> None:
@@ -341,7 +341,7 @@ def test_a_place_lasts_a_minute() -> None:
 
 
 @pytest.mark.parametrize("snapshot", [False, True])
-def test_a_restart_gives_everybody_a_full_minute(snapshot: bool) -> None:
+def test_restart_gives_each_ticket_a_full_minute(snapshot: bool) -> None:
     """A place is kept for a minute after a restart however long ago it was taken, from records and snapshots (W2)."""
 
     async def test(clock: ManualClock) -> None:
@@ -366,7 +366,7 @@ def test_a_restart_gives_everybody_a_full_minute(snapshot: bool) -> None:
     run(test)
 
 
-def test_a_restart_keeps_the_order() -> None:
+def test_restart_preserves_the_queue_order() -> None:
     """After a restart from a snapshot and records the line is in the order of joining (I12, I15)."""
 
     async def test(clock: ManualClock) -> None:
@@ -392,7 +392,7 @@ def test_a_restart_keeps_the_order() -> None:
     run(test)
 
 
-def test_who_comes_back_is_there_in_between() -> None:
+def test_retrying_client_stays_attached_between_requests() -> None:
     """Who said that another request follows has its turn between two, and its key leads to the lease (W1, W2)."""
 
     async def test(clock: ManualClock) -> None:
@@ -412,7 +412,7 @@ def test_who_comes_back_is_there_in_between() -> None:
     run(test)
 
 
-def test_who_does_not_come_back_is_away_soon() -> None:
+def test_client_that_does_not_retry_is_detached() -> None:
     """Who said that another request follows, and sends none, blocks nobody after two seconds (W2)."""
 
     async def test(clock: ManualClock) -> None:
@@ -431,7 +431,7 @@ def test_who_does_not_come_back_is_away_soon() -> None:
     run(test)
 
 
-def test_a_stopping_engine_answers_who_waits() -> None:
+def test_stopping_engine_answers_waiters() -> None:
     """All who wait hear their place when the engine is about to stop; who comes after does not wait (W2)."""
 
     async def test(clock: ManualClock) -> None:
@@ -452,7 +452,7 @@ def test_a_stopping_engine_answers_who_waits() -> None:
     run(test)
 
 
-def test_stopping_answers_who_waits() -> None:
+def test_stop_answers_waiters() -> None:
     """`stop` leaves nobody without an answer."""
 
     async def test(clock: ManualClock) -> None:
@@ -465,7 +465,7 @@ def test_stopping_answers_who_waits() -> None:
     run(test)
 
 
-def test_attaching_moves_the_wait() -> None:
+def test_second_request_takes_over_the_ticket() -> None:
     """Asking again takes the place over: the first is told `waiting`, and its going away later changes nothing (W3)."""
 
     async def test(clock: ManualClock) -> None:
@@ -485,7 +485,7 @@ def test_attaching_moves_the_wait() -> None:
     run(test)
 
 
-def test_going_away_twice_is_harmless() -> None:
+def test_stop_waiting_twice_is_harmless() -> None:
     """Who is gone is gone once; who was told meanwhile was told."""
 
     async def test(clock: ManualClock) -> None:
@@ -502,7 +502,7 @@ def test_going_away_twice_is_harmless() -> None:
     run(test)
 
 
-def test_a_withdrawn_wait_is_answered() -> None:
+def test_withdrawn_wait_is_answered() -> None:
     """Giving a place up answers the one who waits at it."""
 
     async def test(clock: ManualClock) -> None:
@@ -516,7 +516,7 @@ def test_a_withdrawn_wait_is_answered() -> None:
     run(test)
 
 
-def test_waits_for_all_end_and_come_back() -> None:
+def test_waits_of_claim_all_end_and_resume() -> None:
     """A claim of all waits, comes back and is granted in one record (M2)."""
 
     async def test(clock: ManualClock) -> None:
@@ -548,7 +548,7 @@ def _waiter(ticket_id: str, deadline_ms: int) -> Waiter:
     return Waiter(ticket_id, lambda *_: None, received_ms=0, deadline_ms=deadline_ms)
 
 
-def test_the_overdue_come_in_order() -> None:
+def test_overdue_waiters_end_in_order() -> None:
     """Those who have waited long enough come in the order of their deadlines, each once, and wait no more."""
     waiters = Waiters()
     for number in (3, 1, 2):
@@ -559,7 +559,7 @@ def test_the_overdue_come_in_order() -> None:
     assert len(waiters) == 1
 
 
-def test_who_waits_no_more_is_not_overdue() -> None:
+def test_answered_waiter_is_not_overdue() -> None:
     """Who was told, gone or replaced does not come up when its time is over."""
     waiters = Waiters()
     notified, gone, first = (_waiter(ticket, 5) for ticket in ("notified", "gone", "place"))
@@ -576,7 +576,7 @@ def test_who_waits_no_more_is_not_overdue() -> None:
     assert waiters.next_deadline_ms() is None
 
 
-def test_the_spent_are_cleared_out() -> None:
+def test_stale_deadlines_are_removed() -> None:
     """Many who come and are served at once leave nothing behind until their deadlines: their number is bounded."""
     waiters = Waiters()
     stays = _waiter("stays", 50_000)
@@ -588,7 +588,7 @@ def test_the_spent_are_cleared_out() -> None:
     assert list(waiters.overdue(60_000)) == [stays]
 
 
-def test_clearing_out_keeps_the_order() -> None:
+def test_removing_stale_deadlines_preserves_the_order() -> None:
     """After the spent are cleared out, those who still wait come in the order of their deadlines, none too late."""
     waiters = Waiters()
     deadlines_ms = [number * 7_919 % 10_007 for number in range(6 * STALE_DEADLINES_MAX)]
@@ -602,7 +602,7 @@ def test_clearing_out_keeps_the_order() -> None:
     assert len(waiters) == 0
 
 
-def test_an_outcome_without_a_wait() -> None:
+def test_after_wait_returns_plain_outcomes() -> None:
     """What came at once was waited for for no time."""
     assert after_wait("x") == ("x", 0)
     assert after_wait(Waited("x", 7, "ticket")) == ("x", 7)

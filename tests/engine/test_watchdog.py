@@ -22,7 +22,7 @@ def exits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return codes
 
 
-def test_a_quick_commit_is_not_worth_a_word(exits: list[int], caplog: pytest.LogCaptureFixture) -> None:
+def test_quick_commit_is_not_logged(exits: list[int], caplog: pytest.LogCaptureFixture) -> None:
     """Nothing is said while no commit is on its way, however long, or while one is within its bounds."""
     clock = ManualClock()
     dog = Watchdog(clock, warn_ms=1_000, end_ms=30_000)
@@ -51,7 +51,7 @@ def test_a_slow_commit_is_reported_once(exits: list[int], caplog: pytest.LogCapt
     assert exits == []
 
 
-def test_a_hanging_commit_ends_the_process(exits: list[int]) -> None:
+def test_hanging_commit_ends_the_process(exits: list[int]) -> None:
     """A commit over the second bound ends the process with its own exit code, at the second look that sees it."""
     clock = ManualClock()
     dog = Watchdog(clock, warn_ms=1_000, end_ms=30_000)
@@ -67,7 +67,7 @@ def test_a_hanging_commit_ends_the_process(exits: list[int]) -> None:
 
 
 @pytest.mark.parametrize("slow_before_ms", [0, 5_000])
-def test_a_paused_process_is_not_a_hanging_disk(slow_before_ms: int, exits: list[int]) -> None:
+def test_paused_process_is_not_ended(slow_before_ms: int, exits: list[int]) -> None:
     """A pause of an hour in the middle of a commit ends nothing if the commit is over by the next look (T1)."""
     clock = ManualClock()
     dog = Watchdog(clock, warn_ms=1_000, end_ms=30_000)
@@ -85,7 +85,7 @@ def test_a_paused_process_is_not_a_hanging_disk(slow_before_ms: int, exits: list
     assert exits == []
 
 
-def test_the_thread_looks_by_itself_and_stops(exits: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watchdog_thread_checks_and_stops(exits: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """A started watchdog looks on its own, can be stopped twice, and started again."""
     monkeypatch.setattr("holdfast.engine.watchdog.CHECK_EVERY_SECONDS", 0.001)
     clock = ManualClock()
@@ -100,7 +100,7 @@ def test_the_thread_looks_by_itself_and_stops(exits: list[int], monkeypatch: pyt
     assert not _is_watching()
 
 
-def test_calls_on_their_way_at_once_are_told_apart(exits: list[int], caplog: pytest.LogCaptureFixture) -> None:
+def test_concurrent_calls_are_tracked_separately(exits: list[int], caplog: pytest.LogCaptureFixture) -> None:
     """A call inside another, or in another thread, hides none: the end of a quick one is not the end of a hanging one,
     and the hanging one is named.
     """
@@ -117,7 +117,7 @@ def test_calls_on_their_way_at_once_are_told_apart(exits: list[int], caplog: pyt
     assert not any("append" in message for message in caplog.messages)
 
 
-def test_the_engine_starts_and_stops_it() -> None:
+def test_engine_starts_and_stops_the_watchdog() -> None:
     """It watches from before the journal is opened until the journal is closed."""
 
     class AnnouncingJournal(GateJournal):
