@@ -29,8 +29,8 @@ from holdfast.core.events import (
 from holdfast.core.evolve import event_fits, evolve
 from holdfast.core.state import State
 from holdfast.core.values import Instant, Lease, Limits, Ticket, holder_of_ticket
-from tests.core.archived import Archived
-from tests.scenarios.play import durable
+from tests.core.archive_model import Archived
+from tests.scenarios.player import durable
 
 WALL_MS = 7_000_000
 DETACHED_MS = 60_000

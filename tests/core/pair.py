@@ -29,10 +29,10 @@ from holdfast.core.evolve import event_fits, evolve
 from holdfast.core.state import State
 from holdfast.core.values import TOKEN_MAX, EndedLease, Instant, LastEnd, Lease, Limits
 from holdfast.journal.codec import decode_batch, encode_batch
-from tests.core.archived import Archived
+from tests.core.archive_model import Archived
 from tests.core.crowd import check_queues
 from tests.core.naive import Naive
-from tests.scenarios.play import durable, fingerprint
+from tests.scenarios.player import durable, fingerprint
 from tests.support.asking import altered
 
 WALL_MS = 5_000_000

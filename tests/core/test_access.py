@@ -14,7 +14,7 @@ from holdfast.core.evolve import event_fits, evolve
 from holdfast.core.refusals import NotAllowedAnyMore, TokenUnknown
 from holdfast.core.state import State
 from holdfast.core.values import AccessToken, Instant, Limits, Session, Terms
-from tests.core.archived import Archived
+from tests.core.archive_model import Archived
 
 NOW = Instant(1_000, 1_700_000_000_000)
 

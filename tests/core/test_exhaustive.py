@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from holdfast.core.commands import Command, EndSession, KeepSession, OpenSession, Release, Renew, RenewSession
 from holdfast.core.state import State
 from holdfast.core.values import Limits
-from tests.core.archived import Archived
+from tests.core.archive_model import Archived
 from tests.core.pair import Pair
 from tests.support import asking, proof
 

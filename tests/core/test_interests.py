@@ -10,7 +10,7 @@ import pytest
 from holdfast.core import connected_waiters, refusals
 from holdfast.core.commands import OpenSession
 from holdfast.core.values import INTERESTS_OF_HOLDER_MAX
-from tests.core.bare import FAR_MS, Core
+from tests.core.bare_core import FAR_MS, Core
 from tests.core.crowd import check_queues
 from tests.support.asking import acquire, altered
 

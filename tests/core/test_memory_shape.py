@@ -19,7 +19,7 @@ from holdfast.core.state import State
 from holdfast.core.timers import DEADLINES_SPARE, DeadlineHeap
 from holdfast.core.values import TOKEN_MAX, Instant, Limits
 from tests.core.pair import SMALL
-from tests.scenarios.play import durable
+from tests.scenarios.player import durable
 from tests.support.asking import acquire, altered
 
 

@@ -21,7 +21,7 @@ from holdfast.core.commands import (
 )
 from tests.core.naive import Claim
 from tests.core.pair import SMALL, Pair
-from tests.scenarios.play import durable, replay
+from tests.scenarios.player import durable, replay
 from tests.support import proof
 from tests.support.asking import acquire, altered, claim_all, claim_any
 

@@ -5,7 +5,7 @@ import pytest
 from holdfast.core import answers, refusals
 from holdfast.core.commands import Release
 from holdfast.core.state import State
-from tests.core.bare import FAR_MS, Core
+from tests.core.bare_core import FAR_MS, Core
 from tests.support.asking import claim_all, claim_any
 
 ALL = claim_all(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.scenarios.play import ScenarioError, play
+from tests.scenarios.player import ScenarioError, play
 
 HERE = Path(__file__).parent
 SCRIPTS = sorted(HERE.glob("scenarios/*.txt"))

@@ -19,7 +19,7 @@ from holdfast.core.state import State
 from holdfast.core.values import Limits
 from tests.core import crowd
 from tests.core.pair import SMALL
-from tests.core.test_line import STEPS, Walk
+from tests.core.test_queue import STEPS, Walk
 
 WALKS = 40
 

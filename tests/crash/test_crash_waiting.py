@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.journal.inspect import dump
-from tests.crash.party import MixedLoad
+from tests.crash.mixed_load import MixedLoad
 from tests.crash.test_crash_loop import COMPACTOR, FAILPOINTS, RANDOM, Era, passing_of
-from tests.crash.waiting_judge import check_waiting
+from tests.crash.waiting_checker import check_waiting
 from tests.support import proof
 
 ERAS = proof.count("crash: eras of those who wait")

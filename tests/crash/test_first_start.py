@@ -9,14 +9,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.crash import deaths
+from tests.crash import crash_points
 
 
 def deaths_of(template: Path, folder: Path) -> list[dict[str, Any]]:
     """Let an authority die at every place on copies of a directory; return what was told of each."""
     folder.mkdir(0o700)
     done = subprocess.run(
-        [sys.executable, "-m", "tests.crash.deaths", template, folder],
+        [sys.executable, "-m", "tests.crash.crash_points", template, folder],
         capture_output=True,
         text=True,
         timeout=900,
@@ -45,6 +45,6 @@ def test_first_start_can_be_killed_anywhere(tmp_path: Path) -> None:
 def test_later_start_can_be_killed_anywhere(tmp_path: Path) -> None:
     """Wherever a later start, its work or its stop is killed, the next one goes on: the mark is never ahead (I5)."""
     template = tmp_path / "template"
-    asyncio.run(deaths.work(template))
+    asyncio.run(crash_points.work(template))
     for number, death in enumerate(deaths_of(template, tmp_path / "copies")):
         assert (death["again"], death["then"]) == (0, ""), f"after death {number}, with {death['files']}"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.crash.history import Kind, Operation, Outcome, What, check_search, check_tokens, check_witness, judge
-from tests.crash.imagined import Bug, Imagined
+from tests.crash.simulated_server import Bug, Imagined
 from tests.support import proof
 
 SEEDS = proof.count("history: imagined ones for each bug")

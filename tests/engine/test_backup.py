@@ -27,7 +27,7 @@ from holdfast.journal.base import HistoryQuery, JournalError, JournalLostError, 
 from holdfast.journal.inspect import dump, inspect
 from holdfast.journal.sqlite import FILE, SqliteJournal
 from holdfast.testing.clock import ManualClock
-from tests.engine.driving import acquire, release, run, serving
+from tests.engine.harness import acquire, release, run, serving
 
 KEY, KEY_FILE = b"k" * 32, "authority.key"
 

@@ -16,7 +16,7 @@ from holdfast.engine.replies import Unavailable, Unknown
 from holdfast.engine.waiters import after_wait
 from holdfast.journal.base import DeposedError, JournalDamagedError, JournalUnavailableError, OutcomeUnknownError
 from holdfast.journal.failpoints import arm
-from tests.engine.driving import (
+from tests.engine.harness import (
     Asked,
     FateJournal,
     GateJournal,

@@ -28,7 +28,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.replies import Unavailable
 from holdfast.journal.base import JournalDamagedError
 from holdfast.journal.sqlite import SqliteJournal
-from tests.engine.driving import (
+from tests.engine.harness import (
     FateJournal,
     acquire,
     history,

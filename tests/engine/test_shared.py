@@ -18,8 +18,8 @@ from holdfast.engine.recovery import TOKEN_GAP, TOKEN_GAP_PER_MS, UNKNOWN_MS
 from holdfast.engine.replies import NotLeader
 from holdfast.engine.waiters import after_wait
 from holdfast.journal.base import DeposedError, JournalError, JournalUnavailableError, Keeping, OutcomeUnknownError
-from tests.engine.driving import Asked, acquire, picture, run, serving, turns
-from tests.engine.sharing import SharedShelf, journal_on
+from tests.engine.harness import Asked, acquire, picture, run, serving, turns
+from tests.engine.shared_harness import SharedShelf, journal_on
 
 if TYPE_CHECKING:
     from holdfast.core.commands import Acquire

@@ -13,7 +13,7 @@ from holdfast.engine import engine as engine_module
 from holdfast.engine import snapshot
 from holdfast.engine.archiver import ArchivePolicy
 from holdfast.journal.base import JournalDamagedError, Values
-from tests.engine.driving import GateJournal, SlicedJournal, acquire, picture, release, renew, run, serving, tail, turns
+from tests.engine.harness import GateJournal, SlicedJournal, acquire, picture, release, renew, run, serving, tail, turns
 from tests.support.memory_journal import MemoryJournal
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from holdfast.core.values import Limits
 from holdfast.engine.clock import TICK_MS_MAX, UNRECORDED_MS_MAX, AuthorityTime, SystemClock
 from holdfast.engine.engine import Engine
 from holdfast.testing.clock import ManualClock
-from tests.engine.driving import Asked, GateJournal, acquire, events, release, renew, run, serving, tail, turns
+from tests.engine.harness import Asked, GateJournal, acquire, events, release, renew, run, serving, tail, turns
 from tests.support.memory_journal import MemoryJournal
 
 HOUR_MS = 3_600_000

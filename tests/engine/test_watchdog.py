@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.engine.watchdog import EXIT_DISK_HANGS, Watchdog
 from holdfast.testing.clock import ManualClock
-from tests.engine.driving import GateJournal, run, serving
+from tests.engine.harness import GateJournal, run, serving
 
 if TYPE_CHECKING:
     from holdfast.journal.base import Recovered

@@ -12,7 +12,7 @@ from holdfast.core.values import Limits
 from holdfast.engine.engine import Engine
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.testing.clock import ManualClock
-from tests.engine.driving import run
+from tests.engine.harness import run
 from tests.journal.kept.make import make
 from tests.journal.kept.scene import Plain
 from tests.journal.test_kept import NOT_IN_THE_SCENE

@@ -16,7 +16,7 @@ from holdfast.journal.base import JournalUnavailableError
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.journal.tail import LARGE_BYTES
 from tests.contract.tools import WALL_MS, grant
-from tests.engine.driving import Asked, acquire, release, renew, run, serving, turns
+from tests.engine.harness import Asked, acquire, release, renew, run, serving, turns
 from tests.journal.running import takes_claims
 
 if TYPE_CHECKING:

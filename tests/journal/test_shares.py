@@ -16,7 +16,7 @@ from holdfast.journal.base import Keeping
 from holdfast.journal.codec import decode_batch
 from holdfast.journal.sqlite import SqliteJournal
 from tests.contract.tools import WALL_MS, grant, sample_events
-from tests.engine.driving import acquire, events, run, serving
+from tests.engine.harness import acquire, events, run, serving
 from tests.support.memory_journal import MemoryJournal
 
 if TYPE_CHECKING:

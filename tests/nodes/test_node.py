@@ -20,7 +20,7 @@ from holdfast.journal.base import (
     JournalUnavailableError,
 )
 from holdfast.server.nodes.node_life import WENT_BACK
-from tests.engine.driving import Asked, acquire, run
+from tests.engine.harness import Asked, acquire, run
 from tests.nodes.living import Cluster
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from holdfast.server.starting.routes import OPERATIONS
 from holdfast.settings import Settings
 from holdfast.testing.clock import ManualClock
 from holdfast.wire.problems import Problem
-from tests.engine.driving import run
+from tests.engine.harness import run
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import refused, unique

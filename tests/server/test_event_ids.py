@@ -16,8 +16,8 @@ from holdfast.server.http.messages import request_from
 from holdfast.server.operations.call import Call
 from holdfast.settings import Settings
 from holdfast.wire.problems import Problem
-from tests.engine.driving import acquire, release, run, serving
-from tests.engine.sharing import SharedShelf, journal_on
+from tests.engine.harness import acquire, release, run, serving
+from tests.engine.shared_harness import SharedShelf, journal_on
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from holdfast.server.api import FairLock
 from holdfast.testing.clock import ManualClock
-from tests.engine.driving import run
+from tests.engine.harness import run
 
 
 def played(scene: Callable[[FairLock, list[str]], object]) -> list[str]:

@@ -19,8 +19,8 @@ from holdfast.server.api import Api
 from holdfast.server.http.messages import request_from
 from holdfast.settings import Settings
 from holdfast.testing.clock import ManualClock
-from tests.engine.driving import picture, run, turns
-from tests.scenarios.play import durable, replay
+from tests.engine.harness import picture, run, turns
+from tests.scenarios.player import durable, replay
 from tests.support import callers
 from tests.support.api import Api as Calls
 from tests.support.checks import moment

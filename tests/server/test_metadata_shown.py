@@ -23,7 +23,7 @@ from holdfast.server.http.messages import Answered, request_from
 from holdfast.server.operations.call import NOBODY, Call
 from holdfast.settings import Settings
 from holdfast.testing.clock import ManualClock
-from tests.engine.driving import acquire, run, turns
+from tests.engine.harness import acquire, run, turns
 from tests.support.api import Api
 from tests.support.checks import unique, wait_until
 from tests.support.gateway import Run

@@ -11,7 +11,7 @@ from holdfast.server.observability.charts import STEP_MS
 from holdfast.server.observability.metrics import SAMPLES_MAX, Meter, quantile
 from holdfast.settings import Settings
 from holdfast.testing.clock import ManualClock
-from tests.engine.driving import acquire, release, run, serving
+from tests.engine.harness import acquire, release, run, serving
 from tests.support.memory_journal import MemoryJournal
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.engine.metrics import Histogram
 from holdfast.server.observability.metrics import LAG_SECONDS, Stalls
-from tests.engine.driving import run
+from tests.engine.harness import run
 
 if TYPE_CHECKING:
     from holdfast.testing.clock import ManualClock

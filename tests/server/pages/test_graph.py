@@ -19,7 +19,7 @@ from holdfast.server.pages.waits import (
     tangle_of,
 )
 from holdfast.server.recent import KEPT_MAX, KEPT_MS, OF_ONE_MAX, Entry, Recent
-from tests.core.bare import Core
+from tests.core.bare_core import Core
 from tests.support.steps import count_steps
 
 

@@ -16,7 +16,7 @@ from holdfast.server.pages import live_feed
 from holdfast.server.pages.live_feed import CHANNEL_BYTES_MAX, SLICE_NAMES, Channel, Live, LiveFeed
 from holdfast.server.pages.rows import row_of, sign_of
 from holdfast.server.stream import WRITE_BYTES, OpenStreams
-from tests.engine.driving import GateJournal, acquire, release, renew, run, serving, turns
+from tests.engine.harness import GateJournal, acquire, release, renew, run, serving, turns
 from tests.support.memory_journal import MemoryJournal
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from holdfast.server.pages.jobs import read_search
 from holdfast.server.pages.moment import PAGE_ROWS, _rows, read_moment, row_then
 from holdfast.testing.clock import ManualClock
 from holdfast.wire.problems import Problem
-from tests.engine.driving import acquire, run, serving
+from tests.engine.harness import acquire, run, serving
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import moment_over, refused, unique

@@ -11,7 +11,7 @@ from holdfast.core.values import Instant
 from holdfast.engine.build import HistoryPage
 from holdfast.server.pages import history, site
 from holdfast.server.pages.history import BADLY, CHANGES_MAX, Page, Span, Story, happened, page_of, story_of
-from tests.core.bare import Core
+from tests.core.bare_core import Core
 from tests.support.asking import acquire
 
 NAME = "job"

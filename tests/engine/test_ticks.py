@@ -15,7 +15,7 @@ from holdfast.client.deadline import safe_ms
 from holdfast.core.answers import Acquired
 from holdfast.core.events import Ended
 from holdfast.engine.clock import BUDGET_MS
-from tests.engine.driving import (
+from tests.engine.harness import (
     Asked,
     FineClock,
     GateJournal,

@@ -14,7 +14,7 @@ from holdfast.core.values import Limits
 from holdfast.engine import archiver, snapshot
 from holdfast.engine.archiver import RETRY_MS_MAX, RETRY_MS_MIN, ArchivePolicy
 from holdfast.journal.base import Changes, JournalUnavailableError
-from tests.engine.driving import SlicedJournal, acquire, picture, release, renew, run, serving, tail, turns
+from tests.engine.harness import SlicedJournal, acquire, picture, release, renew, run, serving, tail, turns
 from tests.support.memory_journal import MemoryJournal
 
 if TYPE_CHECKING:

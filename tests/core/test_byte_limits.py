@@ -7,7 +7,7 @@ import tracemalloc
 from holdfast.core import answers, refusals
 from holdfast.core.commands import EndSession, OpenSession, Release
 from holdfast.core.values import Limits
-from tests.core.test_shares import World
+from tests.core.test_usage import World
 from tests.support.asking import acquire
 
 REAL_WEIGHTS = True

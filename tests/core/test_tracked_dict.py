@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.state import ChangeSet, TrackedDict
-from tests.core.archived import apply_changes
+from tests.core.archive_model import apply_changes
 from tests.support.steps import count_steps
 
 if TYPE_CHECKING:

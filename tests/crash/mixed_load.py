@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from tests.crash.history import History
 from tests.crash.load import BROKEN, Crowd, Request
-from tests.crash.waiting import Asker, Barrier, Claim, Deed, Errand, Ledger, Operator
+from tests.crash.waiting_load import Asker, Barrier, Claim, Deed, Errand, Ledger, Operator
 from tests.support.api import lock_path
 from tests.support.http import Connection
 

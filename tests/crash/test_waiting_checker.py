@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from tests.crash.waiting import Barrier, Claim, Deed, Ledger
-from tests.crash.waiting_judge import check_waiting
+from tests.crash.waiting_checker import check_waiting
+from tests.crash.waiting_load import Barrier, Claim, Deed, Ledger
 
 Records: TypeAlias = list[dict[str, Any]]
 Change: TypeAlias = Callable[[Ledger, Records], object]

@@ -6,7 +6,7 @@ from holdfast.core import answers
 from holdfast.core.commands import Release, Renew
 from holdfast.core.timers import COMPACTED_PER_CALL, DEADLINES_SPARE, DeadlineHeap
 from holdfast.core.values import Instant
-from tests.core.bare import Core
+from tests.core.bare_core import Core
 from tests.support.asking import acquire
 
 OTHERS = 2_000

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from tests.crash.waiting import Claim, Deed, Ledger
+from tests.crash.waiting_load import Claim, Deed, Ledger
 
 DETACHED_MS_MAX = 60_000
 Record: TypeAlias = Mapping[str, Any]

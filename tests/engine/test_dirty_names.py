@@ -9,7 +9,7 @@ from holdfast.core.commands import KeepSession, OpenSession
 from holdfast.core.events import Joined, Left, Record, Renewed, SessionEnded, SessionOpened, TimePassed, TokenEnded
 from holdfast.core.values import Session, Terms, Ticket
 from holdfast.engine.feed import DIRTY_MAX, DirtyNames, Feed
-from tests.engine.driving import GateJournal, acquire, release, renew, run, serving, turns
+from tests.engine.harness import GateJournal, acquire, release, renew, run, serving, turns
 from tests.support.memory_journal import MemoryJournal
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from holdfast.core import answers
 from holdfast.core.commands import ClaimAll, EndSession, Leave, OpenSession, Release
 from holdfast.core.deadlock import why
 from holdfast.core.values import Instant, Limits
-from tests.core.bare import FAR_MS, Core
+from tests.core.bare_core import FAR_MS, Core
 from tests.core.crowd import Crowd, release_all
-from tests.core.test_line import STEPS, Walk
+from tests.core.test_queue import STEPS, Walk
 from tests.support import proof
 from tests.support.asking import acquire, claim_all
 from tests.support.steps import count_steps

@@ -27,9 +27,9 @@ from holdfast.core.events import Event, GrantedMany
 from holdfast.core.state import State
 from holdfast.core.values import Lease, Limits, Ticket
 from tests.core.crowd import Crowd, check_queues, release_all
-from tests.core.naive_line import QueueEntry
+from tests.core.naive_queue import QueueEntry
 from tests.core.pair import Pair
-from tests.scenarios.play import durable, replay
+from tests.scenarios.player import durable, replay
 from tests.support import proof
 from tests.support.asking import acquire, altered, asked_by, claim_all, claim_any
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.core.answers import Acquired
 from holdfast.engine.clock import BUDGET_MS, LOG_EVERY_MS
-from tests.engine.driving import acquire, release, run, serving
+from tests.engine.harness import acquire, release, run, serving
 from tests.support.memory_journal import MemoryJournal
 
 if TYPE_CHECKING:
