@@ -149,7 +149,7 @@ def test_every_graph_of_three_holders() -> None:
         for waits in product(each, repeat=2):
             counted = judge(owners, waits, requests)
             made, cycles = made + counted[0], cycles + counted[1]
-    print(f"graphs of 3 × 3: {made:,}, with a circle {cycles:,}")
+    print(f"graphs of 3 × 3: {made:,}, with a cycle {cycles:,}")
     assert made == 4**3 * 47**2 * 7
     assert cycles > made // 10
 
@@ -189,7 +189,7 @@ def test_every_graph_of_four_holders() -> None:
     for owners, waits in islice(four_by_four(), 0, None, one_in):
         counted = judge(owners, waits, requests)
         made, cycles = made + counted[0], cycles + counted[1]
-    print(f"graphs of 4 × 4: {made:,} for {5**4 * 16**3 * 15:,} with their equals, with a circle {cycles:,}")
+    print(f"graphs of 4 × 4: {made:,} for {5**4 * 16**3 * 15:,} with their equals, with a cycle {cycles:,}")
     assert made > 1_000_000 // one_in
     assert cycles > made // 10
 
@@ -345,8 +345,11 @@ class Drawn:
         """The path is a circle of the graph, from the requester to itself, over what was asked for."""
         who: object = me
         for position, name in enumerate(path[1::2]):
-            wanted = asked if position == 0 else [n for i, (t, w) in self.queue.items() if w is who and i not in self.away
-                                               for n in t.names]  # fmt: skip
+            wanted = (
+                asked
+                if position == 0
+                else [n for i, (t, w) in self.queue.items() if w is who and i not in self.away for n in t.names]
+            )
             assert name in wanted
             assert position == 0 or self.held[name][1] in graph[who]
             if isinstance(who, Agent) and who.owner is not None:
@@ -367,5 +370,5 @@ def test_random_graphs(block: int) -> None:
             cycles += drawn.judge()
         except AssertionError as error:
             raise AssertionError(f"graph {seed}: {error}") from error
-    print(f"drawn graphs: {RANDOM_GRAPHS // 10:,}, with a circle {cycles:,}")
+    print(f"drawn graphs: {RANDOM_GRAPHS // 10:,}, with a cycle {cycles:,}")
     assert cycles > RANDOM_GRAPHS // 200

@@ -213,8 +213,8 @@ class CoreMachine(RuleBasedStateMachine):
         )
 
     @rule(
-        back=WHICH, stray=SELDOM, other_principal=SELDOM, to=st.sampled_from("xyz"), ttl_ms=st.none() | TTLS_MS, key=KEYS,
-        how=st.sampled_from(["token", "secret", "operator"]),
+        back=WHICH, stray=SELDOM, other_principal=SELDOM, to=st.sampled_from("xyz"), ttl_ms=st.none() | TTLS_MS,
+        key=KEYS, how=st.sampled_from(["token", "secret", "operator"]),
     )  # fmt: skip
     def transfer(
         self, back: int, stray: bool, other_principal: bool, to: str, ttl_ms: int | None, key: str | None, how: str

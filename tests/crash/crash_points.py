@@ -1,9 +1,9 @@
 """Lets an authority start, work and stop on a directory, and dies before the n-th thing that it does to the disk.
 
-Run as a program of its own, `python -m tests.crash.crash_points TEMPLATE FOLDER`: for n from 1 on it forks a child that dies
-there, and another that must be able to start on what is left. A line of JSON for each: the files that were there, and
-what the second one said; the last is of a child that did not have to die. TEMPLATE is a directory to begin with; if it
-does not exist, it is a first start that is looked at, else also the work after it.
+Run as a program of its own, `python -m tests.crash.crash_points TEMPLATE FOLDER`: for n from 1 on it forks a child that
+dies there, and another that must be able to start on what is left. A line of JSON for each: the files that were there,
+and what the second one said; the last is of a child that did not have to die. TEMPLATE is a directory to begin with; if
+it does not exist, it is a first start that is looked at, else also the work after it.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Connected waiters, and interests. Not durable: a restart forgets both.
 
 A ticket outlives the request that waits with it (W2). While one waits, and for a moment between two requests if the
-first announced the second, the ticket is *present*: it can be granted and counts in the wait-for graph. Otherwise it is
-absent: it keeps its order, blocks no other, and is dropped after a minute. No record may depend on presence, or a
+first announced the second, the ticket is *attached*: it can be granted and counts in the wait-for graph. Otherwise it
+is *detached*: it keeps its order, blocks no other, and is dropped after a minute. No record may depend on this, or a
 replay would give another state.
 
-A `WaitQueue` knows whether its name is open. A ticket of several names counts those that are not (`closed_names`), so that
-no change needs a look at all names of all tickets. A refused `rlock` leaves an *interest*: its holder is thought to
+A `WaitQueue` knows whether its name is open. A ticket of several names counts those that are not (`closed_names`), so
+that no change has to check all names of all tickets. A refused `rlock` leaves an *interest*: its holder is thought to
 want the name for a minute (D3).
 """
 
@@ -46,15 +46,15 @@ class ConnectedWaiters:
     def __init__(self) -> None:
         self.attached: set[str] = set()
         self.queues: dict[str, WaitQueue] = {}
-        self.tickets_by_holder: dict[Holder, dict[str, None]] = {}  # present ones, in the order of arriving
-        self.closed_names: dict[str, int] = {}  # of each present ticket of several names: how many are not open
+        self.tickets_by_holder: dict[Holder, dict[str, None]] = {}  # attached ones, in the order of attaching
+        self.closed_names: dict[str, int] = {}  # of each attached ticket of several names: how many are not open
         self.detached_since: OrderedDict[str, int] = OrderedDict()  # no request waits; oldest first
         self.interests: dict[Holder, dict[str, int]] = {}  # until when a holder is thought to wait for a name (D3)
         self.interests_by_age: OrderedDict[tuple[Holder, str], tuple[int, str]] = OrderedDict()
         self.interest_usage = UsageLedger()
 
     def attach(self, ticket: Ticket, join_number: int, is_open: Callable[[str], bool]) -> bool:
-        """Mark a ticket as present. Return whether all that it wants is open."""
+        """Mark a ticket as attached. Return whether all that it wants is open."""
         ticket_id = ticket.ticket_id
         self.detached_since.pop(ticket_id, None)
         if ticket_id in self.attached:
@@ -92,7 +92,7 @@ class ConnectedWaiters:
                 del self.queues[name]
 
     def can_be_granted(self, ticket: Ticket) -> bool:
-        """Return whether a ticket is present and all that it wants is open.
+        """Return whether a ticket is attached and all that it wants is open.
 
         Finished work needs no check: its record answered every ticket without `redo`, and none can join after it (L5).
         """

@@ -1,16 +1,17 @@
 """The wait-for graph, and whether a wait would never end (D1–D3).
 
 The graph is not stored: it is read from the state. Its nodes are holders (`Holder`): a session and an owner in it, a
-principal and an owner of it, or, for a claim without an owner, one lease alone. An edge leads from a present waiter to
-the holder of the live lease it wants. So:
+principal and an owner of it, or, for a claim without an owner, one lease alone. An edge leads from an attached waiter
+to the holder of the live lease it wants. So:
 
-- No false alarm: ended leases, dead sessions and absent tickets have no edges (D2).
+- No false alarm: ended leases, dead sessions and detached tickets have no edges (D2).
 - No miss: a holder may be in several queues, and a claim of all has an edge for each of its names.
-- Bounded search: a wait in a graph of more than `EDGES_MAX` edges is refused (`DeadlockSearchExceeded`). Up to there it is exact.
+- Bounded search: a wait in a graph of more than `EDGES_MAX` edges is refused (`DeadlockSearchExceeded`). Up to there it
+  is exact.
 - No timer: a cycle can only close when an edge appears. A wait is checked before it begins or resumes (`find_cycle`).
   A grant or a transfer turns the edges of a name to its new holder, and `queue.cycle_at_handover` checks that.
 
-The search is breadth first in the order of arriving, so it always reports the same shortest cycle. A requester that
+The search is breadth first in the order of attaching, so it always reports the same shortest cycle. A requester that
 holds what it wants is a cycle of one (D1a). An *interest* is an edge of a client that asked without waiting, as `rlock`
 does. Interests fade, so they count only when such a client asks, and the answer says *possible deadlock* (D3).
 """

@@ -28,7 +28,7 @@ from holdfast.core.usage import UsageLedger, planned_evictions
 from holdfast.core.values import DETACHED_MS_MAX, Instant, Limits
 
 FORGET_EVERY_MS = 1_000
-FORGET_MAX = 2_000  # entries of each kind that one turn may check, which bounds its time
+FORGET_MAX = 2_000  # entries of each kind that one tick may check, which bounds its time
 EXPIRE_DONE_MAX = 1_000
 LAPSE_MAX = 500
 
@@ -41,7 +41,7 @@ def next_due(state: State, now: Instant, limits: Limits) -> Due | None:
         or _lapsed_ticket(state, now.ms)
         or next_grant(state, now, limits)
         or _retention_due(state, now.ms, limits)
-        # Last: most often another record of this turn says already that a delay is over (T3a).
+        # Last: most often another record of this tick says already that a delay is over (T3a).
         or (Due(TimePassed()) if state.timers.last_opened_ms > state.now_ms else None)
     )
 
@@ -80,7 +80,7 @@ def _lapsed_session(state: State, now_ms: int) -> Due | None:
 def _lapsed_ticket(state: State, now_ms: int) -> Due | None:
     """Return the end of a ticket whose holder has been away for too long (W2).
 
-    After a restart all waiters have been away since then, so the ends are spread over turns. A late end is harmless.
+    After a restart all waiters have been away since then, so the ends are spread over ticks. A late end is harmless.
     """
     timers, detached_since = state.timers, state.connected.detached_since
     if not detached_since:
@@ -153,7 +153,7 @@ def _overdue_memory(state: State, now_ms: int, limits: Limits) -> Due | None:
         if thing.at_ms > now_ms - limits.retry_memory_ms:
             break
         due += 1
-    # If there may be more, the next turn goes on.
+    # If there may be more, the next tick goes on.
     state.timers.forget_at_ms = now_ms + (1 if due == FORGET_MAX else FORGET_EVERY_MS)
     return Due(Forgotten(due)) if due else None
 
@@ -162,7 +162,7 @@ def _too_much_memory(state: State, now_ms: int, limits: Limits) -> Due | None:
     if now_ms < state.timers.cut_memory_at_ms:
         return None
     cuts, remaining, _ = _oldest(state.index.retry_usage, limits.retry_bytes_max, lambda _: True)
-    # If there may be more, the next turn goes on: the cost of one turn is bounded.
+    # If there may be more, the next tick goes on: the cost of one tick is bounded.
     state.timers.cut_memory_at_ms = 0 if remaining else now_ms + 1
     return Due(UsageEvicted(remembered=cuts))
 

@@ -173,7 +173,7 @@ def _joined(state: State, event: events.Joined, _record: events.Record) -> None:
 
 
 def _bind_key_to_ticket(state: State, ticket: Ticket) -> None:
-    """Let the key of the request that has a ticket lead to it, also if it was spent before."""
+    """Bind the key of the request that has a ticket to it, also if it was used before."""
     terms = ticket.terms
     if terms.key is not None:
         entry_id = f"{terms.principal} {terms.key}"

@@ -85,7 +85,7 @@ def acquire(state: State, command: Acquire, now: Instant, limits: Limits) -> Dec
         return queue.join(state, queue.ticket_for(command, state, now), command.wait_ms, now, limits)
     if lease is not None:
         return _held(state, command, lease, now)
-    # The queue is not checked: after settling no free name has a present waiter that could be served (queue.py, W1).
+    # The queue is not checked: no free name has an attached waiter that could be served (queue.py, W1).
     token = state.last_token + 1
     if token > TOKEN_MAX:
         return refuse(refusals.TokensExhausted())

@@ -8,33 +8,34 @@ the first to join is served first (I12):
     b        t1 t3             t1 cannot be served and is passed over; t2 is served, since it
     c        t2 t3             joined before t3; then t3 waits for c.
 
-A ticket is present while a request waits with it. An absent one keeps its order and is passed over, until its holder
+A ticket is attached while a request waits with it. A detached one keeps its order and is passed over, until its holder
 comes back with the ticket or with the same idempotency key:
 
-    join ──► present ──────────────► served: a lease for every name it wants
-               ▲  │                  refused: checked again at its turn, and no longer allowed (W5), or too tangled
-        arrive │  │ depart           answered `done` or `deadlock`
-               │  ▼
-              absent ──── 60 s ────► gone
+    join ──► attached ─────────────► served: a lease for every name it wants
+               ▲  │                  refused: no longer allowed when it is checked again (W5), or the search for a
+        attach │  │ detach                    cycle exceeds its limit
+               │  ▼                  answered `done` or `deadlock`
+             detached ─── 60 s ────► gone
 
-**The invariant.** *After settling, no free name has a present waiter that could be served.* Settling comes before every
-decision (T3) and after every decision that touched a queue. So when `leases.acquire` finds a name free, every waiter in
-its queue is absent or lacks another name: a plain claim need not check the queue and never overtakes (W1).
+**The invariant.** *Once all grants are made, no free name has an attached waiter that could be served.* Grants are made
+before every decision (T3) and after every decision that touched a queue. So when `leases.acquire` finds a name free,
+every waiter in its queue is detached or lacks another name: a plain claim need not check the queue and never overtakes
+(W1).
 
 **Who is next.** The cost depends on what changed, not on how many wait for how much.
 
 - *A name opens* (it was released, or its delay is over): the first ticket for it alone becomes a candidate. Each ticket
   of several names in its queue lacks one name less, and becomes a candidate when it lacks none.
 - *A name closes* (it was granted): each ticket of several names in its queue lacks one more.
-- *A ticket arrives*: its own names are checked, and it becomes a candidate if it lacks none.
+- *A ticket attaches*: its own names are checked, and it becomes a candidate if it lacks none.
 - *A ticket leaves*: if it wanted one name and that is open, the next ticket for that name alone becomes a candidate.
 
 So every ticket that could be served is a candidate, except those behind another for a single name. The candidates are a
-heap in the order of joining. `grant_first_ready` serves the first that lacks nothing and drops those that lack something, which
-become candidates again when their names open.
+heap in the order of joining. `grant_first_ready` serves the first that lacks nothing and drops those that lack
+something, which become candidates again when their names open.
 
 **A cycle at a handover.** A grant or a transfer can close a cycle when the new holder waits elsewhere:
-`cycle_at_handover` finds the wait that closes it. Everything that is settled together has one budget for these
+`cycle_at_handover` finds the wait that closes it. All grants that are made together share one budget for these
 searches. When it is spent, a new holder's own waits are ended instead, so that no waiter is held up through it.
 """
 

@@ -5,16 +5,16 @@
     State       what the journal says: slots, sessions,       `evolve` alone
                 tickets, tokens, their last uses,
                 the retry memory
-    .index      look-ups over it: counts, lines, held names   `evolve` alone; a restart builds the same
-    .agenda     timers and candidates for a turn              `evolve` and `attach` add, `next_due` takes
-    .presence   which waiters have an open request, what      the engine, by `attach`, `detach` and interests;
+    .index      look-ups over it: counts, queues, held names  `evolve` alone; a restart builds the same
+    .timers     deadlines, and candidates for a grant         `evolve` and `attach` add, `next_due` takes
+    .connected  which waiters have an open request, what      the engine, by `attach`, `detach` and interests;
                 they lack, and who asked without waiting.     `evolve` takes out what has ended; `evolve` and
                 Empty after a restart                         `next_due` note that a name has opened or closed
 
 `decide` and the queries change none of them. `tests/core/test_state_parts.py` checks every line of this table.
 
-The durable part is seven tables and a few numbers. A table (`TrackedDict`) is a dictionary that tracks its changes since the
-last `take_changes`, so that archiving costs what changed and not what there is:
+The durable part is seven tables and a few scalars. A table (`TrackedDict`) is a dictionary that tracks its changes
+since the last `take_changes`, so that archiving costs what changed and not what there is:
 
     gone      keys that were there, and were taken out
     changed   keys that were there and stayed, with their values now
@@ -215,20 +215,20 @@ class State:
         return len(self.connected.queues.get(name, ()))
 
     def position_of(self, ticket_id: str) -> int:
-        """Return the position of a ticket in the longest of its queues, counting present waiters."""
+        """Return the position of a ticket in the longest of its queues, counting attached waiters."""
         position = (self.index.join_number[ticket_id], ticket_id)
         queues = (self.connected.queues.get(name) for name in self.tickets[ticket_id].names)
         return 1 + max(0 if queue is None else queue.count_before(position) for queue in queues)
 
     def is_open(self, name: str) -> bool:
-        """Return whether a name can be granted: free, and settling has seen the end of its delay (L6)."""
+        """Return whether a name can be granted: free, and the end of its delay was handled (L6)."""
         slot = self.slots.get(name)
         return slot is None or (slot.lease is None and slot.closed_until_ms <= self.timers.opened_until_ms)
 
-    # Whose turn it may be (`queue` explains why this is enough).
+    # Candidates for the next grant (`queue` explains why this is enough).
 
     def update_open(self, name: str) -> None:
-        """Update whether a name is open for those present in its queue. Idempotent."""
+        """Update whether a name is open for those attached in its queue. Idempotent."""
         queue = self.connected.queues.get(name)
         if queue is None or queue.is_open == (is_open := self.is_open(name)):
             return
@@ -250,7 +250,7 @@ class State:
         if queue is not None and queue.is_open and queue.single_name:
             heappush(self.timers.candidates, queue.single_name[0])
 
-    # Who is present: said by the engine, kept by no record (W2).
+    # Attached tickets: reported by the engine, in no record (W2).
 
     def attach(self, ticket_id: str) -> None:
         ticket = self.tickets[ticket_id]
@@ -264,7 +264,7 @@ class State:
             self.connected.detached_since[ticket_id] = now_ms
 
     def detach_all(self, now_ms: int | None = None) -> None:
-        """Mark all waiters as absent after a restart; each has a full minute to come back (W2)."""
+        """Mark all waiters as detached after a restart; each has a full minute to come back (W2)."""
         self.connected = ConnectedWaiters()
         self.connected.detached_since = OrderedDict.fromkeys(self.tickets, self.now_ms if now_ms is None else now_ms)
 

@@ -1,13 +1,13 @@
 """Timers: deadlines of everything that may fall due, and the waiters that may be granted.
 
 They are hints: a deadline that has moved costs one check, and only a missing entry would be a bug. `evolve` and
-`attach` add entries, `next_due` takes them. Every live lease has an entry at its deadline or before. A renewal that moves
-the deadline later leaves the entry, which is set again when it is reached.
+`attach` add entries, `next_due` takes them. Every live lease has an entry at its deadline or before. A renewal that
+moves the deadline later leaves the entry, which is set again when it is reached.
 
-`DeadlineHeap` is a heap with lazy deletion. Stale entries are removed when they outnumber the live ones: a lease of a day
-that was released immediately must not keep its entry for a day. Removing all in one turn would take too long. So the
-heap is set aside, and each later call moves a few of its entries, from the end, into the new heap if they are still
-needed. A heap stays a heap when its last item is removed, so both heaps know their first entry.
+`DeadlineHeap` is a heap with lazy deletion. Stale entries are removed when they outnumber the live ones: a lease of a
+day that was released immediately must not keep its entry for a day. Removing all in one tick would take too long. So
+the heap is set aside (`draining`), and each later call moves a few of its entries, from the end, into the new heap if
+they are still needed. A heap stays a heap when its last item is removed, so both heaps know their first entry.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class DeadlineHeap(Generic[Deadline]):
         return self.heap
 
     def compact(self, needed: int, renew: Callable[[Deadline], Deadline | None]) -> None:
-        """Check a few entries if too many are stale. `renew` returns the entry needed in the place of one, or None."""
+        """Check a few entries if too many are stale. `renew` returns the entry that replaces one, or None."""
         if not self.draining:
             if len(self.heap) <= 2 * needed + DEADLINES_SPARE:
                 return
@@ -61,7 +61,7 @@ class DeadlineHeap(Generic[Deadline]):
             self._moved = set()
 
 
-EDGES_MAX = 10_000  # that one cycle search, or all of one settling together, may visit (D1)
+EDGES_MAX = 10_000  # that one cycle search, or all grants of one tick together, may visit (D1)
 EDGES_FOR_A_NAME = 20  # added by each handed-over name, so that small cycles are always found
 
 
@@ -80,9 +80,9 @@ class Timers:
         self.opening_deadlines: list[tuple[int, str]] = []
         self.opened_until_ms = 0  # Names whose delay was over by then are open: their entries were handled.
         self.last_opened_ms = 0  # the last end of a delay that was handled: a record must be as late (T3a)
-        self.candidates: list[tuple[int, str]] = []  # heap of (join number, ticket); empty when all is settled
-        self.names_with_new_holder: deque[str] = deque()  # with present waiters: a cycle may be closed (D1)
-        self.handover_budget = Budget()  # what is left for those cycles until all is settled
+        self.candidates: list[tuple[int, str]] = []  # heap of (join number, ticket); empty when all grants are made
+        self.names_with_new_holder: deque[str] = deque()  # with attached waiters: a cycle may be closed (D1)
+        self.handover_budget = Budget()  # what is left for those cycles until all grants are made
         self.forget_at_ms = 0
         self.cut_memory_at_ms = 0  # when more may be evicted: retry memory, free names
         self.cut_names_at_ms = 0

@@ -1,9 +1,9 @@
 """Fair-share eviction of retained state: everything kept after its use is charged to whoever left it (C5).
 
 Each entry is in an *account*: of a principal, and of a session if it was bound to one. Over a limit, the largest
-accounts are cut down to one level (`water_fill`, a water-fill), first between the principals, then between the accounts of
-each. The oldest entries go first; a principal within its part of the limit loses nothing. An eviction checks every
-principal but frees many entries, so it is rare, and adding and removing costs a few sums.
+accounts are cut down to one level (`water_fill`), first between the principals, then between the accounts of each. The
+oldest entries go first; a principal within its part of the limit loses nothing. An eviction checks every principal but
+frees many entries, so it is rare, and adding and removing costs a few sums.
 """
 
 from __future__ import annotations

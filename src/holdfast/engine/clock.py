@@ -1,16 +1,16 @@
-"""Time: the machine's clocks, authority time (T1, T2), and the turns in which commands are decided.
+"""Time: the machine's clocks, authority time (T1, T2), and the ticks in which commands are decided.
 
 Only this module reads a clock on the server.
 
-    a round of the event loop
-    ├── turn ──┼── turn ──┼── turn ──┤  the writer takes the batch
+    an iteration of the event loop
+    ├── tick ──┼── tick ──┼── tick ──┤  the writer takes the batch
     0          1          2        2.4 ms
 
-**A turn ends with the millisecond in which it began.** A round does not bound its age: under load uvloop polls the
-sockets again within one round, and with a thousand busy connections a request can arrive 80 ms after the round began.
-Its lease would end before its client stops trusting it (T1a, I4). So every decision first checks whether the turn is
-over, at the cost of one clock call and a comparison. Times are whole milliseconds, rounded down: a decision is less
-than a millisecond older than the truth, which the client's margin covers.
+**A tick ends with the millisecond in which it began.** An iteration does not bound its age: under load uvloop polls the
+sockets again within one iteration, and with a thousand busy connections a request can arrive 80 ms after the iteration
+began. Its lease would end before its client stops trusting it (T1a, I4). So every decision first checks whether the
+tick is over, at the cost of one clock call and a comparison. Times are whole milliseconds, rounded down: a decision is
+less than a millisecond older than the truth, which the client's margin covers.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from holdfast.core.values import Instant
 from holdfast.engine.metrics import EngineMetrics
 
 TICK_MS = 1
-TICK_MS_MAX = 250  # how far one turn moves authority time at most: bounds how much can be due in one
-TIMER_MS = 100  # Authority time moves as often while anything has a deadline: well within a turn's 250 ms.
+TICK_MS_MAX = 250  # how far one tick moves authority time at most: bounds how much can be due in one
+TIMER_MS = 100  # Authority time moves as often while anything has a deadline: well within a tick's 250 ms.
 UNRECORDED_MS_MAX = 5_000  # how long authority time may pass without a record: what a crash can give back (T2)
-BUDGET_MS = 50  # A longer round is logged: no other request is served meanwhile.
+BUDGET_MS = 50  # A longer iteration is logged: no other request is served meanwhile.
 _BUDGET_SECONDS = (BUDGET_MS - 1) / 1000
 LOG_EVERY_MS = 10_000
 
@@ -56,7 +56,7 @@ class SystemClock:
 class AuthorityTime:
     """Authority time: resumes where the journal stopped and follows the monotonic clock.
 
-    It may run slow and never fast: a turn moves it by what really passed, at most 250 ms. So nothing ends early because
+    It may run slow and never fast: a tick moves it by what really passed, at most 250 ms. So nothing ends early because
     a process was stopped, a machine suspended or a server down.
     """
 
@@ -73,17 +73,17 @@ class AuthorityTime:
 
 
 class Ticks:
-    """The turns of one engine, and the timer that lets time pass without requests."""
+    """The ticks of one engine, and the timer that lets time pass without requests."""
 
     def __init__(self, clock: Clock, on_timer: Callable[[], None], metrics: EngineMetrics | None = None) -> None:
         self.read_seconds = clock.monotonic_seconds
-        self.now = Instant(0, 0)  # the time of the turn, while `read_seconds() < over_seconds`
-        self.over_seconds = 0.0  # when the turn is over; 0 if none has begun
+        self.now = Instant(0, 0)  # the time of the tick, while `read_seconds() < over_seconds`
+        self.over_seconds = 0.0  # when the tick is over; 0 if none has begun
         self.began_ms = 0
         self.expiry_ms = 0
         self.iteration_began_ms: int | None = None
         self.iteration_began_seconds = 0.0
-        self.pending_since_seconds = 0.0  # when the first round with answers still owed began; 0 for none
+        self.pending_since_seconds = 0.0  # when the first iteration with answers still pending began; 0 for none
         self.timer: asyncio.TimerHandle | None = None
         self._clock = clock
         self._on_timer = on_timer

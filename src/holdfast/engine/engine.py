@@ -1,19 +1,19 @@
-"""The one write path: settle, decide, evolve in memory, make durable, publish, answer. In this order, for everything.
+"""The one write path: expire, decide, evolve in memory, make durable, publish, answer. In this order, for everything.
 
 Commands are decided one after another on one event loop. There are no locks.
 
-    submit, read, tick             each in a turn: one time, and what is due has ended first
+    submit, read, timer            each in a tick: one time, and what is due has ended first
         ▼  decide, evolve          in memory, immediately
     _batch, _answers               records and outcomes gather until the writer is free
         ▼  the writer takes both
     append ──► publish ──► answer  during a slow append, the next batch gathers
 
-**A turn** has one time for all that is decided in it. It ends with the millisecond in which it began (`clock` says
-why), and at the latest when the writer takes the batch; if the writer is busy, with this round of the event loop.
+**A tick** has one time for all that is decided in it. It ends with the millisecond in which it began (`clock` says
+why), and at the latest when the writer takes the batch; if the writer is busy, with this iteration of the event loop.
 
-**The writer** is called at the end of the round in which the first request came. It takes all records and answers since
-the last time: one batch, one append, one sync. So an answer is given after the records that it made, and after those of
-all earlier requests. An append that waits has a task; one that is done in the call (`AtOnce`) needs none.
+**The writer** is called at the end of the iteration in which the first request came. It takes all records and answers
+since the last time: one batch, one append, one sync. So an answer is given after the records that it made, and after
+those of all earlier requests. An append that waits has a task; one that is done in the call (`AtOnce`) needs none.
 
 **Nothing is answered early.** A refusal or a read may rest on a record that is not durable yet: "held by ana" would be
 untrue if the power failed before ana's grant was on the disk. So all answers wait in `_answers`.
@@ -83,7 +83,7 @@ class Batch(NamedTuple):
 
     records: list[Record]
     answers: list[PendingReply]
-    pending_since_seconds: float  # when the first round began whose answers are in it; 0 if none is
+    pending_since_seconds: float  # when the first iteration began whose answers are in it; 0 if none is
     taken_seconds: float
     holds_ms: list[int]  # of the leases that it ends
     waits_ms: list[int]  # of the tickets that it grants something to
@@ -122,7 +122,7 @@ class Engine:
         self._holds_ms: list[int] = []
         self._waits_ms: list[int] = []
         self._serving = self._stopping = False
-        # The call at the end of this round, or the append under way. None: nothing to do.
+        # The call at the end of this iteration, or the append under way. None: nothing to do.
         self._writer: asyncio.Handle | asyncio.Future[None] | None = None
         self._refused_writes = 0
         self._reasons_logged: set[str] = set()  # A full disk may be reported for either file, again and again.
@@ -177,7 +177,7 @@ class Engine:
     # Commands and reads.
 
     def tick(self) -> Instant | None:
-        """Return the time of the turn, after beginning another if its millisecond is over (T1a). None: not serving."""
+        """Return the time of the tick, after beginning another if its millisecond is over (T1a). None: not serving."""
         if not self._serving:
             return None
         ticks = self.ticks
@@ -221,10 +221,10 @@ class Engine:
         return self.clock.monotonic_ms() - self._confirmed_ms
 
     def submit(self, command: Command, reply: Reply) -> Waiter | None:
-        """Decide a command now; `reply(outcome, moment)` is called once everything the outcome rests on is durable.
+        """Decide a command now; `reply(outcome, instant)` is called once everything the outcome rests on is durable.
 
-        A waiter is returned, for `stop_waiting`, if the command has to wait in the queue. A bug in deciding is raised here
-        and `reply` is never called: nothing of the command happened. A bug after that ends the engine.
+        A waiter is returned, for `stop_waiting`, if the command has to wait in the queue. A bug in deciding is raised
+        here and `reply` is never called: nothing of the command happened. A bug after that ends the engine.
         """
         if not self._serving:
             self._reject(reply)
@@ -292,10 +292,10 @@ class Engine:
     def _reject(self, reply: Reply) -> None:
         reply(self.rejection(), Instant(self.ticks.now_ms, self.clock.wall_ms()))
 
-    # Turns: one time for all that is decided in one.
+    # Ticks: one time for all that is decided in one.
 
     def _begin_tick(self) -> Instant:
-        """Stamp the turn and end everything due before anything is decided in it (T1, T3)."""
+        """Stamp the tick and end everything due before anything is decided in it (T1, T3)."""
         is_first = self.ticks.iteration_began_ms is None
         now = self.ticks.begin()
         try:
@@ -344,7 +344,7 @@ class Engine:
             raise
         self._batch.append(record)
 
-    # Waiting in line.
+    # Waiting in the queue.
 
     def _wait(self, must_wait: MustWait, reply: Reply, now: Instant, *, will_retry: bool) -> Waiter:
         deadline_ms = now.ms + must_wait.wait_ms if self._may_wait else now.ms
@@ -352,7 +352,7 @@ class Engine:
         waiter.will_retry = will_retry and self._may_wait
         self._answers.extend(self._waiters.wait(waiter, self.state, self.ticks))
         if must_wait.wait_ms < TIMER_MS:
-            self.ticks.cancel_timer()  # The next tick may come too late: the end of the round sets another timer.
+            self.ticks.cancel_timer()  # It may fire too late: the end of the iteration sets another one.
         return waiter
 
     def _notify(self, notices: Iterable[Notice]) -> None:
@@ -392,7 +392,7 @@ class Engine:
         """Let time pass without requests: end what is due, and record the time now and then (T2)."""
         if (now := self.tick()) is None:
             return
-        # One turn early: the next tick may be as much as a turn later.
+        # One tick early: the timer may be as much as a tick late.
         if now.ms - self.state.now_ms >= UNRECORDED_MS_MAX - TICK_MS_MAX:
             self._apply(TimePassed(), now)
             if not self.journal.takes_claims:

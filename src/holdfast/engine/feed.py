@@ -1,7 +1,7 @@
 """The event feed: durable records, published to listeners in their order (I16).
 
 A slow listener is disconnected and never delays others. A listener that was opened with a token or a session ends with
-it. A follower receives only the ends of the leases and sessions that it named, found by one look-up by id.
+it. A watch (`LeaseWatch`) receives only the ends of the leases and sessions that it named, found by one look-up by id.
 
 A dashboard needs current state, not events, so `DirtyNames` collects changed names, each once, renewals too. Of a kept
 session only the session is noted, since thousands of leases may be bound to it.
@@ -235,7 +235,7 @@ class Feed:
         return listener
 
     def watch(self, principal: str, session: str | None = None, claim: str | None = None) -> LeaseWatch:
-        """Return a follower, which ends with this token or session. `session` or `claim`: whose secret was used."""
+        """Return a watch, which ends with this token or session. `session` or `claim`: whose secret was used."""
         watch = LeaseWatch(self._by_id, session if claim is None else claim)
         self._end_with(watch, principal, session)
         return watch

@@ -1,8 +1,8 @@
 """Counters and histograms of an authority, for as long as the process lives.
 
-`Tally` counts durable records. Each append adds to four histograms: the time of the round, of the append, the number of
-records, and the time to its answers, which are given together, so one clock reading serves all. On a node of several,
-one `EngineMetrics` outlives every term, so counters only rise.
+`Tally` counts durable records. Each append adds to four histograms: the time of the iteration, of the append, the
+number of records, and the time to its answers, which are given together, so one clock reading serves all. On a node of
+several, one `EngineMetrics` outlives every term, so counters only rise.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from holdfast.core.events import (
     parts_of,
 )
 
-# 0.05 is the budget of a turn.
+# 0.05 is the budget of a tick.
 _FINE_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 _LONG_SECONDS = (0.01, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3_600.0, 14_400.0, 86_400.0)
 _LONG_MS = tuple(round(bound * 1000) for bound in _LONG_SECONDS)
@@ -118,7 +118,7 @@ class Tally:
 class EngineMetrics:
     def __init__(self) -> None:
         self.tally = Tally()
-        self.ticks = Histogram(_FINE_SECONDS)  # seconds per round of decisions: no other request is served meanwhile
+        self.ticks = Histogram(_FINE_SECONDS)  # seconds per loop iteration: no other request is served meanwhile
         self.commits = Histogram(_FINE_SECONDS)  # seconds until an append was durable, or leadership proven
         self.batches = Histogram(_RECORDS)
         self.answers = Histogram(_FINE_SECONDS)  # from the first request of a batch to its answers, once for each

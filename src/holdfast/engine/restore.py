@@ -1,9 +1,9 @@
 """Restoring: a data directory made of a backup.
 
-It goes back in time, and what was given out since is unknown. So both counters jump, by `token_gap_since`: that of fencing
-tokens (C6) and that of records, so that a reader of `/events` who saw a lost record has to start over. `beyond` is a
-larger token that the operator knows of. Authority time goes on where the backup has it: leases have the time left that
-they had then. All of the restored state is archived; the tail has one record, `Restored`.
+It goes back in time, and what was given out since is unknown. So both counters leave a gap, `token_gap_since`: that of
+fencing tokens (C6) and that of records, so that a reader of `/events` who saw a lost record has to start over. `beyond`
+is a larger token that the operator knows of. Authority time goes on where the backup has it: leases have the time left
+that they had then. All of the restored state is archived; the tail has one record, `Restored`.
 
 **An interrupted restore is never taken for a complete one.** A folder for the new files is made first and removed last.
 While it is there without a journal next to it, or while there is a key alone, a server refuses to start. Both files are

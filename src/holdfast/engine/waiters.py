@@ -1,6 +1,7 @@
 """The requests that wait in a queue, by ticket and by deadline. Not durable: a ticket outlives its request (W2).
 
-Only this module marks tickets as present. It returns the answers to waiters, and the engine gives them with the batch.
+Only this module attaches and detaches tickets. It returns the answers to waiters, and the engine gives them with the
+batch.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ def after_wait(outcome: object) -> tuple[object, int]:
 
 
 def replies_after_rollback(waiting: list[PendingReply], state: State, refused: object) -> list[PendingReply]:
-    """Return the answers to waiters when a batch was taken back: their tickets, or that it was refused.
+    """Return the answers to waiters when a batch was rolled back: their tickets, or that it was refused.
 
-    `state` was read again, so all are absent in it; a position counts those who were present until now.
+    `state` was read again, so all are detached in it; a position counts those who were attached until now.
     """
     attached = [ticket_id for _, waited, _ in waiting if (ticket_id := waited.ticket_id) in state.tickets]
     for ticket_id in attached:
@@ -59,7 +60,7 @@ class Waiter(msgspec.Struct, eq=False):
     will_retry: bool = False
 
     def answered(self, outcome: object, ticks: Ticks) -> PendingReply:
-        # As of the turn, like the lease's own time, and rounded down: a client's deadline must never be late (I4).
+        # As of the tick, like the lease's own time, and rounded down: a client's deadline must never be late (I4).
         waited_ms = max(0, ticks.began_ms - self.received_ms - 1)
         return self.reply, Waited(outcome, waited_ms, self.ticket_id), ticks.now
 

@@ -88,4 +88,4 @@ def at_hand(first: tuple[Record, Event], listener: Listener) -> Iterator[tuple[R
     happening: tuple[Record, Event] | None = first
     while happening is not None:
         yield happening
-        happening = listener.at_hand()
+        happening = listener.next_nowait()

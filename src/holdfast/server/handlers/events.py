@@ -67,7 +67,7 @@ class Events(Stream):
                 yield self._resync()
             # A reader that is disconnected before the first event resumes here.
             yield b": from %d\nid: %b\n\n" % (self._sent, ids.of(self._sent))
-            while self._listener is None or self._listener.fell_behind:
+            while self._listener is None or self._listener.overflowed:
                 while (newest := await self._newest()) - self._sent > NEAR and self._is_let_in():
                     async for frames in self._missed(newest):
                         yield frames

@@ -84,7 +84,7 @@ class Follow(Stream):
                     continue
                 ends = islice(at_hand(happening, self._follower), ENDS_PER_WRITE)
                 yield b"".join(_frame(b"ended", _told(*each)) for each in ends)
-            if (id_ := self._follower.gave_way_at) is not None:
+            if (id_ := self._follower.displaced_at) is not None:
                 yield _frame(b"displaced", DisplacedReply(id_))
 
     def close(self) -> None:

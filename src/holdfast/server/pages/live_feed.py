@@ -6,7 +6,7 @@
 
 Of a job that changed ten times in 200 ms only the last state is sent, unlike in `/events`:
 
-    feed ──► Touched ──► every 200 ms: one look at each touched name ──► Channel of each prefix ──► subscriptions
+    feed ──► DirtyNames ──► every 200 ms: one look at each touched name ──► Channel of each prefix ──► subscriptions
              names       rows as bytes, once for all readers              the newest frames
 
 **Equal rights.** What a reader sees depends only on its token's prefix; scopes beyond `read` change what it may do. So
@@ -17,7 +17,7 @@ whose position was dropped is sent `resync`.
 
 **Cost for others.** Without a reader nothing is noted and nothing runs. Names are processed in slices, at most five
 times a second, and readers are woken in groups, so that claims are decided in between. Under too many changes the page
-lags; beyond the bound of `Touched`, all readers load again.
+lags; beyond the bound of `DirtyNames`, all readers load again.
 
 A keepalive of a session moves the end of all leases bound to it, and is sent once, for the session (`kept`). So is a
 new session; an ended one is sent with 0.
@@ -36,7 +36,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias
 
 from holdfast.engine.build import JournalError
-from holdfast.engine.feed import Touched
+from holdfast.engine.feed import DirtyNames
 from holdfast.server.pages.rows import beat_of, gone_of, row_of, totals_of
 from holdfast.server.render import encode
 from holdfast.server.stream import WRITE_BYTES, Stream
@@ -128,7 +128,7 @@ class LiveFeed:
         self._engine = engine
         self._channels: dict[str | None, Channel] = {}
         self._lengths: tuple[int, ...] = ()  # Of all prefixes, to find the channels of a name.
-        self._touched: Touched | None = None
+        self._touched: DirtyNames | None = None
         self._task: asyncio.Task[None] | None = None
         self._stood_ms = 0  # Wall clock minus authority time. If it changes, the ends sent so far are wrong.
 
@@ -142,7 +142,7 @@ class LiveFeed:
         if self._touched is None:
             now = self._engine.tick()
             self._stood_ms = 0 if now is None else now.wall_ms - now.ms
-            self._touched = Touched()
+            self._touched = DirtyNames()
             self._engine.feed.observe(self._touched.note)
             self._task = asyncio.get_running_loop().create_task(self._run(self._touched))
         return subscription
@@ -162,7 +162,7 @@ class LiveFeed:
     def _measure(self) -> None:
         self._lengths = tuple(sorted({len(prefix) for prefix in self._channels if prefix is not None}))
 
-    async def _run(self, touched: Touched) -> None:
+    async def _run(self, touched: DirtyNames) -> None:
         while True:
             await touched.wait()
             await asyncio.sleep(FIRST_SECONDS)
@@ -176,8 +176,8 @@ class LiveFeed:
                 await asyncio.sleep(TRY_AGAIN_SECONDS)
             await asyncio.gather(self._wake(), asyncio.sleep(GATHER_SECONDS))
 
-    async def _look(self, touched: Touched) -> None:
-        if touched.take_too_much():
+    async def _look(self, touched: DirtyNames) -> None:
+        if touched.take_overflow():
             self._lose()
             return
         names = deque(touched.take(NAMES_MAX).items())
