@@ -39,11 +39,11 @@ def work(name: str, arguments: argparse.Namespace) -> None:
     """Claim the job and send the report with its token. This is all that a program of your own needs."""
     try:
         with holdfast.claim(arguments.job, ttl=arguments.ttl, wait=60, owner=name) as claim:
-            say(name, f"the job is mine, with token {claim.token}")
+            say(name, f"the job is mine, with token {claim.fencing_token}")
             if name == "A":
                 os.kill(os.getpid(), signal.SIGSTOP)  # Nothing of this process runs from here until it is woken up.
             connection = HTTPConnection("127.0.0.1", arguments.port, timeout=10)
-            connection.request("PUT", "/reports/7", f"written by {name}", {TOKEN_HEADER: str(claim.token)})
+            connection.request("PUT", "/reports/7", f"written by {name}", {TOKEN_HEADER: str(claim.fencing_token)})
             answer = connection.getresponse()
             say(name, f"answered {answer.status} {answer.read().decode()}")
             connection.close()

@@ -32,10 +32,10 @@ def work(name: str, arguments: argparse.Namespace) -> None:
             closing(sqlite3.connect(arguments.database)) as connection,
             holdfast.claim(arguments.job, ttl=arguments.ttl, wait=60, owner=name) as claim,
         ):
-            say(name, f"the job is mine, with token {claim.token}")
+            say(name, f"the job is mine, with token {claim.fencing_token}")
             if name == "A":
                 os.kill(os.getpid(), signal.SIGSTOP)  # Nothing of this process runs from here until it is woken up.
-            with connection, FENCE.guard(connection, "reports/7", claim.token):
+            with connection, FENCE.guard(connection, "reports/7", claim.fencing_token):
                 connection.execute("UPDATE report SET body = ? WHERE id = 7", (f"written by {name}",))
             say(name, "written")
     except StaleToken as stale:

@@ -34,7 +34,7 @@ def work(arguments: argparse.Namespace) -> None:
             wait=arguments.wait,
             metadata={"pid": os.getpid(), "task": arguments.job},
         ) as claim:
-            say(f"{claim.job_id} is mine (fencing token {claim.token})")
+            say(f"{claim.job_id} is mine (fencing token {claim.fencing_token})")
             if claim.previous:
                 tell_of(claim.previous)
             for step in STEPS:

@@ -24,10 +24,10 @@ def work(name: str, arguments: argparse.Namespace) -> None:
     """Claim the job and write the file. This is all that a program of your own needs."""
     try:
         with holdfast.claim(arguments.job, ttl=arguments.ttl, wait=60, owner=name) as claim:
-            say(name, f"the job is mine, with token {claim.token}")
+            say(name, f"the job is mine, with token {claim.fencing_token}")
             if name == "A":
                 os.kill(os.getpid(), signal.SIGSTOP)  # Nothing of this process runs from here until it is woken up.
-            fenced_write(arguments.file, f"written by {name}\n".encode(), claim.token)
+            fenced_write(arguments.file, f"written by {name}\n".encode(), claim.fencing_token)
             say(name, "written")
     except StaleToken as stale:
         say(name, f"refused: {stale}")

@@ -24,7 +24,7 @@ import holdfast
 
 def deploy(claim: holdfast.Claim, command: list[str]) -> int:
     """Run the command for as long as the claim is ours."""
-    token = {"HOLDFAST_FENCING_TOKEN": str(claim.token)}
+    token = {"HOLDFAST_FENCING_TOKEN": str(claim.fencing_token)}
     with subprocess.Popen(command, env={**os.environ, **token}) as process:
         while process.poll() is None:
             if claim.lost.wait(0.1):
@@ -52,7 +52,7 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         with holdfast.claim(arguments.target, ttl=arguments.ttl, wait=arguments.wait, on_wait=tell) as claim:
-            say(f"deploying with fencing token {claim.token}")
+            say(f"deploying with fencing token {claim.fencing_token}")
             code = deploy(claim, arguments.command)
             claim.release(outcome=None if code == 0 else "failed")
     except holdfast.NotInTime as late:

@@ -84,7 +84,7 @@ class Agent:
         while True:
             try:
                 with self.claim_in_line(job, self.short_ttl_seconds) as claim:
-                    lost_token = claim.token  # Unless all goes well.
+                    lost_token = claim.fencing_token  # Unless all goes well.
                     self.work(claim)
                     return
             except holdfast.LeaseLost as lost:
@@ -123,7 +123,7 @@ class Agent:
     def work(self, claim: holdfast.Claim) -> None:
         """Do one issue: read what the last one left, go on from there, write the result, say that it is done."""
         issue = ISSUES[claim.job_id]
-        self.say("got", f"{issue.job} is mine (fencing token {claim.token}): {issue.title}", issue.job)
+        self.say("got", f"{issue.job} is mine (fencing token {claim.fencing_token}): {issue.title}", issue.job)
         steps = self.steps_of(issue, claim.previous)
         with self.holding(issue):
             for step in steps:
@@ -134,7 +134,7 @@ class Agent:
                 claim.raise_if_lost()
         if issue.is_pushed:
             self.push(issue)
-        self.ledger.write(Write(issue.job, claim.token, self.name, issue.result))
+        self.ledger.write(Write(issue.job, claim.fencing_token, self.name, issue.result))
         claim.done(issue.result, remember=REMEMBER_SECONDS)
         self.say("done", f"{issue.job} is done: {issue.result}", issue.job)
 

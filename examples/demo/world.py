@@ -65,7 +65,7 @@ class World:
         client = self._server.client()
         journal = {
             job: [
-                Event(happened.seq, happened.event, happened.owner, happened.token)
+                Event(happened.seq, happened.event, happened.owner, happened.fencing_token)
                 for happened in reversed(client.history(job, limit=HISTORY_MAX))
             ]
             for job in (*ISSUES, *RESOURCES)

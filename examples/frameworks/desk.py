@@ -39,12 +39,12 @@ class Desk:
             except holdfast.JobHeld as held:
                 return who_has_it(issue, held)
             self._claims[issue] = self._stack.enter_context(claim)
-        self.part.say(f"issue {issue} is mine, with fencing token {claim.token}")
+        self.part.say(f"issue {issue} is mine, with fencing token {claim.fencing_token}")
         return who_had_it(issue, claim.previous) if claim.previous else None
 
     def token(self, issue: str) -> int:
         """What the tool gives to the thing that it changes, so that this can refuse an owner of the past."""
-        return self._claims[issue].token
+        return self._claims[issue].fencing_token
 
     def note(self, issue: str, text: str) -> None:
         """Tell everybody how far we are, and whoever takes over after us."""
@@ -84,11 +84,11 @@ class AsyncDesk:
                 return who_has_it(issue, held)
             self._claims[issue] = claim
             self._stack.push_async_exit(partial(self._give_back, issue))
-        self.part.say(f"issue {issue} is mine, with fencing token {claim.token}")
+        self.part.say(f"issue {issue} is mine, with fencing token {claim.fencing_token}")
         return who_had_it(issue, claim.previous) if claim.previous else None
 
     def token(self, issue: str) -> int:
-        return self._claims[issue].token
+        return self._claims[issue].fencing_token
 
     async def note(self, issue: str, text: str) -> None:
         await self._claims[issue].note(text)

@@ -149,7 +149,7 @@ def ends(client: holdfast.Holdfast, issue: str) -> list[tuple[str, str, int]]:
     """Who got an issue and how that ended, oldest first. Who stood in line is left out."""
     history = [each for each in client.history(job_of(issue)) if each.event not in {"waiting", "left"}]
     return [
-        ("failed" if each.reason == "failed" else each.event, each.owner or "", each.token or 0)
+        ("failed" if each.reason == "failed" else each.event, each.owner or "", each.fencing_token or 0)
         for each in reversed(history)
     ]
 

@@ -90,7 +90,9 @@ def celery(stage: Stage) -> dict[str, bool]:
         stage.said(r"Retry in", 1)
     ended = stage.said(r"succeeded in \S+ '(.+)'", len(INVOICES) * TIMES)
     sent = sorted(database.execute("SELECT invoice, token FROM sent"))
-    tokens = [(each.job_id, each.token) for job in INVOICES for each in stage.client.history(f"invoices/{job}")[:1]]
+    tokens = [
+        (each.job_id, each.fencing_token) for job in INVOICES for each in stage.client.history(f"invoices/{job}")[:1]
+    ]
     database.close()
     return {
         "every delivery came to an end": len(ended) == len(INVOICES) * TIMES,

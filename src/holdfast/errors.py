@@ -105,7 +105,7 @@ class JobDone(HoldfastError):
 
     job_id: str = ""
     owner: str | None = None
-    token: int = 0
+    fencing_token: int = 0
     completed_at: datetime | None = None
     result: str | None = None
     shown_as: str | None = None
@@ -126,7 +126,7 @@ class LeaseLost(HoldfastError):
     """
 
     job_id: str = ""
-    token: int | None = None
+    fencing_token: int | None = None
     reason: str = "expired"
     by: str | None = None
     why: str | None = None
@@ -140,7 +140,7 @@ class StaleToken(HoldfastError):
     """A newer owner has been here: `current` is the greatest token that was seen."""
 
     resource: str = ""
-    token: int = 0
+    fencing_token: int = 0
     current: int | None = None
 
 

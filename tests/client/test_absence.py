@@ -84,7 +84,7 @@ def test_wait_outlives_an_absence(why: Exception | Answer) -> None:
     """W2: within its wait a client asks again for as long as it takes, with the same key and the same ticket."""
     world = World(absent(line(70), begins=10, lasts=40, why=why))
     got = world.run(claim("j", wanted(80, on_wait=lambda _: None), POLICY))
-    assert got.claim.token == 7
+    assert got.claim.fencing_token == 7
     claims = [request for request in world.sent if request.method == "POST"]
     assert {request.key for request in claims} == {"key-1"}
     assert {body["ticket"] for body in bodies(claims)[1:]} == {TICKET}
@@ -168,9 +168,9 @@ def test_wait_without_end_needs_a_server() -> None:
     assert sum(world.rests) <= POLICY.retry_seconds
     day = 86_400
     world = World(absent(line(2 * day), begins=60, lasts=3_600))
-    assert world.run(claim("j", wanted(math.inf), POLICY)).claim.token == 7
+    assert world.run(claim("j", wanted(math.inf), POLICY)).claim.fencing_token == 7
     world = World(absent(line(60), begins=0.2, lasts=60))
-    assert world.run(claim("j", wanted(math.inf), POLICY)).claim.token == 7, "away in its very first wait"
+    assert world.run(claim("j", wanted(math.inf), POLICY)).claim.fencing_token == 7, "away in its very first wait"
 
 
 @pytest.mark.parametrize("refusal", [problem(401, "authentication_failed"), problem(403, "forbidden")])

@@ -73,7 +73,7 @@ def test_retries_use_the_same_key() -> None:
     """C5: every try of one claim has the same key, whether the answer was lost or said that nobody knows."""
     unknown = problem(503, "outcome_unknown", retry_after_ms=10)
     world = World(scripted(BROKEN, unknown, problem(502, "bad_gateway"), acquired()))
-    assert world.run(claiming()).claim.token == 7
+    assert world.run(claiming()).claim.fencing_token == 7
     assert world.keys == ["key-1"] * 4
 
 
@@ -124,7 +124,7 @@ def test_done_and_closed() -> None:
     )
     with pytest.raises(JobDone) as caught:
         World(scripted(done)).run(claiming())
-    assert (caught.value.result, caught.value.token, caught.value.owner) == ("r", 5, "o")
+    assert (caught.value.result, caught.value.fencing_token, caught.value.owner) == ("r", 5, "o")
     closed = answer(200, status="delayed", available_at=AT, lock_delay_seconds=5, retry_after_ms=4_000)
     with pytest.raises(JobHeld, match="closed until") as shut:
         World(scripted(closed)).run(claiming())

@@ -68,7 +68,7 @@ def test_claim_is_had_and_given_back(either: Either, job: str) -> None:
         assert (claim.attempts, claim.previous, claim.reacquired) == (1, None, False)
         assert claim.claimed_at <= datetime.now(UTC) < claim.expires_at
         owner = either.get_job_owner(job)
-        assert (owner.owner, owner.token, owner.metadata) == ("ana", claim.token, {"model": "m"})
+        assert (owner.owner, owner.fencing_token, owner.metadata) == ("ana", claim.fencing_token, {"model": "m"})
         assert isinstance(claim.record, JobClaim) and claim.record.lease_id == claim.lease_id
     assert claim.released and claim.remaining == 0
     assert either.get_job_owner(job) is None
@@ -124,7 +124,7 @@ def test_done_is_remembered(either: Either, job: str) -> None:
     known = either.job(job)
     assert (known.status, known.result, known.done_by) == ("done", "42", "ana")
     with either.claim(job, redo=True) as again:
-        assert again.token > claim.token
+        assert again.fencing_token > claim.fencing_token
 
 
 def test_revoked_claim_is_lost(either: Either, operator: Api, job: str) -> None:
@@ -136,7 +136,7 @@ def test_revoked_claim_is_lost(either: Either, operator: Api, job: str) -> None:
         assert claim.lost.is_set() and claim.remaining == 0
         claim.raise_if_lost()
     assert (caught.value.reason, caught.value.by, caught.value.why) == ("revoked", "operator", "because")
-    assert caught.value.token == claim.token
+    assert caught.value.fencing_token == claim.fencing_token
     claim.release()
 
 
@@ -169,7 +169,7 @@ def test_resume_gives_one_s_own_back(either: Either, job: str) -> None:
         either.claim_job(job, "ana")
     assert caught.value.same_owner
     again = either.claim_job(job, "ana", resume=True)
-    assert (again.lease_id, again.token, again.reacquired) == (first.lease_id, first.token, True)
+    assert (again.lease_id, again.fencing_token, again.reacquired) == (first.lease_id, first.fencing_token, True)
     either.release_job(job, first.lease_id)
 
 
@@ -181,7 +181,7 @@ def test_job_functions(either: Either, job: str) -> None:
     owner = either.get_job_owner(job)
     assert (owner.note, owner.metadata) == ("n", "text")
     given = either.transfer_job(job, claim.lease_id, "ben", ttl=60, reason="end of shift")
-    assert (given.owner, given.token > claim.token) == ("ben", True)
+    assert (given.owner, given.fencing_token > claim.fencing_token) == ("ben", True)
     with pytest.raises(LeaseLost) as caught:
         either.heartbeat_job(job, claim.lease_id)
     assert (caught.value.reason, caught.value.why) == ("transferred", "end of shift")
@@ -229,7 +229,7 @@ def test_all_of_several(either: Either, job: str) -> None:
     """M2: every job or none; they are renewed, noted and given back together."""
     names = [f"{job}/{number}" for number in range(3)]
     with either.claim_all(names, owner="ana") as claims:
-        assert len(claims) == 3 and set(claims.tokens) == set(names)
+        assert len(claims) == 3 and set(claims.fencing_tokens) == set(names)
         assert [claim.job_id for claim in claims] == names and claims[names[1]].owner == "ana"
         assert claims.remaining > 30 and not claims.lost.is_set()
         claims.note("all of it")
@@ -355,7 +355,7 @@ def test_waits_for_its_turn(either: Either, open_client: Open, job: str) -> None
             Api(*address(either), callers.BOB).release(job, first.lease_id)
 
     with either.claim(job, wait=20, on_wait=seen) as claim:
-        assert claim.token > first.token
+        assert claim.fencing_token > first.fencing_token
     before = places[0].owner
     assert places[0].position == 1 and before is not None and before.owner == "ben"
     first.release()
@@ -396,10 +396,10 @@ def test_lock_delay_closes_the_job(either: Either, job: str) -> None:
 def test_reading(either: Either, job: str) -> None:
     """History, why, check and status say what the server knows."""
     with either.claim(job, owner="ana") as claim:
-        assert either.check(job, claim.token) and not either.check(job, claim.token + 1)
+        assert either.check(job, claim.fencing_token) and not either.check(job, claim.fencing_token + 1)
         assert either.why(job).name == job
     events = either.history(job, limit=10)
-    assert [(event.event, event.owner, event.token) for event in events][-1][1:] == ("ana", claim.token)
+    assert [(event.event, event.owner, event.fencing_token) for event in events][-1][1:] == ("ana", claim.fencing_token)
     assert len(either.history(job, limit=1)) == 1
     assert either.history(job, owner="nobody", since="2020-01-01T00:00:00Z", until="2021-01-01T00:00:00Z") == []
     assert either.job(job).status == "free"

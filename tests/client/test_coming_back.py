@@ -31,7 +31,9 @@ def test_who_watches_is_not_overtaken(either: Either, operator: Api, job: str, i
         may_go_on.wait(20)
 
     granted: list[int] = []
-    first = threading.Thread(target=lambda: granted.append(either.claim_job(job, "first", wait=60, on_wait=hear).token))
+    first = threading.Thread(
+        target=lambda: granted.append(either.claim_job(job, "first", wait=60, on_wait=hear).fencing_token)
+    )
     first.start()
     assert is_told.wait(20), "its first request is over"
     second = waiting(operator, job, owner="second")

@@ -351,7 +351,7 @@ def test_tasks_are_two_in_the_line(opened: Open, job: str) -> None:
 
             async def wait_and_release() -> int:
                 async with client.claim(job, wait=SECONDS_MAX) as claim:
-                    return claim.token
+                    return claim.fencing_token
 
             async def two_wait() -> bool:
                 return (await client.job(job)).waiting == 2
@@ -359,7 +359,7 @@ def test_tasks_are_two_in_the_line(opened: Open, job: str) -> None:
             waiters = [asyncio.create_task(wait_and_release()) for _ in range(2)]
             await soon(two_wait)
             await first.release()
-            assert len({first.token, *(await asyncio.gather(*waiters))}) == 3
+            assert len({first.fencing_token, *(await asyncio.gather(*waiters))}) == 3
 
     asyncio.run(main())
 

@@ -90,7 +90,7 @@ def test_session_keeps_running_when_an_operator_transfers_its_claim(either: Any,
     assert (loss.value.reason, loss.value.by, loss.value.why) == ("transferred", "operator", "ill")
     session.end()
     taken = either.claim_job(job, "ben", resume=True)
-    assert taken.reacquired and taken.token > claim.token
+    assert taken.reacquired and taken.fencing_token > claim.fencing_token
     either.release_job(job, taken.lease_id)
 
 

@@ -24,10 +24,10 @@ EXAMPLES = [
     errors.Deadlock(409, "deadlock", "Deadlock", "Do not wait.", "r-1", cycle=["a", "b"]),
     errors.JobHeld("a", job_id="j", owner="o", note="n", claimed_at=AT, waiting=2, retry_after=1.5, others=[HELD]),
     errors.NotInTime("a", job_id="j", owner="o"),
-    errors.JobDone("a", job_id="j", owner="o", token=5, completed_at=AT, result="r"),
-    errors.LeaseLost("a", job_id="j", token=5, reason="revoked", by="op", why="because"),
+    errors.JobDone("a", job_id="j", owner="o", fencing_token=5, completed_at=AT, result="r"),
+    errors.LeaseLost("a", job_id="j", fencing_token=5, reason="revoked", by="op", why="because"),
     errors.LeaseReleased("a"),
-    errors.StaleToken("a", resource="r", token=4, current=5),
+    errors.StaleToken("a", resource="r", fencing_token=4, current=5),
     errors.CannotFence("a"),
 ]
 

@@ -38,7 +38,7 @@ def test_lost_claim_is_given_up() -> None:
     world.network = scripted(FREED)
     with pytest.raises(LeaseLost) as caught:
         world.run(held._releasing())
-    assert (caught.value.reason, caught.value.token) == ("expired", 7)
+    assert (caught.value.reason, caught.value.fencing_token) == ("expired", 7)
     assert bodies(world.sent)[-1] == {"lease_id": LEASE, "outcome": "failed"}
     world.run(held._releasing())
     assert len(world.sent) == 2

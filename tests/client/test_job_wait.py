@@ -26,6 +26,6 @@ def test_claim_job_tells_its_place(either: Either, job: str) -> None:
     giver.start()
     claim = either.claim_job(job, "ben", wait=20, on_wait=hear)
     giver.join(20)
-    assert claim.owner == "ben" and claim.token > first.token
+    assert claim.owner == "ben" and claim.fencing_token > first.fencing_token
     assert (places[0].job_id, places[0].position) == (job, 1)
     assert places[0].owner is not None and places[0].owner.owner == "ana"

@@ -26,8 +26,8 @@ def test_who_had_what_at_a_moment(either: Any, monkeypatch: pytest.MonkeyPatch) 
     then = either.list_claimed_jobs_at(at, prefix)
     assert isinstance(then, JobsThen) and then.record > 0
     assert then.at == at
-    assert [(job.job_id, job.owner, job.token, job.ttl) for job in then.jobs] == [
-        (claim.job_id, claim.owner, claim.token, 600.0) for claim in claims
+    assert [(job.job_id, job.owner, job.fencing_token, job.ttl) for job in then.jobs] == [
+        (claim.job_id, claim.owner, claim.fencing_token, 600.0) for claim in claims
     ]
     assert [job.claimed_at for job in then.jobs] == [claim.claimed_at for claim in claims]
     assert len(either.list_claimed_jobs_at(at, prefix, limit=3).jobs) == 3

@@ -38,7 +38,7 @@ except holdfast.JobHeld as held:
 else:
     before = claim.previous
     claim.note("step 3 of 5")
-    print("works", claim.token, before and (before.owner, before.ended, before.note), flush=True)
+    print("works", claim.fencing_token, before and (before.owner, before.ended, before.note), flush=True)
     sys.stdin.readline()
     claim.release()
     print("released", flush=True)
@@ -170,7 +170,7 @@ def server_of_one_s_own(tmp_path: Path) -> Iterator[ServerProcess]:
 def test_renewal_survives_a_restart(server_of_one_s_own: ServerProcess, pair: list[Either], job: str) -> None:
     """A claim outlives the server's death: its renewals fail, go on when the server is back, and nothing is lost."""
     claims = [client.claim(f"{job}/{number}", ttl=15) for number, client in enumerate(pair)]
-    tokens = [claim.token for claim in claims]
+    tokens = [claim.fencing_token for claim in claims]
     server_of_one_s_own.kill()
     wait_until(lambda: all(claim._term.trouble for claim in claims), seconds_max=SECONDS_MAX)
     assert not any(claim.lost.is_set() for claim in claims)
@@ -178,10 +178,10 @@ def test_renewal_survives_a_restart(server_of_one_s_own: ServerProcess, pair: li
         wait_until(lambda: not any(claim._term.trouble for claim in claims), seconds_max=SECONDS_MAX)
         for client, claim in zip(pair, claims, strict=True):
             owner = client.get_job_owner(claim.job_id)
-            assert (owner.token, owner.last_heartbeat_at > owner.claimed_at) == (claim.token, True)
+            assert (owner.fencing_token, owner.last_heartbeat_at > owner.claimed_at) == (claim.fencing_token, True)
             assert not claim.lost.is_set()
             claim.release()
-    assert [claim.token for claim in claims] == tokens
+    assert [claim.fencing_token for claim in claims] == tokens
 
 
 def test_server_gone_for_good(server_of_one_s_own: ServerProcess, pair: list[Either], job: str) -> None:
@@ -241,7 +241,7 @@ def test_lost_answers_cost_nothing(server: ServerProcess, client: Holdfast, nowh
             for turn in range(25):
                 name = names[(worker + turn) % len(names)]
                 with holdfast.claim(name, wait=SECONDS_MAX, owner=f"thread-{worker}") as claim:
-                    had.append((name, claim.token))
+                    had.append((name, claim.fencing_token))
         return 25
 
     def tasks(proxy: LeakyProxy) -> int:
@@ -256,10 +256,10 @@ def test_lost_answers_cost_nothing(server: ServerProcess, client: Holdfast, nowh
             name = names[(worker + turn) % len(names)]
             try:
                 async with holdfast.claim_all([name, f"{job}/own-{worker}"], owner=f"task-{worker}") as claims:
-                    had.extend(claims.tokens.items())
+                    had.extend(claims.fencing_tokens.items())
             except JobHeld:
                 async with holdfast.claim(name, wait=SECONDS_MAX, owner=f"task-{worker}") as claim:
-                    had.append((name, claim.token))
+                    had.append((name, claim.fencing_token))
         return 25
 
     with LeakyProxy(server, one_in=10, seed=8_731) as proxy:
@@ -267,7 +267,9 @@ def test_lost_answers_cost_nothing(server: ServerProcess, client: Holdfast, nowh
         assert sum(at_once(calls, seconds_max=120)) == 250
         assert proxy.lost > 50
     every = [*names, *(f"{job}/own-{worker}" for worker in range(6))]
-    happened = [(each.event, each.job_id, each.token) for name in every for each in client.history(name, limit=10_000)]
+    happened = [
+        (each.event, each.job_id, each.fencing_token) for name in every for each in client.history(name, limit=10_000)
+    ]
     for event in ("granted", "released"):
         assert sorted(each[1:] for each in happened if each[0] == event) == sorted(had), event
     assert client.list_claimed_jobs(job) == []

@@ -136,7 +136,7 @@ def test_words_of_a_loss() -> None:
     """L7: the exception names the job and its token, and for a revocation who did it and why."""
     _, term = kept(problem(404, "revoked", by="op", reason="because"))
     error = term.error()
-    assert (error.job_id, error.token, error.by, error.why) == ("j", 7, "op", "because")
+    assert (error.job_id, error.fencing_token, error.by, error.why) == ("j", 7, "op", "because")
     assert "op has revoked it: because" in str(error)
     assert "would not renew" in str(lost_error("the claim on j", Loss("refused", why="no")))
 

@@ -134,12 +134,12 @@ def test_threads_are_two_in_the_line(client: Holdfast, job: str) -> None:
 
     def wait_and_release() -> int:
         with client.claim(job, wait=SECONDS_MAX) as claim:
-            return claim.token
+            return claim.fencing_token
 
     def let_go() -> int:
         wait_until(lambda: client.job(job).waiting == 2, seconds_max=SECONDS_MAX)
         first.release()
-        return first.token
+        return first.fencing_token
 
     tokens = at_once([wait_and_release, wait_and_release, let_go])
     assert len(set(tokens)) == 3
@@ -382,7 +382,7 @@ def test_the_other_functions(configured: object, job: str) -> None:
     with holdfast.claim_all([f"{job}/1", f"{job}/2"]) as claims, holdfast.session("s") as session:
         assert len(claims) == 2
         third = session.claim(f"{job}/3")
-        assert third.token > claims[f"{job}/1"].token
+        assert third.fencing_token > claims[f"{job}/1"].fencing_token
 
     @holdfast.exclusive(job)
     def work() -> int:

@@ -140,7 +140,7 @@ def test_rotation_under_load(server: ServerProcess, operator: Api, file: Path, *
         for claim in claims:
             claim.raise_if_lost()
             now = operator.status(claim.job_id).json()
-            assert (now["status"], now["fencing_token"]) == ("held", claim.token)
+            assert (now["status"], now["fencing_token"]) == ("held", claim.fencing_token)
 
 
 def written_late(file: Path, token: str) -> threading.Timer:

@@ -31,9 +31,9 @@ async def awaited_or_error() -> int:
 def use_in_threads(client: Holdfast) -> None:
     with holdfast.claim("a", ttl=5, wait=3, metadata={"model": "m"}) as claim:
         assert_type(claim, Claim)
-        assert_type(claim.token, int)
+        assert_type(claim.fencing_token, int)
         claim.raise_if_lost(1)  # type: ignore[call-arg]
-    with client.claim_all(["a", "b"], on_lost=lambda claims: claims.tokens) as claims:
+    with client.claim_all(["a", "b"], on_lost=lambda claims: claims.fencing_tokens) as claims:
         assert_type(claims, Claims)
     with client.session("run") as session, session.claim_any(["a"], owner="me") as claim:
         assert_type(session, Session)

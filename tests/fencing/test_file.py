@@ -90,7 +90,7 @@ def test_a_paused_owner_is_refused(report: Path) -> None:
     fenced_write(report, b"ben", 9)
     with pytest.raises(StaleToken) as refused:
         fenced_write(report, b"ana again", 4)
-    assert (refused.value.resource, refused.value.token, refused.value.current) == (str(report), 4, 9)
+    assert (refused.value.resource, refused.value.fencing_token, refused.value.current) == (str(report), 4, 9)
     assert report.read_bytes() == b"ben"
     assert names(report) == ["report.txt", "report.txt.fence"]
 
@@ -253,7 +253,7 @@ def test_a_damaged_fence_lets_nobody_pass(report: Path, content: bytes) -> None:
 @pytest.mark.parametrize("token", [True, "4", -1, TOKEN_MAX + 1])
 def test_only_tokens_are_tokens(report: Path, token: Any) -> None:  # noqa: ANN401 - what a user may pass
     """What is no token is refused before anything is touched."""
-    with pytest.raises((TypeError, ValueError), match=r"pass claim\.token"):
+    with pytest.raises((TypeError, ValueError), match=r"pass claim\.fencing_token"):
         fenced_write(report, b"new", token)
     assert names(report) == []
 

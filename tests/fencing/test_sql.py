@@ -97,7 +97,7 @@ def test_a_paused_owner_is_refused(connect: Connect) -> None:
     write(ben, 9)
     with pytest.raises(StaleToken) as refused:
         write(ana, 4)
-    assert (refused.value.resource, refused.value.token, refused.value.current) == ("reports/7", 4, 9)
+    assert (refused.value.resource, refused.value.fencing_token, refused.value.current) == ("reports/7", 4, 9)
     assert written(ana) == [4, 9]
 
 
@@ -191,7 +191,7 @@ def test_threads_add_a_resource_once(connect: Connect) -> None:
         try:
             write(connection, token, "new")
         except StaleToken as stale:
-            refused.append(stale.token)
+            refused.append(stale.fencing_token)
 
     threads = [threading.Thread(target=work, args=(token,)) for token in range(6)]
     for thread in threads:
@@ -458,7 +458,7 @@ def test_the_table_has_a_name_of_your_choice(connect: Connect) -> None:
 @pytest.mark.parametrize("token", [True, "4", 4.0, None, -1, TOKEN_MAX + 1])
 def test_only_tokens_are_tokens(connect: Connect, token: Any) -> None:  # noqa: ANN401 - what a user may pass
     """A token is a whole number from 0 to 2^53−1; True is none."""
-    with pytest.raises((TypeError, ValueError), match=r"pass claim\.token"):
+    with pytest.raises((TypeError, ValueError), match=r"pass claim\.fencing_token"):
         SqlFence().check(connect(), "r", token)
 
 
@@ -486,7 +486,7 @@ def test_a_refusal_travels(connect: Connect) -> None:
     stale = pickle.loads(pickle.dumps(refused.value))
     assert type(stale) is StaleToken
     assert isinstance(stale, HoldfastError)
-    assert (stale.resource, stale.token, stale.current) == ("reports/7", 4, 9)
+    assert (stale.resource, stale.fencing_token, stale.current) == ("reports/7", 4, 9)
     assert str(stale) == (
         "fencing token 4 is too old for reports/7, which has seen 9: "
         "you no longer own the job, so stop, and claim it again if it still needs doing"

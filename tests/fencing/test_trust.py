@@ -192,16 +192,16 @@ def test_by_a_real_server(tmp_path: Path) -> None:
         first = client.claim_job(job, ttl=60)
         guarded = FencedWSGI(wsgi_app, MemoryFence(), is_current=lambda _, token: client.check(job, token))
         assert ask_wsgi(guarded, "/reports/7", str(TOKEN_MAX))[0] == 412
-        assert ask_wsgi(guarded, "/reports/7", str(first.token)) == (200, first.token)
+        assert ask_wsgi(guarded, "/reports/7", str(first.fencing_token)) == (200, first.fencing_token)
         client.release_job(job, first.lease_id)
         second = client.claim_job(job, ttl=60)
-        assert ask_wsgi(guarded, "/reports/7", str(second.token)) == (200, second.token)
-        assert ask_wsgi(guarded, "/reports/7", str(first.token))[1]["code"] == "stale_token"
+        assert ask_wsgi(guarded, "/reports/7", str(second.fencing_token)) == (200, second.fencing_token)
+        assert ask_wsgi(guarded, "/reports/7", str(first.fencing_token))[1]["code"] == "stale_token"
         # A new process knows nothing yet, and the owner of before comes first: a fence alone would let it in.
         again = FencedWSGI(wsgi_app, MemoryFence(), is_current=lambda _, token: client.check(job, token))
-        assert ask_wsgi(again, "/reports/7", str(first.token))[1]["code"] == "fencing_token_not_current"
+        assert ask_wsgi(again, "/reports/7", str(first.fencing_token))[1]["code"] == "fencing_token_not_current"
         server.kill()
-        assert ask_wsgi(again, "/reports/7", str(second.token))[0] == 503
+        assert ask_wsgi(again, "/reports/7", str(second.fencing_token))[0] == 503
 
 
 # --- Paths -----------------------------------------------------------------------------------------------------------

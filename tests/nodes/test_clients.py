@@ -75,7 +75,7 @@ class Life:
         """Everything is as it was, and goes on."""
         assert self.claim.remaining > 0 and not self.claim.lost.is_set()
         self.claim.renew()
-        assert self._client.check(self.job, self.claim.token)
+        assert self._client.check(self.job, self.claim.fencing_token)
         heard = len(self.places)
         wait_until(
             lambda: any(place.away is None for place in self.places[heard:]) or bool(self.got), seconds_max=SECONDS_MAX

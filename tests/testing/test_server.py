@@ -71,7 +71,7 @@ def test_one_line_gives_a_server() -> None:
         assert guard is not None and running.data.is_dir()
         with running.client(owner="me").claim("job") as claim:
             owner = running.client().get_job_owner("job")
-            assert owner is not None and (owner.owner, owner.token) == ("me", claim.token)
+            assert owner is not None and (owner.owner, owner.fencing_token) == ("me", claim.fencing_token)
     assert is_gone(guard.pid)
     assert not folder.exists()
 
@@ -87,7 +87,7 @@ def test_restart_keeps_what_was_claimed() -> None:
             running.restart()
             assert (running.url, running.token) == where
             owner = client.get_job_owner("job")
-            assert owner is not None and owner.token == claim.token
+            assert owner is not None and owner.fencing_token == claim.fencing_token
 
 
 def test_a_killed_server_is_gone_until_it_is_started() -> None:

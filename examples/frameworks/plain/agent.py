@@ -19,7 +19,7 @@ async def run_agent(part: Part, client: holdfast.AsyncHoldfast) -> None:
         _, issue = call
         try:
             async with client.claim(job_of(issue), ttl=part.ttl, wait=part.wait) as claim:
-                part.say(f"issue {issue} is mine, with fencing token {claim.token}")
+                part.say(f"issue {issue} is mine, with fencing token {claim.fencing_token}")
                 await work(part, claim, issue, read)
             part.say(f"finished issue {issue}, and released it")
         except holdfast.JobHeld as held:
@@ -36,7 +36,7 @@ async def work(part: Part, claim: holdfast.AsyncClaim, issue: str, read: list[st
         step, _ = call
         part.say(f"the model calls {step}({issue})")
         # In a thread, because renewals need the event loop.
-        read.append(await asyncio.to_thread(part.send, step, issue, claim.token))
+        read.append(await asyncio.to_thread(part.send, step, issue, claim.fencing_token))
         await claim.note(read[-1])
 
 

@@ -26,7 +26,7 @@ WEEK_SECONDS = 7 * 24 * 3600
 def send_invoice(task: Task, invoice: str) -> str:
     try:
         with holdfast.claim(f"invoices/{invoice}", ttl=60) as claim:
-            write(invoice, claim.token)
+            write(invoice, claim.fencing_token)
             claim.done("sent", remember=WEEK_SECONDS)
     except holdfast.JobDone:
         return f"{invoice} was sent before"

@@ -379,7 +379,7 @@ class AsyncHoldfast(
     """A client of one server, for the coroutines of one event loop. Close it, or use it as an async context manager.
 
     >>> async with AsyncHoldfast() as holdfast, holdfast.claim("github-issue-1842", ttl=120) as claim:
-    ...     await push(branch, fencing_token=claim.token)
+    ...     await push(branch, fencing_token=claim.fencing_token)
     """
 
     def _prepare(self) -> None:

@@ -41,10 +41,12 @@ class _Promise(NamedTuple):
 class Term:
     """The local deadline of a lease or session. Shared by the owner's thread and those that renew it."""
 
-    def __init__(self, job_id: str, token: int | None, sent: Instant, promised_ms: int, waited_ms: int = 0) -> None:
+    def __init__(
+        self, job_id: str, fencing_token: int | None, sent: Instant, promised_ms: int, waited_ms: int = 0
+    ) -> None:
         """Start with the first promise, which answered a request sent at `sent`."""
         self.job_id = job_id
-        self.token = token
+        self.fencing_token = fencing_token
         self.title = ""  # For error texts; empty for a claim, which is named by its job.
         self.ended = False  # It was released; nothing that happens afterwards is a loss.
         self.loss: Loss | None = None
@@ -127,7 +129,7 @@ class Term:
         return self.title or f"the claim on {self.job_id}"
 
     def error(self) -> LeaseLost:
-        return lost_error(self.name, self.loss or Loss("expired"), job_id=self.job_id, token=self.token)
+        return lost_error(self.name, self.loss or Loss("expired"), job_id=self.job_id, fencing_token=self.fencing_token)
 
 
 _HOW = {
@@ -140,7 +142,7 @@ _HOW = {
 }
 
 
-def lost_error(title: str, loss: Loss, *, job_id: str = "", token: int | None = None) -> LeaseLost:
+def lost_error(title: str, loss: Loss, *, job_id: str = "", fencing_token: int | None = None) -> LeaseLost:
     how = _HOW.get(loss.reason, f"it ended ({loss.reason})")
     if loss.reason == "revoked":
         how = f"{loss.by or 'an operator'} has revoked it: {loss.why or 'no reason was given'}"
@@ -149,4 +151,4 @@ def lost_error(title: str, loss: Loss, *, job_id: str = "", token: int | None = 
     elif loss.reason == "session_ended" and not job_id:
         how = "it has ended"  # The session itself is lost.
     text = f"{title} is lost: {how}; stop working on it"
-    return LeaseLost(text, job_id=job_id, token=token, reason=loss.reason, by=loss.by, why=loss.why)
+    return LeaseLost(text, job_id=job_id, fencing_token=fencing_token, reason=loss.reason, by=loss.by, why=loss.why)

@@ -151,7 +151,7 @@ class HeldClaim(Held):
     job_id = _OfRecord[str]("job_id", "The job.")
     owner = _OfRecord[str | None]("owner", "Who claimed it, as others see it.")
     lease_id = _OfRecord[str]("lease_id", "The secret that renews and releases: not for logs.")
-    token = _OfRecord[int]("token", "The fencing token: give it to whatever the job writes to.")
+    fencing_token = _OfRecord[int]("fencing_token", "The fencing token: give it to whatever the job writes to.")
     claimed_at = _OfRecord[datetime]("claimed_at", "When it was claimed.")
     metadata = _OfRecord[Metadata]("metadata", "What was attached to the claim.")
     labels = _OfRecord[dict[str, str]]("labels", "What the claim is marked with.")
@@ -175,7 +175,7 @@ class HeldClaim(Held):
         return self._record
 
     def __repr__(self) -> str:  # Everything but the secret.
-        return f"<{type(self).__name__} {self.job_id!r} owner={self.owner!r} token={self.token}, {self._state}>"
+        return f"<{type(self).__name__} {self.job_id!r} owner={self.owner!r} fencing_token={self.fencing_token}, {self._state}>"
 
     @operation
     def note(self, text: str) -> Flow[None]:
@@ -189,7 +189,7 @@ class HeldClaim(Held):
 
     @operation
     def transfer(self, to_owner: str, *, ttl: float | None = None, reason: str | None = None) -> Flow[JobClaim]:
-        """Hand the job to another owner without a gap; the result has its lease id and token."""
+        """Hand the job to another owner without a gap; the result has its lease id and fencing token."""
         try:
             return (yield from self._transferring(to_owner, ttl, reason))
         finally:
@@ -278,7 +278,7 @@ class HeldClaim(Held):
             self._is_back = True
         except LeaseLost as error:
             self._told = self._is_back = True
-            error.token = self.token
+            error.fencing_token = self.fencing_token
             raise
         except (Refused, TypeError, ValueError):
             self._term.resume()
@@ -347,9 +347,9 @@ class ClaimGroup(Generic[H]):
         raise KeyError(job_id)
 
     @property
-    def tokens(self) -> dict[str, int]:
+    def fencing_tokens(self) -> dict[str, int]:
         """The fencing token of each job."""
-        return {claim.job_id: claim.token for claim in self._claims}
+        return {claim.job_id: claim.fencing_token for claim in self._claims}
 
     @property
     def remaining(self) -> float:
@@ -418,7 +418,7 @@ class ClaimGroup(Generic[H]):
 
     @property
     def _title(self) -> str:
-        return f"one of the claims on {', '.join(self.tokens)}"
+        return f"one of the claims on {', '.join(self.fencing_tokens)}"
 
     def _loss(self) -> LeaseLost:
         lost = [term for term in self._terms if term.loss is not None]

@@ -24,7 +24,7 @@ class Previous(msgspec.Struct, frozen=True):
     """Who had the job before, and how that ended."""
 
     owner: str | None
-    token: int
+    fencing_token: int
     ended: str  # `released`, `expired`, `revoked`, `session_ended` or `transferred`.
     at: datetime
     note: str | None  # The last thing that owner said.
@@ -37,7 +37,7 @@ class JobClaim(msgspec.Struct, frozen=True):
     job_id: str
     owner: str | None
     lease_id: str  # The secret that renews and releases: not for logs.
-    token: int  # The fencing token: greater than that of every claim before.
+    fencing_token: int  # The fencing token: greater than that of every claim before.
     expires_at: datetime
     claimed_at: datetime
     metadata: Metadata
@@ -47,7 +47,7 @@ class JobClaim(msgspec.Struct, frozen=True):
     labels: dict[str, str] = {}
 
     def __repr__(self) -> str:  # Everything but the secret.
-        return f"JobClaim({self.job_id!r}, owner={self.owner!r}, token={self.token}, until {self.expires_at})"
+        return f"JobClaim({self.job_id!r}, owner={self.owner!r}, fencing_token={self.fencing_token}, until {self.expires_at})"
 
 
 class JobOwner(msgspec.Struct, frozen=True):
@@ -55,7 +55,7 @@ class JobOwner(msgspec.Struct, frozen=True):
 
     job_id: str
     owner: str | None
-    token: int
+    fencing_token: int
     claimed_at: datetime
     last_heartbeat_at: datetime
     expires_at: datetime
@@ -94,7 +94,7 @@ class Happened(msgspec.Struct, frozen=True):
     event: str
     job_id: str
     owner: str | None
-    token: int | None
+    fencing_token: int | None
     by: str | None
     reason: str | None
     labels: dict[str, str] = {}
@@ -155,7 +155,7 @@ class JobThen(msgspec.Struct, frozen=True):
 
     job_id: str
     owner: str | None
-    token: int
+    fencing_token: int
     claimed_at: datetime
     ttl: float  # Seconds, as claimed. The expiry at that time is not known.
     session: str | None
@@ -251,7 +251,7 @@ def _plan(names: tuple[str, ...]) -> list[tuple[str, str, Callable[[Any], object
     return [(name, _ON_THE_WIRE.get(name, name), _READ.get(name)) for name in names]
 
 
-_ON_THE_WIRE = {"job_id": "name", "token": "fencing_token"}
+_ON_THE_WIRE = {"job_id": "name"}
 _READ: Mapping[str, Callable[[Any], object]] = {
     "metadata": unpacked,
     "previous": lambda reply: record(Previous, reply),
@@ -338,7 +338,9 @@ def job_done(reply: replies.DoneReply) -> JobDone:
     text = f"{reply.name} is done: by {shown(reply)} at {_clock(reply.completed_at)}"
     if reply.result:
         text += f"; result: {reply.result}"
-    return JobDone(text, **_fields(reply, ("job_id", "owner", "token", "completed_at", "result", "shown_as"), {}))
+    return JobDone(
+        text, **_fields(reply, ("job_id", "owner", "fencing_token", "completed_at", "result", "shown_as"), {})
+    )
 
 
 def _clock(text: str) -> str:

@@ -425,7 +425,7 @@ class Holdfast(Client[Claim, Claims, Session, Claim, Claims, Session, Iterator[H
     """A client of one server, for any number of threads. Close it, or use it as a context manager.
 
     >>> with Holdfast() as holdfast, holdfast.claim("github-issue-1842", ttl=120) as claim:
-    ...     push(branch, fencing_token=claim.token)
+    ...     push(branch, fencing_token=claim.fencing_token)
     """
 
     def _prepare(self) -> None:

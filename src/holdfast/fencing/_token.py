@@ -19,15 +19,15 @@ def stale(resource: str, token: int, current: int) -> StaleToken:
         f"fencing token {token} is too old for {resource}, which has seen {current}: "
         "you no longer own the job, so stop, and claim it again if it still needs doing"
     )
-    return StaleToken(text, resource=resource, token=token, current=current)
+    return StaleToken(text, resource=resource, fencing_token=token, current=current)
 
 
 def checked_token(token: int) -> int:
     """Return it if it is a token. `True` is not one, although `bool` is an `int`."""
     if isinstance(token, bool) or not isinstance(token, int):
-        raise TypeError(f"a fencing token is a whole number, not {type(token).__name__}: pass claim.token")
+        raise TypeError(f"a fencing token is a whole number, not {type(token).__name__}: pass claim.fencing_token")
     if not 0 <= token <= TOKEN_MAX:
-        raise ValueError(f"a fencing token is 0 to {TOKEN_MAX}, not {token}: pass claim.token")
+        raise ValueError(f"a fencing token is 0 to {TOKEN_MAX}, not {token}: pass claim.fencing_token")
     return token
 
 

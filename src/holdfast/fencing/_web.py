@@ -182,7 +182,11 @@ def _refusal(error: Exception) -> _Refusal:
         case _Refusal():
             return error
         case StaleToken():
-            more: dict[str, Any] = {"resource": error.resource, "fencing_token": error.token, "current": error.current}
+            more: dict[str, Any] = {
+                "resource": error.resource,
+                "fencing_token": error.fencing_token,
+                "current": error.current,
+            }
             return _Refusal(412, "Stale fencing token", "stale_token", f"{error}.", **more)
         case _:
             details = (

@@ -359,7 +359,7 @@ class KeptSession(AgentSession[AsyncClaim]):
                 "job": job,
                 "still_held": True,
                 "expires_in": results.seconds(claim.remaining),
-                "fencing_token": claim.token,
+                "fencing_token": claim.fencing_token,
             }
             for job, claim in sorted(self._claims.items())
             if not claim.released

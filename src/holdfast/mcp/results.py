@@ -51,7 +51,7 @@ def acquired(claim: JobClaim, expires_in: float, *, already: bool = False) -> Re
         "still_held": True,
         "expires_in": seconds(expires_in),
         "owner": claim.owner,
-        "fencing_token": claim.token,
+        "fencing_token": claim.fencing_token,
         "attempts": claim.attempts,
         "previous": previous(claim.previous, claim.attempts - 1),
     }

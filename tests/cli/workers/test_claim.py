@@ -142,7 +142,7 @@ def test_claim_as_json(alice: Run, tmp_path: Path) -> None:
     job = unique()
     told = json.loads(alice("claim", job, "--json", "--no-keep").stdout)
     assert (told["status"], told["job_id"], told["owner"], told["attempts"]) == ("acquired", job, "agent-1", 1)
-    assert LEASE.fullmatch(told["lease_id"]) and told["token"] >= 1
+    assert LEASE.fullmatch(told["lease_id"]) and told["fencing_token"] >= 1
     assert kept_files(tmp_path) == []
     beaten = json.loads(alice("heartbeat", job, "--json", HOLDFAST_LEASE=told["lease_id"]).stdout)
     assert beaten["status"] == "renewed" and 0 < beaten["expires_in"] <= 120
@@ -245,8 +245,14 @@ def test_resume_needs_the_same_owner(alice: Run) -> None:
     job = unique()
     first = json.loads(alice("claim", job, "--json").stdout)
     again = json.loads(alice("claim", job, "--resume", "--json").stdout)
-    assert (again["lease_id"], again["token"], again["reacquired"]) == (first["lease_id"], first["token"], True)
-    assert alice("claim", job, "--resume").stdout.startswith(f"acquired again: {job}, fencing token {first['token']}, ")
+    assert (again["lease_id"], again["fencing_token"], again["reacquired"]) == (
+        first["lease_id"],
+        first["fencing_token"],
+        True,
+    )
+    assert alice("claim", job, "--resume").stdout.startswith(
+        f"acquired again: {job}, fencing token {first['fencing_token']}, "
+    )
     refused(alice("claim", job, "--resume", HOLDFAST_OWNER="agent-2"), 1)
 
 

@@ -78,7 +78,7 @@ def _say_away(why: str | None) -> None:
 
 def _row(event: Happened, now: datetime) -> list[str]:
     when, age = ("-", "-") if event.at is None else (times.clock(event.at, now), times.ago(event.at, now))
-    token = "-" if event.token is None else str(event.token)
+    token = "-" if event.fencing_token is None else str(event.fencing_token)
     return [when, age, event.event, event.shown_as or "-", token, event.by or "-", event.reason or ""]
 
 
@@ -91,8 +91,8 @@ def _say(event: Happened) -> None:
     rest = event.job_id
     if event.shown_as:
         rest += f"  {event.shown_as}"
-    if event.token is not None:
-        rest += f"  fencing token {event.token}"
+    if event.fencing_token is not None:
+        rest += f"  fencing token {event.fencing_token}"
     if event.by:
         rest += f"  by {event.by}"
     if event.reason:

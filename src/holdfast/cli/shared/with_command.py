@@ -85,7 +85,7 @@ def environment_for(base: Mapping[str, str], claims: Sequence[Claim]) -> dict[st
 
     environment = {name: value for name, value in base.items() if name not in OF_ONE_JOB}
     several: list[JobEntry] = [
-        {"job": each.job_id, "fencing_token": each.token, "lease_id": each.lease_id} for each in claims
+        {"job": each.job_id, "fencing_token": each.fencing_token, "lease_id": each.lease_id} for each in claims
     ]
     environment["HOLDFAST_JOBS"] = msgspec.json.encode(several).decode()
     if len(claims) > 1:
@@ -93,7 +93,7 @@ def environment_for(base: Mapping[str, str], claims: Sequence[Claim]) -> dict[st
     (only,) = claims
     environment |= {
         "HOLDFAST_JOB": only.job_id,
-        "HOLDFAST_FENCING_TOKEN": str(only.token),
+        "HOLDFAST_FENCING_TOKEN": str(only.fencing_token),
         "HOLDFAST_LEASE": only.lease_id,
         "HOLDFAST_ATTEMPTS": str(only.attempts),
     }

@@ -107,7 +107,7 @@ def keep(url: str, claims: list[JobClaim]) -> bool:
     try:
         for each in claims:
             until_ms = times.wall_ms(each.expires_at)
-            kept = leases.KeptLease(url, each.job_id, each.lease_id, each.owner, each.token, until_ms)
+            kept = leases.KeptLease(url, each.job_id, each.lease_id, each.owner, each.fencing_token, until_ms)
             leases.own().keep(kept, times.wall_ms(now))
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
@@ -121,7 +121,7 @@ def describe(claim: JobClaim) -> str:
     now = times.now()
     began = now if claim.reacquired else claim.claimed_at
     left = times.span((claim.expires_at - began).total_seconds())
-    return f"{claim.job_id}, fencing token {claim.token}, until {times.clock(claim.expires_at, now)} ({left})"
+    return f"{claim.job_id}, fencing token {claim.fencing_token}, until {times.clock(claim.expires_at, now)} ({left})"
 
 
 def history_lines(claim: JobClaim) -> list[str]:

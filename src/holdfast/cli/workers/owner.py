@@ -92,7 +92,7 @@ def _say_then(then: JobsThen, kind: str) -> None:
                 times.clock(each.claimed_at, now),
                 times.span((at - each.claimed_at).total_seconds()),
                 times.span(each.ttl),
-                str(each.token),
+                str(each.fencing_token),
             ]
             for each in then.jobs
         ]
@@ -125,7 +125,7 @@ def _say_held(status: JobStatus, owner: JobOwner) -> None:
         ("since", times.since(owner.claimed_at, now)),
         ("last heartbeat", f"{times.clock(beat, now)} ({times.ago(beat, now)})"),
         ("until", f"{times.clock(owner.expires_at, now)} ({times.span(owner.expires_in)} left)"),
-        ("fencing token", str(owner.token)),
+        ("fencing token", str(owner.fencing_token)),
     ]
     if owner.session is not None:
         rows.append(("session", owner.session))
