@@ -52,9 +52,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "supervision": set(),
     "skills": set(),
     # What must start at once: the standard library, and the leaves that import nothing heavy.
-    "lightly": {"harmless", "privatefiles", "sandbox", "tlswords"},
-    "guard": {"lightly", "durations", "harmless", "privatefiles"},
-    "cli": {"supervision", "skills", "client", "guard", "lightly", PUBLIC, *LEAVES},
+    "minihttp": {"harmless", "privatefiles", "sandbox", "tlswords"},
+    "guard": {"minihttp", "durations", "harmless", "privatefiles"},
+    "cli": {"supervision", "skills", "client", "guard", "minihttp", PUBLIC, *LEAVES},
     "cli/agents/mcp.py": {"mcp", *LEAVES},
     "cli/operators/serve.py": {"client", PUBLIC, "mcp", "server", "engine", "journal", *LEAVES},
     "cli/operators/doctor.py": {"client", PUBLIC, "server", "engine", "journal", "core", *LEAVES},
@@ -91,15 +91,15 @@ EXTRA: dict[str, str] = {
 }
 
 # These import the standard library and msgspec, and nothing else at all.
-PURE = {"core", "fencing", "guard", "lightly", "skills", "supervision", *LEAVES}
+PURE = {"core", "fencing", "guard", "minihttp", "skills", "supervision", *LEAVES}
 
-# asking.py: the client's clock would cost `rlock` and the guard a third of their time to start; each is one process for
+# minihttp.py: the client's clock would cost `rlock` and the guard a third of their time to start; each is one process for
 # one question. guard/state.py: the guard's own, for its keeper and its log.
 # guardian.py: a process of its own that imports nothing of ours; a test compares its clocks with the client's.
 MAY_READ_THE_CLOCK = {
     "engine/clock.py",
     "client/clock.py",
-    "lightly/asking.py",
+    "minihttp.py",
     "guard/state.py",
     "supervision/guardian.py",
 }

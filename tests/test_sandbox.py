@@ -10,9 +10,8 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast import AsyncHoldfast, Holdfast, sandbox
+from holdfast import AsyncHoldfast, Holdfast, minihttp, sandbox
 from holdfast.errors import Unreachable
-from holdfast.lightly import asking
 from tests.support import callers
 
 CODEX = {"CODEX_SANDBOX_NETWORK_DISABLED": "1"}
@@ -74,16 +73,16 @@ def test_clients_name_the_sandbox(
 
 def test_light_client_names_the_sandbox(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     """The client of hooks and `rlock` does too; a socket that cannot be made is a server that was not reached."""
-    addresses = asking.addresses(url, "HOLDFAST_URL", "")
+    addresses = minihttp.addresses(url, "HOLDFAST_URL", "")
     monkeypatch.delenv("CODEX_SANDBOX_NETWORK_DISABLED", raising=False)
-    with pytest.raises(asking.UnreachableError) as caught:
-        asking.ask(addresses, "GET", "/locks", "", b"")
+    with pytest.raises(minihttp.UnreachableError) as caught:
+        minihttp.ask(addresses, "GET", "/locks", "", b"")
     assert "sandbox" not in str(caught.value)
 
     def forbidden(*_: object) -> None:
         raise FORBIDDEN
 
-    monkeypatch.setattr("holdfast.lightly.asking._socket.socket", forbidden)
-    with pytest.raises(asking.UnreachableError) as caught:
-        asking.ask(addresses, "GET", "/locks", "", b"")
-    assert "sandbox" in str(caught.value) and not isinstance(caught.value, asking.LostError)
+    monkeypatch.setattr("holdfast.minihttp._socket.socket", forbidden)
+    with pytest.raises(minihttp.UnreachableError) as caught:
+        minihttp.ask(addresses, "GET", "/locks", "", b"")
+    assert "sandbox" in str(caught.value) and not isinstance(caught.value, minihttp.LostError)

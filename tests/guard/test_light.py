@@ -58,7 +58,7 @@ def test_a_check_loads_next_to_nothing(world: World) -> None:
             ours = {name for name in found if name.startswith("holdfast")}
             packages = {".".join(name.split(".")[:2]) for name in ours}
             assert packages <= {
-                "holdfast", "holdfast.cli", "holdfast.guard", "holdfast.lightly", "holdfast.privatefiles",
+                "holdfast", "holdfast.cli", "holdfast.guard", "holdfast.minihttp", "holdfast.privatefiles",
                 "holdfast.harmless",
             }  # fmt: skip
     finally:

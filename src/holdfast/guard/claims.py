@@ -10,11 +10,11 @@ import os
 import sys
 from collections.abc import Mapping
 
+from holdfast import minihttp
 from holdfast.guard import link, processes, server, state
 from holdfast.guard.server import AwayError, RefusedError, Server
 from holdfast.guard.state import Owner, Session
 from holdfast.harmless import plain
-from holdfast.lightly import asking
 
 SECONDS_MAX = 20.0  # For all requests of one check: a host may let a call pass when its hook is too slow.
 _TRIES = 5
@@ -37,7 +37,7 @@ class Claims:
         """`host` is the mark of the process that the claims live with; by default the agent's host, looked up."""
         self._base, self._owner, self._environment, self._ttl_seconds = base, owner, environment, ttl_seconds
         self._host = host
-        self._deadline = asking.deadline_in(SECONDS_MAX)
+        self._deadline = minihttp.deadline_in(SECONDS_MAX)
         self._session: Session | None = None
 
     def claim(self, jobs: Mapping[str, str]) -> list[Had] | Held:
@@ -213,7 +213,7 @@ class Claims:
         host = self._linked_host()
         name = (link.mcp_owner(self._base, host) if host else "") or self._owner.name
         body = {"ttl_seconds": self._ttl_seconds, "name": name}
-        status, said = target.call("POST", "/sessions", body, key=asking.fresh_key(), seconds=self._left())
+        status, said = target.call("POST", "/sessions", body, key=minihttp.fresh_key(), seconds=self._left())
         if status != 201 or not {"session_id", "session_secret"} <= said.keys():  # noqa: PLR2004 - made
             raise server.refusal(status, said)
         lives_ms = said.get("expires_in_ms")
@@ -223,10 +223,10 @@ class Claims:
         return Session({**fields, **place, "host": "", "is_proven": False})
 
     def _left(self) -> float:
-        left = asking.seconds_until(self._deadline)
+        left = minihttp.seconds_until(self._deadline)
         if left <= 0:
             raise AwayError("it took too long altogether")
-        return min(left, asking.SECONDS_MAX)
+        return min(left, minihttp.SECONDS_MAX)
 
 
 def _is_acquired(status: int, said: Mapping[str, object]) -> bool:
@@ -252,7 +252,7 @@ def renew(session: Session, seconds: float) -> float | None:
     return lives_ms / 1_000
 
 
-def end_session(session: Session, seconds: float = asking.SECONDS_MAX) -> None:
+def end_session(session: Session, seconds: float = minihttp.SECONDS_MAX) -> None:
     _of(session).call("DELETE", f"/sessions/{session.id}", seconds=seconds)
 
 
@@ -276,7 +276,7 @@ def give_up(base: str, folder: str) -> Session | None:
     return session
 
 
-def release(base: str, folder: str, seconds: float = asking.SECONDS_MAX) -> str:
+def release(base: str, folder: str, seconds: float = minihttp.SECONDS_MAX) -> str:
     """End an owner's session and remove its folder; return the owner's name, or "" without one. Raises `AwayError`."""
     # Given up first: the keeper ends it if the server is away or this process is killed midway.
     session = give_up(base, folder)

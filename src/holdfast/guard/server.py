@@ -10,8 +10,8 @@ import json
 import os
 from collections.abc import Mapping
 
-from holdfast.lightly import asking
-from holdfast.lightly.asking import Address, LostError, UnreachableError
+from holdfast import minihttp
+from holdfast.minihttp import Address, LostError, UnreachableError
 from holdfast.privatefiles import NotOursError, read_ours
 
 DEFAULT_URL = "http://127.0.0.1:7420"
@@ -33,7 +33,7 @@ class Server:
     def __init__(self, urls: str, origin: str, ca_file: str, bearer: str) -> None:
         self.urls, self.ca_file, self.bearer = urls, ca_file, bearer
         try:
-            self.addresses: list[Address] = asking.addresses(urls, origin, ca_file)
+            self.addresses: list[Address] = minihttp.addresses(urls, origin, ca_file)
         except UnreachableError as error:
             raise RefusedError(str(error)) from None
 
@@ -44,12 +44,12 @@ class Server:
         body: Mapping[str, object] | None = None,
         *,
         key: str = "",
-        seconds: float = asking.SECONDS_MAX,
+        seconds: float = minihttp.SECONDS_MAX,
     ) -> tuple[int, dict[str, object]]:
         headers = f"Authorization: Bearer {self.bearer}\r\n" + (f"Idempotency-Key: {key}\r\n" if key else "")
         content = b"" if body is None else json.dumps(body).encode()
         try:
-            status, answer, _ = asking.ask(self.addresses, method, path, headers, content, seconds=seconds)
+            status, answer, _ = minihttp.ask(self.addresses, method, path, headers, content, seconds=seconds)
         except (LostError, UnreachableError) as error:
             raise AwayError(str(error)) from None
         if status in _AWAY:
@@ -73,7 +73,7 @@ def refusal(status: int, said: Mapping[str, object]) -> RefusedError:
 def found_by(environment: Mapping[str, str]) -> tuple[str, str]:
     """Return the inputs that determine the server: the variable, and a fingerprint of `client.toml`."""
     try:
-        kept = os.stat(asking.file_of(environment))
+        kept = os.stat(minihttp.file_of(environment))
     except OSError:
         return environment.get("HOLDFAST_URL", ""), ""
     return environment.get("HOLDFAST_URL", ""), f"{kept.st_ino}:{kept.st_mtime_ns}:{kept.st_size}"
@@ -81,14 +81,14 @@ def found_by(environment: Mapping[str, str]) -> tuple[str, str]:
 
 def find(environment: Mapping[str, str]) -> Server:
     try:
-        kept = asking.Kept(environment)
+        kept = minihttp.StoredConfig(environment)
     except ValueError as error:
         raise RefusedError(str(error)) from None
     named = environment.get("HOLDFAST_URL", "")
     origin = "HOLDFAST_URL" if named else kept.file if kept.url else "the default"
     server = Server(named or kept.url or DEFAULT_URL, origin, "", "")
-    known = {each.place for each in Server(kept.url or DEFAULT_URL, kept.file, "", "").addresses}
-    is_kept = known.issuperset(each.place for each in server.addresses)
+    known = {each.endpoint for each in Server(kept.url or DEFAULT_URL, kept.file, "", "").addresses}
+    is_kept = known.issuperset(each.endpoint for each in server.addresses)
     ca_file = os.path.expanduser(environment.get("HOLDFAST_CA_FILE", "")) or (kept.ca_file if is_kept else "")
     switch = environment.get("HOLDFAST_ALLOW_INSECURE_HTTP", "").strip().lower()
     allowed = switch in _SWITCH if switch else is_kept and kept.allow_insecure_http

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from holdfast import minihttp
 from holdfast.cli.agents import rlock as commands
-from holdfast.lightly import asking
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import unique, wait_until
@@ -422,7 +422,7 @@ def test_ways_to_say_how_long_an_answer_is(answer: bytes, canned: Callable[..., 
 def test_an_answer_that_breaks_off_is_6(answer: bytes, canned: Callable[..., Canned]) -> None:
     """What is not a whole HTTP answer is none: 6, after one more try."""
     server = canned(answer, answer)
-    with pytest.raises(asking.UnreachableError, match="may or may not have been done"):
+    with pytest.raises(minihttp.UnreachableError, match="may or may not have been done"):
         asked(server)
     assert len(server.requests) == 2
 
@@ -510,7 +510,7 @@ def test_time_is_limited_as_a_whole(answer: list[bytes], canned: Callable[..., C
     """The limit is for everything together: a server that hangs, or that sends a byte now and then, is left in time."""
     server = canned(answer)
     began = time.monotonic()
-    with pytest.raises(asking.UnreachableError, match="no answer in time"):
+    with pytest.raises(minihttp.UnreachableError, match="no answer in time"):
         asked(server, seconds=0.3)
     assert 0.2 < time.monotonic() - began < 20
     assert len(server.requests) == 1, "no time was left for another try"
@@ -521,7 +521,7 @@ def test_a_look_up_that_hangs_is_left_in_time(monkeypatch: pytest.MonkeyPatch) -
     ended = threading.Event()
     monkeypatch.setattr(_socket, "getaddrinfo", lambda *_: ended.wait(30) and [])
     environment = {"GATEWAY_URL": "http://slow.invalid", "SHUTDOWN_SECRET": "s"}
-    with pytest.raises(asking.UnreachableError, match="in time"):
+    with pytest.raises(minihttp.UnreachableError, match="in time"):
         commands.run(["a:b"], "acquire", environment, timed=True, seconds=0.2)
     ended.set()
 
@@ -568,8 +568,7 @@ def test_importing_it_loads_next_to_nothing() -> None:
         "holdfast.cli",
         "holdfast.cli.agents",
         "holdfast.cli.agents.rlock",
-        "holdfast.lightly",
-        "holdfast.lightly.asking",
+        "holdfast.minihttp",
     }
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from holdfast import minihttp
 from holdfast.cli.agents import rlock as commands
-from holdfast.lightly import asking
 from tests.cli.agents.test_rlock import SCRIPTS, Done, started
 from tests.client.peer import Peer, nobody, peering, silent
 from tests.support import callers
@@ -93,7 +93,7 @@ def test_without_a_leader_until_the_end(leaderless: Peer) -> None:
 
 def test_lost_is_worth_more_than_refused(leaderless: Peer) -> None:
     """N-12: if one copy may have been done, that is said, and not that none of the others was."""
-    with silent() as hangs, pytest.raises(asking.LostError, match="may or may not"):
+    with silent() as hangs, pytest.raises(minihttp.LostError, match="may or may not"):
         asked(f"{hangs},{leaderless.url}", seconds=1.0)
 
 
@@ -101,7 +101,7 @@ def test_nobody_there_is_said_at_once() -> None:
     """If nothing listens at any of them, that is exit code 6, at once, with all of them named."""
     with nobody() as one, nobody() as other:
         began = time.monotonic()
-        with pytest.raises(asking.UnreachableError) as caught:
+        with pytest.raises(minihttp.UnreachableError) as caught:
             asked(f"{one},{other}", seconds=60)
         assert time.monotonic() - began < 30
     assert one in str(caught.value) and other in str(caught.value)
@@ -121,7 +121,7 @@ def test_another_server_is_not_asked() -> None:
     """A secret goes to no address that was not given for it: not to a server that HOLDFAST_URL names by itself."""
     with nobody() as dead, peering(GRANTED) as one, peering(GRANTED) as other:
         for named in (f"{one.url},{other.url}", one.url):
-            with pytest.raises(asking.UnreachableError):
+            with pytest.raises(minihttp.UnreachableError):
                 asked(dead, HOLDFAST_URL=named)
         assert one.asked == other.asked == []
 
@@ -130,10 +130,10 @@ def test_a_plain_node_is_passed_over(capfd: pytest.CaptureFixture[str]) -> None:
     """A node beside the gateway is not asked over plain HTTP on another machine, unless that is allowed."""
     with nobody() as dead:
         named = f"{dead},http://other.invalid"
-        with pytest.raises(asking.UnreachableError) as caught:
+        with pytest.raises(minihttp.UnreachableError) as caught:
             asked(dead, HOLDFAST_URL=named)
         assert "other.invalid" not in str(caught.value)
-        with pytest.raises(asking.UnreachableError, match=r"other\.invalid"):
+        with pytest.raises(minihttp.UnreachableError, match=r"other\.invalid"):
             asked(dead, HOLDFAST_URL=named, HOLDFAST_ALLOW_INSECURE_HTTP="1")
     assert "other.invalid unencrypted" in capfd.readouterr().err
 
@@ -142,8 +142,8 @@ def test_each_address_is_checked() -> None:
     """N-35: among several addresses each obeys the rules of one."""
     with peering(GRANTED) as peer:
         for urls in (f"{peer.url},", f"{peer.url},ftp://h", f"{peer.url},http://u:p@h"):
-            with pytest.raises(asking.UnreachableError, match="GATEWAY_URL is not an address"):
+            with pytest.raises(minihttp.UnreachableError, match="GATEWAY_URL is not an address"):
                 asked(urls)
-        with pytest.raises(asking.UnreachableError, match="unencrypted"):
+        with pytest.raises(minihttp.UnreachableError, match="unencrypted"):
             asked("", HOLDFAST_URL=f"{peer.url},http://other.invalid")
         assert peer.asked == []

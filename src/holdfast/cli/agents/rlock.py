@@ -11,8 +11,8 @@ import os
 import sys
 from collections.abc import Mapping
 
-from holdfast.lightly import asking
-from holdfast.lightly.asking import SECONDS_MAX, Address, UnreachableError, addresses
+from holdfast import minihttp
+from holdfast.minihttp import SECONDS_MAX, Address, UnreachableError, addresses
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ _TTL_HELP = (
     "\n  --ttl TIME      for how long, as 120 (seconds), 90s, 15m, 1h30m; the server's resourceLockTimeout if absent"
 )
 
-Said = tuple[int, dict[str, object]]  # The exit code and the output.
+Outcome = tuple[int, dict[str, object]]  # The exit code and the output.
 
 
 class UsageError(Exception):
@@ -71,21 +71,21 @@ def main(command: str, verb: str, *, timed: bool) -> int:
             _write(2, _HELP.format(usage=usage, ttl=_TTL_HELP if timed else ""))
             # Not 0: a script whose key is "-h" must not assume that it has a lock.
             raise UsageError
-        code, said = run(arguments, verb, os.environ, timed=timed)
+        code, outcome = run(arguments, verb, os.environ, timed=timed)
     except UsageError as error:
-        code, said = USAGE, _failed(f"{usage}: {error}" if error.args else usage)
+        code, outcome = USAGE, _failed(f"{usage}: {error}" if error.args else usage)
     except UnreachableError as error:
-        code, said = UNREACHABLE, _failed(str(error))
+        code, outcome = UNREACHABLE, _failed(str(error))
     except KeyboardInterrupt:
-        code, said = 130, _failed("interrupted: it may or may not have been done")
+        code, outcome = 130, _failed("interrupted: it may or may not have been done")
     except Exception as error:  # noqa: BLE001 - Python's own exit code would say "held by another"
-        code, said = OTHER, _failed(f"unexpected, it may or may not have been done: {type(error).__name__}: {error}")
-    _write(1, _line(said) + "\n")
+        code, outcome = OTHER, _failed(f"unexpected, it may or may not have been done: {type(error).__name__}: {error}")
+    _write(1, _line(outcome) + "\n")
     return code
 
 
-def _line(said: dict[str, object]) -> str:
-    line = json.dumps(said, ensure_ascii=False, separators=(",", ":"))
+def _line(outcome: dict[str, object]) -> str:
+    line = json.dumps(outcome, ensure_ascii=False, separators=(",", ":"))
     if line.isprintable():
         return line
     from holdfast.harmless import in_json
@@ -104,7 +104,7 @@ def _write(descriptor: int, text: str) -> None:
 
 def run(
     arguments: list[str], verb: str, environment: Mapping[str, str], *, timed: bool, seconds: float = SECONDS_MAX
-) -> Said:
+) -> Outcome:
     """Run one command. Raises `UsageError` and `UnreachableError`."""
     arguments, environment = _with_options(arguments, environment)
     if not environment.get("GATEWAY_URL") and environment.get("HOLDFAST_RLOCK_STANDALONE") == "1":
@@ -167,18 +167,18 @@ def _find(environment: Mapping[str, str]) -> list[Address]:
         # The run's starter chose the network to the gateway; within one machine it is often plain HTTP.
         gateways = addresses(url, "GATEWAY_URL", ca_file)
         if "," in named:
-            beside = asking.others(gateways, addresses(named, "HOLDFAST_URL", ca_file))
-            gateways += _guarded([each for each in beside if allowed or each.is_private], allowed=True)
+            other_nodes = minihttp.others(gateways, addresses(named, "HOLDFAST_URL", ca_file))
+            gateways += _guarded([each for each in other_nodes if allowed or each.is_private], allowed=True)
         return gateways
     if named:
         return _guarded(addresses(named, "HOLDFAST_URL", ca_file), allowed=allowed)
     try:
-        kept = asking.Kept(environment)
+        stored = minihttp.StoredConfig(environment)
     except ValueError as error:
         raise UnreachableError(str(error)) from None
-    if kept.url:
-        named_there = addresses(kept.url, kept.file, ca_file or kept.ca_file)
-        return _guarded(named_there, allowed=allowed or kept.allow_insecure_http)
+    if stored.url:
+        named_there = addresses(stored.url, stored.file, ca_file or stored.ca_file)
+        return _guarded(named_there, allowed=allowed or stored.allow_insecure_http)
     raise UnreachableError("no gateway: set GATEWAY_URL, or HOLDFAST_RLOCK_STANDALONE=1 if nothing else runs")
 
 
@@ -191,30 +191,30 @@ def _guarded(found: list[Address], *, allowed: bool) -> list[Address]:
     return found
 
 
-def ask(gateways: list[Address], verb: str, body: dict[str, object], seconds: float = SECONDS_MAX) -> Said:
+def ask(gateways: list[Address], verb: str, body: dict[str, object], seconds: float = SECONDS_MAX) -> Outcome:
     """Send one request, and retry it if the connection broke.
 
     The retry is safe: acquire and heartbeat are idempotent for a run, and a release carries an idempotency key.
     """
-    headers = f"Idempotency-Key: {asking.fresh_key()}\r\n" if verb == "release" else ""
+    headers = f"Idempotency-Key: {minihttp.fresh_key()}\r\n" if verb == "release" else ""
     content = json.dumps(body).encode()
-    status, answer, was_lost = asking.ask(gateways, "POST", f"/locks/{verb}", headers, content, seconds=seconds)
-    code, said = _judge(status, answer)
+    status, answer, was_lost = minihttp.ask(gateways, "POST", f"/locks/{verb}", headers, content, seconds=seconds)
+    code, outcome = _outcome_of(status, answer)
     if was_lost and verb == "release" and code in {1, 2}:
         # A gateway without idempotency keys cannot tell whether the first try took effect, and neither can we.
-        said["lost"] = "the answer to a first try was lost: it may be that one which gave the lock back"
-    return code, said
+        outcome["lost"] = "the answer to a first try was lost: it may be that one which gave the lock back"
+    return code, outcome
 
 
-def _judge(status: int, content: bytes) -> Said:
+def _outcome_of(status: int, content: bytes) -> Outcome:
     """Interpret a response. A 200 without the gateway's `ok` is not a success."""
     code = EXIT.get(status, OTHER)
     try:
-        said = json.loads(content)
+        outcome = json.loads(content)
     except (ValueError, RecursionError):
-        said = None
-    if not isinstance(said, dict):
+        outcome = None
+    if not isinstance(outcome, dict):
         return code or OTHER, _failed(f"HTTP {status}, and not from a gateway: {_ANOTHER}")
-    if code == OK and said.get("ok") is not True:
+    if code == OK and outcome.get("ok") is not True:
         return OTHER, _failed(f"HTTP 200 without ok, and not from a gateway: {_ANOTHER}")
-    return code, said if "ok" in said else {"ok": False, **said}
+    return code, outcome if "ok" in outcome else {"ok": False, **outcome}

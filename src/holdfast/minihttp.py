@@ -26,7 +26,7 @@ CONNECT_SECONDS_MAX = 5.0
 ANSWER_BYTES_MAX = 1 << 20
 
 PAUSE_SECONDS = 0.2
-SILENCE_SECONDS = 3.0  # The least time for one of several, if there is enough: a node may wait for a new leader.
+ANSWER_SECONDS_MIN = 3.0  # The least time for one of several, if there is enough: a node may wait for a new leader.
 _NOT_NOW = frozenset({502, 503, 504})  # The answers of a node that cannot serve now.
 
 _TOO_LATE = "no answer in time: it may or may not have been done"
@@ -57,7 +57,7 @@ class Address:
         self.authority = authority
         self.host, self.port = host.strip("[]"), int(port)
         self.path = (slash + path).rstrip("/")
-        self.place = (self.scheme, self.host, self.port)
+        self.endpoint = (self.scheme, self.host, self.port)
 
     @property
     def is_private(self) -> bool:
@@ -82,8 +82,8 @@ def fresh_key() -> str:
 
 def others(gateways: list[Address], nodes: list[Address]) -> list[Address]:
     """Return the nodes that HOLDFAST_URL names besides the gateway, if the gateway is one of them."""
-    known = {each.place for each in gateways}
-    found = [each for each in nodes if each.place not in known]
+    known = {each.endpoint for each in gateways}
+    found = [each for each in nodes if each.endpoint not in known]
     return found if len(found) < len(nodes) else []
 
 
@@ -131,7 +131,7 @@ def _ask_each(
     `ask_one` takes the seconds for its answer, and how many of them for connecting.
     """
     left = seconds_until(deadline)
-    share = max(left / len(asked), min(left / 2, SILENCE_SECONDS))
+    share = max(left / len(asked), min(left / 2, ANSWER_SECONDS_MIN))
     connect_seconds = left / len(asked) / 2
     lost: LostError | None = None
     refused: tuple[int, bytes] | None = None
@@ -178,12 +178,12 @@ def _send(address: Address, request: bytes, answer_seconds: float, connect_secon
 
 def _connect(address: Address, deadline: float) -> _socket.socket:
     failure = "no address"
-    for family, kind, protocol, _, place in _resolve(address, deadline):
+    for family, kind, protocol, _, socket_address in _resolve(address, deadline):
         connection = None
         try:
             connection = _socket.socket(family, kind, protocol)
             connection.settimeout(_left(deadline))
-            connection.connect(place)
+            connection.connect(socket_address)
             if address.scheme == "https":
                 connection = _secured(connection, address.host, address.ca_file)
         except OSError as error:
@@ -212,18 +212,18 @@ def _secured(connection: _socket.socket, host: str, ca_file: str) -> ssl.SSLSock
     import ssl
 
     left = connection.gettimeout()
-    whole = socket.socket(fileno=connection.detach())
-    whole.settimeout(left)
+    tls_socket = socket.socket(fileno=connection.detach())
+    tls_socket.settimeout(left)
     try:
         context = ssl.create_default_context(cafile=ca_file or None)
     except OSError as error:
-        whole.close()
+        tls_socket.close()
         reason = getattr(error, "reason", None) or error.strerror or "it cannot be read"
         raise OSError(f"the CA file {ca_file} cannot be used: {reason.lower().replace('_', ' ')}") from None
     try:
-        return context.wrap_socket(whole, server_hostname=host)
+        return context.wrap_socket(tls_socket, server_hostname=host)
     except BaseException:
-        whole.close()
+        tls_socket.close()
         raise
 
 
@@ -339,7 +339,7 @@ def _number(text: bytes, base: int) -> int:
     return int(text, base)
 
 
-class Kept:
+class StoredConfig:
     """The user's `client.toml`. Fields that are missing or not text are empty. Raises `ValueError` if unreadable."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
