@@ -34,9 +34,9 @@ def deploy(claim: holdfast.Claim, command: list[str]) -> int:
         return process.returncode
 
 
-def tell(place: holdfast.Place) -> None:
-    owner = place.owner.owner if place.owner else "nobody yet"
-    say(f"waiting at place {place.position} for {place.waited:.0f} s; {place.job_id} is with {owner}")
+def report_position(update: holdfast.QueuePosition) -> None:
+    owner = update.owner.owner if update.owner else "nobody yet"
+    say(f"waiting at place {update.position} for {update.waited:.0f} s; {update.job_id} is with {owner}")
 
 
 def say(text: str) -> None:
@@ -51,7 +51,7 @@ def main() -> int:
     parser.add_argument("command", nargs="+", help="after --: the deploy and its arguments")
     arguments = parser.parse_args()
     try:
-        with holdfast.claim(arguments.target, ttl=arguments.ttl, wait=arguments.wait, on_wait=tell) as claim:
+        with holdfast.claim(arguments.target, ttl=arguments.ttl, wait=arguments.wait, on_wait=report_position) as claim:
             say(f"deploying with fencing token {claim.fencing_token}")
             code = deploy(claim, arguments.command)
             claim.release(outcome=None if code == 0 else "failed")

@@ -109,16 +109,18 @@ class Agent:
 
     def claim_in_line(self, job: str, ttl_seconds: int) -> holdfast.Claim:
         """Claim a job, and tell where we stand if it is not free."""
-        told = 0
+        reported_position = 0
 
-        def tell(place: holdfast.Place) -> None:
-            nonlocal told
-            if place.position and place.position != told and place.owner is not None:
-                told = place.position
-                self.say("waits", f"place {told} in line for {job}, which {place.owner.shown_as} has", job)
+        def report_position(update: holdfast.QueuePosition) -> None:
+            nonlocal reported_position
+            if update.position and update.position != reported_position and update.owner is not None:
+                reported_position = update.position
+                self.say(
+                    "waits", f"place {reported_position} in line for {job}, which {update.owner.shown_as} has", job
+                )
 
         pid = {"pid": os.getpid()}
-        return self.client.claim(job, ttl=ttl_seconds, wait=WAIT_SECONDS, on_wait=tell, metadata=pid)
+        return self.client.claim(job, ttl=ttl_seconds, wait=WAIT_SECONDS, on_wait=report_position, metadata=pid)
 
     def work(self, claim: holdfast.Claim) -> None:
         """Do one issue: read what the last one left, go on from there, write the result, say that it is done."""

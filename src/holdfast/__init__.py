@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     )
     from holdfast.client.options import ClaimAllOptions, ClaimAnyOptions, ClaimJobOptions, ClaimOptions
     from holdfast.client.records import (
-        Happened,
         JobClaim,
+        JobEvent,
         JobOwner,
         JobStatus,
-        JobsThen,
-        JobThen,
         Metadata,
         OpenedSession,
-        Place,
+        PastJobOwner,
+        PastJobOwners,
         Previous,
+        QueuePosition,
         SessionInfo,
     )
     from holdfast.client.sync import Claim, Claims, Holdfast, Session
@@ -67,7 +67,7 @@ __all__ = [
     "ClaimOptions",
     "Claims",
     "Deadlock",
-    "Happened",
+    "JobEvent",
     "Holdfast",
     "HoldfastError",
     "JobClaim",
@@ -75,15 +75,15 @@ __all__ = [
     "JobHeld",
     "JobOwner",
     "JobStatus",
-    "JobThen",
-    "JobsThen",
+    "PastJobOwner",
+    "PastJobOwners",
     "LeaseLost",
     "LeaseReleased",
     "Metadata",
     "NotAllowed",
     "NotInTime",
     "OpenedSession",
-    "Place",
+    "QueuePosition",
     "Previous",
     "Refused",
     "ServerError",
@@ -118,7 +118,7 @@ _HOMES: dict[str, str] = {
         ),
         "client.options": "ClaimAllOptions ClaimAnyOptions ClaimJobOptions ClaimOptions",
         "client.records": (
-            "Happened JobClaim JobOwner JobStatus JobThen JobsThen Metadata OpenedSession Place Previous SessionInfo"
+            "JobEvent JobClaim JobOwner JobStatus PastJobOwner PastJobOwners Metadata OpenedSession QueuePosition Previous SessionInfo"
         ),
         "client.sync": "Claim Claims Holdfast Session",
         "errors": (

@@ -15,7 +15,7 @@ from holdfast.client.answers import Answer
 from holdfast.client.operations.claims import claim, claim_all, claim_any
 from holdfast.client.operations.effects import Policy, Send
 from holdfast.client.options import Wanted
-from holdfast.client.records import Place
+from holdfast.client.records import QueuePosition
 from holdfast.errors import HoldfastError, NotAllowed, Refused, Unreachable
 from tests.client.both import KINDS, Both
 from tests.client.driving import (
@@ -92,7 +92,7 @@ def test_wait_outlives_an_absence(why: Exception | Answer) -> None:
 
 def test_whoever_watches_is_told() -> None:
     """`on_wait` hears why the server does not answer, and its place again soon after it is back."""
-    places: list[Place] = []
+    places: list[QueuePosition] = []
     world = World(absent(line(70), begins=10, lasts=30))
     world.run(claim("j", wanted(80, on_wait=places.append), POLICY))
     away = [place for place in places if place.away is not None]
@@ -104,7 +104,7 @@ def test_whoever_watches_is_told() -> None:
 
 def test_whoever_watches_is_told_what_the_server_says() -> None:
     """A server that is there and cannot grant anything, for its disk is full, says so in its own words."""
-    places: list[Place] = []
+    places: list[QueuePosition] = []
     world = World(absent(line(70), begins=10, lasts=30, why=problem(503, "storage_unavailable")))
     world.run(claim("j", wanted(80, on_wait=places.append), POLICY))
     assert {place.away for place in places} - {None} == {"it answers 503: Because."}
@@ -112,7 +112,7 @@ def test_whoever_watches_is_told_what_the_server_says() -> None:
 
 def test_server_that_hangs_is_away_too() -> None:
     """A server that takes requests and does not answer them is away as well, and said to be."""
-    places: list[Place] = []
+    places: list[QueuePosition] = []
     world = World(absent(line(200), begins=10, lasts=90, why=silence))
     world.run(claim("j", wanted(300, on_wait=places.append), POLICY))
     assert {place.away for place in places} == {None, "the answer did not come in time"}
@@ -122,7 +122,7 @@ def test_server_that_hangs_is_away_too() -> None:
 
 def test_a_blip_is_not_told() -> None:
     """An absence of less than a second is nothing that anybody has to hear of."""
-    places: list[Place] = []
+    places: list[QueuePosition] = []
     world = World(absent(line(30), begins=10, lasts=0.5))
     world.run(claim("j", wanted(80, on_wait=places.append), POLICY))
     assert [place for place in places if place.away is not None] == []
@@ -194,7 +194,7 @@ def test_token_that_stays_unknown() -> None:
 
 def test_place_that_is_gone() -> None:
     """W2: who comes back too late joins the line anew, for the rest of the wait, and is told so."""
-    places: list[Place] = []
+    places: list[QueuePosition] = []
     gone = problem(404, "ticket_gone")
     back = scripted(waiting(1), lock(), *[after(2, BROKEN)] * 40, gone, after(0.1, waiting(5)), lock(), acquired())
     world = World(back)
@@ -208,7 +208,7 @@ def test_claim_all_and_any_go_on() -> None:
     """M1, M2: the same for several jobs, whether there is a line for them or not."""
     world = World(absent(scripted(after(50, waiting()), many("a", "b")), begins=50, lasts=60))
     assert len(world.run(claim_all(["a", "b"], wanted(600), POLICY))) == 2
-    places: list[Place] = []
+    places: list[QueuePosition] = []
     world = World(absent(scripted(*[none_free("a")] * 5, many("a")), begins=0.5, lasts=60))
     world.run(claim_any(["a"], wanted(600, on_wait=places.append), POLICY))
     assert {(place.position, place.away) for place in places} == {(0, None), (0, "connection refused")}
@@ -219,7 +219,7 @@ def test_claim_all_and_any_go_on() -> None:
 def test_whoever_watches_may_stop(kind: type[Exception], *, is_any: bool) -> None:
     """What `on_wait` raises comes out as it is, also while the server is away."""
 
-    def stop(place: Place) -> None:
+    def stop(place: QueuePosition) -> None:
         if place.away is not None or is_any:
             raise kind("enough")
 
@@ -253,7 +253,7 @@ def test_place_outlives_a_killed_server(
         with client.claim(job, owner=f"w{number}", wait=60, on_wait=hear(number)):
             served.append(number)
 
-    def hear(number: int) -> Callable[[Place], None]:
+    def hear(number: int) -> Callable[[QueuePosition], None]:
         return lambda place: is_away[number].set() if place.away else None
 
     threads = [threading.Thread(target=wait_in_line, args=(number,)) for number in range(2)]

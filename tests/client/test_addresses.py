@@ -25,7 +25,7 @@ from holdfast.client.operations.effects import Close, Flow, Open, Policy, Read
 from holdfast.client.operations.exchange import ask, get
 from holdfast.client.operations.leases import Renewal, keep_renewed, renew_once
 from holdfast.client.options import Wanted
-from holdfast.client.records import Place
+from holdfast.client.records import QueuePosition
 from holdfast.client.transports.failover import Failover
 from holdfast.errors import Refused, Unreachable
 from holdfast.server.stream import KEEPALIVE_SECONDS
@@ -558,7 +558,7 @@ def test_a_renewal_leaves_time_for_the_other_addresses(addresses: int, share: fl
 
 def test_a_wait_without_an_end_waits_for_a_leader() -> None:
     """A node without a leader is a server that was met: a wait without an end goes on, and says why."""
-    places: list[Place] = []
+    places: list[QueuePosition] = []
     steps = [leaderless()] * 30 + [acquired()]
     wanted = Wanted(ttl=60, owner="o", wait=math.inf, on_wait=places.append)
     World(scripted(*steps)).run(claim("j", wanted, POLICY))

@@ -14,7 +14,7 @@ from holdfast.client.operations.claims import UNHEARD_MAX, WAIT_SECONDS_MAX, Got
 from holdfast.client.operations.effects import Flow, Policy, Send
 from holdfast.client.operations.leases import release, renew, transfer
 from holdfast.client.options import Wanted
-from holdfast.client.records import Place
+from holdfast.client.records import QueuePosition
 from holdfast.client.requests import whole_seconds
 from holdfast.errors import (
     Deadlock,
@@ -217,7 +217,7 @@ def test_backing_off_ends_with_the_wait() -> None:
 
 def test_who_watches_hears_of_the_place() -> None:
     """`on_wait` hears the place, the time and the owner: first after a glance, then every few seconds."""
-    places: list[Place] = []
+    places: list[QueuePosition] = []
 
     def network(world: World, request: Send) -> Answer:
         if request.method == "GET":
@@ -240,7 +240,7 @@ def test_who_watches_may_stop_waiting() -> None:
     class Enough(Exception):
         pass
 
-    def stop(place: Place) -> None:
+    def stop(place: QueuePosition) -> None:
         raise Enough
 
     world = World(scripted(waiting(), lock(), waiting(), FREED))

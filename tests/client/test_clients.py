@@ -19,7 +19,7 @@ from holdfast import (
     LeaseReleased,
     NotAllowed,
     NotInTime,
-    Place,
+    QueuePosition,
     Refused,
     SettingsError,
     Unreachable,
@@ -346,10 +346,10 @@ def test_session_that_was_ended_is_lost(either: Either, job: str) -> None:
 def test_waits_for_its_turn(either: Either, open_client: Open, job: str) -> None:
     """W1: a wait gets the job when it is given back, and hears of its place meanwhile."""
     other = open_client(callers.BOB)
-    places: list[Place] = []
+    places: list[QueuePosition] = []
     first = other.claim(job, owner="ben")
 
-    def seen(place: Place) -> None:
+    def seen(place: QueuePosition) -> None:
         places.append(place)
         if len(places) == 1:
             Api(*address(either), callers.BOB).release(job, first.lease_id)

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from holdfast import Place
+from holdfast import QueuePosition
 from holdfast.client.operations.claims import claim
 from holdfast.client.options import Wanted
 from tests.client.both import Either
@@ -26,7 +26,7 @@ def test_who_watches_is_not_overtaken(either: Either, operator: Api, job: str, i
     lease_id = operator.acquired(job, owner="ana", ttl_seconds=600)["lease_id"]
     is_told, may_go_on = threading.Event(), threading.Event()
 
-    def hear(_: Place) -> None:
+    def hear(_: QueuePosition) -> None:
         is_told.set()
         may_go_on.wait(20)
 
@@ -62,7 +62,7 @@ def test_server_that_stops_is_left_at_once() -> None:
     """W2: who is sent away early, after waits that lasted, asks again first, without a look or a rest."""
     answers = scripted(after(0.1, told_to_wait(2)), lock(), after(1, told_to_wait(1)), acquired())
     world = World(answers)
-    places: list[Place] = []
+    places: list[QueuePosition] = []
     world.run(claim("j", Wanted(ttl=60, owner="o", wait=80, on_wait=places.append), POLICY))
     assert [request.method for request in world.sent] == ["POST", "GET", "POST", "POST"]
     assert world.rests == [] and [place.position for place in places] == [2]

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import threading
 
-from holdfast import Place
+from holdfast import QueuePosition
 from tests.client.both import Either
 
 
 def test_claim_job_tells_its_place(either: Either, job: str) -> None:
     """`on_wait` of `claim_job` hears the place and the owner, and the claim follows when the job is given back."""
     first = either.claim_job(job, "ana")
-    places: list[Place] = []
+    places: list[QueuePosition] = []
     is_told = threading.Event()
 
-    def hear(place: Place) -> None:
+    def hear(place: QueuePosition) -> None:
         places.append(place)
         is_told.set()
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import JobsThen, Refused
+from holdfast import PastJobOwners, Refused
 from holdfast.client.operations import queries
 from tests.support.checks import moment_over, unique
 
@@ -24,7 +24,7 @@ def test_who_had_what_at_a_moment(either: Any, monkeypatch: pytest.MonkeyPatch) 
     either.release_job(claims[1].job_id, claims[1].lease_id)
     either.claim_job(f"{prefix}0-late", "late", ttl=600)
     then = either.list_claimed_jobs_at(at, prefix)
-    assert isinstance(then, JobsThen) and then.record > 0
+    assert isinstance(then, PastJobOwners) and then.record > 0
     assert then.at == at
     assert [(job.job_id, job.owner, job.fencing_token, job.ttl) for job in then.jobs] == [
         (claim.job_id, claim.owner, claim.fencing_token, 600.0) for claim in claims

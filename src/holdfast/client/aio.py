@@ -27,7 +27,7 @@ from holdfast.client.operations.events import Follower
 from holdfast.client.operations.leases import Renewal
 from holdfast.client.operations.loss_stream import Ends
 from holdfast.client.options import ClaimOptions
-from holdfast.client.records import Happened
+from holdfast.client.records import JobEvent
 from holdfast.errors import HoldfastError
 from holdfast.wire.replies import SessionOpenedReply
 
@@ -372,7 +372,7 @@ class AsyncHoldfast(
         Acquiring[AsyncClaim],
         Acquiring[AsyncClaims],
         Acquiring[AsyncSession],
-        AsyncIterator[Happened],
+        AsyncIterator[JobEvent],
     ],
     effects.Awaiting,
 ):
@@ -422,7 +422,7 @@ class AsyncHoldfast(
 
     _awaits = True
 
-    async def _follow(self, follower: Follower) -> AsyncIterator[Happened]:
+    async def _follow(self, follower: Follower) -> AsyncIterator[JobEvent]:
         try:
             while True:
                 for event in await self._run(follower.more()):

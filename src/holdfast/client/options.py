@@ -14,12 +14,12 @@ from typing import Any, TypeAlias, TypedDict, TypeVar
 
 import msgspec
 
-from holdfast.client.records import Metadata, Place, packed, plain_labels
+from holdfast.client.records import Metadata, QueuePosition, packed, plain_labels
 from holdfast.client.requests import session_name, wait_seconds, whole_seconds
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-OnWait: TypeAlias = Callable[[Place], None]
+OnWait: TypeAlias = Callable[[QueuePosition], None]
 
 
 class _EveryOption(TypedDict, total=False):

@@ -86,7 +86,7 @@ class JobStatus(msgspec.Struct, frozen=True):
     shown_as: str | None = None  # Who has it or has done it, for people, as in `JobOwner`. None while nobody has.
 
 
-class Happened(msgspec.Struct, frozen=True):
+class JobEvent(msgspec.Struct, frozen=True):
     """An event of a job."""
 
     seq: int  # The number of its record.
@@ -101,7 +101,7 @@ class Happened(msgspec.Struct, frozen=True):
     shown_as: str | None = None  # The owner for people, as in `JobOwner`. None for events without one, like `reopened`.
 
 
-class Place(msgspec.Struct, frozen=True):
+class QueuePosition(msgspec.Struct, frozen=True):
     """A queue position, for `on_wait`."""
 
     job_id: str
@@ -150,7 +150,7 @@ class OpenedSession(msgspec.Struct, frozen=True):
         return f"OpenedSession({self.name or self.session_id!r}, until {self.expires_at})"
 
 
-class JobThen(msgspec.Struct, frozen=True):
+class PastJobOwner(msgspec.Struct, frozen=True):
     """The owner of a job at a past time: the claim as granted. Heartbeats, and what they changed, are not kept."""
 
     job_id: str
@@ -164,12 +164,12 @@ class JobThen(msgspec.Struct, frozen=True):
     shown_as: str = ""  # The owner for people: its name, or the access token's in brackets if no owner was given.
 
 
-class JobsThen(msgspec.Struct, frozen=True):
+class PastJobOwners(msgspec.Struct, frozen=True):
     """All owners at a past time, ordered by name."""
 
     at: datetime | None  # The requested time.
     record: int  # The last record by then: it is exact to this one.
-    jobs: list[JobThen]
+    jobs: list[PastJobOwner]
 
 
 def time_of(text: str) -> datetime:
@@ -213,7 +213,7 @@ def plain_labels(labels: Mapping[str, str] | None) -> dict[str, str] | None:
     return {str.__str__(key): str.__str__(value) for key, value in labels.items()}
 
 
-def moment_text(at: datetime | str) -> str:
+def time_text(at: datetime | str) -> str:
     """Return a time as it is sent. Without a zone it is local time; text is RFC 3339."""
     if isinstance(at, str):
         return at
@@ -283,8 +283,8 @@ def status_of(reply: replies.LockReply) -> JobStatus:
     return record(JobStatus, reply, owner=owner_of(reply), done_by=done_by, shown_as=who)
 
 
-def happened(reply: replies.HappenedReply) -> Happened:
-    return record(Happened, reply, shown_as=reply.owner if reply.shown_as is UNSET else reply.shown_as)
+def job_event(reply: replies.HappenedReply) -> JobEvent:
+    return record(JobEvent, reply, shown_as=reply.owner if reply.shown_as is UNSET else reply.shown_as)
 
 
 def session(reply: replies.SessionReply) -> SessionInfo:
@@ -296,9 +296,9 @@ def opened_session(reply: replies.SessionOpenedReply, url: str) -> OpenedSession
     return record(OpenedSession, reply, secret=reply.session_secret, expires_in=seconds, url=reply.public_url or url)
 
 
-def job_then(reply: replies.LockThen) -> JobThen:
+def past_job_owner(reply: replies.LockThen) -> PastJobOwner:
     who = reply.owner or (shown_as(None) if reply.shown_as is UNSET else reply.shown_as)
-    return record(JobThen, reply, ttl=reply.ttl_ms / 1_000, shown_as=who)
+    return record(PastJobOwner, reply, ttl=reply.ttl_ms / 1_000, shown_as=who)
 
 
 def _held(text: str, job: str, reply: replies.HeldReply | replies.HeldName) -> JobHeld:

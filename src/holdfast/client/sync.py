@@ -43,7 +43,7 @@ from holdfast.client.operations.effects import Flow
 from holdfast.client.operations.events import Follower
 from holdfast.client.operations.leases import Renewal
 from holdfast.client.operations.loss_stream import Ends
-from holdfast.client.records import Happened
+from holdfast.client.records import JobEvent
 from holdfast.client.transports.sync import Transport, transport_to
 from holdfast.errors import HoldfastError, Unreachable
 from holdfast.wire.replies import SessionOpenedReply
@@ -421,7 +421,7 @@ class Session(HeldUntilExit, HeldSession[Claim], ClaimingSession[Claim, Claims, 
         self._kept = self._keep()
 
 
-class Holdfast(Client[Claim, Claims, Session, Claim, Claims, Session, Iterator[Happened]], effects.Blocking):
+class Holdfast(Client[Claim, Claims, Session, Claim, Claims, Session, Iterator[JobEvent]], effects.Blocking):
     """A client of one server, for any number of threads. Close it, or use it as a context manager.
 
     >>> with Holdfast() as holdfast, holdfast.claim("github-issue-1842", ttl=120) as claim:
@@ -458,7 +458,7 @@ class Holdfast(Client[Claim, Claims, Session, Claim, Claims, Session, Iterator[H
 
     _awaits = False
 
-    def _follow(self, follower: Follower) -> Iterator[Happened]:
+    def _follow(self, follower: Follower) -> Iterator[JobEvent]:
         try:
             while True:
                 yield from self._run(follower.more())

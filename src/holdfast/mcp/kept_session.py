@@ -32,7 +32,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from msgspec import UNSET
 
-from holdfast import AsyncClaim, AsyncSession, JobDone, JobHeld, JobStatus, LeaseLost, Place, Refused
+from holdfast import AsyncClaim, AsyncSession, JobDone, JobHeld, JobStatus, LeaseLost, QueuePosition, Refused
 from holdfast.client.options import OnWait
 from holdfast.errors import HoldfastError, Unreachable
 from holdfast.guard.state import Session
@@ -92,11 +92,11 @@ class _Wait:
 
     def __init__(self) -> None:
         self.task: asyncio.Task[AsyncClaim]
-        self.place: Place | None = None
+        self.place: QueuePosition | None = None
         self.calls = 0
         self.timer: asyncio.TimerHandle | None = None  # For giving up, while no call waits.
 
-    def set_place(self, place: Place) -> None:
+    def set_place(self, place: QueuePosition) -> None:
         self.place = place
 
     def stop_timer(self) -> None:
@@ -116,7 +116,7 @@ class Waits:
         self._release = release
         self._waits: dict[str, _Wait] = {}
 
-    async def visit(self, job: str, seconds: float) -> AsyncClaim | Place | None:
+    async def visit(self, job: str, seconds: float) -> AsyncClaim | QueuePosition | None:
         """Wait for a job; return the position if it is not granted in time, or the wait was ended; None if unknown."""
         wait = self._waits.get(job) or self._begin(job)
         wait.calls += 1

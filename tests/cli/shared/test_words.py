@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.cli.operators import watch
 from holdfast.cli.shared import options, output, refusals, times, waiting
-from holdfast.client.records import Happened, JobOwner, Place, Previous
+from holdfast.client.records import JobEvent, JobOwner, Previous, QueuePosition
 from holdfast.errors import (
     Deadlock,
     HoldfastError,
@@ -122,8 +122,8 @@ def test_place_by_the_servers_clock() -> None:
         None,
         shown_as="agent-2",
     )
-    assert waiting.words(Place("j", 3, 1.0, owner)) == "3rd in line, held by agent-2 for 4 min"
-    assert waiting.words(Place("j", 1, 1.0, None)) == "1st in line"
+    assert waiting.words(QueuePosition("j", 3, 1.0, owner)) == "3rd in line, held by agent-2 for 4 min"
+    assert waiting.words(QueuePosition("j", 1, 1.0, None)) == "1st in line"
 
 
 def test_default_owner(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,7 +233,7 @@ def test_who_was_before() -> None:
 
 def test_events_that_are_no_longer_kept(capsys: pytest.CaptureFixture[str]) -> None:
     """A gap in the events is told beside them, with what to do."""
-    watch._say(Happened(50, None, "resync", "", None, None, None, None))
+    watch._say(JobEvent(50, None, "resync", "", None, None, None, None))
     shown = capsys.readouterr()
     assert shown.out == "" and "before 50" in shown.err and "holdfast jobs" in shown.err
 

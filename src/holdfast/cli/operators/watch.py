@@ -10,7 +10,7 @@ import click
 from holdfast.cli.shared import completion, options, output, times
 
 if TYPE_CHECKING:
-    from holdfast import Happened
+    from holdfast import JobEvent
 
 LIMIT = 100
 COLOURS = {
@@ -76,13 +76,13 @@ def _say_away(why: str | None) -> None:
     output.complain("the server is back" if why is None else f"the server is away ({why}); trying until it is back")
 
 
-def _row(event: Happened, now: datetime) -> list[str]:
+def _row(event: JobEvent, now: datetime) -> list[str]:
     when, age = ("-", "-") if event.at is None else (times.clock(event.at, now), times.ago(event.at, now))
     token = "-" if event.fencing_token is None else str(event.fencing_token)
     return [when, age, event.event, event.shown_as or "-", token, event.by or "-", event.reason or ""]
 
 
-def _say(event: Happened) -> None:
+def _say(event: JobEvent) -> None:
     if event.at is None:
         output.hint(f"some events before {event.seq} are no longer kept; see what is claimed with `holdfast jobs`")
         return

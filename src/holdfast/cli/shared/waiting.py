@@ -16,7 +16,7 @@ from holdfast.cli.shared import output, times
 if TYPE_CHECKING:
     from types import FrameType
 
-    from holdfast import Place
+    from holdfast import QueuePosition
 
 _STOPS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
@@ -49,7 +49,7 @@ def orderly_end() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def waiting(wait: float | None, *, quiet: bool = False) -> Iterator[Callable[[Place], None] | None]:
+def waiting(wait: float | None, *, quiet: bool = False) -> Iterator[Callable[[QueuePosition], None] | None]:
     """Yield the `on_wait` for a claim that waits so long."""
     if quiet:
         yield None
@@ -68,17 +68,17 @@ class _Progress:
         self._rejoined = 0
         self._last: tuple[int, str | None] | None = None
 
-    def __call__(self, place: Place) -> None:
-        if place.away is not None:
-            return self._note_absence(place, place.away)
+    def __call__(self, update: QueuePosition) -> None:
+        if update.away is not None:
+            return self._note_absence(update, update.away)
         self.note_presence()
-        if place.rejoined > self._rejoined:
-            self._rejoined = place.rejoined
+        if update.rejoined > self._rejoined:
+            self._rejoined = update.rejoined
             output.complain("your place in the line was gone; you have joined it anew, at its end")
-        shown = (place.position, place.owner.owner if place.owner else None)
+        shown = (update.position, update.owner.owner if update.owner else None)
         if shown != self._last:
             self._last = shown
-            output.hint(words(place))
+            output.hint(words(update))
         return None
 
     def note_presence(self) -> None:
@@ -86,23 +86,23 @@ class _Progress:
             self._is_away, self._last = False, None
             output.complain("the server is back")
 
-    def _note_absence(self, place: Place, why: str) -> None:
+    def _note_absence(self, update: QueuePosition, why: str) -> None:
         if self._is_away:
             return
         self._is_away = True
         until = "until it is back"
         if self._wait < math.inf:
             now = times.now()
-            until = f"until {times.clock(now + timedelta(seconds=max(0.0, self._wait - place.waited)), now)}"
+            until = f"until {times.clock(now + timedelta(seconds=max(0.0, self._wait - update.waited)), now)}"
         output.complain(f"the server is away ({why}); trying {until}")
 
 
-def words(place: Place) -> str:
+def words(update: QueuePosition) -> str:
     """Describe a position: `3rd in line, held by agent-2 for 4 min`."""
-    if not place.position:
+    if not update.position:
         return "none of the jobs is free yet"
-    text = f"{ordinal(place.position)} in line"
-    if (owner := place.owner) is not None:
+    text = f"{ordinal(update.position)} in line"
+    if (owner := update.owner) is not None:
         held = times.span((output.answered_at(owner) - owner.claimed_at).total_seconds())
         text += f", held by {owner.shown_as} for {held}"
     return text

@@ -13,7 +13,7 @@ from holdfast.cli.shared.refusals import quoted
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast import JobOwner, JobStatus, JobsThen, JobThen
+    from holdfast import JobOwner, JobStatus, PastJobOwner, PastJobOwners
 
 
 @click.command(short_help="Say who owns a job.")
@@ -58,7 +58,7 @@ def jobs(
     kind = " like this" if prefix or owner or session or labels else ""
     with options.client() as server:
         if at is not None:
-            _say_then(server.list_claimed_jobs_at(at, prefix, **wanted), kind)
+            _say_past_owners(server.list_claimed_jobs_at(at, prefix, **wanted), kind)
             return
         found = server.list_claimed_jobs(prefix, **wanted)
     if options.wants_json():
@@ -70,7 +70,7 @@ def jobs(
         output.hint(f"no job{kind} is claimed")
 
 
-def _say_jobs(heads: list[str], found: Sequence[JobOwner | JobThen], rows: list[list[str]]) -> None:
+def _say_jobs(heads: list[str], found: Sequence[JobOwner | PastJobOwner], rows: list[list[str]]) -> None:
     """Write the table, with a column for labels if there are any."""
     if any(each.labels for each in found):
         heads = [*heads, "LABELS"]
@@ -78,13 +78,13 @@ def _say_jobs(heads: list[str], found: Sequence[JobOwner | JobThen], rows: list[
     output.say_table(heads, rows, folded=("JOB", "OWNER", "NOTE", "LABELS"))
 
 
-def _say_then(then: JobsThen, kind: str) -> None:
+def _say_past_owners(past: PastJobOwners, kind: str) -> None:
     if options.wants_json():
-        output.say_json(then)
+        output.say_json(past)
         return
     now = times.now()
-    at = then.at or now
-    if then.jobs:
+    at = past.at or now
+    if past.jobs:
         rows = [
             [
                 each.job_id,
@@ -94,14 +94,14 @@ def _say_then(then: JobsThen, kind: str) -> None:
                 times.span(each.ttl),
                 str(each.fencing_token),
             ]
-            for each in then.jobs
+            for each in past.jobs
         ]
-        _say_jobs(["JOB", "OWNER", "SINCE", "AGE", "TTL", "FENCING TOKEN"], then.jobs, rows)
+        _say_jobs(["JOB", "OWNER", "SINCE", "AGE", "TTL", "FENCING TOKEN"], past.jobs, rows)
         output.hint(
-            f"as of {times.clock(at, now)} ({times.ago(at, now)}), record {then.record}; times to live as claimed"
+            f"as of {times.clock(at, now)} ({times.ago(at, now)}), record {past.record}; times to live as claimed"
         )
     else:
-        output.hint(f"no job{kind} was claimed at {times.clock(at, now)} ({times.ago(at, now)}), record {then.record}")
+        output.hint(f"no job{kind} was claimed at {times.clock(at, now)} ({times.ago(at, now)}), record {past.record}")
 
 
 def _row(job: JobOwner) -> list[str]:

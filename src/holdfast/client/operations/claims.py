@@ -39,7 +39,7 @@ from holdfast.client.operations.exchange import (
     restarts,
 )
 from holdfast.client.options import Wanted
-from holdfast.client.records import JobClaim, JobOwner, JobStatus, Place
+from holdfast.client.records import JobClaim, JobOwner, JobStatus, QueuePosition
 from holdfast.client.requests import job_path
 from holdfast.errors import HoldfastError, JobHeld, NotInTime, ServerError, Unreachable
 from holdfast.wire import replies
@@ -139,7 +139,9 @@ class Asking:
 
     def tell(self, now: Instant, owner: JobOwner | None, away: str | None = None) -> None:
         if self.wanted.on_wait is not None:
-            self.wanted.on_wait(Place(self.jobs[0], self.position, self._waited(now), owner, away, self.rejoined))
+            self.wanted.on_wait(
+                QueuePosition(self.jobs[0], self.position, self._waited(now), owner, away, self.rejoined)
+            )
 
 
 def stand(

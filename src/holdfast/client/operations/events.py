@@ -13,7 +13,7 @@ from holdfast.client.answers import Answer, lacks_leader, refusal
 from holdfast.client.clock import Instant, elapsed_ms
 from holdfast.client.operations.effects import NOW, SHARE, Close, Flow, Open, Policy, Read, Rest
 from holdfast.client.operations.exchange import AWAY_SECONDS, LATE_TOKEN_SECONDS, fields_of, lacks_new_token, restarts
-from holdfast.client.records import Happened
+from holdfast.client.records import JobEvent
 from holdfast.client.requests import with_query
 from holdfast.errors import NotAllowed, ServerError, Unreachable
 from holdfast.wire.replies import HappenedReply
@@ -51,11 +51,11 @@ class Follower:
         self._after = None if after is None else str(after)
         self._stream: Any = None
         self._rest = b""
-        self._parts: list[Happened] = []  # Of an incomplete record, which is held back so that it is never sent twice.
+        self._parts: list[JobEvent] = []  # Of an incomplete record, which is held back so that it is never sent twice.
         self._pause = AGAIN_SECONDS
         self._was_connected = self._token_may_change = False
 
-    def more(self) -> Flow[list[Happened]]:
+    def more(self) -> Flow[list[JobEvent]]:
         failing_since: Instant | None = None
         refused_since: Instant | None = None
         while True:
@@ -127,14 +127,14 @@ class Follower:
         self._token_may_change = self._was_connected and lacks_new_token(answer, self._policy)
         raise refusal(answer, self._policy.url, self._policy.token_file)
 
-    def _take(self, data: bytes) -> list[Happened]:
+    def _take(self, data: bytes) -> list[JobEvent]:
         """Split data into frames, and keep the incomplete rest."""
         *frames, self._rest = (self._rest + data).split(b"\n\n")
         if len(self._rest) > LINE_BYTES_MAX:
             raise ServerError(f"{self._policy.url} sends events without end; is it a Holdfast server?")
         return [event for frame in frames for event in self._events(frame)]
 
-    def _events(self, frame: bytes) -> list[Happened]:
+    def _events(self, frame: bytes) -> list[JobEvent]:
         fields = fields_of(frame)
         if "data" not in fields:
             # Where the stream starts: after a break before the first event, we continue from here.
@@ -148,16 +148,16 @@ class Follower:
             raise ServerError(f"{self._policy.url} sent an event that makes no sense: {error}") from None
         if fields.get("event") == "resync":
             self._after = fields.get("id") or str(told.seq)
-            return [Happened(told.seq, None, "resync", "", None, None, None, None)]
+            return [JobEvent(told.seq, None, "resync", "", None, None, None, None)]
         return self._whole(told, fields.get("id"))
 
-    def _whole(self, told: _Frame, id_: str | None) -> list[Happened]:
+    def _whole(self, told: _Frame, id_: str | None) -> list[JobEvent]:
         """Return the events of a record once its last part is there."""
         if told.parts > PARTS_MAX:
             raise ServerError(f"{self._policy.url} sends an event in {told.parts} parts; is it a Holdfast server?")
         if told.part == 1:
             self._parts = []
-        self._parts += map(records.happened, told.changes)
+        self._parts += map(records.job_event, told.changes)
         if told.part < told.parts:
             return []
         whole, self._parts = self._parts, []

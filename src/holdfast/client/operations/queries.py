@@ -15,13 +15,13 @@ from holdfast.client.operations import sessions as session_flows
 from holdfast.client.operations.effects import NEW_KEY, Flow, Policy, Send, Trail, acquisition, operation
 from holdfast.client.operations.exchange import ask, get
 from holdfast.client.records import (
-    Happened,
     JobClaim,
+    JobEvent,
     JobOwner,
     JobStatus,
-    JobsThen,
     Metadata,
     OpenedSession,
+    PastJobOwners,
     SessionInfo,
 )
 from holdfast.client.requests import check_limit, job_path, session_name, token_path, whole_seconds, with_query
@@ -156,20 +156,20 @@ class Operations:
         session: str | None = None,
         labels: Mapping[str, str] | None = None,
         limit: int | None = None,
-    ) -> Flow[JobsThen]:
+    ) -> Flow[PastJobOwners]:
         """List the owners at a time in the kept history, ordered by job: all of them, or the first `limit`.
 
         `at` is a `datetime`, in local time if it has no zone, or a text in RFC 3339. Raises `Refused` for a time in the
         future, and for one whose history is no longer kept.
         """
-        asked = {"at": records.moment_text(at)} | _listing(prefix, owner, session, limit)
-        found: list[records.JobThen] = []
+        asked = {"at": records.time_text(at)} | _listing(prefix, owner, session, limit)
+        found: list[records.PastJobOwner] = []
         while True:
             path = with_query("/locks", records.plain_labels(labels), **asked, limit=_page_limit(limit, found))
             page = yield from ask(get(path, self._policy), self._policy, replies.LocksThenReply)
-            found += map(records.job_then, page.locks)
+            found += map(records.past_job_owner, page.locks)
             if page.next_after is None or (limit is not None and len(found) >= limit):
-                return JobsThen(None if page.at is None else records.time_of(page.at), page.record, found)
+                return PastJobOwners(None if page.at is None else records.time_of(page.at), page.record, found)
             # Every page is of the record of the first one.
             asked |= {"record": page.record or None, "after": page.next_after}
 
@@ -182,15 +182,15 @@ class Operations:
         owner: str | None = None,
         since: str | None = None,
         until: str | None = None,
-    ) -> Flow[list[Happened]]:
+    ) -> Flow[list[JobEvent]]:
         """Return the events of a job, newest first. `since` and `until` are times in RFC 3339."""
         check_limit(limit)
         asked: dict[str, Any] = {"owner": owner, "since": since, "until": until}
-        found: list[Happened] = []
+        found: list[JobEvent] = []
         for _ in range(PAGES_MAX):
             path = with_query(job_path(job_id, "history"), **asked, limit=_page_limit(limit, found))
             page = yield from ask(get(path, self._policy), self._policy, replies.HistoryReply)
-            found += map(records.happened, page.history)
+            found += map(records.job_event, page.history)
             if page.next_before is None or len(found) >= limit:
                 return found
             asked |= {"before": page.next_before, "offset": page.next_offset or None}
