@@ -19,7 +19,7 @@ import pytest
 
 from holdfast.client.answers import Answer
 from holdfast.client.config import Target
-from holdfast.client.deadline import Term
+from holdfast.client.deadline import LeaseDeadline
 from holdfast.client.operations.claims import claim
 from holdfast.client.operations.effects import Close, Flow, Open, Policy, Read
 from holdfast.client.operations.exchange import ask, get
@@ -536,23 +536,23 @@ def test_what_may_have_happened_is_not_forgotten(last: str) -> None:
 def test_a_renewal_waits_for_a_leader() -> None:
     """T4: a server without a leader is asked again within the term; if none leads till its end, it is out of reach."""
     world = World(scripted(leaderless(), leaderless(), renewed(), STOP))
-    term = Term("j", 7, world.now(), 60_000)
-    world.run(keep_renewed(term, Renewal("s", None).request, POLICY))
-    assert term.loss is not None and term.loss.reason == "released", "it was renewed, and given back by another"
+    deadline = LeaseDeadline("j", 7, world.now(), 60_000)
+    world.run(keep_renewed(deadline, Renewal("s", None).request, POLICY))
+    assert deadline.loss is not None and deadline.loss.reason == "released", "it was renewed, and given back by another"
     world = World(scripted(leaderless()))
-    term = Term("j", 7, world.now(), 60_000)
-    world.run(keep_renewed(term, Renewal("s", None).request, POLICY))
-    assert term.loss is not None and term.loss.reason == "unreachable"
+    deadline = LeaseDeadline("j", 7, world.now(), 60_000)
+    world.run(keep_renewed(deadline, Renewal("s", None).request, POLICY))
+    assert deadline.loss is not None and deadline.loss.reason == "unreachable"
 
 
 @pytest.mark.parametrize(("addresses", "share"), [(1, 0.5), (2, 0.25), (5, 0.1)])
 def test_a_renewal_leaves_time_for_the_other_addresses(addresses: int, share: float) -> None:
     """One try takes a part of the time left, and all addresses together no more than one did alone."""
     world = World(scripted(silence))
-    term = Term("j", 7, world.now(), 6_000)
-    left = term.left_ms(world.now()) / 1_000
+    deadline = LeaseDeadline("j", 7, world.now(), 6_000)
+    left = deadline.left_ms(world.now()) / 1_000
     policy = msgspec.structs.replace(POLICY, addresses=addresses)
-    assert world.run(renew_once(term, Renewal("s", None).request, policy)) is False
+    assert world.run(renew_once(deadline, Renewal("s", None).request, policy)) is False
     assert world.sent[0].answer_seconds == pytest.approx(left * share)
 
 

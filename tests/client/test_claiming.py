@@ -65,8 +65,8 @@ def test_counts_from_the_attempt_that_was_answered() -> None:
     world = World(scripted(silence, after(2.5, acquired(50_000))))
     got = world.run(claiming())
     assert len(world.sent) == 2
-    assert got.term.left_ms(world.sent_at[1]) == safe_ms(50_000)
-    assert got.term.left_ms(world.now()) == safe_ms(50_000) - 2_500
+    assert got.deadline.left_ms(world.sent_at[1]) == safe_ms(50_000)
+    assert got.deadline.left_ms(world.now()) == safe_ms(50_000) - 2_500
 
 
 def test_retries_use_the_same_key() -> None:
@@ -140,7 +140,7 @@ def test_long_wait_is_several_requests_at_one_place() -> None:
     first, second = bodies(world.sent)
     assert (first["wait_seconds"], "ticket" in first) == (50, False)
     assert (second["wait_seconds"], second["ticket"]) == (50, TICKET)
-    assert got.term.left_ms(world.now()) == safe_ms(60_000, 20_000) - 20_000
+    assert got.deadline.left_ms(world.now()) == safe_ms(60_000, 20_000) - 20_000
 
 
 def test_retry_of_a_wait_waits_for_what_is_left() -> None:

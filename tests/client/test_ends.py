@@ -15,7 +15,7 @@ from holdfast import Holdfast, LeaseLost
 from holdfast.client import clock
 from holdfast.client.answers import Answer
 from holdfast.client.background import Background, Kept, Resting
-from holdfast.client.deadline import Term
+from holdfast.client.deadline import LeaseDeadline
 from holdfast.client.operations.effects import Close, Effect, Flow, Open, Read, Send
 from holdfast.client.operations.leases import MOMENT_MS, Renewal
 from holdfast.client.operations.loss_stream import (
@@ -242,11 +242,11 @@ class Followed:
         self.ends = Ends(POLICY, self.kept.append, self.listening.append)
         self.world = Streaming()
 
-    def claimed(self, number: int = 0, *, is_session: bool = False) -> Term:
+    def claimed(self, number: int = 0, *, is_session: bool = False) -> LeaseDeadline:
         """Claim something, and let it live for a while."""
-        term = Term(f"j{number}", 1, self.world.now(), LONG * 1_000)
-        self.ends.attend(term, Renewal(f"id-{number}", None if is_session else f"j{number}"))
-        return term
+        deadline = LeaseDeadline(f"j{number}", 1, self.world.now(), LONG * 1_000)
+        self.ends.attend(deadline, Renewal(f"id-{number}", None if is_session else f"j{number}"))
+        return deadline
 
     def run_kept(self) -> None:
         while self.kept:
@@ -274,14 +274,14 @@ def test_short_claims_cost_nothing() -> None:
     """A claim that is given back within half a second is neither renewed nor followed; one that lives longer is."""
     followed, background = Followed(), Noted()
     now = clock.now()
-    terms = [Term(f"j{number}", 1, now, LONG * 1_000) for number in range(3)]
-    renewals = [Renewal(term.job_id, term.job_id) for term in terms]
+    deadlines = [LeaseDeadline(f"j{number}", 1, now, LONG * 1_000) for number in range(3)]
+    renewals = [Renewal(deadline.job_id, deadline.job_id) for deadline in deadlines]
     kept = [
-        Kept(background, term, renewal, send=lambda _: None, ends=followed.ends)
-        for term, renewal in zip(terms, renewals, strict=True)
+        Kept(background, deadline, renewal, send=lambda _: None, ends=followed.ends)
+        for deadline, renewal in zip(deadlines, renewals, strict=True)
     ]
     assert background.due_ms == [now.boot_ms + MOMENT_MS] * 3
-    terms[0].end()
+    deadlines[0].end()
     kept[1].stop()
     del kept[1]
     for begins in tuple(background.resting):
@@ -297,8 +297,8 @@ def test_a_claim_whose_answer_took_long_is_renewed() -> None:
     and followed all the same.
     """
     followed, background = Followed(), AtOnce()
-    term = Term("j0", 1, clock.now(), LONG * 1_000)
-    kept = Kept(background, term, Renewal("id-0", "j0"), send=lambda _: None, ends=followed.ends)
+    deadline = LeaseDeadline("j0", 1, clock.now(), LONG * 1_000)
+    kept = Kept(background, deadline, Renewal("id-0", "j0"), send=lambda _: None, ends=followed.ends)
     assert list(followed.ends._held) == ["id-0"]
     assert len(background.resting) == 3  # The beginning, one that watches the deadline, and one that renews.
     kept.stop()
@@ -332,11 +332,11 @@ class AtOnce(Noted):
 def test_what_comes_together_is_one_request() -> None:
     """However many claims come within a moment, they open one stream, or add to it with one request."""
     followed = Followed()
-    terms = [followed.claimed(number) for number in range(3)]
+    deadlines = [followed.claimed(number) for number in range(3)]
     assert len(followed.kept) == 1
     followed.run_kept()
     assert len(followed.listening) == 1
-    later: list[Term] = []
+    later: list[LeaseDeadline] = []
 
     def claim_more() -> None:
         later.extend(followed.claimed(number) for number in (3, 4))
@@ -345,7 +345,7 @@ def test_what_comes_together_is_one_request() -> None:
 
     followed.world.streams = [Stream(200, [_following(), claim_more, _ended(3)])]
     followed.world.streams.append(Unreachable(URL, "gone"))
-    followed.world.on_rest = lambda _seconds: [term.end() for term in terms]  # So that listening ends.
+    followed.world.on_rest = lambda _seconds: [deadline.end() for deadline in deadlines]  # So that listening ends.
     followed.world.run(followed.listening[0])
     assert [sorted(body.leases) for body in followed.world.opened] == [["j0", "j1", "j2"]]
     assert followed.world.paths == [f"POST /followers/{STREAM}"]
@@ -361,7 +361,7 @@ def test_what_could_not_be_added_is_added_later(lost: Answer | BaseException) ->
     followed.run_kept()
     followed.world.network = scripted(lost, answer(200, stream=STREAM, following=1, ended=[], unknown=[]))
 
-    later: list[Term] = []
+    later: list[LeaseDeadline] = []
 
     def claim_more() -> None:
         later.append(followed.claimed(1))
@@ -380,7 +380,7 @@ def test_a_new_claim_does_not_wait_for_a_retry() -> None:
     first = followed.claimed(0)
     followed.run_kept()
     followed.world.network = scripted(answer(401), answer(200, stream=STREAM, following=1, ended=[], unknown=[]))
-    later: list[Term] = []
+    later: list[LeaseDeadline] = []
     rested: list[float] = []
 
     def claim_more() -> None:
@@ -402,7 +402,7 @@ def test_a_new_claim_does_not_wait_for_a_retry() -> None:
 def test_what_the_server_does_not_know_is_renewed_at_once() -> None:
     """L9: a server that was restored from a backup does not know a lease. Its holder asks, and hears that."""
     followed = Followed()
-    term = followed.claimed(0)
+    deadline = followed.claimed(0)
     followed.run_kept()
     followed.world.network = scripted(problem(404, "lease_not_current"))
     said = {"stream": STREAM, "following": 0, "ended": [], "unknown": ["id-0"]}
@@ -411,15 +411,17 @@ def test_what_the_server_does_not_know_is_renewed_at_once() -> None:
     followed.world.run(followed.listening[0])
     followed.run_kept()
     assert followed.world.paths == ["POST /locks/j0/renew"]
-    assert term.loss is not None
+    assert deadline.loss is not None
 
 
 def test_many_are_asked_for_in_parts() -> None:
     """A server takes so many ids in a call; the rest is added as soon as the stream is open."""
     followed = Followed()
-    terms = [followed.claimed(number) for number in range(2 * IDS_PER_CALL + 1)]
+    deadlines = [followed.claimed(number) for number in range(2 * IDS_PER_CALL + 1)]
     followed.run_kept()
-    followed.world.streams = [Stream(200, [_following(), lambda: [term.end() for term in terms], b": keepalive\n\n"])]
+    followed.world.streams = [
+        Stream(200, [_following(), lambda: [deadline.end() for deadline in deadlines], b": keepalive\n\n"])
+    ]
     followed.world.run(followed.listening[0])
     asked = [*followed.world.opened, *(request.body for request in followed.world.sent)]
     assert [len(body.leases) for body in asked if isinstance(body, FollowBody)] == [IDS_PER_CALL, IDS_PER_CALL, 1]
@@ -439,18 +441,18 @@ def test_an_end_is_a_loss_as_a_refused_renewal_is(how: str, name: str | None, re
     """The same reasons as a renewal that is refused; cut anywhere on the way, and told at once if it came before."""
     for parts in ([_following(), _ended(0, how, name=name)[:20], _ended(0, how, name=name)[20:]], None):
         followed = Followed()
-        term = followed.claimed(0, is_session=name is None)
+        deadline = followed.claimed(0, is_session=name is None)
         followed.run_kept()
         followed.world.streams = [Stream(200, parts or [_following(_end(0, how, name=name))]), Stream(404, [])]
-        followed.world.run(_until(followed, term))
-        assert term.loss is not None and (term.loss.reason, term.loss.told) == (reason, True)
+        followed.world.run(_until(followed, deadline))
+        assert deadline.loss is not None and (deadline.loss.reason, deadline.loss.is_reported) == (reason, True)
 
 
-def _until(followed: Followed, term: Term) -> Flow[None]:
+def _until(followed: Followed, deadline: LeaseDeadline) -> Flow[None]:
     """Listen, and run what is kept for later, until the term is lost."""
     flow = followed.listening[0]
     value: Any = None
-    while term.loss is None:
+    while deadline.loss is None:
         effect = flow.send(value)
         followed.run_kept()
         value = followed.world.perform(effect)
@@ -460,14 +462,14 @@ def _until(followed: Followed, term: Term) -> Flow[None]:
 def test_a_release_by_somebody_of_ours_is_heard_of_a_little_later() -> None:
     """A command that gives its own run's claim back as its last act is not stopped for it; one that goes on is."""
     followed = Followed()
-    term = followed.claimed(0)
+    deadline = followed.claimed(0)
     followed.run_kept()
     followed.world.streams = [Stream(200, [_following(), _ended(0, "released")]), Unreachable(URL, "gone")]
-    followed.world.on_rest = lambda _seconds: term.end()
+    followed.world.on_rest = lambda _seconds: deadline.end()
     followed.world.run(followed.listening[0])
     assert len(followed.kept) == 1, "it would be lost later"
     followed.run_kept()
-    assert term.loss is None
+    assert deadline.loss is None
 
 
 @pytest.mark.parametrize(
@@ -486,17 +488,17 @@ def test_a_release_by_somebody_of_ours_is_heard_of_a_little_later() -> None:
 def test_without_it_all_is_as_before(stream: Stream | BaseException, seconds_min: float) -> None:
     """An older server, a refusal, nonsense, or nobody there: nothing is lost by it, and it is not asked without end."""
     followed = Followed()
-    term = followed.claimed(0)
+    deadline = followed.claimed(0)
     followed.run_kept()
     rests: list[float] = []
 
     def rest(seconds: float) -> None:
         rests.append(seconds)
-        term.end()
+        deadline.end()
 
     followed.world.on_rest = rest
     followed.world.streams = [stream]
     followed.world.run(followed.listening[0])
-    assert term.loss is None
+    assert deadline.loss is None
     assert rests[0] >= seconds_min
     assert isinstance(stream, BaseException) or stream.is_closed

@@ -75,7 +75,7 @@ def test_told_loss_has_nothing_to_give_up() -> None:
     """L7: what the server has ended is not released once more."""
     world, mine = got()
     held = HeldClaim(mine, POLICY)
-    mine.term.lose(Loss("revoked", "op", "because", told=True))
+    mine.deadline.lose(Loss("revoked", "op", "because", is_reported=True))
     with pytest.raises(LeaseLost, match="op has revoked it"):
         world.run(held._releasing())
     assert len(world.sent) == 1
@@ -113,11 +113,11 @@ def test_note_extends_and_a_told_loss_is_kept() -> None:
     world.advance(30)
     world.network = scripted(renewed(60_000))
     world.run(held._renewing("n", {"a": 1}))
-    assert mine.term.left_ms(world.now()) > 59_000 and held.metadata == {"a": 1}
+    assert mine.deadline.left_ms(world.now()) > 59_000 and held.metadata == {"a": 1}
     world.network = scripted(problem(404, "revoked", by="op", reason="because"))
     with pytest.raises(LeaseLost, match="because"):
         world.run(held._renewing("n", None))
-    assert mine.term.loss is not None and mine.term.loss.told
+    assert mine.deadline.loss is not None and mine.deadline.loss.is_reported
     world.run(held._releasing())
 
 
@@ -134,7 +134,7 @@ def test_transfer_that_was_not_heard_of(unheard: BaseException) -> None:
     world.network = vanish
     with pytest.raises(type(unheard)):
         world.run(held._transferring("ben", None))
-    assert mine.term.loss is not None and mine.term.loss.reason == "unreachable"
+    assert mine.deadline.loss is not None and mine.deadline.loss.reason == "unreachable"
     world.network = scripted(FREED)
     with pytest.raises(LeaseLost):
         world.run(held._releasing())

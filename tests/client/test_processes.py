@@ -172,10 +172,10 @@ def test_renewal_survives_a_restart(server_of_one_s_own: ServerProcess, pair: li
     claims = [client.claim(f"{job}/{number}", ttl=15) for number, client in enumerate(pair)]
     tokens = [claim.fencing_token for claim in claims]
     server_of_one_s_own.kill()
-    wait_until(lambda: all(claim._term.trouble for claim in claims), seconds_max=SECONDS_MAX)
+    wait_until(lambda: all(claim._deadline.trouble for claim in claims), seconds_max=SECONDS_MAX)
     assert not any(claim.lost.is_set() for claim in claims)
     with server_of_one_s_own.restart():
-        wait_until(lambda: not any(claim._term.trouble for claim in claims), seconds_max=SECONDS_MAX)
+        wait_until(lambda: not any(claim._deadline.trouble for claim in claims), seconds_max=SECONDS_MAX)
         for client, claim in zip(pair, claims, strict=True):
             owner = client.get_job_owner(claim.job_id)
             assert (owner.fencing_token, owner.last_heartbeat_at > owner.claimed_at) == (claim.fencing_token, True)

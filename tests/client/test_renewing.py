@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from holdfast.client.answers import Answer
-from holdfast.client.deadline import Loss, Term, lost_error, safe_ms
+from holdfast.client.deadline import LeaseDeadline, Loss, lost_error, safe_ms
 from holdfast.client.operations import leases as renewing
 from holdfast.client.operations.claims import claim
 from holdfast.client.operations.effects import Send
@@ -43,13 +43,13 @@ STOP = problem(404, "lease_not_current", ended="released")
 TTL_MS = 60_000
 
 
-def kept(*steps: object, share: float = 0.5) -> tuple[World, Term]:
+def kept(*steps: object, share: float = 0.5) -> tuple[World, LeaseDeadline]:
     """Keep a lease of a minute against a script; the last step stays."""
     world = World(scripted(*steps), share=share)  # type: ignore[arg-type]
-    term = Term("j", 7, world.now(), TTL_MS)
+    deadline = LeaseDeadline("j", 7, world.now(), TTL_MS)
     claimed = World(scripted(acquired())).run(claim("j", Wanted(ttl=60, owner="o"), POLICY)).claim
-    world.run(keep_renewed(term, Renewal(claimed.lease_id, claimed.job_id).request, POLICY))
-    return world, term
+    world.run(keep_renewed(deadline, Renewal(claimed.lease_id, claimed.job_id).request, POLICY))
+    return world, deadline
 
 
 @pytest.mark.parametrize(("share", "seconds"), [(0.0, 18.0), (0.5, 19.0), (1.0, 20.0)])
@@ -64,8 +64,8 @@ def test_renewed_at_a_third(share: float, seconds: float) -> None:
 @pytest.mark.parametrize("promised_ms", [0, -60_000, 10, 300, 10**15])
 def test_strange_promises_do_not_make_it_spin(promised_ms: int) -> None:
     """A server that promises next to nothing is not asked without end: what it says is believed, and is over."""
-    world, term = kept(*[renewed(promised_ms)] * 20, STOP)
-    assert term.loss is not None
+    world, deadline = kept(*[renewed(promised_ms)] * 20, STOP)
+    assert deadline.loss is not None
     assert min(world.rests) >= renewing.AGAIN_SECONDS_MIN
     assert len(world.sent) <= 21
 
@@ -76,29 +76,29 @@ def test_hurried_tries_do_not_change_the_reason() -> None:
     def refuse_or_be_late(world: World, request: Send) -> Answer:
         return problem(400, "some_code") if request.answer_seconds >= 0.5 else silence(world, request)
 
-    _, term = kept(refuse_or_be_late)
-    assert term.loss is not None and term.loss.reason == "refused"
+    _, deadline = kept(refuse_or_be_late)
+    assert deadline.loss is not None and deadline.loss.reason == "refused"
 
 
 def test_blip_is_survived() -> None:
     """Failures in between cost nothing as long as one renewal gets through in time."""
-    world, term = kept(BROKEN, problem(503, "storage_unavailable"), silence, problem(429, "slow"), renewed(), STOP)
+    world, deadline = kept(BROKEN, problem(503, "storage_unavailable"), silence, problem(429, "slow"), renewed(), STOP)
     assert len(world.sent) == 6
-    assert term.loss == Loss("released", told=True)
-    assert term.trouble is None
+    assert deadline.loss == Loss("released", is_reported=True)
+    assert deadline.trouble is None
 
 
 def test_renewal_counts_from_before_it_was_sent() -> None:
     """T4: a renewal that was answered late is worth what is left of it."""
     world = World(scripted(after(5, renewed()), STOP))
-    term = Term("j", 7, world.now(), TTL_MS)
-    flow = keep_renewed(term, lambda seconds: Send("POST", "/renew", answer_seconds=seconds), POLICY)
+    deadline = LeaseDeadline("j", 7, world.now(), TTL_MS)
+    flow = keep_renewed(deadline, lambda seconds: Send("POST", "/renew", answer_seconds=seconds), POLICY)
     effect = next(flow)
     while not world.sent:
         effect = flow.send(world.perform(effect))
         if isinstance(effect, Send):
             effect = flow.send(world.perform(effect))
-    assert term.left_ms(world.now()) == safe_ms(TTL_MS) - 5_000
+    assert deadline.left_ms(world.now()) == safe_ms(TTL_MS) - 5_000
     flow.close()
 
 
@@ -121,21 +121,21 @@ def test_renewal_counts_from_before_it_was_sent() -> None:
 )
 def test_loss_has_its_reason(step: object, reason: str, told: bool) -> None:
     """A loss says why: what the server said at once, what went wrong in between when the time is over."""
-    world, term = kept(step)
-    assert term.loss is not None
-    assert (term.loss.reason, term.loss.told) == (reason, told)
-    assert term.error().reason == reason
+    world, deadline = kept(step)
+    assert deadline.loss is not None
+    assert (deadline.loss.reason, deadline.loss.is_reported) == (reason, told)
+    assert deadline.error().reason == reason
     if told:
         assert len(world.sent) == 1, "what the server has said is not asked again"
     else:
         assert len(world.sent) > 5, "it is tried again and again"
-        assert term.left_ms(world.now()) == 0
+        assert deadline.left_ms(world.now()) == 0
 
 
 def test_words_of_a_loss() -> None:
     """L7: the exception names the job and its token, and for a revocation who did it and why."""
-    _, term = kept(problem(404, "revoked", by="op", reason="because"))
-    error = term.error()
+    _, deadline = kept(problem(404, "revoked", by="op", reason="because"))
+    error = deadline.error()
     assert (error.job_id, error.fencing_token, error.by, error.why) == ("j", 7, "op", "because")
     assert "op has revoked it: because" in str(error)
     assert "would not renew" in str(lost_error("the claim on j", Loss("refused", why="no")))
@@ -145,23 +145,23 @@ def test_unreachable_is_lost_before_the_lease_ends() -> None:
     """I4: nobody answers any more; the loss comes strictly before the lease can have ended."""
     world = World(scripted(silence))
     began = world.now()
-    term = Term("j", 7, began, TTL_MS)
-    world.run(keep_renewed(term, lambda seconds: Send("POST", "/renew", answer_seconds=seconds), POLICY))
-    assert term.loss == Loss("unreachable", why="the answer did not come in time")
+    deadline = LeaseDeadline("j", 7, began, TTL_MS)
+    world.run(keep_renewed(deadline, lambda seconds: Send("POST", "/renew", answer_seconds=seconds), POLICY))
+    assert deadline.loss == Loss("unreachable", why="the answer did not come in time")
     assert world.now().boot_ms - began.boot_ms < TTL_MS
 
 
 def test_hanging_try_leaves_time_for_another() -> None:
     """A try may take half of what is left at most, so that a hanging one is never the last."""
     world = World(scripted(silence))
-    term = Term("j", 7, world.now(), 6_000)
+    deadline = LeaseDeadline("j", 7, world.now(), 6_000)
     lefts: list[float] = []
 
     def beat(seconds: float) -> Send:
-        lefts.append(term.left_ms(world.now()) / 1_000)
+        lefts.append(deadline.left_ms(world.now()) / 1_000)
         return Send("POST", "/renew", answer_seconds=seconds)
 
-    world.run(keep_renewed(term, beat, POLICY))
+    world.run(keep_renewed(deadline, beat, POLICY))
     assert len(lefts) > 4
     for sent, left in zip(world.sent, lefts, strict=True):
         assert sent.answer_seconds <= max(left * ANSWER_SHARE, renewing.AGAIN_SECONDS_MIN) + 1e-9
@@ -170,10 +170,10 @@ def test_hanging_try_leaves_time_for_another() -> None:
 def test_sleep_of_the_machine_is_noticed() -> None:
     """T4: a machine that slept through the ttl finds the claim lost before it sends or believes anything."""
     world = World(scripted(renewed()))
-    term = Term("j", 7, world.now(), TTL_MS)
+    deadline = LeaseDeadline("j", 7, world.now(), TTL_MS)
     world.on_rest = lambda _: world.suspend(61)
-    world.run(keep_renewed(term, lambda seconds: Send("POST", "/renew"), POLICY))
-    assert term.loss == Loss("expired")
+    world.run(keep_renewed(deadline, lambda seconds: Send("POST", "/renew"), POLICY))
+    assert deadline.loss == Loss("expired")
     assert world.sent == []
 
 
@@ -181,36 +181,36 @@ def test_watch_waits_for_nothing_but_time() -> None:
     """The deadline is watched beside the renewals: a hanging one cannot hide it."""
     world = World(scripted(silence))
     began = world.now()
-    term = Term("j", 7, began, TTL_MS)
-    world.run(watch_deadline(term))
-    assert term.loss == Loss("expired") and world.sent == []
+    deadline = LeaseDeadline("j", 7, began, TTL_MS)
+    world.run(watch_deadline(deadline))
+    assert deadline.loss == Loss("expired") and world.sent == []
     assert world.now().boot_ms - began.boot_ms == safe_ms(TTL_MS)
 
 
 def test_watch_ends_with_the_claim() -> None:
     """What was given back is not watched any more."""
     world = World(scripted(silence))
-    term = Term("j", 7, world.now(), TTL_MS)
-    world.on_rest = lambda _: term.end()
-    world.run(watch_deadline(term))
-    assert term.loss is None and len(world.rests) == 1
+    deadline = LeaseDeadline("j", 7, world.now(), TTL_MS)
+    world.on_rest = lambda _: deadline.end()
+    world.run(watch_deadline(deadline))
+    assert deadline.loss is None and len(world.rests) == 1
 
 
 def test_given_back_is_not_renewed() -> None:
     """A lease that was given back while its renewal rested is not renewed."""
     world = World(scripted(renewed()))
-    term = Term("j", 7, world.now(), TTL_MS)
-    world.on_rest = lambda _: term.end()
-    world.run(keep_renewed(term, lambda seconds: Send("POST", "/renew"), POLICY))
+    deadline = LeaseDeadline("j", 7, world.now(), TTL_MS)
+    world.on_rest = lambda _: deadline.end()
+    world.run(keep_renewed(deadline, lambda seconds: Send("POST", "/renew"), POLICY))
     assert world.sent == []
 
 
 def test_told_loss_beats_the_clock() -> None:
     """A loss the server told of stays the reason, though the time passes afterwards too."""
-    world, term = kept(problem(404, "revoked", by="op", reason="because"))
+    world, deadline = kept(problem(404, "revoked", by="op", reason="because"))
     world.advance(600)
-    assert term.is_lost(world.now())
-    assert term.loss is not None and term.loss.reason == "revoked"
+    assert deadline.is_lost(world.now())
+    assert deadline.loss is not None and deadline.loss.reason == "revoked"
 
 
 # Sessions.
@@ -235,21 +235,21 @@ def test_session_is_kept_with_all_of_it() -> None:
 UNKNOWN = problem(401, "authentication_failed")
 
 
-def _kept_session(*steps: object) -> tuple[World, Term]:
+def _kept_session(*steps: object) -> tuple[World, LeaseDeadline]:
     """Keep a session of a minute against a script, until its second renewal at the latest."""
     world = World(scripted(*steps))  # type: ignore[arg-type]
-    term = Term("", None, world.now(), TTL_MS)
+    deadline = LeaseDeadline("", None, world.now(), TTL_MS)
     renewal = Renewal(HOLDER, None, "its-secret")
-    world.run(keep_renewed(term, renewal.request, POLICY, renewal.look))
-    return world, term
+    world.run(keep_renewed(deadline, renewal.request, POLICY, renewal.look))
+    return world, deadline
 
 
 def test_session_that_ended_with_its_token_is_lost_at_once() -> None:
     """S5: where our token is refused, the session's own secret is asked, and told that the session is over."""
-    world, term = _kept_session(UNKNOWN, problem(410, "session_expired"))
+    world, deadline = _kept_session(UNKNOWN, problem(410, "session_expired"))
     assert world.paths == [f"POST /sessions/{HOLDER}/renew-all", f"GET /sessions/{HOLDER}"]
     assert [request.bearer for request in world.sent] == [None, "its-secret"]
-    assert term.loss == Loss("session_ended", told=True)
+    assert deadline.loss == Loss("session_ended", is_reported=True)
     assert "its-secret" not in repr(world.sent)
 
 
@@ -260,18 +260,18 @@ def test_session_that_ended_with_its_token_is_lost_at_once() -> None:
 def test_token_that_is_refused_ends_nothing_by_itself(said: object) -> None:
     """A refusal may be odd, or a rotation whose new token is on its way: as long as the session may live it is kept."""
     renewed_again = answer(200, session_id=HOLDER, expires_at=AT, expires_in_ms=TTL_MS, renewed=0)
-    world, term = _kept_session(UNKNOWN, said, renewed_again, problem(404, "not_found"))
+    world, deadline = _kept_session(UNKNOWN, said, renewed_again, problem(404, "not_found"))
     assert world.paths[:3] == [f"POST /sessions/{HOLDER}/renew-all", f"GET /sessions/{HOLDER}", world.paths[0]]
     assert len(world.sent) == 4, "the third renewed it, and only the fourth said that it is over"
-    assert term.loss == Loss("session_ended", told=True)
+    assert deadline.loss == Loss("session_ended", is_reported=True)
 
 
 def test_session_counts_from_the_first_try() -> None:
     """T4: a session counts from before the first try, because a retry may hear of what that one began."""
     world = World(scripted(silence, OPENED))
     began = world.now()
-    _, term = world.run(open_session(POLICY, name="n", ttl_seconds=60, metadata=None))
-    assert term.left_ms(began) == safe_ms(TTL_MS)
+    _, deadline = world.run(open_session(POLICY, name="n", ttl_seconds=60, metadata=None))
+    assert deadline.left_ms(began) == safe_ms(TTL_MS)
     assert world.keys == ["key-1", "key-1"]
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from holdfast.client.answers import Answer
 from holdfast.client.background import Resting, Schedule
 from holdfast.client.clock import Instant, elapsed_ms
-from holdfast.client.deadline import ROUNDING_MS, Loss, Term, safe_ms
+from holdfast.client.deadline import ROUNDING_MS, LeaseDeadline, Loss, safe_ms
 from holdfast.client.operations import leases as renewing
 from holdfast.client.operations.claims import Got, claim
 from holdfast.client.operations.effects import Effect, Flow, NewKey, Now, Rest, Send, Share
@@ -29,87 +29,87 @@ def at(ms: int, *, slept_ms: int = 0) -> Instant:
 @given(promised_ms=st.integers(10, 200_000), waited_ms=st.integers(0, 60_000))
 def test_quiet_is_over_before_anything_is_due(promised_ms: int, waited_ms: int) -> None:
     """Nothing is done for what is held until a moment that is never later than its first renewal, and it lives then."""
-    term = Term("j", 1, START, promised_ms, waited_ms)
-    quiet_ms = term.quiet_ms(renewing.MOMENT_MS) - START.boot_ms
-    assert quiet_ms <= min(renewing.MOMENT_MS, term.rest_ms(START, 0.0))
-    assert not term.is_lost(at(quiet_ms))
+    deadline = LeaseDeadline("j", 1, START, promised_ms, waited_ms)
+    renewal_starts_ms = deadline.renewal_starts_ms(renewing.MOMENT_MS) - START.boot_ms
+    assert renewal_starts_ms <= min(renewing.MOMENT_MS, deadline.renew_in_ms(START, 0.0))
+    assert not deadline.is_lost(at(renewal_starts_ms))
 
 
 def test_belief_ends_before_the_promise() -> None:
     """T4: what was promised for a minute is believed for a minute less drift and rounding, from before the send."""
-    term = Term("j", 1, START, 60_000)
-    assert term.left_ms(START) == 60_000 - 120 - ROUNDING_MS
-    assert not term.is_lost(at(59_876))
-    assert term.is_lost(at(59_877))
-    assert term.loss == Loss("expired")
+    deadline = LeaseDeadline("j", 1, START, 60_000)
+    assert deadline.left_ms(START) == 60_000 - 120 - ROUNDING_MS
+    assert not deadline.is_lost(at(59_876))
+    assert deadline.is_lost(at(59_877))
+    assert deadline.loss == Loss("expired")
 
 
 def test_larger_elapsed_counts() -> None:
     """T4: time that only one of both clocks has seen pass counts, whichever it is."""
-    assert Term("j", 1, START, 60_000).is_lost(at(10, slept_ms=60_000))
-    assert Term("j", 1, START, 60_000).is_lost(Instant(START.monotonic_ms + 60_000, START.boot_ms))
+    assert LeaseDeadline("j", 1, START, 60_000).is_lost(at(10, slept_ms=60_000))
+    assert LeaseDeadline("j", 1, START, 60_000).is_lost(Instant(START.monotonic_ms + 60_000, START.boot_ms))
     assert elapsed_ms(START, at(10, slept_ms=90)) == 100
 
 
 def test_wait_is_no_loss_of_time() -> None:
     """W4: the time that the server says it let us wait is added, so a grant after a long wait is worth its ttl."""
-    term = Term("j", 1, START, 30_000, waited_ms=40_000)
-    assert 29_000 < term.left_ms(at(40_010)) < 30_000
+    deadline = LeaseDeadline("j", 1, START, 30_000, waited_ms=40_000)
+    assert 29_000 < deadline.left_ms(at(40_010)) < 30_000
 
 
 def test_extension_counts_from_its_own_send() -> None:
     """A renewal counts from before its own request; one that was asked for earlier takes nothing away."""
-    term = Term("j", 1, START, 60_000)
-    term.extend(at(20_000), 60_000)
-    assert term.left_ms(at(20_000)) == safe_ms(60_000)
-    term.extend(at(19_000), 10_000)
-    assert term.left_ms(at(21_000)) == safe_ms(60_000) - 1_000
+    deadline = LeaseDeadline("j", 1, START, 60_000)
+    deadline.extend(at(20_000), 60_000)
+    assert deadline.left_ms(at(20_000)) == safe_ms(60_000)
+    deadline.extend(at(19_000), 10_000)
+    assert deadline.left_ms(at(21_000)) == safe_ms(60_000) - 1_000
 
 
 @pytest.mark.parametrize(("promised_ms", "left_ms"), [(10_000, safe_ms(10_000)), (0, 0), (-5_000, 0)])
 def test_shorter_promise_is_believed(promised_ms: int, left_ms: int) -> None:
     """I4: who knows the lease id may renew it for less; then the next answer says less, and that is what counts."""
-    term = Term("j", 1, START, 600_000)
-    term.extend(at(1_000), promised_ms)
-    assert term.left_ms(at(1_000)) == left_ms
-    assert term.is_lost(at(1_000)) == (left_ms == 0)
+    deadline = LeaseDeadline("j", 1, START, 600_000)
+    deadline.extend(at(1_000), promised_ms)
+    assert deadline.left_ms(at(1_000)) == left_ms
+    assert deadline.is_lost(at(1_000)) == (left_ms == 0)
 
 
 def test_term_is_looked_at_in_the_middle_of_a_change() -> None:
     """A signal handler may look at a claim, and lose it, while its own thread has the lock."""
-    term = Term("j", 1, START, 60_000)
-    with term._lock:
-        assert term.left_ms(START) > 0
-        assert term.is_lost(at(60_000))
+    deadline = LeaseDeadline("j", 1, START, 60_000)
+    with deadline._lock:
+        assert deadline.left_ms(START) > 0
+        assert deadline.is_lost(at(60_000))
 
 
 def test_lost_stays_lost() -> None:
     """Once lost it stays lost: no answer that comes later brings it back, and everybody hears of it once."""
     heard: list[str] = []
-    term = Term("j", 1, START, 1_000)
-    term.on_loss(lambda: heard.append("before"))
-    assert term.is_lost(at(1_000))
-    term.extend(at(999), 60_000)
-    term.lose(Loss("revoked", told=True))
-    term.on_loss(lambda: heard.append("after"))
-    assert term.is_lost(at(1_001)) and term.left_ms(at(1_001)) == 0
+    deadline = LeaseDeadline("j", 1, START, 1_000)
+    deadline.on_loss(lambda: heard.append("before"))
+    assert deadline.is_lost(at(1_000))
+    deadline.extend(at(999), 60_000)
+    deadline.lose(Loss("revoked", is_reported=True))
+    deadline.on_loss(lambda: heard.append("after"))
+    assert deadline.is_lost(at(1_001)) and deadline.left_ms(at(1_001)) == 0
     assert heard == ["before", "after"]
-    assert term.error().reason == "expired"
+    assert deadline.error().reason == "expired"
 
 
 def test_given_back_is_not_lost() -> None:
     """Nothing that happens after it was given back is a loss."""
-    term = Term("j", 1, START, 1_000)
-    assert term.end() and not term.end()
-    term.lose(Loss("revoked"))
-    assert not term.is_lost(at(5_000))
+    deadline = LeaseDeadline("j", 1, START, 1_000)
+    assert deadline.end() and not deadline.end()
+    deadline.lose(Loss("revoked"))
+    assert not deadline.is_lost(at(5_000))
 
 
 def test_renewal_is_due_after_a_third() -> None:
     """A renewal is due after a third of the promise, or up to a tenth earlier, so that not all come at once."""
-    term = Term("j", 1, START, 60_000)
-    assert [term.rest_ms(START, share) for share in (0.0, 0.5, 1.0)] == [18_000, 19_000, 20_000]
-    assert term.rest_ms(at(25_000), 0.5) == 0
+    deadline = LeaseDeadline("j", 1, START, 60_000)
+    assert [deadline.renew_in_ms(START, share) for share in (0.0, 0.5, 1.0)] == [18_000, 19_000, 20_000]
+    assert deadline.renew_in_ms(at(25_000), 0.5) == 0
 
 
 def test_schedule_gives_what_is_due_in_order() -> None:
@@ -148,7 +148,7 @@ class Model:
     client_us: float = 1e9
     boot_us: float = 3e9
     until_us: int | None = None
-    term: Term | None = None
+    deadline: LeaseDeadline | None = None
     effects: int = 0
     checks: int = 0
 
@@ -171,9 +171,9 @@ class Model:
 
     def check(self) -> None:
         """At the end of the server's lease nobody may believe in it any more."""
-        if self.term is not None:
+        if self.deadline is not None:
             self.checks += 1
-            assert self.term.left_ms(self.now()) == 0, "the client believes longer than the server"
+            assert self.deadline.left_ms(self.now()) == 0, "the client believes longer than the server"
 
     def send(self, request: Send) -> Answer:
         kind, there_us, back_us = self.steps.pop(0) if self.steps else ("ok", 1_000, 1_000)
@@ -270,11 +270,11 @@ def test_client_never_believes_longer_than_the_server(
         return
     if not isinstance(got, Got):
         return
-    model.term = got.term
+    model.deadline = got.deadline
     if model.until_us is not None and model.until_us <= model.server_us:
         model.check()  # It ended before we heard of it.
     model.drive(
-        renewing.keep_renewed(got.term, renewing.Renewal(got.claim.lease_id, got.claim.job_id).request, POLICY), 100
+        renewing.keep_renewed(got.deadline, renewing.Renewal(got.claim.lease_id, got.claim.job_id).request, POLICY), 100
     )
     # Then the client hears nothing any more.
     model.pass_us(200_000_000, asleep=asleep)

@@ -18,7 +18,7 @@ from weakref import ref
 from holdfast.client import clock
 from holdfast.client.background import SLICE_MS, Background, Kept, Resting, Schedule
 from holdfast.client.base import ClaimingSession, Client
-from holdfast.client.deadline import Term
+from holdfast.client.deadline import LeaseDeadline
 from holdfast.client.lease import ClaimGroup, HeldClaim, HeldSession, mention
 from holdfast.client.operations import effects
 from holdfast.client.operations.claims import Got
@@ -114,8 +114,8 @@ class AsyncLink:
     async def run(self, flow: Flow[T]) -> T:
         return await drive(flow, self._transport, flow.send, [None])
 
-    def keep(self, term: Term, renewal: Renewal) -> Kept:
-        return Kept(self._background, term, renewal, send=self._transport.send, ends=self._ends)
+    def keep(self, deadline: LeaseDeadline, renewal: Renewal) -> Kept:
+        return Kept(self._background, deadline, renewal, send=self._transport.send, ends=self._ends)
 
     async def close(self) -> None:
         while self._listening:
@@ -183,21 +183,21 @@ _reporting: set[asyncio.Task[Any]] = set()
 class AsyncLost(asyncio.Event):
     """Set at the loss. `is_set` also reads the clock, so that a delayed task sees the loss before it acts."""
 
-    def __init__(self, terms: Sequence[Term]) -> None:
+    def __init__(self, deadlines: Sequence[LeaseDeadline]) -> None:
         super().__init__()
-        self._terms = tuple(terms)
-        _at_loss(self._terms, self.set)
+        self._deadlines = tuple(deadlines)
+        _at_loss(self._deadlines, self.set)
 
     def is_set(self) -> bool:
         now = clock.now()
-        return super().is_set() or any(term.is_lost(now) for term in self._terms)
+        return super().is_set() or any(deadline.is_lost(now) for deadline in self._deadlines)
 
 
 class Block:
     """Cancels the block of an `async with` at a loss, as a timeout would."""
 
-    def __init__(self, terms: Sequence[Term]) -> None:
-        self._terms = tuple(terms)
+    def __init__(self, deadlines: Sequence[LeaseDeadline]) -> None:
+        self._deadlines = tuple(deadlines)
         self._task: asyncio.Task[Any] | None = None
         self._cancelled = False
         self._before = 0
@@ -205,7 +205,7 @@ class Block:
     def enter(self) -> None:
         self._task = asyncio.current_task()
         self._before = 0 if self._task is None else self._task.cancelling()
-        _at_loss(self._terms, self._cancel)
+        _at_loss(self._deadlines, self._cancel)
 
     def leave(self, kind: type[BaseException] | None) -> bool:
         """End it; True if the block ended by our cancellation alone."""
@@ -220,7 +220,7 @@ class Block:
             self._task.cancel()
 
 
-def _at_loss(terms: Sequence[Term], action: Callable[[], object]) -> None:
+def _at_loss(deadlines: Sequence[LeaseDeadline], action: Callable[[], object]) -> None:
     """Call `action` once on the event loop, at the first loss, whichever thread detects it."""
     loop = asyncio.get_running_loop()
     left = [action]
@@ -229,15 +229,15 @@ def _at_loss(terms: Sequence[Term], action: Callable[[], object]) -> None:
         if left:
             left.pop()()
 
-    def hear() -> None:
+    def on_loss() -> None:
         if not loop.is_closed():
             loop.call_soon_threadsafe(act)
 
-    for term in terms:
-        term.on_loss(hear)
+    for deadline in deadlines:
+        deadline.on_loss(on_loss)
 
 
-def _report_loss(terms: Sequence[Term], held: object, on_lost: Callable[[Any], object] | None) -> None:
+def _report_loss(deadlines: Sequence[LeaseDeadline], held: object, on_lost: Callable[[Any], object] | None) -> None:
     """Call `on_lost` at the first loss; a coroutine that it returns runs in a task of its own."""
     if on_lost is None:
         return
@@ -249,7 +249,7 @@ def _report_loss(terms: Sequence[Term], held: object, on_lost: Callable[[Any], o
         if inspect.iscoroutine(returned):
             _start(returned, _reporting)
 
-    _at_loss(terms, report)
+    _at_loss(deadlines, report)
 
 
 C = TypeVar("C", bound="Entered")
@@ -288,11 +288,13 @@ class Entered(effects.Awaiting):
     _stop: Any
     _loss: Any
 
-    def _begin(self, link: AsyncLink, terms: Sequence[Term], on_lost: Callable[[Any], object] | None) -> None:
+    def _begin(
+        self, link: AsyncLink, deadlines: Sequence[LeaseDeadline], on_lost: Callable[[Any], object] | None
+    ) -> None:
         self._link = link
-        self.lost = AsyncLost(terms)
-        self._block = Block(terms)
-        _report_loss(terms, self, on_lost)
+        self.lost = AsyncLost(deadlines)
+        self._block = Block(deadlines)
+        _report_loss(deadlines, self, on_lost)
 
     async def __aenter__(self) -> Self:
         self.raise_if_lost()  # type: ignore[attr-defined] # Declared here, it would hide the method from editors.
@@ -324,7 +326,7 @@ class AsyncClaim(Entered, HeldClaim):
 
     def __init__(self, link: AsyncLink, got: Got, on_lost: Callable[[AsyncClaim], object] | None) -> None:
         super().__init__(got, link.policy)
-        self._begin(link, [self._term], on_lost)
+        self._begin(link, [self._deadline], on_lost)
         self._kept = self._keep()
 
 
@@ -333,7 +335,7 @@ class AsyncClaims(Entered, ClaimGroup[AsyncClaim]):
 
     def __init__(self, link: AsyncLink, gots: Sequence[Got], on_lost: Callable[[AsyncClaims], object] | None) -> None:
         super().__init__([AsyncClaim(link, got, None) for got in gots])
-        self._begin(link, self._terms, on_lost)
+        self._begin(link, self._deadlines, on_lost)
 
 
 class AsyncSession(
@@ -349,12 +351,12 @@ class AsyncSession(
         self,
         link: AsyncLink,
         claimer: AsyncHoldfast,
-        opened: tuple[SessionOpenedReply, Term],
+        opened: tuple[SessionOpenedReply, LeaseDeadline],
         on_lost: Callable[[AsyncSession], object] | None,
     ) -> None:
         super().__init__(link.policy, *opened)
         self._claimer = claimer
-        self._begin(link, [self._term], on_lost)
+        self._begin(link, [self._deadline], on_lost)
         self._kept = self._keep()
 
     def _adopt(self, got: Any) -> Any:  # noqa: ANN401 - what is about to be claimed

@@ -24,7 +24,7 @@ from typing import Any
 from weakref import ref
 
 from holdfast.client import clock
-from holdfast.client.deadline import Term
+from holdfast.client.deadline import LeaseDeadline
 from holdfast.client.operations.effects import IMMEDIATE, Effect, Flow, Rest, Send
 from holdfast.client.operations.leases import MOMENT_MS, Renewal, keep_renewed, watch_deadline
 from holdfast.client.operations.loss_stream import Ends
@@ -151,33 +151,39 @@ class Background(ABC):
 class Kept:
     """The background work for one term, until that ends or nothing refers to this object."""
 
-    __slots__ = ("__weakref__", "_background", "_ends", "_going_on", "_renewal", "_send", "_term", "stopped")
+    __slots__ = ("__weakref__", "_background", "_deadline", "_ends", "_going_on", "_renewal", "_send", "stopped")
 
     def __init__(
-        self, background: Background, term: Term, renewal: Renewal, *, send: Callable[[Send], Any], ends: Ends
+        self,
+        background: Background,
+        deadline: LeaseDeadline,
+        renewal: Renewal,
+        *,
+        send: Callable[[Send], Any],
+        ends: Ends,
     ) -> None:
         self.stopped = False
         self._background = background
-        self._term = term
+        self._deadline = deadline
         self._renewal = renewal
         self._send = send
         self._ends = ends
         self._going_on: list[Resting] = []
         # Last: if the answer took long, the time is past, and another thread may call `begin` immediately.
-        self._going_on.append(background.begin_at(term.quiet_ms(MOMENT_MS), self))
+        self._going_on.append(background.begin_at(deadline.renewal_starts_ms(MOMENT_MS), self))
 
     def begin(self) -> None:
         """Start watching and renewing the term. Called in the background; does not block."""
-        if self._term.ended:
+        if self._deadline.ended:
             return
         renewal = self._renewal
-        renewing = keep_renewed(self._term, renewal.request, self._ends.policy, renewal.look)
-        for flow in (watch_deadline(self._term), renewing):
+        renewing = keep_renewed(self._deadline, renewal.request, self._ends.policy, renewal.look)
+        for flow in (watch_deadline(self._deadline), renewing):
             running = self._background.add(flow, self._send, self)
             self._going_on.append(running)
             if self.stopped:
                 running.stopped = True  # Checked after the append: a later `stop` sees this flow.
-        self._ends.attend(self._term, self._renewal)
+        self._ends.attend(self._deadline, self._renewal)
 
     def stop(self) -> None:
         """Stop all of it; idempotent. Safe in any thread, and in the garbage collector."""

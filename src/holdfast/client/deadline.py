@@ -23,7 +23,7 @@ class Loss(msgspec.Struct, frozen=True):
     reason: str
     by: str | None = None
     why: str | None = None
-    told: bool = False  # The server reported it, so there is nothing left to release.
+    is_reported: bool = False  # The server reported it, so there is nothing left to release.
 
 
 def safe_ms(promised_ms: int, waited_ms: int = 0) -> int:
@@ -38,7 +38,7 @@ class _Promise(NamedTuple):
     span_ms: int  # What the server promised.
 
 
-class Term:
+class LeaseDeadline:
     """The local deadline of a lease or session. Shared by the owner's thread and those that renew it."""
 
     def __init__(
@@ -55,7 +55,7 @@ class Term:
         self._promise = _Promise(sent, safe_ms(promised_ms, waited_ms), promised_ms)
         # Reentrant: a signal handler may query a claim whose lock its own thread holds.
         self._lock = threading.RLock()
-        self._hearers: list[Callable[[], None]] = []
+        self._listeners: list[Callable[[], None]] = []
 
     def extend(self, sent: Instant, promised_ms: int) -> None:
         """Adopt the latest request's promise, even a shorter one: any holder of the lease id may shorten it."""
@@ -71,12 +71,12 @@ class Term:
         sent, safe_ms, _ = self._promise
         return max(0, safe_ms - elapsed_ms(sent, now))
 
-    def quiet_ms(self, at_most_ms: int) -> int:
+    def renewal_starts_ms(self, at_most_ms: int) -> int:
         """Return the boot clock time at which the background work starts: before its first renewal."""
         sent, _, span_ms = self._promise
         return sent.boot_ms + min(at_most_ms, span_ms * 3 // 10)
 
-    def rest_ms(self, now: Instant, share: float) -> int:
+    def renew_in_ms(self, now: Instant, share: float) -> int:
         """Return in how many ms to renew: after a third of the promise, less some jitter."""
         promise = self._promise
         due = promise.span_ms * (0.9 + share / 10) / 3
@@ -94,9 +94,9 @@ class Term:
             if self.loss is not None or self.ended:
                 return
             self.loss = loss
-            hearers = tuple(self._hearers)
-        for hear in hearers:
-            hear()
+            listeners = tuple(self._listeners)
+        for listener in listeners:
+            listener()
 
     def end(self) -> bool:
         """Mark it released; False if it was before."""
@@ -116,13 +116,13 @@ class Term:
         trouble = self.trouble
         return None if trouble is None or trouble.reason != "refused" else trouble.why
 
-    def on_loss(self, hear: Callable[[], None]) -> None:
-        """Call `hear` at the loss, or now if it has happened."""
+    def on_loss(self, listener: Callable[[], None]) -> None:
+        """Call `listener` at the loss, or now if it has happened."""
         with self._lock:
             if self.loss is None:
-                self._hearers.append(hear)
+                self._listeners.append(listener)
                 return
-        hear()
+        listener()
 
     @property
     def name(self) -> str:

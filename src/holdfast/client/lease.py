@@ -17,7 +17,7 @@ import msgspec
 from holdfast.client import clock, owners
 from holdfast.client.background import Kept
 from holdfast.client.clock import Instant
-from holdfast.client.deadline import Loss, Term, lost_error
+from holdfast.client.deadline import LeaseDeadline, Loss, lost_error
 from holdfast.client.operations import leases, sessions
 from holdfast.client.operations.claims import Got
 from holdfast.client.operations.effects import NOW, Flow, Policy, giving_back, operation
@@ -49,9 +49,9 @@ class Held:
     _dropped_word = "was dropped while held"
     _how_to_end: ClassVar[str]  # For warnings.
 
-    def __init__(self, policy: Policy, term: Term) -> None:
+    def __init__(self, policy: Policy, deadline: LeaseDeadline) -> None:
         self._policy = policy
-        self._term = term
+        self._deadline = deadline
         self._pid = os.getpid()
         self._told = False  # Whether the caller knows of the loss.
         self._is_back = False  # Whether the server has confirmed that it ended.
@@ -59,27 +59,33 @@ class Held:
     @property
     def remaining(self) -> float:
         """Seconds until it may be lost; 0 once it is lost or released."""
-        return 0.0 if self._term.ended else self._term.left_ms(clock.now()) / 1_000
+        return 0.0 if self._deadline.ended else self._deadline.left_ms(clock.now()) / 1_000
 
     @property
     def refused(self) -> str | None:
         """Why the server refused the last renewal; None if it did not. Renewal is retried until the time is over."""
-        return self._term.refused
+        return self._deadline.refused
 
     def raise_if_lost(self) -> None:
         """Raise `LeaseLost` if it is no longer ours, `LeaseReleased` if we released it."""
         self._raise_unless_held(clock.now())
 
     def _raise_unless_held(self, now: Instant) -> None:
-        if self._term.ended:
-            raise LeaseReleased(f"{self._term.name} was {self._ending_word} before this call")
-        if self._term.is_lost(now):
+        if self._deadline.ended:
+            raise LeaseReleased(f"{self._deadline.name} was {self._ending_word} before this call")
+        if self._deadline.is_lost(now):
             self._told = True
-            raise self._term.error()
+            raise self._deadline.error()
 
     @property
     def _state(self) -> str:
-        return self._ending_word if self._term.ended else "lost" if self._term.loss else f"{self.remaining:.1f} s left"
+        return (
+            self._ending_word
+            if self._deadline.ended
+            else "lost"
+            if self._deadline.loss
+            else f"{self.remaining:.1f} s left"
+        )
 
     @property
     def _is_foreign(self) -> bool:
@@ -90,13 +96,13 @@ class Held:
     def _is_dropped(self) -> bool:
         """Whether it was not released. Called when nothing refers to it, even if it is only half constructed."""
         is_complete = "_kept" in self.__dict__
-        return is_complete and not self._term.ended and self._term.loss is None and not self._is_foreign
+        return is_complete and not self._deadline.ended and self._deadline.loss is None and not self._is_foreign
 
     def _belongs_to_parent(self) -> bool:
         """Tell whether a parent process owns it, and warn. No error: the same code runs in the parent."""
         if self._is_foreign:
             text = (
-                f"{self._term.name} belongs to process {self._pid}, which this one was forked from;"
+                f"{self._deadline.name} belongs to process {self._pid}, which this one was forked from;"
                 " nothing was given back here"
             )
             warnings.warn(text, RuntimeWarning, stacklevel=3)
@@ -114,13 +120,13 @@ class Held:
 
     @property
     def _title(self) -> str:
-        return self._term.name
+        return self._deadline.name
 
     def _loss(self) -> LeaseLost:
-        return self._term.error()
+        return self._deadline.error()
 
     def _keep(self) -> Kept:
-        kept: Kept = self._link.keep(self._term, self._renewal)
+        kept: Kept = self._link.keep(self._deadline, self._renewal)
         return kept
 
     def _stop(self) -> None:
@@ -144,7 +150,7 @@ class HeldClaim(Held):
     _how: tuple[str | None, str | None, float | None] = ("failed", None, None)
 
     def __init__(self, got: Got, policy: Policy) -> None:
-        super().__init__(policy, got.term)
+        super().__init__(policy, got.deadline)
         self._record = got.claim
         self._session: object = None  # Keeps its session alive while anything refers to this claim.
 
@@ -167,7 +173,7 @@ class HeldClaim(Held):
     @property
     def released(self) -> bool:
         """Whether it was released."""
-        return self._term.ended
+        return self._deadline.ended
 
     @property
     def record(self) -> JobClaim:
@@ -198,19 +204,19 @@ class HeldClaim(Held):
     def _transferring(self, to_owner: str, ttl: float | None, reason: str | None = None) -> Flow[JobClaim]:
         """Transfer it. It counts as released during the request, because it may be another's already."""
         self._raise_unless_held((yield NOW))
-        self._term.end()
+        self._deadline.end()
         how: dict[str, Any] = {"owner": self.owner, "ttl": ttl, "reason": reason}
         try:
             return (yield from leases.transfer(self.job_id, self.lease_id, to_owner, self._policy, **how))
         except LeaseLost as error:
-            self._term.resume()
+            self._deadline.resume()
             raise self._told_of(error) from None
         except (Refused, TypeError, ValueError):
-            self._term.resume()
+            self._deadline.resume()
             raise
         except BaseException:
-            self._term.resume()  # The outcome is unknown: it may be another's by now.
-            self._term.lose(Loss("unreachable", why="whether it was handed over is not known"))
+            self._deadline.resume()  # The outcome is unknown: it may be another's by now.
+            self._deadline.lose(Loss("unreachable", why="whether it was handed over is not known"))
             raise
 
     def _renewing(self, note: str | None, metadata: Metadata) -> Flow[None]:
@@ -221,7 +227,7 @@ class HeldClaim(Held):
             )
         except LeaseLost as error:
             raise self._told_of(error) from None
-        self._term.extend(sent, reply.expires_in_ms)
+        self._deadline.extend(sent, reply.expires_in_ms)
         if metadata is not None:
             self._record = msgspec.structs.replace(self._record, metadata=metadata)
 
@@ -246,7 +252,9 @@ class HeldClaim(Held):
     _give_back = release
 
     def _end_as(self, outcome: str | None, result: str | None, remember: float | None) -> None:
-        if not self._term.ended:  # A second release, by a signal handler say, must not change one that is under way.
+        if (
+            not self._deadline.ended
+        ):  # A second release, by a signal handler say, must not change one that is under way.
             self._how = outcome, result, remember
 
     def _release(self, policy: Policy) -> Flow[None]:
@@ -259,20 +267,20 @@ class HeldClaim(Held):
         if self._belongs_to_parent():
             return
         now: Instant = yield NOW
-        left_ms = self._term.left_ms(now)
-        lost = left_ms == 0 and self._term.is_lost(now)
+        left_ms = self._deadline.left_ms(now)
+        lost = left_ms == 0 and self._deadline.is_lost(now)
         policy = self._within(left_ms / 1_000)
-        if not self._term.end():
+        if not self._deadline.end():
             return
         if lost:
-            if self._term.loss is not None and not self._term.loss.told:
+            if self._deadline.loss is not None and not self._deadline.loss.is_reported:
                 # The server may still hold the lease; releasing it frees the job for the next owner.
                 self._how = ("failed", None, None)
                 yield from self._leaving()
             if self._told:
                 return
             self._told = True
-            raise self._term.error()
+            raise self._deadline.error()
         try:
             yield from self._release(policy)
             self._is_back = True
@@ -281,7 +289,7 @@ class HeldClaim(Held):
             error.fencing_token = self.fencing_token
             raise
         except (Refused, TypeError, ValueError):
-            self._term.resume()
+            self._deadline.resume()
             self._how = ("failed", None, None)
             raise
 
@@ -297,18 +305,18 @@ class HeldClaim(Held):
         """Release it quickly if it is not released: after an interrupt, or at exit."""
         if self._is_back or self._is_foreign:
             return
-        self._term.end()
+        self._deadline.end()
         try:
             yield from self._release(self._policy.hasty(LAST_TRY_SECONDS))
         except (HoldfastError, TypeError, ValueError) as error:
-            log.info("%s could not be given back in haste: %s", self._term.name, error)
+            log.info("%s could not be given back in haste: %s", self._deadline.name, error)
         self._is_back = True
 
     def _told_of(self, error: LeaseLost) -> LeaseLost:
         """Mark it lost as the server reported, and return the exception."""
-        self._term.lose(Loss(error.reason, error.by, error.why, told=True))
+        self._deadline.lose(Loss(error.reason, error.by, error.why, is_reported=True))
         self._told = True
-        return self._term.error()
+        return self._deadline.error()
 
     @property
     def _renewal(self) -> leases.Renewal:
@@ -317,7 +325,7 @@ class HeldClaim(Held):
     def _settle(self) -> None:
         """Stop renewing it, unless a refusal left it ours."""
         self._stop()
-        if not self._term.ended and not self._is_foreign:
+        if not self._deadline.ended and not self._is_foreign:
             self._kept = self._keep()
 
 
@@ -331,7 +339,7 @@ class ClaimGroup(Generic[H]):
 
     def __init__(self, claims: Sequence[H]) -> None:
         self._claims = tuple(claims)
-        self._terms = [claim._term for claim in claims]  # noqa: SLF001 - its own parts
+        self._deadlines = [claim._deadline for claim in claims]  # noqa: SLF001 - its own parts
 
     def __len__(self) -> int:
         return len(self._claims)
@@ -359,7 +367,7 @@ class ClaimGroup(Generic[H]):
     @property
     def refused(self) -> str | None:
         """Why the server refused the last renewal of one of them; None if it did not."""
-        return next((why for term in self._terms if (why := term.refused) is not None), None)
+        return next((why for deadline in self._deadlines if (why := deadline.refused) is not None), None)
 
     def raise_if_lost(self) -> None:
         """Raise `LeaseLost` if any of them is no longer ours."""
@@ -421,20 +429,20 @@ class ClaimGroup(Generic[H]):
         return f"one of the claims on {', '.join(self.fencing_tokens)}"
 
     def _loss(self) -> LeaseLost:
-        lost = [term for term in self._terms if term.loss is not None]
-        return (lost or self._terms)[0].error()
+        lost = [deadline for deadline in self._deadlines if deadline.loss is not None]
+        return (lost or self._deadlines)[0].error()
 
 
 class HeldSession(Held, Generic[H]):
     _ending_word = "ended"
     _dropped_word = "was dropped while it lived"
 
-    def __init__(self, policy: Policy, opened: SessionOpenedReply, term: Term) -> None:
-        super().__init__(policy, term)
+    def __init__(self, policy: Policy, opened: SessionOpenedReply, deadline: LeaseDeadline) -> None:
+        super().__init__(policy, deadline)
         self._record = opened_session(opened, policy.url)
         self._members: WeakSet[H] = WeakSet()
         self._joining = threading.RLock()
-        term.on_loss(partial(_lose_members, ref(self)))
+        deadline.on_loss(partial(_lose_members, ref(self)))
 
     session_id = _OfRecord[str]("session_id", "Its id.")
     name = _OfRecord[str | None]("name", "Its name.")
@@ -458,10 +466,10 @@ class HeldSession(Held, Generic[H]):
 
     def _lose_members(self) -> None:
         """Mark all its claims lost if the server reported its end, which ended them too (S2)."""
-        loss = self._term.loss
-        if loss is not None and loss.told:
+        loss = self._deadline.loss
+        if loss is not None and loss.is_reported:
             for held in self._joined():
-                held._term.lose(Loss("session_ended", loss.by, told=True))  # noqa: SLF001 - one of ours
+                held._deadline.lose(Loss("session_ended", loss.by, is_reported=True))  # noqa: SLF001 - one of ours
 
     def _joined(self) -> tuple[H, ...]:
         with self._joining:
@@ -482,11 +490,11 @@ class HeldSession(Held, Generic[H]):
     def _ending(self) -> Flow[None]:
         if self._belongs_to_parent():
             return
-        lost = self._term.is_lost((yield NOW))
-        if not self._term.end():
+        lost = self._deadline.is_lost((yield NOW))
+        if not self._deadline.end():
             return
         for held in self._joined():
-            held._term.end()  # noqa: SLF001 - one of ours
+            held._deadline.end()  # noqa: SLF001 - one of ours
         policy = self._policy.hasty(LAST_TRY_SECONDS) if lost else self._policy
         try:
             yield from sessions.end_session(self.session_id, policy)
@@ -496,22 +504,22 @@ class HeldSession(Held, Generic[H]):
                 raise
             if not lost and not self._told:
                 self._told = True  # It had ended before, and its claims with it.
-                raise lost_error(self._term.name, Loss("session_ended", told=True)) from None
+                raise lost_error(self._deadline.name, Loss("session_ended", is_reported=True)) from None
         if lost and not self._told:
             self._told = True
-            raise self._term.error()
+            raise self._deadline.error()
 
     def _leaving(self) -> Flow[None]:
         """End it quickly if it has not ended: after an interrupt, or at exit."""
         if self._is_back or self._is_foreign:
             return
-        self._term.end()
+        self._deadline.end()
         for held in tuple(self._members):
-            held._term.end()  # noqa: SLF001 - one of ours
+            held._deadline.end()  # noqa: SLF001 - one of ours
         try:
             yield from sessions.end_session(self.session_id, self._policy.hasty(LAST_TRY_SECONDS))
         except HoldfastError as error:
-            log.info("%s could not be ended in haste: %s", self._term.name, error)
+            log.info("%s could not be ended in haste: %s", self._deadline.name, error)
         self._is_back = True
 
     @property

@@ -35,7 +35,7 @@ from weakref import ref
 from holdfast.client import clock
 from holdfast.client.background import SLICE_MS, Background, Kept, Resting, Schedule, log
 from holdfast.client.base import ClaimingSession, Client
-from holdfast.client.deadline import Term
+from holdfast.client.deadline import LeaseDeadline
 from holdfast.client.lease import ClaimGroup, Held, HeldClaim, HeldSession, mention
 from holdfast.client.operations import effects
 from holdfast.client.operations.claims import Got
@@ -134,9 +134,9 @@ class Link:
             self.run(leave())
             raise
 
-    def keep(self, term: Term, renewal: Renewal) -> Kept:
+    def keep(self, deadline: LeaseDeadline, renewal: Renewal) -> Kept:
         """Renew a term in the background until it ends or nothing refers to the result."""
-        return Kept(_background, term, renewal, send=self._transport.send, ends=self._ends)
+        return Kept(_background, deadline, renewal, send=self._transport.send, ends=self._ends)
 
 
 def _listen(transport: Transport, flow: Flow[None]) -> None:
@@ -247,9 +247,9 @@ class Lost(threading.Event):
     keeper of all claims calls. Here each waiting thread has a lock of its own, which `set` releases.
     """
 
-    def __init__(self, terms: Sequence[Term]) -> None:
+    def __init__(self, deadlines: Sequence[LeaseDeadline]) -> None:
         # No super().__init__(): it would only make a lock that is not needed, for every claim.
-        self._terms = tuple(terms)
+        self._deadlines = tuple(deadlines)
         self._was_set = False
         self._waiting: deque[threading.Lock] = deque()
         self._hears = False  # Whether the terms call `set`. The first `wait` registers it; most claims never wait.
@@ -266,7 +266,7 @@ class Lost(threading.Event):
 
     def is_set(self) -> bool:
         now = clock.now()
-        return self._was_set or any(term.is_lost(now) for term in self._terms)
+        return self._was_set or any(deadline.is_lost(now) for deadline in self._deadlines)
 
     def clear(self) -> None:
         """Undo a `set` by a caller. What is lost stays lost."""
@@ -280,8 +280,8 @@ class Lost(threading.Event):
         gate.acquire()
         self._waiting.append(gate)
         if not self._hears:
-            for term in self._terms:
-                term.on_loss(self.set)
+            for deadline in self._deadlines:
+                deadline.on_loss(self.set)
             self._hears = True  # Set last: an interrupt before means registering twice, which is harmless.
         try:
             if not self._was_set:  # Checked again, now that `set` would release the gate.
@@ -292,7 +292,7 @@ class Lost(threading.Event):
         return self.is_set()
 
 
-def _report_loss(terms: Sequence[Term], held: object, on_lost: Callable[[Any], object] | None) -> None:
+def _report_loss(deadlines: Sequence[LeaseDeadline], held: object, on_lost: Callable[[Any], object] | None) -> None:
     """Call `on_lost` at the first loss, in a thread of its own, because it may block."""
     if on_lost is None:
         return
@@ -309,8 +309,8 @@ def _report_loss(terms: Sequence[Term], held: object, on_lost: Callable[[Any], o
                 lambda why: log.error("on_lost was not called for %r: %s", lost, why),
             )
 
-    for term in terms:
-        term.on_loss(report)
+    for deadline in deadlines:
+        deadline.on_loss(report)
 
 
 class Entered(effects.Blocking):
@@ -322,10 +322,10 @@ class Entered(effects.Blocking):
     _give_back: Any
     _stop: Any
 
-    def _begin(self, link: Link, terms: Sequence[Term], on_lost: Callable[[Any], object] | None) -> None:
+    def _begin(self, link: Link, deadlines: Sequence[LeaseDeadline], on_lost: Callable[[Any], object] | None) -> None:
         self._link = link
-        self.lost = Lost(terms)
-        _report_loss(self.lost._terms, self, on_lost)  # noqa: SLF001 - its own
+        self.lost = Lost(deadlines)
+        _report_loss(self.lost._deadlines, self, on_lost)  # noqa: SLF001 - its own
 
     def __enter__(self) -> Self:
         self.raise_if_lost()  # type: ignore[attr-defined] # Declared here, it would hide the method from editors.
@@ -391,7 +391,7 @@ class Claim(HeldUntilExit, HeldClaim):
 
     def __init__(self, link: Link, got: Got, on_lost: Callable[[Claim], object] | None) -> None:
         super().__init__(got, link.policy)
-        self._begin(link, [self._term], on_lost)
+        self._begin(link, [self._deadline], on_lost)
         self._kept = self._keep()
 
 
@@ -400,7 +400,7 @@ class Claims(Entered, ClaimGroup[Claim]):
 
     def __init__(self, link: Link, gots: Sequence[Got], on_lost: Callable[[Claims], object] | None) -> None:
         super().__init__([Claim(link, got, None) for got in gots])
-        self._begin(link, self._terms, on_lost)
+        self._begin(link, self._deadlines, on_lost)
 
 
 class Session(HeldUntilExit, HeldSession[Claim], ClaimingSession[Claim, Claims, Claim, Claims]):
@@ -412,12 +412,12 @@ class Session(HeldUntilExit, HeldSession[Claim], ClaimingSession[Claim, Claims, 
         self,
         link: Link,
         claimer: Holdfast,
-        opened: tuple[SessionOpenedReply, Term],
+        opened: tuple[SessionOpenedReply, LeaseDeadline],
         on_lost: Callable[[Session], object] | None,
     ) -> None:
         super().__init__(link.policy, *opened)
         self._claimer = claimer
-        self._begin(link, [self._term], on_lost)
+        self._begin(link, [self._deadline], on_lost)
         self._kept = self._keep()
 
 

@@ -583,7 +583,7 @@ def _loss_of(claim: AsyncClaim) -> LeaseLost | None:
 
 def _detach(session: AsyncSession) -> None:
     """Stop renewing a session and its claims; another process goes on."""
-    session._term.end()  # noqa: SLF001 - one of ours
+    session._deadline.end()  # noqa: SLF001 - one of ours
     session._kept.stop()  # noqa: SLF001 - the same
     for claim in tuple(session._members):  # noqa: SLF001 - the same
         _detach_claim(claim)
@@ -591,5 +591,5 @@ def _detach(session: AsyncSession) -> None:
 
 def _detach_claim(claim: AsyncClaim) -> None:
     """Stop renewing a claim without releasing it."""
-    claim._term.end()  # noqa: SLF001 - one of ours
+    claim._deadline.end()  # noqa: SLF001 - one of ours
     claim._stop()  # noqa: SLF001 - the same

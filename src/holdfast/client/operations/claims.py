@@ -25,7 +25,7 @@ from msgspec.json import Decoder
 from holdfast.client import owners, records
 from holdfast.client.answers import Answer, decoded, envelope, in_words, lacks_leader, refusal
 from holdfast.client.clock import Instant, elapsed_ms
-from holdfast.client.deadline import Term
+from holdfast.client.deadline import LeaseDeadline
 from holdfast.client.operations.effects import NEW_KEY, NOW, Flow, Policy, Rest, Send, Trail
 from holdfast.client.operations.exchange import (
     AWAY_SECONDS,
@@ -317,7 +317,7 @@ B = TypeVar("B", bound=ClaimBody)
 
 class Got(msgspec.Struct, frozen=True):
     claim: JobClaim
-    term: Term
+    deadline: LeaseDeadline
 
 
 class Waiting(msgspec.Struct, frozen=True):
@@ -353,8 +353,8 @@ def visit(job: str, wanted: Wanted, policy: Policy) -> Flow[Got | Waiting]:
 def _got(job: str, reply: object, sent: Instant) -> Got:
     match reply:
         case replies.AcquiredReply():
-            term = Term(job, reply.fencing_token, sent, reply.expires_in_ms, reply.waited_ms)
-            return Got(records.claimed(job, reply), term)
+            deadline = LeaseDeadline(job, reply.fencing_token, sent, reply.expires_in_ms, reply.waited_ms)
+            return Got(records.claimed(job, reply), deadline)
         case replies.HeldReply():
             raise records.job_held(job, reply)
         case replies.DelayedReply():
@@ -425,7 +425,7 @@ def _got_many(reply: object, sent: Instant, wanted: Wanted, asked: int) -> list[
             return [
                 Got(
                     records.claimed_one(each, reply.owner, wanted.metadata, wanted.labels),
-                    Term(each.name, each.fencing_token, sent, each.expires_in_ms, reply.waited_ms),
+                    LeaseDeadline(each.name, each.fencing_token, sent, each.expires_in_ms, reply.waited_ms),
                 )
                 for each in reply.claims
             ]

@@ -20,7 +20,7 @@ from msgspec import UNSET
 from holdfast.client import owners, records
 from holdfast.client.answers import Answer, envelope, refusal
 from holdfast.client.clock import Instant
-from holdfast.client.deadline import Loss, Term, lost_error
+from holdfast.client.deadline import LeaseDeadline, Loss, lost_error
 from holdfast.client.operations.effects import NEW_KEY, NOW, SHARE, Flow, Policy, Rest, Send
 from holdfast.client.operations.exchange import exchange, insist, reply_in
 from holdfast.client.records import JobClaim, Metadata
@@ -62,7 +62,7 @@ def renewal_request(
 
 def _reply(job: str, answer: Answer, policy: Policy, request: Send, reply: type[T]) -> T:
     """Decode a reply. Raises `LeaseLost` if the lease has ended."""
-    loss = told_loss(answer)
+    loss = reported_loss(answer)
     if loss is not None:
         raise lost_error(f"the claim on {job}", loss, job_id=job)
     return reply_in(answer, policy, request, reply)
@@ -130,7 +130,7 @@ def claim_secret(job: str, lease_id: str, policy: Policy) -> Flow[str]:
     return _reply(job, heard.answer, policy, request, ClaimSecretReply).claim_secret
 
 
-def told_loss(answer: Answer) -> Loss | None:
+def reported_loss(answer: Answer) -> Loss | None:
     """Return how a lease ended, if the answer says so."""
     if answer.status not in {400, 404, 410}:
         return None
@@ -139,13 +139,15 @@ def told_loss(answer: Answer) -> Loss | None:
         return None
     how = {"lease_not_current": found.ended or "expired", "revoked": "revoked", "session_expired": "session_ended"}
     reason = how.get(found.code)
-    return None if reason is None else Loss(reason, found.by, found.reason, told=True)
+    return None if reason is None else Loss(reason, found.by, found.reason, is_reported=True)
 
 
 MOMENT_MS = 500  # When the background work starts after a claim. Most claims are shorter.
 AGAIN_SECONDS_MAX = 2.0
 AGAIN_SECONDS_MIN = 0.02
-TRIES_PER_TERM = 16  # A failed renewal is retried after a sixteenth of what is left, so several tries always remain.
+TRIES_PER_DEADLINE = (
+    16  # A failed renewal is retried after a sixteenth of what is left, so several tries always remain.
+)
 # The share of the time left that one try may take: a hanging one must leave time for another. Several addresses divide
 # it, because a supervisor stops its command while much of the term is left.
 ANSWER_SHARE = 0.5
@@ -183,83 +185,83 @@ class Renewal(NamedTuple):
         return Send("GET", session_path(self.id), answer_seconds=answer_seconds, bearer=self.secret)
 
 
-def watch_deadline(term: Term) -> Flow[None]:
+def watch_deadline(deadline: LeaseDeadline) -> Flow[None]:
     """Mark the term lost when its time is over. This waits for time only."""
-    while not term.ended:
+    while not deadline.ended:
         now: Instant = yield NOW
-        if term.is_lost(now):
+        if deadline.is_lost(now):
             return
-        yield Rest(term.left_ms(now) / 1_000)
+        yield Rest(deadline.left_ms(now) / 1_000)
 
 
-def keep_renewed(term: Term, renew: Renew, policy: Policy, look: Look | None = None) -> Flow[None]:
+def keep_renewed(deadline: LeaseDeadline, renew: Renew, policy: Policy, look: Look | None = None) -> Flow[None]:
     while True:
-        rest_ms = term.rest_ms((yield NOW), (yield SHARE))
+        renew_in_ms = deadline.renew_in_ms((yield NOW), (yield SHARE))
         # Never immediately: a server that promises very short terms must not cause a busy loop.
-        yield Rest(max(rest_ms / 1_000, AGAIN_SECONDS_MIN))
-        while not (yield from renew_once(term, renew, policy, look)):
-            left_ms = term.left_ms((yield NOW))
+        yield Rest(max(renew_in_ms / 1_000, AGAIN_SECONDS_MIN))
+        while not (yield from renew_once(deadline, renew, policy, look)):
+            left_ms = deadline.left_ms((yield NOW))
             share: float = yield SHARE
-            pause = min(left_ms / 1_000 / TRIES_PER_TERM, AGAIN_SECONDS_MAX) * (0.5 + share / 2)
+            pause = min(left_ms / 1_000 / TRIES_PER_DEADLINE, AGAIN_SECONDS_MAX) * (0.5 + share / 2)
             yield Rest(max(pause, AGAIN_SECONDS_MIN))
-        if term.ended or term.loss is not None:
+        if deadline.ended or deadline.loss is not None:
             return
 
 
-def renew_once(term: Term, renew: Renew, policy: Policy, look: Look | None = None) -> Flow[bool]:
+def renew_once(deadline: LeaseDeadline, renew: Renew, policy: Policy, look: Look | None = None) -> Flow[bool]:
     """Try to renew; True if no retry is needed."""
     sent: Instant = yield NOW
-    if term.ended or term.is_lost(sent):
+    if deadline.ended or deadline.is_lost(sent):
         return True
     share = ANSWER_SHARE / policy.addresses
-    answer_seconds = min(policy.answer_seconds, max(term.left_ms(sent) / 1_000 * share, AGAIN_SECONDS_MIN))
+    answer_seconds = min(policy.answer_seconds, max(deadline.left_ms(sent) / 1_000 * share, AGAIN_SECONDS_MIN))
     try:
         answer: Answer = yield renew(answer_seconds)
     except Unreachable as error:
-        if term.trouble is None or answer_seconds >= FAIR_SECONDS:
-            term.trouble = Loss("unreachable", why=error.problem)
+        if deadline.trouble is None or answer_seconds >= FAIR_SECONDS:
+            deadline.trouble = Loss("unreachable", why=error.problem)
         return False
     except ServerError as error:
-        term.trouble = Loss("refused", why=str(error))
+        deadline.trouble = Loss("refused", why=str(error))
         return False
-    is_over = _judge(term, answer, sent, policy)
+    is_over = _judge(deadline, answer, sent, policy)
     if answer.status == TOKEN_REFUSED and look is not None:
-        yield from look_whether_over(term, look, policy)
-        is_over = term.loss is not None
+        yield from look_whether_over(deadline, look, policy)
+        is_over = deadline.loss is not None
     return is_over
 
 
-def look_whether_over(term: Term, look: Look, policy: Policy) -> Flow[None]:
+def look_whether_over(deadline: LeaseDeadline, look: Look, policy: Policy) -> Flow[None]:
     """Check whether something is over although our access token is refused. Other results are ignored."""
     now: Instant = yield NOW
-    request = look(min(policy.answer_seconds, max(term.left_ms(now) / 1_000 * ANSWER_SHARE, AGAIN_SECONDS_MIN)))
-    if request is None or term.ended:
+    request = look(min(policy.answer_seconds, max(deadline.left_ms(now) / 1_000 * ANSWER_SHARE, AGAIN_SECONDS_MIN)))
+    if request is None or deadline.ended:
         return
     try:
         answer: Answer = yield request
     except ServerError:
         return
-    loss = told_loss(answer)
+    loss = reported_loss(answer)
     if loss is not None:
-        term.lose(loss)
+        deadline.lose(loss)
 
 
-def _judge(term: Term, answer: Answer, sent: Instant, policy: Policy) -> bool:
+def _judge(deadline: LeaseDeadline, answer: Answer, sent: Instant, policy: Policy) -> bool:
     """Apply the answer to a renewal; True if no retry is needed."""
     if answer.status == 200:  # noqa: PLR2004 - the one good answer
         try:
             promise = msgspec.json.decode(answer.body, type=_RenewedReply)
         except msgspec.MsgspecError:
-            term.trouble = Loss("refused", why="the answer was not a Holdfast server's")
+            deadline.trouble = Loss("refused", why="the answer was not a Holdfast server's")
             return False
-        term.extend(sent, promise.expires_in_ms)
+        deadline.extend(sent, promise.expires_in_ms)
         return True
-    loss = told_loss(answer)
+    loss = reported_loss(answer)
     if loss is None and answer.status == 404 and (found := envelope(answer)) is not None and found.code == "not_found":  # noqa: PLR2004 - the session is not known any more
-        loss = Loss("session_ended", told=True)
+        loss = Loss("session_ended", is_reported=True)
     if loss is not None:
-        term.lose(loss)
+        deadline.lose(loss)
         return True
     reason = "unreachable" if answer.status >= 500 else "refused"  # noqa: PLR2004 - the server's own troubles
-    term.trouble = Loss(reason, why=str(refusal(answer, policy.url, policy.token_file)))
+    deadline.trouble = Loss(reason, why=str(refusal(answer, policy.url, policy.token_file)))
     return False

@@ -26,7 +26,7 @@ from weakref import ref
 import msgspec
 
 from holdfast.client.answers import Answer
-from holdfast.client.deadline import Loss, Term
+from holdfast.client.deadline import LeaseDeadline, Loss
 from holdfast.client.operations.effects import SHARE, Close, Flow, Open, Policy, Read, Rest, Send
 from holdfast.client.operations.exchange import fields_of
 from holdfast.client.operations.leases import TOKEN_REFUSED, Renewal, look_whether_over, renew_once
@@ -49,7 +49,7 @@ log = logging.getLogger("holdfast.client")
 
 class _Held(NamedTuple):
     renewal: Renewal
-    term: ref[Term]
+    deadline: ref[LeaseDeadline]
 
 
 class Ends:
@@ -72,11 +72,11 @@ class Ends:
         self._pauses: set[float] = set()  # One flow waits for each: a new claim does not wait for a retry (L9).
         self._stream: str | None = None  # The id of the stream that is open.
 
-    def attend(self, term: Term, renewal: Renewal) -> None:
+    def attend(self, deadline: LeaseDeadline, renewal: Renewal) -> None:
         """Follow something that is held. Called in the background."""
         if os.getpid() != self._pid:
             self._begin_anew()  # A fork: the listening thread and its claims are the parent's.
-        self._held[renewal.id] = _Held(renewal, ref(term))
+        self._held[renewal.id] = _Held(renewal, ref(deadline))
         self._new.append(renewal.id)
         self._follow_new_in(GATHER_SECONDS)
 
@@ -175,9 +175,9 @@ class Ends:
     def _look_at_sessions(self) -> Flow[None]:
         """Check which sessions ended with our access token, because the server refuses it for a stream."""
         for held in self._living().values():
-            term = held.term()
-            if term is not None:
-                yield from look_whether_over(term, held.renewal.look, self.policy)
+            deadline = held.deadline()
+            if deadline is not None:
+                yield from look_whether_over(deadline, held.renewal.look, self.policy)
 
     def _take(self, following: FollowingReply) -> None:
         for end in following.ended:
@@ -185,23 +185,23 @@ class Ends:
         for id_ in following.unknown:
             # It may have ended long ago, or a restore dropped it. A renewal tells.
             held = self._held.pop(id_, None)
-            term = None if held is None else held.term()
-            if held is not None and term is not None and not term.ended:
+            deadline = None if held is None else held.deadline()
+            if held is not None and deadline is not None and not deadline.ended:
                 # If this fails, the regular renewal tells.
-                self._keep(_to_end(renew_once(term, held.renewal.request, self.policy, held.renewal.look)))
+                self._keep(_to_end(renew_once(deadline, held.renewal.request, self.policy, held.renewal.look)))
 
     def _tell(self, end: EndReply) -> None:
         """Mark the term lost, unless we released it ourselves."""
         held = self._held.pop(end.id, None)
-        term = None if held is None else held.term()
-        if term is None or term.ended:
+        deadline = None if held is None else held.deadline()
+        if deadline is None or deadline.ended:
             return
         if end.name is None:
-            term.lose(Loss("session_ended", end.by, told=True))
+            deadline.lose(Loss("session_ended", end.by, is_reported=True))
         elif end.ended == "released":
-            self._keep(_lose_later(ref(term), Loss(end.ended, end.by, end.reason, told=True)))
+            self._keep(_lose_later(ref(deadline), Loss(end.ended, end.by, end.reason, is_reported=True)))
         else:
-            term.lose(Loss(end.ended, end.by, end.reason, told=True))
+            deadline.lose(Loss(end.ended, end.by, end.reason, is_reported=True))
 
     def _living(self) -> dict[str, _Held]:
         """Return what is held, and drop the rest."""
@@ -214,15 +214,15 @@ class Ends:
 
 
 def _lives(held: _Held) -> bool:
-    term = held.term()
-    return term is not None and not term.ended and term.loss is None
+    deadline = held.deadline()
+    return deadline is not None and not deadline.ended and deadline.loss is None
 
 
-def _lose_later(held_term: ref[Term], loss: Loss) -> Flow[None]:
+def _lose_later(held_deadline: ref[LeaseDeadline], loss: Loss) -> Flow[None]:
     yield Rest(RELEASED_SECONDS)
-    term = held_term()
-    if term is not None:
-        term.lose(loss)
+    deadline = held_deadline()
+    if deadline is not None:
+        deadline.lose(loss)
 
 
 def _to_end(flow: Flow[Any]) -> Flow[None]:

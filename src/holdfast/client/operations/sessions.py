@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast.client import records
 from holdfast.client.clock import Instant
-from holdfast.client.deadline import Term
+from holdfast.client.deadline import LeaseDeadline
 from holdfast.client.operations.effects import NEW_KEY, NOW, Flow, Policy, Send, Trail
 from holdfast.client.operations.exchange import HASTE_SECONDS, ask, get, insist, reply_in
 from holdfast.client.records import Metadata, SessionInfo, packed
@@ -22,7 +22,7 @@ _OVER = 410
 
 def open_session(
     policy: Policy, trail: Trail | None = None, *, name: str | None, ttl_seconds: int, metadata: Metadata
-) -> Flow[tuple[SessionOpenedReply, Term]]:
+) -> Flow[tuple[SessionOpenedReply, LeaseDeadline]]:
     body = SessionBody(ttl_seconds=ttl_seconds, name=name, metadata=packed(metadata))
     request = Send("POST", "/sessions", body, (yield NEW_KEY), policy.answer_seconds)
     sent: Instant = yield NOW  # The term counts from the first try: a retry may be answered with what that opened.
@@ -37,12 +37,12 @@ def open_session(
         yield from _abandon_session(request, policy)
         trail.leave = None
         raise
-    term = Term("", None, sent, reply.expires_in_ms)
-    term.title = f"the session {name or reply.session_id}"
-    return reply, term
+    deadline = LeaseDeadline("", None, sent, reply.expires_in_ms)
+    deadline.title = f"the session {name or reply.session_id}"
+    return reply, deadline
 
 
-def adopt_session(session_id: str, policy: Policy) -> Flow[tuple[SessionOpenedReply, Term]]:
+def adopt_session(session_id: str, policy: Policy) -> Flow[tuple[SessionOpenedReply, LeaseDeadline]]:
     """Take over a session of ours from another process that kept it alive. Raises `Refused` if it is over."""
     known = yield from live_session(session_id, policy)
     kept, sent = yield from keep_session(session_id, policy)
@@ -56,9 +56,9 @@ def adopt_session(session_id: str, policy: Policy) -> Flow[tuple[SessionOpenedRe
         known.name,
         packed(known.metadata),
     )
-    term = Term("", None, sent, kept.expires_in_ms)
-    term.title = f"the session {known.name or session_id}"
-    return reply, term
+    deadline = LeaseDeadline("", None, sent, kept.expires_in_ms)
+    deadline.title = f"the session {known.name or session_id}"
+    return reply, deadline
 
 
 def session_secret(session_id: str, policy: Policy) -> Flow[str]:
