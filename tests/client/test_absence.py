@@ -14,7 +14,7 @@ import pytest
 from holdfast.client.answers import Answer
 from holdfast.client.operations.claims import claim, claim_all, claim_any
 from holdfast.client.operations.effects import Policy, Send
-from holdfast.client.options import Wanted
+from holdfast.client.options import ClaimRequest
 from holdfast.client.records import QueuePosition
 from holdfast.errors import HoldfastError, NotAllowed, Refused, Unreachable
 from tests.client.both import KINDS, Both
@@ -43,8 +43,8 @@ from tests.support.server import ServerProcess, serving
 SECONDS_MAX = 30.0
 
 
-def wanted(wait: float, **fields: Any) -> Wanted:  # noqa: ANN401 - passed on as it is
-    return Wanted(ttl=60, owner="o", wait=wait, **fields)
+def wanted(wait: float, **fields: Any) -> ClaimRequest:  # noqa: ANN401 - passed on as it is
+    return ClaimRequest(ttl=60, owner="o", wait=wait, **fields)
 
 
 def absent(network: Network, *, begins: float, lasts: float, why: Exception | Answer | Network = BROKEN) -> Network:

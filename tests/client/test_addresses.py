@@ -22,9 +22,9 @@ from holdfast.client.config import Target
 from holdfast.client.deadline import LeaseDeadline
 from holdfast.client.operations.claims import claim
 from holdfast.client.operations.effects import Close, Flow, Open, Policy, Read
-from holdfast.client.operations.exchange import ask, get
 from holdfast.client.operations.leases import Renewal, keep_renewed, renew_once
-from holdfast.client.options import Wanted
+from holdfast.client.operations.retry import ask, get
+from holdfast.client.options import ClaimRequest
 from holdfast.client.records import QueuePosition
 from holdfast.client.transports.failover import Failover
 from holdfast.errors import Refused, Unreachable
@@ -455,7 +455,7 @@ def leaderless(retry_after_ms: int = 200) -> Answer:
 def test_the_pause_is_what_was_asked_for() -> None:
     """N-31: between two rounds it rests at least as long as the server said, and not much longer than it must."""
     world = World(scripted(leaderless(), leaderless(5_000), acquired()), share=0.0)
-    world.run(claim("j", Wanted(ttl=60, owner="o"), POLICY))
+    world.run(claim("j", ClaimRequest(ttl=60, owner="o"), POLICY))
     assert world.rests == [0.2, 1.0]
     assert len(set(world.keys)) == 1
 
@@ -466,7 +466,7 @@ def test_patience_reaches_to_the_next_leader() -> None:
     for policy, at_least, at_most in ((hasty, 0.0, 0.0), (patient, 4.0, 5.0)):
         world = World(scripted(leaderless()))
         with pytest.raises(Refused, match="No: Because") as caught:
-            world.run(claim("j", Wanted(ttl=60, owner="o"), policy))
+            world.run(claim("j", ClaimRequest(ttl=60, owner="o"), policy))
         assert caught.value.code == "not_leader"
         assert at_least <= sum(world.rests) <= at_most
 
@@ -476,10 +476,10 @@ def test_a_node_that_waited_for_a_leader_is_not_asked_to_wait_again() -> None:
     policy = msgspec.structs.replace(POLICY, retry_seconds=1.0)
     world = World(scripted(after(5.04, leaderless())))
     with pytest.raises(Refused):
-        world.run(claim("j", Wanted(ttl=60, owner="o"), policy))
+        world.run(claim("j", ClaimRequest(ttl=60, owner="o"), policy))
     assert len(world.sent) == 1
     world = World(scripted(after(5.04, leaderless()), acquired()))
-    world.run(claim("j", Wanted(ttl=60, owner="o"), msgspec.structs.replace(POLICY, retry_seconds=10.0)))
+    world.run(claim("j", ClaimRequest(ttl=60, owner="o"), msgspec.structs.replace(POLICY, retry_seconds=10.0)))
     assert len(world.sent) == 2, "who asks for longer waits longer"
 
 
@@ -500,17 +500,17 @@ def test_a_lost_copy_is_said_beside_the_lack_of_a_leader(
         open_way(hangs, peer.url).send("POST", "/x", {}, "k")
     world = World(scripted(Unreachable(URL, "the connection broke"), leaderless()))
     with pytest.raises(Unreachable, match="the connection broke; a node says that none leads right now"):
-        world.run(claim("j", Wanted(ttl=60, owner="o"), POLICY))
+        world.run(claim("j", ClaimRequest(ttl=60, owner="o"), POLICY))
 
 
 def test_nothing_happened_is_said_of_all_copies_or_not_at_all() -> None:
     """N-12: a first copy whose answer was lost may have happened, so the end of it is not that nothing did."""
     world = World(scripted(Unreachable(URL, "the connection broke"), leaderless()))
     with pytest.raises(Unreachable, match="the connection broke"):
-        world.run(claim("j", Wanted(ttl=60, owner="o"), POLICY))
+        world.run(claim("j", ClaimRequest(ttl=60, owner="o"), POLICY))
     unsent = Unreachable(URL, "connection refused", was_sent=False)
     with pytest.raises(Refused):
-        World(scripted(unsent, leaderless())).run(claim("j", Wanted(ttl=60, owner="o"), POLICY))
+        World(scripted(unsent, leaderless())).run(claim("j", ClaimRequest(ttl=60, owner="o"), POLICY))
 
 
 @pytest.mark.parametrize("last", ["not_leader", "storage_unavailable", "overloaded"])
@@ -518,15 +518,15 @@ def test_what_may_have_happened_is_not_forgotten(last: str) -> None:
     """N-12: a copy whose outcome the server itself does not know may have happened, whatever is said of a later one."""
     unknown, nothing = problem(503, "outcome_unknown"), problem(503, last, retry_after_ms=200)
     with pytest.raises(Refused) as caught:
-        World(scripted(unknown, nothing)).run(claim("j", Wanted(ttl=60, owner="o"), POLICY))
+        World(scripted(unknown, nothing)).run(claim("j", ClaimRequest(ttl=60, owner="o"), POLICY))
     assert caught.value.code == "outcome_unknown"
     by_proxy = Answer(502, {}, b"<html>Bad Gateway</html>")
     with pytest.raises(Refused) as caught:
-        World(scripted(by_proxy, nothing)).run(claim("j", Wanted(ttl=60, owner="o"), POLICY))
+        World(scripted(by_proxy, nothing)).run(claim("j", ClaimRequest(ttl=60, owner="o"), POLICY))
     assert caught.value.status == 502
     lost = Unreachable(URL, "the connection broke")
     with pytest.raises(Unreachable, match="the connection broke"):
-        World(scripted(lost, nothing)).run(claim("j", Wanted(ttl=60, owner="o"), POLICY))
+        World(scripted(lost, nothing)).run(claim("j", ClaimRequest(ttl=60, owner="o"), POLICY))
     for step in (unknown, by_proxy):
         with pytest.raises(Refused) as caught:
             World(scripted(step, nothing)).run(server_status())
@@ -560,7 +560,7 @@ def test_a_wait_without_an_end_waits_for_a_leader() -> None:
     """A node without a leader is a server that was met: a wait without an end goes on, and says why."""
     places: list[QueuePosition] = []
     steps = [leaderless()] * 30 + [acquired()]
-    wanted = Wanted(ttl=60, owner="o", wait=math.inf, on_wait=places.append)
+    wanted = ClaimRequest(ttl=60, owner="o", wait=math.inf, on_wait=places.append)
     World(scripted(*steps)).run(claim("j", wanted, POLICY))
     assert {place.away for place in places} == {"no node leads right now"}
 
@@ -570,5 +570,5 @@ def test_a_wait_is_cut_where_others_can_be_asked(addresses: int, seconds: int) -
     """W2: one request waits less if there are other addresses: a silent one is found out before the place lapses."""
     policy = msgspec.structs.replace(POLICY, addresses=addresses)
     world = World(scripted(acquired()))
-    world.run(claim("j", Wanted(ttl=60, owner="o", wait=600), policy))
+    world.run(claim("j", ClaimRequest(ttl=60, owner="o", wait=600), policy))
     assert bodies(world.sent)[0]["wait_seconds"] == seconds

@@ -10,12 +10,19 @@ import pytest
 
 from holdfast.client.answers import Answer
 from holdfast.client.deadline import safe_ms
-from holdfast.client.operations.claims import UNHEARD_MAX, WAIT_SECONDS_MAX, Got, claim, claim_all, claim_any
+from holdfast.client.operations.claims import (
+    LOST_IN_ROW_MAX,
+    WAIT_SECONDS_MAX,
+    AcquiredClaim,
+    claim,
+    claim_all,
+    claim_any,
+)
 from holdfast.client.operations.effects import Flow, Policy, Send
 from holdfast.client.operations.leases import release, renew, transfer
-from holdfast.client.options import Wanted
+from holdfast.client.options import ClaimRequest
 from holdfast.client.records import QueuePosition
-from holdfast.client.requests import whole_seconds
+from holdfast.client.requests import integer_seconds
 from holdfast.errors import (
     Deadlock,
     JobDone,
@@ -52,11 +59,11 @@ from tests.client.driving import (
 FREED = answer(200)
 
 
-def wanted(wait: float = 0, **fields: Any) -> Wanted:  # noqa: ANN401 - passed on as it is
-    return Wanted(ttl=60, owner="o", wait=wait, **fields)
+def wanted(wait: float = 0, **fields: Any) -> ClaimRequest:  # noqa: ANN401 - passed on as it is
+    return ClaimRequest(ttl=60, owner="o", wait=wait, **fields)
 
 
-def claiming(wait: float = 0, **fields: Any) -> Flow[Got]:  # noqa: ANN401 - the same
+def claiming(wait: float = 0, **fields: Any) -> Flow[AcquiredClaim]:  # noqa: ANN401 - the same
     return claim("j", wanted(wait, **fields), POLICY)
 
 
@@ -192,7 +199,7 @@ def test_begins_anew_a_few_times_only() -> None:
     with pytest.raises(Refused, match="No") as caught:
         world.run(claiming(600))
     assert caught.value.code == "ticket_gone"
-    assert len(world.sent) == UNHEARD_MAX + 1
+    assert len(world.sent) == LOST_IN_ROW_MAX + 1
 
 
 def test_sent_away_early_backs_off() -> None:
@@ -415,7 +422,7 @@ def test_renewal_keeps_the_ttl() -> None:
 
 def test_seconds_are_rounded_up() -> None:
     """What is asked for in fractions of a second is never shortened."""
-    assert [whole_seconds(seconds) for seconds in (0.1, 1, 1.0, 1.01, 120)] == [1, 1, 1, 2, 120]
+    assert [integer_seconds(seconds) for seconds in (0.1, 1, 1.0, 1.01, 120)] == [1, 1, 1, 2, 120]
 
 
 def test_nonsense_is_no_claim() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast import QueuePosition
 from holdfast.client.operations.claims import claim
-from holdfast.client.options import Wanted
+from holdfast.client.options import ClaimRequest
 from tests.client.both import Either
 from tests.client.driving import POLICY, World, acquired, after, lock, scripted
 from tests.client.driving import waiting as told_to_wait
@@ -49,12 +49,12 @@ def test_who_watches_is_not_overtaken(either: Either, operator: Api, job: str, i
 def test_all_but_the_last_say_that_they_come_back() -> None:
     """W2: the last request of a wait does not say that another follows, nor does one that gives up."""
     world = World(line(70))
-    world.run(claim("j", Wanted(ttl=60, owner="o", wait=80, on_wait=lambda _: None), POLICY))
+    world.run(claim("j", ClaimRequest(ttl=60, owner="o", wait=80, on_wait=lambda _: None), POLICY))
     claims = [request for request in world.sent if request.method == "POST"]
-    assert len(claims) > 3 and all(request.comes_back for request in claims)
+    assert len(claims) > 3 and all(request.will_retry for request in claims)
     world = World(line(70))
-    world.run(claim("j", Wanted(ttl=60, owner="o", wait=75), POLICY))
-    said = [request.comes_back for request in world.sent if request.method == "POST"]
+    world.run(claim("j", ClaimRequest(ttl=60, owner="o", wait=75), POLICY))
+    said = [request.will_retry for request in world.sent if request.method == "POST"]
     assert said[-1] is False and all(said[:-1])
 
 
@@ -63,6 +63,6 @@ def test_server_that_stops_is_left_at_once() -> None:
     answers = scripted(after(0.1, told_to_wait(2)), lock(), after(1, told_to_wait(1)), acquired())
     world = World(answers)
     places: list[QueuePosition] = []
-    world.run(claim("j", Wanted(ttl=60, owner="o", wait=80, on_wait=places.append), POLICY))
+    world.run(claim("j", ClaimRequest(ttl=60, owner="o", wait=80, on_wait=places.append), POLICY))
     assert [request.method for request in world.sent] == ["POST", "GET", "POST", "POST"]
     assert world.rests == [] and [place.position for place in places] == [2]

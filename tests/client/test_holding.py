@@ -13,9 +13,9 @@ from holdfast.client.aio import BackgroundLoop
 from holdfast.client.answers import Answer
 from holdfast.client.deadline import Loss
 from holdfast.client.lease import ClaimGroup, HeldClaim
-from holdfast.client.operations.claims import Got, claim
+from holdfast.client.operations.claims import AcquiredClaim, claim
 from holdfast.client.operations.effects import Flow, Rest, Send
-from holdfast.client.options import Wanted
+from holdfast.client.options import ClaimRequest
 from holdfast.client.sync import BackgroundThread
 from holdfast.errors import LeaseLost, LeaseReleased, Unreachable
 from tests.client.driving import BROKEN, LEASE, POLICY, World, acquired, answer, bodies, problem, renewed, scripted
@@ -25,9 +25,9 @@ FREED = answer(200)
 SECONDS_MAX = 20.0
 
 
-def got(job: str = "j", ttl_ms: int = 60_000) -> tuple[World, Got]:
+def got(job: str = "j", ttl_ms: int = 60_000) -> tuple[World, AcquiredClaim]:
     world = World(scripted(acquired(ttl_ms)))
-    return world, world.run(claim(job, Wanted(ttl=60, owner="o"), POLICY))
+    return world, world.run(claim(job, ClaimRequest(ttl=60, owner="o"), POLICY))
 
 
 def test_lost_claim_is_given_up() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import Holdfast, LeaseReleased, NotInTime, Refused, SettingsError
 from holdfast import exclusive as holdfast_exclusive
-from holdfast.client.requests import job_path, patience, wait_seconds, whole_seconds
+from holdfast.client.requests import integer_seconds, job_path, patience, wait_seconds
 from tests.client.both import Either
 from tests.support.checks import unique
 
@@ -21,14 +21,14 @@ from tests.support.checks import unique
 def test_spans_have_an_end(given: float) -> None:
     """A span that the wire cannot carry is refused by its name before anything is sent."""
     with pytest.raises(ValueError, match=r"remember is .*give a number of seconds"):
-        whole_seconds(given, "remember")
+        integer_seconds(given, "remember")
 
 
 @pytest.mark.parametrize("given", ["60", None, True, [60]])
 def test_spans_are_numbers(given: Any) -> None:  # noqa: ANN401 - anything
     """What is no number is called so by its name."""
     with pytest.raises(TypeError, match=r"ttl is .*give a number of seconds"):
-        whole_seconds(given)
+        integer_seconds(given)
 
 
 def test_waits_may_be_without_end() -> None:

@@ -17,7 +17,7 @@ from holdfast.client.answers import Answer
 from holdfast.client.operations.claims import claim
 from holdfast.client.operations.effects import Flow
 from holdfast.client.operations.leases import release, transfer
-from holdfast.client.options import Wanted
+from holdfast.client.options import ClaimRequest
 from holdfast.errors import HoldfastError
 from tests.client.driving import (
     BROKEN,
@@ -138,7 +138,7 @@ UNKNOWN = problem(503, "outcome_unknown")
 
 
 def claiming(owner: str) -> Flow[Any]:
-    return claim("j", Wanted(ttl=60, owner=owner, wait=60), POLICY)
+    return claim("j", ClaimRequest(ttl=60, owner=owner, wait=60), POLICY)
 
 
 def releasing(owner: str) -> Flow[Any]:

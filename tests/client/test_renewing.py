@@ -19,7 +19,7 @@ from holdfast.client.operations.leases import (
     watch_deadline,
 )
 from holdfast.client.operations.sessions import open_session
-from holdfast.client.options import Wanted
+from holdfast.client.options import ClaimRequest
 from holdfast.errors import Refused, ServerError, Unreachable
 from tests.client.driving import (
     AT,
@@ -47,7 +47,7 @@ def kept(*steps: object, share: float = 0.5) -> tuple[World, LeaseDeadline]:
     """Keep a lease of a minute against a script; the last step stays."""
     world = World(scripted(*steps), share=share)  # type: ignore[arg-type]
     deadline = LeaseDeadline("j", 7, world.now(), TTL_MS)
-    claimed = World(scripted(acquired())).run(claim("j", Wanted(ttl=60, owner="o"), POLICY)).claim
+    claimed = World(scripted(acquired())).run(claim("j", ClaimRequest(ttl=60, owner="o"), POLICY)).claim
     world.run(keep_renewed(deadline, Renewal(claimed.lease_id, claimed.job_id).request, POLICY))
     return world, deadline
 

@@ -13,9 +13,9 @@ from holdfast.client.background import Resting, Schedule
 from holdfast.client.clock import Instant, elapsed_ms
 from holdfast.client.deadline import ROUNDING_MS, LeaseDeadline, Loss, safe_ms
 from holdfast.client.operations import leases as renewing
-from holdfast.client.operations.claims import Got, claim
+from holdfast.client.operations.claims import AcquiredClaim, claim
 from holdfast.client.operations.effects import Effect, Flow, NewKey, Now, Rest, Send, Share
-from holdfast.client.options import Wanted
+from holdfast.client.options import ClaimRequest
 from holdfast.errors import HoldfastError, Unreachable
 from tests.client.driving import POLICY, URL, acquired, problem, renewed
 
@@ -265,10 +265,10 @@ def test_client_never_believes_longer_than_the_server(
     """I4: whatever is slow, lost or slept through, and with clocks half a per mille apart, belief ends first."""
     model = Model(ttl_s * 1_000_000, rate, steps, pauses)
     try:
-        got = model.drive(claim("j", Wanted(ttl=ttl_s, owner="o", wait=45), POLICY), 200)
+        got = model.drive(claim("j", ClaimRequest(ttl=ttl_s, owner="o", wait=45), POLICY), 200)
     except HoldfastError:
         return
-    if not isinstance(got, Got):
+    if not isinstance(got, AcquiredClaim):
         return
     model.deadline = got.deadline
     if model.until_us is not None and model.until_us <= model.server_us:

@@ -10,7 +10,7 @@ from holdfast.client import sync as threads_driver
 from holdfast.client.answers import Answer
 from holdfast.client.config import Target
 from holdfast.client.operations.effects import Flow, Policy, Send
-from holdfast.client.operations.exchange import ask
+from holdfast.client.operations.retry import ask
 from holdfast.client.transports import aio as aiohttp_transport
 from holdfast.client.transports.sync import transport_to
 

@@ -21,7 +21,7 @@ from holdfast.client.base import ClaimingSession, Client
 from holdfast.client.deadline import LeaseDeadline
 from holdfast.client.lease import ClaimGroup, HeldClaim, HeldSession, mention
 from holdfast.client.operations import effects
-from holdfast.client.operations.claims import Got
+from holdfast.client.operations.claims import AcquiredClaim
 from holdfast.client.operations.effects import Flow
 from holdfast.client.operations.events import Follower
 from holdfast.client.operations.leases import Renewal
@@ -324,7 +324,7 @@ class AsyncClaim(Entered, HeldClaim):
     block is cancelled and raises `LeaseLost`.
     """
 
-    def __init__(self, link: AsyncLink, got: Got, on_lost: Callable[[AsyncClaim], object] | None) -> None:
+    def __init__(self, link: AsyncLink, got: AcquiredClaim, on_lost: Callable[[AsyncClaim], object] | None) -> None:
         super().__init__(got, link.policy)
         self._begin(link, [self._deadline], on_lost)
         self._kept = self._keep()
@@ -333,8 +333,10 @@ class AsyncClaim(Entered, HeldClaim):
 class AsyncClaims(Entered, ClaimGroup[AsyncClaim]):
     """Several jobs that are ours, every one of them. An async context manager, as `AsyncClaim`."""
 
-    def __init__(self, link: AsyncLink, gots: Sequence[Got], on_lost: Callable[[AsyncClaims], object] | None) -> None:
-        super().__init__([AsyncClaim(link, got, None) for got in gots])
+    def __init__(
+        self, link: AsyncLink, acquired: Sequence[AcquiredClaim], on_lost: Callable[[AsyncClaims], object] | None
+    ) -> None:
+        super().__init__([AsyncClaim(link, got, None) for got in acquired])
         self._begin(link, self._deadlines, on_lost)
 
 

@@ -16,7 +16,7 @@ T = TypeVar("T")
 FOLLOWS, SHARED = replies.FOLLOWS, replies.SHARED  # What a node says of itself in `/readyz`, and of its store.
 NOT_NOW = frozenset({502, 503, 504})
 """What may be gone when asked again: the server restarts, or what stands in between does."""
-NOBODY_LEADS = "a node says that none leads right now: `holdfast nodes` shows what each of them says"
+NO_LEADER_HINT = "a node says that none leads right now: `holdfast nodes` shows what each of them says"
 """What to do where one copy of a request was not answered, and the last one found no leader."""
 
 

@@ -31,19 +31,19 @@ from holdfast.client.options import (
     ClaimAnyOptions,
     ClaimJobOptions,
     ClaimOptions,
-    Wanted,
+    ClaimRequest,
     check_names,
+    claim_request,
     takes_options,
-    wanted,
 )
 from holdfast.client.records import JobClaim, Metadata, plain_labels
-from holdfast.client.requests import names, patience, whole_seconds
+from holdfast.client.requests import integer_seconds, names, patience
 from holdfast.errors import JobDone, JobHeld
 
 log = logging.getLogger("holdfast.client")
 
 JOB_TTL_SECONDS = 120.0  # For callers that renew themselves: rarely, if they are agents.
-SILENCE_SECONDS = 3.0  # The least time for one of several addresses to answer, if `answer_seconds` allows it.
+ANSWER_SECONDS_MIN = 3.0  # The least time for one of several addresses to answer, if `answer_seconds` allows it.
 
 F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")
@@ -52,13 +52,15 @@ T = TypeVar("T")
 AnyClaim = TypeVar("AnyClaim")  # `Claim` or `AsyncClaim`.
 AnyClaims = TypeVar("AnyClaims")  # `Claims` or `AsyncClaims`.
 AnySession = TypeVar("AnySession")  # `Session` or `AsyncSession`.
-GotClaim = TypeVar("GotClaim")  # What the verbs for one claim return: the claim, or an `Acquiring`.
-GotClaims = TypeVar("GotClaims")  # The same for several claims.
-GotEvents = TypeVar("GotEvents")  # What `events` returns, to iterate over.
-GotSession = TypeVar("GotSession")  # The same for a session.
+ClaimResult = TypeVar("ClaimResult")  # What the verbs for one claim return: the claim, or an `Acquiring`.
+ClaimsResult = TypeVar("ClaimsResult")  # The same for several claims.
+EventsResult = TypeVar("EventsResult")  # What `events` returns, to iterate over.
+SessionResult = TypeVar("SessionResult")  # The same for a session.
 
 
-class Client(Operations, ABC, Generic[AnyClaim, AnyClaims, AnySession, GotClaim, GotClaims, GotSession, GotEvents]):
+class Client(
+    Operations, ABC, Generic[AnyClaim, AnyClaims, AnySession, ClaimResult, ClaimsResult, SessionResult, EventsResult]
+):
     """A client of one server: its configuration and its operations. The token is never shown."""
 
     def __init__(
@@ -100,7 +102,7 @@ class Client(Operations, ABC, Generic[AnyClaim, AnyClaims, AnySession, GotClaim,
         addresses = len(self._target.addresses)
         self._policy = Policy(
             self._target.url,
-            max(answer_seconds / addresses, min(answer_seconds, SILENCE_SECONDS)),
+            max(answer_seconds / addresses, min(answer_seconds, ANSWER_SECONDS_MIN)),
             patience(retry_seconds, "retry_seconds", allow_zero=True),
             token_file=None if self._target.token_file is None else str(self._target.token_file),
             addresses=addresses,
@@ -130,14 +132,16 @@ class Client(Operations, ABC, Generic[AnyClaim, AnyClaims, AnySession, GotClaim,
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._target.url}>"
 
-    def _named(self, terms: Wanted) -> Wanted:
+    def _named(self, request: ClaimRequest) -> ClaimRequest:
         """Set the default owner: the client's, else that of the calling thread or task."""
-        if terms.owner:
-            return terms
-        return msgspec.structs.replace(terms, owner=self._owner or owners.owner_of(self._worker()))
+        if request.owner:
+            return request
+        return msgspec.structs.replace(request, owner=self._owner or owners.owner_of(self._worker()))
 
-    def _claiming(self, how: Callable[..., Flow[T]], jobs: str | Sequence[str], terms: Wanted, trail: Trail) -> Flow[T]:
-        return how(jobs, self._named(terms), self._policy, trail)
+    def _claiming(
+        self, how: Callable[..., Flow[T]], jobs: str | Sequence[str], request: ClaimRequest, trail: Trail
+    ) -> Flow[T]:
+        return how(jobs, self._named(request), self._policy, trail)
 
     @takes_options(ClaimOptions)
     def claim(
@@ -147,7 +151,7 @@ class Client(Operations, ABC, Generic[AnyClaim, AnyClaims, AnySession, GotClaim,
         session: str | None = None,
         on_lost: Callable[[AnyClaim], object] | None = None,
         **options: Unpack[ClaimOptions],
-    ) -> GotClaim:
+    ) -> ClaimResult:
         """Claim a job and keep it renewed: `with holdfast.claim("github-issue-1842") as claim:`.
 
         Raises `JobHeld`, `NotInTime`, `JobDone`, `Deadlock`.
@@ -159,8 +163,8 @@ class Client(Operations, ABC, Generic[AnyClaim, AnyClaims, AnySession, GotClaim,
         is called with the queue position every few seconds. `on_lost` is called when the claim is lost: by
         `Holdfast` in a thread of its own, by `AsyncHoldfast` on the event loop, which awaits what it returns.
         """
-        terms = wanted(options, ClaimOptions, session)
-        got: GotClaim = self._enter(partial(self._claiming, claims.claim, job_id, terms), "claim", on_lost)
+        request = claim_request(options, ClaimOptions, session)
+        got: ClaimResult = self._enter(partial(self._claiming, claims.claim, job_id, request), "claim", on_lost)
         return got
 
     @takes_options(ClaimAnyOptions)
@@ -171,14 +175,16 @@ class Client(Operations, ABC, Generic[AnyClaim, AnyClaims, AnySession, GotClaim,
         session: str | None = None,
         on_lost: Callable[[AnyClaim], object] | None = None,
         **options: Unpack[ClaimAnyOptions],
-    ) -> GotClaim:
+    ) -> ClaimResult:
         """Claim the first free job of a list and keep it renewed: how a worker takes work from a backlog.
 
         Finished jobs are skipped. Raises `JobHeld` with `others`, or `JobDone` when only finished ones are left. With
         `wait` it polls; there is no queue for this. The options are those of `claim`.
         """
-        terms = wanted(options, ClaimAnyOptions, session)
-        got: GotClaim = self._enter(partial(self._claiming, claims.claim_any, names(job_ids), terms), "claim", on_lost)
+        request = claim_request(options, ClaimAnyOptions, session)
+        got: ClaimResult = self._enter(
+            partial(self._claiming, claims.claim_any, names(job_ids), request), "claim", on_lost
+        )
         return got
 
     @takes_options(ClaimAllOptions)
@@ -189,11 +195,11 @@ class Client(Operations, ABC, Generic[AnyClaim, AnyClaims, AnySession, GotClaim,
         session: str | None = None,
         on_lost: Callable[[AnyClaims], object] | None = None,
         **options: Unpack[ClaimAllOptions],
-    ) -> GotClaims:
+    ) -> ClaimsResult:
         """Claim every job of a list or none, and keep all of them renewed. Options and exceptions as of `claim`."""
-        terms = wanted(options, ClaimAllOptions, session)
-        got: GotClaims = self._enter(
-            partial(self._claiming, claims.claim_all, names(job_ids), terms), "claims", on_lost
+        request = claim_request(options, ClaimAllOptions, session)
+        got: ClaimsResult = self._enter(
+            partial(self._claiming, claims.claim_all, names(job_ids), request), "claims", on_lost
         )
         return got
 
@@ -238,8 +244,8 @@ class Client(Operations, ABC, Generic[AnyClaim, AnyClaims, AnySession, GotClaim,
         **options: Unpack[ClaimJobOptions],
     ) -> Flow[JobClaim]:
         """Claim a job and leave it to the caller to renew. Options and exceptions as of `claim`."""
-        terms = wanted(options, ClaimJobOptions, session, owner=owner, metadata=metadata, ttl=ttl)
-        return (yield from self._claiming(claims.claim, job_id, terms, trail)).claim
+        request = claim_request(options, ClaimJobOptions, session, owner=owner, metadata=metadata, ttl=ttl)
+        return (yield from self._claiming(claims.claim, job_id, request, trail)).claim
 
     @acquisition
     @takes_options(ClaimAnyOptions, ttl=JOB_TTL_SECONDS)
@@ -247,8 +253,8 @@ class Client(Operations, ABC, Generic[AnyClaim, AnyClaims, AnySession, GotClaim,
         self, trail: Trail, job_ids: Sequence[str], *, session: str | None = None, **options: Unpack[ClaimAnyOptions]
     ) -> Flow[JobClaim]:
         """Claim the first free job of a list and leave it to the caller to renew. Raises as `claim_any`."""
-        terms = wanted(options, ClaimAnyOptions, session, ttl=JOB_TTL_SECONDS)
-        return (yield from self._claiming(claims.claim_any, names(job_ids), terms, trail)).claim
+        request = claim_request(options, ClaimAnyOptions, session, ttl=JOB_TTL_SECONDS)
+        return (yield from self._claiming(claims.claim_any, names(job_ids), request, trail)).claim
 
     @acquisition
     @takes_options(ClaimAllOptions, ttl=JOB_TTL_SECONDS)
@@ -256,8 +262,8 @@ class Client(Operations, ABC, Generic[AnyClaim, AnyClaims, AnySession, GotClaim,
         self, trail: Trail, job_ids: Sequence[str], *, session: str | None = None, **options: Unpack[ClaimAllOptions]
     ) -> Flow[list[JobClaim]]:
         """Claim every job of a list or none, and leave it to the caller to renew each. Raises as `claim_all`."""
-        terms = wanted(options, ClaimAllOptions, session, ttl=JOB_TTL_SECONDS)
-        return [got.claim for got in (yield from self._claiming(claims.claim_all, names(job_ids), terms, trail))]
+        request = claim_request(options, ClaimAllOptions, session, ttl=JOB_TTL_SECONDS)
+        return [got.claim for got in (yield from self._claiming(claims.claim_all, names(job_ids), request, trail))]
 
     def session(
         self,
@@ -266,15 +272,17 @@ class Client(Operations, ABC, Generic[AnyClaim, AnyClaims, AnySession, GotClaim,
         ttl: float = TTL_SECONDS,
         metadata: Metadata = None,
         on_lost: Callable[[AnySession], object] | None = None,
-    ) -> GotSession:
+    ) -> SessionResult:
         """Open a session and keep it alive: claims made through it all end with it.
 
         `name` is what others see of it, and `metadata` what they see with it. `ttl` is its life in seconds if this
         process dies. `on_lost` is called when the session is lost: by `Holdfast` in a thread of its own, by
         `AsyncHoldfast` on the event loop, which awaits what it returns.
         """
-        options: dict[str, Any] = {"name": name, "ttl_seconds": whole_seconds(ttl), "metadata": metadata}
-        got: GotSession = self._enter(partial(session_flows.open_session, self._policy, **options), "session", on_lost)
+        options: dict[str, Any] = {"name": name, "ttl_seconds": integer_seconds(ttl), "metadata": metadata}
+        got: SessionResult = self._enter(
+            partial(session_flows.open_session, self._policy, **options), "session", on_lost
+        )
         return got
 
     def events(
@@ -284,7 +292,7 @@ class Client(Operations, ABC, Generic[AnyClaim, AnyClaims, AnySession, GotClaim,
         labels: Mapping[str, str] | None = None,
         after: int | None = None,
         on_away: OnAway | None = None,
-    ) -> GotEvents:
+    ) -> EventsResult:
         """Follow all events except renewals, for ever, reconnecting as needed.
 
         `after` is the `seq` of the last event you have seen; without it, only new events come. An event `resync` stands
@@ -294,14 +302,14 @@ class Client(Operations, ABC, Generic[AnyClaim, AnyClaims, AnySession, GotClaim,
         return self._follow(Follower(self._policy, prefix, after, plain_labels(labels), on_away))
 
     @abstractmethod
-    def _follow(self, follower: Follower) -> GotEvents:
+    def _follow(self, follower: Follower) -> EventsResult:
         """Return an iterator of the events."""
 
 
-class ClaimingSession(ABC, Generic[AnyClaim, AnyClaims, GotClaim, GotClaims]):
+class ClaimingSession(ABC, Generic[AnyClaim, AnyClaims, ClaimResult, ClaimsResult]):
     """The part of a session that claims: its claims end with it."""
 
-    _claimer: Client[AnyClaim, AnyClaims, Any, GotClaim, GotClaims, Any, Any]
+    _claimer: Client[AnyClaim, AnyClaims, Any, ClaimResult, ClaimsResult, Any, Any]
     _record: Any  # Not `session_id: Any`, which editors would show for the `str` of the sessions.
 
     @abstractmethod
@@ -311,7 +319,7 @@ class ClaimingSession(ABC, Generic[AnyClaim, AnyClaims, GotClaim, GotClaims]):
     @takes_options(ClaimOptions)
     def claim(
         self, job_id: str, *, on_lost: Callable[[AnyClaim], object] | None = None, **options: Unpack[ClaimOptions]
-    ) -> GotClaim:
+    ) -> ClaimResult:
         """Claim a job for this session, as the client's `claim`."""
         return self._adopt(self._claimer.claim(job_id, session=self._record.session_id, on_lost=on_lost, **options))
 
@@ -322,7 +330,7 @@ class ClaimingSession(ABC, Generic[AnyClaim, AnyClaims, GotClaim, GotClaims]):
         *,
         on_lost: Callable[[AnyClaim], object] | None = None,
         **options: Unpack[ClaimAnyOptions],
-    ) -> GotClaim:
+    ) -> ClaimResult:
         """Claim the first free job of a list for this session, as the client's `claim_any`."""
         session_id = self._record.session_id
         return self._adopt(self._claimer.claim_any(job_ids, session=session_id, on_lost=on_lost, **options))
@@ -334,7 +342,7 @@ class ClaimingSession(ABC, Generic[AnyClaim, AnyClaims, GotClaim, GotClaims]):
         *,
         on_lost: Callable[[AnyClaims], object] | None = None,
         **options: Unpack[ClaimAllOptions],
-    ) -> GotClaims:
+    ) -> ClaimsResult:
         """Claim every job of a list or none for this session, as the client's `claim_all`."""
         session_id = self._record.session_id
         return self._adopt(self._claimer.claim_all(job_ids, session=session_id, on_lost=on_lost, **options))

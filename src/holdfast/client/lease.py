@@ -19,7 +19,7 @@ from holdfast.client.background import Kept
 from holdfast.client.clock import Instant
 from holdfast.client.deadline import LeaseDeadline, Loss, lost_error
 from holdfast.client.operations import leases, sessions
-from holdfast.client.operations.claims import Got
+from holdfast.client.operations.claims import AcquiredClaim
 from holdfast.client.operations.effects import NOW, Flow, Policy, giving_back, operation
 from holdfast.client.records import JobClaim, Metadata, Previous, opened_session
 from holdfast.errors import HoldfastError, LeaseLost, LeaseReleased, Refused
@@ -149,7 +149,7 @@ class HeldClaim(Held):
     # Outcome, result and remember of its release; the default is for a release at exit.
     _how: tuple[str | None, str | None, float | None] = ("failed", None, None)
 
-    def __init__(self, got: Got, policy: Policy) -> None:
+    def __init__(self, got: AcquiredClaim, policy: Policy) -> None:
         super().__init__(policy, got.deadline)
         self._record = got.claim
         self._session: object = None  # Keeps its session alive while anything refers to this claim.

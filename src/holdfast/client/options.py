@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, TypedDict, TypeVar
 import msgspec
 
 from holdfast.client.records import Metadata, QueuePosition, packed, plain_labels
-from holdfast.client.requests import session_name, wait_seconds, whole_seconds
+from holdfast.client.requests import integer_seconds, session_name, wait_seconds
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -61,7 +61,7 @@ class ClaimJobOptions(_EveryOption, total=False):
 _DEFAULTS: Mapping[str, object] = {"redo": False, "lock_delay": 0, "resume": False}  # The defaults that are not None.
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The checked options of one claim. Times are in seconds."""
 
     ttl: int | None = None
@@ -82,21 +82,21 @@ def _can_be_packed(metadata: Metadata) -> Metadata:
 
 
 _CHECKS: Mapping[str, Callable[[Any], Any]] = {
-    "ttl": lambda ttl: None if ttl is None else whole_seconds(ttl),
+    "ttl": lambda ttl: None if ttl is None else integer_seconds(ttl),
     "wait": wait_seconds,
     "metadata": _can_be_packed,
     "labels": plain_labels,
-    "lock_delay": partial(whole_seconds, what="lock_delay"),
+    "lock_delay": partial(integer_seconds, what="lock_delay"),
 }  # Values that cannot be sent at all are refused here, before any request.
 
 
-def wanted(options: Mapping[str, Any], kind: Any, session: str | None = None, **given: Any) -> Wanted:  # noqa: ANN401
+def claim_request(options: Mapping[str, Any], kind: Any, session: str | None = None, **given: Any) -> ClaimRequest:  # noqa: ANN401
     """Check the options of a claim. `given` are those passed as parameters of their own."""
     check_names(options, kind)
     found = {**given, **options}
     for name in _CHECKS.keys() & found:
         found[name] = _CHECKS[name](found[name])
-    return Wanted(session=None if session is None else session_name(session), **found)
+    return ClaimRequest(session=None if session is None else session_name(session), **found)
 
 
 def check_names(options: Mapping[str, Any], kind: Any) -> None:  # noqa: ANN401 - a class of options

@@ -14,7 +14,7 @@ from holdfast.errors import SettingsError
 _PLAIN_NUMBERS = frozenset({int, float})
 
 
-def whole_seconds(seconds: float, what: str = "ttl") -> int:
+def integer_seconds(seconds: float, what: str = "ttl") -> int:
     """Return whole seconds, never fewer than were asked for."""
     _check_number(seconds, what)
     if not 0 <= seconds < math.inf:

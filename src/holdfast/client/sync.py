@@ -38,7 +38,7 @@ from holdfast.client.base import ClaimingSession, Client
 from holdfast.client.deadline import LeaseDeadline
 from holdfast.client.lease import ClaimGroup, Held, HeldClaim, HeldSession, mention
 from holdfast.client.operations import effects
-from holdfast.client.operations.claims import Got
+from holdfast.client.operations.claims import AcquiredClaim
 from holdfast.client.operations.effects import Flow
 from holdfast.client.operations.events import Follower
 from holdfast.client.operations.leases import Renewal
@@ -389,7 +389,7 @@ class Claim(HeldUntilExit, HeldClaim):
     raises `LeaseLost`, unless `raise_if_lost` did so before.
     """
 
-    def __init__(self, link: Link, got: Got, on_lost: Callable[[Claim], object] | None) -> None:
+    def __init__(self, link: Link, got: AcquiredClaim, on_lost: Callable[[Claim], object] | None) -> None:
         super().__init__(got, link.policy)
         self._begin(link, [self._deadline], on_lost)
         self._kept = self._keep()
@@ -398,8 +398,10 @@ class Claim(HeldUntilExit, HeldClaim):
 class Claims(Entered, ClaimGroup[Claim]):
     """Several jobs that are ours, every one of them. A context manager, as `Claim`."""
 
-    def __init__(self, link: Link, gots: Sequence[Got], on_lost: Callable[[Claims], object] | None) -> None:
-        super().__init__([Claim(link, got, None) for got in gots])
+    def __init__(
+        self, link: Link, acquired: Sequence[AcquiredClaim], on_lost: Callable[[Claims], object] | None
+    ) -> None:
+        super().__init__([Claim(link, got, None) for got in acquired])
         self._begin(link, self._deadlines, on_lost)
 
 

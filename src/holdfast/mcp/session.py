@@ -18,7 +18,7 @@ from msgspec import UNSET, UnsetType
 from holdfast import AsyncHoldfast, Deadlock, JobClaim, JobDone, JobHeld, JobOwner, JobStatus, LeaseLost, SessionInfo
 from holdfast.client.aio import AsyncSession
 from holdfast.client.operations import claims, sessions
-from holdfast.client.options import Wanted
+from holdfast.client.options import ClaimRequest
 from holdfast.errors import HoldfastError
 from holdfast.mcp import results, tools
 from holdfast.mcp.results import Result
@@ -53,8 +53,8 @@ class AgentClient(AsyncHoldfast):
         self, job: str, *, owner: str, session: str, ttl: int, seconds: float
     ) -> JobClaim | claims.Waiting:
         """Wait in the queue of a job; return the position, kept for a minute, if the job is not free in time."""
-        terms = Wanted(ttl=ttl, owner=owner, session=session, wait=seconds, resume=True)
-        got = await self._run(claims.visit(job, terms, self._policy))
+        request = ClaimRequest(ttl=ttl, owner=owner, session=session, wait=seconds, resume=True)
+        got = await self._run(claims.claim_once(job, request, self._policy))
         return got if isinstance(got, claims.Waiting) else got.claim
 
 

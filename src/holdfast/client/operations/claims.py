@@ -27,18 +27,18 @@ from holdfast.client.answers import Answer, decoded, envelope, in_words, lacks_l
 from holdfast.client.clock import Instant, elapsed_ms
 from holdfast.client.deadline import LeaseDeadline
 from holdfast.client.operations.effects import NEW_KEY, NOW, Flow, Policy, Rest, Send, Trail
-from holdfast.client.operations.exchange import (
+from holdfast.client.operations.retry import (
     AWAY_SECONDS,
     HASTE_SECONDS,
     LATE_TOKEN_SECONDS,
-    Heard,
+    ReceivedAnswer,
     ask,
-    exchange,
     get,
+    is_down,
     lacks_new_token,
-    restarts,
+    request_with_retry,
 )
-from holdfast.client.options import Wanted
+from holdfast.client.options import ClaimRequest
 from holdfast.client.records import JobClaim, JobOwner, JobStatus, QueuePosition
 from holdfast.client.requests import job_path
 from holdfast.errors import HoldfastError, JobHeld, NotInTime, ServerError, Unreachable
@@ -48,9 +48,9 @@ from holdfast.wire.requests import AcquireBody, ClaimBody, ClaimsBody, ReleaseBo
 WAIT_SECONDS_MAX = 50  # For one request; a longer wait is several of them at one place in the queue.
 ROAMING_WAIT_SECONDS_MAX = 15  # With other addresses: one that hangs must be detected before the place lapses (W2).
 WATCHED_WAIT_SECONDS_MAX = 5  # With `on_wait`, which is to be called more often.
-GLANCE_SECONDS = 0.1  # How long the first request waits with `on_wait`: until the place is known.
-SHARED_PLACE_SECONDS_MAX = 5.0  # The longest pause of a waiter that shares its place with another of the same name.
-UNHEARD_MAX = 3  # How often in a row a claim is restarted because its place or lease was lost before we knew of it.
+FIRST_WAIT_SECONDS = 0.1  # How long the first request waits with `on_wait`: until the place is known.
+SHARED_TICKET_SECONDS_MAX = 5.0  # The longest pause of a waiter that shares its place with another of the same name.
+LOST_IN_ROW_MAX = 3  # How often in a row a claim is restarted because its place or lease was lost before we knew of it.
 _OK, _CONFLICT = 200, 409
 _GONE = frozenset({400, 404})  # A lease that is not current: 404, or 400 if another owner has the name by now.
 
@@ -69,7 +69,7 @@ def _watching() -> Iterator[None]:
         raise _WatcherRaised from error
 
 
-class Asking:
+class ClaimAttempt:
     """The state of one claim in progress: its idempotency key, its place in the queue and its time."""
 
     began: Instant | None = None  # When the first request was sent.
@@ -79,73 +79,73 @@ class Asking:
     is_met = False  # Whether the server has answered once.
     is_away = False  # Whether we reported the server as away, and it has not answered since.
     asked_wait = 0.0  # How long the last request was to wait.
-    left_at_last = 0.0  # How many seconds of the wait were left when the last request was sent.
-    unheard = 0  # How often in a row the place or the lease was lost before we knew of it.
-    crowded = 0  # How often we were sent away early, because a waiter of the same name has the same place.
+    last_wait_left = 0.0  # How many seconds of the wait were left when the last request was sent.
+    lost_in_row = 0  # How often in a row the place or the lease was lost before we knew of it.
+    displaced = 0  # How often we were sent away early, because a waiter of the same name has the same place.
     is_undisturbed = False  # Whether the last request waited for its full time.
 
-    def __init__(self, jobs: Sequence[str], wanted: Wanted, key: str) -> None:
+    def __init__(self, jobs: Sequence[str], options: ClaimRequest, key: str) -> None:
         self.jobs = jobs
-        self.wanted = wanted
+        self.options = options
         self.key = key
 
     def wait_left(self, now: Instant) -> float:
-        return max(0.0, self.wanted.wait - self._waited(now)) if self.wanted.wait else 0.0
+        return max(0.0, self.options.wait - self._waited(now)) if self.options.wait else 0.0
 
     def _waited(self, now: Instant) -> float:
         return 0.0 if self.began is None else elapsed_ms(self.began, now) / 1_000
 
-    def this_wait(self, left: float, *, roams: bool = False) -> float:
+    def next_wait(self, left: float, *, roams: bool = False) -> float:
         """Return how long the next request waits; `left` is the rest of the whole wait."""
         if not left:
             return 0.0
-        is_watched = self.wanted.on_wait is not None
+        is_watched = self.options.on_wait is not None
         # An endless wait starts briefly too: after its first answer, a server that goes away does not end it.
         if self.is_away or (self.ticket is None and (is_watched or left == math.inf)):
-            return min(left, GLANCE_SECONDS)
+            return min(left, FIRST_WAIT_SECONDS)
         longest = ROAMING_WAIT_SECONDS_MAX if roams else WAIT_SECONDS_MAX
         return min(left, WATCHED_WAIT_SECONDS_MAX if is_watched else longest)
 
-    def comes_back(self, wait: float) -> bool:
+    def will_retry(self, wait: float) -> bool:
         """Tell whether another request follows if this one, waiting for `wait`, ends in `waiting`."""
-        return 0 < wait < self.left_at_last
+        return 0 < wait < self.last_wait_left
 
     def start_over(self, key: str) -> None:
         self.ticket, self.key = None, key
 
-    def longer(self, now: Instant, failing: float, found: Answer | Unreachable) -> float:
+    def extend_retries(self, now: Instant, failing: float, found: Answer | Unreachable) -> float:
         """Return for how many more seconds to retry: the rest of the wait if the server is away, which is reported."""
         left = self.wait_left(now)
         if isinstance(found, Answer) and lacks_leader(found):
             self.is_met = True  # The address is right.
-        if isinstance(found, Answer) and not restarts(found):
+        if isinstance(found, Answer) and not is_down(found):
             return min(left, LATE_TOKEN_SECONDS - failing)
         if left == 0 or (left == math.inf and not self.is_met):
             return 0.0
         if failing >= AWAY_SECONDS:
             why = found.problem if isinstance(found, Unreachable) else in_words(found)
-            if self.wanted.on_wait is None and not self.is_away:
+            if self.options.on_wait is None and not self.is_away:
                 until = "until it is back" if left == math.inf else f"for {left:.0f} s more"
                 log.warning("the server is away (%s); asking again %s", why, until)
             self.is_away = True
             with _watching():
-                self.tell(now, None, why)
+                self.notify(now, None, why)
         return left
 
-    def heard(self) -> None:
-        if self.is_away and self.wanted.on_wait is None:
+    def server_answered(self) -> None:
+        if self.is_away and self.options.on_wait is None:
             log.warning("the server is back")
         self.is_met, self.is_away = True, False
 
-    def tell(self, now: Instant, owner: JobOwner | None, away: str | None = None) -> None:
-        if self.wanted.on_wait is not None:
-            self.wanted.on_wait(
+    def notify(self, now: Instant, owner: JobOwner | None, away: str | None = None) -> None:
+        if self.options.on_wait is not None:
+            self.options.on_wait(
                 QueuePosition(self.jobs[0], self.position, self._waited(now), owner, away, self.rejoined)
             )
 
 
-def stand(
-    asking: Asking,
+def claim_with_retry(
+    attempt: ClaimAttempt,
     request: Callable[[float], Send],
     answers: Decoder[object],
     policy: Policy,
@@ -155,108 +155,110 @@ def stand(
 ) -> Flow[tuple[object, Instant]]:
     """Send the claim again at the same place for as long as the wait lasts; return the final reply."""
 
-    def leave_nothing() -> Flow[None]:
-        is_settled = False
+    def release_all() -> Flow[None]:
+        is_released = False
         try:
-            is_settled = yield from _abandon(request(0.0), answers, policy)
+            is_released = yield from _abandon(request(0.0), answers, policy)
         finally:
-            if not is_settled:
-                owners.retire(asking.wanted.owner)
+            if not is_released:
+                owners.retire(attempt.options.owner)
 
     def next_try(now: Instant) -> Send:
-        trail.leave = leave_nothing
-        if asking.began is None:
-            asking.began = now
-        asking.left_at_last = asking.wait_left(now)
+        trail.leave = release_all
+        if attempt.began is None:
+            attempt.began = now
+        attempt.last_wait_left = attempt.wait_left(now)
         roams = policy.addresses > 1
-        asking.asked_wait = asking.this_wait(asking.left_at_last, roams=roams) if can_wait else 0.0
-        return request(asking.asked_wait)
+        attempt.asked_wait = attempt.next_wait(attempt.last_wait_left, roams=roams) if can_wait else 0.0
+        return request(attempt.asked_wait)
 
-    def passes(answer: Answer) -> bool:
-        return restarts(answer) or (asking.left_at_last > 0 and lacks_new_token(answer, policy))
+    def is_transient(answer: Answer) -> bool:
+        return is_down(answer) or (attempt.last_wait_left > 0 and lacks_new_token(answer, policy))
 
     while True:
         try:
-            heard: Heard = yield from exchange(next_try, policy, passes, asking.longer)
-            if not restarts(heard.answer):
-                asking.heard()
-            if not settles(heard.answer):
-                yield from _begin_again(asking, heard.answer, policy)
+            received: ReceivedAnswer = yield from request_with_retry(
+                next_try, policy, is_transient, attempt.extend_retries
+            )
+            if not is_down(received.answer):
+                attempt.server_answered()
+            if not is_claim_answer(received.answer):
+                yield from _restart(attempt, received.answer, policy)
                 continue
-            reply = decoded(heard.answer, answers, "a claim", policy.url)
+            reply = decoded(received.answer, answers, "a claim", policy.url)
             if not isinstance(reply, replies.WaitingReply):
-                return reply, heard.sent
-            yield from _go_on_waiting(asking, reply, heard.sent, policy)
+                return reply, received.sent
+            yield from _continue_waiting(attempt, reply, received.sent, policy)
         except (HoldfastError, GeneratorExit) as error:
-            owners.doubt(asking.wanted.owner, error)
+            owners.doubt(attempt.options.owner, error)
             raise
         except BaseException as interrupt:
             # Interrupted or cancelled, or `on_wait` raised: nothing may be left behind.
-            yield from leave_nothing()
+            yield from release_all()
             trail.leave = None
             if isinstance(interrupt, _WatcherRaised) and interrupt.__cause__ is not None:
                 raise interrupt.__cause__ from None
             raise
 
 
-def settles(answer: Answer) -> bool:
+def is_claim_answer(answer: Answer) -> bool:
     """Tell whether this answers the claim, unlike a refusal or a lost place."""
     return answer.status == _OK or (answer.status == _CONFLICT and envelope(answer) is None)
 
 
-def _begin_again(asking: Asking, answer: Answer, policy: Policy) -> Flow[None]:
+def _restart(attempt: ClaimAttempt, answer: Answer, policy: Policy) -> Flow[None]:
     """Restart with a new key if the place or lease was lost while we were cut off; raise every other refusal."""
     found = envelope(answer)
-    gone = answer.status in _GONE and found is not None and found.code in {"ticket_gone", "lease_not_current"}
-    if not gone or asking.unheard >= UNHEARD_MAX:
+    is_lost = answer.status in _GONE and found is not None and found.code in {"ticket_gone", "lease_not_current"}
+    if not is_lost or attempt.lost_in_row >= LOST_IN_ROW_MAX:
         raise refusal(answer, policy.url, policy.token_file)
-    asking.unheard += 1
-    asking.rejoined += 1
-    asking.start_over((yield NEW_KEY))
+    attempt.lost_in_row += 1
+    attempt.rejoined += 1
+    attempt.start_over((yield NEW_KEY))
 
 
-def _go_on_waiting(asking: Asking, reply: replies.WaitingReply, sent: Instant, policy: Policy) -> Flow[None]:
+def _continue_waiting(attempt: ClaimAttempt, reply: replies.WaitingReply, sent: Instant, policy: Policy) -> Flow[None]:
     """Store the place. Raises `NotInTime` once the wait is over."""
     now: Instant = yield NOW
-    asking.ticket, asking.position = reply.ticket, reply.position
-    asking.unheard = 0
-    left = asking.wait_left(now)
+    attempt.ticket, attempt.position = reply.ticket, reply.position
+    attempt.lost_in_row = 0
+    left = attempt.wait_left(now)
     if left <= 0:
-        yield from leave(reply.ticket, policy)
-        raise (yield from _not_in_time(asking, policy))
-    was_undisturbed, is_early = asking.is_undisturbed, elapsed_ms(sent, now) < asking.asked_wait * 500
-    asking.is_undisturbed = not is_early
+        yield from leave_queue(reply.ticket, policy)
+        raise (yield from _not_in_time(attempt, policy))
+    was_undisturbed, is_early = attempt.is_undisturbed, elapsed_ms(sent, now) < attempt.asked_wait * 500
+    attempt.is_undisturbed = not is_early
     if was_undisturbed and is_early:
         return  # Probably by a server that stops: returning immediately keeps the place at the next one.
-    if asking.wanted.on_wait is not None:
-        known = (yield from _glance(asking.jobs[0], policy)) if len(asking.jobs) == 1 else None
+    if attempt.options.on_wait is not None:
+        known = (yield from _try_status(attempt.jobs[0], policy)) if len(attempt.jobs) == 1 else None
         with _watching():
-            asking.tell(now, None if known is None else known.owner)
+            attempt.notify(now, None if known is None else known.owner)
     if is_early:
         # Again: a waiter of the same name has the same place. Taking it back immediately would never end.
-        asking.crowded += 1
-        yield Rest(min(asking.crowded * 0.5, SHARED_PLACE_SECONDS_MAX, left))
+        attempt.displaced += 1
+        yield Rest(min(attempt.displaced * 0.5, SHARED_TICKET_SECONDS_MAX, left))
 
 
-def _not_in_time(asking: Asking, policy: Policy) -> Flow[JobHeld]:
-    waited = f"not acquired within {asking.wanted.wait:g} s"
-    if len(asking.jobs) > 1:
-        return NotInTime(f"{waited}: {', '.join(asking.jobs)}", job_id=asking.jobs[0])
-    job = asking.jobs[0]
-    known = yield from _glance(job, policy)
+def _not_in_time(attempt: ClaimAttempt, policy: Policy) -> Flow[JobHeld]:
+    waited = f"not acquired within {attempt.options.wait:g} s"
+    if len(attempt.jobs) > 1:
+        return NotInTime(f"{waited}: {', '.join(attempt.jobs)}", job_id=attempt.jobs[0])
+    job = attempt.jobs[0]
+    known = yield from _try_status(job, policy)
     owner = None if known is None else known.owner
     if known is None or owner is None:
         return NotInTime(f"{job} was {waited}", job_id=job, waiting=0 if known is None else known.waiting)
-    told = {name: value for name, value in msgspec.structs.asdict(owner).items() if hasattr(NotInTime, name)}
-    told |= {"job_id": job, "waiting": known.waiting, "retry_after": owner.expires_in}
-    return NotInTime(f"{job} was {waited}; it is held by {owner.shown_as}", **told)
+    details = {name: value for name, value in msgspec.structs.asdict(owner).items() if hasattr(NotInTime, name)}
+    details |= {"job_id": job, "waiting": known.waiting, "retry_after": owner.expires_in}
+    return NotInTime(f"{job} was {waited}; it is held by {owner.shown_as}", **details)
 
 
 def status(job: str, policy: Policy) -> Flow[JobStatus]:
     return records.status_of((yield from ask(get(job_path(job), policy), policy, replies.LockReply)))
 
 
-def _glance(job: str, policy: Policy) -> Flow[JobStatus | None]:
+def _try_status(job: str, policy: Policy) -> Flow[JobStatus | None]:
     """Query a job to enrich a message; None if that is not allowed or not answered."""
     try:
         return (yield from status(job, msgspec.structs.replace(policy, retry_seconds=0)))
@@ -268,18 +270,18 @@ def _abandon(request: Send, answers: Decoder[object], policy: Policy) -> Flow[bo
     """Find out what an unwanted claim led to, and release that, within a short time. True if nothing is left."""
     hasty = policy.hasty(HASTE_SECONDS, retry_seconds=HASTE_SECONDS / 2)
     try:
-        heard = yield from exchange(msgspec.structs.replace(request, answer_seconds=HASTE_SECONDS), hasty)
-        if not settles(heard.answer):
-            return not restarts(heard.answer)
-        reply = decoded(heard.answer, answers, "", policy.url)
+        received = yield from request_with_retry(msgspec.structs.replace(request, answer_seconds=HASTE_SECONDS), hasty)
+        if not is_claim_answer(received.answer):
+            return not is_down(received.answer)
+        reply = decoded(received.answer, answers, "", policy.url)
         match reply:
             case replies.WaitingReply():
-                yield from leave(reply.ticket, hasty)
+                yield from leave_queue(reply.ticket, hasty)
             case replies.AcquiredReply() if not reply.reacquired:
-                yield from _give_back(request.path.removesuffix("/acquire"), reply.lease_id, hasty)
+                yield from _release_unwanted(request.path.removesuffix("/acquire"), reply.lease_id, hasty)
             case replies.ClaimsReply():
                 for each in reply.claims:
-                    yield from _give_back(job_path(each.name), each.lease_id, hasty)
+                    yield from _release_unwanted(job_path(each.name), each.lease_id, hasty)
             case _:
                 pass
     except HoldfastError:
@@ -287,18 +289,20 @@ def _abandon(request: Send, answers: Decoder[object], policy: Policy) -> Flow[bo
     return True
 
 
-def _give_back(at: str, lease_id: str, policy: Policy) -> Flow[None]:
+def _release_unwanted(at: str, lease_id: str, policy: Policy) -> Flow[None]:
     # As failed: nothing was done, so the attempts must not be reset.
     body = ReleaseBody(lease_id=lease_id, outcome="failed")
-    heard = yield from exchange(Send("POST", f"{at}/release", body, (yield NEW_KEY)), policy)
-    if restarts(heard.answer):
-        raise refusal(heard.answer, policy.url)
+    received = yield from request_with_retry(Send("POST", f"{at}/release", body, (yield NEW_KEY)), policy)
+    if is_down(received.answer):
+        raise refusal(received.answer, policy.url)
 
 
-def leave(ticket: str, policy: Policy) -> Flow[None]:
+def leave_queue(ticket: str, policy: Policy) -> Flow[None]:
     """Give up a place in the queue, which may be lost already."""
     try:
-        yield from exchange(Send("DELETE", f"/tickets/{ticket}", answer_seconds=policy.answer_seconds), policy)
+        yield from request_with_retry(
+            Send("DELETE", f"/tickets/{ticket}", answer_seconds=policy.answer_seconds), policy
+        )
     except HoldfastError:
         return  # Then it lapses, in a minute.
 
@@ -315,7 +319,7 @@ _Acquire, _Claims = brief(AcquireBody), brief(ClaimsBody)
 B = TypeVar("B", bound=ClaimBody)
 
 
-class Got(msgspec.Struct, frozen=True):
+class AcquiredClaim(msgspec.Struct, frozen=True):
     claim: JobClaim
     deadline: LeaseDeadline
 
@@ -326,35 +330,37 @@ class Waiting(msgspec.Struct, frozen=True):
     position: int
 
 
-def claim(job: str, wanted: Wanted, policy: Policy, trail: Trail | None = None) -> Flow[Got]:
+def claim(job: str, options: ClaimRequest, policy: Policy, trail: Trail | None = None) -> Flow[AcquiredClaim]:
     """Claim one job, waiting for it as requested. Raises `JobHeld`, `NotInTime`, `JobDone`, `Deadlock`."""
-    asking = Asking([job], wanted, (yield NEW_KEY))
+    attempt = ClaimAttempt([job], options, (yield NEW_KEY))
     path = job_path(job, "acquire")
 
     def request(wait: float) -> Send:
-        body = _body(_Acquire, wanted, wait, asking.ticket, resume=wanted.resume or None)
-        return Send("POST", path, body, asking.key, wait + policy.answer_seconds, asking.comes_back(wait))
+        body = _body(_Acquire, options, wait, attempt.ticket, resume=options.resume or None)
+        return Send("POST", path, body, attempt.key, wait + policy.answer_seconds, attempt.will_retry(wait))
 
-    reply, sent = yield from stand(asking, request, _CLAIM, policy, trail or Trail())
-    return _got(job, reply, sent)
+    reply, sent = yield from claim_with_retry(attempt, request, _CLAIM, policy, trail or Trail())
+    return _acquired(job, reply, sent)
 
 
-def visit(job: str, wanted: Wanted, policy: Policy) -> Flow[Got | Waiting]:
+def claim_once(job: str, options: ClaimRequest, policy: Policy) -> Flow[AcquiredClaim | Waiting]:
     """Wait for one request at most. The place stays for the holder's next visit (W3), or lapses. Raises as `claim`."""
-    body = _body(_Acquire, wanted, wanted.wait, None, resume=wanted.resume or None)
-    answer_seconds = wanted.wait + policy.answer_seconds
-    heard = yield from exchange(Send("POST", job_path(job, "acquire"), body, (yield NEW_KEY), answer_seconds), policy)
-    if not settles(heard.answer):
-        raise refusal(heard.answer, policy.url, policy.token_file)
-    reply = decoded(heard.answer, _CLAIM, "a claim", policy.url)
-    return Waiting(reply.position) if isinstance(reply, replies.WaitingReply) else _got(job, reply, heard.sent)
+    body = _body(_Acquire, options, options.wait, None, resume=options.resume or None)
+    answer_seconds = options.wait + policy.answer_seconds
+    received = yield from request_with_retry(
+        Send("POST", job_path(job, "acquire"), body, (yield NEW_KEY), answer_seconds), policy
+    )
+    if not is_claim_answer(received.answer):
+        raise refusal(received.answer, policy.url, policy.token_file)
+    reply = decoded(received.answer, _CLAIM, "a claim", policy.url)
+    return Waiting(reply.position) if isinstance(reply, replies.WaitingReply) else _acquired(job, reply, received.sent)
 
 
-def _got(job: str, reply: object, sent: Instant) -> Got:
+def _acquired(job: str, reply: object, sent: Instant) -> AcquiredClaim:
     match reply:
         case replies.AcquiredReply():
             deadline = LeaseDeadline(job, reply.fencing_token, sent, reply.expires_in_ms, reply.waited_ms)
-            return Got(records.claimed(job, reply), deadline)
+            return AcquiredClaim(records.claimed(job, reply), deadline)
         case replies.HeldReply():
             raise records.job_held(job, reply)
         case replies.DelayedReply():
@@ -365,66 +371,70 @@ def _got(job: str, reply: object, sent: Instant) -> Got:
             raise TypeError(f"no words for {type(reply).__name__}")
 
 
-def claim_all(jobs: Sequence[str], wanted: Wanted, policy: Policy, trail: Trail | None = None) -> Flow[list[Got]]:
+def claim_all(
+    jobs: Sequence[str], options: ClaimRequest, policy: Policy, trail: Trail | None = None
+) -> Flow[list[AcquiredClaim]]:
     """Claim every job or none, waiting for all of them. Raises as `claim`; `JobHeld.others` has each in the way."""
-    asking = Asking(jobs, wanted, (yield NEW_KEY))
+    attempt = ClaimAttempt(jobs, options, (yield NEW_KEY))
 
     def request(wait: float) -> Send:
-        body = _body(_Claims, wanted, wait, asking.ticket, all=list(jobs))
-        return Send("POST", "/claims", body, asking.key, wait + policy.answer_seconds, asking.comes_back(wait))
+        body = _body(_Claims, options, wait, attempt.ticket, all=list(jobs))
+        return Send("POST", "/claims", body, attempt.key, wait + policy.answer_seconds, attempt.will_retry(wait))
 
-    reply, sent = yield from stand(asking, request, _MANY, policy, trail or Trail())
-    return _got_many(reply, sent, wanted, len(jobs))
+    reply, sent = yield from claim_with_retry(attempt, request, _MANY, policy, trail or Trail())
+    return _acquired_many(reply, sent, options, len(jobs))
 
 
-def claim_any(jobs: Sequence[str], wanted: Wanted, policy: Policy, trail: Trail | None = None) -> Flow[Got]:
+def claim_any(
+    jobs: Sequence[str], options: ClaimRequest, policy: Policy, trail: Trail | None = None
+) -> Flow[AcquiredClaim]:
     """Claim the first free job of a list. The server has no queue for this, so a wait polls."""
-    asking = Asking(jobs, wanted, (yield NEW_KEY))
+    attempt = ClaimAttempt(jobs, options, (yield NEW_KEY))
     pause = POLL_SECONDS
 
     def request(_wait: float) -> Send:
-        body = _body(_Claims, wanted, 0, None, any=list(jobs))
-        return Send("POST", "/claims", body, asking.key, policy.answer_seconds)
+        body = _body(_Claims, options, 0, None, any=list(jobs))
+        return Send("POST", "/claims", body, attempt.key, policy.answer_seconds)
 
     while True:
-        reply, sent = yield from stand(asking, request, _MANY, policy, trail or Trail(), can_wait=False)
+        reply, sent = yield from claim_with_retry(attempt, request, _MANY, policy, trail or Trail(), can_wait=False)
         now: Instant = yield NOW
-        left = asking.wait_left(now)
+        left = attempt.wait_left(now)
         if not isinstance(reply, replies.HeldManyReply) or left <= 0:
-            if isinstance(reply, replies.HeldManyReply) and wanted.wait:
+            if isinstance(reply, replies.HeldManyReply) and options.wait:
                 raise _many_held(reply, NotInTime)
-            return _got_many(reply, sent, wanted, 1)[0]
-        asking.tell(now, None)
+            return _acquired_many(reply, sent, options, 1)[0]
+        attempt.notify(now, None)
         soonest = pause * POLL_SHARE_MIN  # A server that always says "now" must not cause a busy loop.
         yield Rest(min(pause, left, max(reply.retry_after_ms / 1_000, soonest)))
         pause = min(pause * 2, POLL_SECONDS_MAX)
-        asking.start_over((yield NEW_KEY))
+        attempt.start_over((yield NEW_KEY))
 
 
-def _body(kind: type[B], wanted: Wanted, wait: float, ticket: str | None, **more: object) -> B:
+def _body(kind: type[B], options: ClaimRequest, wait: float, ticket: str | None, **more: object) -> B:
     return kind(
-        ttl_seconds=wanted.ttl,
-        metadata=records.packed(wanted.metadata),
-        labels=wanted.labels or UNSET,
-        owner=wanted.owner,
-        session_id=wanted.session,
-        ephemeral=True if wanted.session else None,
-        lock_delay_seconds=wanted.lock_delay or None,
+        ttl_seconds=options.ttl,
+        metadata=records.packed(options.metadata),
+        labels=options.labels or UNSET,
+        owner=options.owner,
+        session_id=options.session,
+        ephemeral=True if options.session else None,
+        lock_delay_seconds=options.lock_delay or None,
         wait_seconds=wait or None,
         ticket=ticket,
-        redo=wanted.redo or None,
+        redo=options.redo or None,
         **more,
     )
 
 
-def _got_many(reply: object, sent: Instant, wanted: Wanted, asked: int) -> list[Got]:
+def _acquired_many(reply: object, sent: Instant, options: ClaimRequest, asked: int) -> list[AcquiredClaim]:
     match reply:
         case replies.ClaimsReply() if len(reply.claims) != asked:
             raise ServerError(f"the server granted {len(reply.claims)} jobs where {asked} were asked for")
         case replies.ClaimsReply():
             return [
-                Got(
-                    records.claimed_one(each, reply.owner, wanted.metadata, wanted.labels),
+                AcquiredClaim(
+                    records.claimed_one(each, reply.owner, options.metadata, options.labels),
                     LeaseDeadline(each.name, each.fencing_token, sent, each.expires_in_ms, reply.waited_ms),
                 )
                 for each in reply.claims

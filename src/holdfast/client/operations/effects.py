@@ -34,7 +34,7 @@ class Send(msgspec.Struct, frozen=True):
     body: object = None
     key: str | None = None
     answer_seconds: float = ANSWER_SECONDS
-    comes_back: bool = False  # Whether another request follows a `waiting`: the server keeps the place for it (W2).
+    will_retry: bool = False  # Whether another request follows a `waiting`: the server keeps the place for it (W2).
     bearer: str | None = None  # A session's secret to send instead of our access token, when querying that session.
 
     def __repr__(self) -> str:  # Never a secret.

@@ -12,7 +12,7 @@ from holdfast.client import records
 from holdfast.client.answers import Answer, lacks_leader, refusal
 from holdfast.client.clock import Instant, elapsed_ms
 from holdfast.client.operations.effects import NOW, SHARE, Close, Flow, Open, Policy, Read, Rest
-from holdfast.client.operations.exchange import AWAY_SECONDS, LATE_TOKEN_SECONDS, fields_of, lacks_new_token, restarts
+from holdfast.client.operations.retry import AWAY_SECONDS, LATE_TOKEN_SECONDS, fields_of, is_down, lacks_new_token
 from holdfast.client.records import JobEvent
 from holdfast.client.requests import with_query
 from holdfast.errors import NotAllowed, ServerError, Unreachable
@@ -121,7 +121,7 @@ class Follower:
             body += part
         yield from self.close()
         answer = Answer(status, {}, body)
-        if restarts(answer):
+        if is_down(answer):
             why = "no node leads right now" if lacks_leader(answer) else f"it answered {status}"
             raise Unreachable(self._policy.url, why)
         self._token_may_change = self._was_connected and lacks_new_token(answer, self._policy)

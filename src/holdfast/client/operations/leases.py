@@ -22,9 +22,9 @@ from holdfast.client.answers import Answer, envelope, refusal
 from holdfast.client.clock import Instant
 from holdfast.client.deadline import LeaseDeadline, Loss, lost_error
 from holdfast.client.operations.effects import NEW_KEY, NOW, SHARE, Flow, Policy, Rest, Send
-from holdfast.client.operations.exchange import exchange, insist, reply_in
+from holdfast.client.operations.retry import complete_request, reply_in, request_with_retry
 from holdfast.client.records import JobClaim, Metadata
-from holdfast.client.requests import job_path, session_path, whole_seconds
+from holdfast.client.requests import integer_seconds, job_path, session_path
 from holdfast.errors import LeaseLost, ServerError, Unreachable
 from holdfast.wire.replies import AcquiredReply, ClaimSecretReply, RenewedReply
 from holdfast.wire.requests import ClaimSecretBody, ReleaseBody, RenewBody, TransferBody, brief
@@ -36,8 +36,8 @@ T = TypeVar("T")
 def renew(job: str, lease_id: str, policy: Policy, **what: Any) -> Flow[tuple[RenewedReply, Instant]]:  # noqa: ANN401
     """Renew a lease; `what` is for `renewal_request`. Raises `LeaseLost` if it has ended."""
     request = renewal_request(job, lease_id, policy.answer_seconds, **what)
-    heard = yield from exchange(request, policy)
-    return _reply(job, heard.answer, policy, request, RenewedReply), heard.sent
+    received = yield from request_with_retry(request, policy)
+    return _reply(job, received.answer, policy, request, RenewedReply), received.sent
 
 
 def renewal_request(
@@ -52,7 +52,7 @@ def renewal_request(
     """Return the request that renews a lease, by default for its own ttl. It is idempotent and needs no key."""
     body = _Renew(
         lease_id=lease_id,
-        ttl_seconds=None if ttl is None else whole_seconds(ttl),
+        ttl_seconds=None if ttl is None else integer_seconds(ttl),
         keep_ttl=True if ttl is None else None,
         note=note,
         metadata=records.packed(metadata),
@@ -86,12 +86,12 @@ def release(
         lease_id=lease_id,
         outcome=outcome,  # type: ignore[arg-type]
         result=result,
-        remember_seconds=None if remember is None else whole_seconds(remember, "remember"),
+        remember_seconds=None if remember is None else integer_seconds(remember, "remember"),
     )
     request = Send("POST", job_path(job, "release"), body, (yield NEW_KEY), policy.answer_seconds)
     try:
-        heard = yield from insist(request, policy)
-        _reply(job, heard.answer, policy, request, type(None))
+        received = yield from complete_request(request, policy)
+        _reply(job, received.answer, policy, request, type(None))
     except LeaseLost as lost:
         if lost.reason != "released":
             raise
@@ -111,13 +111,13 @@ def transfer(
     reason: str | None = None,
 ) -> Flow[JobClaim]:
     """Hand a claim to another owner without a gap. `owner` is the current one, as in `release`."""
-    ttl_seconds = None if ttl is None else whole_seconds(ttl)
+    ttl_seconds = None if ttl is None else integer_seconds(ttl)
     said = UNSET if reason is None else reason  # Sent only if given: older servers do not know the field.
     body = TransferBody(lease_id=lease_id, to_owner=to_owner, ttl_seconds=ttl_seconds, reason=said)
     request = Send("POST", job_path(job, "transfer"), body, (yield NEW_KEY), policy.answer_seconds)
     try:
-        heard = yield from exchange(request, policy)
-        return records.claimed(job, _reply(job, heard.answer, policy, request, AcquiredReply))
+        received = yield from request_with_retry(request, policy)
+        return records.claimed(job, _reply(job, received.answer, policy, request, AcquiredReply))
     except BaseException as error:
         owners.doubt(owner, error)
         raise
@@ -126,8 +126,8 @@ def transfer(
 def claim_secret(job: str, lease_id: str, policy: Policy) -> Flow[str]:
     body = ClaimSecretBody(lock_name=job, lease_id=lease_id)
     request = Send("POST", "/claims/secret", body, answer_seconds=policy.answer_seconds)
-    heard = yield from exchange(request, policy)
-    return _reply(job, heard.answer, policy, request, ClaimSecretReply).claim_secret
+    received = yield from request_with_retry(request, policy)
+    return _reply(job, received.answer, policy, request, ClaimSecretReply).claim_secret
 
 
 def reported_loss(answer: Answer) -> Loss | None:

@@ -28,8 +28,8 @@ import msgspec
 from holdfast.client.answers import Answer
 from holdfast.client.deadline import LeaseDeadline, Loss
 from holdfast.client.operations.effects import SHARE, Close, Flow, Open, Policy, Read, Rest, Send
-from holdfast.client.operations.exchange import fields_of
 from holdfast.client.operations.leases import TOKEN_REFUSED, Renewal, look_whether_over, renew_once
+from holdfast.client.operations.retry import fields_of
 from holdfast.errors import HoldfastError, Refused, Unreachable
 from holdfast.wire.replies import EndReply, FollowingReply
 from holdfast.wire.requests import FollowBody

@@ -13,7 +13,7 @@ from holdfast.client import owners, records
 from holdfast.client.operations import claims, leases
 from holdfast.client.operations import sessions as session_flows
 from holdfast.client.operations.effects import NEW_KEY, Flow, Policy, Send, Trail, acquisition, operation
-from holdfast.client.operations.exchange import ask, get
+from holdfast.client.operations.retry import ask, get
 from holdfast.client.records import (
     JobClaim,
     JobEvent,
@@ -24,7 +24,7 @@ from holdfast.client.records import (
     PastJobOwners,
     SessionInfo,
 )
-from holdfast.client.requests import check_limit, job_path, session_name, token_path, whole_seconds, with_query
+from holdfast.client.requests import check_limit, integer_seconds, job_path, session_name, token_path, with_query
 from holdfast.errors import ServerError
 from holdfast.wire import replies
 from holdfast.wire.replies import StatusReply, TokenMadeReply, TokenReply, WhyReply
@@ -97,7 +97,7 @@ class Operations:
 
         Claims made with `session=` its id end with it. `end_session` ends it.
         """
-        seconds = whole_seconds(ttl)
+        seconds = integer_seconds(ttl)
         reply, _ = yield from session_flows.open_session(
             self._policy, trail, name=name, ttl_seconds=seconds, metadata=metadata
         )

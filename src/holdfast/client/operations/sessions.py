@@ -10,7 +10,7 @@ from holdfast.client import records
 from holdfast.client.clock import Instant
 from holdfast.client.deadline import LeaseDeadline
 from holdfast.client.operations.effects import NEW_KEY, NOW, Flow, Policy, Send, Trail
-from holdfast.client.operations.exchange import HASTE_SECONDS, ask, get, insist, reply_in
+from holdfast.client.operations.retry import HASTE_SECONDS, ask, complete_request, get, reply_in
 from holdfast.client.records import Metadata, SessionInfo, packed
 from holdfast.client.requests import session_path
 from holdfast.errors import HoldfastError, Refused
@@ -84,8 +84,8 @@ def live_session(session_id: str, policy: Policy) -> Flow[SessionInfo]:
 def end_session(session_id: str, policy: Policy) -> Flow[None]:
     """End a session and all that is bound to it, even if interrupted."""
     request = Send("DELETE", session_path(session_id), None, (yield NEW_KEY), policy.answer_seconds)
-    heard = yield from insist(request, policy)
-    reply_in(heard.answer, policy, request, object)
+    received = yield from complete_request(request, policy)
+    reply_in(received.answer, policy, request, object)
 
 
 def _abandon_session(request: Send, policy: Policy) -> Flow[None]:

@@ -28,7 +28,7 @@ from holdfast.client import clock
 from holdfast.client.answers import Answer
 from holdfast.client.config import Target, context_for
 from holdfast.client.operations.effects import Open, Send
-from holdfast.client.transports.base import COMES_BACK_HEADER, KEY_HEADER, Proxy, headers_for, payload_of
+from holdfast.client.transports.base import KEY_HEADER, WILL_RETRY_HEADER, Proxy, headers_for, payload_of
 
 HEARD_BYTES = 16_384  # What is read at once of an answer. Nearly all of them are whole by that.
 _STATUS = re.compile(r"HTTP/1\.1 (?!204|304)([2-5][0-9]{2}) ")
@@ -36,7 +36,7 @@ _FIELD = re.compile(r"^([0-9A-Za-z-]+):[ \t]*([^\r\n]*)\r\n", re.MULTILINE)
 _LINES_MAX = 80  # `http.client` takes 100 fields.
 _PORTS = {"http": 80, "https": 443}
 _KEY = KEY_HEADER.encode()
-_COMES_BACK = b"%b: true\r\n" % COMES_BACK_HEADER.encode()
+_WILL_RETRY = b"%b: true\r\n" % WILL_RETRY_HEADER.encode()
 
 
 def plain_answer(heard: bytes) -> Answer | None:
@@ -96,10 +96,10 @@ class Route:
         has_body = request.body is not None
         token_written, lines = self._lines[has_body]
         if token_written != token or not lines:
-            lines = self._encoded(headers_for(token, structs.replace(request, key=None, comes_back=False)))
+            lines = self._encoded(headers_for(token, structs.replace(request, key=None, will_retry=False)))
             self._lines[has_body] = (token, lines)
-        if request.comes_back:
-            lines += _COMES_BACK
+        if request.will_retry:
+            lines += _WILL_RETRY
         return lines if request.key is None else b"%b%b: %b\r\n" % (lines, _KEY, request.key.encode("ascii"))
 
     def _encoded(self, headers: Mapping[str, str]) -> bytes:

@@ -26,7 +26,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
-from holdfast.client.answers import NOBODY_LEADS, NOT_NOW, Answer, envelope, lacks_leader
+from holdfast.client.answers import NO_LEADER_HINT, NOT_NOW, Answer, envelope, lacks_leader
 from holdfast.client.config import Target
 from holdfast.client.operations.effects import Send
 from holdfast.client.transports.base import Bearer
@@ -68,7 +68,7 @@ class Tries:
             text = ", ".join(f"{error.problem} ({error.url})" for error in self.errors)
         hint = next((error.hint for error in self.errors if error.hint), "")
         if self.refused is not None and lacks_leader(self.refused):
-            hint = NOBODY_LEADS
+            hint = NO_LEADER_HINT
         return Unreachable(self._urls, text, hint, was_sent=any(error.was_sent for error in self.errors))
 
 

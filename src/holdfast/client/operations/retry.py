@@ -11,7 +11,7 @@ import msgspec
 from msgspec.json import Decoder
 
 from holdfast.client.answers import (
-    NOBODY_LEADS,
+    NO_LEADER_HINT,
     NOT_NOW,
     Answer,
     decoded,
@@ -38,18 +38,18 @@ LEADER_SECONDS = 5.0
 HASTE_SECONDS = 3.0  # For cleaning up after an interrupt.
 _TOKEN_NOT_KNOWN = frozenset({"authentication_failed", "too_many_wrong_tokens"})
 
-Passes = Callable[[Answer], bool]  # Whether an answer may change soon, so that a retry is worthwhile.
+IsTransient = Callable[[Answer], bool]  # Whether an answer may change soon, so that a retry is worthwhile.
 # Called for each failed try with its time, the seconds for which all tries failed, and the result. Returns for how many
 # more seconds to retry, if that is longer than what is left of `retry_seconds`.
-Longer = Callable[[Instant, float, Answer | Unreachable], float]
+ExtendRetries = Callable[[Instant, float, Answer | Unreachable], float]
 
 
-class Heard(msgspec.Struct, frozen=True):
+class ReceivedAnswer(msgspec.Struct, frozen=True):
     answer: Answer
     sent: Instant
 
 
-def restarts(answer: Answer) -> bool:
+def is_down(answer: Answer) -> bool:
     """Tell whether the server may only be restarting."""
     return answer.status in NOT_NOW
 
@@ -62,10 +62,13 @@ def lacks_new_token(answer: Answer, policy: Policy) -> bool:
     return found is not None and found.code in _TOKEN_NOT_KNOWN
 
 
-def exchange(
-    request: Send | Callable[[Instant], Send], policy: Policy, passes: Passes = restarts, longer: Longer | None = None
-) -> Flow[Heard]:
-    """Send a request until there is a final answer, for `retry_seconds` after the first failure or as `longer` says.
+def request_with_retry(
+    request: Send | Callable[[Instant], Send],
+    policy: Policy,
+    is_transient: IsTransient = is_down,
+    extend_retries: ExtendRetries | None = None,
+) -> Flow[ReceivedAnswer]:
+    """Send a request until there is a final answer, for `retry_seconds` after the first failure or as `extend_retries` says.
 
     Only for requests that can be sent twice: reads, and those with an idempotency key (C5). One that waits is rebuilt
     for each try, because less of the wait is left.
@@ -85,8 +88,8 @@ def exchange(
             if found.was_sent and asked.method != "GET":
                 unsure = found.url, found.problem  # Not the error itself: its cause refers to our frames.
         else:
-            if not passes(answer):
-                return Heard(answer, sent)
+            if not is_transient(answer):
+                return ReceivedAnswer(answer, sent)
             found = answer
             if asked.method != "GET" and may_have_happened(answer):
                 unsure = answer
@@ -103,49 +106,51 @@ def exchange(
         is_leaderless = isinstance(found, Answer) and lacks_leader(found)
         if is_leaderless and policy.retry_seconds:
             left = max(policy.retry_seconds, LEADER_SECONDS) - elapsed_ms(trying_since, now) / 1_000
-        if longer is not None:
-            left = max(left, longer(now, failing, found))
+        if extend_retries is not None:
+            left = max(left, extend_retries(now, failing, found))
         if pause > left:
-            if unsure is not None and isinstance(found, Answer) and restarts(found) and not may_have_happened(found):
+            if unsure is not None and isinstance(found, Answer) and is_down(found) and not may_have_happened(found):
                 # "Nothing happened" is true of the last copy only.
-                hint = NOBODY_LEADS if is_leaderless else f"then {in_words(found)}"
+                hint = NO_LEADER_HINT if is_leaderless else f"then {in_words(found)}"
                 found = unsure if isinstance(unsure, Answer) else Unreachable(*unsure, hint)
             if isinstance(found, Unreachable):
                 try:
                     raise found
                 finally:
                     del found
-            return Heard(found, sent)
+            return ReceivedAnswer(found, sent)
         # A server without a leader asks for a pause, which must fit into the time left for retries.
-        wanted = (
+        leader_pause = (
             min(retry_seconds(found), RETRY_SECONDS_MAX, left) if isinstance(found, Answer) and is_leaderless else 0
         )
-        yield Rest(max(pause * (0.5 + (yield SHARE) / 2), wanted))
+        yield Rest(max(pause * (0.5 + (yield SHARE) / 2), leader_pause))
         pause = min(pause * 2, RETRY_SECONDS_MAX)
 
 
-def insist(request: Send, policy: Policy) -> Flow[Heard]:
+def complete_request(request: Send, policy: Policy) -> Flow[ReceivedAnswer]:
     """Exchange; if interrupted or cancelled, send the request once more with short timeouts.
 
     It also waits for a new token: a release must not fail because a rotated token is not in its file yet.
     """
     try:
         return (
-            yield from exchange(request, policy, lambda answer: restarts(answer) or lacks_new_token(answer, policy))
+            yield from request_with_retry(
+                request, policy, lambda answer: is_down(answer) or lacks_new_token(answer, policy)
+            )
         )
     except (Exception, GeneratorExit):
         raise
     except BaseException:
         hasty = msgspec.structs.replace(policy, retry_seconds=HASTE_SECONDS / 2)
         with contextlib.suppress(Unreachable):  # The server is away; what it was to end expires.
-            yield from exchange(msgspec.structs.replace(request, answer_seconds=HASTE_SECONDS), hasty)
+            yield from request_with_retry(msgspec.structs.replace(request, answer_seconds=HASTE_SECONDS), hasty)
         raise
 
 
 def ask(request: Send, policy: Policy, reply: type[T]) -> Flow[T]:
     """Send a request and return the decoded reply. Raises subclasses of `ServerError`."""
-    heard = yield from exchange(request, policy)
-    return reply_in(heard.answer, policy, request, reply)
+    received = yield from request_with_retry(request, policy)
+    return reply_in(received.answer, policy, request, reply)
 
 
 def get(path: str, policy: Policy) -> Send:
