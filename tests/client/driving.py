@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast.client.answers import Answer
 from holdfast.client.clock import Instant
-from holdfast.client.operations.effects import Effect, Flow, NewKey, Now, Policy, Rest, Send, Share
+from holdfast.client.operations.effects import Effect, Flow, NewKey, Now, Policy, Random, Send, Sleep
 from holdfast.errors import Unreachable
 
 T = TypeVar("T")
@@ -57,12 +57,12 @@ class World:
         match effect:
             case Now():
                 return self.now()
-            case Share():
+            case Random():
                 return self.share
             case NewKey():
                 self._keys += 1
                 return f"key-{self._keys}"
-            case Rest(seconds=seconds):
+            case Sleep(seconds=seconds):
                 self.rests.append(seconds)
                 if self.on_rest is not None:
                     self.on_rest(seconds)

@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any
 
 from holdfast import Holdfast, JobHeld
-from holdfast.client.operations.effects import Flow, Rest
+from holdfast.client.operations.effects import Flow, Sleep
 from holdfast.client.sync import background_thread
 from tests.support.checks import wait_until
 
@@ -141,7 +141,7 @@ def keeper_goes_on() -> bool:
     resumed = threading.Event()
 
     def rest() -> Flow[None]:
-        yield Rest(0)
+        yield Sleep(0)
         resumed.set()
 
     background_thread().add(rest(), lambda _: None)

@@ -462,8 +462,8 @@ def test_the_pause_is_what_was_asked_for() -> None:
 
 def test_patience_reaches_to_the_next_leader() -> None:
     """Who would ask again for a second waits longer for a leader; who would not ask again at all does not."""
-    hasty, patient = (msgspec.structs.replace(POLICY, retry_seconds=seconds) for seconds in (0.0, 1.0))
-    for policy, at_least, at_most in ((hasty, 0.0, 0.0), (patient, 4.0, 5.0)):
+    short_policy, patient = (msgspec.structs.replace(POLICY, retry_seconds=seconds) for seconds in (0.0, 1.0))
+    for policy, at_least, at_most in ((short_policy, 0.0, 0.0), (patient, 4.0, 5.0)):
         world = World(scripted(leaderless()))
         with pytest.raises(Refused, match="No: Because") as caught:
             world.run(claim("j", ClaimRequest(ttl=60, owner="o"), policy))

@@ -224,12 +224,12 @@ async def in_a_session(client: AsyncHoldfast, job: str) -> AsyncIterator[None]:
 @asynccontextmanager
 async def waited_for(client: AsyncHoldfast, job: str) -> AsyncIterator[None]:
     first = await client.claim(job, owner="first")
-    giving_back = asyncio.create_task(first.release())
+    release_operation = asyncio.create_task(first.release())
     try:
         async with client.claim(job, wait=5):
             yield
     finally:
-        await giving_back
+        await release_operation
 
 
 @types.coroutine

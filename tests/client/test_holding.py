@@ -14,7 +14,7 @@ from holdfast.client.answers import Answer
 from holdfast.client.deadline import Loss
 from holdfast.client.lease import ClaimGroup, HeldClaim
 from holdfast.client.operations.claims import AcquiredClaim, claim
-from holdfast.client.operations.effects import Flow, Rest, Send
+from holdfast.client.operations.effects import Flow, Send, Sleep
 from holdfast.client.options import ClaimRequest
 from holdfast.client.sync import BackgroundThread
 from holdfast.errors import LeaseLost, LeaseReleased, Unreachable
@@ -50,7 +50,7 @@ def test_giving_up_does_not_hide_the_loss() -> None:
     held = HeldClaim(mine, POLICY)
     world.advance(61)
     world.network = scripted(BROKEN)
-    held._how = ("done", None, 5)
+    held._release_arguments = ("done", None, 5)
     with pytest.raises(LeaseLost):
         world.run(held._releasing())
     assert len(world.sent) == 2 and world.sent[1].answer_seconds <= 2
@@ -66,7 +66,7 @@ def test_a_second_release_does_not_change_the_first() -> None:
     world.run(vars(HeldClaim)["release"].flow(held, outcome="failed"))
     flow.close()
     world.network = scripted(FREED)
-    world.run(held._leaving())
+    world.run(held._release_quickly())
     sent = bodies(world.sent)[-1]
     assert (sent["outcome"], sent["result"]) == ("done", "result")
 
@@ -170,13 +170,13 @@ def test_group_says_what_went_wrong_first() -> None:
 
 def beating(done: Callable[[], object], count: int) -> Flow[None]:
     for _ in range(count):
-        yield Rest(0.001)
+        yield Sleep(0.001)
         assert (yield Send("POST", "/beat")) == "answer"
     done()
 
 
 def broken(world: str) -> Flow[None]:
-    yield Rest(0.001)
+    yield Sleep(0.001)
     raise RuntimeError(world)
 
 
@@ -214,7 +214,7 @@ def test_no_thread_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
             yield Send("POST", "/beat")
         except Unreachable as error:
             heard.append(error)
-        yield Rest(0)
+        yield Sleep(0)
         yield Send("POST", "/beat")
         done.set()
 
@@ -258,7 +258,7 @@ def test_dropped_flow_is_let_be() -> None:
 
     def flow() -> Flow[None]:
         yield Send("POST", "/beat")
-        yield Rest(0)
+        yield Sleep(0)
         went_on.append(1)
 
     asking = background.add(flow(), hang)

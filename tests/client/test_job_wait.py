@@ -18,11 +18,11 @@ def test_claim_job_tells_its_place(either: Either, job: str) -> None:
         places.append(place)
         is_told.set()
 
-    def give_back() -> None:
+    def run_release() -> None:
         is_told.wait(20)
         either.release_job(job, first.lease_id)
 
-    giver = threading.Thread(target=give_back)
+    giver = threading.Thread(target=run_release)
     giver.start()
     claim = either.claim_job(job, "ben", wait=20, on_wait=hear)
     giver.join(20)

@@ -14,7 +14,7 @@ from holdfast.client.clock import Instant, elapsed_ms
 from holdfast.client.deadline import ROUNDING_MS, LeaseDeadline, Loss, safe_ms
 from holdfast.client.operations import leases as renewing
 from holdfast.client.operations.claims import AcquiredClaim, claim
-from holdfast.client.operations.effects import Effect, Flow, NewKey, Now, Rest, Send, Share
+from holdfast.client.operations.effects import Effect, Flow, NewKey, Now, Random, Send, Sleep
 from holdfast.client.options import ClaimRequest
 from holdfast.errors import HoldfastError, Unreachable
 from tests.client.driving import POLICY, URL, acquired, problem, renewed
@@ -215,11 +215,11 @@ class Model:
         match effect:
             case Now():
                 return self.now()
-            case Share():
+            case Random():
                 return 0.5
             case NewKey():
                 return f"key-{self.effects}"
-            case Rest(seconds=seconds):
+            case Sleep(seconds=seconds):
                 self.pass_us(int(seconds * 1_000_000 / self.rate))
                 return None
             case Send():
@@ -233,7 +233,7 @@ class Model:
         try:
             while True:
                 effect = step(value)
-                if isinstance(effect, Rest) and self.effects > limit:
+                if isinstance(effect, Sleep) and self.effects > limit:
                     return None
                 try:
                     step, value = flow.send, self.perform(effect)

@@ -89,7 +89,7 @@ async def _perform(effect: effects.Effect, transport: AsyncTransport) -> Any:  #
     match effect:
         case effects.Send():
             return await transport.send(effect)
-        case effects.Rest(seconds=seconds):
+        case effects.Sleep(seconds=seconds):
             return await asyncio.sleep(seconds)
         case effects.Open():
             return await transport.stream(effect)
@@ -284,7 +284,7 @@ class Entered(effects.Awaiting):
     _how_to_end: ClassVar[str] = "use `async with`, or await release()"
     _title: Any
     _ending_word: str
-    _give_back: Any
+    _release_on_exit: Any
     _stop: Any
     _loss: Any
 
@@ -306,7 +306,7 @@ class Entered(effects.Awaiting):
     ) -> None:
         ours = self._block.leave(kind)
         try:
-            await self._give_back(outcome=None if error is None or ours else "failed")
+            await self._release_on_exit(outcome=None if error is None or ours else "failed")
         except HoldfastError as problem:
             if error is None or ours:
                 raise
@@ -314,7 +314,7 @@ class Entered(effects.Awaiting):
         finally:
             self._stop()
         if ours:
-            raise self._loss()  # `_give_back` does not raise if the caller knew of the loss before.
+            raise self._loss()  # `_release_on_exit` does not raise if the caller knew of the loss before.
 
 
 class AsyncClaim(Entered, HeldClaim):
@@ -414,10 +414,10 @@ class AsyncHoldfast(
         return asyncio.current_task()
 
     def _enter(
-        self, flow: Callable[[effects.Trail], Flow[Any]], kind: str, on_lost: Callable[[Any], object] | None
+        self, flow: Callable[[effects.Cleanup], Flow[Any]], kind: str, on_lost: Callable[[Any], object] | None
     ) -> Any:  # noqa: ANN401
         async def get() -> Any:  # noqa: ANN401 - of this kind
-            got = await self._link.run(flow(effects.Trail()))
+            got = await self._link.run(flow(effects.Cleanup()))
             if kind == "session":
                 return AsyncSession(self._link, self, got, on_lost)
             return (AsyncClaim if kind == "claim" else AsyncClaims)(self._link, got, on_lost)

@@ -25,7 +25,7 @@ from weakref import ref
 
 from holdfast.client import clock
 from holdfast.client.deadline import LeaseDeadline
-from holdfast.client.operations.effects import IMMEDIATE, Effect, Flow, Rest, Send
+from holdfast.client.operations.effects import IMMEDIATE, Effect, Flow, Send, Sleep
 from holdfast.client.operations.leases import MOMENT_MS, Renewal, keep_renewed, watch_deadline
 from holdfast.client.operations.loss_stream import Ends
 
@@ -133,7 +133,7 @@ class Background(ABC):
             while not running.is_over:
                 effect = step()
                 match effect:
-                    case Rest(seconds=seconds):
+                    case Sleep(seconds=seconds):
                         self._rest(running, clock.boot_ms() + max(0, round(seconds * 1_000)))
                         return
                     case Send():

@@ -23,7 +23,7 @@ import msgspec
 from holdfast.client import clock, config, owners
 from holdfast.client.operations import claims
 from holdfast.client.operations import sessions as session_flows
-from holdfast.client.operations.effects import ANSWER_SECONDS, RETRY_SECONDS, Flow, Policy, Trail, acquisition
+from holdfast.client.operations.effects import ANSWER_SECONDS, RETRY_SECONDS, Cleanup, Flow, Policy, acquisition
 from holdfast.client.operations.events import Follower, OnAway
 from holdfast.client.operations.queries import TTL_SECONDS, Operations
 from holdfast.client.options import (
@@ -114,7 +114,7 @@ class Client(
         """Create the transport; nothing is sent yet."""
 
     @abstractmethod
-    def _enter(self, flow: Callable[[Trail], Flow[Any]], kind: str, on_lost: Callable[[Any], object] | None) -> Any:  # noqa: ANN401
+    def _enter(self, flow: Callable[[Cleanup], Flow[Any]], kind: str, on_lost: Callable[[Any], object] | None) -> Any:  # noqa: ANN401
         """Run a flow that obtains a `claim`, `claims` or a `session`, and return the object that keeps it."""
 
     _awaits: bool  # Whether it is a client for coroutines.
@@ -139,9 +139,9 @@ class Client(
         return msgspec.structs.replace(request, owner=self._owner or owners.owner_of(self._worker()))
 
     def _claiming(
-        self, how: Callable[..., Flow[T]], jobs: str | Sequence[str], request: ClaimRequest, trail: Trail
+        self, how: Callable[..., Flow[T]], jobs: str | Sequence[str], request: ClaimRequest, cleanup: Cleanup
     ) -> Flow[T]:
-        return how(jobs, self._named(request), self._policy, trail)
+        return how(jobs, self._named(request), self._policy, cleanup)
 
     @takes_options(ClaimOptions)
     def claim(
@@ -234,7 +234,7 @@ class Client(
     @takes_options(ClaimJobOptions)
     def claim_job(
         self,
-        trail: Trail,
+        cleanup: Cleanup,
         job_id: str,
         owner: str | None = None,
         metadata: Metadata = None,
@@ -245,25 +245,35 @@ class Client(
     ) -> Flow[JobClaim]:
         """Claim a job and leave it to the caller to renew. Options and exceptions as of `claim`."""
         request = claim_request(options, ClaimJobOptions, session, owner=owner, metadata=metadata, ttl=ttl)
-        return (yield from self._claiming(claims.claim, job_id, request, trail)).claim
+        return (yield from self._claiming(claims.claim, job_id, request, cleanup)).claim
 
     @acquisition
     @takes_options(ClaimAnyOptions, ttl=JOB_TTL_SECONDS)
     def claim_any_job(
-        self, trail: Trail, job_ids: Sequence[str], *, session: str | None = None, **options: Unpack[ClaimAnyOptions]
+        self,
+        cleanup: Cleanup,
+        job_ids: Sequence[str],
+        *,
+        session: str | None = None,
+        **options: Unpack[ClaimAnyOptions],
     ) -> Flow[JobClaim]:
         """Claim the first free job of a list and leave it to the caller to renew. Raises as `claim_any`."""
         request = claim_request(options, ClaimAnyOptions, session, ttl=JOB_TTL_SECONDS)
-        return (yield from self._claiming(claims.claim_any, names(job_ids), request, trail)).claim
+        return (yield from self._claiming(claims.claim_any, names(job_ids), request, cleanup)).claim
 
     @acquisition
     @takes_options(ClaimAllOptions, ttl=JOB_TTL_SECONDS)
     def claim_all_jobs(
-        self, trail: Trail, job_ids: Sequence[str], *, session: str | None = None, **options: Unpack[ClaimAllOptions]
+        self,
+        cleanup: Cleanup,
+        job_ids: Sequence[str],
+        *,
+        session: str | None = None,
+        **options: Unpack[ClaimAllOptions],
     ) -> Flow[list[JobClaim]]:
         """Claim every job of a list or none, and leave it to the caller to renew each. Raises as `claim_all`."""
         request = claim_request(options, ClaimAllOptions, session, ttl=JOB_TTL_SECONDS)
-        return [got.claim for got in (yield from self._claiming(claims.claim_all, names(job_ids), request, trail))]
+        return [got.claim for got in (yield from self._claiming(claims.claim_all, names(job_ids), request, cleanup))]
 
     def session(
         self,

@@ -47,6 +47,6 @@ def new_key() -> str:
     return os.urandom(16).hex()
 
 
-def share() -> float:
+def random_fraction() -> float:
     """Return a random number from 0 up to 1, for jitter."""
     return random.random()  # noqa: S311 - it only spreads load

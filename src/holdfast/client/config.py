@@ -29,7 +29,7 @@ INSECURE_VARIABLE = "HOLDFAST_ALLOW_INSECURE_HTTP"
 ADDRESSES_MAX = 16  # Each may cost a try, so an endless list would be an endless wait.
 
 _SWITCH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
-_told: set[str] = set()  # The servers for which the plain HTTP warning was logged.
+_warned_servers: set[str] = set()  # The servers for which the plain HTTP warning was logged.
 
 log = logging.getLogger("holdfast.client")
 
@@ -112,9 +112,9 @@ def find(
 
 def tell_if_insecure(target: Target) -> None:
     """Warn once per process that a token travels unencrypted. Without logging setup this goes to stderr."""
-    new = [each for each in target.unencrypted if each not in _told] if target.is_insecure else []
+    new = [each for each in target.unencrypted if each not in _warned_servers] if target.is_insecure else []
     if new:
-        _told.update(new)
+        _warned_servers.update(new)
         text = "holdfast: the access token travels to %s unencrypted, as was allowed: whoever is on the way can use it"
         log.warning(text, ", ".join(new))
 

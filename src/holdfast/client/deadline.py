@@ -76,10 +76,10 @@ class LeaseDeadline:
         sent, _, span_ms = self._promise
         return sent.boot_ms + min(at_most_ms, span_ms * 3 // 10)
 
-    def renew_in_ms(self, now: Instant, share: float) -> int:
+    def renew_in_ms(self, now: Instant, random_fraction: float) -> int:
         """Return in how many ms to renew: after a third of the promise, less some jitter."""
         promise = self._promise
-        due = promise.span_ms * (0.9 + share / 10) / 3
+        due = promise.span_ms * (0.9 + random_fraction / 10) / 3
         return max(0, round(due) - elapsed_ms(promise.sent, now))
 
     def is_lost(self, now: Instant) -> bool:
@@ -132,7 +132,7 @@ class LeaseDeadline:
         return lost_error(self.name, self.loss or Loss("expired"), job_id=self.job_id, fencing_token=self.fencing_token)
 
 
-_HOW = {
+_REASONS = {
     "expired": "its time passed before it was renewed",
     "unreachable": "the server could not be reached in time",
     "refused": "the server would not renew it",
@@ -143,7 +143,7 @@ _HOW = {
 
 
 def lost_error(title: str, loss: Loss, *, job_id: str = "", fencing_token: int | None = None) -> LeaseLost:
-    how = _HOW.get(loss.reason, f"it ended ({loss.reason})")
+    how = _REASONS.get(loss.reason, f"it ended ({loss.reason})")
     if loss.reason == "revoked":
         how = f"{loss.by or 'an operator'} has revoked it: {loss.why or 'no reason was given'}"
     elif loss.reason == "refused" and loss.why:

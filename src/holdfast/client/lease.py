@@ -20,7 +20,7 @@ from holdfast.client.clock import Instant
 from holdfast.client.deadline import LeaseDeadline, Loss, lost_error
 from holdfast.client.operations import leases, sessions
 from holdfast.client.operations.claims import AcquiredClaim
-from holdfast.client.operations.effects import NOW, Flow, Policy, giving_back, operation
+from holdfast.client.operations.effects import NOW, Flow, Policy, operation, release_operation
 from holdfast.client.records import JobClaim, Metadata, Previous, opened_session
 from holdfast.errors import HoldfastError, LeaseLost, LeaseReleased, Refused
 from holdfast.wire.replies import SessionOpenedReply
@@ -53,8 +53,8 @@ class Held:
         self._policy = policy
         self._deadline = deadline
         self._pid = os.getpid()
-        self._told = False  # Whether the caller knows of the loss.
-        self._is_back = False  # Whether the server has confirmed that it ended.
+        self._loss_reported = False  # Whether the caller knows of the loss.
+        self._is_released = False  # Whether the server has confirmed that it ended.
 
     @property
     def remaining(self) -> float:
@@ -74,7 +74,7 @@ class Held:
         if self._deadline.ended:
             raise LeaseReleased(f"{self._deadline.name} was {self._ending_word} before this call")
         if self._deadline.is_lost(now):
-            self._told = True
+            self._loss_reported = True
             raise self._deadline.error()
 
     @property
@@ -88,7 +88,7 @@ class Held:
         )
 
     @property
-    def _is_foreign(self) -> bool:
+    def _is_forked_copy(self) -> bool:
         """Whether this is a copy in a forked process: the parent owns it."""
         return os.getpid() != self._pid
 
@@ -96,17 +96,17 @@ class Held:
     def _is_dropped(self) -> bool:
         """Whether it was not released. Called when nothing refers to it, even if it is only half constructed."""
         is_complete = "_kept" in self.__dict__
-        return is_complete and not self._deadline.ended and self._deadline.loss is None and not self._is_foreign
+        return is_complete and not self._deadline.ended and self._deadline.loss is None and not self._is_forked_copy
 
     def _belongs_to_parent(self) -> bool:
         """Tell whether a parent process owns it, and warn. No error: the same code runs in the parent."""
-        if self._is_foreign:
+        if self._is_forked_copy:
             text = (
                 f"{self._deadline.name} belongs to process {self._pid}, which this one was forked from;"
                 " nothing was given back here"
             )
             warnings.warn(text, RuntimeWarning, stacklevel=3)
-        return self._is_foreign
+        return self._is_forked_copy
 
     def __del__(self) -> None:
         if self._is_dropped:
@@ -147,7 +147,7 @@ class _OfRecord(property, Generic[T]):
 
 class HeldClaim(Held):
     # Outcome, result and remember of its release; the default is for a release at exit.
-    _how: tuple[str | None, str | None, float | None] = ("failed", None, None)
+    _release_arguments: tuple[str | None, str | None, float | None] = ("failed", None, None)
 
     def __init__(self, got: AcquiredClaim, policy: Policy) -> None:
         super().__init__(policy, got.deadline)
@@ -199,7 +199,7 @@ class HeldClaim(Held):
         try:
             return (yield from self._transferring(to_owner, ttl, reason))
         finally:
-            self._settle()
+            self._after_release()
 
     def _transferring(self, to_owner: str, ttl: float | None, reason: str | None = None) -> Flow[JobClaim]:
         """Transfer it. It counts as released during the request, because it may be another's already."""
@@ -210,7 +210,7 @@ class HeldClaim(Held):
             return (yield from leases.transfer(self.job_id, self.lease_id, to_owner, self._policy, **how))
         except LeaseLost as error:
             self._deadline.resume()
-            raise self._told_of(error) from None
+            raise self._record_loss(error) from None
         except (Refused, TypeError, ValueError):
             self._deadline.resume()
             raise
@@ -226,12 +226,12 @@ class HeldClaim(Held):
                 self.job_id, self.lease_id, self._policy, note=note, metadata=metadata
             )
         except LeaseLost as error:
-            raise self._told_of(error) from None
+            raise self._record_loss(error) from None
         self._deadline.extend(sent, reply.expires_in_ms)
         if metadata is not None:
             self._record = msgspec.structs.replace(self._record, metadata=metadata)
 
-    @giving_back
+    @release_operation
     def release(
         self, *, outcome: str | None = None, result: str | None = None, remember: float | None = None
     ) -> Flow[None]:
@@ -243,22 +243,22 @@ class HeldClaim(Held):
         self._end_as(outcome, result, remember)
         return self._releasing()
 
-    @giving_back
+    @release_operation
     def done(self, result: str | None = None, *, remember: float = REMEMBER_SECONDS) -> Flow[None]:
         """Release the job as finished: claims within `remember` seconds get `JobDone`."""
         self._end_as("done", result, remember)
         return self._releasing()
 
-    _give_back = release
+    _release_on_exit = release
 
     def _end_as(self, outcome: str | None, result: str | None, remember: float | None) -> None:
         if (
             not self._deadline.ended
         ):  # A second release, by a signal handler say, must not change one that is under way.
-            self._how = outcome, result, remember
+            self._release_arguments = outcome, result, remember
 
     def _release(self, policy: Policy) -> Flow[None]:
-        outcome, result, remember = self._how
+        outcome, result, remember = self._release_arguments
         how: dict[str, Any] = {"owner": self.owner, "outcome": outcome, "result": result, "remember": remember}
         return leases.release(self.job_id, self.lease_id, policy, **how)
 
@@ -275,22 +275,22 @@ class HeldClaim(Held):
         if lost:
             if self._deadline.loss is not None and not self._deadline.loss.is_reported:
                 # The server may still hold the lease; releasing it frees the job for the next owner.
-                self._how = ("failed", None, None)
-                yield from self._leaving()
-            if self._told:
+                self._release_arguments = ("failed", None, None)
+                yield from self._release_quickly()
+            if self._loss_reported:
                 return
-            self._told = True
+            self._loss_reported = True
             raise self._deadline.error()
         try:
             yield from self._release(policy)
-            self._is_back = True
+            self._is_released = True
         except LeaseLost as error:
-            self._told = self._is_back = True
+            self._loss_reported = self._is_released = True
             error.fencing_token = self.fencing_token
             raise
         except (Refused, TypeError, ValueError):
             self._deadline.resume()
-            self._how = ("failed", None, None)
+            self._release_arguments = ("failed", None, None)
             raise
 
     def _within(self, left: float) -> Policy:
@@ -299,33 +299,33 @@ class HeldClaim(Held):
         if left >= policy.answer_seconds and left >= policy.retry_seconds:
             return policy
         answer_seconds = min(policy.answer_seconds, max(left, LAST_TRY_SECONDS))
-        return policy.hasty(answer_seconds, retry_seconds=min(policy.retry_seconds, left))
+        return policy.with_short_timeouts(answer_seconds, retry_seconds=min(policy.retry_seconds, left))
 
-    def _leaving(self) -> Flow[None]:
+    def _release_quickly(self) -> Flow[None]:
         """Release it quickly if it is not released: after an interrupt, or at exit."""
-        if self._is_back or self._is_foreign:
+        if self._is_released or self._is_forked_copy:
             return
         self._deadline.end()
         try:
-            yield from self._release(self._policy.hasty(LAST_TRY_SECONDS))
+            yield from self._release(self._policy.with_short_timeouts(LAST_TRY_SECONDS))
         except (HoldfastError, TypeError, ValueError) as error:
             log.info("%s could not be given back in haste: %s", self._deadline.name, error)
-        self._is_back = True
+        self._is_released = True
 
-    def _told_of(self, error: LeaseLost) -> LeaseLost:
+    def _record_loss(self, error: LeaseLost) -> LeaseLost:
         """Mark it lost as the server reported, and return the exception."""
         self._deadline.lose(Loss(error.reason, error.by, error.why, is_reported=True))
-        self._told = True
+        self._loss_reported = True
         return self._deadline.error()
 
     @property
     def _renewal(self) -> leases.Renewal:
         return leases.Renewal(self.lease_id, self.job_id)
 
-    def _settle(self) -> None:
+    def _after_release(self) -> None:
         """Stop renewing it, unless a refusal left it ours."""
         self._stop()
-        if not self._deadline.ended and not self._is_foreign:
+        if not self._deadline.ended and not self._is_forked_copy:
             self._kept = self._keep()
 
 
@@ -383,7 +383,7 @@ class ClaimGroup(Generic[H]):
         for claim in self._claims:
             yield from claim._renewing(text, None)  # noqa: SLF001 - its own parts
 
-    @giving_back
+    @release_operation
     def release(
         self, *, outcome: str | None = None, result: str | None = None, remember: float | None = None
     ) -> Flow[None]:
@@ -392,7 +392,7 @@ class ClaimGroup(Generic[H]):
             claim._end_as(outcome, result, remember)  # noqa: SLF001 - its own parts
         return self._releasing()
 
-    _give_back = release
+    _release_on_exit = release
 
     def _releasing(self) -> Flow[None]:
         """Release all of them in one flow, so that an interrupt leaves none behind."""
@@ -412,17 +412,17 @@ class ClaimGroup(Generic[H]):
             finally:
                 del problem  # A reference cycle of frame and error would keep all of these claims.
 
-    def _leaving(self) -> Flow[None]:
+    def _release_quickly(self) -> Flow[None]:
         for claim in self._claims:
-            yield from claim._leaving()  # noqa: SLF001 - its own parts
+            yield from claim._release_quickly()  # noqa: SLF001 - its own parts
 
     def _stop(self) -> None:
         for claim in self._claims:
             claim._stop()  # noqa: SLF001 - its own parts
 
-    def _settle(self) -> None:
+    def _after_release(self) -> None:
         for claim in self._claims:
-            claim._settle()  # noqa: SLF001 - its own parts
+            claim._after_release()  # noqa: SLF001 - its own parts
 
     @property
     def _title(self) -> str:
@@ -475,7 +475,7 @@ class HeldSession(Held, Generic[H]):
         with self._joining:
             return tuple(self._members)
 
-    @giving_back
+    @release_operation
     def end(self) -> Flow[None]:
         """End the session and all of its claims in one step; idempotent.
 
@@ -483,8 +483,8 @@ class HeldSession(Held, Generic[H]):
         """
         return self._ending()
 
-    @giving_back
-    def _give_back(self, *, outcome: str | None) -> Flow[None]:  # noqa: ARG002 - a session ends in one way
+    @release_operation
+    def _release_on_exit(self, *, outcome: str | None) -> Flow[None]:  # noqa: ARG002 - a session ends in one way
         return self._ending()
 
     def _ending(self) -> Flow[None]:
@@ -495,38 +495,38 @@ class HeldSession(Held, Generic[H]):
             return
         for held in self._joined():
             held._deadline.end()  # noqa: SLF001 - one of ours
-        policy = self._policy.hasty(LAST_TRY_SECONDS) if lost else self._policy
+        policy = self._policy.with_short_timeouts(LAST_TRY_SECONDS) if lost else self._policy
         try:
             yield from sessions.end_session(self.session_id, policy)
-            self._is_back = True
+            self._is_released = True
         except HoldfastError as error:
             if not lost and not (isinstance(error, Refused) and error.status in _GONE):
                 raise
-            if not lost and not self._told:
-                self._told = True  # It had ended before, and its claims with it.
+            if not lost and not self._loss_reported:
+                self._loss_reported = True  # It had ended before, and its claims with it.
                 raise lost_error(self._deadline.name, Loss("session_ended", is_reported=True)) from None
-        if lost and not self._told:
-            self._told = True
+        if lost and not self._loss_reported:
+            self._loss_reported = True
             raise self._deadline.error()
 
-    def _leaving(self) -> Flow[None]:
+    def _release_quickly(self) -> Flow[None]:
         """End it quickly if it has not ended: after an interrupt, or at exit."""
-        if self._is_back or self._is_foreign:
+        if self._is_released or self._is_forked_copy:
             return
         self._deadline.end()
         for held in tuple(self._members):
             held._deadline.end()  # noqa: SLF001 - one of ours
         try:
-            yield from sessions.end_session(self.session_id, self._policy.hasty(LAST_TRY_SECONDS))
+            yield from sessions.end_session(self.session_id, self._policy.with_short_timeouts(LAST_TRY_SECONDS))
         except HoldfastError as error:
             log.info("%s could not be ended in haste: %s", self._deadline.name, error)
-        self._is_back = True
+        self._is_released = True
 
     @property
     def _renewal(self) -> leases.Renewal:
         return leases.Renewal(self.session_id, None, self.secret)
 
-    def _settle(self) -> None:
+    def _after_release(self) -> None:
         """Stop renewing it and its claims."""
         self._stop()
         for held in tuple(self._members):

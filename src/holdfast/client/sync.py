@@ -85,7 +85,7 @@ def drive(flow: Flow[T], transport: Transport) -> T:
 
 def _perform(effect: effects.Effect, transport: Transport) -> Any:  # noqa: ANN401 - each effect has a result of its own
     match effect:
-        case effects.Rest(seconds=seconds):
+        case effects.Sleep(seconds=seconds):
             return time.sleep(seconds)
         case effects.Open():
             return transport.stream(effect)
@@ -109,29 +109,29 @@ class Link:
     def run(self, flow: Flow[T]) -> T:
         return drive(flow, self._transport)
 
-    def hold(self, flow: Callable[[effects.Trail], Flow[T]], make: Callable[[T], H]) -> H:
+    def hold(self, flow: Callable[[effects.Cleanup], Flow[T]], make: Callable[[T], H]) -> H:
         """Run a flow that obtains something, and return what `make` makes of it.
 
         Whenever this is interrupted, even after the answer, what was obtained is released.
         """
-        trail = effects.Trail()
+        cleanup = effects.Cleanup()
         try:
-            return make(self.run(flow(trail)))
+            return make(self.run(flow(cleanup)))
         except HoldfastError:
             raise
         except BaseException:
-            if trail.leave is not None:
-                self.run(trail.leave())
+            if cleanup.release is not None:
+                self.run(cleanup.release())
             raise
 
-    def give_back(self, flow: Flow[None], leave: Callable[[], Flow[None]]) -> None:
-        """Run a flow that releases something. If it is interrupted, `leave` does so quickly."""
+    def run_release(self, flow: Flow[None], on_interrupt: Callable[[], Flow[None]]) -> None:
+        """Run a flow that releases something. If it is interrupted, `on_interrupt` does so quickly."""
         try:
             self.run(flow)
         except Exception:
             raise
         except BaseException:
-            self.run(leave())
+            self.run(on_interrupt())
             raise
 
     def keep(self, deadline: LeaseDeadline, renewal: Renewal) -> Kept:
@@ -319,7 +319,7 @@ class Entered(effects.Blocking):
     lost: Lost
     _title: Any
     _ending_word: str
-    _give_back: Any
+    _release_on_exit: Any
     _stop: Any
 
     def _begin(self, link: Link, deadlines: Sequence[LeaseDeadline], on_lost: Callable[[Any], object] | None) -> None:
@@ -335,7 +335,7 @@ class Entered(effects.Blocking):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self._give_back(outcome=None if error is None else "failed")
+            self._release_on_exit(outcome=None if error is None else "failed")
         except HoldfastError as problem:
             if error is None:
                 raise
@@ -348,21 +348,21 @@ class HeldUntilExit(Entered, Held):
     """A claim or session that is released at exit if it is still held: nothing would renew it any more."""
 
     _how_to_end = "use `with`, or call release()"
-    _leaving: Any
+    _release_quickly: Any
 
     def _keep(self) -> Kept:
         _held_until_exit[ref(self, _forget)] = None
         return super()._keep()
 
     def _stop(self) -> None:
-        if not self._kept.stopped and not self._is_foreign:
+        if not self._kept.stopped and not self._is_forked_copy:
             _held_until_exit.pop(ref(self), None)
             super()._stop()
 
-    def _leave_at_exit(self) -> None:
+    def _release_at_exit(self) -> None:
         if self._is_dropped:
             self._warn("was held to the end of the program, and is given back now")
-            self._link.run(self._leaving())
+            self._link.run(self._release_quickly())
 
 
 _held_until_exit: dict[ref[HeldUntilExit], None] = {}  # In the order in which they were obtained.
@@ -373,13 +373,13 @@ def _forget(whose: ref[HeldUntilExit]) -> None:
 
 
 @atexit.register
-def _give_back_at_exit() -> None:
+def _release_all_at_exit() -> None:
     """Release all that is left in the order of acquisition: a session ends its claims with it."""
     until_ms = clock.monotonic_ms() + EXIT_SECONDS * 1_000
     for each in tuple(_held_until_exit):
         held = each()
         if held is not None and clock.monotonic_ms() < until_ms:
-            held._leave_at_exit()  # noqa: SLF001 - one of ours
+            held._release_at_exit()  # noqa: SLF001 - one of ours
 
 
 class Claim(HeldUntilExit, HeldClaim):
@@ -450,7 +450,7 @@ class Holdfast(Client[Claim, Claims, Session, Claim, Claims, Session, Iterator[J
         return threading.current_thread()
 
     def _enter(
-        self, flow: Callable[[effects.Trail], Flow[Any]], kind: str, on_lost: Callable[[Any], object] | None
+        self, flow: Callable[[effects.Cleanup], Flow[Any]], kind: str, on_lost: Callable[[Any], object] | None
     ) -> Any:  # noqa: ANN401
         link = self._link
         if kind == "session":

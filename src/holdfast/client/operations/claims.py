@@ -26,7 +26,7 @@ from holdfast.client import owners, records
 from holdfast.client.answers import Answer, decoded, envelope, in_words, lacks_leader, refusal
 from holdfast.client.clock import Instant, elapsed_ms
 from holdfast.client.deadline import LeaseDeadline
-from holdfast.client.operations.effects import NEW_KEY, NOW, Flow, Policy, Rest, Send, Trail
+from holdfast.client.operations.effects import NEW_KEY, NOW, Cleanup, Flow, Policy, Send, Sleep
 from holdfast.client.operations.retry import (
     AWAY_SECONDS,
     HASTE_SECONDS,
@@ -149,7 +149,7 @@ def claim_with_retry(
     request: Callable[[float], Send],
     answers: Decoder[object],
     policy: Policy,
-    trail: Trail,
+    cleanup: Cleanup,
     *,
     can_wait: bool = True,
 ) -> Flow[tuple[object, Instant]]:
@@ -164,7 +164,7 @@ def claim_with_retry(
                 owners.retire(attempt.options.owner)
 
     def next_try(now: Instant) -> Send:
-        trail.leave = release_all
+        cleanup.release = release_all
         if attempt.began is None:
             attempt.began = now
         attempt.last_wait_left = attempt.wait_left(now)
@@ -195,7 +195,7 @@ def claim_with_retry(
         except BaseException as interrupt:
             # Interrupted or cancelled, or `on_wait` raised: nothing may be left behind.
             yield from release_all()
-            trail.leave = None
+            cleanup.release = None
             if isinstance(interrupt, _WatcherRaised) and interrupt.__cause__ is not None:
                 raise interrupt.__cause__ from None
             raise
@@ -237,7 +237,7 @@ def _continue_waiting(attempt: ClaimAttempt, reply: replies.WaitingReply, sent: 
     if is_early:
         # Again: a waiter of the same name has the same place. Taking it back immediately would never end.
         attempt.displaced += 1
-        yield Rest(min(attempt.displaced * 0.5, SHARED_TICKET_SECONDS_MAX, left))
+        yield Sleep(min(attempt.displaced * 0.5, SHARED_TICKET_SECONDS_MAX, left))
 
 
 def _not_in_time(attempt: ClaimAttempt, policy: Policy) -> Flow[JobHeld]:
@@ -268,20 +268,22 @@ def _try_status(job: str, policy: Policy) -> Flow[JobStatus | None]:
 
 def _abandon(request: Send, answers: Decoder[object], policy: Policy) -> Flow[bool]:
     """Find out what an unwanted claim led to, and release that, within a short time. True if nothing is left."""
-    hasty = policy.hasty(HASTE_SECONDS, retry_seconds=HASTE_SECONDS / 2)
+    short_policy = policy.with_short_timeouts(HASTE_SECONDS, retry_seconds=HASTE_SECONDS / 2)
     try:
-        received = yield from request_with_retry(msgspec.structs.replace(request, answer_seconds=HASTE_SECONDS), hasty)
+        received = yield from request_with_retry(
+            msgspec.structs.replace(request, answer_seconds=HASTE_SECONDS), short_policy
+        )
         if not is_claim_answer(received.answer):
             return not is_down(received.answer)
         reply = decoded(received.answer, answers, "", policy.url)
         match reply:
             case replies.WaitingReply():
-                yield from leave_queue(reply.ticket, hasty)
+                yield from leave_queue(reply.ticket, short_policy)
             case replies.AcquiredReply() if not reply.reacquired:
-                yield from _release_unwanted(request.path.removesuffix("/acquire"), reply.lease_id, hasty)
+                yield from _release_unwanted(request.path.removesuffix("/acquire"), reply.lease_id, short_policy)
             case replies.ClaimsReply():
                 for each in reply.claims:
-                    yield from _release_unwanted(job_path(each.name), each.lease_id, hasty)
+                    yield from _release_unwanted(job_path(each.name), each.lease_id, short_policy)
             case _:
                 pass
     except HoldfastError:
@@ -330,7 +332,7 @@ class Waiting(msgspec.Struct, frozen=True):
     position: int
 
 
-def claim(job: str, options: ClaimRequest, policy: Policy, trail: Trail | None = None) -> Flow[AcquiredClaim]:
+def claim(job: str, options: ClaimRequest, policy: Policy, cleanup: Cleanup | None = None) -> Flow[AcquiredClaim]:
     """Claim one job, waiting for it as requested. Raises `JobHeld`, `NotInTime`, `JobDone`, `Deadlock`."""
     attempt = ClaimAttempt([job], options, (yield NEW_KEY))
     path = job_path(job, "acquire")
@@ -339,7 +341,7 @@ def claim(job: str, options: ClaimRequest, policy: Policy, trail: Trail | None =
         body = _body(_Acquire, options, wait, attempt.ticket, resume=options.resume or None)
         return Send("POST", path, body, attempt.key, wait + policy.answer_seconds, attempt.will_retry(wait))
 
-    reply, sent = yield from claim_with_retry(attempt, request, _CLAIM, policy, trail or Trail())
+    reply, sent = yield from claim_with_retry(attempt, request, _CLAIM, policy, cleanup or Cleanup())
     return _acquired(job, reply, sent)
 
 
@@ -372,7 +374,7 @@ def _acquired(job: str, reply: object, sent: Instant) -> AcquiredClaim:
 
 
 def claim_all(
-    jobs: Sequence[str], options: ClaimRequest, policy: Policy, trail: Trail | None = None
+    jobs: Sequence[str], options: ClaimRequest, policy: Policy, cleanup: Cleanup | None = None
 ) -> Flow[list[AcquiredClaim]]:
     """Claim every job or none, waiting for all of them. Raises as `claim`; `JobHeld.others` has each in the way."""
     attempt = ClaimAttempt(jobs, options, (yield NEW_KEY))
@@ -381,12 +383,12 @@ def claim_all(
         body = _body(_Claims, options, wait, attempt.ticket, all=list(jobs))
         return Send("POST", "/claims", body, attempt.key, wait + policy.answer_seconds, attempt.will_retry(wait))
 
-    reply, sent = yield from claim_with_retry(attempt, request, _MANY, policy, trail or Trail())
+    reply, sent = yield from claim_with_retry(attempt, request, _MANY, policy, cleanup or Cleanup())
     return _acquired_many(reply, sent, options, len(jobs))
 
 
 def claim_any(
-    jobs: Sequence[str], options: ClaimRequest, policy: Policy, trail: Trail | None = None
+    jobs: Sequence[str], options: ClaimRequest, policy: Policy, cleanup: Cleanup | None = None
 ) -> Flow[AcquiredClaim]:
     """Claim the first free job of a list. The server has no queue for this, so a wait polls."""
     attempt = ClaimAttempt(jobs, options, (yield NEW_KEY))
@@ -397,7 +399,7 @@ def claim_any(
         return Send("POST", "/claims", body, attempt.key, policy.answer_seconds)
 
     while True:
-        reply, sent = yield from claim_with_retry(attempt, request, _MANY, policy, trail or Trail(), can_wait=False)
+        reply, sent = yield from claim_with_retry(attempt, request, _MANY, policy, cleanup or Cleanup(), can_wait=False)
         now: Instant = yield NOW
         left = attempt.wait_left(now)
         if not isinstance(reply, replies.HeldManyReply) or left <= 0:
@@ -406,7 +408,7 @@ def claim_any(
             return _acquired_many(reply, sent, options, 1)[0]
         attempt.notify(now, None)
         soonest = pause * POLL_SHARE_MIN  # A server that always says "now" must not cause a busy loop.
-        yield Rest(min(pause, left, max(reply.retry_after_ms / 1_000, soonest)))
+        yield Sleep(min(pause, left, max(reply.retry_after_ms / 1_000, soonest)))
         pause = min(pause * 2, POLL_SECONDS_MAX)
         attempt.start_over((yield NEW_KEY))
 

@@ -45,7 +45,7 @@ class Now(msgspec.Struct, frozen=True):
     """Read the clocks. Returns an `Instant`."""
 
 
-class Rest(msgspec.Struct, frozen=True):
+class Sleep(msgspec.Struct, frozen=True):
     seconds: float
 
 
@@ -53,7 +53,7 @@ class NewKey(msgspec.Struct, frozen=True):
     """Make an idempotency key."""
 
 
-class Share(msgspec.Struct, frozen=True):
+class Random(msgspec.Struct, frozen=True):
     """Draw a random number from 0 up to 1."""
 
 
@@ -80,24 +80,24 @@ class Close(msgspec.Struct, frozen=True):
 READ_SECONDS = 45.0  # How long a stream may be silent: three times as long as the server ever is.
 ROAMING_READ_SECONDS = 20.0  # With other addresses: leaving one too early costs a new stream, but no events.
 
-Effect = Send | Now | Rest | NewKey | Share | Open | Read | Close
+Effect = Send | Now | Sleep | NewKey | Random | Open | Read | Close
 Flow = Generator[Effect, Any, T]
 
 
-class Trail:
+class Cleanup:
     """How to release what a flow obtained if an interrupt loses its result. The flow sets it before any request."""
 
-    __slots__ = ("leave",)
+    __slots__ = ("release",)
 
     def __init__(self) -> None:
-        self.leave: Callable[[], Flow[None]] | None = None
+        self.release: Callable[[], Flow[None]] | None = None
 
 
 NOW = Now()
 NEW_KEY = NewKey()
-SHARE = Share()
+RANDOM = Random()
 # The effects that need no waiting; every driver performs them in the same way.
-IMMEDIATE: Mapping[type, Callable[[], Any]] = {Now: clock.now, NewKey: clock.new_key, Share: clock.share}
+IMMEDIATE: Mapping[type, Callable[[], Any]] = {Now: clock.now, NewKey: clock.new_key, Random: clock.random_fraction}
 
 
 class Policy(msgspec.Struct, frozen=True):
@@ -113,7 +113,7 @@ class Policy(msgspec.Struct, frozen=True):
     def read_seconds(self) -> float:
         return READ_SECONDS if self.addresses == 1 else ROAMING_READ_SECONDS
 
-    def hasty(self, seconds: float, *, retry_seconds: float = 0) -> Policy:
+    def with_short_timeouts(self, seconds: float, *, retry_seconds: float = 0) -> Policy:
         """Return a policy for cleaning up, with short timeouts."""
         return msgspec.structs.replace(self, answer_seconds=seconds, retry_seconds=retry_seconds)
 
@@ -188,16 +188,16 @@ class operation(Generic[P, T]):  # noqa: N801 - a decorator, like `property`
 
 
 class acquisition(operation[P, T]):  # noqa: N801 - a decorator
-    """An operation that obtains something. Its flow takes a `Trail` first, for release after an interrupt."""
+    """An operation that obtains something. Its flow takes a `Cleanup` first, for release after an interrupt."""
 
-    def __init__(self, flow: Callable[Concatenate[Any, Trail, P], Flow[T]]) -> None:
+    def __init__(self, flow: Callable[Concatenate[Any, Cleanup, P], Flow[T]]) -> None:
         super().__init__(flow)  # type: ignore[arg-type]
 
     def blocking(self) -> Callable[..., Any]:
         flow = self.flow
 
         def method(self: Blocking, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the same
-            return self._link.hold(lambda trail: flow(self, trail, *args, **kwargs), lambda got: got)
+            return self._link.hold(lambda cleanup: flow(self, cleanup, *args, **kwargs), lambda got: got)
 
         return method
 
@@ -205,15 +205,15 @@ class acquisition(operation[P, T]):  # noqa: N801 - a decorator
         flow = self.flow
 
         async def method(self: Awaiting, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the same
-            return await self._link.run(flow(self, Trail(), *args, **kwargs))  # A cancelled flow cleans up itself.
+            return await self._link.run(flow(self, Cleanup(), *args, **kwargs))  # A cancelled flow cleans up itself.
 
         return method
 
 
-class giving_back(operation[P, None]):  # noqa: N801 - a decorator
-    """An operation that releases its object and then always calls `_settle`.
+class release_operation(operation[P, None]):  # noqa: N801 - a decorator
+    """An operation that releases its object and then always calls `_after_release`.
 
-    If a thread is interrupted, the flow `_leaving` releases it quickly.
+    If a thread is interrupted, the flow `_release_quickly` releases it quickly.
     """
 
     def blocking(self) -> Callable[..., Any]:
@@ -221,9 +221,9 @@ class giving_back(operation[P, None]):  # noqa: N801 - a decorator
 
         def method(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - the same
             try:
-                self._link.give_back(flow(self, *args, **kwargs), self._leaving)
+                self._link.run_release(flow(self, *args, **kwargs), self._release_quickly)
             finally:
-                self._settle()
+                self._after_release()
 
         return method
 
@@ -234,7 +234,7 @@ class giving_back(operation[P, None]):  # noqa: N801 - a decorator
             try:
                 await self._link.run(flow(self, *args, **kwargs))
             finally:
-                self._settle()
+                self._after_release()
 
         return method
 
@@ -246,7 +246,7 @@ def _implement_operations(kind: type) -> None:
             if isinstance(declared, operation) and inspect.getattr_static(kind, name) is declared:
                 method = declared.blocking() if issubclass(kind, Blocking) else declared.awaiting()
                 signature = inspect.signature(declared.flow)
-                parameters = [each for each in signature.parameters.values() if each.name != "trail"]
+                parameters = [each for each in signature.parameters.values() if each.name != "cleanup"]
                 returns = signature.return_annotation.removeprefix("Flow[").removesuffix("]")
                 method.__name__, method.__qualname__ = name, f"{kind.__name__}.{name}"
                 method.__module__, method.__doc__ = kind.__module__, declared.__doc__

@@ -11,7 +11,7 @@ import msgspec
 from holdfast.client import records
 from holdfast.client.answers import Answer, lacks_leader, refusal
 from holdfast.client.clock import Instant, elapsed_ms
-from holdfast.client.operations.effects import NOW, SHARE, Close, Flow, Open, Policy, Read, Rest
+from holdfast.client.operations.effects import NOW, RANDOM, Close, Flow, Open, Policy, Read, Sleep
 from holdfast.client.operations.retry import AWAY_SECONDS, LATE_TOKEN_SECONDS, fields_of, is_down, lacks_new_token
 from holdfast.client.records import JobEvent
 from holdfast.client.requests import with_query
@@ -91,7 +91,7 @@ class Follower:
                 return events
 
     def _rest_a_while(self) -> Flow[None]:
-        yield Rest(self._pause * (0.5 + (yield SHARE) / 2))
+        yield Sleep(self._pause * (0.5 + (yield RANDOM) / 2))
         self._pause = min(self._pause * 2, AGAIN_SECONDS_MAX)
 
     def _tell_away(self, why: str | None) -> None:

@@ -21,7 +21,7 @@ from holdfast.client import owners, records
 from holdfast.client.answers import Answer, envelope, refusal
 from holdfast.client.clock import Instant
 from holdfast.client.deadline import LeaseDeadline, Loss, lost_error
-from holdfast.client.operations.effects import NEW_KEY, NOW, SHARE, Flow, Policy, Rest, Send
+from holdfast.client.operations.effects import NEW_KEY, NOW, RANDOM, Flow, Policy, Send, Sleep
 from holdfast.client.operations.retry import complete_request, reply_in, request_with_retry
 from holdfast.client.records import JobClaim, Metadata
 from holdfast.client.requests import integer_seconds, job_path, session_path
@@ -191,19 +191,19 @@ def watch_deadline(deadline: LeaseDeadline) -> Flow[None]:
         now: Instant = yield NOW
         if deadline.is_lost(now):
             return
-        yield Rest(deadline.left_ms(now) / 1_000)
+        yield Sleep(deadline.left_ms(now) / 1_000)
 
 
 def keep_renewed(deadline: LeaseDeadline, renew: Renew, policy: Policy, look: Look | None = None) -> Flow[None]:
     while True:
-        renew_in_ms = deadline.renew_in_ms((yield NOW), (yield SHARE))
+        renew_in_ms = deadline.renew_in_ms((yield NOW), (yield RANDOM))
         # Never immediately: a server that promises very short terms must not cause a busy loop.
-        yield Rest(max(renew_in_ms / 1_000, AGAIN_SECONDS_MIN))
+        yield Sleep(max(renew_in_ms / 1_000, AGAIN_SECONDS_MIN))
         while not (yield from renew_once(deadline, renew, policy, look)):
             left_ms = deadline.left_ms((yield NOW))
-            share: float = yield SHARE
-            pause = min(left_ms / 1_000 / TRIES_PER_DEADLINE, AGAIN_SECONDS_MAX) * (0.5 + share / 2)
-            yield Rest(max(pause, AGAIN_SECONDS_MIN))
+            random_fraction: float = yield RANDOM
+            pause = min(left_ms / 1_000 / TRIES_PER_DEADLINE, AGAIN_SECONDS_MAX) * (0.5 + random_fraction / 2)
+            yield Sleep(max(pause, AGAIN_SECONDS_MIN))
         if deadline.ended or deadline.loss is not None:
             return
 
@@ -213,8 +213,10 @@ def renew_once(deadline: LeaseDeadline, renew: Renew, policy: Policy, look: Look
     sent: Instant = yield NOW
     if deadline.ended or deadline.is_lost(sent):
         return True
-    share = ANSWER_SHARE / policy.addresses
-    answer_seconds = min(policy.answer_seconds, max(deadline.left_ms(sent) / 1_000 * share, AGAIN_SECONDS_MIN))
+    random_fraction = ANSWER_SHARE / policy.addresses
+    answer_seconds = min(
+        policy.answer_seconds, max(deadline.left_ms(sent) / 1_000 * random_fraction, AGAIN_SECONDS_MIN)
+    )
     try:
         answer: Answer = yield renew(answer_seconds)
     except Unreachable as error:

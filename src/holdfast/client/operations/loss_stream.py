@@ -27,7 +27,7 @@ import msgspec
 
 from holdfast.client.answers import Answer
 from holdfast.client.deadline import LeaseDeadline, Loss
-from holdfast.client.operations.effects import SHARE, Close, Flow, Open, Policy, Read, Rest, Send
+from holdfast.client.operations.effects import RANDOM, Close, Flow, Open, Policy, Read, Send, Sleep
 from holdfast.client.operations.leases import TOKEN_REFUSED, Renewal, look_whether_over, renew_once
 from holdfast.client.operations.retry import fields_of
 from holdfast.errors import HoldfastError, Refused, Unreachable
@@ -87,7 +87,7 @@ class Ends:
 
     def _follow_new(self, after_seconds: float) -> Flow[None]:
         """Follow all new ids, and those that could not be added before."""
-        yield Rest(after_seconds)
+        yield Sleep(after_seconds)
         self._pauses.discard(after_seconds)
         new = [self._new.popleft() for _ in range(len(self._new))]
         # Read after the new ids are in `_held`: a flow that opens a stream sets `_stream` and then reads `_held`.
@@ -132,7 +132,7 @@ class Ends:
                     yield from self._look_at_sessions()
             except (HoldfastError, msgspec.MsgspecError) as error:
                 log.debug("ends are heard of at the next renewal for now: %s", error)
-            yield Rest(pause * (0.5 + (yield SHARE) / 2))
+            yield Sleep(pause * (0.5 + (yield RANDOM) / 2))
             pause = min(pause * 2, max(AGAIN_SECONDS_MAX, pause))
 
     def _goes_on(self) -> bool:
@@ -219,7 +219,7 @@ def _lives(held: _Held) -> bool:
 
 
 def _lose_later(held_deadline: ref[LeaseDeadline], loss: Loss) -> Flow[None]:
-    yield Rest(RELEASED_SECONDS)
+    yield Sleep(RELEASED_SECONDS)
     deadline = held_deadline()
     if deadline is not None:
         deadline.lose(loss)

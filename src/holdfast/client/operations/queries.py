@@ -12,7 +12,7 @@ from msgspec import UNSET
 from holdfast.client import owners, records
 from holdfast.client.operations import claims, leases
 from holdfast.client.operations import sessions as session_flows
-from holdfast.client.operations.effects import NEW_KEY, Flow, Policy, Send, Trail, acquisition, operation
+from holdfast.client.operations.effects import NEW_KEY, Cleanup, Flow, Policy, Send, acquisition, operation
 from holdfast.client.operations.retry import ask, get
 from holdfast.client.records import (
     JobClaim,
@@ -91,7 +91,7 @@ class Operations:
 
     @acquisition
     def open_session(
-        self, trail: Trail, name: str | None = None, *, ttl: float = TTL_SECONDS, metadata: Metadata = None
+        self, cleanup: Cleanup, name: str | None = None, *, ttl: float = TTL_SECONDS, metadata: Metadata = None
     ) -> Flow[OpenedSession]:
         """Open a session that the caller keeps alive: any call with its secret does.
 
@@ -99,7 +99,7 @@ class Operations:
         """
         seconds = integer_seconds(ttl)
         reply, _ = yield from session_flows.open_session(
-            self._policy, trail, name=name, ttl_seconds=seconds, metadata=metadata
+            self._policy, cleanup, name=name, ttl_seconds=seconds, metadata=metadata
         )
         return records.opened_session(reply, self._policy.url)
 

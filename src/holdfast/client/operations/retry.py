@@ -23,7 +23,7 @@ from holdfast.client.answers import (
     retry_seconds,
 )
 from holdfast.client.clock import Instant, elapsed_ms
-from holdfast.client.operations.effects import NOW, SHARE, Flow, Policy, Rest, Send
+from holdfast.client.operations.effects import NOW, RANDOM, Flow, Policy, Send, Sleep
 from holdfast.errors import Unreachable
 
 T = TypeVar("T")
@@ -123,7 +123,7 @@ def request_with_retry(
         leader_pause = (
             min(retry_seconds(found), RETRY_SECONDS_MAX, left) if isinstance(found, Answer) and is_leaderless else 0
         )
-        yield Rest(max(pause * (0.5 + (yield SHARE) / 2), leader_pause))
+        yield Sleep(max(pause * (0.5 + (yield RANDOM) / 2), leader_pause))
         pause = min(pause * 2, RETRY_SECONDS_MAX)
 
 
@@ -141,9 +141,9 @@ def complete_request(request: Send, policy: Policy) -> Flow[ReceivedAnswer]:
     except (Exception, GeneratorExit):
         raise
     except BaseException:
-        hasty = msgspec.structs.replace(policy, retry_seconds=HASTE_SECONDS / 2)
+        short_policy = msgspec.structs.replace(policy, retry_seconds=HASTE_SECONDS / 2)
         with contextlib.suppress(Unreachable):  # The server is away; what it was to end expires.
-            yield from request_with_retry(msgspec.structs.replace(request, answer_seconds=HASTE_SECONDS), hasty)
+            yield from request_with_retry(msgspec.structs.replace(request, answer_seconds=HASTE_SECONDS), short_policy)
         raise
 
 

@@ -9,7 +9,7 @@ import msgspec
 from holdfast.client import records
 from holdfast.client.clock import Instant
 from holdfast.client.deadline import LeaseDeadline
-from holdfast.client.operations.effects import NEW_KEY, NOW, Flow, Policy, Send, Trail
+from holdfast.client.operations.effects import NEW_KEY, NOW, Cleanup, Flow, Policy, Send
 from holdfast.client.operations.retry import HASTE_SECONDS, ask, complete_request, get, reply_in
 from holdfast.client.records import Metadata, SessionInfo, packed
 from holdfast.client.requests import session_path
@@ -21,13 +21,13 @@ _OVER = 410
 
 
 def open_session(
-    policy: Policy, trail: Trail | None = None, *, name: str | None, ttl_seconds: int, metadata: Metadata
+    policy: Policy, cleanup: Cleanup | None = None, *, name: str | None, ttl_seconds: int, metadata: Metadata
 ) -> Flow[tuple[SessionOpenedReply, LeaseDeadline]]:
     body = SessionBody(ttl_seconds=ttl_seconds, name=name, metadata=packed(metadata))
     request = Send("POST", "/sessions", body, (yield NEW_KEY), policy.answer_seconds)
     sent: Instant = yield NOW  # The term counts from the first try: a retry may be answered with what that opened.
-    trail = trail or Trail()
-    trail.leave = partial(_abandon_session, request, policy)
+    cleanup = cleanup or Cleanup()
+    cleanup.release = partial(_abandon_session, request, policy)
     try:
         reply = yield from ask(request, policy, SessionOpenedReply)
     except (Exception, GeneratorExit):
@@ -35,7 +35,7 @@ def open_session(
     except BaseException:
         # Interrupted or cancelled with an unknown outcome: nothing may be left behind.
         yield from _abandon_session(request, policy)
-        trail.leave = None
+        cleanup.release = None
         raise
     deadline = LeaseDeadline("", None, sent, reply.expires_in_ms)
     deadline.title = f"the session {name or reply.session_id}"
@@ -90,10 +90,10 @@ def end_session(session_id: str, policy: Policy) -> Flow[None]:
 
 def _abandon_session(request: Send, policy: Policy) -> Flow[None]:
     """End an unwanted session if it was opened, within a short time."""
-    hasty = policy.hasty(HASTE_SECONDS, retry_seconds=HASTE_SECONDS / 2)
+    short_policy = policy.with_short_timeouts(HASTE_SECONDS, retry_seconds=HASTE_SECONDS / 2)
     try:
         hurried = msgspec.structs.replace(request, answer_seconds=HASTE_SECONDS)
-        reply = yield from ask(hurried, hasty, SessionOpenedReply)
-        yield from end_session(reply.session_id, hasty)
+        reply = yield from ask(hurried, short_policy, SessionOpenedReply)
+        yield from end_session(reply.session_id, short_policy)
     except HoldfastError:
         return  # The server is away; what it may have opened expires.
