@@ -395,7 +395,7 @@ def test_dropped_while_held_warns(opened: Open, job: str) -> None:
     async def main() -> None:
         async with opened() as client:
             dropped: list[Any] = [await client.claim(job), await client.session("run")]
-            kept = [each._kept for each in dropped]
+            kept = [each._renewal_handle for each in dropped]
             await asyncio.to_thread(dropped.clear)
             gc.collect()
             assert all(each.stopped for each in kept)

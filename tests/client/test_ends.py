@@ -14,16 +14,16 @@ import pytest
 from holdfast import Holdfast, LeaseLost
 from holdfast.client import clock
 from holdfast.client.answers import Answer
-from holdfast.client.background import Background, Kept, Resting
+from holdfast.client.background import Background, RenewalHandle, ScheduledFlow
 from holdfast.client.deadline import LeaseDeadline
 from holdfast.client.operations.effects import Close, Effect, Flow, Open, Read, Send
-from holdfast.client.operations.leases import MOMENT_MS, Renewal
+from holdfast.client.operations.leases import RENEWAL_DELAY_MS, Renewal
 from holdfast.client.operations.loss_stream import (
     GATHER_SECONDS,
     IDS_PER_CALL,
     NOT_THERE_SECONDS,
     REFUSED_SECONDS,
-    Ends,
+    LossStream,
 )
 from holdfast.errors import Unreachable
 from holdfast.wire.requests import FollowBody
@@ -239,13 +239,13 @@ class Followed:
     def __init__(self) -> None:
         self.kept: list[Flow[None]] = []
         self.listening: list[Flow[None]] = []
-        self.ends = Ends(POLICY, self.kept.append, self.listening.append)
+        self.ends = LossStream(POLICY, self.kept.append, self.listening.append)
         self.world = Streaming()
 
     def claimed(self, number: int = 0, *, is_session: bool = False) -> LeaseDeadline:
         """Claim something, and let it live for a while."""
         deadline = LeaseDeadline(f"j{number}", 1, self.world.now(), LONG * 1_000)
-        self.ends.attend(deadline, Renewal(f"id-{number}", None if is_session else f"j{number}"))
+        self.ends.watch(deadline, Renewal(f"id-{number}", None if is_session else f"j{number}"))
         return deadline
 
     def run_kept(self) -> None:
@@ -277,10 +277,10 @@ def test_short_claims_cost_nothing() -> None:
     deadlines = [LeaseDeadline(f"j{number}", 1, now, LONG * 1_000) for number in range(3)]
     renewals = [Renewal(deadline.job_id, deadline.job_id) for deadline in deadlines]
     kept = [
-        Kept(background, deadline, renewal, send=lambda _: None, ends=followed.ends)
+        RenewalHandle(background, deadline, renewal, send=lambda _: None, loss_stream=followed.ends)
         for deadline, renewal in zip(deadlines, renewals, strict=True)
     ]
-    assert background.due_ms == [now.boot_ms + MOMENT_MS] * 3
+    assert background.due_ms == [now.boot_ms + RENEWAL_DELAY_MS] * 3
     deadlines[0].end()
     kept[1].stop()
     del kept[1]
@@ -298,7 +298,7 @@ def test_a_claim_whose_answer_took_long_is_renewed() -> None:
     """
     followed, background = Followed(), AtOnce()
     deadline = LeaseDeadline("j0", 1, clock.now(), LONG * 1_000)
-    kept = Kept(background, deadline, Renewal("id-0", "j0"), send=lambda _: None, ends=followed.ends)
+    kept = RenewalHandle(background, deadline, Renewal("id-0", "j0"), send=lambda _: None, loss_stream=followed.ends)
     assert list(followed.ends._held) == ["id-0"]
     assert len(background.resting) == 3  # The beginning, one that watches the deadline, and one that renews.
     kept.stop()
@@ -309,22 +309,22 @@ class Noted(Background):
     """Takes note of what rests, and resumes nothing."""
 
     def __init__(self) -> None:
-        self.resting: list[Resting] = []
+        self.resting: list[ScheduledFlow] = []
         self.due_ms: list[int] = []
 
-    def _rest(self, resting: Resting, due_ms: int) -> None:
+    def _resume_at(self, resting: ScheduledFlow, due_ms: int) -> None:
         self.resting.append(resting)
         self.due_ms.append(due_ms)
 
-    def _ask(self, running: Resting, request: Send) -> None:
+    def _ask(self, running: ScheduledFlow, request: Send) -> None:
         pytest.fail("something was asked")
 
 
 class AtOnce(Noted):
     """Begins what is to begin before whoever wanted it goes on, as another thread may."""
 
-    def _rest(self, resting: Resting, due_ms: int) -> None:
-        super()._rest(resting, due_ms)
+    def _resume_at(self, resting: ScheduledFlow, due_ms: int) -> None:
+        super()._resume_at(resting, due_ms)
         if len(self.resting) == 1:
             self._resume(resting)
 

@@ -240,7 +240,7 @@ def _kept_session(*steps: object) -> tuple[World, LeaseDeadline]:
     world = World(scripted(*steps))  # type: ignore[arg-type]
     deadline = LeaseDeadline("", None, world.now(), TTL_MS)
     renewal = Renewal(HOLDER, None, "its-secret")
-    world.run(keep_renewed(deadline, renewal.request, POLICY, renewal.look))
+    world.run(keep_renewed(deadline, renewal.request, POLICY, renewal.ended_check))
     return world, deadline
 
 

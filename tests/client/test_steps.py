@@ -12,7 +12,7 @@ from holdfast import Holdfast
 from holdfast.client import clock
 from holdfast.client.answers import Answer
 from holdfast.client.operations.effects import Send
-from holdfast.client.operations.leases import MOMENT_MS
+from holdfast.client.operations.leases import RENEWAL_DELAY_MS
 from holdfast.client.sync import BackgroundThread
 from holdfast.client.transports.sync import HttpTransport
 
@@ -87,12 +87,12 @@ def test_short_claims_wake_nobody() -> None:
     keeper = BackgroundThread()
     keeper._runs, keeper._wakes_ms = True, clock.boot_ms() + 1  # As if it slept, for less than a moment.
     held = [Never() for _ in range(2 * PAIRS)]
-    resting = [keeper.begin_at(clock.boot_ms() + MOMENT_MS, each) for each in held]
+    resting = [keeper.start_at(clock.boot_ms() + RENEWAL_DELAY_MS, each) for each in held]
     for each in resting[PAIRS:]:
         each.stopped = True
     held.clear()  # The others are dropped without a word.
-    assert (keeper._bell.qsize(), len(keeper._inbox)) == (0, 2 * PAIRS)
-    keeper._take_in()
+    assert (keeper._wakeups.qsize(), len(keeper._inbox)) == (0, 2 * PAIRS)
+    keeper._drain_inbox()
     assert (len(keeper._schedule), len(keeper._inbox)) == (0, 0)
 
 
@@ -101,8 +101,8 @@ def test_stopping_removes_a_scheduled_entry() -> None:
     keeper = BackgroundThread()
     keeper._runs = True
     held = Never()
-    running = keeper.begin_at(clock.boot_ms() + 3_600_000, held)
-    keeper._take_in()
+    running = keeper.start_at(clock.boot_ms() + 3_600_000, held)
+    keeper._drain_inbox()
     assert len(keeper._schedule) == 1
     running.stopped = True
     assert keeper._schedule.take(clock.boot_ms()) == []

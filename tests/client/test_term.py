@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.client.answers import Answer
-from holdfast.client.background import Resting, Schedule
+from holdfast.client.background import Schedule, ScheduledFlow
 from holdfast.client.clock import Instant, elapsed_ms
 from holdfast.client.deadline import ROUNDING_MS, LeaseDeadline, Loss, safe_ms
 from holdfast.client.operations import leases as renewing
@@ -30,8 +30,8 @@ def at(ms: int, *, slept_ms: int = 0) -> Instant:
 def test_quiet_is_over_before_anything_is_due(promised_ms: int, waited_ms: int) -> None:
     """Nothing is done for what is held until a moment that is never later than its first renewal, and it lives then."""
     deadline = LeaseDeadline("j", 1, START, promised_ms, waited_ms)
-    renewal_starts_ms = deadline.renewal_starts_ms(renewing.MOMENT_MS) - START.boot_ms
-    assert renewal_starts_ms <= min(renewing.MOMENT_MS, deadline.renew_in_ms(START, 0.0))
+    renewal_starts_ms = deadline.renewal_starts_ms(renewing.RENEWAL_DELAY_MS) - START.boot_ms
+    assert renewal_starts_ms <= min(renewing.RENEWAL_DELAY_MS, deadline.renew_in_ms(START, 0.0))
     assert not deadline.is_lost(at(renewal_starts_ms))
 
 
@@ -115,7 +115,7 @@ def test_renewal_is_due_after_a_third() -> None:
 def test_schedule_gives_what_is_due_in_order() -> None:
     """What is due comes in order of time, what was stopped never, and stopped entries are removed once a second."""
     schedule = Schedule()
-    a, a2, b, c = (Resting(None) for _ in range(4))
+    a, a2, b, c = (ScheduledFlow(None) for _ in range(4))
     for due_ms, resting in ((30, c), (20, b), (10, a), (10, a2)):
         schedule.add(due_ms, resting)
     b.stopped = True
@@ -125,7 +125,7 @@ def test_schedule_gives_what_is_due_in_order() -> None:
     assert schedule.take(30) == [c]
     assert (len(schedule), schedule.next_due_ms()) == (0, None)
     for number in range(1_000):
-        stopped = Resting(None)
+        stopped = ScheduledFlow(None)
         schedule.add(5_000 + number, stopped)
         stopped.stopped = True
     assert schedule.take(2_000) == []

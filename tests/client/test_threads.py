@@ -118,7 +118,7 @@ def test_dropped_session_warns(client: Holdfast, job: str) -> None:
     claims = [client.session("kept").claim(job)]
     session = claims[0]._session
     assert isinstance(session, Session)
-    kept = session._kept
+    kept = session._renewal_handle
     del session
     gc.collect()
     assert not kept.stopped

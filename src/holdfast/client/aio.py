@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, Unpack
 from weakref import ref
 
 from holdfast.client import clock
-from holdfast.client.background import SLICE_MS, Background, Kept, Resting, Schedule
+from holdfast.client.background import SLICE_MS, Background, RenewalHandle, Schedule, ScheduledFlow
 from holdfast.client.base import ClaimingSession, Client
 from holdfast.client.deadline import LeaseDeadline
 from holdfast.client.lease import ClaimGroup, HeldClaim, HeldSession, mention
@@ -25,7 +25,7 @@ from holdfast.client.operations.claims import AcquiredClaim
 from holdfast.client.operations.effects import Flow
 from holdfast.client.operations.events import Follower
 from holdfast.client.operations.leases import Renewal
-from holdfast.client.operations.loss_stream import Ends
+from holdfast.client.operations.loss_stream import LossStream
 from holdfast.client.options import ClaimOptions
 from holdfast.client.records import JobEvent
 from holdfast.errors import HoldfastError
@@ -108,14 +108,16 @@ class AsyncLink:
         self.policy = policy
         self._transport = transport
         self._background = background
-        self._ends = Ends(policy, partial(background.add, send=transport.send), self._listen)
+        self._loss_stream = LossStream(policy, partial(background.add, send=transport.send), self._listen)
         self._listening: set[asyncio.Task[None]] = set()
 
     async def run(self, flow: Flow[T]) -> T:
         return await drive(flow, self._transport, flow.send, [None])
 
-    def keep(self, deadline: LeaseDeadline, renewal: Renewal) -> Kept:
-        return Kept(self._background, deadline, renewal, send=self._transport.send, ends=self._ends)
+    def start_renewal(self, deadline: LeaseDeadline, renewal: Renewal) -> RenewalHandle:
+        return RenewalHandle(
+            self._background, deadline, renewal, send=self._transport.send, loss_stream=self._loss_stream
+        )
 
     async def close(self) -> None:
         while self._listening:
@@ -132,18 +134,18 @@ class BackgroundLoop(Background):
         self._schedule = Schedule()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
-        self._asking: set[asyncio.Task[None]] = set()
+        self._requests: set[asyncio.Task[None]] = set()
 
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for resting in self._schedule.clear():
-            resting.stopped = True
-        for task in self._asking:
+        for scheduled in self._schedule.clear():
+            scheduled.stopped = True
+        for task in self._requests:
             task.cancel()
 
-    def _ask(self, running: Resting, request: effects.Send) -> None:
+    def _ask(self, running: ScheduledFlow, request: effects.Send) -> None:
         async def ask() -> None:
             try:
                 step = partial(running.flow.send, await running.send(request))
@@ -151,12 +153,12 @@ class BackgroundLoop(Background):
                 step = partial(running.flow.throw, error)
             self._advance(running, step)
 
-        _start(ask(), self._asking)
+        _start(ask(), self._requests)
 
-    def _rest(self, resting: Resting, due_ms: int) -> None:
-        if resting.is_over:
+    def _resume_at(self, scheduled: ScheduledFlow, due_ms: int) -> None:
+        if scheduled.is_over:
             return
-        self._schedule.add(due_ms, resting)
+        self._schedule.add(due_ms, scheduled)
         if self._timer is None or due_ms < self._timer_ms:
             self._arm(due_ms)
 
@@ -166,12 +168,12 @@ class BackgroundLoop(Background):
         now_ms = clock.boot_ms()
         self._timer_ms = min(due_ms, now_ms + SLICE_MS)
         delay = max(self._timer_ms - now_ms, 0) / 1_000
-        self._timer = asyncio.get_running_loop().call_later(delay, self._ring)
+        self._timer = asyncio.get_running_loop().call_later(delay, self._on_timer)
 
-    def _ring(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
-        for resting in self._schedule.take(clock.boot_ms()):
-            self._resume(resting)
+        for scheduled in self._schedule.take(clock.boot_ms()):
+            self._resume(scheduled)
         due_ms = self._schedule.next_due_ms()
         if due_ms is not None:
             self._arm(due_ms)
@@ -241,10 +243,10 @@ def _report_loss(deadlines: Sequence[LeaseDeadline], held: object, on_lost: Call
     """Call `on_lost` at the first loss; a coroutine that it returns runs in a task of its own."""
     if on_lost is None:
         return
-    whom = ref(held)
+    holder = ref(held)
 
     def report() -> None:
-        lost = whom()
+        lost = holder()
         returned = None if lost is None else on_lost(lost)
         if inspect.iscoroutine(returned):
             _start(returned, _reporting)
@@ -327,7 +329,7 @@ class AsyncClaim(Entered, HeldClaim):
     def __init__(self, link: AsyncLink, got: AcquiredClaim, on_lost: Callable[[AsyncClaim], object] | None) -> None:
         super().__init__(got, link.policy)
         self._begin(link, [self._deadline], on_lost)
-        self._kept = self._keep()
+        self._renewal_handle = self._start_renewal()
 
 
 class AsyncClaims(Entered, ClaimGroup[AsyncClaim]):
@@ -359,7 +361,7 @@ class AsyncSession(
         super().__init__(link.policy, *opened)
         self._claimer = claimer
         self._begin(link, [self._deadline], on_lost)
-        self._kept = self._keep()
+        self._renewal_handle = self._start_renewal()
 
     def _adopt(self, got: Any) -> Any:  # noqa: ANN401 - what is about to be claimed
         async def get() -> Any:  # noqa: ANN401 - a claim, or several

@@ -15,7 +15,7 @@ from weakref import WeakSet, ref
 import msgspec
 
 from holdfast.client import clock, owners
-from holdfast.client.background import Kept
+from holdfast.client.background import RenewalHandle
 from holdfast.client.clock import Instant
 from holdfast.client.deadline import LeaseDeadline, Loss, lost_error
 from holdfast.client.operations import leases, sessions
@@ -43,7 +43,7 @@ class Held:
     """A claim or a session and its term."""
 
     _link: Any
-    _kept: Kept
+    _renewal_handle: RenewalHandle
     _renewal: Any
     _ending_word = "released"
     _dropped_word = "was dropped while held"
@@ -95,7 +95,7 @@ class Held:
     @property
     def _is_dropped(self) -> bool:
         """Whether it was not released. Called when nothing refers to it, even if it is only half constructed."""
-        is_complete = "_kept" in self.__dict__
+        is_complete = "_renewal_handle" in self.__dict__
         return is_complete and not self._deadline.ended and self._deadline.loss is None and not self._is_forked_copy
 
     def _belongs_to_parent(self) -> bool:
@@ -125,12 +125,12 @@ class Held:
     def _loss(self) -> LeaseLost:
         return self._deadline.error()
 
-    def _keep(self) -> Kept:
-        kept: Kept = self._link.keep(self._deadline, self._renewal)
-        return kept
+    def _start_renewal(self) -> RenewalHandle:
+        handle: RenewalHandle = self._link.start_renewal(self._deadline, self._renewal)
+        return handle
 
     def _stop(self) -> None:
-        self._kept.stop()
+        self._renewal_handle.stop()
 
 
 class _OfRecord(property, Generic[T]):
@@ -326,7 +326,7 @@ class HeldClaim(Held):
         """Stop renewing it, unless a refusal left it ours."""
         self._stop()
         if not self._deadline.ended and not self._is_forked_copy:
-            self._kept = self._keep()
+            self._renewal_handle = self._start_renewal()
 
 
 H = TypeVar("H", bound=HeldClaim)

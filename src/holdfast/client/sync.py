@@ -33,7 +33,7 @@ from typing import Any, Self, TypeVar
 from weakref import ref
 
 from holdfast.client import clock
-from holdfast.client.background import SLICE_MS, Background, Kept, Resting, Schedule, log
+from holdfast.client.background import SLICE_MS, Background, RenewalHandle, Schedule, ScheduledFlow, log
 from holdfast.client.base import ClaimingSession, Client
 from holdfast.client.deadline import LeaseDeadline
 from holdfast.client.lease import ClaimGroup, Held, HeldClaim, HeldSession, mention
@@ -42,7 +42,7 @@ from holdfast.client.operations.claims import AcquiredClaim
 from holdfast.client.operations.effects import Flow
 from holdfast.client.operations.events import Follower
 from holdfast.client.operations.leases import Renewal
-from holdfast.client.operations.loss_stream import Ends
+from holdfast.client.operations.loss_stream import LossStream
 from holdfast.client.records import JobEvent
 from holdfast.client.transports.sync import Transport, transport_to
 from holdfast.errors import HoldfastError, Unreachable
@@ -104,7 +104,9 @@ class Link:
         self.policy = policy
         self._transport = transport
         # No bound methods: a reference cycle would keep connections open until a garbage collection.
-        self._ends = Ends(policy, lambda flow: _background.add(flow, transport.send), partial(_listen, transport))
+        self._loss_stream = LossStream(
+            policy, lambda flow: _background.add(flow, transport.send), partial(_listen, transport)
+        )
 
     def run(self, flow: Flow[T]) -> T:
         return drive(flow, self._transport)
@@ -134,9 +136,9 @@ class Link:
             self.run(on_interrupt())
             raise
 
-    def keep(self, deadline: LeaseDeadline, renewal: Renewal) -> Kept:
+    def start_renewal(self, deadline: LeaseDeadline, renewal: Renewal) -> RenewalHandle:
         """Renew a term in the background until it ends or nothing refers to the result."""
-        return Kept(_background, deadline, renewal, send=self._transport.send, ends=self._ends)
+        return RenewalHandle(_background, deadline, renewal, send=self._transport.send, loss_stream=self._loss_stream)
 
 
 def _listen(transport: Transport, flow: Flow[None]) -> None:
@@ -167,13 +169,13 @@ class BackgroundThread(Background):
 
     def __init__(self) -> None:
         self._schedule = Schedule()  # The keeper's alone.
-        self._inbox: deque[tuple[int, Resting]] = deque()  # Flows and when they are due.
-        self._bell: SimpleQueue[None] = SimpleQueue()
+        self._inbox: deque[tuple[int, ScheduledFlow]] = deque()  # Flows and when they are due.
+        self._wakeups: SimpleQueue[None] = SimpleQueue()
         self._wakes_ms = 0.0  # When the keeper wakes; 0 while it is awake and will read the inbox before it sleeps.
         self._runs = False
         self._keeper = threading.Lock()  # Held by the keeper for ever, so that there is only one.
 
-    def _ask(self, running: Resting, request: effects.Send) -> None:
+    def _ask(self, running: ScheduledFlow, request: effects.Send) -> None:
         def ask() -> None:
             try:
                 step = partial(running.flow.send, running.send(request))
@@ -187,31 +189,31 @@ class BackgroundThread(Background):
             # There may be too many threads right now: a failed renewal is retried.
             self._advance(running, partial(running.flow.throw, Unreachable(request.path, str(error))))
 
-    def _rest(self, resting: Resting, due_ms: int) -> None:
-        self._inbox.append((due_ms, resting))
+    def _resume_at(self, scheduled: ScheduledFlow, due_ms: int) -> None:
+        self._inbox.append((due_ms, scheduled))
         if not self._runs:
             # There may be too many threads right now. The next claim tries again, and deadlines need no thread.
             start_thread("holdfast-keeper", self._run, lambda why: log.error("nothing is renewed for now: %s", why))
         elif due_ms < self._wakes_ms:
-            self._bell.put(None)
+            self._wakeups.put(None)
 
     def _run(self) -> None:
         if not self._keeper.acquire(blocking=False):
             return  # Two threads started one at the same time.
         self._runs = True
         while True:
-            self._take_in()
+            self._drain_inbox()
             due = self._schedule.take(clock.boot_ms())
-            for resting in due:
-                self._resume(resting)
+            for scheduled in due:
+                self._resume(scheduled)
             if not due:
                 self._sleep()
 
-    def _take_in(self) -> None:
+    def _drain_inbox(self) -> None:
         while self._inbox:
-            due_ms, resting = self._inbox.popleft()
-            if not resting.is_over:
-                self._schedule.add(due_ms, resting)
+            due_ms, scheduled = self._inbox.popleft()
+            if not scheduled.is_over:
+                self._schedule.add(due_ms, scheduled)
 
     def _sleep(self) -> None:
         next_ms, now_ms = self._schedule.next_due_ms(), clock.boot_ms()
@@ -219,7 +221,7 @@ class BackgroundThread(Background):
         # The inbox is checked after that was set: later arrivals know whether to ring.
         if not self._inbox and self._wakes_ms > now_ms:
             with contextlib.suppress(Empty):
-                self._bell.get(timeout=None if next_ms is None else (self._wakes_ms - now_ms) / 1_000)
+                self._wakeups.get(timeout=None if next_ms is None else (self._wakes_ms - now_ms) / 1_000)
         self._wakes_ms = 0.0
 
 
@@ -252,7 +254,9 @@ class Lost(threading.Event):
         self._deadlines = tuple(deadlines)
         self._was_set = False
         self._waiting: deque[threading.Lock] = deque()
-        self._hears = False  # Whether the terms call `set`. The first `wait` registers it; most claims never wait.
+        self._is_registered = (
+            False  # Whether the terms call `set`. The first `wait` registers it; most claims never wait.
+        )
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {'set' if self.is_set() else 'unset'}>"
@@ -279,10 +283,10 @@ class Lost(threading.Event):
         gate = threading.Lock()
         gate.acquire()
         self._waiting.append(gate)
-        if not self._hears:
+        if not self._is_registered:
             for deadline in self._deadlines:
                 deadline.on_loss(self.set)
-            self._hears = True  # Set last: an interrupt before means registering twice, which is harmless.
+            self._is_registered = True  # Set last: an interrupt before means registering twice, which is harmless.
         try:
             if not self._was_set:  # Checked again, now that `set` would release the gate.
                 gate.acquire(timeout=-1 if timeout is None else max(timeout, 0))
@@ -296,11 +300,11 @@ def _report_loss(deadlines: Sequence[LeaseDeadline], held: object, on_lost: Call
     """Call `on_lost` at the first loss, in a thread of its own, because it may block."""
     if on_lost is None:
         return
-    whom = ref(held)
+    holder = ref(held)
     once = threading.Lock()
 
     def report() -> None:
-        lost = whom()
+        lost = holder()
         if lost is not None and once.acquire(blocking=False):  # Never released.
             # The caller must not fail if no thread can be started; `lost` is set anyway.
             start_thread(
@@ -350,12 +354,12 @@ class HeldUntilExit(Entered, Held):
     _how_to_end = "use `with`, or call release()"
     _release_quickly: Any
 
-    def _keep(self) -> Kept:
+    def _start_renewal(self) -> RenewalHandle:
         _held_until_exit[ref(self, _forget)] = None
-        return super()._keep()
+        return super()._start_renewal()
 
     def _stop(self) -> None:
-        if not self._kept.stopped and not self._is_forked_copy:
+        if not self._renewal_handle.stopped and not self._is_forked_copy:
             _held_until_exit.pop(ref(self), None)
             super()._stop()
 
@@ -392,7 +396,7 @@ class Claim(HeldUntilExit, HeldClaim):
     def __init__(self, link: Link, got: AcquiredClaim, on_lost: Callable[[Claim], object] | None) -> None:
         super().__init__(got, link.policy)
         self._begin(link, [self._deadline], on_lost)
-        self._kept = self._keep()
+        self._renewal_handle = self._start_renewal()
 
 
 class Claims(Entered, ClaimGroup[Claim]):
@@ -420,7 +424,7 @@ class Session(HeldUntilExit, HeldSession[Claim], ClaimingSession[Claim, Claims, 
         super().__init__(link.policy, *opened)
         self._claimer = claimer
         self._begin(link, [self._deadline], on_lost)
-        self._kept = self._keep()
+        self._renewal_handle = self._start_renewal()
 
 
 class Holdfast(Client[Claim, Claims, Session, Claim, Claims, Session, Iterator[JobEvent]], effects.Blocking):

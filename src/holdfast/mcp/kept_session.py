@@ -584,7 +584,7 @@ def _loss_of(claim: AsyncClaim) -> LeaseLost | None:
 def _detach(session: AsyncSession) -> None:
     """Stop renewing a session and its claims; another process goes on."""
     session._deadline.end()  # noqa: SLF001 - one of ours
-    session._kept.stop()  # noqa: SLF001 - the same
+    session._renewal_handle.stop()  # noqa: SLF001 - the same
     for claim in tuple(session._members):  # noqa: SLF001 - the same
         _detach_claim(claim)
 

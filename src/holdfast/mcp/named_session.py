@@ -122,7 +122,7 @@ class NamedSession(AgentSession[JobClaim]):
             case tools.WaitForJob() if self._id is None:
                 await self._open(asked.owner, UNSET)
             case tools.ClaimJob() | tools.WaitForJob() | tools.HeartbeatJob():
-                self._lives_seconds = await self.client.keep_session(self._required())
+                self._lives_seconds = await self.client.renew_session(self._required())
             case tools.ReleaseJob():
                 self._required()
             case tools.MyJobs() if not self._news:
@@ -187,7 +187,7 @@ class NamedSession(AgentSession[JobClaim]):
         got = await self.client.visit_queue(job, owner=self._owner, session=session, ttl=self._ttl, seconds=seconds)
         if isinstance(got, JobClaim):
             return Acquired(got, got)
-        await self.client.keep_session(session)
+        await self.client.renew_session(session)
         return Waiting(got.position, (await self.client.job(job)).owner)
 
     async def find_lease(self, job: str) -> JobClaim | Result:

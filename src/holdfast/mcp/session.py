@@ -38,9 +38,9 @@ class AgentClient(AsyncHoldfast):
         opened = await self._run(sessions.adopt_session(session_id, self._policy))
         return AsyncSession(self._link, self, opened, on_lost)
 
-    async def keep_session(self, session_id: str) -> float:
+    async def renew_session(self, session_id: str) -> float:
         """Renew a session and all its claims once; return how many seconds it lives."""
-        reply, _ = await self._run(sessions.keep_session(session_id, self._policy))
+        reply, _ = await self._run(sessions.renew_session(session_id, self._policy))
         return reply.expires_in_ms / 1_000
 
     async def live_session(self, session_id: str) -> SessionInfo:

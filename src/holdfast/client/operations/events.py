@@ -50,7 +50,7 @@ class Follower:
         # The id of the last event as the server wrote it: it may name a restore besides the number.
         self._after = None if after is None else str(after)
         self._stream: Any = None
-        self._rest = b""
+        self._resume_at = b""
         self._parts: list[JobEvent] = []  # Of an incomplete record, which is held back so that it is never sent twice.
         self._pause = AGAIN_SECONDS
         self._was_connected = self._token_may_change = False
@@ -103,7 +103,7 @@ class Follower:
 
     def close(self) -> Flow[None]:
         """Close the stream; `more` continues where it ended."""
-        stream, self._stream, self._rest, self._parts = self._stream, None, b"", []
+        stream, self._stream, self._resume_at, self._parts = self._stream, None, b"", []
         if stream is not None:
             yield Close(stream)
 
@@ -129,8 +129,8 @@ class Follower:
 
     def _take(self, data: bytes) -> list[JobEvent]:
         """Split data into frames, and keep the incomplete rest."""
-        *frames, self._rest = (self._rest + data).split(b"\n\n")
-        if len(self._rest) > LINE_BYTES_MAX:
+        *frames, self._resume_at = (self._resume_at + data).split(b"\n\n")
+        if len(self._resume_at) > LINE_BYTES_MAX:
             raise ServerError(f"{self._policy.url} sends events without end; is it a Holdfast server?")
         return [event for frame in frames for event in self._events(frame)]
 

@@ -142,7 +142,7 @@ def reported_loss(answer: Answer) -> Loss | None:
     return None if reason is None else Loss(reason, found.by, found.reason, is_reported=True)
 
 
-MOMENT_MS = 500  # When the background work starts after a claim. Most claims are shorter.
+RENEWAL_DELAY_MS = 500  # When the background work starts after a claim. Most claims are shorter.
 AGAIN_SECONDS_MAX = 2.0
 AGAIN_SECONDS_MIN = 0.02
 TRIES_PER_DEADLINE = (
@@ -155,7 +155,7 @@ TOKEN_REFUSED = 401
 FAIR_SECONDS = 0.5  # A try with less time before the deadline proves nothing: the earlier failure stays the reason.
 
 Renew: TypeAlias = Callable[[float], Send]  # Makes a renewal request, given how long its answer may take.
-Look: TypeAlias = Callable[[float], Send | None]  # Makes the request of `Renewal.look`, or None.
+EndedCheck: TypeAlias = Callable[[float], Send | None]  # Makes the request of `Renewal.ended_check`, or None.
 
 
 class _RenewedReply(msgspec.Struct):
@@ -174,7 +174,7 @@ class Renewal(NamedTuple):
             return Send("POST", session_path(self.id, "renew-all"), answer_seconds=answer_seconds)
         return renewal_request(self.name, self.id, answer_seconds)
 
-    def look(self, answer_seconds: float) -> Send | None:
+    def ended_check(self, answer_seconds: float) -> Send | None:
         """Return the request that checks without our access token whether a session is over; None for a lease.
 
         Revoking a token ends its sessions, and then the server refuses the token. To the secret of an ended session it
@@ -194,12 +194,14 @@ def watch_deadline(deadline: LeaseDeadline) -> Flow[None]:
         yield Sleep(deadline.left_ms(now) / 1_000)
 
 
-def keep_renewed(deadline: LeaseDeadline, renew: Renew, policy: Policy, look: Look | None = None) -> Flow[None]:
+def keep_renewed(
+    deadline: LeaseDeadline, renew: Renew, policy: Policy, ended_check: EndedCheck | None = None
+) -> Flow[None]:
     while True:
         renew_in_ms = deadline.renew_in_ms((yield NOW), (yield RANDOM))
         # Never immediately: a server that promises very short terms must not cause a busy loop.
         yield Sleep(max(renew_in_ms / 1_000, AGAIN_SECONDS_MIN))
-        while not (yield from renew_once(deadline, renew, policy, look)):
+        while not (yield from renew_once(deadline, renew, policy, ended_check)):
             left_ms = deadline.left_ms((yield NOW))
             random_fraction: float = yield RANDOM
             pause = min(left_ms / 1_000 / TRIES_PER_DEADLINE, AGAIN_SECONDS_MAX) * (0.5 + random_fraction / 2)
@@ -208,7 +210,9 @@ def keep_renewed(deadline: LeaseDeadline, renew: Renew, policy: Policy, look: Lo
             return
 
 
-def renew_once(deadline: LeaseDeadline, renew: Renew, policy: Policy, look: Look | None = None) -> Flow[bool]:
+def renew_once(
+    deadline: LeaseDeadline, renew: Renew, policy: Policy, ended_check: EndedCheck | None = None
+) -> Flow[bool]:
     """Try to renew; True if no retry is needed."""
     sent: Instant = yield NOW
     if deadline.ended or deadline.is_lost(sent):
@@ -227,16 +231,18 @@ def renew_once(deadline: LeaseDeadline, renew: Renew, policy: Policy, look: Look
         deadline.trouble = Loss("refused", why=str(error))
         return False
     is_over = _judge(deadline, answer, sent, policy)
-    if answer.status == TOKEN_REFUSED and look is not None:
-        yield from look_whether_over(deadline, look, policy)
+    if answer.status == TOKEN_REFUSED and ended_check is not None:
+        yield from check_whether_ended(deadline, ended_check, policy)
         is_over = deadline.loss is not None
     return is_over
 
 
-def look_whether_over(deadline: LeaseDeadline, look: Look, policy: Policy) -> Flow[None]:
+def check_whether_ended(deadline: LeaseDeadline, ended_check: EndedCheck, policy: Policy) -> Flow[None]:
     """Check whether something is over although our access token is refused. Other results are ignored."""
     now: Instant = yield NOW
-    request = look(min(policy.answer_seconds, max(deadline.left_ms(now) / 1_000 * ANSWER_SHARE, AGAIN_SECONDS_MIN)))
+    request = ended_check(
+        min(policy.answer_seconds, max(deadline.left_ms(now) / 1_000 * ANSWER_SHARE, AGAIN_SECONDS_MIN))
+    )
     if request is None or deadline.ended:
         return
     try:

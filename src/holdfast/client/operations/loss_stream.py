@@ -11,7 +11,7 @@ This only speeds up the news. Renewal and deadlines do not depend on it, so an o
 that is unreachable is no error. Listening ends when nothing is held any more.
 
 Nothing here has a lock. Shared state changes in single steps, and never in a user's thread, which an interrupt could
-stop in the middle: the background calls `attend` and runs the flows.
+stop in the middle: the background calls `watch` and runs the flows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import msgspec
 from holdfast.client.answers import Answer
 from holdfast.client.deadline import LeaseDeadline, Loss
 from holdfast.client.operations.effects import RANDOM, Close, Flow, Open, Policy, Read, Send, Sleep
-from holdfast.client.operations.leases import TOKEN_REFUSED, Renewal, look_whether_over, renew_once
+from holdfast.client.operations.leases import TOKEN_REFUSED, Renewal, check_whether_ended, renew_once
 from holdfast.client.operations.retry import fields_of
 from holdfast.errors import HoldfastError, Refused, Unreachable
 from holdfast.wire.replies import EndReply, FollowingReply
@@ -52,19 +52,19 @@ class _Held(NamedTuple):
     deadline: ref[LeaseDeadline]
 
 
-class Ends:
+class LossStream:
     """Tracks what one client holds, and the stream that reports its end."""
 
     def __init__(
-        self, policy: Policy, keep: Callable[[Flow[None]], object], listen: Callable[[Flow[None]], object]
+        self, policy: Policy, run_in_background: Callable[[Flow[None]], object], listen: Callable[[Flow[None]], object]
     ) -> None:
-        """`keep` runs a flow in the background, `listen` a blocking one in a thread or a task of its own."""
+        """`run_in_background` runs a flow in the background, `listen` a blocking one in a thread or a task of its own."""
         self.policy = policy
-        self._keep = keep
+        self._run_in_background = run_in_background
         self._listen = listen
-        self._begin_anew()
+        self._reset()
 
-    def _begin_anew(self) -> None:
+    def _reset(self) -> None:
         self._pid = os.getpid()
         self._held: dict[str, _Held] = {}
         self._new: deque[str] = deque()
@@ -72,20 +72,20 @@ class Ends:
         self._pauses: set[float] = set()  # One flow waits for each: a new claim does not wait for a retry (L9).
         self._stream: str | None = None  # The id of the stream that is open.
 
-    def attend(self, deadline: LeaseDeadline, renewal: Renewal) -> None:
+    def watch(self, deadline: LeaseDeadline, renewal: Renewal) -> None:
         """Follow something that is held. Called in the background."""
         if os.getpid() != self._pid:
-            self._begin_anew()  # A fork: the listening thread and its claims are the parent's.
+            self._reset()  # A fork: the listening thread and its claims are the parent's.
         self._held[renewal.id] = _Held(renewal, ref(deadline))
         self._new.append(renewal.id)
-        self._follow_new_in(GATHER_SECONDS)
+        self._watch_new_in(GATHER_SECONDS)
 
-    def _follow_new_in(self, seconds: float) -> None:
+    def _watch_new_in(self, seconds: float) -> None:
         if seconds not in self._pauses:
             self._pauses.add(seconds)
-            self._keep(self._follow_new(seconds))
+            self._run_in_background(self._watch_new(seconds))
 
-    def _follow_new(self, after_seconds: float) -> Flow[None]:
+    def _watch_new(self, after_seconds: float) -> Flow[None]:
         """Follow all new ids, and those that could not be added before."""
         yield Sleep(after_seconds)
         self._pauses.discard(after_seconds)
@@ -94,7 +94,7 @@ class Ends:
         stream = self._stream
         if stream is not None:
             yield from self._add(stream, new)
-        elif not self._is_listening and self._living():
+        elif not self._is_listening and self._active():
             self._is_listening = True
             try:
                 self._listen(self.listen())
@@ -104,7 +104,9 @@ class Ends:
 
     def _add(self, stream: str, ids: Iterable[str]) -> Flow[None]:
         """Add ids to an open stream. Failures are retried; a new stream would include them anyway."""
-        for body in _bodies((id_, held) for id_ in ids if (held := self._held.get(id_)) is not None and _lives(held)):
+        for body in _bodies(
+            (id_, held) for id_ in ids if (held := self._held.get(id_)) is not None and _is_active(held)
+        ):
             try:
                 path = f"/followers/{stream}"
                 answer: Answer = yield Send("POST", path, body, answer_seconds=self.policy.answer_seconds)
@@ -116,37 +118,37 @@ class Ends:
                 log.debug("not followed yet, so its end may be heard of at its next renewal: %s", error)
                 pause = AGAIN_SECONDS_MAX
             self._new.extend([*body.leases.values(), *body.sessions])
-            self._follow_new_in(pause)
+            self._watch_new_in(pause)
 
     def listen(self) -> Flow[None]:
         pause = AGAIN_SECONDS
-        while self._goes_on():
+        while self._must_listen():
             try:
-                yield from self._follow()
+                yield from self._read_stream()
                 pause = AGAIN_SECONDS
             except Refused as refused:
                 pause = max(pause, REFUSED_SECONDS if refused.status < _SERVER_TROUBLE else AGAIN_SECONDS)
                 if refused.status in _NOT_THERE:
                     pause = NOT_THERE_SECONDS
                 if refused.status == TOKEN_REFUSED:
-                    yield from self._look_at_sessions()
+                    yield from self._check_sessions()
             except (HoldfastError, msgspec.MsgspecError) as error:
                 log.debug("ends are heard of at the next renewal for now: %s", error)
             yield Sleep(pause * (0.5 + (yield RANDOM) / 2))
             pause = min(pause * 2, max(AGAIN_SECONDS_MAX, pause))
 
-    def _goes_on(self) -> bool:
+    def _must_listen(self) -> bool:
         """Tell whether there is anything to listen for. If not, the next claim starts listening again."""
-        if self._living():
+        if self._active():
             return True
         self._is_listening = False
-        if not self._living() or self._is_listening:
+        if not self._active() or self._is_listening:
             return False
         self._is_listening = True  # It came during the check. A second listener is harmless.
         return True
 
-    def _follow(self) -> Flow[None]:
-        asked = (_bodies(self._living().items()) or [FollowBody()])[0]
+    def _read_stream(self) -> Flow[None]:
+        asked = (_bodies(self._active().items()) or [FollowBody()])[0]
         headers = {"Accept": "text/event-stream"}
         stream: Any = yield Open("/leases/follow", headers, self.policy.read_seconds, method="POST", body=asked)
         try:
@@ -163,34 +165,36 @@ class Ends:
                         self._stream = following.stream
                         self._take(following)
                         known = {*asked.leases.values(), *asked.sessions}
-                        yield from self._add(following.stream, [id_ for id_ in self._living() if id_ not in known])
+                        yield from self._add(following.stream, [id_ for id_ in self._active() if id_ not in known])
                     elif kind == "ended":
-                        self._tell(msgspec.json.decode(said, type=EndReply))
-                if not self._living():
+                        self._report_end(msgspec.json.decode(said, type=EndReply))
+                if not self._active():
                     return
         finally:
             self._stream = None
             yield Close(stream)
 
-    def _look_at_sessions(self) -> Flow[None]:
+    def _check_sessions(self) -> Flow[None]:
         """Check which sessions ended with our access token, because the server refuses it for a stream."""
-        for held in self._living().values():
+        for held in self._active().values():
             deadline = held.deadline()
             if deadline is not None:
-                yield from look_whether_over(deadline, held.renewal.look, self.policy)
+                yield from check_whether_ended(deadline, held.renewal.ended_check, self.policy)
 
     def _take(self, following: FollowingReply) -> None:
         for end in following.ended:
-            self._tell(end)
+            self._report_end(end)
         for id_ in following.unknown:
             # It may have ended long ago, or a restore dropped it. A renewal tells.
             held = self._held.pop(id_, None)
             deadline = None if held is None else held.deadline()
             if held is not None and deadline is not None and not deadline.ended:
                 # If this fails, the regular renewal tells.
-                self._keep(_to_end(renew_once(deadline, held.renewal.request, self.policy, held.renewal.look)))
+                self._run_in_background(
+                    _to_end(renew_once(deadline, held.renewal.request, self.policy, held.renewal.ended_check))
+                )
 
-    def _tell(self, end: EndReply) -> None:
+    def _report_end(self, end: EndReply) -> None:
         """Mark the term lost, unless we released it ourselves."""
         held = self._held.pop(end.id, None)
         deadline = None if held is None else held.deadline()
@@ -199,21 +203,21 @@ class Ends:
         if end.name is None:
             deadline.lose(Loss("session_ended", end.by, is_reported=True))
         elif end.ended == "released":
-            self._keep(_lose_later(ref(deadline), Loss(end.ended, end.by, end.reason, is_reported=True)))
+            self._run_in_background(_lose_later(ref(deadline), Loss(end.ended, end.by, end.reason, is_reported=True)))
         else:
             deadline.lose(Loss(end.ended, end.by, end.reason, is_reported=True))
 
-    def _living(self) -> dict[str, _Held]:
+    def _active(self) -> dict[str, _Held]:
         """Return what is held, and drop the rest."""
         held = self._held.copy()
         for id_, each in tuple(held.items()):
-            if not _lives(each):
+            if not _is_active(each):
                 del held[id_]
                 self._held.pop(id_, None)
         return held
 
 
-def _lives(held: _Held) -> bool:
+def _is_active(held: _Held) -> bool:
     deadline = held.deadline()
     return deadline is not None and not deadline.ended and deadline.loss is None
 

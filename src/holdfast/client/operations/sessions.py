@@ -45,18 +45,18 @@ def open_session(
 def adopt_session(session_id: str, policy: Policy) -> Flow[tuple[SessionOpenedReply, LeaseDeadline]]:
     """Take over a session of ours from another process that kept it alive. Raises `Refused` if it is over."""
     known = yield from live_session(session_id, policy)
-    kept, sent = yield from keep_session(session_id, policy)
+    renewed, sent = yield from renew_session(session_id, policy)
     secret = yield from session_secret(session_id, policy)
     reply = SessionOpenedReply(
         session_id,
-        kept.expires_at,
-        kept.expires_in_ms // 2_000,
+        renewed.expires_at,
+        renewed.expires_in_ms // 2_000,
         secret,
-        kept.expires_in_ms,
+        renewed.expires_in_ms,
         known.name,
         packed(known.metadata),
     )
-    deadline = LeaseDeadline("", None, sent, kept.expires_in_ms)
+    deadline = LeaseDeadline("", None, sent, renewed.expires_in_ms)
     deadline.title = f"the session {known.name or session_id}"
     return reply, deadline
 
@@ -66,7 +66,7 @@ def session_secret(session_id: str, policy: Policy) -> Flow[str]:
     return (yield from ask(request, policy, SessionSecretReply)).session_secret
 
 
-def keep_session(session_id: str, policy: Policy) -> Flow[tuple[SessionRenewedReply, Instant]]:
+def renew_session(session_id: str, policy: Policy) -> Flow[tuple[SessionRenewedReply, Instant]]:
     """Renew a session and all that is bound to it (S4); also return when its time starts to count."""
     sent: Instant = yield NOW
     request = Send("POST", session_path(session_id, "renew-all"), answer_seconds=policy.answer_seconds)

@@ -80,7 +80,7 @@ class HttpTransport:
 
     def _send(self, request: Send, token: str | None) -> Answer:
         data = written(self._route, request, token)
-        kept = self._kept if os.getpid() == self._pid else self._begin_anew()
+        kept = self._kept if os.getpid() == self._pid else self._reset()
         connection = self._take(kept) or self._connect(request.answer_seconds)
         is_reusable = False
         try:
@@ -122,7 +122,7 @@ class HttpTransport:
             connection.close()
             raise _unreachable(self.target.url, error) from None
 
-    def _begin_anew(self) -> deque[Connection]:
+    def _reset(self) -> deque[Connection]:
         """Drop connections that a fork copied: they would receive the parent's answers."""
         self._kept, self._pid = deque(maxlen=CONNECTIONS_MAX), os.getpid()
         return self._kept
