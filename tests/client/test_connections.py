@@ -17,7 +17,7 @@ import pytest
 from holdfast import Holdfast
 from holdfast.client.config import Target
 from holdfast.client.operations.effects import Open, Send
-from holdfast.client.transports.connection import Connection, _Punctual
+from holdfast.client.transports.connection import Connection, _DeadlineReader
 from holdfast.client.transports.sync import HttpTransport
 from holdfast.errors import ServerError, Unreachable
 from tests.client.peer import Peer
@@ -148,7 +148,7 @@ def test_a_connection_that_the_server_closed_is_not_used(peer: Peer) -> None:
     with listening(once) as url, to(url) as transport:
         for number in range(1, 4):
             assert transport.send(Send("POST", f"/{number}")).body == b"%d" % number
-            wait_until(lambda: not transport._kept[-1].is_quiet())
+            wait_until(lambda: not transport._idle[-1].is_quiet())
     assert seen == [b"/1", b"/2", b"/3"]
 
 
@@ -164,7 +164,7 @@ def test_what_was_sent_is_not_sent_again() -> None:
     assert seen == [b"/once"]
 
 
-READS = {"before": "heard", "head": "readinto", "body": "readinto"}
+READS = {"before": "receive", "head": "readinto", "body": "readinto"}
 """What waits for the bytes that are missing, by what has come before them."""
 
 
@@ -191,11 +191,11 @@ def test_no_answer_is_read_as_another(where: str, monkeypatch: pytest.MonkeyPatc
 
     with listening(halting) as url, to(url) as transport:
         with monkeypatch.context() as patch:
-            patch.setattr(Connection if where == "before" else _Punctual, READS[where], interrupted)
+            patch.setattr(Connection if where == "before" else _DeadlineReader, READS[where], interrupted)
             with pytest.raises(Stop):
                 transport.send(Send("GET", "/first"))
         more.set()
-        assert not transport._kept
+        assert not transport._idle
         assert [transport.send(Send("GET", f"/{number}")).body for number in range(3)] == [b"/0", b"/1", b"/2"]
 
 
@@ -220,7 +220,7 @@ def test_close_closes_those_of_all_threads(peer: Peer) -> None:
         in_use.start()
         assert waiting.wait(20)
         at_once([lambda: transport.send(Send("GET", "/")) for _ in range(4)])
-        assert len(transport._kept) == 4
+        assert len(transport._idle) == 4
         transport.close()
         wait_until(lambda: len(ended) == 4)
         go.set()
@@ -240,7 +240,7 @@ def test_connections_are_not_kept_without_end(peer: Peer, monkeypatch: pytest.Mo
 
     with listening(together) as url, to(url) as transport:
         at_once([lambda: transport.send(Send("GET", "/")) for _ in range(5)])
-        assert len(transport._kept) == 2
+        assert len(transport._idle) == 2
 
 
 def test_another_thread_may_close_a_stream() -> None:
@@ -381,7 +381,7 @@ def test_a_dropped_client_closes_its_connections(peer: Peer, nowhere: dict[str, 
         client = Holdfast(peer.url, token=callers.ALICE, environment=nowhere)
         with pytest.raises(ServerError):
             client.server_status()
-        (kept,) = client._transport._kept  # type: ignore[union-attr]
+        (kept,) = client._transport._idle  # type: ignore[union-attr]
         watched = weakref.ref(kept)
         del client, kept
         assert watched() is None

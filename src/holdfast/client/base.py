@@ -96,7 +96,7 @@ class Client(
             ca_file=None if ca_file is None else Path(ca_file),
             allow_insecure_http=allow_insecure_http,
         )
-        config.tell_if_insecure(self._target)
+        config.warn_if_insecure(self._target)
         self._owner = owner
         answer_seconds = patience(answer_seconds, "answer_seconds", allow_zero=False)
         addresses = len(self._target.addresses)

@@ -81,24 +81,24 @@ def find(
     allow_insecure_http: bool | None = None,
 ) -> Target:
     """Determine the target. Raises `SettingsError` for unusable settings."""
-    kept = clientconfig.read(environment)
-    place = str(clientconfig.client_config_dir(environment) / clientconfig.CONFIG_NAME)
-    named = ((url, "the given url"), (environment.get("HOLDFAST_URL"), "HOLDFAST_URL"), (kept.url, place))
+    stored = clientconfig.read(environment)
+    config_file = str(clientconfig.client_config_dir(environment) / clientconfig.CONFIG_NAME)
+    named = ((url, "the given url"), (environment.get("HOLDFAST_URL"), "HOLDFAST_URL"), (stored.url, config_file))
     text, url_origin = next(((text, origin) for text, origin in named if text), (DEFAULT_URL, "the default"))
     found = _checked_urls(text, url_origin)
-    known = {_origin(urlsplit(each)) for each in _checked_urls(kept.url or DEFAULT_URL, place)}
+    known = {_origin(urlsplit(each)) for each in _checked_urls(stored.url or DEFAULT_URL, config_file)}
     if not known.issuperset(_origin(urlsplit(each)) for each in found):
-        kept = ClientConfig()
+        stored = ClientConfig()
     token, token_origin, file = _find_token(token, token_file, environment)
-    if token is None and file is None and kept.token_file is not None:
-        token_origin, file = place, kept.token_file
+    if token is None and file is None and stored.token_file is not None:
+        token_origin, file = config_file, stored.token_file
     if file is not None:
         token = clientconfig.read_token(file, "" if token_origin == GIVEN_FILE else token_origin)
     is_tls = any(each.startswith("https://") for each in found)
-    trusted = _find_ca(ca_file, environment, kept, place) if is_tls else None
+    trusted = _find_ca(ca_file, environment, stored, config_file) if is_tls else None
     target = Target(",".join(found), url_origin, token, token_origin, file, trusted)
     if allow_insecure_http is None:
-        allow_insecure_http = _is_allowed(environment, kept)
+        allow_insecure_http = _is_allowed(environment, stored)
     if target.token is None or not target.unencrypted:
         return target
     if allow_insecure_http:
@@ -110,7 +110,7 @@ def find(
     raise SettingsError("url", target.url_origin, problem)
 
 
-def tell_if_insecure(target: Target) -> None:
+def warn_if_insecure(target: Target) -> None:
     """Warn once per process that a token travels unencrypted. Without logging setup this goes to stderr."""
     new = [each for each in target.unencrypted if each not in _warned_servers] if target.is_insecure else []
     if new:
@@ -142,12 +142,12 @@ def _find_token(
     return None, "nowhere", None
 
 
-def _find_ca(given: Path | None, environment: Mapping[str, str], kept: ClientConfig, place: str) -> Path | None:
+def _find_ca(given: Path | None, environment: Mapping[str, str], stored: ClientConfig, config_file: str) -> Path | None:
     """Return the file with the certificates to trust, if any. It is checked before anything is sent."""
     named = environment.get(CA_VARIABLE)
     file, origin = given, "the given ca_file"
     if file is None:
-        file, origin = (Path(named).expanduser(), CA_VARIABLE) if named else (kept.ca_file, place)
+        file, origin = (Path(named).expanduser(), CA_VARIABLE) if named else (stored.ca_file, config_file)
     if file is None:
         return None
     try:
@@ -159,11 +159,11 @@ def _find_ca(given: Path | None, environment: Mapping[str, str], kept: ClientCon
     return file
 
 
-def _is_allowed(environment: Mapping[str, str], kept: ClientConfig) -> bool:
+def _is_allowed(environment: Mapping[str, str], stored: ClientConfig) -> bool:
     text = environment.get(INSECURE_VARIABLE, "").strip().lower()
     if text and text not in _SWITCH:
         raise SettingsError("allow_insecure_http", INSECURE_VARIABLE, f"{text!r:.100} cannot be used", "1 or 0")
-    return _SWITCH[text] if text else kept.allow_insecure_http
+    return _SWITCH[text] if text else stored.allow_insecure_http
 
 
 def _checked_token(text: str, origin: str) -> str:

@@ -39,7 +39,7 @@ class Probe:
     def find(cls, reach: Reach) -> Self:
         """Find the server and the access token as all commands do. Raises `SettingsError`."""
         target = config.find(environment=os.environ, **reach)
-        config.tell_if_insecure(target)
+        config.warn_if_insecure(target)
         return cls(target)
 
     @contextmanager

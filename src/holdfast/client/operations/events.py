@@ -50,7 +50,7 @@ class Follower:
         # The id of the last event as the server wrote it: it may name a restore besides the number.
         self._after = None if after is None else str(after)
         self._stream: Any = None
-        self._resume_at = b""
+        self._incomplete = b""
         self._parts: list[JobEvent] = []  # Of an incomplete record, which is held back so that it is never sent twice.
         self._pause = AGAIN_SECONDS
         self._was_connected = self._token_may_change = False
@@ -73,8 +73,8 @@ class Follower:
                 if not self._was_connected and failed_ms > self._policy.retry_seconds * 1_000:
                     raise
                 if failed_ms >= AWAY_SECONDS * 1_000:
-                    self._tell_away(error.problem)
-                yield from self._rest_a_while()
+                    self._report_away(error.problem)
+                yield from self._pause_before_retry()
                 continue
             except NotAllowed:
                 # The token is invalid, and a new one may be in its file soon.
@@ -83,18 +83,18 @@ class Follower:
                 patience_ms = max(self._policy.retry_seconds, LATE_TOKEN_SECONDS) * 1_000
                 if not self._token_may_change or elapsed_ms(refused_since, now) > patience_ms:
                     raise
-                yield from self._rest_a_while()
+                yield from self._pause_before_retry()
                 continue
             self._pause, failing_since, refused_since = AGAIN_SECONDS, None, None
             events = self._take(data)
             if events:
                 return events
 
-    def _rest_a_while(self) -> Flow[None]:
+    def _pause_before_retry(self) -> Flow[None]:
         yield Sleep(self._pause * (0.5 + (yield RANDOM) / 2))
         self._pause = min(self._pause * 2, AGAIN_SECONDS_MAX)
 
-    def _tell_away(self, why: str | None) -> None:
+    def _report_away(self, why: str | None) -> None:
         is_away = why is not None
         if is_away != self._is_away:
             self._is_away = is_away
@@ -103,7 +103,7 @@ class Follower:
 
     def close(self) -> Flow[None]:
         """Close the stream; `more` continues where it ended."""
-        stream, self._stream, self._resume_at, self._parts = self._stream, None, b"", []
+        stream, self._stream, self._incomplete, self._parts = self._stream, None, b"", []
         if stream is not None:
             yield Close(stream)
 
@@ -114,7 +114,7 @@ class Follower:
         self._stream = yield Open(self._path, headers, self._policy.read_seconds)
         if self._stream.status == 200:  # noqa: PLR2004 - the one good answer
             self._was_connected = True
-            self._tell_away(None)
+            self._report_away(None)
             return
         status, body = self._stream.status, b""
         while len(body) <= LINE_BYTES_MAX and (part := (yield Read(self._stream))):
@@ -129,8 +129,8 @@ class Follower:
 
     def _take(self, data: bytes) -> list[JobEvent]:
         """Split data into frames, and keep the incomplete rest."""
-        *frames, self._resume_at = (self._resume_at + data).split(b"\n\n")
-        if len(self._resume_at) > LINE_BYTES_MAX:
+        *frames, self._incomplete = (self._incomplete + data).split(b"\n\n")
+        if len(self._incomplete) > LINE_BYTES_MAX:
             raise ServerError(f"{self._policy.url} sends events without end; is it a Holdfast server?")
         return [event for frame in frames for event in self._events(frame)]
 
@@ -143,23 +143,23 @@ class Follower:
             self._after = fields.get("id") or (begins if _ID.fullmatch(begins) else self._after)
             return []
         try:
-            told = msgspec.json.decode(fields["data"], type=_Frame)
+            record = msgspec.json.decode(fields["data"], type=_Frame)
         except msgspec.MsgspecError as error:
             raise ServerError(f"{self._policy.url} sent an event that makes no sense: {error}") from None
         if fields.get("event") == "resync":
-            self._after = fields.get("id") or str(told.seq)
-            return [JobEvent(told.seq, None, "resync", "", None, None, None, None)]
-        return self._whole(told, fields.get("id"))
+            self._after = fields.get("id") or str(record.seq)
+            return [JobEvent(record.seq, None, "resync", "", None, None, None, None)]
+        return self._complete_record(record, fields.get("id"))
 
-    def _whole(self, told: _Frame, id_: str | None) -> list[JobEvent]:
+    def _complete_record(self, record: _Frame, id_: str | None) -> list[JobEvent]:
         """Return the events of a record once its last part is there."""
-        if told.parts > PARTS_MAX:
-            raise ServerError(f"{self._policy.url} sends an event in {told.parts} parts; is it a Holdfast server?")
-        if told.part == 1:
+        if record.parts > PARTS_MAX:
+            raise ServerError(f"{self._policy.url} sends an event in {record.parts} parts; is it a Holdfast server?")
+        if record.part == 1:
             self._parts = []
-        self._parts += map(records.job_event, told.changes)
-        if told.part < told.parts:
+        self._parts += map(records.job_event, record.changes)
+        if record.part < record.parts:
             return []
-        whole, self._parts = self._parts, []
-        self._after = id_ or str(told.seq)
-        return whole
+        events, self._parts = self._parts, []
+        self._after = id_ or str(record.seq)
+        return events

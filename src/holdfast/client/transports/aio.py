@@ -83,7 +83,7 @@ class AsyncHttpTransport:
         )
         try:
             async with await self._request(request, token, timeout=timeout) as response:
-                return Answer(response.status, response.headers, await self._whole(response))
+                return Answer(response.status, response.headers, await self._read_all(response))
         except _BROKEN as error:
             raise _unreachable(self.target.url, error) from None
 
@@ -128,7 +128,7 @@ class AsyncHttpTransport:
             **more,
         )
 
-    async def _whole(self, response: aiohttp.ClientResponse) -> bytes:
+    async def _read_all(self, response: aiohttp.ClientResponse) -> bytes:
         if response.content_length is not None and response.content_length <= base.ANSWER_BYTES_MAX:
             return await response.read()
         content = b""
@@ -202,7 +202,7 @@ def reason(error: BaseException) -> str:
 class AsyncFailoverTransport(Failover):
     """A transport for one event loop, with failover between the addresses of a server."""
 
-    _ways: list[AsyncHttpTransport]
+    _transports: list[AsyncHttpTransport]
 
     def __init__(self, target: Target, make: Callable[..., AsyncHttpTransport]) -> None:
         super().__init__(target, make)
@@ -211,21 +211,21 @@ class AsyncFailoverTransport(Failover):
     async def close(self) -> None:
         if self.finishing:
             await asyncio.wait(self.finishing)
-        for way in self._ways:
-            await way.close()
+        for transport in self._transports:
+            await transport.close()
 
     async def send(self, request: Send) -> Answer:
-        return await self._try(self.sending(request), lambda way: way.send(request))
+        return await self._try(self.sending(request), lambda transport: transport.send(request))
 
     async def stream(self, opening: Open) -> AsyncHttpStream:
-        return await self._try(self.opening(), lambda way: way.stream(opening))
+        return await self._try(self.opening(), lambda transport: transport.stream(opening))
 
     async def _try(self, trying: Trying[T], ask: Callable[[AsyncHttpTransport], Awaitable[T]]) -> T:
         try:
             at = next(trying)
             while True:
                 try:
-                    got = await ask(self._ways[at])
+                    got = await ask(self._transports[at])
                 except Unreachable as error:
                     at = trying.throw(error)
                 else:

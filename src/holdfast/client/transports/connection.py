@@ -30,7 +30,7 @@ from holdfast.client.config import Target, context_for
 from holdfast.client.operations.effects import Open, Send
 from holdfast.client.transports.base import KEY_HEADER, WILL_RETRY_HEADER, Proxy, headers_for, payload_of
 
-HEARD_BYTES = 16_384  # What is read at once of an answer. Nearly all of them are whole by that.
+RECEIVE_BYTES = 16_384  # What is read at once of an answer. Nearly all of them are whole by that.
 _STATUS = re.compile(r"HTTP/1\.1 (?!204|304)([2-5][0-9]{2}) ")
 _FIELD = re.compile(r"^([0-9A-Za-z-]+):[ \t]*([^\r\n]*)\r\n", re.MULTILINE)
 _LINES_MAX = 80  # `http.client` takes 100 fields.
@@ -39,13 +39,13 @@ _KEY = KEY_HEADER.encode()
 _WILL_RETRY = b"%b: true\r\n" % WILL_RETRY_HEADER.encode()
 
 
-def plain_answer(heard: bytes) -> Answer | None:
+def plain_answer(received: bytes) -> Answer | None:
     """Return the answer in these bytes, if it is plain and they are all of it. The connection can be used again.
 
     Plain is `HTTP/1.1 200 OK`, or another status with a body, then `name: value` with each name once, among them the
     length of the body, no transfer-encoding, and no connection but keep-alive.
     """
-    head, blank, body = heard.partition(b"\r\n\r\n")
+    head, blank, body = received.partition(b"\r\n\r\n")
     text = head.decode("latin-1") + "\r\n"
     status = _STATUS.match(text)
     found = _FIELD.findall(text)
@@ -83,9 +83,9 @@ class Route:
         self._is_tls = parts.scheme == "https"
         self._context: ssl.SSLContext | None = None
         # Without TLS a proxy is asked for the whole address, and told by a header of each request who we are.
-        whole = proxy is not None and not self._is_tls
-        self.prefix = target.url if whole else parts.path  # What stands before each path.
-        self._host_lines = b"Host: %s\r\n" % parts.netloc.encode() + (self._proxy_line if whole else b"")
+        sends_full_url = proxy is not None and not self._is_tls
+        self.prefix = target.url if sends_full_url else parts.path  # What stands before each path.
+        self._host_lines = b"Host: %s\r\n" % parts.netloc.encode() + (self._proxy_line if sends_full_url else b"")
         self._lines: list[tuple[str | None, bytes]] = [(None, b"")] * 2
         """The header lines of the last request without and with a body that had no key, and the token in them."""
 
@@ -94,8 +94,8 @@ class Route:
         if isinstance(request, Open):
             return self._encoded(headers_for(token, request))
         has_body = request.body is not None
-        token_written, lines = self._lines[has_body]
-        if token_written != token or not lines:
+        token_encoded, lines = self._lines[has_body]
+        if token_encoded != token or not lines:
             lines = self._encoded(headers_for(token, structs.replace(request, key=None, will_retry=False)))
             self._lines[has_body] = (token, lines)
         if request.will_retry:
@@ -129,7 +129,7 @@ class Route:
         host = f"[{self._host}]" if ":" in self._host else self._host
         at = f"{host}:{self._port}".encode()
         connection.sock.sendall(b"CONNECT %s HTTP/1.1\r\nHost: %s\r\n%s\r\n" % (at, at, self._proxy_line))
-        response = connection.hear("CONNECT", clock.monotonic_ms() + round(seconds * 1_000))
+        response = connection.read_response("CONNECT", clock.monotonic_ms() + round(seconds * 1_000))
         response.close()
         if not 200 <= response.status < 300:  # noqa: PLR2004 - the range of success
             raise ProxyRefused(f"{response.status} {response.reason}".strip())
@@ -160,7 +160,7 @@ class Connection:
             self._poll.register(self.sock, select.POLLIN)
         return not self._poll.poll(0)
 
-    def say(self, request: bytes, seconds: float) -> int:
+    def send(self, request: bytes, seconds: float) -> int:
         """Send a request. Returns the moment by which its answer has to be read, to the end: in so many seconds."""
         until_ms = clock.monotonic_ms() + round(seconds * 1_000)
         if self.sock.gettimeout() != seconds:  # To say it is a call of the system, so it is not said twice.
@@ -171,23 +171,23 @@ class Connection:
             pass  # It may have answered before it had heard everything.
         return until_ms
 
-    def heard(self) -> bytes:
+    def receive(self) -> bytes:
         """Wait for the first bytes of an answer; none at its end. They may take as long as the request was given."""
-        return self.sock.recv(HEARD_BYTES)
+        return self.sock.recv(RECEIVE_BYTES)
 
-    def hear(self, method: str, until_ms: int, heard: bytes = b"") -> HTTPResponse:
+    def read_response(self, method: str, until_ms: int, received: bytes = b"") -> HTTPResponse:
         """Read the head of an answer of which so much was heard. All of it has to be read by then."""
-        return _begun(_Punctual(self.sock, until_ms, heard), method)
+        return _read_head(_DeadlineReader(self.sock, until_ms, received), method)
 
-    def follow(self, method: str, request: bytes, begin_seconds: float, read_seconds: float) -> HTTPResponse:
+    def open_stream(self, method: str, request: bytes, begin_seconds: float, read_seconds: float) -> HTTPResponse:
         """Send a request, and read the head of an answer that goes on and on. Each piece may take so long."""
-        self.say(request, begin_seconds)
-        response = _begun(self.sock, method)
+        self.send(request, begin_seconds)
+        response = _read_head(self.sock, method)
         self.sock.settimeout(read_seconds)
         return response
 
 
-def _begun(source: socket.socket | _Punctual, method: str) -> HTTPResponse:
+def _read_head(source: socket.socket | _DeadlineReader, method: str) -> HTTPResponse:
     response = HTTPResponse(cast("socket.socket", source), method=method)
     try:
         response.begin()
@@ -197,13 +197,13 @@ def _begun(source: socket.socket | _Punctual, method: str) -> HTTPResponse:
     return response
 
 
-class _Punctual(io.RawIOBase):
+class _DeadlineReader(io.RawIOBase):
     """What is read from a socket until a moment. A time limit of the socket would begin anew with each byte."""
 
-    def __init__(self, sock: socket.socket, until_ms: int, heard: bytes) -> None:
+    def __init__(self, sock: socket.socket, until_ms: int, received: bytes) -> None:
         self._sock = sock
         self._until_ms = until_ms
-        self._heard = heard  # What was read before; it comes first.
+        self._received = received  # What was read before; it comes first.
 
     def makefile(self, _mode: str) -> io.BufferedReader:
         return io.BufferedReader(self)
@@ -212,10 +212,10 @@ class _Punctual(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - any buffer
-        if self._heard:
-            part = self._heard[: len(buffer)]
+        if self._received:
+            part = self._received[: len(buffer)]
             buffer[: len(part)] = part
-            self._heard = self._heard[len(part) :]
+            self._received = self._received[len(part) :]
             return len(part)
         left_ms = self._until_ms - clock.monotonic_ms()
         if left_ms <= 0:
@@ -224,7 +224,7 @@ class _Punctual(io.RawIOBase):
         return self._sock.recv_into(buffer)
 
 
-def written(route: Route, request: Send | Open, token: str | None) -> bytes:
+def encoded_request(route: Route, request: Send | Open, token: str | None) -> bytes:
     """Return a request as it travels."""
     target = route.prefix + request.path
     if not (target.isascii() and target.isprintable()) or " " in target:

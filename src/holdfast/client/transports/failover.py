@@ -81,7 +81,7 @@ class Failover:
         self._first = 0  # The index of the address to try first.
         share = 1 / (2 * len(self._urls))
         more = {"bearer": Bearer(target), "connect_share": share, "begin_seconds": BEGIN_SECONDS}
-        self._ways = [make(target.at(each), **more) for each in self._urls]
+        self._transports = [make(target.at(each), **more) for each in self._urls]
 
     def __repr__(self) -> str:  # Never the token.
         return f"{type(self).__name__}({self.target!r})"

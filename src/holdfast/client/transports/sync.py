@@ -27,7 +27,7 @@ from holdfast.client.answers import Answer
 from holdfast.client.config import Target
 from holdfast.client.operations.effects import Open, Send
 from holdfast.client.transports import base
-from holdfast.client.transports.connection import Connection, ProxyRefused, Route, plain_answer, written
+from holdfast.client.transports.connection import Connection, ProxyRefused, Route, encoded_request, plain_answer
 from holdfast.client.transports.failover import Failover, Trying
 from holdfast.errors import ServerError, Unreachable
 
@@ -56,7 +56,7 @@ class HttpTransport:
         self.target = target
         self._bearer = bearer or base.Bearer(target)
         self._route = Route(target, base.proxy_for(target.url, environment))
-        self._kept: deque[Connection] = deque(maxlen=CONNECTIONS_MAX)
+        self._idle: deque[Connection] = deque(maxlen=CONNECTIONS_MAX)
         self._pid = os.getpid()
         self._connect_share = connect_share
         self._begin_seconds = begin_seconds
@@ -66,10 +66,10 @@ class HttpTransport:
 
     def close(self) -> None:
         """Close the connections of all threads. Those in use are closed after that."""
-        kept, self._kept = self._kept, deque(maxlen=CONNECTIONS_MAX)
+        idle, self._idle = self._idle, deque(maxlen=CONNECTIONS_MAX)
         with suppress(IndexError):
             while True:
-                kept.pop().close()
+                idle.pop().close()
 
     def send(self, request: Send) -> Answer:
         token = request.bearer or self._bearer.token
@@ -79,19 +79,19 @@ class HttpTransport:
         return answer
 
     def _send(self, request: Send, token: str | None) -> Answer:
-        data = written(self._route, request, token)
-        kept = self._kept if os.getpid() == self._pid else self._reset()
-        connection = self._take(kept) or self._connect(request.answer_seconds)
+        data = encoded_request(self._route, request, token)
+        idle = self._idle if os.getpid() == self._pid else self._reset()
+        connection = self._take(idle) or self._connect(request.answer_seconds)
         is_reusable = False
         try:
-            until_ms = connection.say(data, request.answer_seconds)
-            heard = connection.heard()
-            answer = plain_answer(heard)
+            until_ms = connection.send(data, request.answer_seconds)
+            received = connection.receive()
+            answer = plain_answer(received)
             if answer is not None:
                 is_reusable = True
             else:
-                response = connection.hear(request.method, until_ms, heard)
-                content = _whole(response, self.target.url)
+                response = connection.read_response(request.method, until_ms, received)
+                content = _read_all(response, self.target.url)
                 answer = Answer(response.status, cast("Mapping[str, str]", response.headers), content)
                 is_reusable = not response.will_close
         except _BROKEN as error:
@@ -99,8 +99,8 @@ class HttpTransport:
         finally:
             if not is_reusable:
                 connection.close()
-        if is_reusable and kept is self._kept:  # Else the client was closed meanwhile.
-            kept.append(connection)
+        if is_reusable and idle is self._idle:  # Else the client was closed meanwhile.
+            idle.append(connection)
         return answer
 
     def stream(self, opening: Open) -> HttpStream:
@@ -112,11 +112,11 @@ class HttpTransport:
         return stream
 
     def _stream(self, opening: Open, token: str | None) -> HttpStream:
-        data = written(self._route, opening, token)
+        data = encoded_request(self._route, opening, token)
         begin_seconds = min(opening.read_seconds, self._begin_seconds)
         connection = self._connect(begin_seconds)
         try:
-            response = connection.follow(opening.method, data, begin_seconds, opening.read_seconds)
+            response = connection.open_stream(opening.method, data, begin_seconds, opening.read_seconds)
             return HttpStream(self.target.url, connection, response)
         except _BROKEN as error:
             connection.close()
@@ -124,14 +124,14 @@ class HttpTransport:
 
     def _reset(self) -> deque[Connection]:
         """Drop connections that a fork copied: they would receive the parent's answers."""
-        self._kept, self._pid = deque(maxlen=CONNECTIONS_MAX), os.getpid()
-        return self._kept
+        self._idle, self._pid = deque(maxlen=CONNECTIONS_MAX), os.getpid()
+        return self._idle
 
-    def _take(self, kept: deque[Connection]) -> Connection | None:
+    def _take(self, idle: deque[Connection]) -> Connection | None:
         """Return the most recently used connection that is still usable; None if there is none."""
         try:
             # Taken out without asking whether there is one: that would be two steps.
-            while not (connection := kept.pop()).is_quiet():
+            while not (connection := idle.pop()).is_quiet():
                 connection.close()
         except IndexError:
             return None
@@ -176,7 +176,7 @@ class HttpStream:
         self._connection.close()
 
 
-def _whole(response: HTTPResponse, url: str) -> bytes:
+def _read_all(response: HTTPResponse, url: str) -> bytes:
     """Read an answer to its end, so that a truncated one is detected."""
     if response.length is not None and response.length <= base.ANSWER_BYTES_MAX:
         return response.read()
@@ -216,17 +216,17 @@ def _reason(error: BaseException, *, is_connecting: bool) -> str:
 class FailoverTransport(Failover):
     """A transport for threads, with failover between the addresses of a server."""
 
-    _ways: list[HttpTransport]
+    _transports: list[HttpTransport]
 
     def close(self) -> None:
-        for way in self._ways:
-            way.close()
+        for transport in self._transports:
+            transport.close()
 
     def send(self, request: Send) -> Answer:
-        return self._try(self.sending(request), lambda way: way.send(request))
+        return self._try(self.sending(request), lambda transport: transport.send(request))
 
     def stream(self, opening: Open) -> HttpStream:
-        stream: HttpStream = self._try(self.opening(), lambda way: way.stream(opening))
+        stream: HttpStream = self._try(self.opening(), lambda transport: transport.stream(opening))
         return stream
 
     def _try(self, trying: Trying[T], ask: Callable[[HttpTransport], T]) -> T:
@@ -234,7 +234,7 @@ class FailoverTransport(Failover):
             at = next(trying)
             while True:
                 try:
-                    got = ask(self._ways[at])
+                    got = ask(self._transports[at])
                 except Unreachable as error:
                     at = trying.throw(error)
                 else:
