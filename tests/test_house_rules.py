@@ -20,11 +20,11 @@ LEAVES = {
     "durations",
     "errors",
     "extras",
-    "harmless",
+    "sanitize",
     "privatefiles",
     "sandbox",
     "settings",
-    "tlswords",
+    "tlserrors",
 }
 PUBLIC = "the public names"
 """What a user imports from `holdfast` itself."""
@@ -33,10 +33,10 @@ PUBLIC = "the public names"
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "extras": set(),
-    "harmless": set(),
+    "sanitize": set(),
     "privatefiles": set(),
     "sandbox": set(),
-    "tlswords": set(),
+    "tlserrors": set(),
     "durations": set(),
     "settings": {"durations", "errors", "privatefiles"},
     "clientconfig": {"errors", "privatefiles"},
@@ -52,8 +52,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "supervision": set(),
     "skills": set(),
     # What must start at once: the standard library, and the leaves that import nothing heavy.
-    "minihttp": {"harmless", "privatefiles", "sandbox", "tlswords"},
-    "guard": {"minihttp", "durations", "harmless", "privatefiles"},
+    "minihttp": {"sanitize", "privatefiles", "sandbox", "tlserrors"},
+    "guard": {"minihttp", "durations", "sanitize", "privatefiles"},
     "cli": {"supervision", "skills", "client", "guard", "minihttp", PUBLIC, *LEAVES},
     "cli/agents/mcp.py": {"mcp", *LEAVES},
     "cli/operators/serve.py": {"client", PUBLIC, "mcp", "server", "engine", "journal", *LEAVES},

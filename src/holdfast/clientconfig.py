@@ -69,19 +69,19 @@ def read(environment: Mapping[str, str]) -> ClientConfig:
 
 def read_token(file: Path, named_by: str = "") -> str:
     """Read a token from a file only its user can read. Raises `SettingsError`, which says what named the file."""
-    place = f"{file}, from {named_by}" if named_by else str(file)
+    origin = f"{file}, from {named_by}" if named_by else str(file)
     try:
         content = read_ours(file, TOKEN_BYTES_MAX, root_shares=True)
     except OSError as error:
         problem = f"cannot be read: {error.strerror}"
-        raise SettingsError("token file", place, problem, "a file of yours that holds an access token") from None
+        raise SettingsError("token file", origin, problem, "a file of yours that holds an access token") from None
     except NotOursError as error:
-        raise SettingsError("token file", place, error.problem) from None
+        raise SettingsError("token file", origin, error.problem) from None
     with contextlib.suppress(UnicodeDecodeError):
         token = content.decode("ascii").strip()
         if token and token.isprintable() and " " not in token and len(content) <= TOKEN_BYTES_MAX:
             return token
-    raise SettingsError("token file", place, "does not hold a token", "one line with nothing but the token")
+    raise SettingsError("token file", origin, "does not hold a token", "one line with nothing but the token")
 
 
 def remember(url: str, token: str, environment: Mapping[str, str]) -> Path | None:

@@ -17,8 +17,8 @@ def milliseconds(text: str) -> int | None:
     while rest:
         number = _leading(rest, "0123456789.")
         unit = _leading(rest[len(number) :], "dhmsw")
-        whole, dot, fraction = number.partition(".")
-        if unit not in UNITS_MS or not 0 < len(whole) <= _DIGITS_MAX or "." in fraction or (dot and not fraction):
+        digits, dot, fraction = number.partition(".")
+        if unit not in UNITS_MS or not 0 < len(digits) <= _DIGITS_MAX or "." in fraction or (dot and not fraction):
             return None
         total_ms += float(number) * UNITS_MS[unit]
         rest = rest[len(number) + len(unit) :]

@@ -230,9 +230,9 @@ def _secured(connection: _socket.socket, host: str, ca_file: str) -> ssl.SSLSock
 def _why_not(error: OSError) -> str:
     import ssl
 
-    from holdfast import tlswords
+    from holdfast import tlserrors
 
-    return "; ".join(tlswords.trouble(error)) if isinstance(error, ssl.SSLError) else error.strerror or str(error)
+    return "; ".join(tlserrors.trouble(error)) if isinstance(error, ssl.SSLError) else error.strerror or str(error)
 
 
 def _resolve(address: Address, deadline: float) -> list[tuple[int, int, int, str, tuple[str, int]]]:

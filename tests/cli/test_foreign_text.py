@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.harmless import in_json, plain
+from holdfast.sanitize import in_json, plain
 from holdfast.server.observability.logs import TextFormatter
 from tests.cli.asides import Aside, clean_environment
 from tests.cli.conftest import Run

@@ -59,7 +59,7 @@ def test_a_check_loads_next_to_nothing(world: World) -> None:
             packages = {".".join(name.split(".")[:2]) for name in ours}
             assert packages <= {
                 "holdfast", "holdfast.cli", "holdfast.guard", "holdfast.minihttp", "holdfast.privatefiles",
-                "holdfast.harmless",
+                "holdfast.sanitize",
             }  # fmt: skip
     finally:
         world.holdfast("guard", "release", "--all")

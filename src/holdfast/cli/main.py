@@ -167,6 +167,6 @@ def _system_error(error: OSError) -> int:
         # The reader of our output is gone. Without this, Python would complain when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return output.PIPE_CLOSED
-    place = f"{error.filename}: " if error.filename else ""
-    output.complain(f"{place}{error.strerror or error}")
+    path_prefix = f"{error.filename}: " if error.filename else ""
+    output.complain(f"{path_prefix}{error.strerror or error}")
     return output.UNEXPECTED

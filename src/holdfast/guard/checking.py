@@ -14,7 +14,7 @@ from holdfast.guard.rules import ASK, LET_PASS, ONLY_REFUSE, BrokenRulesError, R
 from holdfast.guard.server import AwayError, RefusedError
 from holdfast.guard.state import Owner, StateError
 from holdfast.guard.syntax import Command, UnclearError, Word
-from holdfast.harmless import plain
+from holdfast.sanitize import plain
 
 WHAT_CHARS_MAX = 120
 TEXT_CHARS_MAX = 400

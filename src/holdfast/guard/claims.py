@@ -14,7 +14,7 @@ from holdfast import minihttp
 from holdfast.guard import link, processes, server, state
 from holdfast.guard.server import AwayError, RefusedError, Server
 from holdfast.guard.state import Owner, Session
-from holdfast.harmless import plain
+from holdfast.sanitize import plain
 
 SECONDS_MAX = 20.0  # For all requests of one check: a host may let a call pass when its hook is too slow.
 _TRIES = 5

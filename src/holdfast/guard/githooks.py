@@ -21,7 +21,7 @@ from holdfast.guard.processes import Process
 from holdfast.guard.rules import BrokenRulesError
 from holdfast.guard.server import AwayError, RefusedError
 from holdfast.guard.state import MAIN, Owner, Session
-from holdfast.harmless import plain
+from holdfast.sanitize import plain
 
 PRE_COMMIT, PRE_PUSH = "pre-commit", "pre-push"
 HOOKS = (PRE_COMMIT, PRE_PUSH)

@@ -238,7 +238,7 @@ def read_object(file: str, bytes_max: int = FILE_BYTES_MAX) -> dict[str, object]
 
 
 def log(base: str, text: str) -> None:
-    from holdfast.harmless import plain
+    from holdfast.sanitize import plain
 
     file = f"{base}/{LOG}"
     with suppress(OSError):

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from holdfast import Deadlock, JobClaim, JobDone, JobHeld, JobOwner, JobStatus, LeaseLost
 from holdfast.client.records import Previous, packed
-from holdfast.harmless import plain
+from holdfast.sanitize import plain
 
 Result: TypeAlias = dict[str, Any]
 

@@ -16,11 +16,11 @@ from mcp.server.lowlevel.server import Server
 
 from holdfast import __version__
 from holdfast.errors import HoldfastError, NotAllowed, Unreachable
-from holdfast.harmless import plain
 from holdfast.mcp import tools
 from holdfast.mcp.results import RefusedError, Result, clean
 from holdfast.mcp.session import AgentSession
 from holdfast.mcp.tools import BadArgumentsError, Transport
+from holdfast.sanitize import plain
 
 INSTRUCTIONS = {
     "stdio": tools.INSTRUCTIONS + tools.STDIO_INSTRUCTIONS,

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.cli.shared.leases import KEPT_AFTER_END_MS, OWNERS_MAX, KeptLease, Leases, own, state_dir
+from holdfast.cli.shared.leases import OWNERS_MAX, RETAINED_AFTER_END_MS, Leases, StoredLease, own, state_dir
 
 URL = "http://127.0.0.1:7420"
 
@@ -18,13 +18,13 @@ def leases(tmp_path: Path) -> Leases:
     return Leases({"XDG_STATE_HOME": str(tmp_path)})
 
 
-def kept(job: str = "job", *, url: str = URL, until_ms: int = 1_000, lease_id: str = "secret-id") -> KeptLease:
-    return KeptLease(url, job, lease_id, "agent-1", 7, until_ms)
+def kept(job: str = "job", *, url: str = URL, until_ms: int = 1_000, lease_id: str = "secret-id") -> StoredLease:
+    return StoredLease(url, job, lease_id, "agent-1", 7, until_ms)
 
 
 def test_kept_and_forgotten(leases: Leases) -> None:
     """What is kept is found under its server and job alone, and gone once it is forgotten."""
-    leases.keep(kept(), 0)
+    leases.store(kept(), 0)
     assert leases.find(URL, "job") == [kept()]
     assert leases.find(URL, "job2") == []
     assert leases.find("http://127.0.0.1:7421", "job") == []
@@ -37,7 +37,7 @@ def test_found_by_every_address(leases: Leases) -> None:
     """What was claimed at several addresses is found by any of them, and forgotten at all of them."""
     one, other, third = (f"http://127.0.0.1:{port}" for port in (7421, 7422, 7423))
     both = kept(url=f"{one},{other}")
-    leases.keep(both, 0)
+    leases.store(both, 0)
     for url in (one, other, f"{other},{one}", f"{third},{one}"):
         assert leases.find(url, "job") == [both]
     assert leases.find(third, "job") == []
@@ -56,8 +56,8 @@ def test_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_newer_lease_replaces_older(leases: Leases) -> None:
     """A job has one lease: the last one that was kept."""
-    leases.keep(kept(), 0)
-    leases.keep(kept(lease_id="another"), 0)
+    leases.store(kept(), 0)
+    leases.store(kept(lease_id="another"), 0)
     found = leases.find(URL, "job")
     assert [each.lease_id for each in found] == ["another"]
 
@@ -65,25 +65,25 @@ def test_newer_lease_replaces_older(leases: Leases) -> None:
 def test_other_owners_are_kept_beside_the_last(leases: Leases) -> None:
     """Each owner has its own last lease, a few of them and for as long as any; the last one is the job's."""
 
-    def claimed(owner: str, lease_id: str, until_ms: int = 1_000) -> KeptLease:
+    def claimed(owner: str, lease_id: str, until_ms: int = 1_000) -> StoredLease:
         return msgspec.structs.replace(kept(lease_id=lease_id, until_ms=until_ms), owner=owner)
 
     for owner, lease_id in (("ci-7", "a"), ("ci-8", "b"), ("ci-7", "c"), ("ci-8", "d")):
-        leases.keep(claimed(owner, lease_id), 0)
+        leases.store(claimed(owner, lease_id), 0)
     found = leases.find(URL, "job")
     assert [(each.owner, each.lease_id) for each in found] == [("ci-8", "d"), ("ci-7", "c")]
     assert "'c'" not in repr(found) and "'d'" not in repr(found)
     for number in range(OWNERS_MAX + 3):
-        leases.keep(claimed(f"agent-{number}", f"lease-{number}", 10**9), 0)
+        leases.store(claimed(f"agent-{number}", f"lease-{number}", 10**9), 0)
     found = leases.find(URL, "job")
     assert [each.owner for each in found] == [f"agent-{number}" for number in range(OWNERS_MAX + 2, 2, -1)]
-    leases.keep(claimed("late", "z", 10**10), 10**9 + KEPT_AFTER_END_MS + 1)
+    leases.store(claimed("late", "z", 10**10), 10**9 + RETAINED_AFTER_END_MS + 1)
     assert [each.owner for each in leases.find(URL, "job")] == ["late"]
 
 
 def test_only_the_user_can_read(leases: Leases, tmp_path: Path) -> None:
     """The directory is 0700 and each file 0600, whatever the umask, and nothing unfinished stays behind."""
-    leases.keep(kept("github://acme/app/issues/42"), 0)
+    leases.store(kept("github://acme/app/issues/42"), 0)
     (file,) = (tmp_path / "holdfast" / "leases").iterdir()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
@@ -91,20 +91,20 @@ def test_only_the_user_can_read(leases: Leases, tmp_path: Path) -> None:
 
 def test_dead_leases_are_pruned(leases: Leases) -> None:
     """A lease that ended more than a day ago is forgotten when the next one is kept, and none that may live."""
-    leases.keep(kept("old", until_ms=0), 0)
-    leases.keep(kept("young", until_ms=KEPT_AFTER_END_MS), 0)
-    leases.keep(kept("new", until_ms=2 * KEPT_AFTER_END_MS), KEPT_AFTER_END_MS + 1)
+    leases.store(kept("old", until_ms=0), 0)
+    leases.store(kept("young", until_ms=RETAINED_AFTER_END_MS), 0)
+    leases.store(kept("new", until_ms=2 * RETAINED_AFTER_END_MS), RETAINED_AFTER_END_MS + 1)
     assert leases.jobs() == ["new", "young"]
 
 
 def test_damaged_file_counts_as_none(leases: Leases, tmp_path: Path) -> None:
     """A file that cannot be read is as if it were not there, and is replaced by the next claim."""
-    leases.keep(kept(), 0)
+    leases.store(kept(), 0)
     (file,) = (tmp_path / "holdfast" / "leases").iterdir()
     file.write_text("{")
     assert leases.find(URL, "job") == []
     assert leases.jobs() == []
-    leases.keep(kept(), 0)
+    leases.store(kept(), 0)
     assert leases.find(URL, "job") == [kept()]
 
 

@@ -11,7 +11,7 @@ import click
 import pytest
 
 from holdfast.cli.shared import times
-from holdfast.cli.shared.options import PastMoment
+from holdfast.cli.shared.options import PastTime
 
 NOW = datetime(2026, 11, 17, 12, 0, tzinfo=UTC)
 
@@ -63,11 +63,11 @@ def test_a_time_of_day_is_the_last_one_past(clock: tuple[int, int], moment: date
 def test_moments_as_people_write_them(monkeypatch: pytest.MonkeyPatch, text: str, expected: str) -> None:
     """A time of day, a date with a time in the reader's zone or another, or how long ago it was."""
     monkeypatch.setattr(times, "now", lambda: NOW)
-    assert PastMoment().convert(text, None, None) == expected
+    assert PastTime().convert(text, None, None) == expected
 
 
 @pytest.mark.parametrize("text", ["", "soon", "25:00", "02:60", "ago", "yesterday", "2 moons ago"])
 def test_what_is_no_moment_is_refused(text: str) -> None:
     """Anything else is a usage error that says what can be written."""
     with pytest.raises(click.BadParameter, match=r"write 02:14"):
-        PastMoment().convert(text, None, None)
+        PastTime().convert(text, None, None)

@@ -85,7 +85,7 @@ def test_local_time(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_moments(text: str, meant: str) -> None:
     """A point in time can be written as people do: how long ago, the time of day, a date, RFC 3339."""
-    assert options.PastMoment().convert(text, None, None) == meant
+    assert options.PastTime().convert(text, None, None) == meant
 
 
 def test_ordinals() -> None:

@@ -63,7 +63,7 @@ def init() -> None:
     except FileExistsError:
         raise click.UsageError(f"{file} is there already; change it by hand") from None
     output.say(output.plain(f"{file} is written"))
-    _tell_ignored([str(file)])
+    _say_ignored([str(file)])
     output.hint(
         "change its rules, then put the hooks in place: `holdfast guard git install`, and those of your host with"
         " `holdfast skill install --hooks`"
@@ -111,7 +111,7 @@ def check(*, paths: tuple[str, ...], line: str | None) -> int:
                 "problem": want.problem or said.get("problem"),
             }
         )
-    _tell_ignored([file for file, _ in found_above(f"{Path(cwd).resolve()}/.")])
+    _say_ignored([file for file, _ in found_above(f"{Path(cwd).resolve()}/.")])
     if wants_json():
         output.say_json({"rule_files": files, "wants": rows})
     elif not rows:
@@ -126,7 +126,7 @@ def check(*, paths: tuple[str, ...], line: str | None) -> int:
     return output.HELD if any(row["status"] != "free" for row in rows) else output.OK
 
 
-def _tell_ignored(files: list[str]) -> None:
+def _say_ignored(files: list[str]) -> None:
     from holdfast.guard.paths import is_open
 
     for file in filter(is_open, files):

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import click
 
 from holdfast.cli.shared import output
-from holdfast.cli.shared.options import Duration, asks_server, from_environment, reach
+from holdfast.cli.shared.options import Duration, asks_server, from_environment, server_options
 from holdfast.extras import how_to_install
 
 TTL_SECONDS = 60
@@ -40,7 +40,7 @@ def mcp(*, owner: str | None, ttl: int) -> int:
     try:
         from holdfast.mcp.stdio import run
 
-        return run(owner=named, ttl=ttl, environment=_expanded(os.environ), **reach())
+        return run(owner=named, ttl=ttl, environment=_expanded(os.environ), **server_options())
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in _PARTS:
             raise

@@ -88,7 +88,7 @@ def _line(outcome: dict[str, object]) -> str:
     line = json.dumps(outcome, ensure_ascii=False, separators=(",", ":"))
     if line.isprintable():
         return line
-    from holdfast.harmless import in_json
+    from holdfast.sanitize import in_json
 
     return in_json(line)
 

@@ -8,7 +8,7 @@ from holdfast.cli.shared import options, output, times, with_command
 from holdfast.cli.shared.completion import COMMAND
 from holdfast.cli.shared.options import Duration, as_json, asks_server, attaches, client, metadata_of, wants_json
 from holdfast.cli.shared.refusals import quoted
-from holdfast.cli.shared.waiting import orderly_end
+from holdfast.cli.shared.waiting import end_on_signals
 from holdfast.cli.shared.with_command import GRACE_SECONDS, RETRY_SECONDS, TTL_SECONDS, WithCommand, keeps_token
 from holdfast.errors import HoldfastError, LeaseLost
 
@@ -57,11 +57,11 @@ def exec_(
     from holdfast.supervision.supervisor import run_child
 
     attached = metadata_of(metadata, pairs)
-    with orderly_end(), Holdfast(retry_seconds=RETRY_SECONDS, **options.reach()) as server:
+    with end_on_signals(), Holdfast(retry_seconds=RETRY_SECONDS, **options.server_options()) as server:
         began_ms = times.monotonic_ms()
         session = server.session(name, ttl=ttl, metadata=attached)
         # Add the request's own time: a slow response does not mean a shorter session.
-        tell_shortened(ttl, session.remaining + (times.monotonic_ms() - began_ms) / 1_000)
+        warn_shortened(ttl, session.remaining + (times.monotonic_ms() - began_ms) / 1_000)
         secret = None if keep_token else session.secret
         base = with_command.environment_with(secret, {**server.environment, "HOLDFAST_URL": session.url})
         lost = False
@@ -84,7 +84,7 @@ def exec_(
         return output.LOST if lost or ended.lost else ended.returncode
 
 
-def tell_shortened(asked: float, got: float) -> None:
+def warn_shortened(asked: float, got: float) -> None:
     """Warn that the server shortened a session, which it does without a refusal (S1)."""
     if got < asked * 0.99 - 1:  # Allows for latency and clock drift.
         output.hint(f"the server gives a session less than the {times.span(asked)} that were asked for;")
@@ -126,11 +126,11 @@ def start(*, name: str | None, ttl: int | None, metadata: str | None, pairs: tup
         if ttl is None:
             ttl = server.server_status().resource_lock_timeout_seconds
         made = server.open_session(name, ttl=ttl, metadata=attached)
-    tell_shortened(ttl, made.expires_in)
+    warn_shortened(ttl, made.expires_in)
     variables = {**made.environment, "HOLDFAST_SESSION": made.session_id}
     if wants_json():
-        told = {"session_id": made.session_id, "name": made.name, "expires_in": made.expires_in}
-        output.say_json({"status": "started", **told, "environment": variables})
+        printed = {"session_id": made.session_id, "name": made.name, "expires_in": made.expires_in}
+        output.say_json({"status": "started", **printed, "environment": variables})
         return
     for variable, value in variables.items():
         output.say(f"export {variable}={quoted(output.plain(value))}")

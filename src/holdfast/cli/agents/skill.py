@@ -87,10 +87,10 @@ def install(hosts: list[Host], scope: Scope, parts: Parts, *, dry_run: bool) -> 
         raise click.UsageError(f"no host of agents has a folder in {scope.base}; name one with --for: {known}")
     code = _do(placing.plan(hosts, scope, parts, is_install=True), scope, dry_run=dry_run, bad={Word.LEFT})
     for host in hosts:
-        _tell_missing(host, scope, parts)
+        _say_missing(host, scope, parts)
     for problem in problems(scope, _scope(None, is_user=True)):
         output.hint(output.plain(problem))
-    _tell_unready(parts)
+    _say_unready(parts)
     return code
 
 
@@ -145,14 +145,14 @@ def _do(works: list[Work], scope: Scope, *, dry_run: bool, bad: set[Word]) -> in
         work = planned if dry_run else placing.carry(planned, scope)
         if dry_run and work.is_change:
             _show(work, scope)
-        _tell(work, scope, is_shown=dry_run)
+        _say_work(work, scope, is_shown=dry_run)
         found |= {word for _, word in work.outcomes}
     if dry_run:
         output.hint("nothing was changed: this was a dry run")
     return output.FAILED if found & bad else output.OK
 
 
-def _tell(work: Work, scope: Scope, *, is_shown: bool) -> None:
+def _say_work(work: Work, scope: Scope, *, is_shown: bool) -> None:
     """Print the outcome of each piece, in a dry run (`is_shown`) without the changes that it showed."""
     from holdfast.skills.placing import Word
 
@@ -172,7 +172,7 @@ def _tell(work: Work, scope: Scope, *, is_shown: bool) -> None:
             output.say(output.plain(f"{name}: {word.value}: {things}"))
 
 
-def _tell_missing(host: Host, scope: Scope, parts: Parts) -> None:
+def _say_missing(host: Host, scope: Scope, parts: Parts) -> None:
     """Hint at parts that a host does not support, and at manual steps."""
     if parts.mcp and scope.path(host.mcp.place) is None:
         where = "for a user" if scope.is_user else "in a project"
@@ -183,7 +183,7 @@ def _tell_missing(host: Host, scope: Scope, parts: Parts) -> None:
         output.hint(host.after)
 
 
-def _tell_unready(parts: Parts) -> None:
+def _say_unready(parts: Parts) -> None:
     """Hint at what hosts would miss when they start the installed parts."""
     import sys
     from importlib.util import find_spec

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.shared import output, times
-from holdfast.cli.shared.options import as_json, asks_server, reach, wants_json
+from holdfast.cli.shared.options import as_json, asks_server, server_options, wants_json
 from holdfast.privatefiles import replacing, sync_folder
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def backup(*, file: Path, force: bool, data: Path | None) -> int:
 def _from_server() -> Iterator[bytes]:
     from holdfast.cli.operators.probe import Probe
 
-    with Probe.find(reach()) as server:
+    with Probe.find(server_options()) as server:
         yield from server.pieces("/backup")
 
 

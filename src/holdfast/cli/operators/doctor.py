@@ -25,10 +25,10 @@ import click
 import msgspec
 
 from holdfast.cli.shared import output, times
-from holdfast.cli.shared.options import as_json, asks_server, reach, wants_json
+from holdfast.cli.shared.options import as_json, asks_server, server_options, wants_json
 from holdfast.errors import ServerError, Unreachable
-from holdfast.harmless import in_json
 from holdfast.privatefiles import FOR_OTHERS, ROOT, NotOursError, check_file, how_to_be, user_named
+from holdfast.sanitize import in_json
 
 if TYPE_CHECKING:
     from holdfast.cli.operators.probe import Answer, Probe
@@ -96,7 +96,7 @@ def doctor(*, data: Path | None, store: str | None, dump: bool) -> int:
     else:
         from holdfast.cli.operators.probe import Probe
 
-        with Probe.find(reach()) as server:
+        with Probe.find(server_options()) as server:
             checks = list(_server_checks(server))
     failed = [check for check in checks if check.status == "FAIL"]
     if wants_json():

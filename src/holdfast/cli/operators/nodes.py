@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from holdfast.cli.shared import output, times
-from holdfast.cli.shared.options import ANSWER_SECONDS, as_json, asks_server, reach, wants_json
+from holdfast.cli.shared.options import ANSWER_SECONDS, as_json, asks_server, server_options, wants_json
 from holdfast.errors import ServerError, Unreachable
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def _from_server() -> dict[str, Any]:
     """Return what the nodes know together; if none of them knows a leader, what each says of itself."""
     from holdfast.cli.operators.probe import Probe
 
-    with Probe.find(reach()) as server:
+    with Probe.find(server_options()) as server:
         answer, problem = None, None
         try:
             answer = server.ask("/nodes", ANSWER_SECONDS)

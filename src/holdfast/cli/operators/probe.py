@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import NoReturn, Self
 
-from holdfast.cli.shared.options import Reach
+from holdfast.cli.shared.options import ServerOptions
 from holdfast.client import answers, config
 from holdfast.client.operations.effects import Open, Send
 from holdfast.client.transports.sync import transport_to
@@ -36,9 +36,9 @@ class Probe:
         self._transport = transport_to(target, environment=os.environ)
 
     @classmethod
-    def find(cls, reach: Reach) -> Self:
+    def find(cls, server_options: ServerOptions) -> Self:
         """Find the server and the access token as all commands do. Raises `SettingsError`."""
-        target = config.find(environment=os.environ, **reach)
+        target = config.find(environment=os.environ, **server_options)
         config.warn_if_insecure(target)
         return cls(target)
 

@@ -49,8 +49,8 @@ def watch(*, prefix: str | None, after: int | None, labels: tuple[str, ...]) -> 
 @options.names_job
 @click.option("--limit", metavar="N", type=click.IntRange(1), default=LIMIT, help="At most so many [100].")
 @click.option("--owner", metavar="NAME", help="Only what concerns NAME.")
-@click.option("--since", type=options.PastMoment(), help="Not before: 02:14, 2026-11-15T02:14:00Z, or 2h (ago).")
-@click.option("--until", type=options.PastMoment(), help="Not after.")
+@click.option("--since", type=options.PastTime(), help="Not before: 02:14, 2026-11-15T02:14:00Z, or 2h (ago).")
+@click.option("--until", type=options.PastTime(), help="Not after.")
 @options.as_json
 @options.asks_server
 def history(*, job: str, limit: int, owner: str | None, since: str | None, until: str | None) -> None:

@@ -26,7 +26,7 @@ SHELLS = ("bash", "zsh", "fish")
 
 COMMAND = "holdfast.command"
 """The context's key for what follows `--`."""
-REACH = "holdfast.reach"
+SERVER_OPTIONS = "holdfast.reach"
 """The context's key for the options of `asks_server`."""
 ANSWER_SECONDS = 1.0
 NAMES_MAX = 100
@@ -40,7 +40,7 @@ def claimed_jobs(context: click.Context, _: click.Parameter, incomplete: str) ->
         from holdfast import Holdfast
 
         # No retries: a person who pressed a key does not wait for them.
-        with Holdfast(answer_seconds=ANSWER_SECONDS, retry_seconds=0, **context.meta.get(REACH, {})) as server:
+        with Holdfast(answer_seconds=ANSWER_SECONDS, retry_seconds=0, **context.meta.get(SERVER_OPTIONS, {})) as server:
             return _printable(each.job_id for each in server.list_claimed_jobs(incomplete or None, limit=NAMES_MAX))
     except Exception:  # noqa: BLE001 - whatever it is, the shell must not show it
         return []

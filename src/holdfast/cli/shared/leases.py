@@ -16,12 +16,12 @@ from pathlib import Path
 
 import msgspec
 
-KEPT_AFTER_END_MS = 86_400_000
+RETAINED_AFTER_END_MS = 86_400_000
 """So long `heartbeat` can still say how a lease ended."""
 OWNERS_MAX = 9
 
 
-class KeptLease(msgspec.Struct, frozen=True):
+class StoredLease(msgspec.Struct, frozen=True):
     url: str
     job: str
     lease_id: str
@@ -32,39 +32,41 @@ class KeptLease(msgspec.Struct, frozen=True):
 
     def __repr__(self) -> str:
         """Show everything but the secret."""
-        return f"KeptLease({self.job!r} at {self.url}, owner={self.owner!r}, token={self.token})"
+        return f"StoredLease({self.job!r} at {self.url}, owner={self.owner!r}, token={self.token})"
 
 
 class Leases:
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._directory = state_dir(environment) / "leases"
 
-    def keep(self, kept: KeptLease, now_ms: int) -> None:
+    def store(self, stored: StoredLease, now_ms: int) -> None:
         """Keep a lease as the last one of its job, and remove those that ended long ago."""
         from holdfast import privatefiles
 
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         others = [
-            each for each in self.find(kept.url, kept.job) if each.owner != kept.owner and _is_needed(each, now_ms)
+            each
+            for each in self.find(stored.url, stored.job)
+            if each.owner != stored.owner and _is_needed(each, now_ms)
         ]
-        for file in self._files(kept.url, kept.job):
-            privatefiles.replace(file, msgspec.json.encode([kept, *others[: OWNERS_MAX - 1]]) + b"\n")
+        for file in self._files(stored.url, stored.job):
+            privatefiles.replace(file, msgspec.json.encode([stored, *others[: OWNERS_MAX - 1]]) + b"\n")
         for file, (last, *_) in self._all():
             if not _is_needed(last, now_ms):
                 _remove(file)
 
-    def find(self, url: str, job: str) -> list[KeptLease]:
+    def find(self, url: str, job: str) -> list[StoredLease]:
         """Return the leases of a job, one for each owner, the newest first."""
-        return next((kept for file in self._files(url, job) if (kept := _read(file))), [])
+        return next((stored for file in self._files(url, job) if (stored := _read(file))), [])
 
     def forget(self, url: str, job: str) -> None:
-        kept = self.find(url, job)
-        for file in self._files(f"{kept[0].url},{url}" if kept else url, job):
+        stored = self.find(url, job)
+        for file in self._files(f"{stored[0].url},{url}" if stored else url, job):
             _remove(file)
 
     def jobs(self, prefix: str = "") -> list[str]:
         """Return the names of the jobs that begin with a prefix."""
-        return sorted({kept[0].job for _, kept in self._all() if kept[0].job.startswith(prefix)})
+        return sorted({stored[0].job for _, stored in self._all() if stored[0].job.startswith(prefix)})
 
     def _files(self, url: str, job: str) -> list[Path]:
         import hashlib
@@ -72,11 +74,11 @@ class Leases:
         keys = (f"{address}\0{job}".encode("utf-8", "surrogateescape") for address in url.split(","))
         return [self._directory / f"{hashlib.sha256(key).hexdigest()[:32]}.json" for key in keys]
 
-    def _all(self) -> Iterator[tuple[Path, list[KeptLease]]]:
+    def _all(self) -> Iterator[tuple[Path, list[StoredLease]]]:
         with contextlib.suppress(OSError):
             for file in sorted(self._directory.glob("*.json")):
-                if kept := _read(file):
-                    yield file, kept
+                if stored := _read(file):
+                    yield file, stored
 
 
 def state_dir(environment: Mapping[str, str]) -> Path:
@@ -93,13 +95,13 @@ def own() -> Leases:
     return Leases(os.environ)
 
 
-def _is_needed(kept: KeptLease, now_ms: int) -> bool:
-    return kept.until_ms + KEPT_AFTER_END_MS >= now_ms
+def _is_needed(stored: StoredLease, now_ms: int) -> bool:
+    return stored.until_ms + RETAINED_AFTER_END_MS >= now_ms
 
 
-def _read(file: Path) -> list[KeptLease]:
+def _read(file: Path) -> list[StoredLease]:
     try:
-        return msgspec.json.decode(file.read_bytes(), type=list[KeptLease])
+        return msgspec.json.decode(file.read_bytes(), type=list[StoredLease])
     except (OSError, msgspec.MsgspecError):
         return []
 

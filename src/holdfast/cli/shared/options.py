@@ -14,7 +14,7 @@ import click
 
 from holdfast import durations
 from holdfast.cli.shared import completion, output
-from holdfast.cli.shared.completion import REACH
+from holdfast.cli.shared.completion import SERVER_OPTIONS
 from holdfast.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Job(Text):
         return text
 
 
-class PastMoment(click.ParamType[str]):
+class PastTime(click.ParamType[str]):
     """A moment in the past, converted to RFC 3339: a time of day (the last one past), a date and time, or an age."""
 
     name = "when"
@@ -126,7 +126,7 @@ def takes_text(command: click.Command) -> None:
             takes_text(below)
 
 
-class Reach(TypedDict):
+class ServerOptions(TypedDict):
     url: str | None
     token_file: Path | None
     ca_file: Path | None
@@ -134,22 +134,22 @@ class Reach(TypedDict):
 
 
 def asks_server(command: F) -> F:
-    """Add the options that say which server, with which token and trust; `reach()` returns them."""
+    """Add the options that say which server, with which token and trust; `server_options()` returns them."""
     file = click.Path(path_type=Path, dir_okay=False)
-    noted = partial(click.option, expose_value=False, callback=_note_reach)
-    url = noted("--url", metavar="URL", help=URL_HELP)
-    token_file = noted(
+    option = partial(click.option, expose_value=False, callback=_record_server_option)
+    url = option("--url", metavar="URL", help=URL_HELP)
+    token_file = option(
         "--token-file",
         type=file,
         help="The file with your access token; else HOLDFAST_TOKEN, HOLDFAST_TOKEN_FILE, else your client.toml.",
     )
-    ca_file = noted(
+    ca_file = option(
         "--ca-file",
         metavar="FILE",
         type=file,
         help="Trust the certificates in FILE and no others; else HOLDFAST_CA_FILE, else your client.toml.",
     )
-    insecure = noted(
+    insecure = option(
         "--allow-insecure-http",
         is_flag=True,
         default=None,
@@ -158,14 +158,14 @@ def asks_server(command: F) -> F:
     return url(token_file(ca_file(insecure(command))))
 
 
-def _note_reach(context: click.Context, parameter: click.Parameter, value: object) -> None:
-    context.meta.setdefault(REACH, {})[parameter.name] = value
+def _record_server_option(context: click.Context, parameter: click.Parameter, value: object) -> None:
+    context.meta.setdefault(SERVER_OPTIONS, {})[parameter.name] = value
 
 
-def reach(context: click.Context | None = None) -> Reach:
+def server_options(context: click.Context | None = None) -> ServerOptions:
     """Return the values of the options of `asks_server`."""
-    nothing = Reach(url=None, token_file=None, ca_file=None, allow_insecure_http=None)
-    found: Reach = {**nothing, **(context or click.get_current_context()).meta.get(REACH, {})}
+    nothing = ServerOptions(url=None, token_file=None, ca_file=None, allow_insecure_http=None)
+    found: ServerOptions = {**nothing, **(context or click.get_current_context()).meta.get(SERVER_OPTIONS, {})}
     return found
 
 
@@ -176,12 +176,12 @@ def as_json(command: F) -> F:
         is_flag=True,
         is_eager=True,
         expose_value=False,
-        callback=_note_json,
+        callback=_record_json,
         help="Print JSON instead of text.",
     )(command)
 
 
-def _note_json(context: click.Context, _: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click's form
+def _record_json(context: click.Context, _: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click's form
     context.meta[JSON] = value
 
 
@@ -281,8 +281,8 @@ def default_owner() -> str:
         user = f"uid-{os.getuid()}"
     shell = f":{os.getppid()}"
     # The names of the system may not be UTF-8.
-    place = f"{user}@{socket.gethostname()}".encode(errors="replace").decode()
-    return place[: OWNER_CHARS_MAX - len(shell)] + shell
+    user_and_host = f"{user}@{socket.gethostname()}".encode(errors="replace").decode()
+    return user_and_host[: OWNER_CHARS_MAX - len(shell)] + shell
 
 
 def find_lease_id(url: str, job: str, named_lease: str | None, named_owner: str | None) -> str:
@@ -296,8 +296,8 @@ def find_lease_id(url: str, job: str, named_lease: str | None, named_owner: str 
     for each in with_command.outer_jobs(os.environ):
         if each["job"] == job:
             return each["lease_id"]
-    kept = leases.own().find(url, job)
-    if not kept:
+    stored = leases.own().find(url, job)
+    if not stored:
         locked = " what `rlock` has locked takes no note, and `rlock-heartbeat` renews it;" * (
             "GATEWAY_URL" in os.environ
         )
@@ -307,17 +307,17 @@ def find_lease_id(url: str, job: str, named_lease: str | None, named_owner: str 
         )
     wanted = named_owner or from_environment("HOLDFAST_OWNER")
     # Of several owners of one user, an unnamed one is the shell that claimed; no other may be guessed.
-    who = wanted or (default_owner() if len(kept) > 1 else kept[0].owner)
-    if lease_id := next((each.lease_id for each in kept if each.owner == who), None):
+    who = wanted or (default_owner() if len(stored) > 1 else stored[0].owner)
+    if lease_id := next((each.lease_id for each in stored if each.owner == who), None):
         return lease_id
     if not wanted:
-        known = ", ".join(f"{each.owner!r:.200}" for each in kept)
+        known = ", ".join(f"{each.owner!r:.200}" for each in stored)
         raise click.UsageError(
             f"several have claimed {job!r:.200} from here, the last one first: {known};"
             " say which of them you are with --owner NAME, or in HOLDFAST_OWNER"
         )
     raise click.UsageError(
-        f"{job!r:.200} was claimed from here by {kept[0].owner!r:.200} and not by {wanted!r:.200}:"
+        f"{job!r:.200} was claimed from here by {stored[0].owner!r:.200} and not by {wanted!r:.200}:"
         " leave it to that one. Only if both are you, name the owner who claimed it with --owner"
     )
 
@@ -326,4 +326,4 @@ def client() -> Holdfast:
     """Return a client of the server that the options and the environment name. Raises `SettingsError`."""
     from holdfast import Holdfast
 
-    return Holdfast(answer_seconds=ANSWER_SECONDS, retry_seconds=RETRY_SECONDS, **reach())
+    return Holdfast(answer_seconds=ANSWER_SECONDS, retry_seconds=RETRY_SECONDS, **server_options())

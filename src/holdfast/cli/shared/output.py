@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.harmless import in_json
-from holdfast.harmless import plain as plain  # noqa: PLC0414 - commands use it from here
+from holdfast.sanitize import in_json
+from holdfast.sanitize import plain as plain  # noqa: PLC0414 - commands use it from here
 
 if TYPE_CHECKING:
     from holdfast import JobOwner, Metadata, Previous

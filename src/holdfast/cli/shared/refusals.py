@@ -78,18 +78,18 @@ def sentence(error: errors.HoldfastError) -> str:
     """Return what went wrong and what to do next, in one line."""
     match error:
         case errors.JobHeld():
-            return f"{_held(error)}; {_what_now(error)}"
+            return f"{_held(error)}; {_advice(error)}"
         case errors.JobDone():
             return f"{_done(error)}; to do it again, add --redo"
         case errors.Deadlock(cycle=[owner, job]):
-            advice = _what_now_with_ones_own(job)
+            advice = _advice_for_own_claim(job)
             return f"you hold {job} yourself, as {owner}, and would wait for ever; {advice}"
         case errors.Deadlock(cycle=[_, job, around]) if around == AROUND:
             return f"{AROUND} holds {job} already, and waits for this one: leave out the inner `holdfast run`"
         case errors.Deadlock():
-            circle = " -> ".join([*error.cycle, *error.cycle[:1]])
+            cycle = " -> ".join([*error.cycle, *error.cycle[:1]])
             return (
-                f"waiting would never end: {circle or error}; release what you hold, then claim again (or all at once)"
+                f"waiting would never end: {cycle or error}; release what you hold, then claim again (or all at once)"
             )
         case errors.LeaseLost(job_id=str(job)) if job:
             return f"{error}. Whose it is now: holdfast owner {quoted(job)}"
@@ -145,17 +145,17 @@ def _held(error: errors.JobHeld) -> str:
     return text + (f"; note: {error.note}" if error.note else "")
 
 
-def _what_now(error: errors.JobHeld) -> str:
+def _advice(error: errors.JobHeld) -> str:
     ask = f"ask `holdfast why {quoted(error.job_id)}`"
     if error.same_owner:
-        return _what_now_with_ones_own(error.job_id)
+        return _advice_for_own_claim(error.job_id)
     if isinstance(error, errors.NotInTime):
         return f"wait longer with -w, or {ask}"
     after = "" if error.retry_after is None else f" in {times.span(error.retry_after)}"
     return f"try again{after}, wait with -w, or {ask}"
 
 
-def _what_now_with_ones_own(job: str) -> str:
+def _advice_for_own_claim(job: str) -> str:
     return (
         f"take it back with `holdfast claim {quoted(job)} --resume`;"
         " if another worker has it under your name, give each its own --owner"

@@ -46,14 +46,14 @@ def wall_ms(at: datetime) -> int:
 
 def span(seconds: float) -> str:
     """Return a duration as `56 s`, `4 min`, `2 h 5 min` or `3 d`. A clock that is off makes nothing negative."""
-    whole = max(0, round(seconds))
-    if whole < 2 * _MINUTE:
-        return f"{whole} s"
-    if whole < _HOUR:
-        return f"{whole // _MINUTE} min"
-    if whole < _DAY:
-        return _two(whole // _HOUR, "h", whole % _HOUR // _MINUTE, "min")
-    return _two(whole // _DAY, "d", whole % _DAY // _HOUR, "h")
+    total = max(0, round(seconds))
+    if total < 2 * _MINUTE:
+        return f"{total} s"
+    if total < _HOUR:
+        return f"{total // _MINUTE} min"
+    if total < _DAY:
+        return _two(total // _HOUR, "h", total % _HOUR // _MINUTE, "min")
+    return _two(total // _DAY, "d", total % _DAY // _HOUR, "h")
 
 
 def _two(much: int, unit: str, little: int, small_unit: str) -> str:

@@ -30,7 +30,7 @@ class Stopped(BaseException):
 
 
 @contextlib.contextmanager
-def orderly_end() -> Iterator[None]:
+def end_on_signals() -> Iterator[None]:
     """Let TERM, HUP and QUIT act like Ctrl-C: a wait leaves the queue, and a claim is released."""
 
     def stop(number: int, _frame: FrameType | None) -> None:

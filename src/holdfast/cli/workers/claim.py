@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.cli.shared import leases, options, output, times
 from holdfast.cli.shared.refusals import quoted
-from holdfast.cli.shared.waiting import orderly_end, waiting
+from holdfast.cli.shared.waiting import end_on_signals, waiting
 from holdfast.errors import Refused
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def claim(
     """
     if resume and len(jobs) > 1:
         raise click.UsageError("--resume takes back one job; name one")
-    terms: ClaimAnyOptions = {
+    request: ClaimAnyOptions = {
         "ttl": ttl or TTL_SECONDS,
         "owner": owner or options.default_owner(),
         "wait": wait,
@@ -74,44 +74,44 @@ def claim(
     session = session or options.from_environment("HOLDFAST_SESSION") or None
 
     def ask() -> list[JobClaim]:
-        with waiting(wait) as terms["on_wait"]:
+        with waiting(wait) as request["on_wait"]:
             if any_of:
-                return [server.claim_any_job(jobs, session=session, **terms)]
+                return [server.claim_any_job(jobs, session=session, **request)]
             if len(jobs) > 1:
-                return server.claim_all_jobs(jobs, session=session, **terms)
-            return [server.claim_job(jobs[0], session=session, resume=resume, **terms)]
+                return server.claim_all_jobs(jobs, session=session, **request)
+            return [server.claim_job(jobs[0], session=session, resume=resume, **request)]
 
-    with orderly_end(), options.client() as server:
+    with end_on_signals(), options.client() as server:
         try:
             try:
                 claims = ask()
             except Refused as error:
                 if ttl is not None or error.code != "invalid_ttl":
                     raise
-                terms["ttl"] = None  # Our default is too long for this server.
+                request["ttl"] = None  # Our default is too long for this server.
                 claims = ask()
         except KeyboardInterrupt:
             output.complain(f"interrupted; nothing was claimed and you are no longer in line for {', '.join(jobs)}")
             return output.INTERRUPTED
-        is_kept = not no_keep and keep(server.url, claims)
-        _say(claims, as_list=len(jobs) > 1 and not any_of, shows_lease=not is_kept)
+        is_stored = not no_keep and store_leases(server.url, claims)
+        _say(claims, as_list=len(jobs) > 1 and not any_of, shows_lease=not is_stored)
         if note is not None:
             for each in claims:
                 server.heartbeat_job(each.job_id, each.lease_id, note=note)
     return output.OK
 
 
-def keep(url: str, claims: list[JobClaim]) -> bool:
+def store_leases(url: str, claims: list[JobClaim]) -> bool:
     """Keep the lease ids for the commands that follow; return whether that was possible."""
     now = times.now()
     try:
         for each in claims:
             until_ms = times.wall_ms(each.expires_at)
-            kept = leases.KeptLease(url, each.job_id, each.lease_id, each.owner, each.fencing_token, until_ms)
-            leases.own().keep(kept, times.wall_ms(now))
+            stored = leases.StoredLease(url, each.job_id, each.lease_id, each.owner, each.fencing_token, until_ms)
+            leases.own().store(stored, times.wall_ms(now))
     except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        output.complain(f"{place}{error.strerror}; the lease id cannot be kept, so take it from here")
+        path_prefix = f"{error.filename}: " if error.filename else ""
+        output.complain(f"{path_prefix}{error.strerror}; the lease id cannot be kept, so take it from here")
         return False
     return True
 

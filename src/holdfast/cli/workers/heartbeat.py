@@ -43,12 +43,12 @@ def _renew(word: str, job: str, *, note: str | None, ttl: int | None, lease: str
     with client() as server:
         lease_id = find_lease_id(server.url, job, lease, owner)
         seconds = server.heartbeat_job(job, lease_id, ttl=ttl, note=note)
-        kept = leases.own().find(server.url, job)
+        stored = leases.own().find(server.url, job)
     now = times.now()
     until = now + timedelta(seconds=seconds)
-    if kept and kept[0].lease_id == lease_id:
-        renewed = msgspec.structs.replace(kept[0], until_ms=times.wall_ms(until))
+    if stored and stored[0].lease_id == lease_id:
+        renewed = msgspec.structs.replace(stored[0], until_ms=times.wall_ms(until))
         with contextlib.suppress(OSError):  # It was renewed all the same.
-            leases.own().keep(renewed, times.wall_ms(now))
+            leases.own().store(renewed, times.wall_ms(now))
     value = {"status": "renewed", "job_id": job, "expires_in": seconds, "expires_at": until}
     report(value, f"{word} {job}, until {times.clock(until, now)} ({times.span(seconds)})")

@@ -45,7 +45,7 @@ def owner(*, job: str) -> int:
 @options.labels("Only what has this label; of several, all of them.")
 @click.option(
     "--at",
-    type=options.PastMoment(),
+    type=options.PastTime(),
     help="Who had what then, from the history: 02:14 (the last one past), 2026-11-15T02:14:00Z, or 2h (ago).",
 )
 @options.as_json
@@ -120,10 +120,10 @@ def _row(job: JobOwner) -> list[str]:
 def _say_held(status: JobStatus, owner: JobOwner) -> None:
     now = output.answered_at(owner)
     output.say(f"{output.plain(status.job_id)} is {_word('held')} by {output.plain(owner.shown_as)}")
-    beat = owner.last_heartbeat_at
+    heartbeat_at = owner.last_heartbeat_at
     rows = [
         ("since", times.since(owner.claimed_at, now)),
-        ("last heartbeat", f"{times.clock(beat, now)} ({times.ago(beat, now)})"),
+        ("last heartbeat", f"{times.clock(heartbeat_at, now)} ({times.ago(heartbeat_at, now)})"),
         ("until", f"{times.clock(owner.expires_at, now)} ({times.span(owner.expires_in)} left)"),
         ("fencing token", str(owner.fencing_token)),
     ]

@@ -55,9 +55,9 @@ def release(
                 raise
             server.release_job(job, lease_id)
             _forget(server.url, job, lease_id)
-            told = f"{job} was released, but it is NOT remembered as done"
+            problem = f"{job} was released, but it is NOT remembered as done"
             raise Refused(
-                error.status, error.code, told, error.details, error.request_id, retry_after=error.retry_after
+                error.status, error.code, problem, error.details, error.request_id, retry_after=error.retry_after
             ) from None
         _forget(server.url, job, lease_id)
     text = f"released {job}" + (f" as {outcome}" if outcome else "")
@@ -82,7 +82,7 @@ def transfer(
     with options.client() as server:
         lease_id = options.find_lease_id(server.url, job, lease, owner)
         given = server.transfer_job(job, lease_id, to_owner, ttl=ttl, reason=reason)
-        claim.keep(server.url, [given])
+        claim.store_leases(server.url, [given])
     value = {"status": "transferred", **msgspec.structs.asdict(given)}
     options.report(value, f"handed to {to_owner}: {claim.describe(given)}")
     if not options.wants_json():
@@ -90,6 +90,6 @@ def transfer(
 
 
 def _forget(url: str, job: str, lease_id: str) -> None:
-    kept = leases.own().find(url, job)
-    if kept and kept[0].lease_id == lease_id:
+    stored = leases.own().find(url, job)
+    if stored and stored[0].lease_id == lease_id:
         leases.own().forget(url, job)

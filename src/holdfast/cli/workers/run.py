@@ -12,7 +12,7 @@ import click
 
 from holdfast.cli.shared import completion, options, output, with_command
 from holdfast.cli.shared.refusals import AROUND, exit_code, sentence
-from holdfast.cli.shared.waiting import orderly_end, waiting
+from holdfast.cli.shared.waiting import end_on_signals, waiting
 from holdfast.cli.workers.claim import describe, history_lines
 from holdfast.errors import Deadlock, HoldfastError, JobHeld, LeaseLost, Refused
 
@@ -94,7 +94,7 @@ def run(
     if no_wait and wait is not None:
         raise click.UsageError("-n does not wait and -w does; use one of them")
     seconds = 0.0 if no_wait else float("inf" if wait is None else wait)
-    terms: ClaimAnyOptions = {
+    request: ClaimAnyOptions = {
         "wait": seconds,
         "ttl": ttl,
         "redo": redo,
@@ -105,15 +105,15 @@ def run(
     command = context.meta[completion.COMMAND]
     # A signal may come while the wait is still shown: what is claimed by then has to be known here.
     got: list[Claim | Claims] = []
-    with orderly_end(), Holdfast(retry_seconds=with_command.RETRY_SECONDS, **options.reach()) as server:
+    with end_on_signals(), Holdfast(retry_seconds=with_command.RETRY_SECONDS, **options.server_options()) as server:
         try:
             if seconds and not any_one:
                 refuse_jobs_of_outer_run(server, jobs)
-            with waiting(seconds, quiet=quiet) as terms["on_wait"]:
+            with waiting(seconds, quiet=quiet) as request["on_wait"]:
                 if any_one or len(jobs) > 1:
-                    got.append((server.claim_any if any_one else server.claim_all)(jobs, **terms))
+                    got.append((server.claim_any if any_one else server.claim_all)(jobs, **request))
                 else:
-                    got.append(server.claim(jobs[0], **terms))
+                    got.append(server.claim(jobs[0], **request))
         except JobHeld as error:
             if conflict is None:
                 raise
@@ -133,8 +133,8 @@ def refuse_jobs_of_outer_run(server: Holdfast, jobs: Sequence[str]) -> None:
     """
     for each in with_command.outer_jobs(os.environ):
         if each["job"] in jobs and server.check(each["job"], each["fencing_token"]):
-            circle = ("this command", each["job"], AROUND)
-            raise Deadlock(409, "deadlock", "Deadlock", cycle=circle)
+            cycle = ("this command", each["job"], AROUND)
+            raise Deadlock(409, "deadlock", "Deadlock", cycle=cycle)
 
 
 def run_held(

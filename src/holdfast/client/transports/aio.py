@@ -9,7 +9,7 @@ from errno import ECONNRESET
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
-from holdfast import sandbox, tlswords
+from holdfast import sandbox, tlserrors
 from holdfast.client.answers import Answer
 from holdfast.client.config import Target, context_for
 from holdfast.client.operations.effects import Open, Send
@@ -165,11 +165,11 @@ def _unreachable(url: str, error: BaseException) -> Unreachable:
     _drop_tracebacks(error)
     was_sent = not isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
     if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientSSLError):
-        return Unreachable(url, *tlswords.trouble(error), was_sent=was_sent)
+        return Unreachable(url, *tlserrors.trouble(error), was_sent=was_sent)
     hung_up = isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientResponseError) or (
         isinstance(error, OSError) and error.errno == ECONNRESET
     )
-    hint = tlswords.IF_TLS if hung_up and url.startswith("http://") else ""
+    hint = tlserrors.IF_TLS if hung_up and url.startswith("http://") else ""
     return Unreachable(url, reason(error), hint or ("" if was_sent else sandbox.hint(error)), was_sent=was_sent)
 
 

@@ -22,7 +22,7 @@ from functools import partial
 from http.client import BadStatusLine, HTTPException, HTTPResponse
 from typing import TypeAlias, TypeVar, cast
 
-from holdfast import sandbox, tlswords
+from holdfast import sandbox, tlserrors
 from holdfast.client.answers import Answer
 from holdfast.client.config import Target
 from holdfast.client.operations.effects import Open, Send
@@ -188,12 +188,12 @@ def _read_all(response: HTTPResponse, url: str) -> bytes:
 
 def _unreachable(url: str, error: BaseException, *, is_connecting: bool = False, by_proxy: bool = False) -> Unreachable:
     if isinstance(error, ssl.SSLError):
-        return Unreachable(url, *tlswords.trouble(error), was_sent=not is_connecting)
+        return Unreachable(url, *tlserrors.trouble(error), was_sent=not is_connecting)
     reason = _reason(error, is_connecting=is_connecting)
     if by_proxy:
         reason = f"the proxy did not let us through ({reason})"
     hung_up = isinstance(error, BadStatusLine | ConnectionResetError)
-    hint = tlswords.IF_TLS if hung_up and url.startswith("http://") else ""
+    hint = tlserrors.IF_TLS if hung_up and url.startswith("http://") else ""
     return Unreachable(url, reason, hint or (sandbox.hint(error) if is_connecting else ""), was_sent=not is_connecting)
 
 

@@ -29,7 +29,7 @@ from holdfast.server.http.messages import Request
 from holdfast.server.nodes.link import frames
 from holdfast.server.nodes.node import Node
 from holdfast.server.nodes.pending import Pending
-from holdfast.tlswords import trouble
+from holdfast.tlserrors import trouble
 
 REST_MS = 100  # How long nothing is sent to a leader that refused.
 TICK_SECONDS = 1
