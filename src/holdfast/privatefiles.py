@@ -107,7 +107,7 @@ def check_may_use(path: Path | str, found: os.stat_result) -> None:
     """Raise `NotOursError` for a file of root's that we may not read and write. All others' are refused anyway."""
     effective = os.access in os.supports_effective_ids
     if found.st_uid == ROOT != os.geteuid() and not os.access(path, os.R_OK | os.W_OK, effective_ids=effective):
-        raise _root_keeps(path, root_shares=False)
+        raise _owned_by_root(path, root_shares=False)
 
 
 def user_named(number: int) -> str:
@@ -160,13 +160,13 @@ def read_ours(path: Path | str, size_bytes_max: int, *, closed: int = FOR_OTHERS
         found = os.lstat(path)  # Raises the same again if it is a folder on the way that we may not enter.
         _check_owner(path, found)
         if found.st_uid == ROOT:
-            raise _root_keeps(path, root_shares=root_shares) from None
+            raise _owned_by_root(path, root_shares=root_shares) from None
         raise
     with os.fdopen(descriptor, "rb") as file:
         return file.read(size_bytes_max + 1)
 
 
-def _root_keeps(path: Path | str, *, root_shares: bool) -> NotOursError:
+def _owned_by_root(path: Path | str, *, root_shares: bool) -> NotOursError:
     user = os.geteuid()
     do = f"chown {user} '{path}'"
     if root_shares:

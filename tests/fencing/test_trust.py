@@ -149,9 +149,9 @@ def test_what_was_vouched_for_is_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(trust, "RESOURCES_MAX", 2)
     server = Server(current=4)
     vouched = trust.Vouched(server.is_current)
-    assert all(vouched.believes(resource, 4) for resource in "abcb")
+    assert all(vouched.vouches(resource, 4) for resource in "abcb")
     assert [resource for resource, _ in server.asked] == ["a", "b", "c"]
-    assert vouched.believes("a", 4)
+    assert vouched.vouches("a", 4)
     assert [resource for resource, _ in server.asked] == ["a", "b", "c", "a"]
 
 
@@ -250,7 +250,7 @@ def test_where_an_application_hangs_is_no_part_of_its_paths() -> None:
     for mount in ("/a", "/b"):
         environ = {"REQUEST_METHOD": "PUT", "SCRIPT_NAME": mount, "PATH_INFO": "/r", "HTTP_FENCING_TOKEN": "9"}
         list(wsgi(environ, lambda *_: None))
-    assert list(fence._places) == ["/r"]
+    assert list(fence._entries) == ["/r"]
 
     async def send(message: object) -> None: ...
 
@@ -258,7 +258,7 @@ def test_where_an_application_hangs_is_no_part_of_its_paths() -> None:
         headers = [(b"fencing-token", b"9")]
         scope = {"type": "http", "method": "PUT", "root_path": mount, "path": path, "headers": headers}
         asyncio.run(asgi(scope, None, send))
-    assert list(fence._places) == ["/r", "/"]
+    assert list(fence._entries) == ["/r", "/"]
 
 
 @given(st.text("ab./;%", max_size=20))

@@ -46,8 +46,8 @@ class WatchedFence(MemoryFence):
         super().__init__()
         self.came = threading.Semaphore(0)
 
-    def _arrive(self, resource: str, token: int) -> Any:  # noqa: ANN401 - a matter of the fence
-        arrived = super()._arrive(resource, token)
+    def _enqueue(self, resource: str, token: int) -> Any:  # noqa: ANN401 - a matter of the fence
+        arrived = super()._enqueue(resource, token)
         self.came.release()
         return arrived
 
@@ -74,7 +74,7 @@ def test_forgetting_never_lets_an_older_owner_in(resources_max: int, steps: list
         if passes(fence, resource, token):
             assert token >= greatest[resource]
             greatest[resource] = token
-        assert len(fence._places) <= resources_max
+        assert len(fence._entries) <= resources_max
 
 
 def test_a_new_owner_passes_whatever_was_forgotten() -> None:
@@ -90,7 +90,7 @@ def test_what_is_in_use_is_not_forgotten() -> None:
     """A resource whose block runs is remembered beyond the limit, so that nobody enters beside it."""
     fence = MemoryFence(resources_max=1)
     with fence.guard("a", 1), fence.guard("b", 2), fence.guard("c", 3):
-        assert sorted(fence._places) == ["a", "b", "c"]
+        assert sorted(fence._entries) == ["a", "b", "c"]
     assert passes(fence, "d", 4)
     assert not passes(fence, "a", 0)
 
@@ -140,11 +140,11 @@ def test_tasks_and_threads_stand_in_one_line() -> None:
         with fence.guard("job", 4):
             cancelled, waiting = asyncio.create_task(enter(4)), asyncio.create_task(enter(9))
             await asyncio.sleep(0)  # One turn of the loop, in which both come.
-            assert len(fence._places["job"].line) == 2
+            assert len(fence._entries["job"].queue) == 2
             cancelled.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await cancelled
-            assert len(fence._places["job"].line) == 1
+            assert len(fence._entries["job"].queue) == 1
         await waiting
         with pytest.raises(StaleToken):
             await enter(4)
@@ -165,7 +165,7 @@ def test_a_turn_that_comes_as_its_task_is_cancelled_is_passed_on() -> None:
         with fence.guard("job", 4):
             task = asyncio.create_task(enter())
             await asyncio.sleep(0)  # One turn of the loop, in which it comes.
-            assert len(fence._places["job"].line) == 1
+            assert len(fence._entries["job"].queue) == 1
         task.cancel()  # The end of the block gave it the turn; it has not run since.
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -438,7 +438,7 @@ def test_a_response_holds_its_resource_until_it_is_closed() -> None:
             yield b"1"
 
         def close(self) -> None:
-            closed.append(fence._places["/reports/7"].is_taken)
+            closed.append(fence._entries["/reports/7"].is_taken)
             raise LookupError
 
     def fail(environ: object, start_response: object) -> Iterable[bytes]:

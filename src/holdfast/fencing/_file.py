@@ -143,22 +143,22 @@ def _try_lock(fence: int) -> bool:
 
 def _raise(fence: int, path: Path, resource: str, token: int, *, folder: Path | None = None) -> None:
     """Compare and raise, under the lock. `folder` is the one that we may have created."""
-    kept = os.pread(fence, _DIGITS_MAX + 1, 0)
-    if not kept:
+    stored = os.pread(fence, _DIGITS_MAX + 1, 0)
+    if not stored:
         # The file may be new, and its creator may have died before its name and its folder's name were durable.
         # A process that may not open the parent folder has not created this one.
         if folder is not None:
             with suppress(PermissionError):
                 _sync_folder(folder)
         _sync_folder(path)
-    elif not _DIGITS.fullmatch(kept) or int(kept) > TOKEN_MAX:
+    elif not _DIGITS.fullmatch(stored) or int(stored) > TOKEN_MAX:
         raise CannotFence(
             f"{path} does not hold a fencing token: find out why, then write the greatest one in 16 digits"
         )
-    elif int(kept) > token:
-        raise stale(resource, token, int(kept))
+    elif int(stored) > token:
+        raise stale(resource, token, int(stored))
     if os.pwrite(fence, b"%016d" % token, 0) != _DIGITS_MAX:  # Always 16 digits: an overwrite never mixes lengths.
-        if not kept:
+        if not stored:
             os.ftruncate(fence, 0)  # No owner has passed yet.
         raise CannotFence(f"{path} could not be written whole: make room on its disk, then try again")
     os.fsync(fence)

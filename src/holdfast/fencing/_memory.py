@@ -18,7 +18,7 @@ from contextlib import asynccontextmanager, contextmanager
 
 from holdfast.fencing._token import checked_resource, checked_token, stale
 
-_DROPPED_AT_ONCE = 8  # One in eight: sorting is paid for by the many that come after.
+_EVICTED_PART = 8  # One in eight: sorting is paid for by the many that come after.
 
 
 class MemoryFence:
@@ -30,7 +30,7 @@ class MemoryFence:
             raise ValueError(f"resources_max is at least 1, not {resources_max}")
         self._resources_max = resources_max
         self._mutex = threading.Lock()
-        self._places: dict[str, _Place] = {}
+        self._entries: dict[str, _Entry] = {}
         self._floor = 0
 
     @contextmanager
@@ -39,90 +39,90 @@ class MemoryFence:
 
         Guarding the same resource again inside the block would deadlock.
         """
-        place, turn = self._arrive(checked_resource(resource), checked_token(token))
+        entry, turn = self._enqueue(checked_resource(resource), checked_token(token))
         try:
             turn.result()
         except BaseException:
-            self._give_up(place, turn)
+            self._cancel(entry, turn)
             raise
         try:
-            self._compare(place, resource, token)
+            self._compare(entry, resource, token)
             yield
         finally:
-            self._leave(place)
+            self._release(entry)
 
     @asynccontextmanager
     async def guard_async(self, resource: str, token: int) -> AsyncIterator[None]:
         """Do the same in asyncio; tasks and threads share one queue."""
-        place, turn = self._arrive(checked_resource(resource), checked_token(token))
+        entry, turn = self._enqueue(checked_resource(resource), checked_token(token))
         try:
             if not turn.done():
-                # Shielded: only `_give_up` decides, under the mutex, whether a cancelled turn had come.
+                # Shielded: only `_cancel` decides, under the mutex, whether a cancelled turn had come.
                 await asyncio.shield(asyncio.wrap_future(turn))
         except BaseException:
-            self._give_up(place, turn)
+            self._cancel(entry, turn)
             raise
         try:
-            self._compare(place, resource, token)
+            self._compare(entry, resource, token)
             yield
         finally:
-            self._leave(place)
+            self._release(entry)
 
-    def _arrive(self, resource: str, token: int) -> tuple[_Place, Future[None]]:
+    def _enqueue(self, resource: str, token: int) -> tuple[_Entry, Future[None]]:
         with self._mutex:
-            place = self._places.get(resource)
-            current = self._floor if place is None else place.token
+            entry = self._entries.get(resource)
+            current = self._floor if entry is None else entry.token
             if token < current:
                 raise stale(resource, token, current)
-            if place is None:
-                place = self._remember(resource)
-            place.token = token
+            if entry is None:
+                entry = self._add_entry(resource)
+            entry.token = token
             turn: Future[None] = Future()
-            if place.is_taken:
-                place.line.append(turn)
+            if entry.is_taken:
+                entry.queue.append(turn)
             else:
-                place.is_taken = True
+                entry.is_taken = True
                 turn.set_result(None)
-            return place, turn
+            return entry, turn
 
-    def _compare(self, place: _Place, resource: str, token: int) -> None:
+    def _compare(self, entry: _Entry, resource: str, token: int) -> None:
         with self._mutex:
-            if token < place.token:
-                raise stale(resource, token, place.token)
+            if token < entry.token:
+                raise stale(resource, token, entry.token)
 
-    def _leave(self, place: _Place) -> None:
+    def _release(self, entry: _Entry) -> None:
         with self._mutex:
-            self._pass_on(place)
+            self._grant_next(entry)
 
-    def _give_up(self, place: _Place, turn: Future[None]) -> None:
+    def _cancel(self, entry: _Entry, turn: Future[None]) -> None:
         with self._mutex:
             if turn.done():
-                self._pass_on(place)  # It came at the same moment.
+                self._grant_next(entry)  # It came at the same moment.
             else:
-                place.line.remove(turn)
+                entry.queue.remove(turn)
 
-    def _pass_on(self, place: _Place) -> None:
-        if place.line:
-            place.line.popleft().set_result(None)
+    def _grant_next(self, entry: _Entry) -> None:
+        if entry.queue:
+            entry.queue.popleft().set_result(None)
         else:
-            place.is_taken = False
+            entry.is_taken = False
 
-    def _remember(self, resource: str) -> _Place:
-        if len(self._places) >= self._resources_max:
-            idle = sorted((place.token, name) for name, place in self._places.items() if not place.is_taken)
-            for token, name in idle[: max(1, self._resources_max // _DROPPED_AT_ONCE)]:
-                del self._places[name]
+    def _add_entry(self, resource: str) -> _Entry:
+        if len(self._entries) >= self._resources_max:
+            idle = sorted((entry.token, name) for name, entry in self._entries.items() if not entry.is_taken)
+            for token, name in idle[: max(1, self._resources_max // _EVICTED_PART)]:
+                del self._entries[name]
                 self._floor = max(self._floor, token)
-        place = self._places[resource] = _Place()
-        return place
+        entry = self._entries[resource] = _Entry()
+        return entry
 
 
-class _Place:
+class _Entry:
     """One resource: its fence, whether a block runs, and its queue."""
 
-    __slots__ = ("is_taken", "line", "token")
+    __slots__ = ("is_taken", "queue", "token")
 
     def __init__(self) -> None:
         self.token = 0
         self.is_taken = False
-        self.line: deque[Future[None]] = deque()
+        self.queue: deque[Future[None]] = deque()

@@ -96,7 +96,7 @@ class SqlFence:
                 raise CannotFence(f"the driver does not say how many rows it changed ({rows}): use one that does")
             if rows:
                 return
-            current = self._look(connection, resource)
+            current = self._read_fence(connection, resource)
             if current is not None and current > token:
                 raise stale(resource, token, current)
             if current is None and self._add(connection, resource, token):
@@ -106,7 +106,7 @@ class SqlFence:
             "with the fence as its first statement"
         )
 
-    def _look(self, connection: Connection, resource: str) -> int | None:
+    def _read_fence(self, connection: Connection, resource: str) -> int | None:
         cursor = self._run(connection, "look", resource=resource)
         row = cursor.fetchone()
         cursor.close()
@@ -124,7 +124,7 @@ class SqlFence:
                 self._run(connection, "unmark").close()
                 # PEP 249 names the class, but not where drivers keep it. Some raise another: then the row tells.
                 is_there = any(kind.__name__ == "IntegrityError" for kind in type(error).__mro__)
-                if is_there or self._look(connection, resource) is not None:
+                if is_there or self._read_fence(connection, resource) is not None:
                     return False
             raise
         self._run(connection, "unmark").close()

@@ -137,12 +137,12 @@ class Vouched:
         self._mutex = threading.Lock()
         self._greatest: dict[str, int] = {}
 
-    def believes(self, resource: str, token: int) -> bool:
+    def vouches(self, resource: str, token: int) -> bool:
         """Tell whether the server vouches for a token, or for a greater one: then the fence decides."""
         # Only True is a yes: a coroutine that is never awaited must not count as one.
-        return self._knows(resource, token) or self._noted(resource, token, self._ask(resource, token))
+        return self._knows(resource, token) or self._record_answer(resource, token, self._ask(resource, token))
 
-    async def believes_async(self, resource: str, token: int) -> bool:
+    async def vouches_async(self, resource: str, token: int) -> bool:
         """Do the same in asyncio. A plain function is called in a thread: it may block on the network."""
         if self._knows(resource, token):
             return True
@@ -150,13 +150,13 @@ class Vouched:
             answer = self._ask(resource, token)
         else:
             answer = await asyncio.to_thread(self._ask, resource, token)
-        return self._noted(resource, token, await answer if inspect.isawaitable(answer) else answer)
+        return self._record_answer(resource, token, await answer if inspect.isawaitable(answer) else answer)
 
     def _knows(self, resource: str, token: int) -> bool:
         with self._mutex:
             return token <= self._greatest.get(resource, -1)
 
-    def _noted(self, resource: str, token: int, answer: object) -> bool:
+    def _record_answer(self, resource: str, token: int, answer: object) -> bool:
         if answer is not True:
             return False
         with self._mutex:
@@ -301,7 +301,7 @@ class FencedASGI(_Fenced):
         sent = [value.decode("latin-1") for name, value in scope["headers"] if name == TOKEN_HEADER.lower().encode()]
         try:
             token = self._token(resource, sent)
-            if self._vouched is not None and not await self._vouched.believes_async(resource, token):
+            if self._vouched is not None and not await self._vouched.vouches_async(resource, token):
                 raise _not_current(resource, token)
         except (_Refusal, HoldfastError) as error:
             await _asgi_answer(error, send)
@@ -350,7 +350,7 @@ class FencedWSGI(_Fenced):
         sent = environ.get("HTTP_" + TOKEN_HEADER.upper().replace("-", "_"))
         try:
             token = self._token(resource, [] if sent is None else [sent])
-            if self._vouched is not None and not self._vouched.believes(resource, token):
+            if self._vouched is not None and not self._vouched.vouches(resource, token):
                 raise _not_current(resource, token)
         except (_Refusal, HoldfastError) as error:
             return _wsgi_answer(error, start_response)

@@ -23,7 +23,7 @@ from typing import NamedTuple
 SLICE_SECONDS = 0.1  # How late it may notice that the machine slept.
 # A signal that is sent to all processes around must not end the guardian.
 DEAF_TO = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGTSTP", "SIGUSR1", "SIGUSR2", "SIGALRM")
-TO_WHOLE_GROUP = 4  # PIDFD_SIGNAL_PROCESS_GROUP, from Linux 6.9.
+TO_ENTIRE_GROUP = 4  # PIDFD_SIGNAL_PROCESS_GROUP, from Linux 6.9.
 
 # On macOS CLOCK_MONOTONIC counts while the machine sleeps, and Python's own monotonic clock does not.
 _BOOT: int | None = getattr(time, "CLOCK_MONOTONIC" if sys.platform == "darwin" else "CLOCK_BOOTTIME", None)
@@ -72,7 +72,7 @@ class GuardedGroup:
         """Send a signal; 0 only probes. False if the group is empty."""
         try:
             if self._leader is not None and self._by_pidfd:
-                signal.pidfd_send_signal(self._leader, number, None, TO_WHOLE_GROUP)
+                signal.pidfd_send_signal(self._leader, number, None, TO_ENTIRE_GROUP)
             else:
                 os.killpg(self.number, number)
         except ProcessLookupError:
@@ -91,14 +91,14 @@ class Guardian:
     def __init__(self) -> None:
         self._order: Order | None = None
         self._group: GuardedGroup | None = None
-        self._told = False
+        self._sigterm_sent = False
         self._killed = False
         self._is_alone = False
 
     def take(self, line: str) -> None:
         order = Order(*map(int, line.split()))
         self._order = order
-        self._told = self._told or order.term_ms < 0
+        self._sigterm_sent = self._sigterm_sent or order.term_ms < 0
         if self._group is None:
             self._group = GuardedGroup(order.group)
             report("watching")
@@ -113,12 +113,12 @@ class Guardian:
                 report("killed")
             self._group.send(signal.SIGKILL)
             self._group.kill_leader()
-            self._killed = self._told = True
-        elif not self._told and age_ms >= self._order.term_ms:
-            self._tell(self._group)
+            self._killed = self._sigterm_sent = True
+        elif not self._sigterm_sent and age_ms >= self._order.term_ms:
+            self._send_sigterm(self._group)
         if self._is_alone and (self._killed or not self._group.send(0)):
             return None
-        due_ms = self._order.kill_ms if self._told else min(self._order.term_ms, self._order.kill_ms)
+        due_ms = self._order.kill_ms if self._sigterm_sent else min(self._order.term_ms, self._order.kill_ms)
         return min(SLICE_SECONDS, max(0, due_ms - age_ms) / 1_000) if not self._killed else SLICE_SECONDS
 
     def end_alone(self) -> None:
@@ -127,16 +127,16 @@ class Guardian:
         if self._order is not None and self._group is not None:
             age_ms = self._order.age_ms(*clocks())
             self._order = self._order._replace(kill_ms=min(self._order.kill_ms, age_ms + self._order.grace_ms))
-            if not self._told and age_ms < self._order.kill_ms:
-                self._tell(self._group)
+            if not self._sigterm_sent and age_ms < self._order.kill_ms:
+                self._send_sigterm(self._group)
 
-    def _tell(self, group: GuardedGroup) -> None:
+    def _send_sigterm(self, group: GuardedGroup) -> None:
         # A command that has ended by itself was not stopped by us, even if it left processes behind.
         if group.is_led():
-            report("told")
+            report("terminated")
         group.send(signal.SIGTERM)
         group.send(signal.SIGCONT)
-        self._told = True
+        self._sigterm_sent = True
 
 
 def clocks() -> BothClocks:

@@ -248,14 +248,14 @@ class GuardianLink:
         """Return a file that is readable when the guardian has written something or has died."""
         return _file(self._process.stdout)
 
-    def tell(self, now: BothClocks, plan: Plan, *, is_told: bool) -> None:
-        """Send the deadlines, counted from `now`, unless the guardian has them. `is_told`: SIGTERM was sent."""
+    def send_plan(self, now: BothClocks, plan: Plan, *, is_sigterm_sent: bool) -> None:
+        """Send the deadlines, counted from `now`, unless the guardian has them. `is_sigterm_sent`: SIGTERM was sent."""
         if self._last is not None:
-            was_told = self._last.term_ms < 0
+            was_sigterm_sent = self._last.term_ms < 0
             moved_ms = plan.kill_ms + self._last.age_ms(*now) - self._last.kill_ms
-            if was_told == is_told and abs(moved_ms) < MOVED_MS_MIN:
+            if was_sigterm_sent == is_sigterm_sent and abs(moved_ms) < MOVED_MS_MIN:
                 return
-        term_ms = -1 if is_told else min(plan.term_ms + TERM_LATE_MS, plan.kill_ms)
+        term_ms = -1 if is_sigterm_sent else min(plan.term_ms + TERM_LATE_MS, plan.kill_ms)
         self._last = Order(self._group, *now, term_ms, plan.kill_ms, plan.grace_ms)
         self._repeat()
 
@@ -392,7 +392,7 @@ def _refuse(child: Child, say: Say, problem: str) -> Outcome:
 
 
 class _Supervisor:
-    """The loop around a running command. `_told_at`: when it got SIGTERM; `_killed_at`: when it got SIGKILL."""
+    """The loop around a running command. `_sigterm_at`: when it got SIGTERM; `_killed_at`: when it got SIGKILL."""
 
     def __init__(
         self,
@@ -413,7 +413,7 @@ class _Supervisor:
         self._signals = signals
         self._terminal = terminal
         self._longest_seconds = held.remaining
-        self._told_at: BothClocks | None = None
+        self._sigterm_at: BothClocks | None = None
         self._has_leftovers = False
         self._killed_at: BothClocks | None = None
         self._is_lost = False
@@ -425,7 +425,7 @@ class _Supervisor:
     def wait_for_guard(self) -> str | None:
         """Wait until guardian and gate have reported. Return what went wrong."""
         began = now = clocks()
-        self._guardian.tell(now, self._plan(now), is_told=False)
+        self._guardian.send_plan(now, self._plan(now), is_sigterm_sent=False)
         missing: dict[int, str] = {self._guardian.fileno(): "guardian", self._child.status: "gate"}
         while missing and elapsed_ms(began, now) < START_SECONDS_MAX * 1_000:
             for file in select.select(list(missing), [], [], TICK_SECONDS)[0]:
@@ -447,15 +447,15 @@ class _Supervisor:
             if self._shares_terminal:
                 self._terminal.lend(self._child.group)
             self._follow_plan()
-            if self._told_at is None and self._killed_at is None:
+            if self._sigterm_at is None and self._killed_at is None:
                 self._child.begin()
             while not self._is_over():
                 self._sleep()
-                self._hear_guardian()
+                self._read_guardian()
                 self._follow_plan()
                 self._mention_refusal()
                 self._pass_on_signals()
-                self._look_for_stop()
+                self._check_for_stop()
         except BaseException:
             self._child.send(signal.SIGKILL)
             raise
@@ -481,7 +481,7 @@ class _Supervisor:
             longest_seconds=self._longest_seconds,
             grace_seconds=self._grace_seconds,
             must_stop=self._held.lost.is_set() or self._has_leftovers,
-            stopping_ms=None if self._told_at is None else elapsed_ms(self._told_at, now),
+            stopping_ms=None if self._sigterm_at is None else elapsed_ms(self._sigterm_at, now),
         )
 
     def _follow_plan(self) -> None:
@@ -491,17 +491,17 @@ class _Supervisor:
         due = self._plan(now)
         if due.kill_ms == 0:
             self._kill()
-        elif due.term_ms == 0 and self._told_at is None:
-            self._tell_to_stop(now)
+        elif due.term_ms == 0 and self._sigterm_at is None:
+            self._send_sigterm(now)
             due = self._plan(now)
-        self._guardian.tell(now, due, is_told=self._told_at is not None)
+        self._guardian.send_plan(now, due, is_sigterm_sent=self._sigterm_at is not None)
         if self._killed_at is not None:
             self._due_seconds = TICK_SECONDS
         else:
-            self._due_seconds = (due.term_ms if self._told_at is None else due.kill_ms) / 1_000
+            self._due_seconds = (due.term_ms if self._sigterm_at is None else due.kill_ms) / 1_000
 
-    def _tell_to_stop(self, now: BothClocks) -> None:
-        self._told_at = now
+    def _send_sigterm(self, now: BothClocks) -> None:
+        self._sigterm_at = now
         self._child.send(signal.SIGTERM)
         self._child.send(signal.SIGCONT)  # A stopped process handles nothing else.
         if self._has_leftovers:
@@ -516,7 +516,7 @@ class _Supervisor:
     def _mention_refusal(self) -> None:
         """Report a refused renewal once, with the reason: the user may be able to fix it in time."""
         why = self._held.refused
-        if why is not None and not self._is_refused and self._told_at is None:
+        if why is not None and not self._is_refused and self._sigterm_at is None:
             left = f"it is tried again, for {self._held.remaining:.0f} s more"
             _quietly(self._say, f"the claim was not renewed, {left}: {why}")
         self._is_refused = why is not None
@@ -543,7 +543,7 @@ class _Supervisor:
             return False
         return self._held.lost.is_set() or self._held.remaining <= 0
 
-    def _hear_guardian(self) -> None:
+    def _read_guardian(self) -> None:
         self._note_reports(self._guardian.reports())
         now = clocks()
         if self._guardian.is_alive or (
@@ -555,8 +555,8 @@ class _Supervisor:
             self._guardian.replace()
 
     def _note_reports(self, words: list[str]) -> None:
-        if self._told_at is None and self._killed_at is None and {"told", "killed"} & set(words):
-            self._told_at = clocks()
+        if self._sigterm_at is None and self._killed_at is None and {"terminated", "killed"} & set(words):
+            self._sigterm_at = clocks()
             self._is_lost = True
             _quietly(self._say, f"{self._why()}, and the guardian has stopped the command")
         elif "killed" in words and self._killed_at is None:  # Just before we would have done it.
@@ -570,11 +570,11 @@ class _Supervisor:
             else:
                 self._child.send(number)
 
-    def _look_for_stop(self) -> None:
+    def _check_for_stop(self) -> None:
         number = self._child.stopped_by()
         owner = self._terminal.owner()
         # A stop without a terminal is for its sender to continue, and a stop does not delay the end.
-        if number is None or owner is None or self._told_at is not None:
+        if number is None or owner is None or self._sigterm_at is not None:
             return
         if number not in TERMINAL_STOPS and owner != self._child.group:
             return
