@@ -144,7 +144,7 @@ def prose_about_the_code() -> dict[str, str]:
     return {path.relative_to(ROOT).as_posix(): text for path, text in files.items()}
 
 
-def test_every_module_named_is_there() -> None:
+def test_every_named_module_exists() -> None:
     """A file that a comment, a docstring, ARCHITECTURE or a decision names, with or without its folder, exists."""
     tops = ("src", "tests", "examples")
     paths = ["/" + path.relative_to(ROOT).as_posix() for top in tops for path in (ROOT / top).rglob("*.py")]
@@ -157,7 +157,7 @@ def test_every_module_named_is_there() -> None:
     assert missing == []
 
 
-def test_every_name_named_is_there() -> None:
+def test_every_named_symbol_exists() -> None:
     """A name with an underscore that they put between backticks is one of the code, not one that it had before."""
     known = set(re.findall(r"\w+", (ROOT / "pyproject.toml").read_text(encoding="utf-8")))
     for path in [*SOURCES, *(ROOT / "tests").rglob("*.py")]:

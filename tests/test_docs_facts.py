@@ -82,7 +82,7 @@ def test_examples_are_counted() -> None:
         assert re.findall(r"(\w+) small programs", flat(page)) == [WORDS[len(programs)]], page
 
 
-def test_how_long_a_cookie_lives_is_said_once() -> None:
+def test_cookie_lifetime_is_documented_once() -> None:
     """The guide and the reference say the same of the page's cookie: that for which the server lets it live."""
     hours, days = cookies.LIFE_MS // 3_600_000, cookies.SIGNED_IN_MS_MAX // 86_400_000
     minutes = cookies.RENEWED_AFTER_MS // 60_000
@@ -93,7 +93,7 @@ def test_how_long_a_cookie_lives_is_said_once() -> None:
     assert f"a cookie older than {minutes} minutes gives the browser a new one, until {days} days after" in reference
 
 
-def test_when_a_node_is_silent_is_said() -> None:
+def test_node_silence_limit_is_documented() -> None:
     """The reference says how often nodes tell of themselves, when that is now, when they are silent, and forgotten."""
     every, now, silent = node_life.REPORT_SECONDS, nodes_command.NOW_MS / 1000, health.SILENT_MS / 1000
     told = flat(REFERENCE / "commands.md")
@@ -110,7 +110,7 @@ def test_when_a_node_is_silent_is_said() -> None:
 # --- Files ------------------------------------------------------------------------------------------------------------
 
 
-def test_every_file_of_a_data_directory_is_told(tmp_path: Path) -> None:
+def test_every_file_of_a_data_directory_is_documented(tmp_path: Path) -> None:
     """The table has each file that a server leaves, and each that only a failure, a move or a restore does."""
     rows = first_column(section(GUIDE / "operating.md", "The data directory").split("**The two databases")[0])
     told = set(re.findall(r"`([^`]+)`", " ".join(rows)))
@@ -153,7 +153,7 @@ def test_no_block_closes_what_is_made_after_it() -> None:
     assert [str(block) for block in scripts if re.search(r"^umask\b", block.text, re.MULTILINE)] == []
 
 
-def test_data_is_touched_by_its_user_alone() -> None:
+def test_data_commands_run_as_its_user() -> None:
     """Where a page is root and names the server's directory to `holdfast`, the command runs as the server's user:
     root is refused, for the files are not its own.
     """
@@ -247,7 +247,7 @@ def test_every_line_of_a_node_is_explained() -> None:
     assert [text for text in unexplained if "a bug" not in text and "could not be ended in order" not in text] == []
 
 
-def test_a_line_that_nobody_writes_is_found() -> None:
+def test_documented_log_line_without_a_writer_is_found() -> None:
     """Two texts with holes are the same line only if what stands between the holes fits."""
     assert meet(f"a turn took {ANY} ms, {ANY}", f"a turn took 80 ms, and {ANY} is the budget")
     assert meet(f"{ANY} nothing of it happened", f"{ANY}; nothing of it happened")

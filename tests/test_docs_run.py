@@ -58,7 +58,7 @@ def blocks_in(language: str) -> list[Block]:
 
 
 @pytest.mark.parametrize("page", RUNNING, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_what_a_page_shows_runs(page: Path, tmp_path: Path) -> None:
+def test_documented_commands_run(page: Path, tmp_path: Path) -> None:
     """The `sh`, `console` and `python` blocks of a page run in order against a real server, and end as they should."""
     with server() as running, PageSession(tmp_path, running) as session:
         for block in blocks_of(page):
@@ -66,7 +66,7 @@ def test_what_a_page_shows_runs(page: Path, tmp_path: Path) -> None:
                 session.run(block)
 
 
-def test_what_is_not_run_is_listed() -> None:
+def test_skipped_blocks_are_listed() -> None:
     """Each block that nothing runs says why, and is listed here."""
     found = Counter((block.page, block.marks["not run"]) for block in all_blocks() if "not run" in block.marks)
     assert dict(found) == NOT_RUN
@@ -261,7 +261,7 @@ def test_marks_are_read(tmp_path: Path) -> None:
     assert (second.language, second.marks) == ("", {})
 
 
-def test_what_does_not_work_is_seen(tmp_path: Path) -> None:
+def test_failing_block_is_detected(tmp_path: Path) -> None:
     """A command that fails, a refusal that curl hides, and an exception each fail the page, unless a mark says so."""
     with server() as running:
         cases = [
@@ -291,7 +291,7 @@ def test_what_does_not_work_is_seen(tmp_path: Path) -> None:
                         session.run(block)
 
 
-def test_what_is_left_out_of_json() -> None:
+def test_elided_json_is_accepted() -> None:
     """`…` outside of strings is left out; JSON that is broken otherwise is refused."""
     assert as_json('{"a": {…}, "b": "…", …}') == {"a": {}, "b": "…"}
     with pytest.raises(json.JSONDecodeError):

@@ -491,7 +491,7 @@ def test_commands_use_the_public_client() -> None:
     assert client_insides("mcp/x.py", "from holdfast.client import clock") == []
 
 
-def test_rooms_of_commands_stand_apart() -> None:
+def test_command_packages_do_not_import_each_other() -> None:
     """A room of commands imports itself and what all share; the shared room imports no command."""
     assert whole_tree(wrong_rooms) == []
 
@@ -522,7 +522,7 @@ def test_layers_of_the_client() -> None:
     assert wrong_client_layers("cli/x.py", "from holdfast.client import clock") == []
 
 
-def test_modules_import_each_other_in_no_circle() -> None:
+def test_module_imports_have_no_cycle() -> None:
     """There is no cycle of imports between modules, not even for types. `holdfast` itself only offers their names."""
     paths = sorted(set(SOURCE.rglob("*.py")) - {SOURCE / "__init__.py"})
     assert import_cycles({path.relative_to(SOURCE).as_posix(): _text(path) for path in paths}) == []
@@ -537,7 +537,7 @@ def test_modules_import_each_other_in_no_circle() -> None:
     assert import_cycles({**bad, "client/r/c.py": "import holdfast.client.r.e", "client/r/e.py": ""}) == []
 
 
-def test_nobody_imports_testing_cli_or_mcp() -> None:
+def test_testing_cli_and_mcp_are_imported_by_no_module() -> None:
     """The table lets nothing but `python -m holdfast` into cli, two commands into mcp, and nothing into testing."""
     doors = {(unit, target) for unit, targets in MAY_IMPORT.items() for target in targets & {"testing", "cli", "mcp"}}
     assert doors == {("__main__", "cli"), ("cli/agents/mcp.py", "mcp"), ("cli/operators/serve.py", "mcp")}
@@ -579,7 +579,7 @@ def test_one_object_reads_the_clock() -> None:
     assert clock_reads("server/app.py", "import time\ntime.gmtime(0)\ntime.sleep(1)\nclock.now()") == []
 
 
-def test_one_object_reads_chance() -> None:
+def test_one_object_reads_randomness() -> None:
     """Only engine/ids.py, and the client's own, read randomness."""
     assert whole_tree(chance_reads) == []
 
@@ -609,7 +609,7 @@ def test_functions_stay_short() -> None:
     assert long_functions("core/x.py", "def f():\n" + "    1\n" * 59) == []
 
 
-def test_errors_are_said_in_words() -> None:
+def test_error_messages_are_sentences() -> None:
     """No text shows an error as Python would write it down."""
     assert whole_tree(repr_of_an_error) == []
 
@@ -617,7 +617,7 @@ def test_errors_are_said_in_words() -> None:
     assert repr_of_an_error("x.py", 'print(f"cannot be read: {error}")') == []
 
 
-def test_nothing_is_left_unfinished() -> None:
+def test_no_unfinished_code() -> None:
     """No file of the package promises work for later."""
     assert whole_tree(unfinished, "*") == []
 
@@ -626,13 +626,13 @@ def test_nothing_is_left_unfinished() -> None:
     assert unfinished("core/x.py", "raise NotImplemented\nXXXL = 'todo'") == []
 
 
-def test_every_module_states_its_law() -> None:
+def test_every_module_has_a_docstring() -> None:
     """Every module opens with a docstring."""
     assert whole_tree(missing_docstring) == []
     assert missing_docstring("core/x.py", "# A comment is not one.\nimport time")
 
 
-def test_every_test_opens_with_its_sentence() -> None:
+def test_every_test_has_a_docstring() -> None:
     """Every test opens with the sentence it proves."""
     tests = ROOT / "tests"
     assert [

@@ -92,7 +92,7 @@ def test_every_extra_is_used() -> None:
         assert not unused, f"{extra}: {unused}"
 
 
-def test_what_is_missing_is_installed_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_names_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     """The words for a missing extra name the Python that runs, whichever pip a shell finds: our `.venv` has none."""
     monkeypatch.setattr(sys, "executable", "/our tools/.venv/bin/python")
     _, *commands = re.split(r"(?:, or )?(?:in a checkout of Holdfast|with its wheel)[^:]*: ", how_to_install("otel"))
@@ -100,7 +100,7 @@ def test_what_is_missing_is_installed_where_it_is_missing(monkeypatch: pytest.Mo
     assert [shlex.split(command) for command in commands] == [[*here, "-e", ".[otel]"], [*here, "WHEEL[otel]"]]
 
 
-def test_nobody_is_sent_to_a_strangers_package() -> None:
+def test_docs_name_only_our_package() -> None:
     """Neither docs nor messages say `pip install holdfast`: on the package index that is somebody else's program."""
     stranger = re.compile(r"pip install (?:-\S+ )*['\"]?holdfast(?:-jobs)?\b(?!_)")
     texts = [*PAGES, *(ROOT / "src").rglob("*.py"), ROOT / "Makefile", *(ROOT / "examples").rglob("*.py")]

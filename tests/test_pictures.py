@@ -36,7 +36,7 @@ def test_pictures_are_what_the_script_draws() -> None:
     assert kept == drawn()
 
 
-def test_pictures_are_whole() -> None:
+def test_pictures_are_complete() -> None:
     """Each is XML with a title, and nothing in it lies outside of it."""
     for name, content in drawn().items():
         root = ET.fromstring(content)

@@ -90,7 +90,7 @@ def test_links_are_not_followed(file: Path) -> None:
     assert read_ours(folder / "file", SIZE_MAX) == b"ours"
 
 
-def test_what_is_no_file_is_refused(file: Path) -> None:
+def test_special_files_are_refused(file: Path) -> None:
     """A folder, a device, and a pipe that nobody writes to, are refused and not waited for."""
     pipe = file.with_name("pipe")
     os.mkfifo(pipe, 0o600)
@@ -105,7 +105,7 @@ def test_file_of_another_user_is_refused(file: Path, foreign: Callable[[Path], P
 
 
 @needs_root
-def test_root_is_not_told_to_take_files(place: Path) -> None:
+def test_root_is_not_advised_to_take_files(place: Path) -> None:
     """In a folder of another user root is told to be that user; in its own it is told to take what came there."""
     theirs, file = place / "theirs", place / "theirs" / "file"
     theirs.mkdir()
@@ -129,7 +129,7 @@ def test_root_is_not_told_to_take_files(place: Path) -> None:
 
 
 @needs_root
-def test_what_root_keeps_has_a_next_step(place: Path) -> None:
+def test_files_of_root_have_a_next_step(place: Path) -> None:
     """A file that root took is refused with the command that gives it back, the journal's own files too."""
     os.chown(place, NOBODY, -1)
     for name in ("file", "journal.sqlite3"):
@@ -170,7 +170,7 @@ def test_hard_link_is_another_name(file: Path) -> None:
         open_ours(file, one_name=True)
 
 
-def test_what_is_made_is_private(tmp_path: Path) -> None:
+def test_created_files_are_private(tmp_path: Path) -> None:
     """A file that is made here is private from its first byte on, whatever the umask says."""
     before = os.umask(0)
     try:
@@ -194,7 +194,7 @@ def test_putting_a_file_follows_no_link(file: Path) -> None:
     assert sorted(path.name for path in file.parent.iterdir()) == ["blocked", "file", "link"]
 
 
-def test_folder_that_others_can_fill_is_refused(tmp_path: Path, foreign: Callable[[Path], Path]) -> None:
+def test_folder_writable_by_others_is_refused(tmp_path: Path, foreign: Callable[[Path], Path]) -> None:
     """A directory that group or others may write to is refused, a sticky one too; reading in it is no harm."""
     folder = tmp_path / "folder"
     folder.mkdir()

@@ -123,7 +123,7 @@ def test_file_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("row", [row for row in TABLE if row.named_file_only], ids=lambda row: row.name)
-def test_found_file_may_not_say_who_gets_in(row: Setting, tmp_path: Path) -> None:
+def test_found_file_may_not_set_access(row: Setting, tmp_path: Path) -> None:
     """A file that only lay in the working directory cannot set an address, a path or a token; a named one can."""
     file = tmp_path / "holdfast.toml"
     special = {
@@ -148,7 +148,7 @@ def test_found_file_may_not_say_who_gets_in(row: Setting, tmp_path: Path) -> Non
     assert loaded(None, {"HOLDFAST_CONFIG": "holdfast.toml"}) == loaded(file=file)
 
 
-def test_what_a_found_file_may_set() -> None:
+def test_found_file_may_set_some_settings() -> None:
     """Numbers, switches and choices can be found; whatever names an address, a file or a caller must be named."""
     named = {row.name for row in TABLE if row.named_file_only}
     assert {"listen", "data", "tokens", "tokens_file"} <= named
@@ -275,7 +275,7 @@ def test_value_that_is_not_allowed_is_refused(name: str, text: str, allowed: str
         ("trusted_proxies", "proxy.example", "'proxy.example' is not an IP address or a network, as 10.0.3.7 or"),
     ],
 )
-def test_what_was_meant_is_said(name: str, text: str, problem: str) -> None:
+def test_intended_value_is_suggested(name: str, text: str, problem: str) -> None:
     """An address or a name that is nearly right is refused with what to write instead."""
     assert problem in refused({name: text}).problem
 
@@ -313,7 +313,7 @@ def test_secret_is_never_shown(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:7420", "[::]:7420", "[0:0::0]:1"])
-def test_a_node_says_where_others_reach_it(listen: str) -> None:
+def test_node_needs_an_advertised_address(listen: str) -> None:
     """An address for all is none by which other nodes reach this one: then `advertise` must say it."""
     error = refused({"store": "postgresql://db/h", "listen": listen})
     assert error.setting == "advertise" and listen in error.problem
@@ -339,7 +339,7 @@ def test_data_has_a_home() -> None:
     assert default_data({"HOME": "/home/ana", "XDG_DATA_HOME": "x"}) == Path("/home/ana/.local/share/holdfast")
 
 
-def test_paths_are_relative_to_where_they_stand(tmp_path: Path) -> None:
+def test_paths_are_relative_to_their_file(tmp_path: Path) -> None:
     """A path in the file starts at the file's folder, one on the command line where we are; `~/` is the home."""
     folder = tmp_path / "etc"
     folder.mkdir()
@@ -376,7 +376,7 @@ def test_variables_of_clients_are_not_reported() -> None:
         assert unknown_variables({f"{start}_{end}": "tcp://10.0.0.1:7420" for end in service}) == []
 
 
-def test_nearest_variable_is_one_that_looks_like_it() -> None:
+def test_nearest_variable_is_suggested() -> None:
     """What all variables begin with does not make any two of them near."""
     (sentence,) = unknown_variables({"OCTOSTORE_URL": "x", "STATIC_TOKENS": "a:secret", "BIND_ADDR": "0.0.0.0:1"})
     assert sentence.startswith("variables of OctoStore are not read: OCTOSTORE_URL, STATIC_TOKENS;")

@@ -39,7 +39,7 @@ def test_an_address_that_a_password_tore_is_refused_and_never_shown(url: str) ->
 
 
 @pytest.mark.parametrize("host", ["db", "db:5432", "[::1]", "[::1]:5,a", "a:1,[::1]:5,[::2]", "a:1,b", ""])
-def test_an_address_that_is_whole_is_taken(host: str) -> None:
+def test_complete_address_is_accepted(host: str) -> None:
     """Hosts, ports and signs that are written as they should be are no reason to refuse a store."""
     for user in ("", "h@", "h:hun%23t%2Fe%3Fr2%40@"):
         url = f"postgresql://{user}{host}/x?application_name=a%40b"

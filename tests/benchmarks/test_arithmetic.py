@@ -65,7 +65,7 @@ def test_a_histogram_without_counts_has_no_percentile() -> None:
 
 
 @pytest.mark.parametrize("line", [b"Content-Length", b"content-length", b"content-Length"])
-def test_an_answer_is_whole_when_its_length_is_there(line: bytes) -> None:
+def test_answer_is_complete_at_its_length(line: bytes) -> None:
     """An answer is split only when all of it has come, however its length is written."""
     data = b"HTTP/1.1 200 OK\r\ncontent-type: x\r\n" + line + b": 4\r\nDate: now\r\n\r\nbody"
     assert [split_answer(data[:end]) for end in range(len(data))] == [None] * len(data)
@@ -107,7 +107,7 @@ def test_a_stall_is_the_hosts_if_a_processor_was_taken_away_meanwhile() -> None:
     assert not is_the_hosts(10.0, 40, [])
 
 
-def test_what_the_host_takes_is_read_from_the_kernel_by_processor(tmp_path: Path) -> None:
+def test_steal_time_is_read_by_processor(tmp_path: Path) -> None:
     """Each processor has its own count; a machine without one is asked in vain."""
     stat = tmp_path / "stat"
     stat.write_text("cpu 1 1 1 1 1 1 1 7 0 0\ncpu0 1 1 1 1 1 1 1 3 0 0\ncpu1 1 1 1 1 1 1 1 4 0 0\nintr 5\n")
@@ -133,7 +133,7 @@ def test_windows_put_load_server_and_disk_together() -> None:
     assert [row["sync_worst_ms"] for row in rows] == [29.0, 4.0]
 
 
-def test_a_window_that_nobody_looked_at_is_left_out() -> None:
+def test_unobserved_window_is_skipped() -> None:
     """The last window may not be whole: it has no sample, and no row."""
     assert len(windows_of(stalling_run(), [sample(1.0)], [], [])) == 1
 
@@ -149,7 +149,7 @@ def test_a_comparison_is_the_median_of_its_turns() -> None:
     )
 
 
-def test_a_request_is_dearer_beyond_the_limit() -> None:
+def test_request_is_costlier_beyond_the_limit() -> None:
     """The check judges the median of the ratios of its turns, not the ratio of medians; 5 % is still allowed."""
     steady = Cost("renew", [10.0, 20.0, 10.0], [10.5, 21.0, 99.0])
     assert steady.ratio == pytest.approx(1.05) and not steady.is_dearer(1.0501)
@@ -161,7 +161,7 @@ def test_a_request_is_dearer_beyond_the_limit() -> None:
     assert table("v1", [steady], 1.06).endswith("none beyond 1.06 x")
 
 
-def test_what_wrk_prints_is_read() -> None:
+def test_wrk_output_is_parsed() -> None:
     """The one line of our script is the result; without it there is no number."""
     line = (
         'BENCH {"duration_us":2000000,"answers":10,"answers_2xx":9,"acquired":8,"errors":1,'
@@ -182,7 +182,7 @@ def test_names_that_redis_draws_twice_are_not_wrong() -> None:
     assert parse_redis(out, 8, requests=1_000, acquired=1_000).acquires_per_second == 500.0
 
 
-def test_what_pgbench_prints_and_logs_is_read() -> None:
+def test_pgbench_output_is_parsed() -> None:
     """The rate comes from what it prints, the latencies from its log, the grants from the rows that are there."""
     out = "number of failed transactions: 0 (0.000%)\nlatency average = 1.0 ms\ntps = 50.0 (without connecting)\n"
     log = [f"0 {number} {1_000 * number} 0 1700000000 5" for number in range(1, 101)]
@@ -215,7 +215,7 @@ def test_a_scale_has_few_round_steps(most: float) -> None:
     assert f"{step:.0e}"[0] in "125"
 
 
-def test_names_beside_lines_do_not_cover_each_other() -> None:
+def test_chart_labels_do_not_overlap() -> None:
     """Names of lines that end at one height stand apart."""
     taken: list[float] = []
     for _ in range(6):

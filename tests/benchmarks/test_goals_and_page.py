@@ -132,7 +132,7 @@ def page_seen(p50_ms: float, rows_most: int, p99s: list[float]) -> dict[str, Any
     return document("page", {**data, "pages": 50, "p99_ratio": p99_ratio(rows)})
 
 
-def test_the_page_is_judged_by_what_is_seen_and_what_it_costs() -> None:
+def test_page_goals_cover_latency_and_cost() -> None:
     """A row in time, few rows in the document, and claims beside open pages: each turn beside its own neighbour."""
     promises = [
         "a claim is a row of the operators' page within 300 ms (p50)",
@@ -170,7 +170,7 @@ def test_one_wrong_answer_or_one_trouble_is_seen() -> None:
     assert [verdicts(each)[promise] for each in (wrong, unsynced, troubled)] == [False] * 3
 
 
-def test_what_is_missing_is_said_aloud() -> None:
+def test_missing_results_are_reported() -> None:
     """A peer that was not found is named in the report and on the page, with how to get it."""
     found = peers(70, 100)
     found["missing"] = {"etcd": "etcd: not here. To get it: build it"}
@@ -178,7 +178,7 @@ def test_what_is_missing_is_said_aloud() -> None:
     assert "- Not measured: etcd: not here. To get it: build it" in page.as_markdown({"peers": found})
 
 
-def test_pictures_are_whole_and_always_the_same() -> None:
+def test_pictures_are_complete_and_deterministic() -> None:
     """Each picture is XML with a title, and the same numbers give the same bytes."""
     documents = {"peers": peers(70, 100), "steady": steady(95, 0)}
     drawn = page.pictures_of(documents)
@@ -192,7 +192,7 @@ def test_pictures_are_whole_and_always_the_same() -> None:
     assert page.pictures_of(json.loads(json.dumps(documents))) == drawn
 
 
-def test_the_page_takes_what_was_measured_between_its_marks() -> None:
+def test_results_are_inserted_between_the_marks() -> None:
     """What stands around the marks stays, and writing twice is writing once."""
     before = f"above\n{page.BEGIN}\nold\n{page.END}\nbelow\n"
     once = page.inserted(before, "new")
@@ -202,7 +202,7 @@ def test_the_page_takes_what_was_measured_between_its_marks() -> None:
         page.inserted("a page without marks", "new")
 
 
-def test_the_guide_shows_the_kept_results() -> None:
+def test_guide_shows_the_stored_results() -> None:
     """Nobody edits a number by hand: the guide and its pictures are what the kept results give."""
     kept = run.load(page.KEPT)
     shown = page.GUIDE.read_text(encoding="utf-8")
@@ -211,7 +211,7 @@ def test_the_guide_shows_the_kept_results() -> None:
     assert shown == page.inserted(shown, page.as_markdown(kept))
 
 
-def test_kept_results_name_no_folder_of_a_machine() -> None:
+def test_stored_results_name_no_local_folder() -> None:
     """A result says what machine it was, never where on it."""
     for path in page.KEPT.glob("*.json"):
         content = path.read_text(encoding="utf-8")

@@ -31,7 +31,7 @@ def key_of(message: bytes | None) -> bytes:
     return (message or b"").partition(b"Idempotency-Key: ")[2].partition(b"\r\n")[0]
 
 
-def test_the_loop_is_the_life_of_a_claim() -> None:
+def test_loop_script_claims_renews_and_releases() -> None:
     """Acquire, two renewals and release of one name, each connection by itself; then the next name."""
     loop = scripts.Loop(wire(), "job", 3)
     asked = []

@@ -95,7 +95,7 @@ def test_text_and_json_of_every_command(asked: Run, evil: dict[str, Any], server
     assert f"owner {EVIL}" in {job["owner"] for job in json.loads(harmless(asked("jobs", "--json")))["jobs"]}
 
 
-def test_a_revoked_job_and_what_happened(asked: Run, server: ServerProcess, tmp_path: Path) -> None:
+def test_revoked_job_and_its_history(asked: Run, server: ServerProcess, tmp_path: Path) -> None:
     """A reason is harmless to the one who lost the job, in its history, and to those who watch."""
     api, operator = Api.of(server, callers.ALICE), Api.of(server, callers.OPERATOR)
     name = unique("revoked")
@@ -132,7 +132,7 @@ def _texts(value: object) -> Iterator[str]:
             yield from _texts(each)
 
 
-def test_rlock_and_its_kin(server: ServerProcess) -> None:
+def test_rlock_commands(server: ServerProcess) -> None:
     """The holder's name, as the gateway tells it, is escaped in the one line of JSON, and is the same value."""
     holder = GatewayRun(Api.of(server, callers.ALICE), name=EVIL)
     other = GatewayRun(Api.of(server, callers.BOB))
@@ -226,7 +226,7 @@ def test_jobs_of_an_outer_run_that_are_not_utf8(holdfast: Run, server: ServerPro
     assert holdfast("run", unique(), "--", "true", **known).returncode == 0
 
 
-def test_what_runs_behind_the_dashes_is_bytes(asked: Run) -> None:
+def test_command_after_the_dashes_is_bytes(asked: Run) -> None:
     """The arguments of the command that `run` starts are its own business: any bytes."""
     done = asked("run", unique(), "--", "sh", "-c", 'test "$1" = "$(printf "\\377")"', "sh", "\udcff")
     assert done.returncode == 0, done

@@ -30,7 +30,7 @@ def test_ignored_interrupts_stay_ignored(tmp_path: Path) -> None:
     assert started(tmp_path, "print('goes on', flush=True)\nos._exit(7)\n", *quiet) == (7, "goes on\n", "")
 
 
-def test_what_comes_first_is_small() -> None:
+def test_entry_point_imports_little() -> None:
     """The command begins where hardly anything is imported, and the script that is installed begins there."""
     code = (
         "import sys, holdfast.cli.start; print(*sorted({'click', 'msgspec', 'typing', 'asyncio'} & set(sys.modules)))"

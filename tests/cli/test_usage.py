@@ -198,7 +198,7 @@ def test_unreachable(capsys: pytest.CaptureFixture[str]) -> None:
         assert capsys.readouterr().out.startswith("FAIL  reachable")
 
 
-def test_silent_server_is_said_soon(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_server_is_reported_soon(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that hangs is waited for no longer than somebody in front of the command has patience."""
     monkeypatch.setattr(options, "ANSWER_SECONDS", 0.1)
     monkeypatch.setenv("HOLDFAST_TOKEN", "hold_x")

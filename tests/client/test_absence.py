@@ -90,7 +90,7 @@ def test_wait_outlives_an_absence(why: Exception | Answer) -> None:
     assert {body["ticket"] for body in bodies(claims)[1:]} == {TICKET}
 
 
-def test_whoever_watches_is_told() -> None:
+def test_on_wait_reports_the_absence() -> None:
     """`on_wait` hears why the server does not answer, and its place again soon after it is back."""
     places: list[QueuePosition] = []
     world = World(absent(line(70), begins=10, lasts=30))
@@ -102,7 +102,7 @@ def test_whoever_watches_is_told() -> None:
     assert first_back.position == 3 and first_back.waited - away[-1].waited < 3
 
 
-def test_whoever_watches_is_told_what_the_server_says() -> None:
+def test_on_wait_reports_the_servers_answer() -> None:
     """A server that is there and cannot grant anything, for its disk is full, says so in its own words."""
     places: list[QueuePosition] = []
     world = World(absent(line(70), begins=10, lasts=30, why=problem(503, "storage_unavailable")))
@@ -120,7 +120,7 @@ def test_server_that_hangs_is_away_too() -> None:
         World(silence).run(claim("j", wanted(math.inf), POLICY))
 
 
-def test_a_blip_is_not_told() -> None:
+def test_on_wait_does_not_report_a_blip() -> None:
     """An absence of less than a second is nothing that anybody has to hear of."""
     places: list[QueuePosition] = []
     world = World(absent(line(30), begins=10, lasts=0.5))
@@ -128,7 +128,7 @@ def test_a_blip_is_not_told() -> None:
     assert [place for place in places if place.away is not None] == []
 
 
-def test_nobody_watches(caplog: pytest.LogCaptureFixture) -> None:
+def test_absence_without_on_wait_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """Without `on_wait` a warning says that the server is away, once, and another that it is back."""
     with caplog.at_level(logging.INFO, "holdfast.client"):
         World(absent(line(130), begins=40, lasts=40)).run(claim("j", wanted(200), POLICY))
@@ -192,7 +192,7 @@ def test_token_that_stays_unknown() -> None:
     assert world.now().boot_ms - before.boot_ms < 70_000
 
 
-def test_place_that_is_gone() -> None:
+def test_lost_ticket_rejoins_the_queue() -> None:
     """W2: who comes back too late joins the line anew, for the rest of the wait, and is told so."""
     places: list[QueuePosition] = []
     gone = problem(404, "ticket_gone")
@@ -216,7 +216,7 @@ def test_claim_all_and_any_go_on() -> None:
 
 @pytest.mark.parametrize("kind", [HoldfastError, RuntimeError])
 @pytest.mark.parametrize("is_any", [False, True])
-def test_whoever_watches_may_stop(kind: type[Exception], *, is_any: bool) -> None:
+def test_on_wait_may_end_the_wait(kind: type[Exception], *, is_any: bool) -> None:
     """What `on_wait` raises comes out as it is, also while the server is away."""
 
     def stop(place: QueuePosition) -> None:
@@ -237,7 +237,7 @@ def server_of_one_s_own(tmp_path: Path) -> Iterator[ServerProcess]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_place_outlives_a_killed_server(
+def test_ticket_survives_a_killed_server(
     kind: str, server_of_one_s_own: ServerProcess, nowhere: dict[str, str], job: str
 ) -> None:
     """W2: a server that is killed and comes back late: both who wait are served, in the order in which they came."""

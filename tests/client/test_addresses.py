@@ -91,7 +91,7 @@ def keys(peer: Peer) -> list[str | None]:
 # Which address is asked, and when the next.
 
 
-def test_one_that_is_not_there_is_left(open_way: Callable[..., Way], peers: Callable[..., list[Peer]]) -> None:
+def test_unreachable_address_is_skipped(open_way: Callable[..., Way], peers: Callable[..., list[Peer]]) -> None:
     """N-35: where nobody listens nothing was sent, so the next is asked, whatever it is; and it stays with that one."""
     (peer,) = peers((200, {}, b'{"value": 1}'))
     with nobody() as dead:
@@ -115,14 +115,16 @@ def test_without_a_leader_the_next_is_asked_with_the_same_key(
     assert {headers["authorization"] for _, _, headers, _ in lost.asked + leads.asked} == {f"Bearer {callers.ALICE}"}
 
 
-def test_without_a_key_too(open_way: Callable[..., Way], peers: Callable[..., list[Peer]]) -> None:
+def test_leaderless_failover_works_without_a_key(
+    open_way: Callable[..., Way], peers: Callable[..., list[Peer]]
+) -> None:
     """What has no key is sent to the next as well, after an answer by which nothing happened."""
     lost, leads = peers(LEADERLESS, (200, {}, b"{}"))
     assert open_way(lost.url, leads.url).send("POST", "/x", {}).status == 200
     assert (len(lost.asked), len(leads.asked)) == (1, 1)
 
 
-def test_all_without_a_leader(open_way: Callable[..., Way], peers: Callable[..., list[Peer]]) -> None:
+def test_leaderless_addresses_are_reported(open_way: Callable[..., Way], peers: Callable[..., list[Peer]]) -> None:
     """If none of them knows a leader, each was asked once, and that is the answer. Dead ones do not change it."""
     one, other = peers(LEADERLESS, LEADERLESS)
     with nobody() as dead:
@@ -132,9 +134,7 @@ def test_all_without_a_leader(open_way: Callable[..., Way], peers: Callable[...,
 
 
 @pytest.mark.parametrize("code", ["storage_unavailable", "outcome_unknown"])
-def test_what_the_leader_says_is_its_word(
-    open_way: Callable[..., Way], peers: Callable[..., list[Peer]], code: str
-) -> None:
+def test_leaders_refusal_is_final(open_way: Callable[..., Way], peers: Callable[..., list[Peer]], code: str) -> None:
     """A refusal of the one that leads is not asked of another: all of them would pass it on to the same one."""
     body = msgspec.json.encode({"error": "No", "code": code, "details": "Because.", "request_id": "r"})
     one, other = peers((503, {}, body), (200, {}, b"{}"))
@@ -155,7 +155,7 @@ def test_a_lost_answer_is_not_asked_for_blindly(open_way: Callable[..., Way], pe
 
 
 @pytest.mark.parametrize(("method", "key"), [("GET", None), ("POST", "k")])
-def test_a_silent_one_is_left(
+def test_silent_address_is_skipped(
     open_way: Callable[..., Way], peers: Callable[..., list[Peer]], method: str, key: str | None
 ) -> None:
     """What may be sent twice goes to the next when one is silent; and no other request waits for the silent one."""
@@ -170,7 +170,9 @@ def test_a_silent_one_is_left(
         assert time.monotonic() - began - first < 10 * first, "none of the twenty others waited for it"
 
 
-def test_lost_and_without_a_leader_is_unknown(open_way: Callable[..., Way], peers: Callable[..., list[Peer]]) -> None:
+def test_lost_request_without_a_leader_is_unknown(
+    open_way: Callable[..., Way], peers: Callable[..., list[Peer]]
+) -> None:
     """N-12: if one copy may have happened, it is not said that nothing did, though the others say so of theirs."""
     (peer,) = peers(LEADERLESS)
     with silent() as hangs, pytest.raises(Unreachable) as caught:
@@ -206,7 +208,9 @@ def test_a_session_hands_out_one_address(open_client: Callable[..., Any], server
         assert (session.url, session.environment["GATEWAY_URL"]) == (urls, server.url)
 
 
-def test_a_stream_that_falls_silent_is_left(open_way: Callable[..., Way], nodes: tuple[TcpProxy, TcpProxy]) -> None:
+def test_silent_stream_moves_to_the_next_address(
+    open_way: Callable[..., Way], nodes: tuple[TcpProxy, TcpProxy]
+) -> None:
     """A stream on which nothing comes for too long tells of its address what a request in vain would tell."""
     one, other = nodes
     way = open_way(*url_of(one, other).split(","))
@@ -230,7 +234,7 @@ def test_a_stream_that_falls_silent_is_left(open_way: Callable[..., Way], nodes:
 
 
 @pytest.mark.parametrize(("addresses", "seconds"), [(1, 45), (2, 20)])
-def test_silence_is_found_out_sooner(addresses: int, seconds: float) -> None:
+def test_silent_address_is_detected_sooner(addresses: int, seconds: float) -> None:
     """A stream may be silent for less time where there are others, and for longer than a server ever is."""
     assert msgspec.structs.replace(POLICY, addresses=addresses).read_seconds == seconds > KEEPALIVE_SECONDS
 
@@ -244,7 +248,7 @@ def test_the_error_names_all_of_them(open_way: Callable[..., Way]) -> None:
     assert one in caught.value.problem and other in caught.value.problem and "host.invalid" in caught.value.problem
 
 
-def test_two_that_find_out_at_once_move_on_once() -> None:
+def test_concurrent_failures_switch_the_address_once() -> None:
     """Those who fail at the same address at the same time do not pass over the one behind it."""
     addresses = Failover(Target("http://a,http://b,http://c", "test", None, "test"), lambda _, **__: None)
     for _ in range(2):
@@ -258,7 +262,7 @@ def test_two_that_find_out_at_once_move_on_once() -> None:
 
 
 @pytest.mark.parametrize("count", [2, 3, 16])
-def test_to_connect_leaves_half_of_the_time(count: int) -> None:
+def test_connecting_leaves_half_of_the_time(count: int) -> None:
     """Addresses where no connection comes about cost less than half of what there is for an answer, all together."""
     shares: list[float] = []
     urls = ",".join(f"http://host-{number}" for number in range(count))
@@ -283,7 +287,7 @@ def test_claims_through_the_one_that_answers(
     assert len(lost.asked) == 1
 
 
-def test_a_stopped_server_is_left(
+def test_stopped_server_is_skipped(
     open_client: Callable[..., Any], server: ServerProcess, tmp_path: Path, job: str
 ) -> None:
     """A server that was stopped (SIGSTOP) takes connections and is silent: it costs its share of the time, once."""
@@ -313,7 +317,7 @@ def test_a_lease_outlives_its_first_address(
     one.mend()
 
 
-def test_a_lease_outlives_one_that_is_cut(
+def test_lease_outlives_a_cut_address(
     open_client: Callable[..., Any], nodes: tuple[TcpProxy, TcpProxy], job: str
 ) -> None:
     """The same where connections are reset, and there and back again."""
@@ -331,7 +335,7 @@ def test_a_lease_outlives_one_that_is_cut(
             assert claim.remaining > 0
 
 
-def test_a_wait_comes_back_to_its_place(
+def test_wait_keeps_its_queue_position_at_another_address(
     open_client: Callable[..., Any],
     nodes: tuple[TcpProxy, TcpProxy],
     server: ServerProcess,
@@ -400,7 +404,7 @@ def test_events_go_on_at_another_address(
     assert other.fates.total() > 0
 
 
-def test_without_a_leader_is_said_plainly(
+def test_missing_leader_is_reported(
     open_client: Callable[..., Any], peers: Callable[..., list[Peer]], job: str
 ) -> None:
     """N-31: if no node leads for as long as it is asked, the refusal says so, and when to try again."""
@@ -411,7 +415,9 @@ def test_without_a_leader_is_said_plainly(
     assert (caught.value.status, caught.value.code, caught.value.retry_after) == (503, "not_leader", 0.2)
 
 
-def test_it_waits_for_a_leader(open_client: Callable[..., Any], peers: Callable[..., list[Peer]], job: str) -> None:
+def test_request_waits_for_a_leader(
+    open_client: Callable[..., Any], peers: Callable[..., list[Peer]], job: str
+) -> None:
     """N-35: they are asked again and again while no node leads, with one key, until one does."""
     one, other = peers(LEADERLESS, LEADERLESS)
     client = open_client(url=f"{one.url},{other.url}", retry_seconds=0.5)
@@ -428,7 +434,7 @@ def test_it_waits_for_a_leader(open_client: Callable[..., Any], peers: Callable[
     assert len({*keys(one), *keys(other)}) == 1
 
 
-def test_a_wait_looks_around_sooner(open_client: Callable[..., Any]) -> None:
+def test_wait_polls_sooner_with_several_addresses(open_client: Callable[..., Any]) -> None:
     """What one request may wait, and what its answer may take, is less where others could be asked."""
 
     def policy_of(url: str, **options: Any) -> Policy:  # noqa: ANN401 - passed on as it is
@@ -452,7 +458,7 @@ def leaderless(retry_after_ms: int = 200) -> Answer:
     return problem(503, "not_leader", retry_after_ms=retry_after_ms)
 
 
-def test_the_pause_is_what_was_asked_for() -> None:
+def test_retry_pause_follows_the_server() -> None:
     """N-31: between two rounds it rests at least as long as the server said, and not much longer than it must."""
     world = World(scripted(leaderless(), leaderless(5_000), acquired()), share=0.0)
     world.run(claim("j", ClaimRequest(ttl=60, owner="o"), POLICY))
@@ -460,7 +466,7 @@ def test_the_pause_is_what_was_asked_for() -> None:
     assert len(set(world.keys)) == 1
 
 
-def test_patience_reaches_to_the_next_leader() -> None:
+def test_retries_last_until_the_next_leader() -> None:
     """Who would ask again for a second waits longer for a leader; who would not ask again at all does not."""
     short_policy, patient = (msgspec.structs.replace(POLICY, retry_seconds=seconds) for seconds in (0.0, 1.0))
     for policy, at_least, at_most in ((short_policy, 0.0, 0.0), (patient, 4.0, 5.0)):
@@ -483,7 +489,7 @@ def test_a_node_that_waited_for_a_leader_is_not_asked_to_wait_again() -> None:
     assert len(world.sent) == 2, "who asks for longer waits longer"
 
 
-def test_a_look_that_was_lost_says_that_no_node_leads() -> None:
+def test_lost_query_reports_the_missing_leader() -> None:
     """A look changes nothing, so a copy of it that was lost keeps nobody from saying why there is no answer."""
     world = World(scripted(Unreachable(URL, "the answer did not come in time"), leaderless()))
     with pytest.raises(Refused) as caught:
@@ -491,7 +497,7 @@ def test_a_look_that_was_lost_says_that_no_node_leads() -> None:
     assert caught.value.code == "not_leader"
 
 
-def test_a_lost_copy_is_said_beside_the_lack_of_a_leader(
+def test_lost_copy_is_reported_with_the_missing_leader(
     open_way: Callable[..., Way], peers: Callable[..., list[Peer]]
 ) -> None:
     """Where one address is silent and another knows of no leader, the error says both, and where to look."""
@@ -503,7 +509,7 @@ def test_a_lost_copy_is_said_beside_the_lack_of_a_leader(
         world.run(claim("j", ClaimRequest(ttl=60, owner="o"), POLICY))
 
 
-def test_nothing_happened_is_said_of_all_copies_or_not_at_all() -> None:
+def test_nothing_happened_requires_every_copy_to_fail() -> None:
     """N-12: a first copy whose answer was lost may have happened, so the end of it is not that nothing did."""
     world = World(scripted(Unreachable(URL, "the connection broke"), leaderless()))
     with pytest.raises(Unreachable, match="the connection broke"):
@@ -514,7 +520,7 @@ def test_nothing_happened_is_said_of_all_copies_or_not_at_all() -> None:
 
 
 @pytest.mark.parametrize("last", ["not_leader", "storage_unavailable", "overloaded"])
-def test_what_may_have_happened_is_not_forgotten(last: str) -> None:
+def test_possible_effect_is_not_forgotten(last: str) -> None:
     """N-12: a copy whose outcome the server itself does not know may have happened, whatever is said of a later one."""
     unknown, nothing = problem(503, "outcome_unknown"), problem(503, last, retry_after_ms=200)
     with pytest.raises(Refused) as caught:
@@ -566,7 +572,7 @@ def test_a_wait_without_an_end_waits_for_a_leader() -> None:
 
 
 @pytest.mark.parametrize(("addresses", "seconds"), [(1, 50), (2, 15)])
-def test_a_wait_is_cut_where_others_can_be_asked(addresses: int, seconds: int) -> None:
+def test_wait_is_shorter_with_several_addresses(addresses: int, seconds: int) -> None:
     """W2: one request waits less if there are other addresses: a silent one is found out before the place lapses."""
     policy = msgspec.structs.replace(POLICY, addresses=addresses)
     world = World(scripted(acquired()))

@@ -111,7 +111,7 @@ def test_refusals_are_not_retried(status: int) -> None:
     assert type(caught.value) is kinds.get(status, Refused)
 
 
-def test_held_says_by_whom() -> None:
+def test_held_job_names_its_owner() -> None:
     """C2: a held job raises `JobHeld` with all that the server knows of the owner."""
     with pytest.raises(JobHeld) as caught:
         World(scripted(held(metadata='{"a":1}', same_owner=True, waiting=3))).run(claiming())
@@ -138,7 +138,7 @@ def test_done_and_closed() -> None:
     assert (shut.value.owner, shut.value.retry_after) == (None, 4.0)
 
 
-def test_long_wait_is_several_requests_at_one_place() -> None:
+def test_long_wait_sends_several_requests_with_one_ticket() -> None:
     """W2: a wait beyond the longest request comes back to its place with the ticket and the same key."""
     granted = acquired(60_000, waited_ms=20_000)
     world = World(scripted(after(WAIT_SECONDS_MAX, waiting()), after(20, granted)))
@@ -159,7 +159,7 @@ def test_retry_of_a_wait_waits_for_what_is_left() -> None:
     assert set(world.keys) == {"key-1"}
 
 
-def test_not_in_time_leaves_the_line() -> None:
+def test_timeout_leaves_the_queue() -> None:
     """A wait that is over leaves the line and raises `NotInTime`, which says who has the job."""
     world = World(scripted(after(10, waiting()), FREED, lock()))
     with pytest.raises(NotInTime, match="held by ana") as caught:
@@ -168,7 +168,7 @@ def test_not_in_time_leaves_the_line() -> None:
     assert (caught.value.owner, caught.value.note) == ("ana", "half way")
 
 
-def test_not_in_time_without_the_right_to_look() -> None:
+def test_timeout_without_read_scope_has_no_owner() -> None:
     """A token that may claim but not read gets `NotInTime` all the same."""
     world = World(scripted(after(10, waiting()), FREED, problem(403, "forbidden")))
     with pytest.raises(NotInTime) as caught:
@@ -185,7 +185,7 @@ def test_not_in_time_without_the_right_to_look() -> None:
     ],
     ids=["ticket gone", "lease ended", "lease ended and succeeded"],
 )
-def test_what_is_gone_is_begun_anew(gone: Answer) -> None:
+def test_lost_ticket_restarts_the_claim(gone: Answer) -> None:
     """W2, C5: a place that lapsed, or a lease that ended before we heard of it, is asked for anew with a new key."""
     world = World(scripted(after(50, waiting()), gone, acquired()))
     world.run(claiming(600))
@@ -193,7 +193,7 @@ def test_what_is_gone_is_begun_anew(gone: Answer) -> None:
     assert "ticket" not in bodies(world.sent)[2]
 
 
-def test_begins_anew_a_few_times_only() -> None:
+def test_claim_restarts_a_few_times_only() -> None:
     """A server whose every place is gone is not asked for ever."""
     world = World(scripted(problem(404, "ticket_gone")))
     with pytest.raises(Refused, match="No") as caught:
@@ -222,7 +222,7 @@ def test_backing_off_ends_with_the_wait() -> None:
     assert (world.now().boot_ms - before.boot_ms) == 3_000
 
 
-def test_who_watches_hears_of_the_place() -> None:
+def test_on_wait_reports_the_queue_position() -> None:
     """`on_wait` hears the place, the time and the owner: first after a glance, then every few seconds."""
     places: list[QueuePosition] = []
 
@@ -241,7 +241,7 @@ def test_who_watches_hears_of_the_place() -> None:
     assert places[0].owner is not None and places[0].owner.owner == "ana"
 
 
-def test_who_watches_may_stop_waiting() -> None:
+def test_on_wait_may_end_the_wait() -> None:
     """An exception of `on_wait` ends the wait: the line is left and the exception comes out."""
 
     class Enough(Exception):
@@ -260,7 +260,7 @@ INTERRUPTS: list[Callable[[], BaseException]] = [KeyboardInterrupt, asyncio.Canc
 
 
 @pytest.mark.parametrize("interrupt", INTERRUPTS)
-def test_interrupted_wait_leaves_the_line(interrupt: Callable[[], BaseException]) -> None:
+def test_interrupted_wait_leaves_the_queue(interrupt: Callable[[], BaseException]) -> None:
     """An interrupt while waiting comes to the same place once more, without waiting, and leaves the line."""
     world = World(scripted(interrupt(), waiting(), FREED))
     with pytest.raises(type(interrupt())):
@@ -271,7 +271,7 @@ def test_interrupted_wait_leaves_the_line(interrupt: Callable[[], BaseException]
 
 
 @pytest.mark.parametrize("interrupt", INTERRUPTS)
-def test_interrupted_claim_gives_back_what_was_granted(interrupt: Callable[[], BaseException]) -> None:
+def test_interrupted_claim_releases_the_grant(interrupt: Callable[[], BaseException]) -> None:
     """An interrupt gives back what the server had granted by then, as failed: nobody worked, so attempts go on (C7)."""
     world = World(scripted(interrupt(), BROKEN, acquired(), FREED))
     with pytest.raises(type(interrupt())):
@@ -281,7 +281,7 @@ def test_interrupted_claim_gives_back_what_was_granted(interrupt: Callable[[], B
     assert world.keys[:3] == ["key-1"] * 3
 
 
-def test_interrupted_while_backing_off_leaves_the_line() -> None:
+def test_interrupted_backoff_leaves_the_queue() -> None:
     """The same in the pauses between requests."""
     world = World(scripted(waiting(), waiting(), FREED))
 
@@ -401,7 +401,7 @@ def test_release_twice_is_harmless() -> None:
         (problem(410, "session_expired"), "session_ended"),
     ],
 )
-def test_loss_is_told_with_its_reason(told: Answer, reason: str) -> None:
+def test_loss_reports_its_reason(told: Answer, reason: str) -> None:
     """L7: renewing or handing over what has ended raises `LeaseLost` with how it ended."""
     flows: list[Flow[Any]] = [renew("j", LEASE, POLICY), transfer("j", LEASE, "ben", POLICY, owner="o")]
     for flow in flows:
@@ -425,7 +425,7 @@ def test_seconds_are_rounded_up() -> None:
     assert [integer_seconds(seconds) for seconds in (0.1, 1, 1.0, 1.01, 120)] == [1, 1, 1, 2, 120]
 
 
-def test_nonsense_is_no_claim() -> None:
+def test_invalid_replies_are_errors() -> None:
     """An answer that is not a Holdfast server's is an error, never a claim."""
     for body in (answer(200), answer(200, status="acquired"), answer(200, status="sure")):
         with pytest.raises(Exception, match="does not answer"):

@@ -32,7 +32,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_one_without_a_home_has_no_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_without_a_home_has_no_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
     """A user that nobody knows, as in a container, has no configuration, and that is no error."""
 
     def homeless() -> Path:
@@ -89,7 +89,7 @@ def test_remembering_leaves_the_users_own_alone(environment: dict[str, str], fol
     assert [path.name for path in folder.iterdir()] == ["client.toml"]
 
 
-def test_nothing_there_says_nothing(environment: dict[str, str]) -> None:
+def test_missing_configuration_is_empty(environment: dict[str, str]) -> None:
     """Without a file there is no url and no token."""
     assert clientconfig.read(environment) == ClientConfig(None, None)
 

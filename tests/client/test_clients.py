@@ -52,7 +52,7 @@ def test_texts_of_other_classes_are_texts(either: Either, job: str) -> None:
         assert owner is not None and owner.note == "half done"
 
 
-def test_what_json_does_not_know_is_refused(either: Either, job: str) -> None:
+def test_unencodable_metadata_is_refused(either: Either, job: str) -> None:
     """A note that is no text is an error of the caller's that names it, and the claim goes on."""
     with either.claim(job) as claim:
         with pytest.raises(TypeError, match="object object"):
@@ -60,7 +60,7 @@ def test_what_json_does_not_know_is_refused(either: Either, job: str) -> None:
         assert not claim.lost.is_set()
 
 
-def test_claim_is_had_and_given_back(either: Either, job: str) -> None:
+def test_claim_is_acquired_and_released(either: Either, job: str) -> None:
     """A claim is ours inside the block, says what it is, and is given back at its end."""
     with either.claim(job, ttl=120, owner="ana", metadata={"model": "m"}) as claim:
         assert (claim.job_id, claim.owner, claim.metadata) == (job, "ana", {"model": "m"})
@@ -74,7 +74,7 @@ def test_claim_is_had_and_given_back(either: Either, job: str) -> None:
     assert either.get_job_owner(job) is None
 
 
-def test_held_job_is_never_entered(either: Either, job: str) -> None:
+def test_held_job_raises(either: Either, job: str) -> None:
     """`with` raises `JobHeld` with who has the job, and never enters the block."""
     with either.claim(job, owner="ana") as claim:
         claim.note("half way")
@@ -155,14 +155,14 @@ def test_loss_is_raised_once(either: Either, operator: Api, job: str) -> None:
             claim.note("are you there?")
 
 
-def test_loss_does_not_hide_what_happened(either: Either, operator: Api, job: str) -> None:
+def test_loss_does_not_hide_the_exception(either: Either, operator: Api, job: str) -> None:
     """An exception of the block matters more than the loss."""
     with pytest.raises(ZeroDivisionError), either.claim(job):
         operator.revoke(job, reason="because")
         raise ZeroDivisionError
 
 
-def test_resume_gives_one_s_own_back(either: Either, job: str) -> None:
+def test_resume_returns_the_own_claim(either: Either, job: str) -> None:
     """C4: who lost its memory asks for its claim back and gets the same lease and token."""
     first = either.claim_job(job, "ana")
     with pytest.raises(JobHeld) as caught:
@@ -202,7 +202,7 @@ def test_transfer_of_a_claim(either: Either, job: str) -> None:
     either.release_job(job, given.lease_id)
 
 
-def test_transfer_of_what_is_lost(either: Either, operator: Api, job: str) -> None:
+def test_transfer_of_a_lost_claim_fails(either: Either, operator: Api, job: str) -> None:
     """A claim that cannot be handed over because it ended is lost, and that is raised once."""
     with either.claim(job) as claim:
         operator.revoke(job, reason="because")
@@ -243,7 +243,7 @@ def test_all_of_several(either: Either, job: str) -> None:
     assert either.list_claimed_jobs(f"{job}/") == []
 
 
-def test_one_lost_is_all_lost(either: Either, operator: Api, job: str) -> None:
+def test_losing_one_claim_loses_the_group(either: Either, operator: Api, job: str) -> None:
     """A group is lost with the first of it; leaving the block gives the others back and raises the loss."""
     names = [f"{job}/{number}" for number in range(3)]
     with pytest.raises(LeaseLost) as caught, either.claim_all(names) as claims:
@@ -256,7 +256,7 @@ def test_one_lost_is_all_lost(either: Either, operator: Api, job: str) -> None:
     assert either.list_claimed_jobs(f"{job}/") == []
 
 
-def test_group_fails_as_a_whole(either: Either, job: str) -> None:
+def test_failed_claim_all_claims_nothing(either: Either, job: str) -> None:
     """An exception in the block releases every claim of the group as failed."""
     names = [f"{job}/{number}" for number in range(2)]
     with pytest.raises(ZeroDivisionError), either.claim_all(names):
@@ -289,7 +289,7 @@ def test_session_ends_all(either: Either, job: str) -> None:
         session.raise_if_lost()
 
 
-def test_claims_that_nobody_keeps(either: Either, job: str) -> None:
+def test_unreferenced_claims_expire(either: Either, job: str) -> None:
     """`claim_any_job` and `claim_all_jobs` claim as their twins and leave renewing to the caller, for 120 s."""
     taken, free, other = f"{job}-1", f"{job}-2", f"{job}-3"
     first = either.claim_job(taken, "ana")
@@ -312,7 +312,7 @@ def test_claims_that_nobody_keeps(either: Either, job: str) -> None:
     assert either.list_claimed_jobs(job) == []
 
 
-def test_session_that_nobody_keeps(either: Either, open_client: Open, job: str) -> None:
+def test_unreferenced_session_expires(either: Either, open_client: Open, job: str) -> None:
     """`open_session` gives what a child needs: its secret lets one in and keeps it, and its end ends what is bound."""
     opened = either.open_session("run-1", ttl=30, metadata={"why": "tests"})
     assert (opened.name, opened.metadata, opened.url) == ("run-1", {"why": "tests"}, either.url)
@@ -343,7 +343,7 @@ def test_session_that_was_ended_is_lost(either: Either, job: str) -> None:
     assert (caught.value.reason, gone.value.reason) == ("session_ended", "session_ended")
 
 
-def test_waits_for_its_turn(either: Either, open_client: Open, job: str) -> None:
+def test_wait_acquires_the_released_job(either: Either, open_client: Open, job: str) -> None:
     """W1: a wait gets the job when it is given back, and hears of its place meanwhile."""
     other = open_client(callers.BOB)
     places: list[QueuePosition] = []
@@ -366,7 +366,7 @@ def address(client: Either) -> tuple[str, int]:
     return host, int(port)
 
 
-def test_waits_in_vain(either: Either, job: str) -> None:
+def test_timeout_raises_not_in_time(either: Either, job: str) -> None:
     """A wait that is over is `NotInTime`, says who has the job, and leaves nobody in the line."""
     with either.claim(job, owner="ana"):
         with pytest.raises(NotInTime) as caught:
@@ -527,7 +527,7 @@ def test_token_stays_on_this_machine(kind: str, nowhere: dict[str, str]) -> None
     both.close()
 
 
-def test_nobody_there(open_client: Open, job: str) -> None:
+def test_unreachable_server_is_reported(open_client: Open, job: str) -> None:
     """A server that is not there is `Unreachable`, not held and not refused."""
     client = open_client(url="http://127.0.0.1:9", retry_seconds=0.1)
     with pytest.raises(Unreachable):

@@ -18,7 +18,7 @@ from tests.support.pending import waiting
 
 
 @pytest.mark.parametrize("is_new", [True, False])
-def test_who_watches_is_not_overtaken(either: Either, operator: Api, job: str, is_new: bool) -> None:
+def test_watcher_keeps_its_queue_position(either: Either, operator: Api, job: str, is_new: bool) -> None:
     """W1, W2: a job that is given back while the first in line is being told its place is the first's, whatever its
     client was used for before."""
     if not is_new:
@@ -46,7 +46,7 @@ def test_who_watches_is_not_overtaken(either: Either, operator: Api, job: str, i
     second.close()
 
 
-def test_all_but_the_last_say_that_they_come_back() -> None:
+def test_every_wait_request_but_the_last_announces_the_next() -> None:
     """W2: the last request of a wait does not say that another follows, nor does one that gives up."""
     world = World(line(70))
     world.run(claim("j", ClaimRequest(ttl=60, owner="o", wait=80, on_wait=lambda _: None), POLICY))
@@ -58,7 +58,7 @@ def test_all_but_the_last_say_that_they_come_back() -> None:
     assert said[-1] is False and all(said[:-1])
 
 
-def test_server_that_stops_is_left_at_once() -> None:
+def test_wait_leaves_a_stopping_server_immediately() -> None:
     """W2: who is sent away early, after waits that lasted, asks again first, without a look or a rest."""
     answers = scripted(after(0.1, told_to_wait(2)), lock(), after(1, told_to_wait(1)), acquired())
     world = World(answers)

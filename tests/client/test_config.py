@@ -37,7 +37,7 @@ def refused(environment: dict[str, str], **arguments: object) -> SettingsError:
     return caught.value
 
 
-def test_nothing_said_means_the_default(environment: dict[str, str]) -> None:
+def test_empty_configuration_means_the_default(environment: dict[str, str]) -> None:
     """Without a word the server is the local one, without a token."""
     assert find(url=None, token_file=None, environment=environment) == Target(LOCAL, "the default", None, "nowhere")
 
@@ -63,7 +63,7 @@ def test_token_order(environment: dict[str, str], tmp_path: Path) -> None:
     assert find(url=None, token_file=file, environment=environment).token == "token-of-argument"
 
 
-def test_kept_token_stays_with_its_server(environment: dict[str, str]) -> None:
+def test_configured_token_is_sent_to_its_server_only(environment: dict[str, str]) -> None:
     """The token of client.toml is not sent to a server that client.toml does not name."""
     kept(environment, LOCAL)
     elsewhere = find(url="https://elsewhere.example", token_file=None, environment=environment)
@@ -107,7 +107,7 @@ def test_no_address_of_several_is_asked_unencrypted(environment: dict[str, str])
     assert (allowed.is_insecure, allowed.unencrypted) == (True, (plain,))
 
 
-def test_kept_token_stays_with_all_its_addresses(environment: dict[str, str]) -> None:
+def test_configured_token_is_sent_to_its_addresses_only(environment: dict[str, str]) -> None:
     """N-35: the token of client.toml goes to the addresses named there, and to no list with another in it."""
     kept(environment, f"{ONE},{OTHER}")
     for url in (None, ONE, OTHER, f"{OTHER},{ONE}"):
@@ -134,7 +134,7 @@ def test_without_an_url_client_toml_is_for_the_default_server(environment: dict[
 
 
 @pytest.mark.parametrize("url", ["http://h:99999", "http://[::1", "ftp://h", "h:7420", "http://h:0"])
-def test_broken_url_in_client_toml_is_said(environment: dict[str, str], url: str) -> None:
+def test_broken_url_in_client_toml_is_reported(environment: dict[str, str], url: str) -> None:
     """It is an error that names client.toml, also where another server is asked: what is kept cannot be placed."""
     kept(environment, url)
     assert "client.toml" in str(refused(environment))

@@ -87,7 +87,7 @@ def echo(sock: socket.socket, number: int) -> None:
         sock.sendall(said(path))
 
 
-def test_one_after_the_other_share_a_connection(peer: Peer) -> None:
+def test_sequential_requests_share_a_connection(peer: Peer) -> None:
     """Requests that follow each other, of whichever thread, go over one connection."""
     with to(peer.url) as transport:
         for _ in range(3):
@@ -96,7 +96,7 @@ def test_one_after_the_other_share_a_connection(peer: Peer) -> None:
     assert (peer.accepted, len(peer.asked)) == (1, 6)
 
 
-def test_one_that_waits_keeps_nobody(peer: Peer) -> None:
+def test_waiting_request_blocks_no_other(peer: Peer) -> None:
     """A request that waits for its answer keeps no other from being sent: that one has a connection of its own."""
     answered = threading.Event()
 
@@ -119,7 +119,7 @@ def test_one_that_waits_keeps_nobody(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("pieces", [[b"HTTP/1.1 200 OK\r\n"], [said(b"x" * 100)[:60]]], ids=["head", "body"])
-def test_an_answer_that_drips_is_over_in_time(pieces: list[bytes]) -> None:
+def test_dripping_answer_times_out(pieces: list[bytes]) -> None:
     """The time for an answer is for all of it: bytes that come one by one do not begin it anew."""
     stop = threading.Event()
 
@@ -137,7 +137,7 @@ def test_an_answer_that_drips_is_over_in_time(pieces: list[bytes]) -> None:
             stop.set()
 
 
-def test_a_connection_that_the_server_closed_is_not_used(peer: Peer) -> None:
+def test_closed_connection_is_not_reused(peer: Peer) -> None:
     """A kept connection on which the server has hung up is dropped before a byte is sent; each request goes once."""
     seen: list[bytes] = []
 
@@ -152,7 +152,7 @@ def test_a_connection_that_the_server_closed_is_not_used(peer: Peer) -> None:
     assert seen == [b"/1", b"/2", b"/3"]
 
 
-def test_what_was_sent_is_not_sent_again() -> None:
+def test_sent_request_is_not_repeated() -> None:
     """When the server hangs up after it was asked, nobody knows what it did: `Unreachable`, and no second time."""
     seen: list[bytes] = []
 
@@ -199,7 +199,7 @@ def test_no_answer_is_read_as_another(where: str, monkeypatch: pytest.MonkeyPatc
         assert [transport.send(Send("GET", f"/{number}")).body for number in range(3)] == [b"/0", b"/1", b"/2"]
 
 
-def test_close_closes_those_of_all_threads(peer: Peer) -> None:
+def test_close_closes_connections_of_all_threads(peer: Peer) -> None:
     """Closing closes the connection of every thread, also of those that live; one in use is closed when it is done."""
     ended: list[int] = []
     gate = threading.Barrier(4)
@@ -228,7 +228,7 @@ def test_close_closes_those_of_all_threads(peer: Peer) -> None:
         wait_until(lambda: len(ended) == 5)
 
 
-def test_connections_are_not_kept_without_end(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_connections_are_limited(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many threads asked at once, so many connections are kept and no more; the oldest are closed."""
     monkeypatch.setattr("holdfast.client.transports.sync.CONNECTIONS_MAX", 2)
     gate = threading.Barrier(5)
@@ -263,7 +263,7 @@ def test_another_thread_may_close_a_stream() -> None:
 
 
 @pytest.mark.parametrize("kind", WAYS)
-def test_a_host_of_the_sixth_version(kind: str) -> None:
+def test_ipv6_host_is_reached(kind: str) -> None:
     """An address of IPv6 is understood, and stands in brackets in the request."""
     told: list[bytes] = []
 
@@ -357,7 +357,7 @@ def test_a_tunnel_that_is_refused() -> None:
         transport.send(Send("GET", "/locks"))
 
 
-def test_a_fork_has_connections_of_its_own(peer: Peer) -> None:
+def test_forked_process_has_its_own_connections(peer: Peer) -> None:
     """A forked process uses none of its parent's connections, and closes none of them for the parent."""
     with to(peer.url) as transport:
         transport.send(Send("GET", "/parent"))

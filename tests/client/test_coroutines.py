@@ -78,7 +78,7 @@ def test_block_is_cancelled_at_a_loss(opened: Open, operator: Api, job: str) -> 
     asyncio.run(main())
 
 
-def test_told_and_cut_off(opened: Open, operator: Api, job: str) -> None:
+def test_transfer_loss_cancels_the_block(opened: Open, operator: Api, job: str) -> None:
     """A block that was told of the loss, and is cut off in its own cleaning up, leaves with `LeaseLost` too."""
 
     async def main() -> None:
@@ -125,7 +125,7 @@ def test_outer_cancel_stays_one(opened: Open, alice: Api, job: str) -> None:
     assert alice.status(job).json()["attempts"] == 1
 
 
-def test_outer_cancel_beats_a_loss(opened: Open, operator: Api, job: str) -> None:
+def test_outer_cancel_wins_over_a_loss(opened: Open, operator: Api, job: str) -> None:
     """Who is cancelled from outside while the claim is lost stays cancelled."""
 
     async def main() -> None:
@@ -342,7 +342,7 @@ def test_renewed_in_the_background(opened: Open, job: str) -> None:
     asyncio.run(main())
 
 
-def test_tasks_are_two_in_the_line(opened: Open, job: str) -> None:
+def test_tasks_are_two_waiters_in_the_queue(opened: Open, job: str) -> None:
     """W3: two tasks of one client that wait for the same job are two in the line, and each has its turn."""
 
     async def main() -> None:
@@ -364,7 +364,7 @@ def test_tasks_are_two_in_the_line(opened: Open, job: str) -> None:
     asyncio.run(main())
 
 
-def test_many_wait_and_one_renews(opened: Open, job: str) -> None:
+def test_waiting_tasks_do_not_delay_renewal(opened: Open, job: str) -> None:
     """Claims that wait never keep anything else from being sent, however many they are."""
 
     async def main() -> None:

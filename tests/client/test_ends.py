@@ -42,7 +42,7 @@ STREAM = "44444444-4444-4444-8444-444444444444"
 # One client of either kind, and a real server.
 
 
-def test_revocation_is_heard_of_before_the_next_renewal(either: Any, operator: Api, job: str) -> None:  # noqa: ANN401
+def test_revocation_arrives_before_the_next_renewal(either: Any, operator: Api, job: str) -> None:  # noqa: ANN401
     """L9: a claim whose next renewal is twenty minutes away is lost when it is revoked, by whom and why."""
     claim = either.claim(job, ttl=LONG)
     assert operator.revoke(job, reason="wrong branch").status == 204
@@ -52,7 +52,7 @@ def test_revocation_is_heard_of_before_the_next_renewal(either: Any, operator: A
     claim.release()
 
 
-def test_what_is_claimed_later_is_followed_on_the_same_stream(either: Any, operator: Api, job: str) -> None:  # noqa: ANN401
+def test_later_claims_join_the_same_stream(either: Any, operator: Api, job: str) -> None:  # noqa: ANN401
     """One stream serves a client: claims that come while it is open, several at once too, are added to it."""
     first = either.claim(job, ttl=LONG)
     operator.revoke(job, reason="r")
@@ -67,7 +67,7 @@ def test_what_is_claimed_later_is_followed_on_the_same_stream(either: Any, opera
         more.release()
 
 
-def test_session_hears_of_its_end(either: Any, operator: Api, job: str) -> None:  # noqa: ANN401
+def test_session_loss_arrives_on_the_stream(either: Any, operator: Api, job: str) -> None:  # noqa: ANN401
     """L9: a session that somebody else ends is lost at once, with every claim of it."""
     session = either.session("run", ttl=LONG)
     claim = session.claim(job, ttl=LONG)
@@ -94,7 +94,7 @@ def test_session_keeps_running_when_an_operator_transfers_its_claim(either: Any,
     either.release_job(job, taken.lease_id)
 
 
-def test_session_hears_that_it_ended_with_its_token(open_client: Callable[..., Any], operator: Api, job: str) -> None:
+def test_session_ends_with_its_token(open_client: Callable[..., Any], operator: Api, job: str) -> None:
     """L9, S5: a token that is revoked before anything is followed takes its session along, and that is told at once.
 
     Nobody is let in with it any more, neither to follow nor to renew: the secret of the session is asked.
@@ -110,7 +110,7 @@ def test_session_hears_that_it_ended_with_its_token(open_client: Callable[..., A
         session.end()
 
 
-def test_what_we_give_back_is_no_loss(open_client: Callable[..., Any], operator: Api, job: str) -> None:
+def test_own_release_is_not_a_loss(open_client: Callable[..., Any], operator: Api, job: str) -> None:
     """A release and a transfer of our own are told on the stream like any end, and nobody is told of a loss."""
     either = open_client()
     told: list[object] = []
@@ -129,7 +129,7 @@ def test_what_we_give_back_is_no_loss(open_client: Callable[..., Any], operator:
             lost.release()
 
 
-def test_it_is_followed_again_after_a_restart(
+def test_stream_reopens_after_a_restart(
     open_client: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory, job: str
 ) -> None:
     """A stream that breaks is opened again with all that is held."""
@@ -329,7 +329,7 @@ class AtOnce(Noted):
             self._resume(resting)
 
 
-def test_what_comes_together_is_one_request() -> None:
+def test_simultaneous_claims_share_one_request() -> None:
     """However many claims come within a moment, they open one stream, or add to it with one request."""
     followed = Followed()
     deadlines = [followed.claimed(number) for number in range(3)]
@@ -354,7 +354,7 @@ def test_what_comes_together_is_one_request() -> None:
 
 
 @pytest.mark.parametrize("lost", [Unreachable(URL, "cut"), answer(503), answer(401)], ids=["cut", "503", "401"])
-def test_what_could_not_be_added_is_added_later(lost: Answer | BaseException) -> None:
+def test_failed_additions_are_retried(lost: Answer | BaseException) -> None:
     """L9: a request to follow that is lost is sent again, although the stream itself lives on."""
     followed = Followed()
     first = followed.claimed(0)
@@ -399,7 +399,7 @@ def test_a_new_claim_does_not_wait_for_a_retry() -> None:
     assert rested[0] == GATHER_SECONDS
 
 
-def test_what_the_server_does_not_know_is_renewed_at_once() -> None:
+def test_unknown_leases_are_renewed_immediately() -> None:
     """L9: a server that was restored from a backup does not know a lease. Its holder asks, and hears that."""
     followed = Followed()
     deadline = followed.claimed(0)
@@ -414,7 +414,7 @@ def test_what_the_server_does_not_know_is_renewed_at_once() -> None:
     assert deadline.loss is not None
 
 
-def test_many_are_asked_for_in_parts() -> None:
+def test_many_leases_are_followed_in_batches() -> None:
     """A server takes so many ids in a call; the rest is added as soon as the stream is open."""
     followed = Followed()
     deadlines = [followed.claimed(number) for number in range(2 * IDS_PER_CALL + 1)]
@@ -437,7 +437,7 @@ def test_many_are_asked_for_in_parts() -> None:
         ("deleted", None, "session_ended"),
     ],
 )
-def test_an_end_is_a_loss_as_a_refused_renewal_is(how: str, name: str | None, reason: str) -> None:
+def test_reported_end_is_a_loss_like_a_refused_renewal(how: str, name: str | None, reason: str) -> None:
     """The same reasons as a renewal that is refused; cut anywhere on the way, and told at once if it came before."""
     for parts in ([_following(), _ended(0, how, name=name)[:20], _ended(0, how, name=name)[20:]], None):
         followed = Followed()
@@ -459,7 +459,7 @@ def _until(followed: Followed, deadline: LeaseDeadline) -> Flow[None]:
     yield from ()
 
 
-def test_a_release_by_somebody_of_ours_is_heard_of_a_little_later() -> None:
+def test_release_by_lease_id_is_reported_later() -> None:
     """A command that gives its own run's claim back as its last act is not stopped for it; one that goes on is."""
     followed = Followed()
     deadline = followed.claimed(0)
@@ -485,7 +485,7 @@ def test_a_release_by_somebody_of_ours_is_heard_of_a_little_later() -> None:
         (Unreachable(URL, "refused"), 0.1),
     ],
 )
-def test_without_it_all_is_as_before(stream: Stream | BaseException, seconds_min: float) -> None:
+def test_client_works_without_the_stream(stream: Stream | BaseException, seconds_min: float) -> None:
     """An older server, a refusal, nonsense, or nobody there: nothing is lost by it, and it is not asked without end."""
     followed = Followed()
     deadline = followed.claimed(0)

@@ -52,7 +52,7 @@ def shown(error: errors.HoldfastError) -> dict[str, Any]:
     return {name: str(value) if name == "others" else value for name, value in vars(error).items()}
 
 
-def test_one_except_for_each_question() -> None:
+def test_each_except_clause_has_its_exception() -> None:
     """Held, lost, unreachable and refused are four different exceptions; not in time is a kind of held."""
     four = [errors.JobHeld, errors.LeaseLost, errors.Unreachable, errors.Refused]
     assert not [(a, b) for a in four for b in four if a is not b and issubclass(a, b)]

@@ -30,7 +30,7 @@ def got(job: str = "j", ttl_ms: int = 60_000) -> tuple[World, AcquiredClaim]:
     return world, world.run(claim(job, ClaimRequest(ttl=60, owner="o"), POLICY))
 
 
-def test_lost_claim_is_given_up() -> None:
+def test_lost_claim_is_released() -> None:
     """What we stopped believing in is released as failed, in case the server has it still; then the loss is raised."""
     world, mine = got()
     held = HeldClaim(mine, POLICY)
@@ -44,7 +44,7 @@ def test_lost_claim_is_given_up() -> None:
     assert len(world.sent) == 2
 
 
-def test_giving_up_does_not_hide_the_loss() -> None:
+def test_failed_release_does_not_hide_the_loss() -> None:
     """A server that is gone when we give up changes nothing: the loss is raised, after one short try."""
     world, mine = got()
     held = HeldClaim(mine, POLICY)
@@ -71,7 +71,7 @@ def test_a_second_release_does_not_change_the_first() -> None:
     assert (sent["outcome"], sent["result"]) == ("done", "result")
 
 
-def test_told_loss_has_nothing_to_give_up() -> None:
+def test_reported_loss_sends_no_release() -> None:
     """L7: what the server has ended is not released once more."""
     world, mine = got()
     held = HeldClaim(mine, POLICY)
@@ -81,7 +81,7 @@ def test_told_loss_has_nothing_to_give_up() -> None:
     assert len(world.sent) == 1
 
 
-def test_release_that_was_not_heard_of() -> None:
+def test_lost_release_reply_is_retried() -> None:
     """A release without an answer is `Unreachable`; the claim is not ours any more all the same."""
     world, mine = got()
     held = HeldClaim(mine, POLICY)
@@ -106,7 +106,7 @@ def test_release_is_tried_no_longer_than_the_lease_lives() -> None:
     assert max(sent.answer_seconds for sent in world.sent[1:]) <= 2
 
 
-def test_note_extends_and_a_told_loss_is_kept() -> None:
+def test_note_extends_and_reported_loss_stays() -> None:
     """A note renews the claim; if that tells of the end, the claim is lost with that reason and raised once."""
     world, mine = got()
     held = HeldClaim(mine, POLICY)
@@ -122,7 +122,7 @@ def test_note_extends_and_a_told_loss_is_kept() -> None:
 
 
 @pytest.mark.parametrize("unheard", [BROKEN, KeyboardInterrupt()])
-def test_transfer_that_was_not_heard_of(unheard: BaseException) -> None:
+def test_lost_transfer_reply_loses_the_claim(unheard: BaseException) -> None:
     """From when a transfer is sent the job may be another's: it is not believed in, and given up if nobody answers."""
     world, mine = got()
     held = HeldClaim(mine, POLICY)
@@ -142,7 +142,7 @@ def test_transfer_that_was_not_heard_of(unheard: BaseException) -> None:
 
 
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt(), asyncio.CancelledError()])
-def test_interrupted_group_is_given_back_whole(interrupt: BaseException) -> None:
+def test_interrupted_group_releases_every_claim(interrupt: BaseException) -> None:
     """An interrupt while a group is given back goes on when every one of it is given back."""
     world, _ = got()
     group = ClaimGroup([HeldClaim(got()[1], POLICY) for _ in range(3)])
@@ -153,7 +153,7 @@ def test_interrupted_group_is_given_back_whole(interrupt: BaseException) -> None
     assert len({request.key for request in world.sent[1:]}) == 3
 
 
-def test_group_says_what_went_wrong_first() -> None:
+def test_group_raises_its_first_error() -> None:
     """One that cannot be given back does not keep the others; what went wrong first is raised."""
     world, _ = got()
     group = ClaimGroup([HeldClaim(got()[1], POLICY) for _ in range(3)])
@@ -180,7 +180,7 @@ def broken(world: str) -> Flow[None]:
     raise RuntimeError(world)
 
 
-def test_thread_keeps_many(caplog: pytest.LogCaptureFixture) -> None:
+def test_thread_renews_many_claims(caplog: pytest.LogCaptureFixture) -> None:
     """One thread keeps any number of flows; a hanging request and a bug in one delay none of the others."""
     background = BackgroundThread()
     hanging = threading.Event()
@@ -202,7 +202,7 @@ def test_thread_keeps_many(caplog: pytest.LogCaptureFixture) -> None:
     hanging.set()
 
 
-def test_no_thread_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_renewal_thread_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     """When no thread can be started for a renewal, that renewal has failed, and the next one is tried."""
     background = BackgroundThread()
     heard: list[Exception] = []
@@ -229,7 +229,7 @@ def test_no_thread_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(heard) == 1
 
 
-def test_no_thread_to_wait_for_time(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_timer_thread_is_retried(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """When the thread that waits for time cannot be started, that is logged, and the next flow tries again."""
     background = BackgroundThread()
     first, second = threading.Event(), threading.Event()
@@ -245,7 +245,7 @@ def test_no_thread_to_wait_for_time(monkeypatch: pytest.MonkeyPatch, caplog: pyt
     assert first.wait(SECONDS_MAX) and second.wait(SECONDS_MAX)
 
 
-def test_dropped_flow_is_let_be() -> None:
+def test_dropped_flow_is_not_resumed() -> None:
     """A flow that was dropped is not resumed, also when it waits for an answer."""
     background = BackgroundThread()
     asked, answered = threading.Event(), threading.Event()
@@ -273,7 +273,7 @@ def test_dropped_flow_is_let_be() -> None:
     assert went_on == []
 
 
-def test_closed_background_forgets_all() -> None:
+def test_closed_background_resumes_nothing() -> None:
     """Closing lets everything be; what is dropped afterwards is not counted as if it had been there."""
 
     async def main() -> None:
@@ -287,7 +287,7 @@ def test_closed_background_forgets_all() -> None:
     asyncio.run(main())
 
 
-def test_loop_keeps_many() -> None:
+def test_loop_renews_many_claims() -> None:
     """One timer keeps any number of flows on an event loop, and closing it lets all of them be."""
 
     async def main() -> None:

@@ -134,7 +134,7 @@ def test_answer_has_a_limit(peer: Peer, open_to: Callable[..., Way], monkeypatch
     assert way.ask("GET", "/things", Thing) == Thing(2)
 
 
-def test_nobody_there(open_to: Callable[..., Way]) -> None:
+def test_refused_connection_is_unreachable(open_to: Callable[..., Way]) -> None:
     """A closed port is `Unreachable`, with the address and the reason in plain words."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -144,7 +144,7 @@ def test_nobody_there(open_to: Callable[..., Way]) -> None:
     assert caught.value.url == url
 
 
-def test_silence(open_to: Callable[..., Way]) -> None:
+def test_silent_server_times_out(open_to: Callable[..., Way]) -> None:
     """A server that accepts and says nothing is `Unreachable` once the time is over."""
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))

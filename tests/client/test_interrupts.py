@@ -29,7 +29,7 @@ SECONDS_MAX = 30.0
         *((life.__name__, "http://127.0.0.1:1,") for life in (interrupted.claimed, interrupted.waited_for)),
     ],
 )
-def test_interrupted_at_every_step(
+def test_interrupt_at_every_step_leaves_nothing(
     server: ServerProcess, life: str, before: str, record_property: Callable[..., None]
 ) -> None:
     """After an interrupt at any step nothing is renewed that nobody has, the client and its keeper go on, and the job

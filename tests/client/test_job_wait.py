@@ -8,7 +8,7 @@ from holdfast import QueuePosition
 from tests.client.both import Either
 
 
-def test_claim_job_tells_its_place(either: Either, job: str) -> None:
+def test_claim_job_reports_its_queue_position(either: Either, job: str) -> None:
     """`on_wait` of `claim_job` hears the place and the owner, and the claim follows when the job is given back."""
     first = either.claim_job(job, "ana")
     places: list[QueuePosition] = []

@@ -19,7 +19,7 @@ class Team(str, Enum):  # noqa: UP042 - shows itself as "Team.INFRA", which a St
     INFRA = "infra"
 
 
-def test_a_claim_shows_its_labels_to_everybody(either: Either, job: str) -> None:
+def test_claim_shows_its_labels(either: Either, job: str) -> None:
     """The claim, its owner's record and a refusal have them; without any they are an empty mapping."""
     with either.claim(job, owner="ana", labels=INFRA) as claim:
         assert claim.labels == claim.record.labels == INFRA
@@ -60,7 +60,7 @@ def test_lists_and_events_can_be_asked_for_labels(either: Either, job: str) -> N
 
 
 @pytest.mark.parametrize("labels", ["team:infra", {"team": 1}, [("team", "infra")]])
-def test_what_cannot_be_a_label_is_refused_before_it_is_sent(either: Either, job: str, labels: Any) -> None:  # noqa: ANN401
+def test_invalid_labels_are_refused_before_sending(either: Either, job: str, labels: Any) -> None:  # noqa: ANN401
     """A mistake of the program is a TypeError that says what to give."""
     with pytest.raises(TypeError, match="a mapping of texts to texts"):
         either.claim_job(job, labels=labels)
@@ -68,13 +68,13 @@ def test_what_cannot_be_a_label_is_refused_before_it_is_sent(either: Either, job
         either.list_claimed_jobs(labels=labels)
 
 
-def test_a_key_that_the_server_refuses_is_told(either: Either, job: str) -> None:
+def test_refused_label_key_is_reported(either: Either, job: str) -> None:
     """The server knows what a key may be; its words come through."""
     with pytest.raises(Refused, match="no key of a label"):
         either.claim_job(job, labels={"not a key": "v"})
 
 
-def test_a_text_of_another_class_is_claimed_and_found_as_what_it_says(either: Either, job: str) -> None:
+def test_label_of_a_str_subclass_is_plain_text(either: Either, job: str) -> None:
     """The member of an enum is the same label in a claim and in a list, whatever it shows itself as."""
     either.claim_job(job, labels={"team": Team.INFRA})
     assert either.get_job_owner(job).labels == {"team": "infra"}

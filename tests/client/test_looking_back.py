@@ -12,7 +12,7 @@ from holdfast.client.operations import queries
 from tests.support.checks import moment_over, unique
 
 
-def test_who_had_what_at_a_moment(either: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ANN401 - either kind
+def test_past_owners_are_of_one_record(either: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ANN401 - either kind
     """All pages of a moment are of one record, in order of name; what has ended since is there."""
     monkeypatch.setattr(queries, "PAGE", 2)
     prefix = unique("then") + "/"
@@ -39,7 +39,7 @@ def test_who_had_what_at_a_moment(either: Any, monkeypatch: pytest.MonkeyPatch) 
     assert either.list_claimed_jobs_at(at.isoformat(), prefix).jobs == then.jobs
 
 
-def test_moments_that_cannot_be_asked_for(either: Any) -> None:  # noqa: ANN401 - either kind
+def test_invalid_times_are_refused(either: Any) -> None:  # noqa: ANN401 - either kind
     """The future is refused by the server; what is no moment is not sent."""
     with pytest.raises(Refused, match="in the future"):
         either.list_claimed_jobs_at(datetime.now(UTC) + timedelta(hours=1))

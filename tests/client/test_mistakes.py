@@ -45,7 +45,7 @@ def test_waits_may_be_without_end() -> None:
     ("given", "error"),
     [(0, ValueError), (-1, ValueError), (math.nan, TypeError), (2.5, TypeError), ("5", TypeError), (True, TypeError)],
 )
-def test_a_limit_is_a_whole_number(open_client: Callable[..., Either], given: object, error: type[Exception]) -> None:
+def test_limit_must_be_an_integer(open_client: Callable[..., Either], given: object, error: type[Exception]) -> None:
     """A limit that would list nothing, or is none, is refused before anything is sent."""
     nowhere = open_client(url="http://127.0.0.1:9", retry_seconds=0)
     said = r"limit is .*; give a whole number of at least 1"
@@ -79,7 +79,7 @@ def test_a_session_is_named_by_its_id(
 
 
 @pytest.mark.parametrize("given", ["", None, 5, "\ud800"])
-def test_names_no_job(given: Any) -> None:  # noqa: ANN401 - anything
+def test_empty_job_name_is_refused(given: Any) -> None:  # noqa: ANN401 - anything
     """What can be no name at all is refused before anything is sent."""
     with pytest.raises(ValueError, match="names no job"):
         job_path(given)
@@ -108,7 +108,7 @@ def test_patience_is_a_span(seconds: float, *, allow_zero: bool) -> None:
         ({"owner": "\ud800"}, ValueError, "cannot be sent"),
     ],
 )
-def test_claim_says_what_is_wrong(
+def test_invalid_claim_names_the_problem(
     either: Either, job: str, options: dict[str, Any], error: type[Exception], text: str
 ) -> None:
     """An argument that cannot be used is named, with what is allowed; the job stays free."""
@@ -153,7 +153,7 @@ def test_refused_transfer_leaves_the_claim_as_it_was(either: Either, job: str) -
             claim.raise_if_lost()
 
 
-def test_watcher_that_raises_leaves_the_line(either: Either, open_client: Callable[..., Either], job: str) -> None:
+def test_raising_on_wait_leaves_the_queue(either: Either, open_client: Callable[..., Either], job: str) -> None:
     """Whatever the watcher of a wait raises, one of our own exceptions too, the place in the line is given up."""
 
     def had_enough(place: object) -> None:

@@ -57,7 +57,7 @@ def release_that_gets_lost(client: Holdfast, proxy: CuttingProxy, job: str, ttl:
     return first.owner
 
 
-def test_lost_release_does_not_stand_in_ones_own_way(proxy: CuttingProxy, nowhere: dict[str, str], job: str) -> None:
+def test_lost_release_does_not_block_the_next_claim(proxy: CuttingProxy, nowhere: dict[str, str], job: str) -> None:
     """D1a: after a release that was lost, a wait for the same job has a new name, and gets it when the lease ends."""
     with Holdfast(proxy.url, token=callers.ALICE, retry_seconds=0.1, environment=nowhere) as client:
         before = release_that_gets_lost(client, proxy, job)
@@ -127,7 +127,7 @@ def test_chosen_names_stay(proxy: CuttingProxy, nowhere: dict[str, str], job: st
             client.claim(job, wait=20)
 
 
-def test_one_name_for_each_worker() -> None:
+def test_each_worker_has_one_name() -> None:
     """A worker keeps its name, and no two have the same."""
     one, other = Worker(), Worker()
     assert owners.owner_of(one) == owners.owner_of(one) != owners.owner_of(other)
@@ -170,7 +170,9 @@ def handing_over(owner: str) -> Flow[Any]:
         (claiming, scripted(KeyboardInterrupt(), KeyboardInterrupt()), False),
     ],
 )
-def test_name_is_kept_if_the_end_is_known(flow: Callable[[str], Flow[Any]], network: Network, *, is_kept: bool) -> None:
+def test_name_is_reused_if_the_end_is_known(
+    flow: Callable[[str], Flow[Any]], network: Network, *, is_kept: bool
+) -> None:
     """D1a: a name lasts as long as every end under it was confirmed, whatever interrupts."""
     worker = Worker()
     name = owners.owner_of(worker)

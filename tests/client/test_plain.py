@@ -101,7 +101,7 @@ def heads() -> Iterator[str]:
         yield "\r\n".join((first, *lines))
 
 
-def test_what_is_plain_is_read_as_the_library_reads_it() -> None:
+def test_plain_answer_equals_the_library_result() -> None:
     """Whatever head an answer has: if it is read as plain, `http.client` would have read the same, to its last byte."""
     plain = 0
     for head, blank, body in product(heads(), ["\r\n\r\n", "\n\n", "\r\n\n"], ["null", "nul", "null\r\n", "\r\n\r\n"]):

@@ -286,7 +286,7 @@ with holdfast.claim(sys.argv[1] + "/4"):
 """
 
 
-def test_what_is_left_at_exit_is_given_back(
+def test_exit_releases_remaining_claims(
     server: ServerProcess, client: Holdfast, tmp_path: Path, job: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """A program that ends with claims in its hands gives them back, as failed, and warns of each."""
@@ -305,7 +305,7 @@ def test_what_is_left_at_exit_is_given_back(
     assert said.count("to the end of the program") == 3 and "the session left was held" in said
 
 
-def test_a_gone_server_does_not_keep_a_program_from_its_end(tmp_path: Path, job: str) -> None:
+def test_unreachable_server_does_not_delay_exit(tmp_path: Path, job: str) -> None:
     """At exit a server that does not answer is asked for a short time only."""
     with serving(tmp_path / "data", tokens=callers.TOKENS) as server, workers(server, tmp_path) as start:
         worker = start(f"{LEFT}\nprint('ends', flush=True)\nsys.stdin.readline()", job)

@@ -68,7 +68,7 @@ def test_an_own_ca_is_trusted_however_it_is_named(
 
 
 @ASKING
-def test_an_own_ca_stands_in_place_of_the_others(
+def test_own_ca_replaces_the_system_cas(
     ask: Asking, secured: ServerProcess, pem: Path, environment: dict[str, str], tmp_path: Path
 ) -> None:
     """What is named is trusted and nothing else, not even what SSL_CERT_FILE or client.toml name."""
@@ -93,7 +93,7 @@ def test_the_ca_of_another_server_does_not_count(environment: dict[str, str], pe
 
 @pytest.mark.parametrize("content", [None, b"", b"-----BEGIN CERTIFICATE-----\nnonsense\n-----END CERTIFICATE-----\n"])
 @ASKING
-def test_a_ca_file_that_cannot_be_used_is_said_by_name(
+def test_unusable_ca_file_is_named(
     ask: Asking, content: bytes | None, environment: dict[str, str], tmp_path: Path, secured: ServerProcess
 ) -> None:
     """A file that is not there, or holds no certificate, is a wrong setting: the error names it."""
@@ -119,7 +119,7 @@ def test_one_ca_for_all_addresses(
 # Plain HTTP to another machine.
 
 
-def test_plain_http_needs_a_word(environment: dict[str, str]) -> None:
+def test_plain_http_requires_permission(environment: dict[str, str]) -> None:
     """The argument, the variable and client.toml each allow it; the refusal says how. An explicit no wins."""
     with pytest.raises(SettingsError, match="HOLDFAST_ALLOW_INSECURE_HTTP=1"):
         Holdfast(ELSEWHERE, environment=environment)
@@ -137,7 +137,7 @@ def test_plain_http_needs_a_word(environment: dict[str, str]) -> None:
     Holdfast(environment=environment).close()
 
 
-def test_it_is_said_aloud_once() -> None:
+def test_plain_http_is_warned_about_once() -> None:
     """A process that sends a token unencrypted says so on standard error, once for each server, without the token."""
     code = (
         "from holdfast import Holdfast\n"
@@ -160,7 +160,7 @@ def test_a_child_reaches_the_server_in_the_same_way(environment: dict[str, str],
 # client.toml.
 
 
-def test_what_else_stands_in_the_file_stays(environment: dict[str, str], pem: Path) -> None:
+def test_other_settings_in_the_file_stay(environment: dict[str, str], pem: Path) -> None:
     """A first start that writes its address and token into client.toml leaves the other lines as they mean."""
     folder = write_config(environment, f'ca_file = "{pem}"\nallow_insecure_http = true\n')
     clientconfig.remember("https://127.0.0.1:7420", "hold_0123456789", environment)

@@ -177,7 +177,7 @@ def test_sleep_of_the_machine_is_noticed() -> None:
     assert world.sent == []
 
 
-def test_watch_waits_for_nothing_but_time() -> None:
+def test_deadline_watch_waits_for_time_only() -> None:
     """The deadline is watched beside the renewals: a hanging one cannot hide it."""
     world = World(scripted(silence))
     began = world.now()
@@ -196,7 +196,7 @@ def test_watch_ends_with_the_claim() -> None:
     assert deadline.loss is None and len(world.rests) == 1
 
 
-def test_given_back_is_not_renewed() -> None:
+def test_released_claim_is_not_renewed() -> None:
     """A lease that was given back while its renewal rested is not renewed."""
     world = World(scripted(renewed()))
     deadline = LeaseDeadline("j", 7, world.now(), TTL_MS)
@@ -205,7 +205,7 @@ def test_given_back_is_not_renewed() -> None:
     assert world.sent == []
 
 
-def test_told_loss_beats_the_clock() -> None:
+def test_reported_loss_wins_over_the_clock() -> None:
     """A loss the server told of stays the reason, though the time passes afterwards too."""
     world, deadline = kept(problem(404, "revoked", by="op", reason="because"))
     world.advance(600)
@@ -227,7 +227,7 @@ OPENED = answer(
 )
 
 
-def test_session_is_kept_with_all_of_it() -> None:
+def test_session_renewal_includes_its_leases() -> None:
     """S4: one request keeps a session and every lease that is bound to it."""
     assert Renewal(HOLDER, None).request(1.5) == Send("POST", f"/sessions/{HOLDER}/renew-all", answer_seconds=1.5)
 
@@ -346,7 +346,7 @@ def test_followed_through_broken_connections() -> None:
     assert [headers.get("Last-Event-ID") for headers in line.headers] == [None, "6", "6", "6", "6"]
 
 
-def test_the_place_is_told_in_the_words_of_the_server() -> None:
+def test_last_event_id_is_sent_unchanged() -> None:
     """N-32: the id of an event is sent back as it came: it may say after which restore it was made."""
     told = [frame(seq, "a").replace(b"id: ", b"id: 2.") for seq in (7, 8)]
     line = Line(Stream(200, b"id: 2.6\n\n"), Stream(200, told[0]), Stream(200, b": from 2.7\n\n"), Stream(200, told[1]))
@@ -361,7 +361,7 @@ def part(seq: int, name: str, number: int, parts: int) -> bytes:
     return whole if number == parts else whole.partition(b"\n")[2]
 
 
-def test_parts_of_a_record_are_told_together() -> None:
+def test_parts_of_a_record_are_yielded_together() -> None:
     """I16: a record that comes in parts is told when all are there; one that is cut off between them is told once."""
     line = Line(
         Stream(200, frame(6, "a"), part(7, "b", 1, 3), part(7, "c", 2, 3)),
@@ -386,7 +386,7 @@ def test_cut_off_before_the_first_event() -> None:
     assert line.headers[1]["Last-Event-ID"] == "41"
 
 
-def test_follower_says_what_is_wrong() -> None:
+def test_follower_reports_invalid_streams() -> None:
     """A refusal is raised at once, and a server that never answers after a while."""
     with pytest.raises(Refused) as caught:
         Line(Stream(403, problem(403, "forbidden").body)).run(Follower(POLICY, None, None).more())
@@ -395,7 +395,7 @@ def test_follower_says_what_is_wrong() -> None:
         Line(*[BROKEN] * 100).run(Follower(POLICY, None, None).more())
 
 
-def test_gap_is_told() -> None:
+def test_gap_is_yielded_as_resync() -> None:
     """I16: what is no longer kept comes as `resync`."""
     line = Line(Stream(200, b'event: resync\ndata: {"seq": 9}\n\n'))
     (event,) = line.run(Follower(POLICY, None, 3).more())

@@ -64,7 +64,7 @@ def test_a_short_claim_is_two_requests(client: Holdfast, job: str, monkeypatch: 
     assert asked == ["acquire", "release"] * PAIRS
 
 
-def test_only_what_was_said_is_sent(client: Holdfast, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_given_options_are_sent(client: Holdfast, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A body has the fields that somebody gave, and no others: the server need not look at what is null."""
     said: list[set[str]] = []
     send = HttpTransport.send
@@ -79,7 +79,7 @@ def test_only_what_was_said_is_sent(client: Holdfast, job: str, monkeypatch: pyt
     assert said == [{"ttl_seconds", "owner"}, {"lease_id", "keep_ttl"}, {"lease_id"}]
 
 
-def test_short_claims_wake_nobody() -> None:
+def test_short_claims_do_not_wake_the_keeper() -> None:
     """A keeper that sleeps is not woken by what comes and goes: each leaves one entry in its inbox, no more.
 
     What is given back before its moment is over never stands in the schedule.

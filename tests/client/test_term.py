@@ -27,7 +27,7 @@ def at(ms: int, *, slept_ms: int = 0) -> Instant:
 
 
 @given(promised_ms=st.integers(10, 200_000), waited_ms=st.integers(0, 60_000))
-def test_quiet_is_over_before_anything_is_due(promised_ms: int, waited_ms: int) -> None:
+def test_renewal_starts_before_anything_is_due(promised_ms: int, waited_ms: int) -> None:
     """Nothing is done for what is held until a moment that is never later than its first renewal, and it lives then."""
     deadline = LeaseDeadline("j", 1, START, promised_ms, waited_ms)
     renewal_starts_ms = deadline.renewal_starts_ms(renewing.RENEWAL_DELAY_MS) - START.boot_ms
@@ -35,7 +35,7 @@ def test_quiet_is_over_before_anything_is_due(promised_ms: int, waited_ms: int) 
     assert not deadline.is_lost(at(renewal_starts_ms))
 
 
-def test_belief_ends_before_the_promise() -> None:
+def test_local_deadline_precedes_the_promise() -> None:
     """T4: what was promised for a minute is believed for a minute less drift and rounding, from before the send."""
     deadline = LeaseDeadline("j", 1, START, 60_000)
     assert deadline.left_ms(START) == 60_000 - 120 - ROUNDING_MS
@@ -51,7 +51,7 @@ def test_larger_elapsed_counts() -> None:
     assert elapsed_ms(START, at(10, slept_ms=90)) == 100
 
 
-def test_wait_is_no_loss_of_time() -> None:
+def test_wait_extends_the_deadline() -> None:
     """W4: the time that the server says it let us wait is added, so a grant after a long wait is worth its ttl."""
     deadline = LeaseDeadline("j", 1, START, 30_000, waited_ms=40_000)
     assert 29_000 < deadline.left_ms(at(40_010)) < 30_000
@@ -67,7 +67,7 @@ def test_extension_counts_from_its_own_send() -> None:
 
 
 @pytest.mark.parametrize(("promised_ms", "left_ms"), [(10_000, safe_ms(10_000)), (0, 0), (-5_000, 0)])
-def test_shorter_promise_is_believed(promised_ms: int, left_ms: int) -> None:
+def test_shorter_promise_shortens_the_deadline(promised_ms: int, left_ms: int) -> None:
     """I4: who knows the lease id may renew it for less; then the next answer says less, and that is what counts."""
     deadline = LeaseDeadline("j", 1, START, 600_000)
     deadline.extend(at(1_000), promised_ms)
@@ -75,7 +75,7 @@ def test_shorter_promise_is_believed(promised_ms: int, left_ms: int) -> None:
     assert deadline.is_lost(at(1_000)) == (left_ms == 0)
 
 
-def test_term_is_looked_at_in_the_middle_of_a_change() -> None:
+def test_deadline_may_be_read_during_a_change() -> None:
     """A signal handler may look at a claim, and lose it, while its own thread has the lock."""
     deadline = LeaseDeadline("j", 1, START, 60_000)
     with deadline._lock:
@@ -97,7 +97,7 @@ def test_lost_stays_lost() -> None:
     assert deadline.error().reason == "expired"
 
 
-def test_given_back_is_not_lost() -> None:
+def test_released_deadline_is_not_lost() -> None:
     """Nothing that happens after it was given back is a loss."""
     deadline = LeaseDeadline("j", 1, START, 1_000)
     assert deadline.end() and not deadline.end()
@@ -112,7 +112,7 @@ def test_renewal_is_due_after_a_third() -> None:
     assert deadline.renew_in_ms(at(25_000), 0.5) == 0
 
 
-def test_schedule_gives_what_is_due_in_order() -> None:
+def test_schedule_returns_due_entries_in_order() -> None:
     """What is due comes in order of time, what was stopped never, and stopped entries are removed once a second."""
     schedule = Schedule()
     a, a2, b, c = (ScheduledFlow(None) for _ in range(4))

@@ -42,7 +42,7 @@ def beaten(client: Holdfast, job: str) -> bool:
     return owner is not None and owner.last_heartbeat_at > owner.claimed_at
 
 
-def test_background_hears_of_a_loss(client: Holdfast, operator: Api, job: str) -> None:
+def test_background_detects_a_loss(client: Holdfast, operator: Api, job: str) -> None:
     """L7: a revoked claim is lost at its next renewal: the event is set, and `on_lost` is called once, in a thread."""
     told: list[tuple[Claim, str]] = []
     claim = client.claim(job, ttl=3, on_lost=lambda lost: told.append((lost, threading.current_thread().name)))
@@ -56,7 +56,7 @@ def test_background_hears_of_a_loss(client: Holdfast, operator: Api, job: str) -
     assert "lost" not in repr(client.job(job))
 
 
-def test_group_tells_once(client: Holdfast, operator: Api, job: str) -> None:
+def test_group_reports_its_loss_once(client: Holdfast, operator: Api, job: str) -> None:
     """`on_lost` of a group is called once, though several of it are lost."""
     told: list[Claims] = []
     claims = client.claim_all([f"{job}/1", f"{job}/2"], on_lost=told.append)
@@ -69,7 +69,7 @@ def test_group_tells_once(client: Holdfast, operator: Api, job: str) -> None:
     assert told == [claims]
 
 
-def test_session_tells_of_its_loss(client: Holdfast, job: str) -> None:
+def test_session_reports_its_loss(client: Holdfast, job: str) -> None:
     """`on_lost` of a session is called when the session has ended."""
     told: list[Session] = []
     session = client.session(ttl=10, on_lost=told.append)
@@ -128,7 +128,7 @@ def test_dropped_session_warns(client: Holdfast, job: str) -> None:
     assert kept.stopped
 
 
-def test_threads_are_two_in_the_line(client: Holdfast, job: str) -> None:
+def test_threads_are_two_waiters_in_the_queue(client: Holdfast, job: str) -> None:
     """W3: two threads of one client that wait for the same job are two in the line, and each has its turn."""
     first = client.claim(job)
 
@@ -198,7 +198,7 @@ def test_forked_child_leaves_the_parents_claim_alone(client: Holdfast, job: str)
     assert client.get_job_owner(other) is None
 
 
-def test_interrupt_leaves_the_line(client: Holdfast, job: str) -> None:
+def test_interrupt_leaves_the_queue(client: Holdfast, job: str) -> None:
     """Ctrl-C in a wait leaves the line before it goes on: the next one need not wait for somebody who is gone."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     main = threading.get_ident()
@@ -219,7 +219,7 @@ def test_interrupt_leaves_the_line(client: Holdfast, job: str) -> None:
         assert client.job(job).waiting == 0
 
 
-def test_interrupt_between_two_lines() -> None:
+def test_interrupt_between_requests_leaves_nothing() -> None:
     """An interrupt that comes between a flow and what it asked for, in neither of them, is the flow's to clean up."""
     source, first = inspect.getsourcelines(driver.drive)
     handler = first + next(at for at, line in enumerate(source) if "except StopIteration" in line)
@@ -291,7 +291,7 @@ def test_exclusive_runs_while_the_job_is_ours(client: Holdfast, job: str) -> Non
     assert client.list_claimed_jobs(job) == []
 
 
-def test_exclusive_does_not_run_beside_another(client: Holdfast, job: str) -> None:
+def test_exclusive_skips_while_another_runs(client: Holdfast, job: str) -> None:
     """While somebody else has the job the function is not called: `JobHeld`, or None for one that may be skipped."""
     called: list[int] = []
 
@@ -332,7 +332,7 @@ def test_exclusive_remembers(client: Holdfast, job: str) -> None:
         nightly()
 
 
-def test_exclusive_finds_mistakes_at_once(client: Holdfast) -> None:
+def test_exclusive_refuses_mistakes_immediately(client: Holdfast) -> None:
     """A name that asks for what the function does not take is refused when it is decorated, not in the night."""
 
     def takes(number: int) -> None: ...
@@ -391,7 +391,7 @@ def test_the_other_functions(configured: object, job: str) -> None:
     assert work() == 1
 
 
-def test_default_client_waits_for_nobody(configured: object) -> None:
+def test_default_client_has_no_global_lock(configured: object) -> None:
     """Threads that need the client of the process at once get one of the same server, and it stays from then on."""
     made = at_once([functions.default_client] * 8)
     assert len({each.url for each in made}) == 1

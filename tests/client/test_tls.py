@@ -34,7 +34,7 @@ def refusing(request: pytest.FixtureRequest) -> Refusing:
     return asked
 
 
-def test_a_certificate_that_nobody_vouches_for(secured: ServerProcess, refusing: Refusing) -> None:
+def test_untrusted_certificate_is_refused(secured: ServerProcess, refusing: Refusing) -> None:
     """A self-signed certificate is not trusted, and the hint is where to put it."""
     error = refusing(secured.url)
     assert error.problem == "its certificate is not trusted (self-signed certificate)"
@@ -66,7 +66,7 @@ def test_every_kind_of_bad_certificate_has_its_hint(code: int, hint: str) -> Non
     assert problem.endswith("(Something)") and hint in what_to_do
 
 
-def test_a_broken_connection_is_no_question_of_schemes() -> None:
+def test_broken_connection_gives_no_scheme_hint() -> None:
     """One that broke inside TLS is not asked whether it is TLS."""
     problem, hint = tlserrors.trouble(ssl.SSLEOFError(8, "EOF occurred in violation of protocol"))
     assert problem == "the encrypted connection broke" and "https" not in hint

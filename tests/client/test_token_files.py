@@ -159,7 +159,7 @@ def wait_for_line(operator: Api, job: str, waiting: int) -> None:
 
 @pytest.mark.parametrize("watches", [False, True])
 @pytest.mark.parametrize("kind", ["one", "all", "any"])
-def test_wait_in_line_goes_on(server: ServerProcess, operator: Api, file: Path, kind: str, *, watches: bool) -> None:
+def test_queue_wait_continues(server: ServerProcess, operator: Api, file: Path, kind: str, *, watches: bool) -> None:
     """Who waits in line when its token is rotated waits for the new one in its file, and joins the line anew."""
     busy = f"{file.stem}-busy"
     held = operator.acquired(busy, ttl_seconds=600)
@@ -185,7 +185,7 @@ def test_wait_in_line_goes_on(server: ServerProcess, operator: Api, file: Path, 
             claim.release()
 
 
-def test_wait_of_a_coroutine_goes_on(server: ServerProcess, operator: Api, file: Path) -> None:
+def test_coroutine_wait_continues(server: ServerProcess, operator: Api, file: Path) -> None:
     """So does the client for coroutines, in line and along a stream: nothing that happened meanwhile is missed."""
     busy = f"{file.stem}-busy"
     held = operator.acquired(busy, ttl_seconds=600)
@@ -209,7 +209,7 @@ def test_wait_of_a_coroutine_goes_on(server: ServerProcess, operator: Api, file:
     assert asyncio.run(scene()) == [f"{file.stem}-seen-1", f"{file.stem}-seen-2"]
 
 
-def test_stream_goes_on(server: ServerProcess, operator: Api, file: Path) -> None:
+def test_event_stream_continues(server: ServerProcess, operator: Api, file: Path) -> None:
     """Who follows events when its token is rotated goes on after the last one it saw, once the new token is there."""
     with Holdfast(server.url, token_file=file, retry_seconds=0) as client:
         events = client.events(prefix=f"{file.stem}-seen", after=0)

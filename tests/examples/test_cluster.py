@@ -15,7 +15,7 @@ from tests.support.server import PROJECT
 Start = Callable[..., Program]
 
 
-def test_a_cluster_survives_its_leader_and_ends_whole(example: Start, tmp_path: Path) -> None:
+def test_cluster_survives_its_leader_and_stops_cleanly(example: Start, tmp_path: Path) -> None:
     """What it says to try works: a claim through a follower outlives the leader, and Ctrl-C leaves nothing behind."""
     cluster = example("cluster.py", "--port", 0, env={"PYTHONWARNINGS": ""})
     try:

@@ -74,7 +74,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any],
         return running.output, json.loads(evidence.read_text()), left
 
 
-def test_every_job_is_done_once_and_that_is_proved(told: tuple[str, dict[str, Any], list[str]]) -> None:
+def test_every_job_is_done_exactly_once(told: tuple[str, dict[str, Any], list[str]]) -> None:
     """The demonstration ends with 0, names each job as done in its proof, and leaves neither processes nor folders."""
     output, evidence, left = told
     found = re.search(r"^Proved: (\d+) jobs, each done exactly once\.", output, re.MULTILINE)
@@ -86,7 +86,7 @@ def test_every_job_is_done_once_and_that_is_proved(told: tuple[str, dict[str, An
     assert max(map(len, output.splitlines())) <= 100
 
 
-def test_story_has_all_that_it_promises(told: tuple[str, dict[str, Any], list[str]]) -> None:
+def test_demo_covers_every_chapter(told: tuple[str, dict[str, Any], list[str]]) -> None:
     """Five race and four are refused; some stand in line; a killed one has an heir that reads its note and goes on; a
     circle is refused and named; an operator's reason reaches the agent; a late write is refused; so is a push, by the
     guard."""
@@ -228,7 +228,7 @@ def proof_of(kept: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=PROJECT, env=env)
 
 
-def test_what_was_kept_is_judged_again(told: tuple[str, dict[str, Any], list[str]], tmp_path: Path) -> None:
+def test_stored_evidence_is_verified_again(told: tuple[str, dict[str, Any], list[str]], tmp_path: Path) -> None:
     """The evidence of a demonstration that was in order is found in order by itself."""
     done = judged(told[1], tmp_path)
     assert (done.returncode, done.stderr) == (0, "") and "all in order" in done.stdout
@@ -247,7 +247,7 @@ def test_forged_evidence_is_found_out(
 
 
 @pytest.mark.parametrize("content", [None, "", "[]", "{}", '{"journal": {"issue-101": [{"seq": 1}]}}'])
-def test_what_is_no_evidence_is_said(tmp_path: Path, content: str | None) -> None:
+def test_invalid_evidence_is_reported(tmp_path: Path, content: str | None) -> None:
     """A file that is not there, or holds something else, is neither proof nor fault: exit code 2, and its name."""
     kept = tmp_path / "kept.json"
     if content is not None:

@@ -141,7 +141,7 @@ def test_a_folder_is_durable_before_its_fences(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("before", [None, 4])
-def test_a_fence_that_is_not_written_whole_lets_nobody_pass(
+def test_partially_written_fence_refuses_everyone(
     report: Path, monkeypatch: pytest.MonkeyPatch, before: int | None
 ) -> None:
     """A disk that takes half of the token: nothing is guarded, no older owner gets in, and the same one tries again."""
@@ -242,7 +242,7 @@ def test_a_failing_block_keeps_the_fence_up(report: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"9", b"00000000000000009", b"000000000000000x", b"9999999999999999"])
-def test_a_damaged_fence_lets_nobody_pass(report: Path, content: bytes) -> None:
+def test_damaged_fence_refuses_everyone(report: Path, content: bytes) -> None:
     """A fence file that holds no token refuses everyone and says what to do."""
     report.with_name("report.txt.fence").write_bytes(content)
     with pytest.raises(CannotFence, match="16 digits"):
@@ -330,7 +330,7 @@ def test_a_task_waits_without_stopping_the_loop(tmp_path: Path, holder: subproce
     asyncio.run(main())
 
 
-def test_a_dead_process_lets_go(tmp_path: Path, holder: subprocess.Popen[str]) -> None:
+def test_dead_process_releases_the_lock(tmp_path: Path, holder: subprocess.Popen[str]) -> None:
     """What a killed process held is free, and the fence it raised is still up."""
     holder.kill()
     holder.wait()

@@ -110,7 +110,7 @@ def test_raising_first_keeps_the_last_owner_out(connect: Connect) -> None:
         write(ana, 4)
 
 
-def test_nobody_passes_until_the_transaction_ends(connect: Connect) -> None:
+def test_other_owners_wait_for_the_transaction(connect: Connect) -> None:
     """While the owner's transaction is open no other token passes, older or newer; after its commit the newer does."""
     ana, ben = connect(), connect(timeout=0)
     with ana, SqlFence().guard(ana, "reports/7", 4):
@@ -311,7 +311,7 @@ def test_a_broken_insert_is_shown(connect: Connect) -> None:
     assert not connection.in_transaction
 
 
-def test_a_row_that_cannot_be_seen_is_refused(connect: Connect) -> None:
+def test_invisible_row_is_refused(connect: Connect) -> None:
     """Where the fence is neither passed nor in the way, the snapshot is too old to tell: nothing may be written."""
 
     class Blind(Shim):

@@ -70,7 +70,7 @@ def test_there_is_no_trust_by_default(middleware: App) -> None:
 
 
 @KINDS
-def test_nobody_raises_a_fence_beyond_what_is_current(middleware: App, app: App, ask: Ask) -> None:
+def test_token_beyond_the_current_one_is_refused(middleware: App, app: App, ask: Ask) -> None:
     """A token that the server does not vouch for is 412 and raises nothing: the owner goes on, and so does the next."""
     server, fence = Server(current=4), MemoryFence()
     guarded = middleware(app, fence, is_current=server.is_current)
@@ -99,7 +99,7 @@ def test_an_owner_is_asked_about_once(middleware: App, app: App, ask: Ask) -> No
 
 
 @KINDS
-def test_the_application_compares_and_the_server_vouches(middleware: App, app: App, ask: Ask) -> None:
+def test_application_compares_after_the_server_vouches(middleware: App, app: App, ask: Ask) -> None:
     """Without a fence, for one in the handler's own transaction, tokens are let in by the same rule."""
     guarded = middleware(app, is_current=Server(current=4).is_current)
     assert ask(guarded, "/reports/7", "5")[0] == 412
@@ -108,7 +108,7 @@ def test_the_application_compares_and_the_server_vouches(middleware: App, app: A
 
 
 @KINDS
-def test_a_server_that_does_not_answer_lets_nobody_in(middleware: App, app: App, ask: Ask) -> None:
+def test_unreachable_server_refuses_everyone(middleware: App, app: App, ask: Ask) -> None:
     """If the server cannot be asked it is 503, and the application is not reached; who was let in before still is."""
     answers: list[object] = [True]
 
@@ -144,7 +144,7 @@ def test_coroutines_are_waited_for_or_refused() -> None:
         assert ask_asgi(FencedASGI(asgi_app, MemoryFence(), is_current=sneaky), "/reports/7", "4")[0] == 412
 
 
-def test_what_was_vouched_for_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vouched_tokens_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """So many resources are remembered and no more; one that was forgotten is asked about again."""
     monkeypatch.setattr(trust, "RESOURCES_MAX", 2)
     server = Server(current=4)
@@ -226,7 +226,7 @@ ESCAPED = ["/reports/%37", "/%72eports/7", "/reports%2F7", "/reports/%2E/7", "/r
 
 @KINDS
 @pytest.mark.parametrize("spelled", SPELLED)
-def test_one_thing_has_one_fence_however_it_is_spelled(middleware: App, app: App, ask: Ask, spelled: str) -> None:
+def test_equivalent_paths_share_one_fence(middleware: App, app: App, ask: Ask, spelled: str) -> None:
     """Slashes, dots and parameters that do not change where a path leads do not lead around its fence."""
     guarded = middleware(app, MemoryFence(), trust_callers=True)
     assert ask(guarded, "/reports/7", "9") == (200, 9)
@@ -243,7 +243,7 @@ def test_different_things_keep_fences_of_their_own(middleware: App, app: App, as
         assert ask(guarded, path, "4") == (200, 4), path
 
 
-def test_where_an_application_hangs_is_no_part_of_its_paths() -> None:
+def test_mount_path_is_not_part_of_the_resource() -> None:
     """One application under two mounts has one fence for what it routes the same."""
     fence = MemoryFence()
     wsgi, asgi = FencedWSGI(wsgi_app, fence, trust_callers=True), FencedASGI(asgi_app, fence, trust_callers=True)
@@ -330,7 +330,7 @@ def put(port: int, path: str, token: int) -> tuple[int, Any]:
 
 
 @pytest.mark.parametrize("kind", ["wsgi", "asgi"])
-def test_behind_real_servers(kind: str) -> None:
+def test_fence_works_with_real_servers(kind: str) -> None:
     """Escaped or not, over the wire and through a real server, every spelling meets the same fence."""
     if kind == "wsgi":
         serving = serving_wsgi(FencedWSGI(wsgi_app, MemoryFence(), trust_callers=True))

@@ -67,7 +67,7 @@ def test_passes_exactly_the_greatest_so_far(steps: list[tuple[str, int]]) -> Non
 
 @settings(deadline=None)
 @given(st.integers(1, 4), st.lists(st.tuples(st.sampled_from("abcdefgh"), st.integers(0, 50)), max_size=40))
-def test_forgetting_never_lets_an_older_owner_in(resources_max: int, steps: list[tuple[str, int]]) -> None:
+def test_eviction_never_admits_an_older_owner(resources_max: int, steps: list[tuple[str, int]]) -> None:
     """However few resources are remembered, a token older than one that passed is refused, and memory stays bounded."""
     fence, greatest = MemoryFence(resources_max=resources_max), dict.fromkeys("abcdefgh", 0)
     for resource, token in steps:
@@ -77,7 +77,7 @@ def test_forgetting_never_lets_an_older_owner_in(resources_max: int, steps: list
         assert len(fence._entries) <= resources_max
 
 
-def test_a_new_owner_passes_whatever_was_forgotten() -> None:
+def test_new_owner_passes_after_eviction() -> None:
     """Tokens come from one counter, so one that was given last passes a fence that has forgotten much."""
     fence = MemoryFence(resources_max=8)
     assert all(passes(fence, f"job/{token}", token) for token in range(1_000))
@@ -86,7 +86,7 @@ def test_a_new_owner_passes_whatever_was_forgotten() -> None:
         MemoryFence(resources_max=0)
 
 
-def test_what_is_in_use_is_not_forgotten() -> None:
+def test_resource_in_use_is_not_evicted() -> None:
     """A resource whose block runs is remembered beyond the limit, so that nobody enters beside it."""
     fence = MemoryFence(resources_max=1)
     with fence.guard("a", 1), fence.guard("b", 2), fence.guard("c", 3):
@@ -95,7 +95,7 @@ def test_what_is_in_use_is_not_forgotten() -> None:
     assert not passes(fence, "a", 0)
 
 
-def test_the_newer_waits_and_the_older_is_refused() -> None:
+def test_newer_owner_waits_and_older_is_refused() -> None:
     """While an owner is at work a newer one waits, an older one is refused at once, and they never run together."""
     fence, order = WatchedFence(), []
 
@@ -114,7 +114,7 @@ def test_the_newer_waits_and_the_older_is_refused() -> None:
     assert order == ["older", "newer"]
 
 
-def test_who_grew_old_in_line_is_refused() -> None:
+def test_stale_waiter_is_refused() -> None:
     """An owner that waits while a newer one comes is refused when its turn comes, and the newer passes."""
     fence = WatchedFence()
     with ThreadPoolExecutor() as pool:
@@ -128,7 +128,7 @@ def test_who_grew_old_in_line_is_refused() -> None:
         assert second.result()
 
 
-def test_tasks_and_threads_stand_in_one_line() -> None:
+def test_tasks_and_threads_share_one_queue() -> None:
     """A task that waits for a thread lets the loop run; a cancelled one leaves the line; the turn is not lost."""
     fence = MemoryFence()
 
@@ -153,7 +153,7 @@ def test_tasks_and_threads_stand_in_one_line() -> None:
     assert passes(fence, "job", 9)
 
 
-def test_a_turn_that_comes_as_its_task_is_cancelled_is_passed_on() -> None:
+def test_turn_granted_to_a_cancelled_task_is_passed_on() -> None:
     """A task cancelled in the moment its turn came does not keep the resource."""
     fence = MemoryFence()
 
@@ -174,7 +174,7 @@ def test_a_turn_that_comes_as_its_task_is_cancelled_is_passed_on() -> None:
     assert passes(fence, "job", 4)
 
 
-def test_a_crowd_runs_one_at_a_time() -> None:
+def test_concurrent_blocks_run_one_at_a_time() -> None:
     """Threads with rising tokens enter one at a time and in no order but that of their tokens."""
     fence, inside, entered = MemoryFence(), [], []
     tokens = iter(range(2_000))
@@ -260,7 +260,7 @@ def test_an_async_function_holds_its_resource_while_it_awaits(tmp_path: Path) ->
         assert asyncio.run(main(fence)) == ["4 begins", "4 ends", "9 begins", "9 ends"]
 
 
-def test_what_cannot_be_fenced_is_refused_at_once() -> None:
+def test_invalid_function_is_refused_immediately() -> None:
     """A wrong argument's name, and a generator, are refused when they are decorated and not when it is too late."""
 
     def save(report_id: int, token: int) -> None: ...
@@ -456,7 +456,7 @@ def test_a_response_holds_its_resource_until_it_is_closed() -> None:
     assert passes(fence, "/reports/7", 4)
 
 
-def test_what_has_begun_cannot_be_answered_again() -> None:
+def test_started_response_is_not_replaced() -> None:
     """A StaleToken after an ASGI response has begun is raised to the server; what is not HTTP passes untouched."""
     seen: list[dict[str, Any]] = []
 

@@ -53,7 +53,7 @@ def test_the_services_fit_together() -> None:
         }
 
 
-def test_the_image_is_made_of_what_is_there() -> None:
+def test_image_copies_existing_files() -> None:
     """The Dockerfile copies files of the checkout that its ignore file lets through, and installs with the locks."""
     text = (FOLDER / "Dockerfile").read_text()
     let_through = {
@@ -70,7 +70,7 @@ def test_the_image_is_made_of_what_is_there() -> None:
     )
 
 
-def test_the_image_has_all_that_the_package_is_made_of(tmp_path: Path) -> None:
+def test_image_contains_the_package_sources(tmp_path: Path) -> None:
     """From what the Dockerfile copies, with links as they are, the package is built: the skill is in it too."""
     text = (FOLDER / "Dockerfile").read_text()
     for line in re.findall(r"^COPY (?!--from)(.*)$", text, re.MULTILINE):

@@ -63,7 +63,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     return Place(tmp_path_factory.mktemp("empty"))
 
 
-def test_the_wheel_brings_all_that_it_needs(place: Place) -> None:
+def test_wheel_declares_its_dependencies(place: Place) -> None:
     """What is installed is the wheel and what it declares: nothing of the checkout, nothing for tests."""
     where = place.run("python", "-P", "-c", "import holdfast; print(holdfast.__file__)")
     assert where.stdout.startswith(str(place.folder / "env")), where
@@ -90,7 +90,7 @@ def test_the_wheel_has_the_skill(place: Place) -> None:
     assert list((place.folder / "project").iterdir()) == []
 
 
-def test_the_whole_way_over_two_addresses(place: Place) -> None:
+def test_installed_package_works_over_two_addresses(place: Place) -> None:
     """Two workers claim over TLS, by two addresses of this machine; the backup is restored, and tokens go on beyond."""
     addresses = ["127.0.0.1", own_address()]
     names = ",".join(f"IP:{address}" for address in addresses)

@@ -156,7 +156,7 @@ def test_every_file_that_is_named_is_mounted(file: str) -> None:
 
 
 @pytest.mark.parametrize("file", [*FILES, BACKUP])
-def test_nothing_is_allowed_that_is_not_needed(file: str) -> None:
+def test_pods_have_minimal_privileges(file: str) -> None:
     """Not root, no capabilities, no way to more rights, nothing to write to but volumes, no token of the cluster."""
     pod, container = _pod(file), _container(file)
     assert pod["securityContext"] == {
@@ -179,7 +179,7 @@ def test_nothing_is_allowed_that_is_not_needed(file: str) -> None:
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_probes_ask_what_anybody_may_ask(file: str) -> None:
+def test_probes_need_no_token(file: str) -> None:
     """Probes name routes that need no access token and answer to any name; life is `/healthz`, readiness `/readyz`."""
     rows = {row.path: row for row in OPERATIONS if row.method == "GET"}
     asked = {}
@@ -290,7 +290,7 @@ def _made_secrets(file: str, folder: Path) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_secrets_have_what_is_asked_for(file: str, tmp_path: Path) -> None:
+def test_secrets_contain_the_mounted_keys(file: str, tmp_path: Path) -> None:
     """The commands of the page for one node, and those for three, make each key that is read, and no other."""
     made = {name: {path.name for path in folder.iterdir()} for name, folder in _made_secrets(file, tmp_path).items()}
     wanted: dict[str, set[str]] = {}

@@ -40,7 +40,7 @@ def test_counted_back_from_the_deadline(remaining: float, longest: float, grace:
         pytest.param(60, 99_000, Plan(0, 0, 10_000), id="the grace is over"),
     ],
 )
-def test_what_must_stop_has_its_grace_at_most(remaining: float, stopping_ms: int | None, expected: Plan) -> None:
+def test_grace_is_limited_by_the_deadline(remaining: float, stopping_ms: int | None, expected: Plan) -> None:
     """Once it must stop it is told at once, and killed after the grace or when the lease ends."""
     assert plan(remaining, longest_seconds=60, grace_seconds=10, must_stop=True, stopping_ms=stopping_ms) == expected
 

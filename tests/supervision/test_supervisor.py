@@ -37,7 +37,7 @@ def test_unknown_command_is_127(tmp_path: Path) -> None:
         assert run.finish() == (127, "holdfast: no-such-command: there is no such command\n")
 
 
-def test_what_cannot_be_run_is_126(tmp_path: Path) -> None:
+def test_unexecutable_command_is_126(tmp_path: Path) -> None:
     """A file that is not executable is one line and exit code 126; so is one that only a shell could read."""
     file = tmp_path / "script"
     file.write_text("echo hello\n")
@@ -49,7 +49,7 @@ def test_what_cannot_be_run_is_126(tmp_path: Path) -> None:
         assert code == 126 and "#!" in said
 
 
-def test_command_gets_what_it_would_have_got(tmp_path: Path) -> None:
+def test_command_inherits_its_environment(tmp_path: Path) -> None:
     """Its environment is exactly the one given, no signal is ignored for it, and open files stay open."""
     environment = {"PATH": os.environ["PATH"], "WORD": "a b\n\udcff"}
     with (tmp_path / "open").open("w") as file:
@@ -73,7 +73,7 @@ def test_command_gets_what_it_would_have_got(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("plain", ["", "1"], ids=["linux", "plain"])
-def test_what_it_leaves_behind_is_stopped(tmp_path: Path, plain: str) -> None:
+def test_leftover_processes_are_stopped(tmp_path: Path, plain: str) -> None:
     """When the command ends while others of its group live on, they are gone before its exit code is returned."""
     child = program("deaf_to('SIGTERM')", "note('ready', 1)", "beat()")
     script = 'python="$1"; shift; "$python" "$@" & while [ ! -s ready ]; do sleep 0.05; done; exit 3'
@@ -173,7 +173,7 @@ def test_stopped_command_can_be_continued(tmp_path: Path) -> None:
 # --- The claim -------------------------------------------------------------------------------------------------------
 
 
-def test_told_before_the_claim_can_be_lost(tmp_path: Path) -> None:
+def test_sigterm_precedes_the_possible_loss(tmp_path: Path) -> None:
     """A claim that is not renewed: the command gets SIGTERM in time to end by itself, and its own exit code counts."""
     with Supervised(tmp_path).start(
         program(
@@ -226,7 +226,7 @@ def test_revoked_command_has_its_grace(tmp_path: Path) -> None:
         assert run.outcome() == {"returncode": 137, "lost": True}
 
 
-def test_lost_at_once_is_killed_at_once(tmp_path: Path) -> None:
+def test_claim_lost_immediately_kills_immediately(tmp_path: Path) -> None:
     """A claim that is lost with no time left: SIGKILL without SIGTERM, to the whole group."""
     grandchild = "os.fork()"
     with Supervised(tmp_path).start(
@@ -280,7 +280,7 @@ def test_stopped_supervisor_does_not_save_the_command(tmp_path: Path) -> None:
         assert run.outcome()["lost"]
 
 
-def test_guardian_tells_before_it_kills(tmp_path: Path) -> None:
+def test_guardian_sends_sigterm_before_sigkill(tmp_path: Path) -> None:
     """The guardian of a stopped supervisor sends SIGTERM first, also to a command that is stopped."""
     with Supervised(tmp_path, remaining=6).start(
         program("record('SIGTERM')", "os.kill(os.getpid(), signal.SIGSTOP)", "note('ended', 1)"), grace=2

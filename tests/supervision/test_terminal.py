@@ -206,7 +206,7 @@ def test_claim_runs_out_during_ctrl_z(tmp_path: Path) -> None:
         assert run.outcome()["lost"]
 
 
-def test_background_group_may_speak(tmp_path: Path) -> None:
+def test_background_group_may_write(tmp_path: Path) -> None:
     """On a terminal that stops whoever writes from the background we still say why the command was stopped."""
     with OnTerminal(tmp_path).start_job(program("beat()")) as run:
         run.wait_for("beats")

@@ -64,7 +64,7 @@ def holdfast_command(running: RunningServer, *words: str, **more: str) -> subpro
     return subprocess.run(command, env=running.env(**more), capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_one_line_gives_a_server() -> None:
+def test_server_starts_with_one_line() -> None:
     """A server of one's own takes claims, and is gone with all its files when the block ends."""
     with server() as running:
         guard, folder = running._process, running.data.parent
@@ -140,7 +140,7 @@ def test_the_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
-def test_nothing_is_left_when_the_test_run_dies(number: signal.Signals, tmp_path: Path) -> None:
+def test_dead_test_run_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
     """Whichever signal ends the test run, its server ends too and the folder is removed."""
     env = {**os.environ, "TMPDIR": str(tmp_path)}
     with Program([sys.executable, "-c", STARTER], env=env, folder=tmp_path) as program:
@@ -199,7 +199,7 @@ def test_public_names_load() -> None:
         getattr(holdfast.testing, "sever")  # noqa: B009 - a type checker would refuse the name itself
 
 
-def test_a_server_needs_no_part_of_the_server_here() -> None:
+def test_calling_process_imports_no_server_code() -> None:
     """`server()` and the plugin import neither the engine nor anything of the extra `server`."""
     text = """
 import sys

@@ -81,7 +81,7 @@ def call(server: ServerProcess, run: Run) -> Callable[..., Done]:
 # Against a real server.
 
 
-def test_lock_beat_unlock(call: Callable[..., Done], run: Run) -> None:
+def test_lock_heartbeat_unlock(call: Callable[..., Done], run: Run) -> None:
     """The three commands have a resource, keep it and give it back: 0 each time, with the gateway's JSON."""
     key = resource()
     assert call("rlock", key)[:2] == (0, {"ok": True, "resourceKey": key})
@@ -112,7 +112,7 @@ def test_a_deadlock_is_1_and_readable(call: Callable[..., Done], run: Run, other
     assert done.code == 1 and done.said["deadlock"] is True and " → " in done.text
 
 
-def test_nothing_there_is_2(call: Callable[..., Done]) -> None:
+def test_unknown_resource_is_2(call: Callable[..., Done]) -> None:
     """What nobody holds is exit 2."""
     for name in ("runlock", "rlock-heartbeat"):
         assert call(name, resource())[:2] == (2, {"ok": False, "reason": "lock not found"})
@@ -125,7 +125,7 @@ def test_a_wrong_secret_is_3(name: str, call: Callable[..., Done]) -> None:
     assert done[:2] == (3, {"ok": False, "error": "invalid secret"})
 
 
-def test_what_the_server_refuses_has_a_code(tmp_path: Path) -> None:
+def test_server_refusals_have_exit_codes(tmp_path: Path) -> None:
     """A wrong secret is 3 however many came before; a name that is not the server's and a request too long are 4."""
     settings = {"wrong_tokens_per_minute_max": 1}
     with ServerProcess.start(tmp_path / "data", settings=settings, tokens=callers.TOKENS) as server:
@@ -250,7 +250,7 @@ def test_the_clients_own_server(server: ServerProcess, run: Run, tmp_path: Path)
     assert started("rlock", resource(), **relative).code == 0
 
 
-def test_a_secret_goes_unencrypted_only_where_the_gateway_is(tmp_path: Path) -> None:
+def test_secret_is_unencrypted_only_to_loopback(tmp_path: Path) -> None:
     """Plain HTTP to another host is refused, unless it is GATEWAY_URL, which whoever started the run has set."""
     known = {"SHUTDOWN_SECRET": "s", "XDG_CONFIG_HOME": str(tmp_path)}
     for url in ("http://gateway.invalid:8080", "http://127.0.0.1.invalid", "http://128.0.0.1"):
@@ -264,7 +264,7 @@ def test_a_secret_goes_unencrypted_only_where_the_gateway_is(tmp_path: Path) -> 
     "url",
     ["ftp://h", "http://", "h:80", "http://h:x", "http://u:p@h", "http://h/?q", "http://h\r\nX: y", "http://h:999999"],
 )
-def test_an_address_that_is_none_is_6(url: str) -> None:
+def test_invalid_address_is_6(url: str) -> None:
     """An address that cannot be used is said to be so, and nothing is sent."""
     done = started("rlock", "a:b", GATEWAY_URL=url, SHUTDOWN_SECRET="s")
     assert done.code == 6 and "GATEWAY_URL is not an address" in done.said["error"]
@@ -364,7 +364,7 @@ def test_every_status_has_its_exit_code(name: str, status: int, code: int, canne
 
 @pytest.mark.parametrize("status", [200, 400, 403, 404, 409, 500, 502, 503, 504, 302])
 @pytest.mark.parametrize("body", [b"<html>\nBad Gateway\n</html>", b"", b"\xff\xfe", b'{"ok":', b"[1]", b"null"])
-def test_a_body_that_is_no_json_is_still_one_line(status: int, body: bytes, canned: Callable[..., Canned]) -> None:
+def test_body_without_json_is_one_line(status: int, body: bytes, canned: Callable[..., Canned]) -> None:
     """What a proxy says instead of the gateway becomes one line of JSON; a 200 of that kind is 7, never success."""
     code, said = asked(canned(http(status, body)))
     assert code == (commands.EXIT.get(status, 7) or 7)
@@ -436,7 +436,7 @@ def test_a_lost_answer_is_asked_for_again(canned: Callable[..., Canned]) -> None
         assert (b"idempotency-key: " in server.requests[0].lower()) == (verb == "release")
 
 
-def test_a_release_of_unknown_fate_says_so(canned: Callable[..., Canned]) -> None:
+def test_release_with_unknown_outcome_is_reported(canned: Callable[..., Canned]) -> None:
     """A gateway that knows no keys may say "not found" to the second try of a release that the first one did."""
     for status, code in ((404, 2), (409, 1)):
         found = asked(canned(None, http(status, b'{"ok":false,"reason":"x"}')), "release")
@@ -470,7 +470,7 @@ def test_a_lost_release_is_found_again(server: ServerProcess, run: Run) -> None:
     assert done[:2] == (0, {"ok": True}) and not run.has(key)
 
 
-def test_a_machine_may_be_called_anything(server: ServerProcess, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_host_name_may_be_any_text(server: ServerProcess, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """The name of the machine makes the key of a release its own, and never stands in its way."""
     environment = {"GATEWAY_URL": server.url, "SHUTDOWN_SECRET": run.secret}
     for name in ("büro eins", "\udcff\r\nX: y", "x" * 64):
@@ -480,7 +480,7 @@ def test_a_machine_may_be_called_anything(server: ServerProcess, run: Run, monke
         assert commands.run([key], "release", environment, timed=False) == (0, {"ok": True})
 
 
-def test_what_nobody_thought_of_is_7(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_unexpected_error_is_7(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     """Whatever goes wrong inside is one line of JSON and exit 7: Python's own 1 would mean that another has it."""
 
     def fail(*_: object, **__: object) -> None:
@@ -492,7 +492,7 @@ def test_what_nobody_thought_of_is_7(monkeypatch: pytest.MonkeyPatch, capfd: pyt
     assert said["ok"] is False and said["error"].endswith("RuntimeError: no such thing")
 
 
-def test_nobody_listens_is_6() -> None:
+def test_refused_connection_is_6() -> None:
     """A gateway that is not there is one line of JSON and exit 6."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -506,7 +506,7 @@ def test_nobody_listens_is_6() -> None:
 @pytest.mark.parametrize(
     "answer", [[b""], [b"HTTP/1.1 200 OK\r\n"], [b"HTTP/1.1 200 OK\r\nX: "] + [b"y"] * 5_000], ids=["", "head", "slow"]
 )
-def test_time_is_limited_as_a_whole(answer: list[bytes], canned: Callable[..., Canned]) -> None:
+def test_total_time_is_limited(answer: list[bytes], canned: Callable[..., Canned]) -> None:
     """The limit is for everything together: a server that hangs, or that sends a byte now and then, is left in time."""
     server = canned(answer)
     began = time.monotonic()
@@ -516,7 +516,7 @@ def test_time_is_limited_as_a_whole(answer: list[bytes], canned: Callable[..., C
     assert len(server.requests) == 1, "no time was left for another try"
 
 
-def test_a_look_up_that_hangs_is_left_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_lookup_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit holds for finding the address too, which nothing can interrupt."""
     ended = threading.Event()
     monkeypatch.setattr(_socket, "getaddrinfo", lambda *_: ended.wait(30) and [])
@@ -548,7 +548,7 @@ def test_https_is_spoken_and_checked(canned: Callable[..., Canned]) -> None:
 # What it costs, and what it shows.
 
 
-def test_importing_it_loads_next_to_nothing() -> None:
+def test_import_loads_few_modules() -> None:
     """The commands start on the standard library alone, and on little of that: counted, not timed."""
     listing = "import sys, holdfast.cli.agents.rlock; print(*sys.modules)"
     done = subprocess.run(

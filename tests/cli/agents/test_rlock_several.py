@@ -74,7 +74,7 @@ def test_the_same_key_goes_to_all(leaderless: Peer) -> None:
     assert one == other
 
 
-def test_a_lost_try_is_told(leaderless: Peer) -> None:
+def test_lost_try_is_reported(leaderless: Peer) -> None:
     """A release of which one try was lost, and another found nothing, says that the first may have done it."""
     with silent() as hangs, peering(GONE) as peer:
         code, said = asked(f"{hangs},{peer.url}", "release", seconds=1.0)
@@ -91,13 +91,13 @@ def test_without_a_leader_until_the_end(leaderless: Peer) -> None:
         assert len(leaderless.asked) > 1 and len(other.asked) > 1
 
 
-def test_lost_is_worth_more_than_refused(leaderless: Peer) -> None:
+def test_lost_answer_outweighs_a_refusal(leaderless: Peer) -> None:
     """N-12: if one copy may have been done, that is said, and not that none of the others was."""
     with silent() as hangs, pytest.raises(minihttp.LostError, match="may or may not"):
         asked(f"{hangs},{leaderless.url}", seconds=1.0)
 
 
-def test_nobody_there_is_said_at_once() -> None:
+def test_unreachable_gateways_are_reported_immediately() -> None:
     """If nothing listens at any of them, that is exit code 6, at once, with all of them named."""
     with nobody() as one, nobody() as other:
         began = time.monotonic()
@@ -126,7 +126,7 @@ def test_another_server_is_not_asked() -> None:
         assert one.asked == other.asked == []
 
 
-def test_a_plain_node_is_passed_over(capfd: pytest.CaptureFixture[str]) -> None:
+def test_unencrypted_node_is_skipped(capfd: pytest.CaptureFixture[str]) -> None:
     """A node beside the gateway is not asked over plain HTTP on another machine, unless that is allowed."""
     with nobody() as dead:
         named = f"{dead},http://other.invalid"

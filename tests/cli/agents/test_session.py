@@ -58,7 +58,7 @@ def test_start_prints_what_a_shell_needs(alice: Run, api: Api, server: ServerPro
     assert told["expires_in"] == api.get("/status").json()["resource_lock_timeout_seconds"]
 
 
-def test_a_session_that_is_shortened_is_told(holdfast: Run, tmp_path: Path) -> None:
+def test_shortened_session_is_reported(holdfast: Run, tmp_path: Path) -> None:
     """A server clamps a session's ttl without a refusal (S1): both commands say so, and go on."""
     with ServerProcess.start(tmp_path, settings={"max_session_ttl_seconds": 300}, tokens=callers.TOKENS) as server:
         known = {"HOLDFAST_URL": server.url, "HOLDFAST_TOKEN": callers.ALICE}
@@ -159,7 +159,7 @@ def test_claim_with_a_session_that_is_gone(alice: Run, api: Api) -> None:
     assert "unset HOLDFAST_SESSION" in done.stderr
 
 
-def test_terminal_is_told_how_to_use_it(server: ServerProcess, tmp_path: Path) -> None:
+def test_terminal_shows_how_to_use_it(server: ServerProcess, tmp_path: Path) -> None:
     """On a terminal a hint says that the lines are for `eval`."""
     environment = clean_environment(tmp_path, HOLDFAST_URL=server.url, HOLDFAST_TOKEN=callers.ALICE)
     with Aside("session", "start", "night", environment=environment, terminal=True) as starting:

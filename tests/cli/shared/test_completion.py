@@ -75,7 +75,7 @@ def test_every_shell_completes(complete: Complete, environment: dict[str, str], 
 
 
 @pytest.mark.parametrize("line", ["run job -- ca", "run job -- ls -", "session exec name -- ca"])
-def test_files_behind_the_dashes(line: str, environment: dict[str, str]) -> None:
+def test_files_complete_after_the_dashes(line: str, environment: dict[str, str]) -> None:
     """What stands behind `--` is another command's: it is completed with files, not with our jobs and options."""
     assert as_bash(environment, f"holdfast {line}") == [f"file,{line.rsplit(maxsplit=1)[-1]}"]
 

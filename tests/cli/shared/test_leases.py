@@ -22,7 +22,7 @@ def kept(job: str = "job", *, url: str = URL, until_ms: int = 1_000, lease_id: s
     return StoredLease(url, job, lease_id, "agent-1", 7, until_ms)
 
 
-def test_kept_and_forgotten(leases: Leases) -> None:
+def test_lease_is_stored_and_forgotten(leases: Leases) -> None:
     """What is kept is found under its server and job alone, and gone once it is forgotten."""
     leases.store(kept(), 0)
     assert leases.find(URL, "job") == [kept()]
@@ -33,7 +33,7 @@ def test_kept_and_forgotten(leases: Leases) -> None:
     assert leases.find(URL, "job") == []
 
 
-def test_found_by_every_address(leases: Leases) -> None:
+def test_lease_is_found_by_every_address(leases: Leases) -> None:
     """What was claimed at several addresses is found by any of them, and forgotten at all of them."""
     one, other, third = (f"http://127.0.0.1:{port}" for port in (7421, 7422, 7423))
     both = kept(url=f"{one},{other}")
@@ -62,7 +62,7 @@ def test_newer_lease_replaces_older(leases: Leases) -> None:
     assert [each.lease_id for each in found] == ["another"]
 
 
-def test_other_owners_are_kept_beside_the_last(leases: Leases) -> None:
+def test_other_owners_stay_with_the_last(leases: Leases) -> None:
     """Each owner has its own last lease, a few of them and for as long as any; the last one is the job's."""
 
     def claimed(owner: str, lease_id: str, until_ms: int = 1_000) -> StoredLease:
@@ -97,7 +97,7 @@ def test_dead_leases_are_pruned(leases: Leases) -> None:
     assert leases.jobs() == ["new", "young"]
 
 
-def test_damaged_file_counts_as_none(leases: Leases, tmp_path: Path) -> None:
+def test_damaged_file_counts_as_missing(leases: Leases, tmp_path: Path) -> None:
     """A file that cannot be read is as if it were not there, and is replaced by the next claim."""
     leases.store(kept(), 0)
     (file,) = (tmp_path / "holdfast" / "leases").iterdir()
@@ -113,7 +113,7 @@ def test_secret_does_not_show() -> None:
     assert "secret-id" not in repr(kept()) and "secret-id" in msgspec.json.encode(kept()).decode()
 
 
-def test_place_follows_the_xdg_specification(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_directory_follows_the_xdg_specification(monkeypatch: pytest.MonkeyPatch) -> None:
     """XDG_STATE_HOME counts if it is absolute; else it is ~/.local/state."""
     assert state_dir({"XDG_STATE_HOME": "/var/x", "HOME": "/h"}) == Path("/var/x/holdfast")
     assert state_dir({"XDG_STATE_HOME": "x", "HOME": "/h"}) == Path("/h/.local/state/holdfast")

@@ -120,7 +120,7 @@ def test_no_token(holdfast: Run, server: ServerProcess) -> None:
     assert "header" not in done.stderr
 
 
-def test_a_token_file_that_is_not_there(holdfast: Run, tmp_path: Path) -> None:
+def test_missing_token_file_is_reported(holdfast: Run, tmp_path: Path) -> None:
     """What named the file is said with it: a variable that was set long ago is hard to find."""
     done = holdfast("jobs", HOLDFAST_TOKEN_FILE="/nonexist")
     assert done.returncode == 64

@@ -41,7 +41,7 @@ def in_berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ((2, 14), datetime(2026, 3, 30, 6, tzinfo=UTC), "2026-03-30T00:14:00Z"),
     ],
 )
-def test_a_time_of_day_is_the_last_one_past(clock: tuple[int, int], moment: datetime, expected: str) -> None:
+def test_time_of_day_is_the_last_one_past(clock: tuple[int, int], moment: datetime, expected: str) -> None:
     """It is the last moment at which a clock on the reader's wall showed that time, also where clocks are changed."""
     assert times.last_past(time_of_day(*clock), moment) == datetime.fromisoformat(expected)
 
@@ -60,14 +60,14 @@ def test_a_time_of_day_is_the_last_one_past(clock: tuple[int, int], moment: date
         ("2026-11-16T02:14:00Z", "2026-11-16T02:14:00.000Z"),
     ],
 )
-def test_moments_as_people_write_them(monkeypatch: pytest.MonkeyPatch, text: str, expected: str) -> None:
+def test_times_are_read_as_people_write_them(monkeypatch: pytest.MonkeyPatch, text: str, expected: str) -> None:
     """A time of day, a date with a time in the reader's zone or another, or how long ago it was."""
     monkeypatch.setattr(times, "now", lambda: NOW)
     assert PastTime().convert(text, None, None) == expected
 
 
 @pytest.mark.parametrize("text", ["", "soon", "25:00", "02:60", "ago", "yesterday", "2 moons ago"])
-def test_what_is_no_moment_is_refused(text: str) -> None:
+def test_invalid_times_are_refused(text: str) -> None:
     """Anything else is a usage error that says what can be written."""
     with pytest.raises(click.BadParameter, match=r"write 02:14"):
         PastTime().convert(text, None, None)

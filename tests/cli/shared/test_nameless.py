@@ -99,7 +99,7 @@ def test_an_end_that_the_holder_did_not_ask_for(alice: Api, server: ServerProces
     assert BARE in revoked and "operator" in revoked
 
 
-def test_one_in_line(alice: Api, bob: Run) -> None:
+def test_nameless_waiter_is_shown(alice: Api, bob: Run) -> None:
     """Somebody in line without an owner's name is shown in the same way."""
     job = unique()
     claimed(alice, job)

@@ -52,7 +52,7 @@ def test_doctor_says_that_the_token_is_wrong(strict: ServerProcess, holdfast: Ru
     assert failed.startswith("FAIL  token") and "-> put one of this server into HOLDFAST_TOKEN" in failed
 
 
-def test_a_server_that_does_not_know_its_name(server: ServerProcess, holdfast: Run) -> None:
+def test_unknown_host_name_is_reported(server: ServerProcess, holdfast: Run) -> None:
     """A name that is none of the server's is a mistake in what was asked, 64, and the name is said without its port."""
     done = holdfast("jobs", HOLDFAST_URL=f"http://{ELSEWHERE}:{server.port}")
     assert done.returncode == 64, done
@@ -70,7 +70,7 @@ def test_doctor_says_that_the_name_is_not_known(server: ServerProcess, holdfast:
 
 
 @pytest.mark.parametrize("arguments", [["claim", "job", "--metadata", "x" * 60_000], ["owner", "x" * 70_000]])
-def test_what_is_too_large_is_a_mistake(server: ServerProcess, holdfast: Run, arguments: list[str]) -> None:
+def test_oversized_request_is_a_usage_error(server: ServerProcess, holdfast: Run, arguments: list[str]) -> None:
     """A request that is larger than any legal one is 64, and the limit is said."""
     done = holdfast(*arguments, HOLDFAST_URL=server.url, HOLDFAST_TOKEN=callers.ALICE)
     assert done.returncode == 64, done

@@ -34,7 +34,7 @@ def asked(holdfast: Run) -> Callable[..., None]:
     return ask
 
 
-def test_a_certificate_that_nobody_vouches_for(secured: ServerProcess, asked: Callable[..., None]) -> None:
+def test_untrusted_certificate_is_refused(secured: ServerProcess, asked: Callable[..., None]) -> None:
     """A self-signed certificate is not trusted, and the way out is HOLDFAST_CA_FILE."""
     asked(secured.url, "its certificate is not trusted (self-signed certificate)", "name a file with its CA's")
 
@@ -104,7 +104,7 @@ def test_rlock_knows_an_own_ca(secured: ServerProcess, pem: Path, tmp_path: Path
     assert asked()[0] == 3
 
 
-def test_plain_http_to_another_machine_is_said_aloud(holdfast: Run) -> None:
+def test_plain_http_to_another_machine_is_warned_about(holdfast: Run) -> None:
     """Without a word it is refused with 64. With the flag or the variable it is tried, and said on standard error."""
     known = {"HOLDFAST_URL": "http://holdfast.invalid:7420", "HOLDFAST_TOKEN": callers.ALICE}
     refused = holdfast("jobs", **known)

@@ -83,7 +83,7 @@ def test_local_time(monkeypatch: pytest.MonkeyPatch) -> None:
         ("2026-11-14", "2026-11-14T00:00:00.000Z"),
     ],
 )
-def test_moments(text: str, meant: str) -> None:
+def test_past_times(text: str, meant: str) -> None:
     """A point in time can be written as people do: how long ago, the time of day, a date, RFC 3339."""
     assert options.PastTime().convert(text, None, None) == meant
 
@@ -103,7 +103,7 @@ def test_ordinals() -> None:
     ]
 
 
-def test_place_by_the_servers_clock() -> None:
+def test_queue_position_uses_the_servers_clock() -> None:
     """How long somebody holds it is counted by the server's own clock, however wrong ours is."""
     began = AT - timedelta(days=400)
     owner = JobOwner(
@@ -142,7 +142,7 @@ def test_default_owner(monkeypatch: pytest.MonkeyPatch) -> None:
     assert options.default_owner() == f"uid-{os.getuid()}@box:{os.getppid()}"
 
 
-def test_a_user_may_be_called_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_name_may_be_any_text(monkeypatch: pytest.MonkeyPatch) -> None:
     """A name of the system that is not UTF-8 becomes one that can be sent."""
     monkeypatch.delenv("HOLDFAST_OWNER", raising=False)
     monkeypatch.setattr("socket.gethostname", lambda: "box")
@@ -223,7 +223,7 @@ def test_closed_name_says_so() -> None:
     )
 
 
-def test_who_was_before() -> None:
+def test_previous_owner_is_described() -> None:
     """The owner before is named with how that ended and its last note."""
     previous = Previous("agent-2", 3, "session_ended", AT - timedelta(minutes=4), "tests pass", "agent-2")
     assert output.previous_words(previous, AT) == "agent-2, session ended 4 min ago; its note: tests pass"
@@ -231,7 +231,7 @@ def test_who_was_before() -> None:
     assert output.previous_words(nameless, AT) == "(access token ci-runner), expired 0 s ago"
 
 
-def test_events_that_are_no_longer_kept(capsys: pytest.CaptureFixture[str]) -> None:
+def test_dropped_events_are_reported(capsys: pytest.CaptureFixture[str]) -> None:
     """A gap in the events is told beside them, with what to do."""
     watch._say(JobEvent(50, None, "resync", "", None, None, None, None))
     shown = capsys.readouterr()

@@ -26,7 +26,7 @@ def dead() -> Iterator[str]:
         yield url
 
 
-def test_a_job_by_whichever_address(holdfast: Run, server: ServerProcess, dead: str) -> None:
+def test_job_is_reached_by_every_address(holdfast: Run, server: ServerProcess, dead: str) -> None:
     """N-35: HOLDFAST_URL and --url take several; what was claimed by the one list is given back by another."""
     job = unique("job")
     known = {"HOLDFAST_TOKEN": callers.ALICE}
@@ -47,14 +47,14 @@ def test_client_toml_names_several(holdfast: Run, server: ServerProcess, dead: s
     assert holdfast("jobs").returncode == 0
 
 
-def test_a_silent_address_is_left(holdfast: Run, server: ServerProcess) -> None:
+def test_silent_address_is_skipped(holdfast: Run, server: ServerProcess) -> None:
     """One that takes connections and never answers costs some seconds, and no more."""
     with silent() as hangs:
         done = holdfast("jobs", HOLDFAST_URL=f"{hangs},{server.url}", HOLDFAST_TOKEN=callers.ALICE)
     assert done.returncode == 0, done.stderr
 
 
-def test_no_leader_is_said_plainly(holdfast: Run, dead: str) -> None:
+def test_missing_leader_is_reported(holdfast: Run, dead: str) -> None:
     """N-31: if no node leads for some seconds, it is exit code 69, and the line says what that means."""
     with peering(LEADERLESS) as one, peering(LEADERLESS) as other:
         known = {"HOLDFAST_URL": f"{one.url},{dead},{other.url}", "HOLDFAST_TOKEN": callers.ALICE}
@@ -64,7 +64,7 @@ def test_no_leader_is_said_plainly(holdfast: Run, dead: str) -> None:
     assert "no node leads right now, and nothing was changed" in done.stderr
 
 
-def test_none_of_them_answers(holdfast: Run, dead: str) -> None:
+def test_unreachable_addresses_are_reported(holdfast: Run, dead: str) -> None:
     """If nobody is there, all addresses are named, with exit code 69."""
     with nobody() as other:
         done = holdfast("jobs", HOLDFAST_URL=f"{dead},{other}", HOLDFAST_TOKEN=callers.ALICE)
@@ -77,7 +77,7 @@ def test_each_address_is_checked(holdfast: Run, server: ServerProcess) -> None:
     assert done.returncode == 64 and "http://other.example unencrypted" in done.stderr
 
 
-def test_a_command_outlives_the_address_it_began_with(server: ServerProcess, tmp_path: Path) -> None:
+def test_command_outlives_its_first_address(server: ServerProcess, tmp_path: Path) -> None:
     """`run` keeps its claim through the other address, and the command inside has both."""
     job = unique("job")
     with TcpProxy(server.host, server.port) as one, TcpProxy(server.host, server.port) as other:

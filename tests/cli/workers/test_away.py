@@ -40,7 +40,7 @@ def held(server: ServerProcess) -> str:
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: " ".join(command[:2]))
-def test_comes_back_to_its_place(server: ServerProcess, tmp_path: Path, command: list[str]) -> None:
+def test_waiter_keeps_its_position_after_an_outage(server: ServerProcess, tmp_path: Path, command: list[str]) -> None:
     """W2: a server that is away for longer than we would ask without a wait: it is said, and the wait goes on."""
     lease_id = held(server)
     with started(server, tmp_path, *command) as waiter:

@@ -93,7 +93,7 @@ def test_claim_heartbeat_release_without_a_lease_id(alice: Run, api: Api, tmp_pa
     assert not any(LEASE.search(each.stdout + each.stderr) for each in (claimed, beaten, released))
 
 
-def test_who_was_there_before(alice: Run) -> None:
+def test_previous_owner_is_shown(alice: Run) -> None:
     """A claim tells who had the job before, how that ended, its last note, and how often it was tried."""
     job = unique()
     alice("claim", job, "--note", "tests fail")
@@ -181,7 +181,7 @@ def test_done_is_12(alice: Run) -> None:
     assert alice("claim", job, "--redo").returncode == 0
 
 
-def test_done_is_remembered_for_as_long_as_told(alice: Run, server: ServerProcess) -> None:
+def test_done_is_remembered_for_the_given_time(alice: Run, server: ServerProcess) -> None:
     """`--remember` is the server's `remember_seconds`, a day unless told otherwise."""
     for options, hours in (((), 24), (("--remember", "2h"), 2)):
         job = unique()
@@ -206,7 +206,7 @@ def test_deadlock_is_13(alice: Run, api: Api, aside: Callable[..., Aside]) -> No
         assert "would never end" in line and one in line and two in line
 
 
-def test_interrupt_leaves_the_line(alice: Run, api: Api, aside: Callable[..., Aside]) -> None:
+def test_interrupt_leaves_the_queue(alice: Run, api: Api, aside: Callable[..., Aside]) -> None:
     """Ctrl-C while waiting is exit code 130 and one line, and the place in the line is gone at once."""
     job = unique()
     alice("claim", job)
@@ -256,7 +256,7 @@ def test_resume_needs_the_same_owner(alice: Run) -> None:
     refused(alice("claim", job, "--resume", HOLDFAST_OWNER="agent-2"), 1)
 
 
-def test_kept_lease_is_not_for_another_owner(alice: Run, api: Api) -> None:
+def test_stored_lease_is_not_for_another_owner(alice: Run, api: Api) -> None:
     """Whoever says it is somebody else cannot release what this one claimed, and is not sent to take its name."""
     job = unique()
     alice("claim", job)
@@ -274,7 +274,7 @@ def test_owner_named_once_is_enough(alice: Run) -> None:
     assert alice("release", job, HOLDFAST_OWNER="").returncode == 0
 
 
-def test_nothing_claimed_from_here_is_64(alice: Run) -> None:
+def test_unknown_local_lease_is_64(alice: Run) -> None:
     """Without a lease id there is nothing to renew or release: exit code 64, and the line says where one comes from."""
     for verb in ("heartbeat", "release"):
         assert "HOLDFAST_LEASE" in refused(alice(verb, unique()), 64)
@@ -302,7 +302,7 @@ def test_lost_is_20(alice: Run, server: ServerProcess, tmp_path: Path) -> None:
     assert kept_files(tmp_path) == []
 
 
-def test_lease_that_cannot_be_kept_is_printed(alice: Run, tmp_path: Path) -> None:
+def test_lease_that_cannot_be_stored_is_printed(alice: Run, tmp_path: Path) -> None:
     """Where the state cannot be written the claim stands, and its lease id is printed instead."""
     (tmp_path / "file").write_text("")
     job = unique()
@@ -376,7 +376,7 @@ def test_claim_resumes_what_an_operator_took_out_of_a_session(alice: Run, api: A
         assert alice("release", job, "--owner", "agent-9").returncode == 0
 
 
-def test_each_owner_of_one_user_hears_of_its_own_claim(alice: Run, server: ServerProcess) -> None:
+def test_each_owner_of_one_user_learns_its_own_loss(alice: Run, server: ServerProcess) -> None:
     """Who lost a claim that another owner of the same user has now is told how it ended, and not the other's name."""
     job = unique()
     alice("claim", job, "--owner", "ci-7")
@@ -389,7 +389,7 @@ def test_each_owner_of_one_user_hears_of_its_own_claim(alice: Run, server: Serve
     assert alice("release", job, "--owner", "ci-8").returncode == 0, "it is kept although the other one was told"
 
 
-def test_whoever_gives_no_name_is_asked_which_owner_it_is(alice: Run, api: Api, server: ServerProcess) -> None:
+def test_missing_owner_name_is_asked_for(alice: Run, api: Api, server: ServerProcess) -> None:
     """Where several owners of one user have claimed a job, the last one's claim is not for whoever names nobody."""
     job = unique()
     alice("claim", job, "--owner", "ci-7")

@@ -46,7 +46,7 @@ def test_claimed_labels_are_shown_and_found(cli: Run) -> None:
     assert (none.returncode, none.stdout, none.stderr) == (0, "", "no job like this is claimed\n")
 
 
-def test_a_refusal_tells_the_labels_of_the_owner(cli: Run) -> None:
+def test_refusal_shows_the_owners_labels(cli: Run) -> None:
     """With --json a refused claim says what the owner's claim is marked with."""
     job = unique("marked")
     cli("claim", job, "--owner", "ana", "--label", "team=infra")
@@ -62,7 +62,7 @@ def test_run_marks_its_claim(cli: Run) -> None:
     assert json.loads(shown.stdout)["jobs"][0]["labels"] == {"team": "infra"}, shown
 
 
-def test_watch_tells_what_has_the_label(server: ServerProcess, tmp_path: Path) -> None:
+def test_watch_filters_by_label(server: ServerProcess, tmp_path: Path) -> None:
     """`watch --label` prints what concerns claims with the label, and nothing else."""
     prefix = unique("marked") + "/"
     api = Api.of(server, callers.ALICE)

@@ -134,7 +134,7 @@ def test_jobs_are_filtered(reader: Run, api: Api) -> None:
         assert row.startswith(f"{prefix}two ")
 
 
-def test_no_jobs_is_said_beside_the_result(reader: Run) -> None:
+def test_empty_result_is_stated_on_standard_error(reader: Run) -> None:
     """Where nothing is claimed, standard output is empty and standard error says so."""
     done = reader("jobs", unique("nothing"))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "no job like this is claimed\n")
@@ -169,7 +169,7 @@ def test_narrow_terminal_loses_no_column(server: ServerProcess, api: Api, tmp_pa
     assert (fields(one)["owner"], fields(one)["note"]) == ("agent-1", "half way")
 
 
-def test_jobs_at_a_moment(reader: Run, api: Api) -> None:
+def test_jobs_at_a_past_time(reader: Run, api: Api) -> None:
     """`--at` lists who had what then, with the same filters, and says beside it which moment and record that is."""
     prefix = unique("then") + "/"
     lease = api.acquired(f"{prefix}one", owner="agent-1", ttl_seconds=600, labels={"team": "web"})
@@ -190,7 +190,7 @@ def test_jobs_at_a_moment(reader: Run, api: Api) -> None:
     assert [each["job_id"] for each in json.loads(reader("jobs", prefix, "--json").stdout)["jobs"]] == [f"{prefix}two"]
 
 
-def test_jobs_at_a_moment_that_has_none(reader: Run) -> None:
+def test_jobs_at_a_past_time_without_owners(reader: Run) -> None:
     """A moment without jobs is said beside an empty result; one in the future, and what is no time, are refused."""
     done = reader("jobs", unique("nothing"), "--at", "0s")
     assert (done.returncode, done.stdout) == (0, "") and "no job like this was claimed at " in done.stderr

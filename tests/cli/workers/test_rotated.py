@@ -70,7 +70,7 @@ def place(server: ServerProcess, tmp_path: Path) -> Iterator[Place]:
         process.wait()
 
 
-def test_run_tells_of_refused_renewals(place: Place) -> None:
+def test_run_reports_refused_renewals(place: Place) -> None:
     """A run says once that it is not renewed, why, and from which file its token is; then it goes on.
 
     What its command is told is no advice to look for another token.
@@ -89,7 +89,7 @@ def test_run_tells_of_refused_renewals(place: Place) -> None:
     assert "Put a token" not in place.said("run")
 
 
-def test_who_waits_and_who_watches_goes_on(place: Place) -> None:
+def test_waits_and_watches_continue(place: Place) -> None:
     """`run -w`, `claim -w` and `watch` wait for the new token in the file, and go on."""
     jobs = [unique("busy"), unique("busy")]
     held = [place.operator.acquired(job, ttl_seconds=600) for job in jobs]

@@ -159,7 +159,7 @@ def test_the_command_knows_its_claim(run: Run, api: Api) -> None:
     assert api.acquired("run/env")["previous"]["fencing_token"] == int(token)
 
 
-def test_the_next_one_knows_who_was_there(run: Run, api: Api) -> None:
+def test_next_owner_sees_the_previous_owner(run: Run, api: Api) -> None:
     """A command that takes over finds the last owner, how that ended, and its last note (C7)."""
     claim = api.acquired("run/previous", owner="agent-2", ttl_seconds=60)
     assert api.renew("run/previous", claim["lease_id"], ttl_seconds=1, note="half done").status == 200
@@ -195,7 +195,7 @@ def test_failure_counts_as_an_attempt(run: Run, api: Api) -> None:
     assert api.acquired("run/attempts")["attempts"] == 3
 
 
-def test_a_failure_is_said_to_the_next_run(run: Run, holdfast: Run, server: ServerProcess) -> None:
+def test_next_run_sees_the_failure(run: Run, holdfast: Run, server: ServerProcess) -> None:
     """C7: a run after a failed one says who failed, that it failed, and which attempt this is; a good end, nothing."""
     job = "run/failed"
     assert "before" not in run(job, "--owner", "agent-1", "--", "false").stderr
@@ -228,7 +228,7 @@ def test_longer_than_any_server_remembers(run: Run, api: Api) -> None:
     assert REMEMBER_SECONDS_MAX * 1_000 == REMEMBER_MS_MAX
 
 
-def test_not_remembered_is_said_and_the_job_is_free(holdfast: Run, tmp_path: Path) -> None:
+def test_failed_remember_is_reported_and_frees_the_job(holdfast: Run, tmp_path: Path) -> None:
     """If the server remembers no more, the job is given back all the same, it is said, and the exit code is 75."""
     with ServerProcess.start(
         tmp_path / "data", tokens=callers.TOKENS, settings={"done_bytes_per_principal_max": 600}
@@ -316,7 +316,7 @@ def test_interrupted_before_the_command_starts(start: Start, api: Api, jobs: lis
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_interrupted_wait_leaves_the_line(start: Start, api: Api, number: signal.Signals) -> None:
+def test_interrupted_wait_leaves_the_queue(start: Start, api: Api, number: signal.Signals) -> None:
     """Ctrl-C, TERM and HUP while waiting leave the line at once, and nothing was run."""
     job = f"run/interrupt-{number.name.lower()}"
     claim = api.acquired(job)
@@ -343,7 +343,7 @@ def test_every_job_or_none(run: Run, api: Api) -> None:
     assert is_free(api, "run/a")
 
 
-def test_each_of_several_jobs_can_be_noted(run: Run, api: Api) -> None:
+def test_note_works_for_each_of_several_jobs(run: Run, api: Api) -> None:
     """In a run of several jobs `note`, `heartbeat` and `release` work for each of them, inside another run too."""
     tool = f"{sys.executable} -m holdfast"
     inner = (
@@ -531,7 +531,7 @@ def test_usage(run: Run, arguments: list[str], said: str) -> None:
     assert said in ended.stderr
 
 
-def test_nobody_there(
+def test_unreachable_server_is_69(
     capfd: pytest.CaptureFixture[str], server: ServerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a server nothing is run, and the exit code says unreachable."""

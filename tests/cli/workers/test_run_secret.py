@@ -129,7 +129,7 @@ def test_several_jobs_have_one_secret(server: ServerProcess, run: Run) -> None:
     assert Api.of(server, callers.ALICE).status(one).json()["status"] == "free"
 
 
-def test_a_lost_claim_is_told(server: ServerProcess, run: Run) -> None:
+def test_lost_claim_is_reported(server: ServerProcess, run: Run) -> None:
     """A command whose claim was revoked hears from `heartbeat` that it is lost, and not that it may not ask."""
     job = unique()
     script = 'echo "$HOLDFAST_TOKEN $HOLDFAST_LEASE"'
