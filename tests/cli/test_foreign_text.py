@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from holdfast.sanitize import in_json, plain
 from holdfast.server.observability.logs import TextFormatter
-from tests.cli.asides import Aside, clean_environment
+from tests.cli.background_command import Aside, clean_environment
 from tests.cli.conftest import Run
 from tests.support import callers
 from tests.support.api import Api

@@ -32,7 +32,7 @@ from holdfast.server.stream import KEEPALIVE_SECONDS
 from holdfast.wire.replies import StatusReply
 from tests.client.driving import POLICY, URL, World, acquired, after, bodies, problem, renewed, scripted, silence
 from tests.client.peer import LEADERLESS, NOT_LEADER, Peer, nobody, peering, silent
-from tests.client.ways import WAYS, Way
+from tests.client.transports import WAYS, Way
 from tests.nodes.proxy import TcpProxy
 from tests.support import callers
 from tests.support.api import Api

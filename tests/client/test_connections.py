@@ -21,7 +21,7 @@ from holdfast.client.transports.connection import Connection, _DeadlineReader
 from holdfast.client.transports.sync import HttpTransport
 from holdfast.errors import ServerError, Unreachable
 from tests.client.peer import Peer
-from tests.client.ways import WAYS, Way
+from tests.client.transports import WAYS, Way
 from tests.support import callers
 from tests.support.checks import at_once, wait_until
 from tests.support.fronts import NAME

@@ -13,7 +13,7 @@ from holdfast.client.operations.effects import Close, Flow, Open, Read
 from holdfast.client.requests import job_path
 from holdfast.errors import NotAllowed, Refused, ServerError, SettingsError, Unreachable
 from tests.client.peer import Peer
-from tests.client.ways import WAYS, Way
+from tests.client.transports import WAYS, Way
 
 TOKEN = "hold_secret_0123456789"
 

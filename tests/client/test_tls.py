@@ -10,7 +10,7 @@ import pytest
 from holdfast import tlserrors
 from holdfast.client.config import Target
 from holdfast.errors import Unreachable
-from tests.client.ways import WAYS, Way
+from tests.client.transports import WAYS, Way
 from tests.support import callers
 from tests.support.server import ServerProcess
 

@@ -8,7 +8,7 @@ from holdfast.core.events import Event, Record
 from holdfast.core.evolve import evolve
 from holdfast.core.state import State
 from holdfast.core.values import Instant, Limits
-from tests.support.asking import acquire, claim_all
+from tests.support.commands import acquire, claim_all
 from tests.support.steps import count_steps
 
 FAR_MS = 1_000_000

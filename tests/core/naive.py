@@ -27,7 +27,7 @@ from holdfast.core.commands import (
 )
 from holdfast.core.values import Limits
 from tests.core.naive_queue import DETACHED_MS, Queue, QueueEntry, Waiting, entry_for
-from tests.support.asking import asked_by
+from tests.support.commands import asked_by
 
 FORGET_LATE_MS = 1_000
 

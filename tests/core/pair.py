@@ -33,7 +33,7 @@ from tests.core.archive_model import Archived
 from tests.core.crowd import check_queues
 from tests.core.naive import Naive
 from tests.scenarios.player import durable, fingerprint
-from tests.support.asking import altered
+from tests.support.commands import altered
 
 WALL_MS = 5_000_000
 

@@ -8,7 +8,7 @@ from holdfast.core import answers, refusals
 from holdfast.core.commands import EndSession, OpenSession, Release
 from holdfast.core.values import Limits
 from tests.core.test_usage import World
-from tests.support.asking import acquire
+from tests.support.commands import acquire
 
 REAL_WEIGHTS = True
 

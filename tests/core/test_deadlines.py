@@ -7,7 +7,7 @@ from holdfast.core.commands import Release, Renew
 from holdfast.core.timers import COMPACTED_PER_CALL, DEADLINES_SPARE, DeadlineHeap
 from holdfast.core.values import Instant
 from tests.core.bare_core import Core
-from tests.support.asking import acquire
+from tests.support.commands import acquire
 
 OTHERS = 2_000
 TTL_MS = 60_000

@@ -5,7 +5,7 @@ from holdfast.core.commands import EndSession, OpenSession, Release
 from holdfast.core.deadlock import STEPS_SHOWN
 from holdfast.core.timers import EDGES_MAX
 from tests.core.bare_core import FAR_MS, Core
-from tests.support.asking import altered
+from tests.support.commands import altered
 
 FAR = tuple(f"far{number:04}" for number in range(1_000))
 """Names of which many are waited for at once."""

@@ -11,7 +11,7 @@ from holdfast.core.state import State
 from holdfast.core.values import Limits
 from tests.core.archive_model import Archived
 from tests.core.pair import Pair
-from tests.support import asking, proof
+from tests.support import commands, proof
 
 UNIT_MS = 10_000
 """A session lives at least this long, so that one unit serves leases and sessions alike."""
@@ -87,7 +87,7 @@ def lease_id(pair: Pair, back: int) -> str:
 def acquire(who: str, units: int, **more: object) -> Move:
     def make(pair: Pair) -> Command:
         fields = {"principal": who, "owner": who, **more}
-        return asking.acquire(name="job", lease_id=lease_id(pair, -1), ttl_ms=units * UNIT_MS, **fields)
+        return commands.acquire(name="job", lease_id=lease_id(pair, -1), ttl_ms=units * UNIT_MS, **fields)
 
     return ask(make)
 
@@ -110,7 +110,7 @@ def session_moves() -> list[Move]:
 
     def claim(pair: Pair) -> Command:
         more = {"session": latest(pair), "bound": True, "delay_ms": UNIT_MS, "resume": True}
-        return asking.acquire(name="job", principal="ana", lease_id=lease_id(pair, -1), ttl_ms=2 * UNIT_MS, **more)
+        return commands.acquire(name="job", principal="ana", lease_id=lease_id(pair, -1), ttl_ms=2 * UNIT_MS, **more)
 
     return [
         ask(open_),

@@ -16,7 +16,7 @@ from holdfast.core.evolve import evolve
 from holdfast.core.names import has_dot_segment, parse_name, why_unreadable
 from holdfast.core.state import State
 from holdfast.core.values import AccessToken, Instant, Limits, Terms, Ticket, lease_from
-from tests.support.asking import acquire
+from tests.support.commands import acquire
 
 NOW = Instant(0, 0)
 FILLER = "job\u3164"

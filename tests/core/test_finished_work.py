@@ -7,7 +7,7 @@ from holdfast.core.evolve import event_fits
 from holdfast.journal.codec import decode_batch, encode_batch
 from holdfast.server.happenings import changes
 from tests.core.bare_core import Core
-from tests.support.asking import acquire, claim_all
+from tests.support.commands import acquire, claim_all
 
 LABELS = {f"k{number:09}" * 6: "v" * 120 for number in range(14)}
 NAME = "x" * 400

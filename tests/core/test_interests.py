@@ -12,7 +12,7 @@ from holdfast.core.commands import OpenSession
 from holdfast.core.values import INTERESTS_OF_HOLDER_MAX
 from tests.core.bare_core import FAR_MS, Core
 from tests.core.crowd import check_queues
-from tests.support.asking import acquire, altered
+from tests.support.commands import acquire, altered
 
 if TYPE_CHECKING:
     from types import FrameType

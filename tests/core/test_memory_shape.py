@@ -20,7 +20,7 @@ from holdfast.core.timers import DEADLINES_SPARE, DeadlineHeap
 from holdfast.core.values import TOKEN_MAX, Instant, Limits
 from tests.core.pair import SMALL
 from tests.scenarios.player import durable
-from tests.support.asking import acquire, altered
+from tests.support.commands import acquire, altered
 
 
 def ask(state: State, command: Command, now_ms: int, limits: Limits = SMALL) -> object:

@@ -23,7 +23,7 @@ from tests.core.naive import Claim
 from tests.core.pair import SMALL, Pair
 from tests.scenarios.player import durable, replay
 from tests.support import proof
-from tests.support.asking import acquire, altered, claim_all, claim_any
+from tests.support.commands import acquire, altered, claim_all, claim_any
 
 SETTINGS = settings(
     max_examples=proof.count("core: examples of 100 steps, each setting"),

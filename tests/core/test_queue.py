@@ -31,7 +31,7 @@ from tests.core.naive_queue import QueueEntry
 from tests.core.pair import Pair
 from tests.scenarios.player import durable, replay
 from tests.support import proof
-from tests.support.asking import acquire, altered, asked_by, claim_all, claim_any
+from tests.support.commands import acquire, altered, asked_by, claim_all, claim_any
 
 WALKS = proof.count("line: walks")
 MODEL_WALKS = proof.count("line: walks beside the naive model")

@@ -10,7 +10,7 @@ from tests.core.bare_core import FAR_MS, Core
 from tests.core.crowd import Crowd, release_all
 from tests.core.test_queue import STEPS, Walk
 from tests.support import proof
-from tests.support.asking import acquire, claim_all
+from tests.support.commands import acquire, claim_all
 from tests.support.steps import count_steps
 
 WALKS = proof.count("line: walks")

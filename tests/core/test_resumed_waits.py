@@ -7,7 +7,7 @@ from holdfast.core.evolve import evolve
 from holdfast.core.state import State
 from holdfast.core.values import Instant, Limits
 from holdfast.journal.codec import decode_batch, encode_batch
-from tests.support.asking import acquire, claim_all
+from tests.support.commands import acquire, claim_all
 
 NAMES = tuple(f"job/{'x' * 100}/{number:04}" for number in range(1_000))
 LIMITS = Limits(leases_per_principal_max=10_000)

@@ -6,7 +6,7 @@ from holdfast.core import answers, refusals
 from holdfast.core.commands import Release
 from holdfast.core.state import State
 from tests.core.bare_core import FAR_MS, Core
-from tests.support.asking import claim_all, claim_any
+from tests.support.commands import claim_all, claim_any
 
 ALL = claim_all(
     names=("a", "b", "c"), principal="p", lease_ids=("L-a", "L-b", "L-c"), ttl_ms=FAR_MS, key="k", fingerprint="f"

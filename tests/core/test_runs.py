@@ -7,7 +7,7 @@ from holdfast.core.events import Record
 from holdfast.core.evolve import evolve
 from holdfast.core.state import State
 from holdfast.core.values import Instant, Limits
-from tests.support.asking import acquire
+from tests.support.commands import acquire
 
 NOW = Instant(0, 0)
 

@@ -16,7 +16,7 @@ from holdfast.core.state import State
 from holdfast.core.usage import UsageLedger, planned_evictions, weight_of_remembered
 from holdfast.core.values import EndedLease, Instant, LastEnd, Limits, Slot, Terms, Ticket, UsedKey
 from tests.scenarios.player import durable
-from tests.support.asking import acquire, altered, claim_all
+from tests.support.commands import acquire, altered, claim_all
 
 Account = tuple[str, str | None]
 

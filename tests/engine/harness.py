@@ -19,7 +19,7 @@ from holdfast.engine.archiver import ArchivePolicy
 from holdfast.engine.engine import Engine
 from holdfast.journal.base import AtOnce, HistoryQuery, JournalUnavailableError, OutcomeUnknownError
 from holdfast.testing.clock import ManualClock
-from tests.support import asking, proof
+from tests.support import commands, proof
 from tests.support.memory_journal import MemoryJournal
 
 if TYPE_CHECKING:
@@ -289,7 +289,7 @@ async def events(journal: MemoryJournal) -> list[Event]:
 
 
 def acquire(name: str, lease_id: str = "", *, principal: str = "ana", ttl_ms: int = 60_000, **more: Any) -> Acquire:  # noqa: ANN401 - passed on as they are
-    return asking.acquire(name=name, principal=principal, lease_id=lease_id or f"id-of-{name}", ttl_ms=ttl_ms, **more)
+    return commands.acquire(name=name, principal=principal, lease_id=lease_id or f"id-of-{name}", ttl_ms=ttl_ms, **more)
 
 
 def renew(name: str, lease_id: str = "", *, principal: str = "ana", ttl_ms: int | None = None, **more: Any) -> Renew:  # noqa: ANN401 - passed on as they are

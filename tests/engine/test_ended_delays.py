@@ -11,7 +11,7 @@ from holdfast.core.commands import Reopen
 from holdfast.core.events import DoneExpired, TimePassed
 from holdfast.core.refusals import AllHeld, NotDone
 from tests.engine.harness import Asked, GateJournal, acquire, events, release, run, serving, turns
-from tests.support import asking
+from tests.support import commands
 from tests.support.memory_journal import MemoryJournal
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def test_answer_waits_for_a_record_of_its_time(what: str) -> None:
                 case _:
                     asked.submit(
                         "it",
-                        asking.claim_all(
+                        commands.claim_all(
                             names=("held", "closed"), lease_ids=("L1", "L2"), principal="ben", ttl_ms=60_000
                         ),
                     )

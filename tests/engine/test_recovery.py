@@ -41,7 +41,7 @@ from tests.engine.harness import (
     tail,
     turns,
 )
-from tests.support.asking import altered
+from tests.support.commands import altered
 from tests.support.memory_journal import MemoryJournal
 
 if TYPE_CHECKING:

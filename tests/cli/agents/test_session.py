@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.testing import server as server_for_tests
-from tests.cli.asides import Aside, clean_environment
+from tests.cli.background_command import Aside, clean_environment
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import unique

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.cli.asides import CLOCK
+from tests.cli.background_command import CLOCK
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import unique

@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.cli.main import run as run_here
 from holdfast.wire.replies import WhyLink, WhyReply, WhyWaiter
-from tests.cli.asides import CLOCK, Aside, clean_environment
+from tests.cli.background_command import CLOCK, Aside, clean_environment
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import unique, wait_until

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.asides import clean_environment
+from tests.cli.background_command import clean_environment
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import unique

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.asides import Aside, clean_environment
+from tests.cli.background_command import Aside, clean_environment
 from tests.cli.conftest import Run
 from tests.client.peer import LEADERLESS, nobody, peering, silent
 from tests.nodes.proxy import TcpProxy

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.asides import CLOCK, Aside, clean_environment
+from tests.cli.background_command import CLOCK, Aside, clean_environment
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import unique, wait_until

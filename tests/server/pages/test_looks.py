@@ -13,7 +13,7 @@ from holdfast.server.pages import site
 from holdfast.server.pages.job import LINE_SHOWN, LINKS_SHOWN, view_of
 from holdfast.server.pages.rows import gone_of
 from tests.core.bare_core import FAR_MS, Core
-from tests.support.asking import acquire
+from tests.support.commands import acquire
 from tests.support.steps import count_steps
 from tests.support.visitor import Page
 

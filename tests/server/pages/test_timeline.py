@@ -12,7 +12,7 @@ from holdfast.engine.build import HistoryPage
 from holdfast.server.pages import history, site
 from holdfast.server.pages.history import BADLY, CHANGES_MAX, Page, Span, Story, happened, page_of, story_of
 from tests.core.bare_core import Core
-from tests.support.asking import acquire
+from tests.support.commands import acquire
 
 NAME = "job"
 WALL_MS = 1_800_000_000_000

@@ -34,7 +34,7 @@ from tests.client.driving import (
     silence,
     waiting,
 )
-from tests.client.test_claiming import many, none_free
+from tests.client.test_claims import many, none_free
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import wait_until

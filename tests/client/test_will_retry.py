@@ -12,7 +12,7 @@ from holdfast.client.options import ClaimRequest
 from tests.client.both import Either
 from tests.client.driving import POLICY, World, acquired, after, lock, scripted
 from tests.client.driving import waiting as told_to_wait
-from tests.client.test_absence import line
+from tests.client.test_server_outage import line
 from tests.support.api import Api
 from tests.support.pending import waiting
 

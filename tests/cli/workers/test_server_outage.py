@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.asides import CLOCK, Aside, clean_environment
+from tests.cli.background_command import CLOCK, Aside, clean_environment
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.server import ServerProcess
