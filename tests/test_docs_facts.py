@@ -96,13 +96,16 @@ def test_cookie_lifetime_is_documented_once() -> None:
 def test_node_silence_limit_is_documented() -> None:
     """The reference says how often nodes tell of themselves, when that is now, when they are silent, and forgotten."""
     every, now, silent = node_life.REPORT_SECONDS, nodes_command.NOW_MS / 1000, health.SILENT_MS / 1000
-    told = flat(REFERENCE / "commands.md")
+    documented = flat(REFERENCE / "commands.md")
     assert (
         f"It does that every {every:g} s; less than {now:g} s ago is `now`. One that has not for {silent:g} s is"
-        in told
+        in documented
     )
-    told = flat(REFERENCE / "http.md")
-    assert f"heard of it for {silent:g} seconds" in told and f"tell of themselves every {every:g} seconds" in told
+    documented = flat(REFERENCE / "http.md")
+    assert (
+        f"heard of it for {silent:g} seconds" in documented
+        and f"tell of themselves every {every:g} seconds" in documented
+    )
     sql = (ROOT / "src" / "holdfast" / "journal" / "sql" / "postgres.sql").read_text(encoding="utf-8")
     assert "DELETE FROM {s}.node WHERE seen < now() - interval '1 day'" in sql, "both pages say: a day"
 
@@ -113,14 +116,14 @@ def test_node_silence_limit_is_documented() -> None:
 def test_every_file_of_a_data_directory_is_documented(tmp_path: Path) -> None:
     """The table has each file that a server leaves, and each that only a failure, a move or a restore does."""
     rows = first_column(section(GUIDE / "operating.md", "The data directory").split("**The two databases")[0])
-    told = set(re.findall(r"`([^`]+)`", " ".join(rows)))
+    documented = set(re.findall(r"`([^`]+)`", " ".join(rows)))
     with serving(tmp_path / "data") as server:
         while_it_runs = {path.name for path in (tmp_path / "data").iterdir()}
         assert server.terminate() == 0
     made = while_it_runs | {path.name for path in (tmp_path / "data").iterdir()}
     at_times = {mark.FILE, mark.MOVED, mark.RESTORING, mark.ARCHIVE, sqlite.BALLAST, store.UNSYNCED}
     at_times |= {archive.LOCK, archive.UNSYNCED, secrets.KEY_FILE, firsttoken.TOKEN_FILE}
-    assert len(made) > 3 and (made | at_times) - told == set()
+    assert len(made) > 3 and (made | at_times) - documented == set()
 
 
 # --- In production ----------------------------------------------------------------------------------------------------
@@ -170,7 +173,7 @@ def test_data_commands_run_as_its_user() -> None:
 LOG = {"debug", "info", "warning", "error", "exception", "critical", "log", "warn"}
 ANY = "\0"
 """What may be anything: a placeholder of the code, or what a page leaves out."""
-ROOMS = ("holdfast/engine", "holdfast/journal", "holdfast/server", "holdfast/settings")
+VIEWS = ("holdfast/engine", "holdfast/journal", "holdfast/server", "holdfast/settings")
 """Where texts are made that are logged elsewhere."""
 
 
@@ -233,7 +236,7 @@ def shown(heading: str) -> list[str]:
 @pytest.mark.parametrize("heading", ["Logs", "Lines of several nodes"])
 def test_every_line_that_is_explained_is_written(heading: str) -> None:
     """Each line in the tables of the log is one that the code writes, word by word, but for what is left out."""
-    everything = texts() | texts(*ROOMS, of_the_log=False)
+    everything = texts() | texts(*VIEWS, of_the_log=False)
     rows = [line for line in shown(heading) if "=" not in line]
     assert len(rows) > 15
     assert [line for line in rows if not any(meet(line, text) for text in everything)] == []

@@ -149,7 +149,7 @@ ADDRESS = re.compile(r"://|\s@\s|^\s*-(?!-hash=)|--(?!hash=sha256:[0-9a-f]{64}\b
 Rule = Callable[[str, str], list[str]]
 
 
-def whole_tree(rule: Rule, pattern: str = "*.py") -> list[str]:
+def every_file(rule: Rule, pattern: str = "*.py") -> list[str]:
     """Every complaint of a rule about the source tree."""
     files = [path for path in sorted(SOURCE.rglob(pattern)) if path.is_file() and "__pycache__" not in path.parts]
     return [complaint for path in files for complaint in rule(path.relative_to(SOURCE).as_posix(), _text(path))]
@@ -243,14 +243,14 @@ def client_insides(path: str, text: str) -> list[str]:
     ]
 
 
-def wrong_rooms(path: str, text: str) -> list[str]:
+def wrong_command_imports(path: str, text: str) -> list[str]:
     """Commands of one room import nothing of another's, but for what all share."""
-    package, *rooms = PurePosixPath(path).parts[:-1] or [""]
-    if package != "cli" or not rooms:
+    package, *packages = PurePosixPath(path).parts[:-1] or [""]
+    if package != "cli" or not packages:
         return []
-    allowed = tuple(f"holdfast.cli.{room}." for room in (rooms[0], "shared"))
+    allowed = tuple(f"holdfast.cli.{package}." for package in (packages[0], "shared"))
     return [
-        f"{path}:{line}: {rooms[0]} may not import {name}"
+        f"{path}:{line}: {packages[0]} may not import {name}"
         for line, name in imported(path, ast.parse(text))
         if name.startswith("holdfast.cli.") and not f"{name}.".startswith(allowed)
     ]
@@ -454,7 +454,7 @@ def pins(text: str) -> dict[str, str]:
 
 def test_imports_follow_the_arrows() -> None:
     """No package imports another against the arrows of the architecture, and a package without a row is refused."""
-    assert whole_tree(wrong_arrows) == []
+    assert every_file(wrong_arrows) == []
 
     assert wrong_arrows("core/decide.py", "from holdfast.errors import HoldfastError")
     assert wrong_arrows("core/decide.py", "from .. import journal")
@@ -483,7 +483,7 @@ def test_imports_follow_the_arrows() -> None:
 
 def test_commands_use_the_public_client() -> None:
     """Commands import what any user of the client imports, but for a handful of names."""
-    assert len(insides := whole_tree(client_insides)) <= CLIENT_INSIDES_MAX, insides
+    assert len(insides := every_file(client_insides)) <= CLIENT_INSIDES_MAX, insides
 
     assert len(client_insides("cli/x.py", "from holdfast.client.operations import a, b")) == 2
     assert client_insides("cli/x.py", "def late():\n    from holdfast.client import clock")
@@ -493,19 +493,19 @@ def test_commands_use_the_public_client() -> None:
 
 def test_command_packages_do_not_import_each_other() -> None:
     """A room of commands imports itself and what all share; the shared room imports no command."""
-    assert whole_tree(wrong_rooms) == []
+    assert every_file(wrong_command_imports) == []
 
-    assert wrong_rooms("cli/agents/session.py", "from holdfast.cli.workers.run import run")
-    assert wrong_rooms("cli/agents/session.py", "from holdfast.cli import main")
-    assert wrong_rooms("cli/shared/options.py", "from ..agents import session")
-    assert wrong_rooms("cli/agents/session.py", "from holdfast.cli.shared import output") == []
-    assert wrong_rooms("cli/agents/session.py", "from holdfast.cli.agents import rlock") == []
-    assert wrong_rooms("cli/main.py", "from holdfast.cli.workers.run import run") == []
+    assert wrong_command_imports("cli/agents/session.py", "from holdfast.cli.workers.run import run")
+    assert wrong_command_imports("cli/agents/session.py", "from holdfast.cli import main")
+    assert wrong_command_imports("cli/shared/options.py", "from ..agents import session")
+    assert wrong_command_imports("cli/agents/session.py", "from holdfast.cli.shared import output") == []
+    assert wrong_command_imports("cli/agents/session.py", "from holdfast.cli.agents import rlock") == []
+    assert wrong_command_imports("cli/main.py", "from holdfast.cli.workers.run import run") == []
 
 
 def test_layers_of_the_client() -> None:
     """Operations import neither client, the two clients do not import each other, and no part imports a higher one."""
-    assert whole_tree(wrong_client_layers) == []
+    assert every_file(wrong_client_layers) == []
 
     assert wrong_client_layers("client/operations/claims.py", "from holdfast.client.sync import drive")
     assert wrong_client_layers("client/operations/claims.py", "def late():\n    from holdfast.client import aio")
@@ -539,14 +539,16 @@ def test_module_imports_have_no_cycle() -> None:
 
 def test_testing_cli_and_mcp_are_imported_by_no_module() -> None:
     """The table lets nothing but `python -m holdfast` into cli, two commands into mcp, and nothing into testing."""
-    doors = {(unit, target) for unit, targets in MAY_IMPORT.items() for target in targets & {"testing", "cli", "mcp"}}
-    assert doors == {("__main__", "cli"), ("cli/agents/mcp.py", "mcp"), ("cli/operators/serve.py", "mcp")}
+    entrances = {
+        (unit, target) for unit, targets in MAY_IMPORT.items() for target in targets & {"testing", "cli", "mcp"}
+    }
+    assert entrances == {("__main__", "cli"), ("cli/agents/mcp.py", "mcp"), ("cli/operators/serve.py", "mcp")}
     assert set(EXTRA) | PURE <= set(MAY_IMPORT)
 
 
 def test_imports_are_declared_dependencies() -> None:
     """A package counts only on what its own installation brings, and the core only on msgspec."""
-    assert whole_tree(undeclared_imports) == []
+    assert every_file(undeclared_imports) == []
 
     assert undeclared_imports("core/state.py", "from sortedcontainers import SortedDict")
     assert undeclared_imports("errors.py", "import click")
@@ -562,7 +564,7 @@ def test_imports_are_declared_dependencies() -> None:
 
 def test_one_object_reads_the_clock() -> None:
     """Only engine/clock.py, and the client's own, read a clock."""
-    assert whole_tree(clock_reads) == []
+    assert every_file(clock_reads) == []
 
     assert clock_reads("core/decide.py", "import time\nnow = time.time()")
     assert clock_reads("core/decide.py", "import time as t\nread = t.monotonic_ns")
@@ -581,7 +583,7 @@ def test_one_object_reads_the_clock() -> None:
 
 def test_one_object_reads_randomness() -> None:
     """Only engine/ids.py, and the client's own, read randomness."""
-    assert whole_tree(chance_reads) == []
+    assert every_file(chance_reads) == []
 
     assert chance_reads("core/decide.py", "import random\nrandom.random()")
     assert chance_reads("core/decide.py", "from random import Random\nRandom(1)")
@@ -595,7 +597,7 @@ def test_one_object_reads_randomness() -> None:
 
 def test_no_asserts_in_the_program() -> None:
     """The program keeps its checks under `python -O`."""
-    assert whole_tree(asserts) == []
+    assert every_file(asserts) == []
     assert asserts("core/decide.py", "def f():\n    assert True") == [
         "core/decide.py:2: python -O removes an assert; raise instead"
     ]
@@ -603,7 +605,7 @@ def test_no_asserts_in_the_program() -> None:
 
 def test_functions_stay_short() -> None:
     """No function is longer than 60 lines."""
-    assert whole_tree(long_functions) == []
+    assert every_file(long_functions) == []
 
     assert long_functions("core/x.py", "async def f():\n" + "    1\n" * 60)
     assert long_functions("core/x.py", "def f():\n" + "    1\n" * 59) == []
@@ -611,7 +613,7 @@ def test_functions_stay_short() -> None:
 
 def test_error_messages_are_sentences() -> None:
     """No text shows an error as Python would write it down."""
-    assert whole_tree(repr_of_an_error) == []
+    assert every_file(repr_of_an_error) == []
 
     assert repr_of_an_error("x.py", 'print(f"cannot be read: {error!r}")')
     assert repr_of_an_error("x.py", 'print(f"cannot be read: {error}")') == []
@@ -619,7 +621,7 @@ def test_error_messages_are_sentences() -> None:
 
 def test_no_unfinished_code() -> None:
     """No file of the package promises work for later."""
-    assert whole_tree(unfinished, "*") == []
+    assert every_file(unfinished, "*") == []
 
     for word in ("TODO", "FIXME", "XXX", "NotImplementedError"):
         assert unfinished("core/x.py", f"a\n# {word}: later"), word
@@ -628,7 +630,7 @@ def test_no_unfinished_code() -> None:
 
 def test_every_module_has_a_docstring() -> None:
     """Every module opens with a docstring."""
-    assert whole_tree(missing_docstring) == []
+    assert every_file(missing_docstring) == []
     assert missing_docstring("core/x.py", "# A comment is not one.\nimport time")
 
 
@@ -645,7 +647,7 @@ def test_every_test_has_a_docstring() -> None:
 
 def test_exports_are_sorted() -> None:
     """Every `__all__` is one plain list in alphabetical order, without repeats."""
-    assert whole_tree(unsorted_exports) == []
+    assert every_file(unsorted_exports) == []
 
     assert unsorted_exports("core/x.py", "__all__ = ['b', 'a']")
     assert unsorted_exports("core/x.py", "__all__: list[str] = ['a', 'a']")
@@ -666,7 +668,7 @@ def test_public_names_load() -> None:
 
 def test_python_holds_no_sql() -> None:
     """SQL lives in .sql files; Python holds pragmas at most."""
-    assert whole_tree(sql_strings) == []
+    assert every_file(sql_strings) == []
 
     assert sql_strings("journal/sqlite.py", "run('SELECT 1')")
     assert sql_strings("journal/sqlite.py", "run('''\n    insert or ignore into record values (?)''')")

@@ -102,11 +102,11 @@ def test_missing_extra_names_the_install_command(monkeypatch: pytest.MonkeyPatch
 
 def test_docs_name_only_our_package() -> None:
     """Neither docs nor messages say `pip install holdfast`: on the package index that is somebody else's program."""
-    stranger = re.compile(r"pip install (?:-\S+ )*['\"]?holdfast(?:-jobs)?\b(?!_)")
+    other_package = re.compile(r"pip install (?:-\S+ )*['\"]?holdfast(?:-jobs)?\b(?!_)")
     texts = [*PAGES, *(ROOT / "src").rglob("*.py"), ROOT / "Makefile", *(ROOT / "examples").rglob("*.py")]
-    assert [path.name for path in texts if stranger.search(path.read_text(encoding="utf-8"))] == []
-    assert stranger.search("pip install 'holdfast[server]'") and stranger.search("pip install holdfast   # x")
-    assert not stranger.search("pip install dist/holdfast_jobs-1-py3-none-any.whl")
+    assert [path.name for path in texts if other_package.search(path.read_text(encoding="utf-8"))] == []
+    assert other_package.search("pip install 'holdfast[server]'") and other_package.search("pip install holdfast   # x")
+    assert not other_package.search("pip install dist/holdfast_jobs-1-py3-none-any.whl")
 
 
 def test_the_version_is_that_of_the_distribution() -> None:

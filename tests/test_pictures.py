@@ -32,8 +32,8 @@ def recording() -> dict[str, Any]:
 
 def test_pictures_are_what_the_script_draws() -> None:
     """Nobody edits a picture by hand: run `make pictures`."""
-    kept = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.svg")}
-    assert kept == drawn()
+    stored = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.svg")}
+    assert stored == drawn()
 
 
 def test_pictures_are_complete() -> None:
@@ -94,9 +94,9 @@ def luminance(colour: str) -> float:
 
 def test_photographs_are_small() -> None:
     """Those of the operators' page are the ones that `make pictures` makes, each a PNG of at most 150 KB."""
-    kept = {path.name: path.read_bytes() for path in FOLDER.glob("*.png")}
-    assert set(kept) == set(SHOTS)
-    assert [name for name, data in kept.items() if len(data) > BYTES_MAX or data[:8] != b"\x89PNG\r\n\x1a\n"] == []
+    stored = {path.name: path.read_bytes() for path in FOLDER.glob("*.png")}
+    assert set(stored) == set(SHOTS)
+    assert [name for name, data in stored.items() if len(data) > BYTES_MAX or data[:8] != b"\x89PNG\r\n\x1a\n"] == []
 
 
 def test_each_picture_stands_in_a_guide_with_words() -> None:

@@ -30,7 +30,7 @@ def being(user: int) -> Iterator[None]:
 
 
 @pytest.fixture
-def place() -> Iterator[Path]:
+def folder() -> Iterator[Path]:
     """A folder that every user can enter: those that pytest makes are its own user's alone."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
@@ -105,11 +105,11 @@ def test_file_of_another_user_is_refused(file: Path, foreign: Callable[[Path], P
 
 
 @needs_root
-def test_root_is_not_advised_to_take_files(place: Path) -> None:
+def test_root_is_not_advised_to_take_files(folder: Path) -> None:
     """In a folder of another user root is told to be that user; in its own it is told to take what came there."""
-    theirs, file = place / "theirs", place / "theirs" / "file"
+    theirs, file = folder / "theirs", folder / "theirs" / "file"
     theirs.mkdir()
-    for path in (file, place / "alone"):
+    for path in (file, folder / "alone"):
         path.touch(0o600)
         os.chown(path, NOBODY, -1)
     os.chown(theirs, NOBODY, -1)
@@ -117,7 +117,7 @@ def test_root_is_not_advised_to_take_files(place: Path) -> None:
     assert problem_of(file) == f"{said}run this as user nobody (runuser -u nobody -- COMMAND)"
     with pytest.raises(NotOursError, match=r"; run this as user nobody \(runuser -u nobody -- COMMAND\)"):
         check_folder(theirs)
-    assert problem_of(place / "alone") == f"{said}run: chown 0 '{place / 'alone'}'"
+    assert problem_of(folder / "alone") == f"{said}run: chown 0 '{folder / 'alone'}'"
     os.chown(theirs, 4_242, -1)
     os.chown(file, 4_242, -1)
     assert problem_of(file).endswith("; run this as user 4242")
@@ -129,24 +129,24 @@ def test_root_is_not_advised_to_take_files(place: Path) -> None:
 
 
 @needs_root
-def test_files_of_root_have_a_next_step(place: Path) -> None:
+def test_files_of_root_have_a_next_step(folder: Path) -> None:
     """A file that root took is refused with the command that gives it back, the journal's own files too."""
-    os.chown(place, NOBODY, -1)
+    os.chown(folder, NOBODY, -1)
     for name in ("file", "journal.sqlite3"):
-        (place / name).touch(0o600)
+        (folder / name).touch(0o600)
     with being(NOBODY):
-        said = f"is root's, and user {NOBODY} (nobody) may not use it; let root run: chown {NOBODY} '{place / 'file'}'"
-        assert problem_of(place / "file") == said
-        shared = problem_of(place / "file", root_shares=True)
+        said = f"is root's, and user {NOBODY} (nobody) may not use it; let root run: chown {NOBODY} '{folder / 'file'}'"
+        assert problem_of(folder / "file") == said
+        shared = problem_of(folder / "file", root_shares=True)
         assert shared == f"{said}, or give it mode 0440 and a group of that user's"
-        with pytest.raises(NotOursError, match=f"let root run: chown {NOBODY} '{place / 'journal.sqlite3'}'"):
-            check_files(place)
+        with pytest.raises(NotOursError, match=f"let root run: chown {NOBODY} '{folder / 'journal.sqlite3'}'"):
+            check_files(folder)
         with pytest.raises(FileNotFoundError):
-            read_ours(place / "nowhere", SIZE_MAX)
-    place.chmod(0o700)
-    os.chown(place, 0, -1)
+            read_ours(folder / "nowhere", SIZE_MAX)
+    folder.chmod(0o700)
+    os.chown(folder, 0, -1)
     with being(NOBODY), pytest.raises(PermissionError):
-        read_ours(place / "file", SIZE_MAX)
+        read_ours(folder / "file", SIZE_MAX)
 
 
 @needs_root

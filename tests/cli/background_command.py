@@ -25,11 +25,11 @@ CLOCK = r"(?:\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d"
 
 def clean_environment(home: Path, **more: str) -> dict[str, str]:
     """An environment without anything of the person who runs the tests."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST_", "XDG_"))}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST_", "XDG_"))}
     for name in ("NO_COLOR", "COLUMNS", "LINES"):
-        kept.pop(name, None)
+        environment.pop(name, None)
     return {
-        **kept,
+        **environment,
         "XDG_CONFIG_HOME": str(home / "config"),
         "XDG_STATE_HOME": str(home / "state"),
         "TERM": "xterm",
@@ -37,7 +37,7 @@ def clean_environment(home: Path, **more: str) -> dict[str, str]:
     }
 
 
-class Aside:
+class BackgroundCommand:
     """One command. `shown` is what it wrote so far, standard output and standard error together."""
 
     def __init__(

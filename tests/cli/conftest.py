@@ -35,7 +35,7 @@ def holdfast(tmp_path: Path) -> Run:
     def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST_", "XDG_"))}
         words = [str(word) for word in arguments]
-        whole = {
+        full_environment = {
             **clean,
             "XDG_CONFIG_HOME": str(tmp_path / "config"),
             "XDG_STATE_HOME": str(tmp_path / "state"),
@@ -43,16 +43,16 @@ def holdfast(tmp_path: Path) -> Run:
         }
         # A command behind `--` writes to the real files, and a server changes the process it is in.
         needs_process = "--" in words or words[0] == "serve"
-        return (_in_a_process if needs_process else _in_here)(words, whole, tmp_path)
+        return (_in_a_process if needs_process else _in_here)(words, full_environment, tmp_path)
 
     return run
 
 
-def _in_a_process(words: list[str], environment: dict[str, str], place: Path) -> subprocess.CompletedProcess[str]:
+def _in_a_process(words: list[str], environment: dict[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "holdfast", *words],
         env=environment,
-        cwd=place,
+        cwd=folder,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -61,11 +61,11 @@ def _in_a_process(words: list[str], environment: dict[str, str], place: Path) ->
     )
 
 
-def _in_here(words: list[str], environment: dict[str, str], place: Path) -> subprocess.CompletedProcess[str]:
+def _in_here(words: list[str], environment: dict[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
     out, error = (io.TextIOWrapper(io.BytesIO(), "utf-8") for _ in range(2))
     with (
         mock.patch.dict(os.environ, environment, clear=True),
-        contextlib.chdir(place),
+        contextlib.chdir(folder),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(error),
     ):

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from holdfast.sanitize import in_json, plain
 from holdfast.server.observability.logs import TextFormatter
-from tests.cli.background_command import Aside, clean_environment
+from tests.cli.background_command import BackgroundCommand, clean_environment
 from tests.cli.conftest import Run
 from tests.support import callers
 from tests.support.api import Api
@@ -108,7 +108,7 @@ def test_revoked_job_and_its_history(asked: Run, server: ServerProcess, tmp_path
         harmless(asked("history", name, *more))
     environment = clean_environment(tmp_path, HOLDFAST_URL=server.url, HOLDFAST_TOKEN=callers.OPERATOR)
     first = operator.history(name).json()["history"][-1]["seq"]
-    with Aside("watch", name, "--after", str(first - 1), "--json", environment=environment) as watch:
+    with BackgroundCommand("watch", name, "--after", str(first - 1), "--json", environment=environment) as watch:
         shown = watch.until("revoked").removesuffix("\n")
     assert shown.replace("\n", "").isprintable(), ascii(shown)
 

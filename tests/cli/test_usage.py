@@ -122,9 +122,9 @@ def test_every_command_is_documented() -> None:
         assert offered_in(section) <= known, (path, offered_in(section) - known)
         if "--url" in known:
             known -= same_everywhere - {"--url", "--token-file"}
-        told = options_in(section)
-        untold = [names for names in options if set(names) & known and not set(names) & told]
-        assert untold == [], path
+        documented = options_in(section)
+        undocumented = [names for names in options if set(names) & known and not set(names) & documented]
+        assert undocumented == [], path
 
 
 def test_an_option_of_another_command_is_found() -> None:

@@ -30,13 +30,13 @@ Network = Callable[["World", Send], Answer]
 class World:
     """Two clocks that only rise, in microseconds inside and milliseconds outside, and a network."""
 
-    def __init__(self, network: Network, *, share: float = 0.5) -> None:
+    def __init__(self, network: Network, *, random_fraction: float = 0.5) -> None:
         self.network = network
-        self.share = share
+        self.random_fraction = random_fraction
         self.sent: list[Send] = []
         self.sent_at: list[Instant] = []
-        self.rests: list[float] = []
-        self.on_rest: Callable[[float], object] | None = None
+        self.sleeps: list[float] = []
+        self.on_sleep: Callable[[float], object] | None = None
         self._monotonic_us = 7_000_000_000
         self._boot_us = 9_000_000_000
         self._keys = 0
@@ -58,14 +58,14 @@ class World:
             case Now():
                 return self.now()
             case Random():
-                return self.share
+                return self.random_fraction
             case NewKey():
                 self._keys += 1
                 return f"key-{self._keys}"
             case Sleep(seconds=seconds):
-                self.rests.append(seconds)
-                if self.on_rest is not None:
-                    self.on_rest(seconds)
+                self.sleeps.append(seconds)
+                if self.on_sleep is not None:
+                    self.on_sleep(seconds)
                 return self.advance(seconds)
             case Send():
                 self.sent.append(effect)
@@ -124,7 +124,7 @@ def after(seconds: float, step: Answer | BaseException) -> Network:
     return network
 
 
-def silence(world: World, request: Send) -> Answer:
+def no_answer(world: World, request: Send) -> Answer:
     """Never answer: the caller waits for as long as it would."""
     world.advance(request.answer_seconds)
     raise Unreachable(URL, "the answer did not come in time")

@@ -2,7 +2,7 @@
 
 A program of its own, because tracing that raises leaves its marks on a Python: current exceptions, counts of recursion.
 
-    python -m tests.client.interrupted LIFE URL TOKEN PREFIX PLACES      0 places: every step
+    python -m tests.client.interrupted SCENARIO URL TOKEN PREFIX STEPS      0 steps: every step
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.support.checks import wait_until
 
 SECONDS_MAX = 30.0
 TTL = 4
-Life = Callable[[Holdfast, str], object]
+Scenario = Callable[[Holdfast, str], object]
 
 
 def claimed(client: Holdfast, job: str) -> None:
@@ -31,7 +31,7 @@ def claimed(client: Holdfast, job: str) -> None:
         claim.note("begun")
 
 
-def looked_at(client: Holdfast, job: str) -> None:
+def checked(client: Holdfast, job: str) -> None:
     with client.claim(job, ttl=TTL, on_lost=print) as claim:
         claim.lost.wait(0.001)
         claim.renew()
@@ -73,17 +73,17 @@ def waited_for(client: Holdfast, job: str) -> None:
         client.release_job(job, held.lease_id)
 
 
-WITH: list[Life] = [claimed, looked_at, first_of_two, several, by_session]
-LIVES = [*WITH, done, handed_over, waited_for]
+WITH: list[Scenario] = [claimed, checked, first_of_two, several, by_session]
+SCENARIOS = [*WITH, done, handed_over, waited_for]
 
 
 @contextmanager
-def traced(hear: Callable[[str], None]) -> Iterator[None]:
-    """Calls `hear` at every step of this thread, but for those of this file."""
+def traced(on_step: Callable[[str], None]) -> Iterator[None]:
+    """Calls `on_step` at every step of this thread, but for those of this file."""
 
     def trace(frame: FrameType, event: str, _: object) -> Any:  # noqa: ANN401 - it returns itself
         if frame.f_code.co_filename != __file__:
-            hear(f"{event} of {frame.f_code.co_qualname}, line {frame.f_lineno} of {frame.f_code.co_filename}")
+            on_step(f"{event} of {frame.f_code.co_qualname}, line {frame.f_lineno} of {frame.f_code.co_filename}")
         return trace
 
     before = sys.gettrace()
@@ -94,21 +94,21 @@ def traced(hear: Callable[[str], None]) -> Iterator[None]:
         sys.settrace(before)
 
 
-def steps_of(life: Life, client: Holdfast, job: str) -> int:
+def steps_of(scenario: Scenario, client: Holdfast, job: str) -> int:
     counted: list[int] = []
     with traced(lambda _: counted.append(1)):
-        life(client, job)
+        scenario(client, job)
     return len(counted)
 
 
-def interrupted_at(step: int, life: Life, client: Holdfast, job: str, places: list[str]) -> bool:
+def interrupted_at(step: int, scenario: Scenario, client: Holdfast, job: str, positions: list[str]) -> bool:
     """Live this life, interrupt it at that step, and note where that is. Returns whether the interrupt came out."""
-    left = [step]
+    remaining = [step]
 
-    def hear(place: str) -> None:
-        left[0] -= 1
-        if left[0] == -1:
-            places.append(place)
+    def on_step(position: str) -> None:
+        remaining[0] -= 1
+        if remaining[0] == -1:
+            positions.append(position)
             raise KeyboardInterrupt
 
     try:
@@ -117,14 +117,14 @@ def interrupted_at(step: int, life: Life, client: Holdfast, job: str, places: li
         # In here, because what is raised by tracing at the end of an `except` leaves that exception as the current one,
         # and with it all that its frames held. What was current before is so again when this block is left.
         try:
-            with traced(hear):
-                life(client, job)
+            with traced(on_step):
+                scenario(client, job)
         except KeyboardInterrupt:
             return True
     return False
 
 
-def places(steps: int, wanted: int) -> list[int]:
+def spread_steps(steps: int, wanted: int) -> list[int]:
     """So many of the steps, spread."""
     return sorted({round(at * steps / wanted) for at in range(wanted)})
 
@@ -132,12 +132,12 @@ def places(steps: int, wanted: int) -> list[int]:
 def renewed_now() -> list[str]:
     """What the background still renews, or watches."""
     keeper = background_thread()
-    resting = [each[2] for each in tuple(keeper._schedule._heap)] + [each[1] for each in tuple(keeper._inbox)]
-    found = [repr(each.flow) for each in resting if not each.is_over]
+    scheduled = [each[2] for each in tuple(keeper._schedule._heap)] + [each[1] for each in tuple(keeper._inbox)]
+    found = [repr(each.flow) for each in scheduled if not each.is_over]
     return [each for each in found if any(what in each for what in ("None", "watch_deadline", "keep_renewed"))]
 
 
-def keeper_goes_on() -> bool:
+def keeper_runs() -> bool:
     resumed = threading.Event()
 
     def rest() -> Flow[None]:
@@ -153,25 +153,25 @@ def main(name: str, url: str, token: str, prefix: str, wanted: int) -> None:
     warnings.simplefilter("ignore")  # What is dropped says so.
     sys.unraisablehook = lambda _: None  # An interrupt inside of `__del__`.
     sys.setrecursionlimit(1_000_000)
-    life = next(each for each in LIVES if each.__name__ == name)
+    scenario = next(each for each in SCENARIOS if each.__name__ == name)
     client = Holdfast(url, token=token, environment={})
-    life(client, f"{prefix}/warm")
-    steps = steps_of(life, client, f"{prefix}/counted")
-    tried, came_out, left = places(steps, min(wanted, steps)), 0, 0
+    scenario(client, f"{prefix}/warm")
+    steps = steps_of(scenario, client, f"{prefix}/counted")
+    tried, came_out, remaining = spread_steps(steps, min(wanted, steps)), 0, 0
     for step in tried:
         where = [f"step {step} of {steps}"]
-        came_out += interrupted_at(step, life, client, f"{prefix}/{step}", where)
+        came_out += interrupted_at(step, scenario, client, f"{prefix}/{step}", where)
         if renewed_now():
             gc.collect()
         assert renewed_now() == [], where
-        assert keeper_goes_on(), where
+        assert keeper_runs(), where
         client.claim(f"{prefix}/after").release()
-        left += bool(client.list_claimed_jobs(f"{prefix}/{step}"))
+        remaining += bool(client.list_claimed_jobs(f"{prefix}/{step}"))
     gc.collect()
     wait_until(lambda: client.list_claimed_jobs(prefix) == [], seconds_max=SECONDS_MAX)
-    print(len(tried), came_out, left)
+    print(len(tried), came_out, remaining)
 
 
 if __name__ == "__main__":
-    _, life_name, server_url, server_token, jobs_prefix, places_wanted = sys.argv
-    main(life_name, server_url, server_token, jobs_prefix, int(places_wanted))
+    _, scenario_name, server_url, server_token, jobs_prefix, steps_max = sys.argv
+    main(scenario_name, server_url, server_token, jobs_prefix, int(steps_max))

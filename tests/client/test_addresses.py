@@ -30,9 +30,9 @@ from holdfast.client.transports.failover import Failover
 from holdfast.errors import Refused, Unreachable
 from holdfast.server.stream import KEEPALIVE_SECONDS
 from holdfast.wire.replies import StatusReply
-from tests.client.driving import POLICY, URL, World, acquired, after, bodies, problem, renewed, scripted, silence
+from tests.client.driving import POLICY, URL, World, acquired, after, bodies, no_answer, problem, renewed, scripted
 from tests.client.peer import LEADERLESS, NOT_LEADER, Peer, nobody, peering, silent
-from tests.client.transports import WAYS, Way
+from tests.client.transports import TRANSPORTS, EitherTransport
 from tests.nodes.proxy import TcpProxy
 from tests.support import callers
 from tests.support.api import Api
@@ -65,14 +65,14 @@ def nodes(server: ServerProcess) -> Iterator[tuple[TcpProxy, TcpProxy]]:
         yield one, other
 
 
-@pytest.fixture(params=WAYS)
-def open_way(request: pytest.FixtureRequest, nowhere: dict[str, str]) -> Iterator[Callable[..., Way]]:
+@pytest.fixture(params=TRANSPORTS)
+def open_way(request: pytest.FixtureRequest, nowhere: dict[str, str]) -> Iterator[Callable[..., EitherTransport]]:
     """Makes transports of either kind, to several addresses."""
-    made: list[Way] = []
+    made: list[EitherTransport] = []
 
-    def make(*addresses: str) -> Way:
+    def make(*addresses: str) -> EitherTransport:
         target = Target(",".join(addresses), "a test", callers.ALICE, "a test")
-        made.append(Way(request.param, target, nowhere))
+        made.append(EitherTransport(request.param, target, nowhere))
         return made[-1]
 
     yield make
@@ -91,7 +91,9 @@ def keys(peer: Peer) -> list[str | None]:
 # Which address is asked, and when the next.
 
 
-def test_unreachable_address_is_skipped(open_way: Callable[..., Way], peers: Callable[..., list[Peer]]) -> None:
+def test_unreachable_address_is_skipped(
+    open_way: Callable[..., EitherTransport], peers: Callable[..., list[Peer]]
+) -> None:
     """N-35: where nobody listens nothing was sent, so the next is asked, whatever it is; and it stays with that one."""
     (peer,) = peers((200, {}, b'{"value": 1}'))
     with nobody() as dead:
@@ -103,7 +105,7 @@ def test_unreachable_address_is_skipped(open_way: Callable[..., Way], peers: Cal
 
 
 def test_without_a_leader_the_next_is_asked_with_the_same_key(
-    open_way: Callable[..., Way], peers: Callable[..., list[Peer]]
+    open_way: Callable[..., EitherTransport], peers: Callable[..., list[Peer]]
 ) -> None:
     """N-35: `not_leader` says that nothing happened: the same request goes to the next, with the same key."""
     lost, leads = peers(LEADERLESS, (200, {}, b'{"value": 1}'))
@@ -116,7 +118,7 @@ def test_without_a_leader_the_next_is_asked_with_the_same_key(
 
 
 def test_leaderless_failover_works_without_a_key(
-    open_way: Callable[..., Way], peers: Callable[..., list[Peer]]
+    open_way: Callable[..., EitherTransport], peers: Callable[..., list[Peer]]
 ) -> None:
     """What has no key is sent to the next as well, after an answer by which nothing happened."""
     lost, leads = peers(LEADERLESS, (200, {}, b"{}"))
@@ -124,7 +126,9 @@ def test_leaderless_failover_works_without_a_key(
     assert (len(lost.asked), len(leads.asked)) == (1, 1)
 
 
-def test_leaderless_addresses_are_reported(open_way: Callable[..., Way], peers: Callable[..., list[Peer]]) -> None:
+def test_leaderless_addresses_are_reported(
+    open_way: Callable[..., EitherTransport], peers: Callable[..., list[Peer]]
+) -> None:
     """If none of them knows a leader, each was asked once, and that is the answer. Dead ones do not change it."""
     one, other = peers(LEADERLESS, LEADERLESS)
     with nobody() as dead:
@@ -134,7 +138,9 @@ def test_leaderless_addresses_are_reported(open_way: Callable[..., Way], peers: 
 
 
 @pytest.mark.parametrize("code", ["storage_unavailable", "outcome_unknown"])
-def test_leaders_refusal_is_final(open_way: Callable[..., Way], peers: Callable[..., list[Peer]], code: str) -> None:
+def test_leaders_refusal_is_final(
+    open_way: Callable[..., EitherTransport], peers: Callable[..., list[Peer]], code: str
+) -> None:
     """A refusal of the one that leads is not asked of another: all of them would pass it on to the same one."""
     body = msgspec.json.encode({"error": "No", "code": code, "details": "Because.", "request_id": "r"})
     one, other = peers((503, {}, body), (200, {}, b"{}"))
@@ -142,7 +148,9 @@ def test_leaders_refusal_is_final(open_way: Callable[..., Way], peers: Callable[
     assert other.asked == []
 
 
-def test_a_lost_answer_is_not_asked_for_blindly(open_way: Callable[..., Way], peers: Callable[..., list[Peer]]) -> None:
+def test_a_lost_answer_is_not_asked_for_blindly(
+    open_way: Callable[..., EitherTransport], peers: Callable[..., list[Peer]]
+) -> None:
     """C5: what has no key may have happened when its answer is lost, so it is not sent again; the next request is."""
     (peer,) = peers((200, {}, b"{}"))
     with silent() as hangs:
@@ -156,7 +164,7 @@ def test_a_lost_answer_is_not_asked_for_blindly(open_way: Callable[..., Way], pe
 
 @pytest.mark.parametrize(("method", "key"), [("GET", None), ("POST", "k")])
 def test_silent_address_is_skipped(
-    open_way: Callable[..., Way], peers: Callable[..., list[Peer]], method: str, key: str | None
+    open_way: Callable[..., EitherTransport], peers: Callable[..., list[Peer]], method: str, key: str | None
 ) -> None:
     """What may be sent twice goes to the next when one is silent; and no other request waits for the silent one."""
     (peer,) = peers((200, {}, b"{}"))
@@ -171,7 +179,7 @@ def test_silent_address_is_skipped(
 
 
 def test_lost_request_without_a_leader_is_unknown(
-    open_way: Callable[..., Way], peers: Callable[..., list[Peer]]
+    open_way: Callable[..., EitherTransport], peers: Callable[..., list[Peer]]
 ) -> None:
     """N-12: if one copy may have happened, it is not said that nothing did, though the others say so of theirs."""
     (peer,) = peers(LEADERLESS)
@@ -181,7 +189,7 @@ def test_lost_request_without_a_leader_is_unknown(
     assert len(peer.asked) == 1
 
 
-def test_a_proxy_without_a_server(open_way: Callable[..., Way], peers: Callable[..., list[Peer]]) -> None:
+def test_a_proxy_without_a_server(open_way: Callable[..., EitherTransport], peers: Callable[..., list[Peer]]) -> None:
     """A 502 of a proxy leaves open what happened: with a key the next is asked, without one it is the answer."""
     proxy, server = peers(PROXY_SAYS, (200, {}, b"{}"))
     assert open_way(proxy.url, server.url).send("POST", "/x", {}, "k").status == 200
@@ -209,7 +217,7 @@ def test_a_session_hands_out_one_address(open_client: Callable[..., Any], server
 
 
 def test_silent_stream_moves_to_the_next_address(
-    open_way: Callable[..., Way], nodes: tuple[TcpProxy, TcpProxy]
+    open_way: Callable[..., EitherTransport], nodes: tuple[TcpProxy, TcpProxy]
 ) -> None:
     """A stream on which nothing comes for too long tells of its address what a request in vain would tell."""
     one, other = nodes
@@ -239,7 +247,7 @@ def test_silent_address_is_detected_sooner(addresses: int, seconds: float) -> No
     assert msgspec.structs.replace(POLICY, addresses=addresses).read_seconds == seconds > KEEPALIVE_SECONDS
 
 
-def test_the_error_names_all_of_them(open_way: Callable[..., Way]) -> None:
+def test_the_error_names_all_of_them(open_way: Callable[..., EitherTransport]) -> None:
     """If none answers, the error says what was wrong with each, and that nothing was sent."""
     with nobody() as one, nobody() as other, pytest.raises(Unreachable) as caught:
         open_way(one, other, "http://host.invalid").send("GET", "/x")
@@ -346,29 +354,29 @@ def test_wait_keeps_its_queue_position_at_another_address(
     one, other = nodes
     held = operator.acquired(job, owner="ben", ttl_seconds=600)
     client = open_client(url=url_of(one, other))
-    places: list[Any] = []
+    updates: list[Any] = []
     got: list[str] = []
 
     def wait() -> None:
-        with client.claim(job, ttl=60, wait=60, on_wait=places.append, owner="first") as claim:
+        with client.claim(job, ttl=60, wait=60, on_wait=updates.append, owner="first") as claim:
             got.append(claim.owner)
 
     first = threading.Thread(target=wait)
     first.start()
-    wait_until(lambda: any(place.position == 1 for place in places), seconds_max=SECONDS_MAX)
-    behind = open_client(url=server.url)
+    wait_until(lambda: any(update.position == 1 for update in updates), seconds_max=SECONDS_MAX)
+    second_client = open_client(url=server.url)
 
-    def wait_behind() -> None:
-        with behind.claim(job, ttl=60, wait=60, owner="second") as claim:
+    def wait_second() -> None:
+        with second_client.claim(job, ttl=60, wait=60, owner="second") as claim:
             got.append(claim.owner)
 
-    second = threading.Thread(target=wait_behind)
+    second = threading.Thread(target=wait_second)
     second.start()
     wait_until(lambda: operator.get(f"/locks/{job}").json()["waiting"] == 2, seconds_max=SECONDS_MAX)
     one.cut()
-    seen = len(places)
-    wait_until(lambda: len(places) > seen and places[-1].away is None, seconds_max=SECONDS_MAX)
-    assert places[-1].position == 1 and places[-1].rejoined == 0
+    seen = len(updates)
+    wait_until(lambda: len(updates) > seen and updates[-1].away is None, seconds_max=SECONDS_MAX)
+    assert updates[-1].position == 1 and updates[-1].rejoined == 0
     operator.release(job, held["lease_id"])
     for each in (first, second):
         each.join(SECONDS_MAX)
@@ -460,9 +468,9 @@ def leaderless(retry_after_ms: int = 200) -> Answer:
 
 def test_retry_pause_follows_the_server() -> None:
     """N-31: between two rounds it rests at least as long as the server said, and not much longer than it must."""
-    world = World(scripted(leaderless(), leaderless(5_000), acquired()), share=0.0)
+    world = World(scripted(leaderless(), leaderless(5_000), acquired()), random_fraction=0.0)
     world.run(claim("j", ClaimRequest(ttl=60, owner="o"), POLICY))
-    assert world.rests == [0.2, 1.0]
+    assert world.sleeps == [0.2, 1.0]
     assert len(set(world.keys)) == 1
 
 
@@ -474,7 +482,7 @@ def test_retries_last_until_the_next_leader() -> None:
         with pytest.raises(Refused, match="No: Because") as caught:
             world.run(claim("j", ClaimRequest(ttl=60, owner="o"), policy))
         assert caught.value.code == "not_leader"
-        assert at_least <= sum(world.rests) <= at_most
+        assert at_least <= sum(world.sleeps) <= at_most
 
 
 def test_a_node_that_waited_for_a_leader_is_not_asked_to_wait_again() -> None:
@@ -498,7 +506,7 @@ def test_lost_query_reports_the_missing_leader() -> None:
 
 
 def test_lost_copy_is_reported_with_the_missing_leader(
-    open_way: Callable[..., Way], peers: Callable[..., list[Peer]]
+    open_way: Callable[..., EitherTransport], peers: Callable[..., list[Peer]]
 ) -> None:
     """Where one address is silent and another knows of no leader, the error says both, and where to look."""
     (peer,) = peers(LEADERLESS)
@@ -554,7 +562,7 @@ def test_a_renewal_waits_for_a_leader() -> None:
 @pytest.mark.parametrize(("addresses", "share"), [(1, 0.5), (2, 0.25), (5, 0.1)])
 def test_a_renewal_leaves_time_for_the_other_addresses(addresses: int, share: float) -> None:
     """One try takes a part of the time left, and all addresses together no more than one did alone."""
-    world = World(scripted(silence))
+    world = World(scripted(no_answer))
     deadline = LeaseDeadline("j", 7, world.now(), 6_000)
     left = deadline.left_ms(world.now()) / 1_000
     policy = msgspec.structs.replace(POLICY, addresses=addresses)
@@ -564,11 +572,11 @@ def test_a_renewal_leaves_time_for_the_other_addresses(addresses: int, share: fl
 
 def test_a_wait_without_an_end_waits_for_a_leader() -> None:
     """A node without a leader is a server that was met: a wait without an end goes on, and says why."""
-    places: list[QueuePosition] = []
+    updates: list[QueuePosition] = []
     steps = [leaderless()] * 30 + [acquired()]
-    wanted = ClaimRequest(ttl=60, owner="o", wait=math.inf, on_wait=places.append)
+    wanted = ClaimRequest(ttl=60, owner="o", wait=math.inf, on_wait=updates.append)
     World(scripted(*steps)).run(claim("j", wanted, POLICY))
-    assert {place.away for place in places} == {"no node leads right now"}
+    assert {update.away for update in updates} == {"no node leads right now"}
 
 
 @pytest.mark.parametrize(("addresses", "seconds"), [(1, 50), (2, 15)])

@@ -156,7 +156,7 @@ def test_refused_transfer_leaves_the_claim_as_it_was(either: Either, job: str) -
 def test_raising_on_wait_leaves_the_queue(either: Either, open_client: Callable[..., Either], job: str) -> None:
     """Whatever the watcher of a wait raises, one of our own exceptions too, the place in the line is given up."""
 
-    def had_enough(place: object) -> None:
+    def had_enough(update: object) -> None:
         raise NotInTime("enough")
 
     with open_client(owner="first").claim(job):

@@ -49,10 +49,10 @@ from tests.client.driving import (
     bodies,
     held,
     lock,
+    no_answer,
     problem,
     renewed,
     scripted,
-    silence,
     waiting,
 )
 
@@ -69,7 +69,7 @@ def claiming(wait: float = 0, **fields: Any) -> Flow[AcquiredClaim]:  # noqa: AN
 
 def test_counts_from_the_attempt_that_was_answered() -> None:
     """T4: the term counts from before the send of the attempt that was answered, neither earlier nor later."""
-    world = World(scripted(silence, after(2.5, acquired(50_000))))
+    world = World(scripted(no_answer, after(2.5, acquired(50_000))))
     got = world.run(claiming())
     assert len(world.sent) == 2
     assert got.deadline.left_ms(world.sent_at[1]) == safe_ms(50_000)
@@ -89,8 +89,8 @@ def test_gives_up_after_a_while() -> None:
     world = World(scripted(BROKEN))
     with pytest.raises(Unreachable, match="connection refused"):
         world.run(claiming())
-    assert sum(world.rests) <= POLICY.retry_seconds
-    assert world.rests == sorted(world.rests) and len(world.rests) >= 5
+    assert sum(world.sleeps) <= POLICY.retry_seconds
+    assert world.sleeps == sorted(world.sleeps) and len(world.sleeps) >= 5
 
 
 def test_outcome_unknown_for_too_long_is_refused() -> None:
@@ -206,7 +206,7 @@ def test_sent_away_early_backs_off() -> None:
     """W3: two requests of one owner push each other off one place; each waits a little longer before it comes back."""
     world = World(scripted(*[after(0.01, waiting())] * 4, acquired()))
     world.run(claiming(600))
-    assert world.rests == [0.5, 1.0, 1.5, 2.0]
+    assert world.sleeps == [0.5, 1.0, 1.5, 2.0]
 
 
 def test_backing_off_ends_with_the_wait() -> None:
@@ -224,21 +224,21 @@ def test_backing_off_ends_with_the_wait() -> None:
 
 def test_on_wait_reports_the_queue_position() -> None:
     """`on_wait` hears the place, the time and the owner: first after a glance, then every few seconds."""
-    places: list[QueuePosition] = []
+    updates: list[QueuePosition] = []
 
     def network(world: World, request: Send) -> Answer:
         if request.method == "GET":
             return lock()
-        if len(places) == 3:
+        if len(updates) == 3:
             return acquired()
         world.advance(bodies([request])[0]["wait_seconds"])
-        return waiting(5 - len(places))
+        return waiting(5 - len(updates))
 
     world = World(network)
-    world.run(claiming(60, on_wait=places.append))
-    assert [place.position for place in places] == [5, 4, 3]
-    assert [round(place.waited) for place in places] == [0, 5, 10]
-    assert places[0].owner is not None and places[0].owner.owner == "ana"
+    world.run(claiming(60, on_wait=updates.append))
+    assert [update.position for update in updates] == [5, 4, 3]
+    assert [round(update.waited) for update in updates] == [0, 5, 10]
+    assert updates[0].owner is not None and updates[0].owner.owner == "ana"
 
 
 def test_on_wait_may_end_the_wait() -> None:
@@ -247,7 +247,7 @@ def test_on_wait_may_end_the_wait() -> None:
     class Enough(Exception):
         pass
 
-    def stop(place: QueuePosition) -> None:
+    def stop(update: QueuePosition) -> None:
         raise Enough
 
     world = World(scripted(waiting(), lock(), waiting(), FREED))
@@ -286,10 +286,10 @@ def test_interrupted_backoff_leaves_the_queue() -> None:
     world = World(scripted(waiting(), waiting(), FREED))
 
     def interrupt(seconds: float) -> None:
-        world.on_rest = None
+        world.on_sleep = None
         raise KeyboardInterrupt
 
-    world.on_rest = interrupt
+    world.on_sleep = interrupt
     with pytest.raises(KeyboardInterrupt):
         world.run(claiming(60))
     assert world.paths[-1] == f"DELETE /tickets/{TICKET}"
@@ -309,7 +309,7 @@ def test_interrupted_resume_keeps_what_was_ours() -> None:
 
 def test_interrupt_without_a_server_ends_soon() -> None:
     """When nobody answers, an interrupt is not held up for long."""
-    world = World(scripted(KeyboardInterrupt(), silence))
+    world = World(scripted(KeyboardInterrupt(), no_answer))
     before = world.now()
     with pytest.raises(KeyboardInterrupt):
         world.run(claiming(60))
@@ -340,7 +340,7 @@ def test_claim_any_asks_again_while_it_waits() -> None:
     world = World(scripted(none_free("a", "b"), none_free("a", "b"), none_free("a", "b"), many("b")))
     assert world.run(claim_any(["a", "b"], wanted(30), POLICY)).claim.job_id == "b"
     assert world.keys == ["key-1", "key-2", "key-3", "key-4"]
-    assert world.rests == [0.25, 0.5, 0.7]
+    assert world.sleeps == [0.25, 0.5, 0.7]
     assert all("wait_seconds" not in body and body["any"] == ["a", "b"] for body in bodies(world.sent))
 
 
@@ -393,7 +393,7 @@ def test_release_twice_is_harmless() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "reason"),
+    ("reply", "reason"),
     [
         (problem(404, "lease_not_current", ended="session_ended"), "session_ended"),
         (problem(400, "lease_not_current"), "expired"),
@@ -401,17 +401,17 @@ def test_release_twice_is_harmless() -> None:
         (problem(410, "session_expired"), "session_ended"),
     ],
 )
-def test_loss_reports_its_reason(told: Answer, reason: str) -> None:
+def test_loss_reports_its_reason(reply: Answer, reason: str) -> None:
     """L7: renewing or handing over what has ended raises `LeaseLost` with how it ended."""
     flows: list[Flow[Any]] = [renew("j", LEASE, POLICY), transfer("j", LEASE, "ben", POLICY, owner="o")]
     for flow in flows:
         with pytest.raises(LeaseLost) as caught:
-            World(scripted(told)).run(flow)
+            World(scripted(reply)).run(flow)
         assert caught.value.reason == reason
 
 
 def test_renewal_keeps_the_ttl() -> None:
-    """L3: a renewal asks for the lease's own ttl unless told otherwise, and may be sent twice without a key."""
+    """L3: a renewal asks for the lease's own ttl unless reply otherwise, and may be sent twice without a key."""
     world = World(scripted(BROKEN, renewed(), renewed()))
     world.run(renew("j", LEASE, POLICY, note="n"))
     world.run(renew("j", LEASE, POLICY, ttl=0.2))

@@ -71,7 +71,7 @@ def test_remembering_again_renews_the_token(environment: dict[str, str]) -> None
 
 
 @pytest.mark.parametrize(
-    "kept",
+    "own_config",
     [
         "url = 'https://prod.example'\n",
         f"url = '{URL},https://prod.example'\n",
@@ -81,11 +81,11 @@ def test_remembering_again_renews_the_token(environment: dict[str, str]) -> None
         "nonsense = 1\n",
     ],
 )
-def test_remembering_leaves_the_users_own_alone(environment: dict[str, str], folder: Path, kept: str) -> None:
+def test_remembering_leaves_the_users_own_alone(environment: dict[str, str], folder: Path, own_config: str) -> None:
     """A configuration for another server or another token, or one that cannot be read, is not touched."""
-    (folder / "client.toml").write_text(kept)
+    (folder / "client.toml").write_text(own_config)
     assert clientconfig.remember(URL, TOKEN, environment) is None
-    assert (folder / "client.toml").read_text() == kept
+    assert (folder / "client.toml").read_text() == own_config
     assert [path.name for path in folder.iterdir()] == ["client.toml"]
 
 

@@ -290,7 +290,7 @@ def test_session_ends_all(either: Either, job: str) -> None:
 
 
 def test_unreferenced_claims_expire(either: Either, job: str) -> None:
-    """`claim_any_job` and `claim_all_jobs` claim as their twins and leave renewing to the caller, for 120 s."""
+    """`claim_any_job` and `claim_all_jobs` claim as `claim_any` and `claim_all` and leave renewing to the caller, for 120 s."""
     taken, free, other = f"{job}-1", f"{job}-2", f"{job}-3"
     first = either.claim_job(taken, "ana")
     found = either.claim_any_job([taken, free], owner="ben", metadata={"model": "m"})
@@ -346,18 +346,18 @@ def test_session_that_was_ended_is_lost(either: Either, job: str) -> None:
 def test_wait_acquires_the_released_job(either: Either, open_client: Open, job: str) -> None:
     """W1: a wait gets the job when it is given back, and hears of its place meanwhile."""
     other = open_client(callers.BOB)
-    places: list[QueuePosition] = []
+    updates: list[QueuePosition] = []
     first = other.claim(job, owner="ben")
 
-    def seen(place: QueuePosition) -> None:
-        places.append(place)
-        if len(places) == 1:
+    def seen(update: QueuePosition) -> None:
+        updates.append(update)
+        if len(updates) == 1:
             Api(*address(either), callers.BOB).release(job, first.lease_id)
 
     with either.claim(job, wait=20, on_wait=seen) as claim:
         assert claim.fencing_token > first.fencing_token
-    before = places[0].owner
-    assert places[0].position == 1 and before is not None and before.owner == "ben"
+    before = updates[0].owner
+    assert updates[0].position == 1 and before is not None and before.owner == "ben"
     first.release()
 
 

@@ -25,7 +25,7 @@ def token_file(folder: Path, name: str) -> Path:
     return file
 
 
-def kept(environment: dict[str, str], url: str) -> None:
+def configure(environment: dict[str, str], url: str) -> None:
     folder = Path(environment["XDG_CONFIG_HOME"]) / "holdfast"
     token_file(folder, "kept")
     (folder / "client.toml").write_text(f"url = '{url}'\ntoken_file = 'kept'\n")
@@ -44,7 +44,7 @@ def test_empty_configuration_means_the_default(environment: dict[str, str]) -> N
 
 def test_url_order(environment: dict[str, str]) -> None:
     """The argument beats HOLDFAST_URL, which beats client.toml."""
-    kept(environment, "http://localhost:1")
+    configure(environment, "http://localhost:1")
     assert find(url=None, token_file=None, environment=environment).url == "http://localhost:1"
     environment["HOLDFAST_URL"] = "http://localhost:2/"
     assert find(url=None, token_file=None, environment=environment).url == "http://localhost:2"
@@ -53,7 +53,7 @@ def test_url_order(environment: dict[str, str]) -> None:
 
 def test_token_order(environment: dict[str, str], tmp_path: Path) -> None:
     """The argument beats HOLDFAST_TOKEN, which beats HOLDFAST_TOKEN_FILE, which beats client.toml."""
-    kept(environment, LOCAL)
+    configure(environment, LOCAL)
     assert find(url=None, token_file=None, environment=environment).token == "token-of-kept"
     environment["HOLDFAST_TOKEN_FILE"] = str(token_file(tmp_path, "variable"))
     assert find(url=None, token_file=None, environment=environment).token == "token-of-variable"
@@ -65,7 +65,7 @@ def test_token_order(environment: dict[str, str], tmp_path: Path) -> None:
 
 def test_configured_token_is_sent_to_its_server_only(environment: dict[str, str]) -> None:
     """The token of client.toml is not sent to a server that client.toml does not name."""
-    kept(environment, LOCAL)
+    configure(environment, LOCAL)
     elsewhere = find(url="https://elsewhere.example", token_file=None, environment=environment)
     assert (elsewhere.token, elsewhere.token_origin) == (None, "nowhere")
     assert find(url="http://127.0.0.1:7421", token_file=None, environment=environment).token is None
@@ -109,11 +109,11 @@ def test_no_address_of_several_is_asked_unencrypted(environment: dict[str, str])
 
 def test_configured_token_is_sent_to_its_addresses_only(environment: dict[str, str]) -> None:
     """N-35: the token of client.toml goes to the addresses named there, and to no list with another in it."""
-    kept(environment, f"{ONE},{OTHER}")
+    configure(environment, f"{ONE},{OTHER}")
     for url in (None, ONE, OTHER, f"{OTHER},{ONE}"):
         assert find(url=url, token_file=None, environment=environment).token == "token-of-kept"
     assert find(url=f"{ONE},https://third.example", token_file=None, environment=environment).token is None
-    kept(environment, ONE)
+    configure(environment, ONE)
     assert find(url=f"{ONE},{OTHER}", token_file=None, environment=environment).token is None
 
 
@@ -136,7 +136,7 @@ def test_without_an_url_client_toml_is_for_the_default_server(environment: dict[
 @pytest.mark.parametrize("url", ["http://h:99999", "http://[::1", "ftp://h", "h:7420", "http://h:0"])
 def test_broken_url_in_client_toml_is_reported(environment: dict[str, str], url: str) -> None:
     """It is an error that names client.toml, also where another server is asked: what is kept cannot be placed."""
-    kept(environment, url)
+    configure(environment, url)
     assert "client.toml" in str(refused(environment))
     environment["HOLDFAST_URL"] = LOCAL
     assert "client.toml" in str(refused(environment))

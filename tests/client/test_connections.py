@@ -21,7 +21,7 @@ from holdfast.client.transports.connection import Connection, _DeadlineReader
 from holdfast.client.transports.sync import HttpTransport
 from holdfast.errors import ServerError, Unreachable
 from tests.client.peer import Peer
-from tests.client.transports import WAYS, Way
+from tests.client.transports import TRANSPORTS, EitherTransport
 from tests.support import callers
 from tests.support.checks import at_once, wait_until
 from tests.support.fronts import NAME
@@ -66,7 +66,7 @@ def listening(
         thread.join()
 
 
-def heard(sock: socket.socket) -> bytes:
+def read_request(sock: socket.socket) -> bytes:
     """The path of the next request, which has no body; nothing at the end."""
     data = b""
     while b"\r\n\r\n" not in data:
@@ -83,7 +83,7 @@ def said(body: bytes) -> bytes:
 
 def echo(sock: socket.socket, number: int) -> None:
     """Answer each request with its path."""
-    while path := heard(sock):
+    while path := read_request(sock):
         sock.sendall(said(path))
 
 
@@ -101,7 +101,7 @@ def test_waiting_request_blocks_no_other(peer: Peer) -> None:
     answered = threading.Event()
 
     def slow(sock: socket.socket, number: int) -> None:
-        while path := heard(sock):
+        while path := read_request(sock):
             if path == b"/wait":
                 answered.wait(20)
             sock.sendall(said(path))
@@ -124,7 +124,7 @@ def test_dripping_answer_times_out(pieces: list[bytes]) -> None:
     stop = threading.Event()
 
     def drip(sock: socket.socket, number: int) -> None:
-        heard(sock)
+        read_request(sock)
         sock.sendall(pieces[0])
         while not stop.wait(0.02):
             sock.sendall(b"x")
@@ -142,7 +142,7 @@ def test_closed_connection_is_not_reused(peer: Peer) -> None:
     seen: list[bytes] = []
 
     def once(sock: socket.socket, number: int) -> None:
-        seen.append(heard(sock))
+        seen.append(read_request(sock))
         sock.sendall(said(b"%d" % number))
 
     with listening(once) as url, to(url) as transport:
@@ -157,7 +157,7 @@ def test_sent_request_is_not_repeated() -> None:
     seen: list[bytes] = []
 
     def hang_up(sock: socket.socket, number: int) -> None:
-        seen.append(heard(sock))
+        seen.append(read_request(sock))
 
     with listening(hang_up) as url, to(url) as transport, pytest.raises(Unreachable):
         transport.send(Send("POST", "/once"))
@@ -179,7 +179,7 @@ def test_no_answer_is_read_as_another(where: str, monkeypatch: pytest.MonkeyPatc
     more = threading.Event()
 
     def halting(sock: socket.socket, number: int) -> None:
-        while path := heard(sock):
+        while path := read_request(sock):
             answer = said(path)
             sock.sendall(answer[:cut] if number == 1 else answer)
             if number == 1:
@@ -206,7 +206,7 @@ def test_close_closes_connections_of_all_threads(peer: Peer) -> None:
     waiting, go = threading.Event(), threading.Event()
 
     def noting(sock: socket.socket, number: int) -> None:
-        while path := heard(sock):
+        while path := read_request(sock):
             if path == b"/wait":
                 waiting.set()
                 go.wait(20)
@@ -234,7 +234,7 @@ def test_idle_connections_are_limited(peer: Peer, monkeypatch: pytest.MonkeyPatc
     gate = threading.Barrier(5)
 
     def together(sock: socket.socket, number: int) -> None:
-        while path := heard(sock):
+        while path := read_request(sock):
             gate.wait(20)
             sock.sendall(said(path))
 
@@ -248,9 +248,9 @@ def test_another_thread_may_close_a_stream() -> None:
     head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n"
 
     def stay(sock: socket.socket, number: int) -> None:
-        heard(sock)
+        read_request(sock)
         sock.sendall(head)
-        heard(sock)
+        read_request(sock)
 
     with listening(stay) as url, to(url) as transport:
         stream = transport.stream(Open("/events", {}, 20))
@@ -262,23 +262,23 @@ def test_another_thread_may_close_a_stream() -> None:
         assert stream.read() == b""
 
 
-@pytest.mark.parametrize("kind", WAYS)
+@pytest.mark.parametrize("kind", TRANSPORTS)
 def test_ipv6_host_is_reached(kind: str) -> None:
     """An address of IPv6 is understood, and stands in brackets in the request."""
-    told: list[bytes] = []
+    sent_requests: list[bytes] = []
 
     def keep(sock: socket.socket, number: int) -> None:
-        told.append(sock.recv(65_536))
+        sent_requests.append(sock.recv(65_536))
         sock.sendall(said(b"{}"))
 
     try:
         with listening(keep, "::1") as url:
-            way = Way(kind, Target(url, "test", None, "test"), {})
+            way = EitherTransport(kind, Target(url, "test", None, "test"), {})
             assert way.send("GET", "/things").body == b"{}"
             way.close()
     except OSError as error:
         pytest.skip(f"no IPv6 here: {error}")
-    assert b"\r\nhost: " + url.removeprefix("http://").encode() in told[0].lower()
+    assert b"\r\nhost: " + url.removeprefix("http://").encode() in sent_requests[0].lower()
 
 
 @contextmanager
@@ -381,9 +381,9 @@ def test_a_dropped_client_closes_its_connections(peer: Peer, nowhere: dict[str, 
         client = Holdfast(peer.url, token=callers.ALICE, environment=nowhere)
         with pytest.raises(ServerError):
             client.server_status()
-        (kept,) = client._transport._idle  # type: ignore[union-attr]
-        watched = weakref.ref(kept)
-        del client, kept
+        (idle,) = client._transport._idle  # type: ignore[union-attr]
+        watched = weakref.ref(idle)
+        del client, idle
         assert watched() is None
     finally:
         gc.enable()

@@ -52,10 +52,10 @@ async def for_ever() -> None:
 async def lose(claim: AsyncClaim, operator: Api) -> asyncio.Task[None]:
     """End a claim from outside, and let it hear of that beside the block."""
     operator.revoke(claim.job_id, reason="because")
-    return asyncio.create_task(hear(claim))
+    return asyncio.create_task(on_update(claim))
 
 
-async def hear(claim: AsyncClaim) -> None:
+async def on_update(claim: AsyncClaim) -> None:
     with pytest.raises(LeaseLost):
         await claim.renew()
 
@@ -163,7 +163,7 @@ def test_timeouts_and_groups_work_around_it(opened: Open, operator: Api, job: st
             with pytest.raises(LeaseLost):
                 async with client.claim(job) as claim, asyncio.TaskGroup() as group:
                     group.create_task(for_ever())
-                    group.create_task(hear(claim))
+                    group.create_task(on_update(claim))
                     operator.revoke(job, reason="because")
                     await for_ever()
             assert await client.get_job_owner(job) is None
@@ -192,13 +192,13 @@ def test_session_block_is_cancelled(opened: Open, job: str) -> None:
 
     async def main() -> None:
         async with opened() as client:
-            told: list[AsyncSession] = []
+            reported: list[AsyncSession] = []
             with pytest.raises(LeaseLost) as caught:
-                async with client.session("s", ttl=10, on_lost=told.append) as session:
+                async with client.session("s", ttl=10, on_lost=reported.append) as session:
                     await client.end_session(session.session_id)
                     await for_ever()
             assert caught.value.reason == "session_ended"
-            assert told == [session]
+            assert reported == [session]
 
     asyncio.run(main())
 
@@ -238,14 +238,14 @@ def counted(work: Coroutine[Any, Any, None], hits: dict[int, Callable[[], object
     inner = work.__await__()
     step: Callable[[Any], Any] = inner.send
     value: Any = None
-    pauses = 0
+    sleeps = 0
     while True:
         try:
             paused = step(value)
         except StopIteration:
-            return pauses
-        hits.get(pauses, bool)()
-        pauses += 1
+            return sleeps
+        hits.get(sleeps, bool)()
+        sleeps += 1
         try:
             step, value = inner.send, (yield paused)
         except BaseException as error:  # noqa: BLE001 - it is the coroutine's
@@ -333,11 +333,11 @@ def test_renewed_in_the_background(opened: Open, job: str) -> None:
     async def main() -> None:
         async with opened() as client, client.claim(job, ttl=3):
 
-            async def beaten() -> bool:
+            async def renewed() -> bool:
                 owner = await client.get_job_owner(job)
                 return owner is not None and owner.last_heartbeat_at > owner.claimed_at
 
-            await soon(beaten)
+            await soon(renewed)
 
     asyncio.run(main())
 
@@ -395,10 +395,10 @@ def test_dropped_while_held_warns(opened: Open, job: str) -> None:
     async def main() -> None:
         async with opened() as client:
             dropped: list[Any] = [await client.claim(job), await client.session("run")]
-            kept = [each._renewal_handle for each in dropped]
+            handles = [each._renewal_handle for each in dropped]
             await asyncio.to_thread(dropped.clear)
             gc.collect()
-            assert all(each.stopped for each in kept)
+            assert all(each.stopped for each in handles)
 
     with pytest.warns(ResourceWarning) as warned:
         asyncio.run(main())

@@ -85,15 +85,15 @@ def test_deadline_may_be_read_during_a_change() -> None:
 
 def test_lost_stays_lost() -> None:
     """Once lost it stays lost: no answer that comes later brings it back, and everybody hears of it once."""
-    heard: list[str] = []
+    lost: list[str] = []
     deadline = LeaseDeadline("j", 1, START, 1_000)
-    deadline.on_loss(lambda: heard.append("before"))
+    deadline.on_loss(lambda: lost.append("before"))
     assert deadline.is_lost(at(1_000))
     deadline.extend(at(999), 60_000)
     deadline.lose(Loss("revoked", is_reported=True))
-    deadline.on_loss(lambda: heard.append("after"))
+    deadline.on_loss(lambda: lost.append("after"))
     assert deadline.is_lost(at(1_001)) and deadline.left_ms(at(1_001)) == 0
-    assert heard == ["before", "after"]
+    assert lost == ["before", "after"]
     assert deadline.error().reason == "expired"
 
 
@@ -108,7 +108,11 @@ def test_released_deadline_is_not_lost() -> None:
 def test_renewal_is_due_after_a_third() -> None:
     """A renewal is due after a third of the promise, or up to a tenth earlier, so that not all come at once."""
     deadline = LeaseDeadline("j", 1, START, 60_000)
-    assert [deadline.renew_in_ms(START, share) for share in (0.0, 0.5, 1.0)] == [18_000, 19_000, 20_000]
+    assert [deadline.renew_in_ms(START, random_fraction) for random_fraction in (0.0, 0.5, 1.0)] == [
+        18_000,
+        19_000,
+        20_000,
+    ]
     assert deadline.renew_in_ms(at(25_000), 0.5) == 0
 
 
@@ -116,8 +120,8 @@ def test_schedule_returns_due_entries_in_order() -> None:
     """What is due comes in order of time, what was stopped never, and stopped entries are removed once a second."""
     schedule = Schedule()
     a, a2, b, c = (ScheduledFlow(None) for _ in range(4))
-    for due_ms, resting in ((30, c), (20, b), (10, a), (10, a2)):
-        schedule.add(due_ms, resting)
+    for due_ms, flow in ((30, c), (20, b), (10, a), (10, a2)):
+        schedule.add(due_ms, flow)
     b.stopped = True
     assert schedule.next_due_ms() == 10
     assert schedule.take(10) == [a, a2]
@@ -143,7 +147,7 @@ class Model:
     rate: float
     """How much of a second the client's clocks see pass while the server's sees one."""
     steps: list[tuple[str, int, int]]
-    pauses: list[int]
+    sleeps: list[int]
     server_us: int = 0
     client_us: float = 1e9
     boot_us: float = 3e9
@@ -209,8 +213,8 @@ class Model:
 
     def perform(self, effect: Effect) -> object:
         self.effects += 1
-        if self.pauses:
-            pause_us = self.pauses.pop(0)
+        if self.sleeps:
+            pause_us = self.sleeps.pop(0)
             self.pass_us(pause_us, asleep=bool(pause_us % 2))
         match effect:
             case Now():
@@ -256,14 +260,14 @@ _STEP = st.tuples(
     ttl_s=st.integers(1, 90),
     rate=st.floats(0.9995, 1.0005),
     steps=st.lists(_STEP, max_size=20),
-    pauses=st.lists(st.integers(0, 4_000 * _MS), max_size=30),
+    sleeps=st.lists(st.integers(0, 4_000 * _MS), max_size=30),
     asleep=st.booleans(),
 )
 def test_client_never_believes_longer_than_the_server(
-    ttl_s: int, rate: float, steps: list[tuple[str, int, int]], pauses: list[int], asleep: bool
+    ttl_s: int, rate: float, steps: list[tuple[str, int, int]], sleeps: list[int], asleep: bool
 ) -> None:
     """I4: whatever is slow, lost or slept through, and with clocks half a per mille apart, belief ends first."""
-    model = Model(ttl_s * 1_000_000, rate, steps, pauses)
+    model = Model(ttl_s * 1_000_000, rate, steps, sleeps)
     try:
         got = model.drive(claim("j", ClaimRequest(ttl=ttl_s, owner="o", wait=45), POLICY), 200)
     except HoldfastError:

@@ -1,7 +1,7 @@
-"""Interrupts at every step of a claim's life (I11, L1): nothing is renewed that nobody has, and the client goes on.
+"""Interrupts at every step of a claim's scenario (I11, L1): nothing is renewed that nobody has, and the client goes on.
 
 An interrupt is `KeyboardInterrupt`, raised in the main thread between any two steps of it. Here it is placed: at the
-n-th step of a life, for every n. A step is a line, or the call or return of a function, of our code and of the standard
+n-th step of a scenario, for every n. A step is a line, or the call or return of a function, of our code and of the standard
 library's alike. Afterwards the claim is given back, or its term ends it: then it is free soon.
 """
 
@@ -23,22 +23,22 @@ SECONDS_MAX = 30.0
 
 
 @pytest.mark.parametrize(
-    ("life", "before"),
+    ("scenario", "before"),
     [
-        *((life.__name__, "") for life in interrupted.LIVES),
-        *((life.__name__, "http://127.0.0.1:1,") for life in (interrupted.claimed, interrupted.waited_for)),
+        *((scenario.__name__, "") for scenario in interrupted.SCENARIOS),
+        *((scenario.__name__, "http://127.0.0.1:1,") for scenario in (interrupted.claimed, interrupted.waited_for)),
     ],
 )
 def test_interrupt_at_every_step_leaves_nothing(
-    server: ServerProcess, life: str, before: str, record_property: Callable[..., None]
+    server: ServerProcess, scenario: str, before: str, record_property: Callable[..., None]
 ) -> None:
     """After an interrupt at any step nothing is renewed that nobody has, the client and its keeper go on, and the job
     is free at once, or when its term is over. Where there are several addresses, too.
     """
-    wanted = proof.count("interrupts: places of each life, at most")
+    wanted = proof.count("interrupts: steps of each scenario, at most")
     program = [sys.executable, "-m", "tests.client.interrupted"]
     ran = subprocess.run(
-        [*program, life, before + server.url, callers.ALICE, unique("interrupts"), str(wanted)],
+        [*program, scenario, before + server.url, callers.ALICE, unique("interrupts"), str(wanted)],
         cwd=PROJECT,
         capture_output=True,
         text=True,
@@ -47,7 +47,7 @@ def test_interrupt_at_every_step_leaves_nothing(
     assert ran.returncode == 0, ran.stderr[-5_000:]
     tried, came_out, left = map(int, ran.stdout.split()[-3:])
     assert came_out > tried * 0.8
-    if life in {each.__name__ for each in interrupted.WITH}:
+    if scenario in {each.__name__ for each in interrupted.WITH}:
         # Most are given back at once. One that comes as the block begins or ends can only be left to its term.
         assert left < tried * 0.1
     record_property("count: interrupts placed", tried)

@@ -54,8 +54,8 @@ def test_lists_and_events_can_be_asked_for_labels(either: Either, job: str) -> N
     assert [each.job_id for each in found] == [f"{job}/a"]
     began = min(each.seq for name in "abc" for each in either.history(f"{job}/{name}")) - 1
     following = either.events(f"{job}/", labels=INFRA, after=began)
-    told = next(following)
-    assert (told.job_id, told.event, told.labels) == (f"{job}/a", "granted", INFRA)
+    event = next(following)
+    assert (event.job_id, event.event, event.labels) == (f"{job}/a", "granted", INFRA)
     following.close()
 
 

@@ -168,7 +168,7 @@ def test_group_raises_its_first_error() -> None:
 # The background: one thread, or one event loop, for any number of flows.
 
 
-def beating(done: Callable[[], object], count: int) -> Flow[None]:
+def heartbeat_flow(done: Callable[[], object], count: int) -> Flow[None]:
     for _ in range(count):
         yield Sleep(0.001)
         assert (yield Send("POST", "/beat")) == "answer"
@@ -190,12 +190,12 @@ def test_thread_renews_many_claims(caplog: pytest.LogCaptureFixture) -> None:
         hanging.wait(SECONDS_MAX)
         return "answer"
 
-    background.add(beating(lambda: done.append(-1), 1), hang)
+    background.add(heartbeat_flow(lambda: done.append(-1), 1), hang)
     with caplog.at_level(logging.ERROR, "holdfast.client"):
         background.add(broken("a mistake"), hang)
         finished = [threading.Event() for _ in range(20)]
         for event in finished:
-            background.add(beating(event.set, 3), lambda _: "answer")
+            background.add(heartbeat_flow(event.set, 3), lambda _: "answer")
         assert all(event.wait(SECONDS_MAX) for event in finished)
     assert done == []
     assert "a bug while renewing" in caplog.text
@@ -205,7 +205,7 @@ def test_thread_renews_many_claims(caplog: pytest.LogCaptureFixture) -> None:
 def test_missing_renewal_thread_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     """When no thread can be started for a renewal, that renewal has failed, and the next one is tried."""
     background = BackgroundThread()
-    heard: list[Exception] = []
+    received: list[Exception] = []
     done = threading.Event()
     start = threading.Thread.start
 
@@ -213,20 +213,20 @@ def test_missing_renewal_thread_is_retried(monkeypatch: pytest.MonkeyPatch) -> N
         try:
             yield Send("POST", "/beat")
         except Unreachable as error:
-            heard.append(error)
+            received.append(error)
         yield Sleep(0)
         yield Send("POST", "/beat")
         done.set()
 
     def start_no_renewal(thread: threading.Thread) -> None:
-        if thread.name == "holdfast-renew" and not heard:
+        if thread.name == "holdfast-renew" and not received:
             raise RuntimeError("can't start new thread")
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", start_no_renewal)
     background.add(flow(), lambda _: "answer")
     assert done.wait(SECONDS_MAX)
-    assert len(heard) == 1
+    assert len(received) == 1
 
 
 def test_missing_timer_thread_is_retried(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
@@ -239,9 +239,9 @@ def test_missing_timer_thread_is_retried(monkeypatch: pytest.MonkeyPatch, caplog
 
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", refuse)
-        background.add(beating(first.set, 1), lambda _: "answer")
+        background.add(heartbeat_flow(first.set, 1), lambda _: "answer")
         wait_until(lambda: "nothing is renewed for now" in caplog.text)
-    background.add(beating(second.set, 1), lambda _: "answer")
+    background.add(heartbeat_flow(second.set, 1), lambda _: "answer")
     assert first.wait(SECONDS_MAX) and second.wait(SECONDS_MAX)
 
 
@@ -261,14 +261,14 @@ def test_dropped_flow_is_not_resumed() -> None:
         yield Sleep(0)
         went_on.append(1)
 
-    asking = background.add(flow(), hang)
-    resting = background.add(beating(lambda: went_on.append(2), 1), hang)
+    requesting = background.add(flow(), hang)
+    scheduled = background.add(heartbeat_flow(lambda: went_on.append(2), 1), hang)
     assert asked.wait(SECONDS_MAX)
-    for each in (asking, resting):
+    for each in (requesting, scheduled):
         each.stopped = True
     answered.set()
     other = threading.Event()
-    background.add(beating(other.set, 5), lambda _: "answer")
+    background.add(heartbeat_flow(other.set, 5), lambda _: "answer")
     assert other.wait(SECONDS_MAX)
     assert went_on == []
 
@@ -278,7 +278,7 @@ def test_closed_background_resumes_nothing() -> None:
 
     async def main() -> None:
         background = BackgroundLoop()
-        running = [background.add(beating(pytest.fail, 1), lambda _: None) for _ in range(3)]
+        running = [background.add(heartbeat_flow(pytest.fail, 1), lambda _: None) for _ in range(3)]
         background.close()
         for each in running:
             each.stopped = True
@@ -302,17 +302,17 @@ def test_loop_renews_many_claims() -> None:
             await asyncio.Event().wait()
             return "answer"
 
-        background.add(beating(pytest.fail, 1), hanging)
+        background.add(heartbeat_flow(pytest.fail, 1), hanging)
         for event in finished:
-            background.add(beating(event.set, 3), answering)
+            background.add(heartbeat_flow(event.set, 3), answering)
         async with asyncio.timeout(SECONDS_MAX):
             for event in finished:
                 await event.wait()
-        dropped = background.add(beating(pytest.fail, 1), answering)
+        dropped = background.add(heartbeat_flow(pytest.fail, 1), answering)
         dropped.stopped = True
         background.close()
         again = asyncio.Event()
-        background.add(beating(again.set, 2), answering)
+        background.add(heartbeat_flow(again.set, 2), answering)
         async with asyncio.timeout(SECONDS_MAX):
             await again.wait()
 

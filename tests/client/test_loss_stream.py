@@ -113,8 +113,8 @@ def test_session_ends_with_its_token(open_client: Callable[..., Any], operator: 
 def test_own_release_is_not_a_loss(open_client: Callable[..., Any], operator: Api, job: str) -> None:
     """A release and a transfer of our own are told on the stream like any end, and nobody is told of a loss."""
     either = open_client()
-    told: list[object] = []
-    claims = [either.claim(f"{job}/{number}", ttl=LONG, on_lost=told.append) for number in range(3)]
+    reported: list[object] = []
+    claims = [either.claim(f"{job}/{number}", ttl=LONG, on_lost=reported.append) for number in range(3)]
     operator.revoke(f"{job}/2", reason="r")
     wait_until(claims[2].lost.is_set, seconds_max=SECONDS_MAX)  # So all three are followed by now.
     claims[0].release()
@@ -122,7 +122,7 @@ def test_own_release_is_not_a_loss(open_client: Callable[..., Any], operator: Ap
     last = either.claim(f"{job}/3", ttl=LONG)
     operator.revoke(f"{job}/3", reason="r")
     wait_until(last.lost.is_set, seconds_max=SECONDS_MAX)  # So the stream has told of what was before.
-    assert len(told) == 1
+    assert len(reported) == 1
     assert not claims[0].lost.is_set() and not claims[1].lost.is_set()
     for lost in (claims[2], last):
         with pytest.raises(LeaseLost):
@@ -233,27 +233,27 @@ class Streaming(World):
                 return super().perform(effect)
 
 
-class Followed:
+class StreamedLosses:
     """Ends whose flows are kept until the test runs them."""
 
     def __init__(self) -> None:
-        self.kept: list[Flow[None]] = []
+        self.pending: list[Flow[None]] = []
         self.listening: list[Flow[None]] = []
-        self.ends = LossStream(POLICY, self.kept.append, self.listening.append)
+        self.stream = LossStream(POLICY, self.pending.append, self.listening.append)
         self.world = Streaming()
 
     def claimed(self, number: int = 0, *, is_session: bool = False) -> LeaseDeadline:
         """Claim something, and let it live for a while."""
         deadline = LeaseDeadline(f"j{number}", 1, self.world.now(), LONG * 1_000)
-        self.ends.watch(deadline, Renewal(f"id-{number}", None if is_session else f"j{number}"))
+        self.stream.watch(deadline, Renewal(f"id-{number}", None if is_session else f"j{number}"))
         return deadline
 
-    def run_kept(self) -> None:
-        while self.kept:
+    def run_pending(self) -> None:
+        while self.pending:
             self.run_kept_once()
 
     def run_kept_once(self) -> None:
-        self.world.run(self.kept.pop(0))
+        self.world.run(self.pending.pop(0))
 
 
 def _following(*ended: dict[str, object]) -> bytes:
@@ -272,128 +272,128 @@ def _ended(number: int, how: str = "revoked", *, name: str | None = "") -> bytes
 
 def test_short_claims_cost_nothing() -> None:
     """A claim that is given back within half a second is neither renewed nor followed; one that lives longer is."""
-    followed, background = Followed(), Noted()
+    losses, background = StreamedLosses(), RecordingBackground()
     now = clock.now()
     deadlines = [LeaseDeadline(f"j{number}", 1, now, LONG * 1_000) for number in range(3)]
     renewals = [Renewal(deadline.job_id, deadline.job_id) for deadline in deadlines]
-    kept = [
-        RenewalHandle(background, deadline, renewal, send=lambda _: None, loss_stream=followed.ends)
+    handle = [
+        RenewalHandle(background, deadline, renewal, send=lambda _: None, loss_stream=losses.stream)
         for deadline, renewal in zip(deadlines, renewals, strict=True)
     ]
     assert background.due_ms == [now.boot_ms + RENEWAL_DELAY_MS] * 3
     deadlines[0].end()
-    kept[1].stop()
-    del kept[1]
-    for begins in tuple(background.resting):
+    handle[1].stop()
+    del handle[1]
+    for begins in tuple(background.scheduled):
         background._resume(begins)
-    assert list(followed.ends._held) == ["j2"]
+    assert list(losses.stream._held) == ["j2"]
     assert len(background.due_ms) == 5  # One watches the deadline of the third, and one renews it.
-    kept[-1].stop()
-    assert [each.is_over for each in background.resting] == [False, True, True, True, True]
+    handle[-1].stop()
+    assert [each.is_over for each in background.scheduled] == [False, True, True, True, True]
 
 
 def test_a_claim_whose_answer_took_long_is_renewed() -> None:
     """Where the moment to begin is past already, the background may begin before the claim is complete: it is renewed
     and followed all the same.
     """
-    followed, background = Followed(), AtOnce()
+    losses, background = StreamedLosses(), ImmediateBackground()
     deadline = LeaseDeadline("j0", 1, clock.now(), LONG * 1_000)
-    kept = RenewalHandle(background, deadline, Renewal("id-0", "j0"), send=lambda _: None, loss_stream=followed.ends)
-    assert list(followed.ends._held) == ["id-0"]
-    assert len(background.resting) == 3  # The beginning, one that watches the deadline, and one that renews.
-    kept.stop()
-    assert all(each.is_over for each in background.resting[1:])
+    handle = RenewalHandle(background, deadline, Renewal("id-0", "j0"), send=lambda _: None, loss_stream=losses.stream)
+    assert list(losses.stream._held) == ["id-0"]
+    assert len(background.scheduled) == 3  # The beginning, one that watches the deadline, and one that renews.
+    handle.stop()
+    assert all(each.is_over for each in background.scheduled[1:])
 
 
-class Noted(Background):
+class RecordingBackground(Background):
     """Takes note of what rests, and resumes nothing."""
 
     def __init__(self) -> None:
-        self.resting: list[ScheduledFlow] = []
+        self.scheduled: list[ScheduledFlow] = []
         self.due_ms: list[int] = []
 
-    def _resume_at(self, resting: ScheduledFlow, due_ms: int) -> None:
-        self.resting.append(resting)
+    def _resume_at(self, scheduled: ScheduledFlow, due_ms: int) -> None:
+        self.scheduled.append(scheduled)
         self.due_ms.append(due_ms)
 
     def _ask(self, running: ScheduledFlow, request: Send) -> None:
         pytest.fail("something was asked")
 
 
-class AtOnce(Noted):
+class ImmediateBackground(RecordingBackground):
     """Begins what is to begin before whoever wanted it goes on, as another thread may."""
 
-    def _resume_at(self, resting: ScheduledFlow, due_ms: int) -> None:
-        super()._resume_at(resting, due_ms)
-        if len(self.resting) == 1:
-            self._resume(resting)
+    def _resume_at(self, scheduled: ScheduledFlow, due_ms: int) -> None:
+        super()._resume_at(scheduled, due_ms)
+        if len(self.scheduled) == 1:
+            self._resume(scheduled)
 
 
 def test_simultaneous_claims_share_one_request() -> None:
     """However many claims come within a moment, they open one stream, or add to it with one request."""
-    followed = Followed()
-    deadlines = [followed.claimed(number) for number in range(3)]
-    assert len(followed.kept) == 1
-    followed.run_kept()
-    assert len(followed.listening) == 1
+    losses = StreamedLosses()
+    deadlines = [losses.claimed(number) for number in range(3)]
+    assert len(losses.pending) == 1
+    losses.run_pending()
+    assert len(losses.listening) == 1
     later: list[LeaseDeadline] = []
 
     def claim_more() -> None:
-        later.extend(followed.claimed(number) for number in (3, 4))
+        later.extend(losses.claimed(number) for number in (3, 4))
         later[1].end()
-        followed.run_kept()
+        losses.run_pending()
 
-    followed.world.streams = [Stream(200, [_following(), claim_more, _ended(3)])]
-    followed.world.streams.append(Unreachable(URL, "gone"))
-    followed.world.on_rest = lambda _seconds: [deadline.end() for deadline in deadlines]  # So that listening ends.
-    followed.world.run(followed.listening[0])
-    assert [sorted(body.leases) for body in followed.world.opened] == [["j0", "j1", "j2"]]
-    assert followed.world.paths == [f"POST /followers/{STREAM}"]
-    assert followed.world.sent[0].body == FollowBody(leases={"j3": "id-3"}, sessions=[])
+    losses.world.streams = [Stream(200, [_following(), claim_more, _ended(3)])]
+    losses.world.streams.append(Unreachable(URL, "gone"))
+    losses.world.on_sleep = lambda _seconds: [deadline.end() for deadline in deadlines]  # So that listening ends.
+    losses.world.run(losses.listening[0])
+    assert [sorted(body.leases) for body in losses.world.opened] == [["j0", "j1", "j2"]]
+    assert losses.world.paths == [f"POST /followers/{STREAM}"]
+    assert losses.world.sent[0].body == FollowBody(leases={"j3": "id-3"}, sessions=[])
     assert later[0].loss is not None and later[0].loss.reason == "revoked"
 
 
 @pytest.mark.parametrize("lost", [Unreachable(URL, "cut"), answer(503), answer(401)], ids=["cut", "503", "401"])
 def test_failed_additions_are_retried(lost: Answer | BaseException) -> None:
     """L9: a request to follow that is lost is sent again, although the stream itself lives on."""
-    followed = Followed()
-    first = followed.claimed(0)
-    followed.run_kept()
-    followed.world.network = scripted(lost, answer(200, stream=STREAM, following=1, ended=[], unknown=[]))
+    losses = StreamedLosses()
+    first = losses.claimed(0)
+    losses.run_pending()
+    losses.world.network = scripted(lost, answer(200, stream=STREAM, following=1, ended=[], unknown=[]))
 
     later: list[LeaseDeadline] = []
 
     def claim_more() -> None:
-        later.append(followed.claimed(1))
-        followed.run_kept()
+        later.append(losses.claimed(1))
+        losses.run_pending()
         first.end()
 
-    followed.world.streams = [Stream(200, [_following(), claim_more, _ended(1)]), Unreachable(URL, "gone")]
-    followed.world.run(followed.listening[0])
-    bodies = [request.body for request in followed.world.sent]
+    losses.world.streams = [Stream(200, [_following(), claim_more, _ended(1)]), Unreachable(URL, "gone")]
+    losses.world.run(losses.listening[0])
+    bodies = [request.body for request in losses.world.sent]
     assert bodies == 2 * [FollowBody(leases={"j1": "id-1"}, sessions=[])]
 
 
 def test_a_new_claim_does_not_wait_for_a_retry() -> None:
     """L9: a claim that is made while a request to follow another is to be sent again is followed without that pause."""
-    followed = Followed()
-    first = followed.claimed(0)
-    followed.run_kept()
-    followed.world.network = scripted(answer(401), answer(200, stream=STREAM, following=1, ended=[], unknown=[]))
+    losses = StreamedLosses()
+    first = losses.claimed(0)
+    losses.run_pending()
+    losses.world.network = scripted(answer(401), answer(200, stream=STREAM, following=1, ended=[], unknown=[]))
     later: list[LeaseDeadline] = []
     rested: list[float] = []
 
     def claim_more() -> None:
-        later.append(followed.claimed(1))
-        followed.run_kept_once()
-        later.append(followed.claimed(2))
-        followed.world.on_rest = rested.append
-        followed.world.run(followed.kept.pop())
+        later.append(losses.claimed(1))
+        losses.run_kept_once()
+        later.append(losses.claimed(2))
+        losses.world.on_sleep = rested.append
+        losses.world.run(losses.pending.pop())
         first.end()
 
-    followed.world.streams = [Stream(200, [_following(), claim_more, _ended(1), _ended(2)]), Unreachable(URL, "gone")]
-    followed.world.run(followed.listening[0])
-    assert [request.body for request in followed.world.sent][1:] == [
+    losses.world.streams = [Stream(200, [_following(), claim_more, _ended(1), _ended(2)]), Unreachable(URL, "gone")]
+    losses.world.run(losses.listening[0])
+    assert [request.body for request in losses.world.sent][1:] == [
         FollowBody(leases={"j1": "id-1", "j2": "id-2"}, sessions=[])
     ]
     assert rested[0] == GATHER_SECONDS
@@ -401,29 +401,29 @@ def test_a_new_claim_does_not_wait_for_a_retry() -> None:
 
 def test_unknown_leases_are_renewed_immediately() -> None:
     """L9: a server that was restored from a backup does not know a lease. Its holder asks, and hears that."""
-    followed = Followed()
-    deadline = followed.claimed(0)
-    followed.run_kept()
-    followed.world.network = scripted(problem(404, "lease_not_current"))
+    losses = StreamedLosses()
+    deadline = losses.claimed(0)
+    losses.run_pending()
+    losses.world.network = scripted(problem(404, "lease_not_current"))
     said = {"stream": STREAM, "following": 0, "ended": [], "unknown": ["id-0"]}
     data = b"event: following\ndata: " + msgspec.json.encode(said) + b"\n\n"
-    followed.world.streams = [Stream(200, [data, followed.run_kept])]
-    followed.world.run(followed.listening[0])
-    followed.run_kept()
-    assert followed.world.paths == ["POST /locks/j0/renew"]
+    losses.world.streams = [Stream(200, [data, losses.run_pending])]
+    losses.world.run(losses.listening[0])
+    losses.run_pending()
+    assert losses.world.paths == ["POST /locks/j0/renew"]
     assert deadline.loss is not None
 
 
 def test_many_leases_are_followed_in_batches() -> None:
     """A server takes so many ids in a call; the rest is added as soon as the stream is open."""
-    followed = Followed()
-    deadlines = [followed.claimed(number) for number in range(2 * IDS_PER_CALL + 1)]
-    followed.run_kept()
-    followed.world.streams = [
+    losses = StreamedLosses()
+    deadlines = [losses.claimed(number) for number in range(2 * IDS_PER_CALL + 1)]
+    losses.run_pending()
+    losses.world.streams = [
         Stream(200, [_following(), lambda: [deadline.end() for deadline in deadlines], b": keepalive\n\n"])
     ]
-    followed.world.run(followed.listening[0])
-    asked = [*followed.world.opened, *(request.body for request in followed.world.sent)]
+    losses.world.run(losses.listening[0])
+    asked = [*losses.world.opened, *(request.body for request in losses.world.sent)]
     assert [len(body.leases) for body in asked if isinstance(body, FollowBody)] == [IDS_PER_CALL, IDS_PER_CALL, 1]
 
 
@@ -440,35 +440,35 @@ def test_many_leases_are_followed_in_batches() -> None:
 def test_reported_end_is_a_loss_like_a_refused_renewal(how: str, name: str | None, reason: str) -> None:
     """The same reasons as a renewal that is refused; cut anywhere on the way, and told at once if it came before."""
     for parts in ([_following(), _ended(0, how, name=name)[:20], _ended(0, how, name=name)[20:]], None):
-        followed = Followed()
-        deadline = followed.claimed(0, is_session=name is None)
-        followed.run_kept()
-        followed.world.streams = [Stream(200, parts or [_following(_end(0, how, name=name))]), Stream(404, [])]
-        followed.world.run(_until(followed, deadline))
+        losses = StreamedLosses()
+        deadline = losses.claimed(0, is_session=name is None)
+        losses.run_pending()
+        losses.world.streams = [Stream(200, parts or [_following(_end(0, how, name=name))]), Stream(404, [])]
+        losses.world.run(_until(losses, deadline))
         assert deadline.loss is not None and (deadline.loss.reason, deadline.loss.is_reported) == (reason, True)
 
 
-def _until(followed: Followed, deadline: LeaseDeadline) -> Flow[None]:
+def _until(losses: StreamedLosses, deadline: LeaseDeadline) -> Flow[None]:
     """Listen, and run what is kept for later, until the term is lost."""
-    flow = followed.listening[0]
+    flow = losses.listening[0]
     value: Any = None
     while deadline.loss is None:
         effect = flow.send(value)
-        followed.run_kept()
-        value = followed.world.perform(effect)
+        losses.run_pending()
+        value = losses.world.perform(effect)
     yield from ()
 
 
 def test_release_by_lease_id_is_reported_later() -> None:
     """A command that gives its own run's claim back as its last act is not stopped for it; one that goes on is."""
-    followed = Followed()
-    deadline = followed.claimed(0)
-    followed.run_kept()
-    followed.world.streams = [Stream(200, [_following(), _ended(0, "released")]), Unreachable(URL, "gone")]
-    followed.world.on_rest = lambda _seconds: deadline.end()
-    followed.world.run(followed.listening[0])
-    assert len(followed.kept) == 1, "it would be lost later"
-    followed.run_kept()
+    losses = StreamedLosses()
+    deadline = losses.claimed(0)
+    losses.run_pending()
+    losses.world.streams = [Stream(200, [_following(), _ended(0, "released")]), Unreachable(URL, "gone")]
+    losses.world.on_sleep = lambda _seconds: deadline.end()
+    losses.world.run(losses.listening[0])
+    assert len(losses.pending) == 1, "it would be lost later"
+    losses.run_pending()
     assert deadline.loss is None
 
 
@@ -487,18 +487,18 @@ def test_release_by_lease_id_is_reported_later() -> None:
 )
 def test_client_works_without_the_stream(stream: Stream | BaseException, seconds_min: float) -> None:
     """An older server, a refusal, nonsense, or nobody there: nothing is lost by it, and it is not asked without end."""
-    followed = Followed()
-    deadline = followed.claimed(0)
-    followed.run_kept()
-    rests: list[float] = []
+    losses = StreamedLosses()
+    deadline = losses.claimed(0)
+    losses.run_pending()
+    sleeps: list[float] = []
 
     def rest(seconds: float) -> None:
-        rests.append(seconds)
+        sleeps.append(seconds)
         deadline.end()
 
-    followed.world.on_rest = rest
-    followed.world.streams = [stream]
-    followed.world.run(followed.listening[0])
+    losses.world.on_sleep = rest
+    losses.world.streams = [stream]
+    losses.world.run(losses.listening[0])
     assert deadline.loss is None
-    assert rests[0] >= seconds_min
+    assert sleeps[0] >= seconds_min
     assert isinstance(stream, BaseException) or stream.is_closed

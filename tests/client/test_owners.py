@@ -27,9 +27,9 @@ from tests.client.driving import (
     World,
     acquired,
     held,
+    no_answer,
     problem,
     scripted,
-    silence,
     waiting,
 )
 from tests.support import callers
@@ -150,14 +150,14 @@ def handing_over(owner: str) -> Flow[Any]:
 
 
 @pytest.mark.parametrize(
-    ("flow", "network", "is_kept"),
+    ("flow", "network", "is_reused"),
     [
         (releasing, scripted(FREED), True),
         (releasing, scripted(problem(404, "lease_not_current", ended="expired")), True),
         (releasing, scripted(problem(422, "validation_error")), True),
         (releasing, scripted(BROKEN), False),
         (releasing, scripted(UNKNOWN), False),
-        (releasing, scripted(KeyboardInterrupt(), silence), False),
+        (releasing, scripted(KeyboardInterrupt(), no_answer), False),
         (handing_over, scripted(acquired()), True),
         (handing_over, scripted(BROKEN), False),
         (claiming, scripted(held()), True),
@@ -166,16 +166,16 @@ def handing_over(owner: str) -> Flow[Any]:
         (claiming, scripted(KeyboardInterrupt(), waiting(), FREED), True),
         (claiming, scripted(KeyboardInterrupt(), acquired(), FREED), True),
         (claiming, scripted(KeyboardInterrupt(), acquired(), UNKNOWN), False),
-        (claiming, scripted(KeyboardInterrupt(), silence), False),
+        (claiming, scripted(KeyboardInterrupt(), no_answer), False),
         (claiming, scripted(KeyboardInterrupt(), KeyboardInterrupt()), False),
     ],
 )
 def test_name_is_reused_if_the_end_is_known(
-    flow: Callable[[str], Flow[Any]], network: Network, *, is_kept: bool
+    flow: Callable[[str], Flow[Any]], network: Network, *, is_reused: bool
 ) -> None:
     """D1a: a name lasts as long as every end under it was confirmed, whatever interrupts."""
     worker = Worker()
     name = owners.owner_of(worker)
     with contextlib.suppress(HoldfastError, KeyboardInterrupt):
         World(network).run(flow(name))
-    assert (owners.owner_of(worker) == name) == is_kept
+    assert (owners.owner_of(worker) == name) == is_reused

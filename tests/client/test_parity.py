@@ -205,9 +205,9 @@ def test_public_names_have_docstrings() -> None:
         value = getattr(holdfast, name)
         members = public(value) if inspect.isclass(value) and value.__module__.startswith("holdfast.client") else {}
         ours = {key: each for key, each in members.items() if isinstance(each, property) or inspect.isfunction(each)}
-        for place, each in {name: value, **{f"{name}.{key}": each for key, each in ours.items()}}.items():
+        for path, each in {name: value, **{f"{name}.{key}": each for key, each in ours.items()}}.items():
             if not (each.__doc__ or "").strip():
-                missing.append(place)
+                missing.append(path)
     assert sorted(missing) == []
 
 

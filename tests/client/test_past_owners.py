@@ -23,20 +23,20 @@ def test_past_owners_are_of_one_record(either: Any, monkeypatch: pytest.MonkeyPa
     at = datetime.fromisoformat(moment_over())
     either.release_job(claims[1].job_id, claims[1].lease_id)
     either.claim_job(f"{prefix}0-late", "late", ttl=600)
-    then = either.list_claimed_jobs_at(at, prefix)
-    assert isinstance(then, PastJobOwners) and then.record > 0
-    assert then.at == at
-    assert [(job.job_id, job.owner, job.fencing_token, job.ttl) for job in then.jobs] == [
+    past = either.list_claimed_jobs_at(at, prefix)
+    assert isinstance(past, PastJobOwners) and past.record > 0
+    assert past.at == at
+    assert [(job.job_id, job.owner, job.fencing_token, job.ttl) for job in past.jobs] == [
         (claim.job_id, claim.owner, claim.fencing_token, 600.0) for claim in claims
     ]
-    assert [job.claimed_at for job in then.jobs] == [claim.claimed_at for claim in claims]
+    assert [job.claimed_at for job in past.jobs] == [claim.claimed_at for claim in claims]
     assert len(either.list_claimed_jobs_at(at, prefix, limit=3).jobs) == 3
     assert [job.job_id for job in either.list_claimed_jobs_at(at, prefix, owner="owner-3").jobs] == [f"{prefix}3"]
     found = either.list_claimed_jobs_at(at, prefix, labels={"n": "1"}).jobs
     assert [job.job_id for job in found] == [f"{prefix}1", f"{prefix}3"]
     local = at.astimezone().replace(tzinfo=None)
-    assert either.list_claimed_jobs_at(local, prefix).jobs == then.jobs
-    assert either.list_claimed_jobs_at(at.isoformat(), prefix).jobs == then.jobs
+    assert either.list_claimed_jobs_at(local, prefix).jobs == past.jobs
+    assert either.list_claimed_jobs_at(at.isoformat(), prefix).jobs == past.jobs
 
 
 def test_invalid_times_are_refused(either: Any) -> None:  # noqa: ANN401 - either kind

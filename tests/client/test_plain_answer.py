@@ -69,10 +69,10 @@ LINES = [
 ]
 
 
-class Heard(BytesIO):
+class ReceivedBytes(BytesIO):
     """Bytes that `http.client` reads as it would read a socket."""
 
-    def makefile(self, _mode: str) -> Heard:
+    def makefile(self, _mode: str) -> ReceivedBytes:
         return self
 
     def close(self) -> None:
@@ -81,14 +81,14 @@ class Heard(BytesIO):
 
 def as_read_by_the_library(data: bytes) -> tuple[int, dict[str, str | None], bytes] | None:
     """The status, the fields and the body, if the connection can be used again after them and nothing is left over."""
-    heard = Heard(data)
-    response = HTTPResponse(cast("socket.socket", heard), method="POST")
+    received = ReceivedBytes(data)
+    response = HTTPResponse(cast("socket.socket", received), method="POST")
     try:
         response.begin()
         content = response.read()
     except (HTTPException, ValueError):
         return None
-    if response.will_close or heard.tell() != len(data):
+    if response.will_close or received.tell() != len(data):
         return None
     return response.status, {name.title(): response.headers[name] for name in response.headers}, content
 
@@ -119,16 +119,16 @@ def test_a_part_is_not_plain(cut: int) -> None:
     """An answer of ours is plain when it is whole. Any less of it is not, nor is one more byte."""
     assert plain_answer(OURS[:cut]) is None
     assert plain_answer(OURS + b"x" * (cut + 1)) is None
-    whole = plain_answer(OURS)
-    assert whole is not None and (whole.status, whole.body) == (200, b"null")
+    answer = plain_answer(OURS)
+    assert answer is not None and (answer.status, answer.body) == (200, b"null")
 
 
 @pytest.mark.parametrize("head", ["content-length: 0", "content-length: 0\r\nx-request-id: req_1"])
 def test_an_empty_answer_is_not_plain_before_its_head_is_complete(head: str) -> None:
     """A head that is cut off is not plain, also where no body follows: the rest would be read as the next answer."""
-    whole = f"HTTP/1.1 200 OK\r\n{head}\r\n\r\n".encode()
-    assert plain_answer(whole) is not None
-    assert not any(plain_answer(whole[:cut]) for cut in range(len(whole)))
+    answer = f"HTTP/1.1 200 OK\r\n{head}\r\n\r\n".encode()
+    assert plain_answer(answer) is not None
+    assert not any(plain_answer(answer[:cut]) for cut in range(len(answer)))
 
 
 def test_fields_are_found_in_title_case() -> None:

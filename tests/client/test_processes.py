@@ -64,13 +64,13 @@ except holdfast.LeaseLost as lost:
 class Worker:
     """A program in a process of its own, which says a line for everything it does."""
 
-    def __init__(self, program: str, server: ServerProcess, place: Path, *arguments: object) -> None:
+    def __init__(self, program: str, server: ServerProcess, folder: Path, *arguments: object) -> None:
         clean = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
         self.process = subprocess.Popen(
             [sys.executable, "-c", program, *map(str, arguments)],
             env={
                 **clean,
-                "XDG_CONFIG_HOME": str(place),
+                "XDG_CONFIG_HOME": str(folder),
                 "HOLDFAST_URL": server.url,
                 "HOLDFAST_TOKEN": callers.ALICE,
             },
@@ -100,12 +100,12 @@ class Worker:
 
 
 @contextmanager
-def workers(server: ServerProcess, place: Path) -> Iterator[Any]:
+def workers(server: ServerProcess, folder: Path) -> Iterator[Any]:
     """Starts workers and leaves none behind."""
     started: list[Worker] = []
 
     def start(program: str, *arguments: object) -> Worker:
-        started.append(Worker(program, server, place, *arguments))
+        started.append(Worker(program, server, folder, *arguments))
         return started[-1]
 
     yield start
@@ -214,13 +214,13 @@ def recording(send: Any, sent: list[float]) -> Any:  # noqa: ANN401 - of either 
     """Note when each request was sent that was answered."""
     if not inspect.iscoroutinefunction(send):
 
-        def noted(request: Send) -> Any:  # noqa: ANN401 - an answer
+        def recorded(request: Send) -> Any:  # noqa: ANN401 - an answer
             began = time.monotonic()
             answer = send(request)
             sent.append(began)
             return answer
 
-        return noted
+        return recorded
 
     async def awaited(request: Send) -> Any:  # noqa: ANN401 - an answer
         began = time.monotonic()
@@ -280,7 +280,7 @@ LEFT = """
 import sys, warnings, holdfast
 warnings.simplefilter("always")
 session = holdfast.session("left")
-kept = [holdfast.claim(sys.argv[1]), holdfast.claim_all([sys.argv[1] + "/2"]), session.claim(sys.argv[1] + "/3")]
+claims = [holdfast.claim(sys.argv[1]), holdfast.claim_all([sys.argv[1] + "/2"]), session.claim(sys.argv[1] + "/3")]
 with holdfast.claim(sys.argv[1] + "/4"):
     pass
 """

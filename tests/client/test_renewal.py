@@ -33,30 +33,30 @@ from tests.client.driving import (
     after,
     answer,
     bodies,
+    no_answer,
     problem,
     renewed,
     scripted,
-    silence,
 )
 
 STOP = problem(404, "lease_not_current", ended="released")
 TTL_MS = 60_000
 
 
-def kept(*steps: object, share: float = 0.5) -> tuple[World, LeaseDeadline]:
+def renew_with(*steps: object, random_fraction: float = 0.5) -> tuple[World, LeaseDeadline]:
     """Keep a lease of a minute against a script; the last step stays."""
-    world = World(scripted(*steps), share=share)  # type: ignore[arg-type]
+    world = World(scripted(*steps), random_fraction=random_fraction)  # type: ignore[arg-type]
     deadline = LeaseDeadline("j", 7, world.now(), TTL_MS)
     claimed = World(scripted(acquired())).run(claim("j", ClaimRequest(ttl=60, owner="o"), POLICY)).claim
     world.run(keep_renewed(deadline, Renewal(claimed.lease_id, claimed.job_id).request, POLICY))
     return world, deadline
 
 
-@pytest.mark.parametrize(("share", "seconds"), [(0.0, 18.0), (0.5, 19.0), (1.0, 20.0)])
-def test_renewed_at_a_third(share: float, seconds: float) -> None:
+@pytest.mark.parametrize(("random_fraction", "seconds"), [(0.0, 18.0), (0.5, 19.0), (1.0, 20.0)])
+def test_renewed_at_a_third(random_fraction: float, seconds: float) -> None:
     """A lease is renewed after a third of its ttl, a little earlier by chance, again and again."""
-    world, _ = kept(renewed(), renewed(), STOP, share=share)
-    assert world.rests == [seconds] * 3
+    world, _ = renew_with(renewed(), renewed(), STOP, random_fraction=random_fraction)
+    assert world.sleeps == [seconds] * 3
     assert world.paths == ["POST /locks/j/renew"] * 3
     assert bodies(world.sent)[0] == {"lease_id": LEASE, "keep_ttl": True}
 
@@ -64,9 +64,9 @@ def test_renewed_at_a_third(share: float, seconds: float) -> None:
 @pytest.mark.parametrize("promised_ms", [0, -60_000, 10, 300, 10**15])
 def test_strange_promises_do_not_make_it_spin(promised_ms: int) -> None:
     """A server that promises next to nothing is not asked without end: what it says is believed, and is over."""
-    world, deadline = kept(*[renewed(promised_ms)] * 20, STOP)
+    world, deadline = renew_with(*[renewed(promised_ms)] * 20, STOP)
     assert deadline.loss is not None
-    assert min(world.rests) >= renewing.AGAIN_SECONDS_MIN
+    assert min(world.sleeps) >= renewing.AGAIN_SECONDS_MIN
     assert len(world.sent) <= 21
 
 
@@ -74,15 +74,17 @@ def test_hurried_tries_do_not_change_the_reason() -> None:
     """A server that answered, and refused, is what a loss is put down to, though the last tries had no time left."""
 
     def refuse_or_be_late(world: World, request: Send) -> Answer:
-        return problem(400, "some_code") if request.answer_seconds >= 0.5 else silence(world, request)
+        return problem(400, "some_code") if request.answer_seconds >= 0.5 else no_answer(world, request)
 
-    _, deadline = kept(refuse_or_be_late)
+    _, deadline = renew_with(refuse_or_be_late)
     assert deadline.loss is not None and deadline.loss.reason == "refused"
 
 
 def test_blip_is_survived() -> None:
     """Failures in between cost nothing as long as one renewal gets through in time."""
-    world, deadline = kept(BROKEN, problem(503, "storage_unavailable"), silence, problem(429, "slow"), renewed(), STOP)
+    world, deadline = renew_with(
+        BROKEN, problem(503, "storage_unavailable"), no_answer, problem(429, "slow"), renewed(), STOP
+    )
     assert len(world.sent) == 6
     assert deadline.loss == Loss("released", is_reported=True)
     assert deadline.trouble is None
@@ -103,10 +105,10 @@ def test_renewal_counts_from_before_it_was_sent() -> None:
 
 
 @pytest.mark.parametrize(
-    ("step", "reason", "told"),
+    ("step", "reason", "reported"),
     [
         (BROKEN, "unreachable", False),
-        (silence, "unreachable", False),
+        (no_answer, "unreachable", False),
         (problem(500, "internal"), "unreachable", False),
         (problem(403, "forbidden"), "refused", False),
         (problem(401, "authentication_failed"), "refused", False),
@@ -119,13 +121,13 @@ def test_renewal_counts_from_before_it_was_sent() -> None:
         (problem(404, "not_found"), "session_ended", True),
     ],
 )
-def test_loss_has_its_reason(step: object, reason: str, told: bool) -> None:
+def test_loss_has_its_reason(step: object, reason: str, reported: bool) -> None:
     """A loss says why: what the server said at once, what went wrong in between when the time is over."""
-    world, deadline = kept(step)
+    world, deadline = renew_with(step)
     assert deadline.loss is not None
-    assert (deadline.loss.reason, deadline.loss.is_reported) == (reason, told)
+    assert (deadline.loss.reason, deadline.loss.is_reported) == (reason, reported)
     assert deadline.error().reason == reason
-    if told:
+    if reported:
         assert len(world.sent) == 1, "what the server has said is not asked again"
     else:
         assert len(world.sent) > 5, "it is tried again and again"
@@ -134,7 +136,7 @@ def test_loss_has_its_reason(step: object, reason: str, told: bool) -> None:
 
 def test_words_of_a_loss() -> None:
     """L7: the exception names the job and its token, and for a revocation who did it and why."""
-    _, deadline = kept(problem(404, "revoked", by="op", reason="because"))
+    _, deadline = renew_with(problem(404, "revoked", by="op", reason="because"))
     error = deadline.error()
     assert (error.job_id, error.fencing_token, error.by, error.why) == ("j", 7, "op", "because")
     assert "op has revoked it: because" in str(error)
@@ -143,7 +145,7 @@ def test_words_of_a_loss() -> None:
 
 def test_unreachable_is_lost_before_the_lease_ends() -> None:
     """I4: nobody answers any more; the loss comes strictly before the lease can have ended."""
-    world = World(scripted(silence))
+    world = World(scripted(no_answer))
     began = world.now()
     deadline = LeaseDeadline("j", 7, began, TTL_MS)
     world.run(keep_renewed(deadline, lambda seconds: Send("POST", "/renew", answer_seconds=seconds), POLICY))
@@ -153,15 +155,15 @@ def test_unreachable_is_lost_before_the_lease_ends() -> None:
 
 def test_hanging_try_leaves_time_for_another() -> None:
     """A try may take half of what is left at most, so that a hanging one is never the last."""
-    world = World(scripted(silence))
+    world = World(scripted(no_answer))
     deadline = LeaseDeadline("j", 7, world.now(), 6_000)
     lefts: list[float] = []
 
-    def beat(seconds: float) -> Send:
+    def request(seconds: float) -> Send:
         lefts.append(deadline.left_ms(world.now()) / 1_000)
         return Send("POST", "/renew", answer_seconds=seconds)
 
-    world.run(keep_renewed(deadline, beat, POLICY))
+    world.run(keep_renewed(deadline, request, POLICY))
     assert len(lefts) > 4
     for sent, left in zip(world.sent, lefts, strict=True):
         assert sent.answer_seconds <= max(left * ANSWER_SHARE, renewing.AGAIN_SECONDS_MIN) + 1e-9
@@ -171,7 +173,7 @@ def test_sleep_of_the_machine_is_noticed() -> None:
     """T4: a machine that slept through the ttl finds the claim lost before it sends or believes anything."""
     world = World(scripted(renewed()))
     deadline = LeaseDeadline("j", 7, world.now(), TTL_MS)
-    world.on_rest = lambda _: world.suspend(61)
+    world.on_sleep = lambda _: world.suspend(61)
     world.run(keep_renewed(deadline, lambda seconds: Send("POST", "/renew"), POLICY))
     assert deadline.loss == Loss("expired")
     assert world.sent == []
@@ -179,7 +181,7 @@ def test_sleep_of_the_machine_is_noticed() -> None:
 
 def test_deadline_watch_waits_for_time_only() -> None:
     """The deadline is watched beside the renewals: a hanging one cannot hide it."""
-    world = World(scripted(silence))
+    world = World(scripted(no_answer))
     began = world.now()
     deadline = LeaseDeadline("j", 7, began, TTL_MS)
     world.run(watch_deadline(deadline))
@@ -189,25 +191,25 @@ def test_deadline_watch_waits_for_time_only() -> None:
 
 def test_watch_ends_with_the_claim() -> None:
     """What was given back is not watched any more."""
-    world = World(scripted(silence))
+    world = World(scripted(no_answer))
     deadline = LeaseDeadline("j", 7, world.now(), TTL_MS)
-    world.on_rest = lambda _: deadline.end()
+    world.on_sleep = lambda _: deadline.end()
     world.run(watch_deadline(deadline))
-    assert deadline.loss is None and len(world.rests) == 1
+    assert deadline.loss is None and len(world.sleeps) == 1
 
 
 def test_released_claim_is_not_renewed() -> None:
     """A lease that was given back while its renewal rested is not renewed."""
     world = World(scripted(renewed()))
     deadline = LeaseDeadline("j", 7, world.now(), TTL_MS)
-    world.on_rest = lambda _: deadline.end()
+    world.on_sleep = lambda _: deadline.end()
     world.run(keep_renewed(deadline, lambda seconds: Send("POST", "/renew"), POLICY))
     assert world.sent == []
 
 
 def test_reported_loss_wins_over_the_clock() -> None:
-    """A loss the server told of stays the reason, though the time passes afterwards too."""
-    world, deadline = kept(problem(404, "revoked", by="op", reason="because"))
+    """A loss the server reported of stays the reason, though the time passes afterwards too."""
+    world, deadline = renew_with(problem(404, "revoked", by="op", reason="because"))
     world.advance(600)
     assert deadline.is_lost(world.now())
     assert deadline.loss is not None and deadline.loss.reason == "revoked"
@@ -235,7 +237,7 @@ def test_session_renewal_includes_its_leases() -> None:
 UNKNOWN = problem(401, "authentication_failed")
 
 
-def _kept_session(*steps: object) -> tuple[World, LeaseDeadline]:
+def _renew_session(*steps: object) -> tuple[World, LeaseDeadline]:
     """Keep a session of a minute against a script, until its second renewal at the latest."""
     world = World(scripted(*steps))  # type: ignore[arg-type]
     deadline = LeaseDeadline("", None, world.now(), TTL_MS)
@@ -245,8 +247,8 @@ def _kept_session(*steps: object) -> tuple[World, LeaseDeadline]:
 
 
 def test_session_that_ended_with_its_token_is_lost_at_once() -> None:
-    """S5: where our token is refused, the session's own secret is asked, and told that the session is over."""
-    world, deadline = _kept_session(UNKNOWN, problem(410, "session_expired"))
+    """S5: where our token is refused, the session's own secret is asked, and reported that the session is over."""
+    world, deadline = _renew_session(UNKNOWN, problem(410, "session_expired"))
     assert world.paths == [f"POST /sessions/{HOLDER}/renew-all", f"GET /sessions/{HOLDER}"]
     assert [request.bearer for request in world.sent] == [None, "its-secret"]
     assert deadline.loss == Loss("session_ended", is_reported=True)
@@ -255,12 +257,12 @@ def test_session_that_ended_with_its_token_is_lost_at_once() -> None:
 
 @pytest.mark.parametrize(
     "said",
-    [UNKNOWN, problem(429, "too_many_wrong_tokens"), *map(answer, (401, 410, 404, 200)), silence, BROKEN],
+    [UNKNOWN, problem(429, "too_many_wrong_tokens"), *map(answer, (401, 410, 404, 200)), no_answer, BROKEN],
 )
 def test_token_that_is_refused_ends_nothing_by_itself(said: object) -> None:
     """A refusal may be odd, or a rotation whose new token is on its way: as long as the session may live it is kept."""
     renewed_again = answer(200, session_id=HOLDER, expires_at=AT, expires_in_ms=TTL_MS, renewed=0)
-    world, deadline = _kept_session(UNKNOWN, said, renewed_again, problem(404, "not_found"))
+    world, deadline = _renew_session(UNKNOWN, said, renewed_again, problem(404, "not_found"))
     assert world.paths[:3] == [f"POST /sessions/{HOLDER}/renew-all", f"GET /sessions/{HOLDER}", world.paths[0]]
     assert len(world.sent) == 4, "the third renewed it, and only the fourth said that it is over"
     assert deadline.loss == Loss("session_ended", is_reported=True)
@@ -268,7 +270,7 @@ def test_token_that_is_refused_ends_nothing_by_itself(said: object) -> None:
 
 def test_session_counts_from_the_first_try() -> None:
     """T4: a session counts from before the first try, because a retry may hear of what that one began."""
-    world = World(scripted(silence, OPENED))
+    world = World(scripted(no_answer, OPENED))
     began = world.now()
     _, deadline = world.run(open_session(POLICY, name="n", ttl_seconds=60, metadata=None))
     assert deadline.left_ms(began) == safe_ms(TTL_MS)
@@ -300,7 +302,7 @@ class Line(World):
     """A world in which streams are opened one after another."""
 
     def __init__(self, *streams: Stream | Exception) -> None:
-        super().__init__(scripted(silence))
+        super().__init__(scripted(no_answer))
         self.streams = list(streams)
         self.headers: list[dict[str, str]] = []
 
@@ -330,9 +332,9 @@ def frame(seq: int, name: str) -> bytes:
 
 def test_followed_through_broken_connections() -> None:
     """I16: a follower goes on behind the last event it has seen, whatever breaks: a stream, a frame, the server."""
-    whole = frame(5, "a") + frame(6, "b")
+    data = frame(5, "a") + frame(6, "b")
     line = Line(
-        Stream(200, b": from 4\n\n", whole[:70], whole[70:]),
+        Stream(200, b": from 4\n\n", data[:70], data[70:]),
         BROKEN,
         Stream(503, b"busy"),
         Stream(200, frame(7, "c")[:30], Unreachable(URL, "broke")),
@@ -348,8 +350,10 @@ def test_followed_through_broken_connections() -> None:
 
 def test_last_event_id_is_sent_unchanged() -> None:
     """N-32: the id of an event is sent back as it came: it may say after which restore it was made."""
-    told = [frame(seq, "a").replace(b"id: ", b"id: 2.") for seq in (7, 8)]
-    line = Line(Stream(200, b"id: 2.6\n\n"), Stream(200, told[0]), Stream(200, b": from 2.7\n\n"), Stream(200, told[1]))
+    reported = [frame(seq, "a").replace(b"id: ", b"id: 2.") for seq in (7, 8)]
+    line = Line(
+        Stream(200, b"id: 2.6\n\n"), Stream(200, reported[0]), Stream(200, b": from 2.7\n\n"), Stream(200, reported[1])
+    )
     follower = Follower(POLICY, None, None)
     assert [event.seq for _ in range(2) for event in line.run(follower.more())] == [7, 8]
     assert [headers.get("Last-Event-ID") for headers in line.headers] == [None, "2.6", "2.7", "2.7"]
@@ -357,22 +361,22 @@ def test_last_event_id_is_sent_unchanged() -> None:
 
 def part(seq: int, name: str, number: int, parts: int) -> bytes:
     """One part of a record; only the last has an id."""
-    whole = frame(seq, name).replace(b'"changes"', b'"part":%d,"parts":%d,"changes"' % (number, parts))
-    return whole if number == parts else whole.partition(b"\n")[2]
+    data = frame(seq, name).replace(b'"changes"', b'"part":%d,"parts":%d,"changes"' % (number, parts))
+    return data if number == parts else data.partition(b"\n")[2]
 
 
 def test_parts_of_a_record_are_yielded_together() -> None:
-    """I16: a record that comes in parts is told when all are there; one that is cut off between them is told once."""
+    """I16: a record that comes in parts is reported when all are there; one that is cut off between them is reported once."""
     line = Line(
         Stream(200, frame(6, "a"), part(7, "b", 1, 3), part(7, "c", 2, 3)),
         Stream(200, part(7, "b", 1, 3) + part(7, "c", 2, 3)[:40], Unreachable(URL, "broke")),
         Stream(200, part(7, "b", 1, 3), part(7, "c", 2, 3) + part(7, "d", 3, 3) + frame(8, "e")),
     )
     follower = Follower(POLICY, None, 5)
-    told: list[list[str]] = []
-    while sum(map(len, told)) < 5:
-        told.append([event.job_id for event in line.run(follower.more())])
-    assert told == [["a"], ["b", "c", "d", "e"]]
+    reported: list[list[str]] = []
+    while sum(map(len, reported)) < 5:
+        reported.append([event.job_id for event in line.run(follower.more())])
+    assert reported == [["a"], ["b", "c", "d", "e"]]
     assert [headers.get("Last-Event-ID") for headers in line.headers] == ["5", "6", "6"]
     endless = Line(Stream(200, part(7, "b", 1, 1_000_000)))
     with pytest.raises(ServerError, match="parts"):

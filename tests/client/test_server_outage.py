@@ -29,9 +29,9 @@ from tests.client.driving import (
     after,
     bodies,
     lock,
+    no_answer,
     problem,
     scripted,
-    silence,
     waiting,
 )
 from tests.client.test_claims import many, none_free
@@ -92,40 +92,40 @@ def test_wait_outlives_an_absence(why: Exception | Answer) -> None:
 
 def test_on_wait_reports_the_absence() -> None:
     """`on_wait` hears why the server does not answer, and its place again soon after it is back."""
-    places: list[QueuePosition] = []
+    updates: list[QueuePosition] = []
     world = World(absent(line(70), begins=10, lasts=30))
-    world.run(claim("j", wanted(80, on_wait=places.append), POLICY))
-    away = [place for place in places if place.away is not None]
-    assert {place.away for place in away} == {"connection refused"}
-    assert {place.position for place in away} == {3}, "the last place that it heard of"
-    first_back = next(place for place in places if place.away is None and place.waited > away[-1].waited)
+    world.run(claim("j", wanted(80, on_wait=updates.append), POLICY))
+    away = [update for update in updates if update.away is not None]
+    assert {update.away for update in away} == {"connection refused"}
+    assert {update.position for update in away} == {3}, "the last place that it heard of"
+    first_back = next(update for update in updates if update.away is None and update.waited > away[-1].waited)
     assert first_back.position == 3 and first_back.waited - away[-1].waited < 3
 
 
 def test_on_wait_reports_the_servers_answer() -> None:
     """A server that is there and cannot grant anything, for its disk is full, says so in its own words."""
-    places: list[QueuePosition] = []
+    updates: list[QueuePosition] = []
     world = World(absent(line(70), begins=10, lasts=30, why=problem(503, "storage_unavailable")))
-    world.run(claim("j", wanted(80, on_wait=places.append), POLICY))
-    assert {place.away for place in places} - {None} == {"it answers 503: Because."}
+    world.run(claim("j", wanted(80, on_wait=updates.append), POLICY))
+    assert {update.away for update in updates} - {None} == {"it answers 503: Because."}
 
 
 def test_server_that_hangs_is_away_too() -> None:
     """A server that takes requests and does not answer them is away as well, and said to be."""
-    places: list[QueuePosition] = []
-    world = World(absent(line(200), begins=10, lasts=90, why=silence))
-    world.run(claim("j", wanted(300, on_wait=places.append), POLICY))
-    assert {place.away for place in places} == {None, "the answer did not come in time"}
+    updates: list[QueuePosition] = []
+    world = World(absent(line(200), begins=10, lasts=90, why=no_answer))
+    world.run(claim("j", wanted(300, on_wait=updates.append), POLICY))
+    assert {update.away for update in updates} == {None, "the answer did not come in time"}
     with pytest.raises(Unreachable):
-        World(silence).run(claim("j", wanted(math.inf), POLICY))
+        World(no_answer).run(claim("j", wanted(math.inf), POLICY))
 
 
 def test_on_wait_does_not_report_a_blip() -> None:
     """An absence of less than a second is nothing that anybody has to hear of."""
-    places: list[QueuePosition] = []
+    updates: list[QueuePosition] = []
     world = World(absent(line(30), begins=10, lasts=0.5))
-    world.run(claim("j", wanted(80, on_wait=places.append), POLICY))
-    assert [place for place in places if place.away is not None] == []
+    world.run(claim("j", wanted(80, on_wait=updates.append), POLICY))
+    assert [update for update in updates if update.away is not None] == []
 
 
 def test_absence_without_on_wait_is_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -157,7 +157,7 @@ def test_without_a_wait_as_ever() -> None:
     world = World(scripted(BROKEN))
     with pytest.raises(Unreachable):
         world.run(claim("j", wanted(0), POLICY))
-    assert sum(world.rests) <= POLICY.retry_seconds
+    assert sum(world.sleeps) <= POLICY.retry_seconds
 
 
 def test_wait_without_end_needs_a_server() -> None:
@@ -165,7 +165,7 @@ def test_wait_without_end_needs_a_server() -> None:
     world = World(scripted(BROKEN))
     with pytest.raises(Unreachable):
         world.run(claim("j", wanted(math.inf), POLICY))
-    assert sum(world.rests) <= POLICY.retry_seconds
+    assert sum(world.sleeps) <= POLICY.retry_seconds
     day = 86_400
     world = World(absent(line(2 * day), begins=60, lasts=3_600))
     assert world.run(claim("j", wanted(math.inf), POLICY)).claim.fencing_token == 7
@@ -194,12 +194,12 @@ def test_token_that_stays_unknown() -> None:
 
 def test_lost_ticket_rejoins_the_queue() -> None:
     """W2: who comes back too late joins the line anew, for the rest of the wait, and is told so."""
-    places: list[QueuePosition] = []
+    updates: list[QueuePosition] = []
     gone = problem(404, "ticket_gone")
     back = scripted(waiting(1), lock(), *[after(2, BROKEN)] * 40, gone, after(0.1, waiting(5)), lock(), acquired())
     world = World(back)
-    world.run(claim("j", wanted(600, on_wait=places.append), POLICY))
-    assert [place.rejoined for place in places if place.away is None] == [0, 1]
+    world.run(claim("j", wanted(600, on_wait=updates.append), POLICY))
+    assert [update.rejoined for update in updates if update.away is None] == [0, 1]
     assert world.keys[-1] == "key-2"
     assert bodies(world.sent)[-1]["wait_seconds"] <= 5
 
@@ -208,10 +208,10 @@ def test_claim_all_and_any_go_on() -> None:
     """M1, M2: the same for several jobs, whether there is a line for them or not."""
     world = World(absent(scripted(after(50, waiting()), many("a", "b")), begins=50, lasts=60))
     assert len(world.run(claim_all(["a", "b"], wanted(600), POLICY))) == 2
-    places: list[QueuePosition] = []
+    updates: list[QueuePosition] = []
     world = World(absent(scripted(*[none_free("a")] * 5, many("a")), begins=0.5, lasts=60))
-    world.run(claim_any(["a"], wanted(600, on_wait=places.append), POLICY))
-    assert {(place.position, place.away) for place in places} == {(0, None), (0, "connection refused")}
+    world.run(claim_any(["a"], wanted(600, on_wait=updates.append), POLICY))
+    assert {(update.position, update.away) for update in updates} == {(0, None), (0, "connection refused")}
 
 
 @pytest.mark.parametrize("kind", [HoldfastError, RuntimeError])
@@ -219,8 +219,8 @@ def test_claim_all_and_any_go_on() -> None:
 def test_on_wait_may_end_the_wait(kind: type[Exception], *, is_any: bool) -> None:
     """What `on_wait` raises comes out as it is, also while the server is away."""
 
-    def stop(place: QueuePosition) -> None:
-        if place.away is not None or is_any:
+    def stop(update: QueuePosition) -> None:
+        if update.away is not None or is_any:
             raise kind("enough")
 
     network = absent(scripted(none_free("a")) if is_any else line(500), begins=3, lasts=600)
@@ -250,11 +250,11 @@ def test_ticket_survives_a_killed_server(
 
     def wait_in_line(number: int) -> None:
         client = both.client(url=server.url, token=callers.ALICE, environment=nowhere, retry_seconds=0.2)
-        with client.claim(job, owner=f"w{number}", wait=60, on_wait=hear(number)):
+        with client.claim(job, owner=f"w{number}", wait=60, on_wait=on_update(number)):
             served.append(number)
 
-    def hear(number: int) -> Callable[[QueuePosition], None]:
-        return lambda place: is_away[number].set() if place.away else None
+    def on_update(number: int) -> Callable[[QueuePosition], None]:
+        return lambda update: is_away[number].set() if update.away else None
 
     threads = [threading.Thread(target=wait_in_line, args=(number,)) for number in range(2)]
     for number, thread in enumerate(threads):

@@ -53,11 +53,11 @@ def test_a_short_claim_is_two_requests(client: Holdfast, job: str, monkeypatch: 
     asked: list[str] = []
     send = HttpTransport.send
 
-    def noted(transport: HttpTransport, request: Send) -> Answer:
+    def recorded(transport: HttpTransport, request: Send) -> Answer:
         asked.append(request.path.rpartition("/")[2])
         return send(transport, request)
 
-    monkeypatch.setattr(HttpTransport, "send", noted)
+    monkeypatch.setattr(HttpTransport, "send", recorded)
     monkeypatch.setattr(HttpTransport, "stream", lambda *_: pytest.fail("a stream was opened"))
     for _ in range(PAIRS):
         pair(client, job)
@@ -69,11 +69,11 @@ def test_only_given_options_are_sent(client: Holdfast, job: str, monkeypatch: py
     said: list[set[str]] = []
     send = HttpTransport.send
 
-    def noted(transport: HttpTransport, request: Send) -> Answer:
+    def recorded(transport: HttpTransport, request: Send) -> Answer:
         said.append(set(msgspec.json.decode(msgspec.json.encode(request.body))))
         return send(transport, request)
 
-    monkeypatch.setattr(HttpTransport, "send", noted)
+    monkeypatch.setattr(HttpTransport, "send", recorded)
     with client.claim(job, ttl=60) as claim:
         claim.renew()
     assert said == [{"ttl_seconds", "owner"}, {"lease_id", "keep_ttl"}, {"lease_id"}]
@@ -87,8 +87,8 @@ def test_short_claims_do_not_wake_the_keeper() -> None:
     keeper = BackgroundThread()
     keeper._runs, keeper._wakes_ms = True, clock.boot_ms() + 1  # As if it slept, for less than a moment.
     held = [Never() for _ in range(2 * PAIRS)]
-    resting = [keeper.start_at(clock.boot_ms() + RENEWAL_DELAY_MS, each) for each in held]
-    for each in resting[PAIRS:]:
+    scheduled = [keeper.start_at(clock.boot_ms() + RENEWAL_DELAY_MS, each) for each in held]
+    for each in scheduled[PAIRS:]:
         each.stopped = True
     held.clear()  # The others are dropped without a word.
     assert (keeper._wakeups.qsize(), len(keeper._inbox)) == (0, 2 * PAIRS)

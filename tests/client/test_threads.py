@@ -33,49 +33,49 @@ def test_renewed_in_the_background(client: Holdfast, job: str) -> None:
     """A claim is renewed without its owner doing anything, and its deadline moves."""
     with client.claim(job, ttl=3) as claim:
         first = claim.expires_at
-        wait_until(lambda: claim.expires_at > first and beaten(client, job), seconds_max=SECONDS_MAX)
+        wait_until(lambda: claim.expires_at > first and renewed(client, job), seconds_max=SECONDS_MAX)
         claim.raise_if_lost()
 
 
-def beaten(client: Holdfast, job: str) -> bool:
+def renewed(client: Holdfast, job: str) -> bool:
     owner = client.get_job_owner(job)
     return owner is not None and owner.last_heartbeat_at > owner.claimed_at
 
 
 def test_background_detects_a_loss(client: Holdfast, operator: Api, job: str) -> None:
     """L7: a revoked claim is lost at its next renewal: the event is set, and `on_lost` is called once, in a thread."""
-    told: list[tuple[Claim, str]] = []
-    claim = client.claim(job, ttl=3, on_lost=lambda lost: told.append((lost, threading.current_thread().name)))
+    reported: list[tuple[Claim, str]] = []
+    claim = client.claim(job, ttl=3, on_lost=lambda lost: reported.append((lost, threading.current_thread().name)))
     operator.revoke(job, reason="because")
     assert claim.lost.wait(SECONDS_MAX)
-    wait_until(lambda: told, seconds_max=SECONDS_MAX)
+    wait_until(lambda: reported, seconds_max=SECONDS_MAX)
     with pytest.raises(LeaseLost, match="operator has revoked it: because"):
         claim.raise_if_lost()
     claim.release()
-    assert told == [(claim, "holdfast-on-lost")]
+    assert reported == [(claim, "holdfast-on-lost")]
     assert "lost" not in repr(client.job(job))
 
 
 def test_group_reports_its_loss_once(client: Holdfast, operator: Api, job: str) -> None:
     """`on_lost` of a group is called once, though several of it are lost."""
-    told: list[Claims] = []
-    claims = client.claim_all([f"{job}/1", f"{job}/2"], on_lost=told.append)
+    reported: list[Claims] = []
+    claims = client.claim_all([f"{job}/1", f"{job}/2"], on_lost=reported.append)
     for claim in claims:
         operator.revoke(claim.job_id, reason="because")
         with pytest.raises(LeaseLost):
             claim.renew()
-    wait_until(lambda: told, seconds_max=SECONDS_MAX)
+    wait_until(lambda: reported, seconds_max=SECONDS_MAX)
     claims.release()
-    assert told == [claims]
+    assert reported == [claims]
 
 
 def test_session_reports_its_loss(client: Holdfast, job: str) -> None:
     """`on_lost` of a session is called when the session has ended."""
-    told: list[Session] = []
-    session = client.session(ttl=10, on_lost=told.append)
+    reported: list[Session] = []
+    session = client.session(ttl=10, on_lost=reported.append)
     client.end_session(session.session_id)
     assert session.lost.wait(SECONDS_MAX)
-    wait_until(lambda: told == [session], seconds_max=SECONDS_MAX)
+    wait_until(lambda: reported == [session], seconds_max=SECONDS_MAX)
     with pytest.raises(LeaseLost) as caught:
         session.end()
     assert caught.value.reason == "session_ended"
@@ -118,14 +118,14 @@ def test_dropped_session_warns(client: Holdfast, job: str) -> None:
     claims = [client.session("kept").claim(job)]
     session = claims[0]._session
     assert isinstance(session, Session)
-    kept = session._renewal_handle
+    handle = session._renewal_handle
     del session
     gc.collect()
-    assert not kept.stopped
+    assert not handle.stopped
     claims[0].release()
     with pytest.warns(ResourceWarning, match="the session kept was dropped while it lived"):
         claims.clear()
-    assert kept.stopped
+    assert handle.stopped
 
 
 def test_threads_are_two_waiters_in_the_queue(client: Holdfast, job: str) -> None:

@@ -10,19 +10,19 @@ import pytest
 from holdfast import tlserrors
 from holdfast.client.config import Target
 from holdfast.errors import Unreachable
-from tests.client.transports import WAYS, Way
+from tests.client.transports import TRANSPORTS, EitherTransport
 from tests.support import callers
 from tests.support.server import ServerProcess
 
 Refusing = Callable[[str], Unreachable]
 
 
-@pytest.fixture(params=WAYS)
+@pytest.fixture(params=TRANSPORTS)
 def refusing(request: pytest.FixtureRequest) -> Refusing:
     """Asks an address that does not answer, and returns why."""
 
     def asked(url: str) -> Unreachable:
-        way = Way(request.param, Target(url, "test", callers.ALICE, "test"), {})
+        way = EitherTransport(request.param, Target(url, "test", callers.ALICE, "test"), {})
         try:
             with pytest.raises(Unreachable) as caught:
                 way.send("GET", "/locks")

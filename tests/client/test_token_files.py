@@ -42,9 +42,9 @@ def operator(server: ServerProcess) -> Api:
 @pytest.fixture
 def file(operator: Api, tmp_path: Path) -> Path:
     """The token file of workers whose token is called as the test's folder is."""
-    place = tmp_path / f"{tmp_path.name}.token"
-    written(place, operator.post("/tokens", {"name": tmp_path.name}).json()["token"])
-    return place
+    file = tmp_path / f"{tmp_path.name}.token"
+    written(file, operator.post("/tokens", {"name": tmp_path.name}).json()["token"])
+    return file
 
 
 def written(file: Path, token: str) -> None:
@@ -164,7 +164,7 @@ def test_queue_wait_continues(server: ServerProcess, operator: Api, file: Path, 
     busy = f"{file.stem}-busy"
     held = operator.acquired(busy, ttl_seconds=600)
     with Holdfast(server.url, token_file=file, retry_seconds=10) as client, ThreadPoolExecutor(1) as pool:
-        on_wait = {"on_wait": lambda _place: None} if watches and kind != "any" else {}
+        on_wait = {"on_wait": lambda _update: None} if watches and kind != "any" else {}
         if kind == "one":
             claiming = pool.submit(lambda: [client.claim(busy, wait=60, **on_wait)])  # type: ignore[arg-type]
         elif kind == "all":

@@ -46,16 +46,16 @@ def ask_with_coroutines(**options: object) -> None:
     asyncio.run(ask())
 
 
-ASKING = pytest.mark.parametrize("ask", [ask_with_threads, ask_with_coroutines])
-Asking = Callable[..., None]
+EACH_CLIENT = pytest.mark.parametrize("ask", [ask_with_threads, ask_with_coroutines])
+Ask = Callable[..., None]
 
 
 # A CA of one's own.
 
 
-@ASKING
+@EACH_CLIENT
 def test_an_own_ca_is_trusted_however_it_is_named(
-    ask: Asking, secured: ServerProcess, pem: Path, environment: dict[str, str]
+    ask: Ask, secured: ServerProcess, pem: Path, environment: dict[str, str]
 ) -> None:
     """The argument, HOLDFAST_CA_FILE and `ca_file` of client.toml each name it; without any it is not trusted."""
     with pytest.raises(Unreachable, match="not trusted"):
@@ -67,9 +67,9 @@ def test_an_own_ca_is_trusted_however_it_is_named(
     ask(environment=environment)
 
 
-@ASKING
+@EACH_CLIENT
 def test_own_ca_replaces_the_system_cas(
-    ask: Asking, secured: ServerProcess, pem: Path, environment: dict[str, str], tmp_path: Path
+    ask: Ask, secured: ServerProcess, pem: Path, environment: dict[str, str], tmp_path: Path
 ) -> None:
     """What is named is trusted and nothing else, not even what SSL_CERT_FILE or client.toml name."""
     other = make_certificate(tmp_path)
@@ -92,9 +92,9 @@ def test_the_ca_of_another_server_does_not_count(environment: dict[str, str], pe
 
 
 @pytest.mark.parametrize("content", [None, b"", b"-----BEGIN CERTIFICATE-----\nnonsense\n-----END CERTIFICATE-----\n"])
-@ASKING
+@EACH_CLIENT
 def test_unusable_ca_file_is_named(
-    ask: Asking, content: bytes | None, environment: dict[str, str], tmp_path: Path, secured: ServerProcess
+    ask: Ask, content: bytes | None, environment: dict[str, str], tmp_path: Path, secured: ServerProcess
 ) -> None:
     """A file that is not there, or holds no certificate, is a wrong setting: the error names it."""
     file = tmp_path / "ca.pem"
@@ -104,9 +104,9 @@ def test_unusable_ca_file_is_named(
         ask(url=secured.url, ca_file=file, environment=environment)
 
 
-@ASKING
+@EACH_CLIENT
 def test_one_ca_for_all_addresses(
-    ask: Asking, secured: ServerProcess, server: ServerProcess, pem: Path, environment: dict[str, str], tmp_path: Path
+    ask: Ask, secured: ServerProcess, server: ServerProcess, pem: Path, environment: dict[str, str], tmp_path: Path
 ) -> None:
     """N-35: of several addresses each is checked with the same CA, and one that cannot be trusted is left."""
     dead = "https://127.0.0.1:1"
@@ -164,8 +164,8 @@ def test_other_settings_in_the_file_stay(environment: dict[str, str], pem: Path)
     """A first start that writes its address and token into client.toml leaves the other lines as they mean."""
     folder = write_config(environment, f'ca_file = "{pem}"\nallow_insecure_http = true\n')
     clientconfig.remember("https://127.0.0.1:7420", "hold_0123456789", environment)
-    kept = clientconfig.read(environment)
-    assert kept == ClientConfig("https://127.0.0.1:7420", folder / "token", pem, allow_insecure_http=True)
+    config = clientconfig.read(environment)
+    assert config == ClientConfig("https://127.0.0.1:7420", folder / "token", pem, allow_insecure_http=True)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from holdfast.client.operations.claims import claim
 from holdfast.client.options import ClaimRequest
 from tests.client.both import Either
 from tests.client.driving import POLICY, World, acquired, after, lock, scripted
-from tests.client.driving import waiting as told_to_wait
+from tests.client.driving import waiting as waiting_reported
 from tests.client.test_server_outage import line
 from tests.support.api import Api
 from tests.support.pending import waiting
@@ -24,18 +24,18 @@ def test_watcher_keeps_its_queue_position(either: Either, operator: Api, job: st
     if not is_new:
         either.release_job(f"{job}-before", either.claim_job(f"{job}-before").lease_id)
     lease_id = operator.acquired(job, owner="ana", ttl_seconds=600)["lease_id"]
-    is_told, may_go_on = threading.Event(), threading.Event()
+    is_waiting, may_go_on = threading.Event(), threading.Event()
 
-    def hear(_: QueuePosition) -> None:
-        is_told.set()
+    def on_update(_: QueuePosition) -> None:
+        is_waiting.set()
         may_go_on.wait(20)
 
     granted: list[int] = []
     first = threading.Thread(
-        target=lambda: granted.append(either.claim_job(job, "first", wait=60, on_wait=hear).fencing_token)
+        target=lambda: granted.append(either.claim_job(job, "first", wait=60, on_wait=on_update).fencing_token)
     )
     first.start()
-    assert is_told.wait(20), "its first request is over"
+    assert is_waiting.wait(20), "its first request is over"
     second = waiting(operator, job, owner="second")
     operator.release(job, lease_id)
     may_go_on.set()
@@ -60,9 +60,9 @@ def test_every_wait_request_but_the_last_announces_the_next() -> None:
 
 def test_wait_leaves_a_stopping_server_immediately() -> None:
     """W2: who is sent away early, after waits that lasted, asks again first, without a look or a rest."""
-    answers = scripted(after(0.1, told_to_wait(2)), lock(), after(1, told_to_wait(1)), acquired())
+    answers = scripted(after(0.1, waiting_reported(2)), lock(), after(1, waiting_reported(1)), acquired())
     world = World(answers)
-    places: list[QueuePosition] = []
-    world.run(claim("j", ClaimRequest(ttl=60, owner="o", wait=80, on_wait=places.append), POLICY))
+    updates: list[QueuePosition] = []
+    world.run(claim("j", ClaimRequest(ttl=60, owner="o", wait=80, on_wait=updates.append), POLICY))
     assert [request.method for request in world.sent] == ["POST", "GET", "POST", "POST"]
-    assert world.rests == [] and [place.position for place in places] == [2]
+    assert world.sleeps == [] and [update.position for update in updates] == [2]

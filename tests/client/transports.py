@@ -16,11 +16,11 @@ from holdfast.client.transports.sync import transport_to
 
 T = TypeVar("T")
 
-WAYS = ("http.client", "aiohttp")
+TRANSPORTS = ("http.client", "aiohttp")
 ANSWER_SECONDS = 2.0
 
 
-class Way:
+class EitherTransport:
     """A transport of either kind; `close` it."""
 
     def __init__(self, kind: str, target: Target, environment: dict[str, str]) -> None:

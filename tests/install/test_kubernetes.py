@@ -98,16 +98,16 @@ def test_kubectl_knows_every_field(file: str, tmp_path: Path) -> None:
         assert list(_lost(written, json.loads(done.stdout), written["kind"])) == []
 
 
-def _lost(written: object, read: object, place: str) -> Any:  # noqa: ANN401 - yields texts
+def _lost(written: object, read: object, path: str) -> Any:  # noqa: ANN401 - yields texts
     """Yield each place where something that was written is not what was read."""
     if isinstance(written, dict) and isinstance(read, dict):
         for key, value in written.items():
-            yield from [f"{place}.{key}"] if key not in read else _lost(value, read[key], f"{place}.{key}")
+            yield from [f"{path}.{key}"] if key not in read else _lost(value, read[key], f"{path}.{key}")
     elif isinstance(written, list) and isinstance(read, list) and len(written) == len(read):
         for number, value in enumerate(written):
-            yield from _lost(value, read[number], f"{place}[{number}]")
+            yield from _lost(value, read[number], f"{path}[{number}]")
     elif written != read:
-        yield f"{place}: {written!r} is {read!r}"
+        yield f"{path}: {written!r} is {read!r}"
 
 
 def test_the_judge_of_fields_sees_what_is_lost() -> None:
@@ -396,8 +396,8 @@ def test_the_backup_makes_one_and_keeps_two_weeks(tmp_path: Path) -> None:
         assert subprocess.run(command, env=env, capture_output=True, check=False).returncode != 0
     (name,) = {path.name for path in backups.iterdir()} - {"week.backup"}
     assert re.fullmatch(r"\d{4}-\d\d-\d\d\.backup", name)
-    whole = [sys.executable, "-m", "holdfast", "doctor", "--data", str(backups / name)]
-    assert subprocess.run(whole, env=env, capture_output=True, check=False).returncode == 0
+    complete = [sys.executable, "-m", "holdfast", "doctor", "--data", str(backups / name)]
+    assert subprocess.run(complete, env=env, capture_output=True, check=False).returncode == 0
 
 
 def test_a_server_starts_with_the_settings_of_one_node(tmp_path: Path) -> None:

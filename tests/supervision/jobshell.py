@@ -46,9 +46,9 @@ def main(name: str, *command: str) -> None:
     while True:
         pid, status = os.waitpid(job.pid, os.WNOHANG | os.WUNTRACED)
         if pid:
-            has_kept = os.tcgetpgrp(terminal) not in {job.pid, os.getpgrp()}
+            has_stored = os.tcgetpgrp(terminal) not in {job.pid, os.getpgrp()}
             give(terminal, os.getpgrp())
-            if has_kept:
+            if has_stored:
                 say("the terminal was not given back")
         if pid and os.WIFSTOPPED(status):
             say("stopped")

@@ -335,7 +335,7 @@ def test_killed_guardian_is_replaced(tmp_path: Path) -> None:
             os.kill(first, number)
         os.kill(first, signal.SIGKILL)
         second = wait_until(lambda: pid if (pid := run.guardian()) != first else False, seconds_max=SECONDS_MAX)
-        assert run.is_beating()
+        assert run.is_alive()
         run.send(signal.SIGKILL)
         wait_until(lambda: is_dead(run.pid()) and is_dead(second), seconds_max=SECONDS_MAX)
 

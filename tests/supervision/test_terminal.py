@@ -24,8 +24,8 @@ NOTES_TERMINAL = "note('terminal', os.tcgetpgrp(os.open('/dev/tty', os.O_RDWR)) 
 class OnTerminal(Supervised):
     """A supervisor that is the job of a shell on a terminal of its own."""
 
-    def __init__(self, place: Path, *, remaining: object = 60) -> None:
-        super().__init__(place, remaining=remaining)
+    def __init__(self, folder: Path, *, remaining: object = 60) -> None:
+        super().__init__(folder, remaining=remaining)
         self.keyboard: int | None = None
         self.seen = b""
 
@@ -39,7 +39,7 @@ class OnTerminal(Supervised):
                 os.ttyname(terminal),
                 *self.arguments(command, grace),
             ],
-            cwd=self.place,
+            cwd=self.folder,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -64,7 +64,7 @@ class OnTerminal(Supervised):
         self.process.stdin.write(f"{word}\n")
         self.process.stdin.flush()
 
-    def hears(self, text: str) -> bool:
+    def receives(self, text: str) -> bool:
         """Does the shell say this next?"""
         assert self.process.stdout is not None
         return self.process.stdout.readline() == f"{text}\n"
@@ -94,7 +94,7 @@ def test_keyboard_is_the_commands(tmp_path: Path) -> None:
     with OnTerminal(tmp_path).start_job(program(NOTES_TERMINAL, "note('line', input())", "sys.exit(3)")) as run:
         run.wait_for("terminal")
         run.type(b"hello\n")
-        assert run.hears("ended 3")
+        assert run.receives("ended 3")
         assert run.lines("terminal") == ["True"] and run.lines("line") == ["hello"]
 
 
@@ -106,7 +106,7 @@ def test_pager_keeps_the_keyboard_until_it_is_needed(tmp_path: Path) -> None:
         run.wait_for("terminal")
         wait_until(lambda: run.owner() == run.pid(), seconds_max=SECONDS_MAX)
         run.type(b"hello\n")
-        assert run.hears("ended 3")
+        assert run.receives("ended 3")
         assert run.lines("terminal") == ["False"] and run.lines("line") == ["hello"]
 
 
@@ -127,7 +127,7 @@ def test_ctrl_c_reaches_the_command_once(tmp_path: Path, piped: str) -> None:
         run.type(CTRL_C)
         run.wait_for("signals")
         os.kill(supervisor_of(run), signal.SIGTERM)
-        assert run.hears("ended 5")
+        assert run.receives("ended 5")
         assert run.lines("signals") == ["SIGINT", "SIGTERM"]
 
 
@@ -136,7 +136,7 @@ def test_ctrl_c_ends_the_command(tmp_path: Path) -> None:
     with OnTerminal(tmp_path).start_job(["sh", "-c", "echo $$ >pids; exec sleep 600"]) as run:
         run.pid()
         run.type(CTRL_C)
-        assert run.hears("ended 130")
+        assert run.receives("ended 130")
         assert run.outcome() == {"returncode": 130, "lost": False}
 
 
@@ -149,12 +149,12 @@ def test_ctrl_z_and_back(tmp_path: Path, plain: str) -> None:
         run.type(b"one\n")
         run.wait_for("line")
         run.type(CTRL_Z)
-        assert run.hears("stopped")
+        assert run.receives("stopped")
         assert state_of(run.pid()) == "T" and run.owner() == run.process.pid
         run.shell("fg")
         wait_until(lambda: run.owner() == run.pid(), seconds_max=SECONDS_MAX)
         run.type(b"two\n")
-        assert run.hears("ended 4")
+        assert run.receives("ended 4")
         assert run.lines("line") == ["one", "two"]
         assert run.outcome() == {"returncode": 4, "lost": False}
 
@@ -166,15 +166,15 @@ def test_ctrl_z_and_on_in_the_background(tmp_path: Path) -> None:
     ) as run:
         run.wait_for("beats")
         run.type(CTRL_Z)
-        assert run.hears("stopped")
+        assert run.receives("stopped")
         run.shell("bg")
-        assert run.is_beating()
+        assert run.is_alive()
         assert run.owner() == run.process.pid
         (tmp_path / "ask").touch()
-        assert run.hears("stopped")
+        assert run.receives("stopped")
         run.shell("fg")
         run.type(b"at last\n")
-        assert run.hears("ended 0")
+        assert run.receives("ended 0")
         assert run.lines("line") == ["at last"]
 
 
@@ -183,12 +183,12 @@ def test_claim_lost_during_ctrl_z(tmp_path: Path) -> None:
     with OnTerminal(tmp_path, remaining=600).start_job(program("beat()")) as run:
         run.wait_for("beats")
         run.type(CTRL_Z)
-        assert run.hears("stopped")
-        beats = run.lines("beats")
+        assert run.receives("stopped")
+        heartbeats = run.lines("beats")
         run.hold(0, lost=True)
         run.shell("fg")
-        assert run.hears("ended 137")
-        assert run.lines("beats") == beats
+        assert run.receives("ended 137")
+        assert run.lines("beats") == heartbeats
         assert run.outcome()["lost"]
 
 
@@ -197,12 +197,12 @@ def test_claim_runs_out_during_ctrl_z(tmp_path: Path) -> None:
     with OnTerminal(tmp_path, remaining=4).start_job(program("beat()"), grace=1) as run:
         run.wait_for("beats")
         run.type(CTRL_Z)
-        assert run.hears("stopped")
+        assert run.receives("stopped")
         supervisor = supervisor_of(run)
         wait_until(lambda: is_dead(run.pid()), seconds_max=SECONDS_MAX)
         assert state_of(supervisor) == "T"
         run.shell("fg")
-        assert run.hears("ended 143")
+        assert run.receives("ended 143")
         assert run.outcome()["lost"]
 
 
@@ -214,7 +214,7 @@ def test_background_group_may_write(tmp_path: Path) -> None:
         settings[3] |= termios.TOSTOP
         termios.tcsetattr(run.terminal, termios.TCSANOW, settings)
         run.hold(30, lost=True)
-        assert run.hears("ended 143")
+        assert run.receives("ended 143")
         assert "the claim is lost" in run.screen()
 
 
@@ -227,7 +227,7 @@ def test_terminal_goes_away(tmp_path: Path, ends_by_itself: bool) -> None:
         run.wait_for("beats")
         run.hang_up()
         run.process.wait(SECONDS_MAX)
-        assert run.is_beating()
+        assert run.is_alive()
         if ends_by_itself:
             (tmp_path / "end").touch()
         else:
@@ -280,9 +280,9 @@ def test_stopped_by_hand_in_the_foreground(tmp_path: Path) -> None:
     with OnTerminal(tmp_path).start_job(
         program("beat(0.1)", "os.kill(os.getpid(), signal.SIGSTOP)", "sys.exit(6)")
     ) as run:
-        assert run.hears("stopped")
+        assert run.receives("stopped")
         run.shell("fg")
-        assert run.hears("ended 6")
+        assert run.receives("ended 6")
 
 
 def supervisor_of(run: OnTerminal) -> int:

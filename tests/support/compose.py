@@ -22,9 +22,9 @@ def services_of(file: Path) -> dict[str, dict[str, Any]]:
         for text in file.read_text(encoding="utf-8").splitlines()
         if text.strip() and not text.lstrip().startswith("#")
     ]
-    whole = _block(lines, {})
+    complete = _block(lines, {})
     assert not lines, f"{file}: not understood from here on: {lines[0]}"
-    services: dict[str, dict[str, Any]] = whole["services"]
+    services: dict[str, dict[str, Any]] = complete["services"]
     return services
 
 

@@ -84,7 +84,7 @@ class Network(Namespaces):
             ["ip", "link", "set", "lo", "up"],
             ["hostname", name],
             # The container's own: what the host has there is not seen.
-            *(["mount", "-t", "tmpfs", "tmpfs", place] for place in ("/run", "/var/lib")),
+            *(["mount", "-t", "tmpfs", "tmpfs", path] for path in ("/run", "/var/lib")),
         ]
         for source, target in volumes:
             steps.append(["mkdir", "-p", str(Path(target).parent if source.is_file() else target)])

@@ -66,7 +66,7 @@ COUNTS = {
     "hostile mix: seconds": Counts(4, 30, 600),
     "hostile mix by a user: seconds": Counts(4, 30, 600),
     # The client for threads, interrupted at every step of what it does.
-    "interrupts: places of each life, at most": Counts(120, 1_000_000, 1_000_000),
+    "interrupts: steps of each scenario, at most": Counts(120, 1_000_000, 1_000_000),
     "interrupts: real ones": Counts(60, 1_500, 10_000),
     # Two agents under the guard, each with a host of its own.
     "guard: times that two agents edit at once": Counts(10, 100, 1_000),

@@ -58,8 +58,8 @@ def is_dead(pid: int) -> bool:
 class Supervised:
     """A command under `run_child` in a process of its own, in a directory that holds everything it says."""
 
-    def __init__(self, place: Path, *, remaining: object = 60) -> None:
-        self.place = place
+    def __init__(self, folder: Path, *, remaining: object = 60) -> None:
+        self.folder = folder
         self.hold(remaining)
         self._process: subprocess.Popen[str] | None = None
 
@@ -71,12 +71,19 @@ class Supervised:
 
     def arguments(self, command: list[str], grace: float) -> list[str]:
         script = str(SUPERVISION_TESTS / "supervise.py")
-        return [sys.executable, script, str(self.place / "control"), str(self.place / "outcome"), str(grace), *command]
+        return [
+            sys.executable,
+            script,
+            str(self.folder / "control"),
+            str(self.folder / "outcome"),
+            str(grace),
+            *command,
+        ]
 
     def start(self, command: list[str], *, grace: float = 5, before: list[str] | None = None, **options: Any) -> Self:  # noqa: ANN401 - passed on as they are
         self._process = subprocess.Popen(
             [*(before or []), *self.arguments(command, grace)],
-            cwd=self.place,
+            cwd=self.folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -99,9 +106,9 @@ class Supervised:
 
     def hold(self, remaining: object, *, lost: bool = False) -> None:
         """Say how the claim is."""
-        draft = self.place / "control.draft"
+        draft = self.folder / "control.draft"
         draft.write_text(f"{remaining}{' lost' if lost else ''}\n")
-        draft.rename(self.place / "control")
+        draft.rename(self.folder / "control")
 
     def send(self, number: int) -> None:
         """Signal the supervisor."""
@@ -110,7 +117,7 @@ class Supervised:
     def lines(self, name: str) -> list[str]:
         """What the command has noted."""
         with contextlib.suppress(FileNotFoundError):
-            return (self.place / name).read_text().split("\n")[:-1]
+            return (self.folder / name).read_text().split("\n")[:-1]
         return []
 
     def wait_for(self, name: str, count: int = 1) -> list[str]:
@@ -124,7 +131,7 @@ class Supervised:
         """The command's process, once it runs."""
         return int(self.wait_for("pids")[0])
 
-    def is_beating(self) -> bool:
+    def is_alive(self) -> bool:
         """Does it still work? Waits for three new beats."""
         return bool(self.wait_for("beats", len(self.lines("beats")) + 3))
 
@@ -146,7 +153,7 @@ class Supervised:
 
     def outcome(self) -> dict[str, Any]:
         """How it ended, once it has."""
-        file = self.place / "outcome"
+        file = self.folder / "outcome"
         wait_until(file.exists, seconds_max=SECONDS_MAX)
         found: dict[str, Any] = json.loads(file.read_text())
         return found

@@ -86,8 +86,8 @@ def test_lock_heartbeat_unlock(call: Callable[..., Done], run: Run) -> None:
     key = resource()
     assert call("rlock", key)[:2] == (0, {"ok": True, "resourceKey": key})
     assert run.has(key)
-    beaten = call("rlock-heartbeat", key)
-    assert beaten.code == 0 and set(beaten.said) == {"ok", "expiresAt"}
+    renewed = call("rlock-heartbeat", key)
+    assert renewed.code == 0 and set(renewed.said) == {"ok", "expiresAt"}
     assert call("runlock", key)[:2] == (0, {"ok": True})
     assert not run.has(key)
 

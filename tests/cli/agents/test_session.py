@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.testing import server as server_for_tests
-from tests.cli.background_command import Aside, clean_environment
+from tests.cli.background_command import BackgroundCommand, clean_environment
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import unique
@@ -49,13 +49,13 @@ def test_start_prints_what_a_shell_needs(alice: Run, api: Api, server: ServerPro
     """`start` prints exports and nothing else; the session lives for the server's resourceLockTimeout."""
     done = alice("session", "start", "nightly review")
     assert (done.returncode, done.stderr) == (0, "")
-    told = exported(done.stdout)
-    assert set(told) == {"GATEWAY_URL", "SHUTDOWN_SECRET", "HOLDFAST_SESSION"}
-    assert told["GATEWAY_URL"] == server.url
-    session = api.session(told["HOLDFAST_SESSION"]).json()
+    printed = exported(done.stdout)
+    assert set(printed) == {"GATEWAY_URL", "SHUTDOWN_SECRET", "HOLDFAST_SESSION"}
+    assert printed["GATEWAY_URL"] == server.url
+    session = api.session(printed["HOLDFAST_SESSION"]).json()
     assert (session["name"], session["active"]) == ("nightly review", True)
-    told = json.loads(alice("session", "start", "--json").stdout)
-    assert told["expires_in"] == api.get("/status").json()["resource_lock_timeout_seconds"]
+    printed = json.loads(alice("session", "start", "--json").stdout)
+    assert printed["expires_in"] == api.get("/status").json()["resource_lock_timeout_seconds"]
 
 
 def test_shortened_session_is_reported(holdfast: Run, tmp_path: Path) -> None:
@@ -92,9 +92,9 @@ def test_a_note_on_what_rlock_has(alice: Run) -> None:
 
 def test_options_of_start(alice: Run, api: Api) -> None:
     """`--ttl` is its life, and metadata is attached."""
-    told = json.loads(alice("session", "start", "s", "--ttl", "90s", "-m", "run=7", "--json").stdout)
-    assert (told["name"], told["expires_in"]) == ("s", 90.0)
-    assert api.session(told["session_id"]).json()["metadata"] == '{"run":"7"}'
+    printed = json.loads(alice("session", "start", "s", "--ttl", "90s", "-m", "run=7", "--json").stdout)
+    assert (printed["name"], printed["expires_in"]) == ("s", 90.0)
+    assert api.session(printed["session_id"]).json()["metadata"] == '{"run":"7"}'
 
 
 def test_eval_rlock_claim_and_end(server: ServerProcess, api: Api, tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_claim_with_a_session_that_is_gone(alice: Run, api: Api) -> None:
 def test_terminal_shows_how_to_use_it(server: ServerProcess, tmp_path: Path) -> None:
     """On a terminal a hint says that the lines are for `eval`."""
     environment = clean_environment(tmp_path, HOLDFAST_URL=server.url, HOLDFAST_TOKEN=callers.ALICE)
-    with Aside("session", "start", "night", environment=environment, terminal=True) as starting:
+    with BackgroundCommand("session", "start", "night", environment=environment, terminal=True) as starting:
         assert starting.end() == 0
         assert 'eval "$(holdfast session start night)"' in starting.shown
 

@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.cli.main import run as run_here
 from holdfast.wire.replies import WhyLink, WhyReply, WhyWaiter
-from tests.cli.background_command import CLOCK, Aside, clean_environment
+from tests.cli.background_command import CLOCK, BackgroundCommand, clean_environment
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import unique, wait_until
@@ -39,9 +39,9 @@ def api(server: ServerProcess) -> Api:
     return Api.of(server, callers.ALICE)
 
 
-def watching(server: ServerProcess, home: Path, *arguments: str, terminal: bool = False) -> Aside:
+def watching(server: ServerProcess, home: Path, *arguments: str, terminal: bool = False) -> BackgroundCommand:
     environment = clean_environment(home, HOLDFAST_URL=server.url, HOLDFAST_TOKEN=callers.READER)
-    return Aside("watch", *arguments, environment=environment, terminal=terminal)
+    return BackgroundCommand("watch", *arguments, environment=environment, terminal=terminal)
 
 
 def last_seq(api: Api, job: str) -> int:

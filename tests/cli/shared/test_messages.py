@@ -37,7 +37,7 @@ def confined(server: ServerProcess) -> str:
 
 
 @pytest.fixture
-def stranger() -> Iterator[str]:
+def other_program() -> Iterator[str]:
     """Some other HTTP program: its health looks like ours, and it is not."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -133,15 +133,15 @@ def test_missing_token_file_is_reported(holdfast: Run, tmp_path: Path) -> None:
     assert "token file (/nonexist):" in holdfast("jobs", "--token-file", "/nonexist").stderr
 
 
-def test_another_program(holdfast: Run, stranger: str) -> None:
+def test_another_program(holdfast: Run, other_program: str) -> None:
     """A program that is no Holdfast server is called so, and by its name, although its health looks like ours."""
-    done = holdfast("doctor", HOLDFAST_URL=stranger, HOLDFAST_TOKEN=callers.ALICE)
+    done = holdfast("doctor", HOLDFAST_URL=other_program, HOLDFAST_TOKEN=callers.ALICE)
     assert done.returncode == 69
     assert done.stdout.count("\n") == 1
     assert "another program (Strange/1) answers at" in done.stdout and "check host and port" in done.stdout
-    done = holdfast("claim", "j", HOLDFAST_URL=stranger, HOLDFAST_TOKEN=callers.ALICE)
+    done = holdfast("claim", "j", HOLDFAST_URL=other_program, HOLDFAST_TOKEN=callers.ALICE)
     assert "another program (Strange/1) answers at this address" in done.stderr
-    done = holdfast("claim", "j", HOLDFAST_URL=f"{stranger}/proxied", HOLDFAST_TOKEN=callers.ALICE)
+    done = holdfast("claim", "j", HOLDFAST_URL=f"{other_program}/proxied", HOLDFAST_TOKEN=callers.ALICE)
     assert "a proxy answers, and the server behind it does not" in done.stderr
 
 

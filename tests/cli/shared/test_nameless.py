@@ -133,5 +133,5 @@ def test_with_an_owner_nothing_is_added(alice: Api, server: ServerProcess) -> No
     """The field is there only for the nameless: an owner's name is what it was."""
     job = unique()
     alice.acquired(job, owner="agent-1", metadata="x")
-    told = Api.of(server, callers.BOB).status(job).json()
-    assert told["owner"] == "agent-1" and "shown_as" not in told
+    printed = Api.of(server, callers.BOB).status(job).json()
+    assert printed["owner"] == "agent-1" and "shown_as" not in printed

@@ -201,18 +201,18 @@ def test_every_error_has_words_a_status_and_a_code(error: HoldfastError, code: i
     """An error is a line that says what to do next, an object for programs, and an exit code."""
     assert refusals.exit_code(error) == code
     assert said in refusals.sentence(error)
-    told = refusals.as_object(error)
-    assert (told["status"], told["exit_code"], told["text"]) == (status, code, str(error))
+    printed = refusals.as_object(error)
+    assert (printed["status"], printed["exit_code"], printed["text"]) == (status, code, str(error))
 
 
 def test_programs_find_the_same_fields_in_every_error_of_a_kind() -> None:
     """What is not known of an owner is there all the same, as null: a closed name has no owner, and nobody waits."""
-    told = refusals.as_object(JobHeld("closed", job_id="j", others=[JobHeld("k is held", job_id="k", owner="o")]))
+    printed = refusals.as_object(JobHeld("closed", job_id="j", others=[JobHeld("k is held", job_id="k", owner="o")]))
     known = {"job_id", "owner", "metadata", "labels", "note", "claimed_at", "last_heartbeat_at", "expires_at"}
     known |= {"same_owner", "waiting", "retry_after", "shown_as"}
-    assert told.keys() == known | {"others", "status", "text", "exit_code"}
-    assert (told["owner"], told["same_owner"], told["waiting"]) == (None, False, 0)
-    assert told["others"][0].keys() == known and told["others"][0]["shown_as"] == "o"
+    assert printed.keys() == known | {"others", "status", "text", "exit_code"}
+    assert (printed["owner"], printed["same_owner"], printed["waiting"]) == (None, False, 0)
+    assert printed["others"][0].keys() == known and printed["others"][0]["shown_as"] == "o"
     assert refusals.as_object(Refused(400, "c", "e"))["retry_after"] is None
 
 

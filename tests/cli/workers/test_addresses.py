@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.background_command import Aside, clean_environment
+from tests.cli.background_command import BackgroundCommand, clean_environment
 from tests.cli.conftest import Run
 from tests.client.peer import LEADERLESS, nobody, peering, silent
 from tests.nodes.proxy import TcpProxy
@@ -88,7 +88,7 @@ def test_command_outlives_its_first_address(server: ServerProcess, tmp_path: Pat
         os.mkfifo(fifo)
         environment["FIFO"] = str(fifo)
         environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
-        with Aside("run", "--ttl", "6s", job, "--", "sh", "-c", shell, environment=environment) as running:
+        with BackgroundCommand("run", "--ttl", "6s", job, "--", "sh", "-c", shell, environment=environment) as running:
             running.until(f"at {urls}")
             one.hold()
             count = other.fates.total() + 3

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.background_command import CLOCK, Aside, clean_environment
+from tests.cli.background_command import CLOCK, BackgroundCommand, clean_environment
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import unique, wait_until
@@ -35,12 +35,14 @@ def alice(server: ServerProcess, holdfast: Run) -> Run:
 
 
 @pytest.fixture
-def aside(server: ServerProcess, tmp_path: Path) -> Callable[..., Aside]:
+def aside(server: ServerProcess, tmp_path: Path) -> Callable[..., BackgroundCommand]:
     """Starts `holdfast …` beside the test with alice's token."""
 
-    def start(*arguments: str, terminal: bool = False, **more: str) -> Aside:
+    def start(*arguments: str, terminal: bool = False, **more: str) -> BackgroundCommand:
         ours = {"HOLDFAST_URL": server.url, "HOLDFAST_TOKEN": callers.ALICE, "HOLDFAST_OWNER": "agent-1"}
-        return Aside(*arguments, environment=clean_environment(tmp_path, **{**ours, **more}), terminal=terminal)
+        return BackgroundCommand(
+            *arguments, environment=clean_environment(tmp_path, **{**ours, **more}), terminal=terminal
+        )
 
     return start
 
@@ -50,7 +52,7 @@ def api(server: ServerProcess) -> Api:
     return Api.of(server, callers.ALICE)
 
 
-def kept_files(tmp_path: Path) -> list[Path]:
+def stored_files(tmp_path: Path) -> list[Path]:
     return sorted((tmp_path / "state" / "holdfast" / "leases").glob("*"))
 
 
@@ -80,17 +82,17 @@ def test_claim_heartbeat_release_without_a_lease_id(alice: Run, api: Api, tmp_pa
     assert claimed.returncode == 0, claimed.stderr
     found = ACQUIRED.fullmatch(claimed.stdout)
     assert found and found[1] == job
-    (file,) = kept_files(tmp_path)
+    (file,) = stored_files(tmp_path)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    beaten = alice("heartbeat", job, "--ttl", "5m", "--note", "half way")
-    assert beaten.stdout.startswith(f"renewed {job}, until ") and "(5 min)" in beaten.stdout
+    renewed = alice("heartbeat", job, "--ttl", "5m", "--note", "half way")
+    assert renewed.stdout.startswith(f"renewed {job}, until ") and "(5 min)" in renewed.stdout
     assert alice("note", job, "almost").stdout.startswith(f"noted on {job}, until ")
     assert api.status(job).json()["note"] == "almost"
     released = alice("release", job)
     assert (released.returncode, released.stdout) == (0, f"released {job}\n")
     assert api.status(job).json()["status"] == "free"
-    assert kept_files(tmp_path) == []
-    assert not any(LEASE.search(each.stdout + each.stderr) for each in (claimed, beaten, released))
+    assert stored_files(tmp_path) == []
+    assert not any(LEASE.search(each.stdout + each.stderr) for each in (claimed, renewed, released))
 
 
 def test_previous_owner_is_shown(alice: Run) -> None:
@@ -119,11 +121,11 @@ def test_held_by_oneself(alice: Run) -> None:
     """Whoever holds it itself is told so, and how to take it back, whether it would wait (13) or not (1)."""
     job = unique()
     alice("claim", job)
-    told = rf"holdfast: you hold {job} yourself, as agent-1, "
+    printed = rf"holdfast: you hold {job} yourself, as agent-1, "
     back = rf"take it back with `holdfast claim {job} --resume`"
     for command in (["claim", job], ["run", "-n", job, "--", "true"]):
-        assert re.match(rf"{told}since {CLOCK} .*; {back}", refused(alice(*command), 1))
-    assert re.match(rf"{told}and would wait for ever; {back}", refused(alice("claim", "-w", "5s", job), 13))
+        assert re.match(rf"{printed}since {CLOCK} .*; {back}", refused(alice(*command), 1))
+    assert re.match(rf"{printed}and would wait for ever; {back}", refused(alice("claim", "-w", "5s", job), 13))
 
 
 def test_refusal_as_json(alice: Run) -> None:
@@ -131,22 +133,27 @@ def test_refusal_as_json(alice: Run) -> None:
     job = unique()
     alice("claim", job, "-m", "model=small")
     done = alice("claim", job, "--json", HOLDFAST_OWNER="agent-2")
-    told = json.loads(done.stdout)
-    assert (done.returncode, told["status"], told["owner"], told["exit_code"]) == (1, "held", "agent-1", 1)
-    assert told["metadata"] == {"model": "small"} and told["retry_after"] > 0
+    printed = json.loads(done.stdout)
+    assert (done.returncode, printed["status"], printed["owner"], printed["exit_code"]) == (1, "held", "agent-1", 1)
+    assert printed["metadata"] == {"model": "small"} and printed["retry_after"] > 0
     assert "held by agent-1" in done.stderr
 
 
 def test_claim_as_json(alice: Run, tmp_path: Path) -> None:
     """With --json a claim has everything, the lease id too."""
     job = unique()
-    told = json.loads(alice("claim", job, "--json", "--no-keep").stdout)
-    assert (told["status"], told["job_id"], told["owner"], told["attempts"]) == ("acquired", job, "agent-1", 1)
-    assert LEASE.fullmatch(told["lease_id"]) and told["fencing_token"] >= 1
-    assert kept_files(tmp_path) == []
-    beaten = json.loads(alice("heartbeat", job, "--json", HOLDFAST_LEASE=told["lease_id"]).stdout)
-    assert beaten["status"] == "renewed" and 0 < beaten["expires_in"] <= 120
-    released = json.loads(alice("release", job, "--json", "--lease", told["lease_id"]).stdout)
+    printed = json.loads(alice("claim", job, "--json", "--no-keep").stdout)
+    assert (printed["status"], printed["job_id"], printed["owner"], printed["attempts"]) == (
+        "acquired",
+        job,
+        "agent-1",
+        1,
+    )
+    assert LEASE.fullmatch(printed["lease_id"]) and printed["fencing_token"] >= 1
+    assert stored_files(tmp_path) == []
+    renewed = json.loads(alice("heartbeat", job, "--json", HOLDFAST_LEASE=printed["lease_id"]).stdout)
+    assert renewed["status"] == "renewed" and 0 < renewed["expires_in"] <= 120
+    released = json.loads(alice("release", job, "--json", "--lease", printed["lease_id"]).stdout)
     assert released == {"status": "released", "job_id": job, "outcome": None}
 
 
@@ -160,7 +167,7 @@ def test_not_in_time_is_11(alice: Run) -> None:
     assert re.fullmatch(r"1st in line, held by agent-1 for \d+ s", first)
 
 
-def test_wait_ends_with_the_job(alice: Run, aside: Callable[..., Aside]) -> None:
+def test_wait_ends_with_the_job(alice: Run, aside: Callable[..., BackgroundCommand]) -> None:
     """Whoever waits gets the job as soon as it is given back."""
     job = unique()
     alice("claim", job)
@@ -187,12 +194,12 @@ def test_done_is_remembered_for_the_given_time(alice: Run, server: ServerProcess
         job = unique()
         alice("claim", job)
         alice("release", job, "--done", *options)
-        told = Api.of(server, callers.ALICE).acquire(job).json()
-        assert told["status"] == "done"
-        assert abs(told["remembered_for_ms"] - hours * 3_600_000) < 60_000
+        printed = Api.of(server, callers.ALICE).acquire(job).json()
+        assert printed["status"] == "done"
+        assert abs(printed["remembered_for_ms"] - hours * 3_600_000) < 60_000
 
 
-def test_deadlock_is_13(alice: Run, api: Api, aside: Callable[..., Aside]) -> None:
+def test_deadlock_is_13(alice: Run, api: Api, aside: Callable[..., BackgroundCommand]) -> None:
     """A wait that would close a circle is exit code 13, and the line has the circle."""
     one, two = unique("one"), unique("two")
     # Owners of its own: the server may learn later than the next test begins that nobody waits here any more.
@@ -206,7 +213,7 @@ def test_deadlock_is_13(alice: Run, api: Api, aside: Callable[..., Aside]) -> No
         assert "would never end" in line and one in line and two in line
 
 
-def test_interrupt_leaves_the_queue(alice: Run, api: Api, aside: Callable[..., Aside]) -> None:
+def test_interrupt_leaves_the_queue(alice: Run, api: Api, aside: Callable[..., BackgroundCommand]) -> None:
     """Ctrl-C while waiting is exit code 130 and one line, and the place in the line is gone at once."""
     job = unique()
     alice("claim", job)
@@ -220,7 +227,7 @@ def test_interrupt_leaves_the_queue(alice: Run, api: Api, aside: Callable[..., A
         assert line.startswith("holdfast: interrupted; nothing was claimed") and job in line
 
 
-def test_terminal_shows_colours_and_hints(alice: Run, aside: Callable[..., Aside]) -> None:
+def test_terminal_shows_colours_and_hints(alice: Run, aside: Callable[..., BackgroundCommand]) -> None:
     """On a terminal results are in colour, with a hint what to do next."""
     job = unique()
     alice("claim", job)
@@ -232,7 +239,7 @@ def test_terminal_shows_colours_and_hints(alice: Run, aside: Callable[..., Aside
         assert "holdfast heartbeat" in waiting.shown
 
 
-def test_no_color(aside: Callable[..., Aside]) -> None:
+def test_no_color(aside: Callable[..., BackgroundCommand]) -> None:
     """With NO_COLOR a terminal gets none."""
     job = unique()
     with aside("claim", job, terminal=True, NO_COLOR="1") as claiming:
@@ -299,7 +306,7 @@ def test_lost_is_20(alice: Run, server: ServerProcess, tmp_path: Path) -> None:
     for verb in ("heartbeat", "heartbeat", "release"):
         line = refused(alice(verb, job), 20)
         assert "operator has revoked it: its host was replaced" in line and f"holdfast owner {job}" in line
-    assert kept_files(tmp_path) == []
+    assert stored_files(tmp_path) == []
 
 
 def test_lease_that_cannot_be_stored_is_printed(alice: Run, tmp_path: Path) -> None:
@@ -325,8 +332,8 @@ def test_any_takes_the_first_free_one(alice: Run) -> None:
     assert "not acquired in time" in line and f"{one} is held by agent-1" in line
     alice("release", one)
     alice("release", two, HOLDFAST_OWNER="agent-2")
-    told = json.loads(alice("claim", one, two, three, "--json").stdout)
-    assert [each["job_id"] for each in told["claims"]] == sorted([one, two, three], key=[one, two, three].index)
+    printed = json.loads(alice("claim", one, two, three, "--json").stdout)
+    assert [each["job_id"] for each in printed["claims"]] == sorted([one, two, three], key=[one, two, three].index)
     for job in (one, two, three):
         assert alice("release", job).returncode == 0
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.background_command import Aside, clean_environment
+from tests.cli.background_command import BackgroundCommand, clean_environment
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import unique
@@ -69,7 +69,9 @@ def test_watch_filters_by_label(server: ServerProcess, tmp_path: Path) -> None:
     api.acquired(prefix + "first", owner="ana", labels={"team": "web"})
     after = api.history(prefix + "first").json()["history"][0]["seq"] - 1
     environment = clean_environment(tmp_path, HOLDFAST_URL=server.url, HOLDFAST_TOKEN=callers.ALICE)
-    with Aside("watch", prefix, "--after", str(after), "--label", "team=infra", environment=environment) as watch:
+    with BackgroundCommand(
+        "watch", prefix, "--after", str(after), "--label", "team=infra", environment=environment
+    ) as watch:
         api.acquired(prefix + "second", owner="ben", labels={"team": "infra"})
         watch.until("second")
         assert "first" not in watch.shown

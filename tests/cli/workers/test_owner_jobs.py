@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.background_command import CLOCK, Aside, clean_environment
+from tests.cli.background_command import CLOCK, BackgroundCommand, clean_environment
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import moment_over, unique, wait_until
@@ -55,17 +55,17 @@ def test_owner_of_a_held_job(reader: Run, api: Api, server: ServerProcess) -> No
         done = reader("owner", job)
     assert done.returncode == 0
     assert done.stdout.splitlines()[0] == f"{job} is held by agent-2"
-    told = fields(done.stdout)
-    assert re.fullmatch(rf"{CLOCK} \(\d+ s\)", told["since"])
-    assert re.fullmatch(rf"{CLOCK} \(\d+ s ago\)", told["last heartbeat"])
-    assert re.fullmatch(rf"{CLOCK} \((9|10) min left\)", told["until"])
-    assert (told["note"], told["metadata"], told["fencing token"]) == (
+    printed = fields(done.stdout)
+    assert re.fullmatch(rf"{CLOCK} \(\d+ s\)", printed["since"])
+    assert re.fullmatch(rf"{CLOCK} \(\d+ s ago\)", printed["last heartbeat"])
+    assert re.fullmatch(rf"{CLOCK} \((9|10) min left\)", printed["until"])
+    assert (printed["note"], printed["metadata"], printed["fencing token"]) == (
         "half way",
         "model=small",
         str(lease["fencing_token"]),
     )
-    assert told["waiting"].startswith("1 ") and told["attempts"].startswith("2 ")
-    assert re.fullmatch(r"agent-1, released as failed \d+ s ago; its note: gave up", told["before"])
+    assert printed["waiting"].startswith("1 ") and printed["attempts"].startswith("2 ")
+    assert re.fullmatch(r"agent-1, released as failed \d+ s ago; its note: gave up", printed["before"])
 
 
 def test_owner_of_a_free_job_is_1(reader: Run, api: Api) -> None:
@@ -92,8 +92,8 @@ def test_owner_of_a_done_job_is_12(reader: Run, api: Api) -> None:
     api.release(job, lease["lease_id"], outcome="done", remember_seconds=600, result="pull request 7")
     done = reader("owner", job)
     assert (done.returncode, done.stdout.splitlines()[0]) == (12, f"{job} is done")
-    told = fields(done.stdout)
-    assert told["by"].startswith("agent-1 at ") and told["result"] == "pull request 7"
+    printed = fields(done.stdout)
+    assert printed["by"].startswith("agent-1 at ") and printed["result"] == "pull request 7"
     assert "--redo" in done.stderr
 
 
@@ -103,8 +103,8 @@ def test_owner_as_json(reader: Run, api: Api) -> None:
     done = reader("owner", job, "--json")
     assert (done.returncode, json.loads(done.stdout)["status"], json.loads(done.stdout)["owner"]) == (1, "free", None)
     api.acquired(job, owner="agent-1")
-    told = json.loads(reader("owner", job, "--json").stdout)
-    assert (told["status"], told["owner"]["owner"]) == ("held", "agent-1")
+    printed = json.loads(reader("owner", job, "--json").stdout)
+    assert (printed["status"], printed["owner"]["owner"]) == ("held", "agent-1")
 
 
 def test_jobs_is_a_table(reader: Run, api: Api) -> None:
@@ -146,7 +146,7 @@ def test_table_fits_the_terminal(server: ServerProcess, api: Api, tmp_path: Path
     lease = api.acquired(job, owner="an-agent-with-a-long-name")
     api.renew(job, lease["lease_id"], note="words " * 20)
     environment = clean_environment(tmp_path, HOLDFAST_URL=server.url, HOLDFAST_TOKEN=callers.READER)
-    with Aside("jobs", job, environment=environment, terminal=True) as listing:
+    with BackgroundCommand("jobs", job, environment=environment, terminal=True) as listing:
         assert listing.end() == 0
         lines = re.sub(r"\x1b\[[0-9;]*m", "", listing.shown).replace("\r", "").splitlines()
     assert max(map(len, lines)) <= 80
@@ -161,7 +161,7 @@ def test_narrow_terminal_loses_no_column(server: ServerProcess, api: Api, tmp_pa
     api.renew(f"{prefix}one", lease["lease_id"], note="half way")
     api.acquired(f"{prefix}two", owner="agent-2")
     environment = clean_environment(tmp_path, HOLDFAST_URL=server.url, HOLDFAST_TOKEN=callers.READER, NO_COLOR="1")
-    with Aside("jobs", prefix, environment=environment, terminal=True, columns=40) as listing:
+    with BackgroundCommand("jobs", prefix, environment=environment, terminal=True, columns=40) as listing:
         assert listing.end() == 0
         one, two = re.split(rf"^{prefix}", listing.shown.replace("\r", ""), flags=re.MULTILINE)[1:]
     names = ["owner", "age", "heartbeat", "left", "waiting"]
@@ -185,8 +185,8 @@ def test_jobs_at_a_past_time(reader: Run, api: Api) -> None:
     for option, value in (("--owner", "agent-1"), ("--label", "team=web")):
         _, row = reader("jobs", prefix, "--at", at, option, value).stdout.splitlines()
         assert row.startswith(f"{prefix}one ")
-    told = json.loads(reader("jobs", prefix, "--at", at, "--json").stdout)
-    assert [each["owner"] for each in told["jobs"]] == ["agent-1", "agent-2"] and told["record"] > 0
+    printed = json.loads(reader("jobs", prefix, "--at", at, "--json").stdout)
+    assert [each["owner"] for each in printed["jobs"]] == ["agent-1", "agent-2"] and printed["record"] > 0
     assert [each["job_id"] for each in json.loads(reader("jobs", prefix, "--json").stdout)["jobs"]] == [f"{prefix}two"]
 
 

@@ -62,14 +62,14 @@ def api(server: ServerProcess) -> Api:
     return Api.of(server, callers.ALICE)
 
 
-def environment(server: ServerProcess, place: Path) -> dict[str, str]:
+def environment(server: ServerProcess, folder: Path) -> dict[str, str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST_", "XDG_"))}
     return {
         **clean,
         "HOLDFAST_URL": server.url,
         "HOLDFAST_TOKEN": callers.ALICE,
-        "XDG_CONFIG_HOME": str(place / "config"),
-        "XDG_STATE_HOME": str(place / "state"),
+        "XDG_CONFIG_HOME": str(folder / "config"),
+        "XDG_STATE_HOME": str(folder / "state"),
     }
 
 
@@ -79,12 +79,12 @@ def start(server: ServerProcess, tmp_path: Path) -> Iterator[Start]:
     started: list[Started] = []
 
     def run(
-        *arguments: object, on: ServerProcess | None = None, place: Path = tmp_path, entry: tuple[str, ...] = ENTRY
+        *arguments: object, on: ServerProcess | None = None, folder: Path = tmp_path, entry: tuple[str, ...] = ENTRY
     ) -> Started:
         process = subprocess.Popen(
             [sys.executable, *entry, "run", *map(str, arguments)],
             env=environment(on or server, tmp_path),
-            cwd=place,
+            cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -116,14 +116,14 @@ def run(start: Start) -> Callable[..., subprocess.CompletedProcess[str]]:
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def pids(place: Path) -> list[int]:
-    file = place / "pids"
+def pids(folder: Path) -> list[int]:
+    file = folder / "pids"
     return [int(line) for line in file.read_text().split()] if file.exists() else []
 
 
-def wait_for_command(place: Path) -> int:
-    wait_until(lambda: pids(place), seconds_max=SECONDS_MAX)
-    return pids(place)[0]
+def wait_for_command(folder: Path) -> int:
+    wait_until(lambda: pids(folder), seconds_max=SECONDS_MAX)
+    return pids(folder)[0]
 
 
 def is_free(api: Api, job: str) -> bool:
@@ -233,14 +233,14 @@ def test_failed_remember_is_reported_and_frees_the_job(holdfast: Run, tmp_path: 
     with ServerProcess.start(
         tmp_path / "data", tokens=callers.TOKENS, settings={"done_bytes_per_principal_max": 600}
     ) as small:
-        told, api = environment(small, tmp_path), Api.of(small, callers.ALICE)
-        assert holdfast("run", "full-1", "--remember", "1h", "--", "true", **told).returncode == 0
-        both = holdfast("run", "full-2", "full-3", "--remember", "1h", "--", "true", **told)
+        given, api = environment(small, tmp_path), Api.of(small, callers.ALICE)
+        assert holdfast("run", "full-1", "--remember", "1h", "--", "true", **given).returncode == 0
+        both = holdfast("run", "full-2", "full-3", "--remember", "1h", "--", "true", **given)
         assert both.returncode == 75
         assert "full-3 is NOT remembered as done" in both.stderr and "full-2 is" not in both.stderr
         assert [api.status(name).json()["status"] for name in ("full-2", "full-3")] == ["done", "free"]
-        assert holdfast("claim", "full-4", **told).returncode == 0
-        released = holdfast("release", "full-4", "--done", "--remember", "1h", **told)
+        assert holdfast("claim", "full-4", **given).returncode == 0
+        released = holdfast("release", "full-4", "--done", "--remember", "1h", **given)
         assert released.returncode == 75 and "was released, but it is NOT remembered as done" in released.stderr
         assert is_free(api, "full-4")
 
@@ -292,8 +292,8 @@ def test_job_of_the_run_around(run: Run, holdfast: Run, server: ServerProcess, t
     assert "leave out the inner `holdfast run`" in ended.stderr and "release what you hold" not in ended.stderr
     outlived = run("-q", "run/around", "--", "sh", "-c", 'echo "$HOLDFAST_JOBS"').stdout
     assert "run/around" in outlived
-    for told in (outlived, "not ours"):
-        later = {**environment(server, tmp_path), "HOLDFAST_JOBS": told}
+    for given in (outlived, "not ours"):
+        later = {**environment(server, tmp_path), "HOLDFAST_JOBS": given}
         assert holdfast("run", "run/around", "--", "echo", "mine", **later).stdout == "mine\n"
 
 
@@ -388,13 +388,13 @@ def test_revoked_command_is_killed_before_its_next_renewal(
     Whoever has the job next can say how long that took: here it waits in line, and its command does not find the first
     one alive a second after it began.
     """
-    places = [tmp_path / "first", tmp_path / "second"]
-    for place in places:
-        place.mkdir()
+    folders = [tmp_path / "first", tmp_path / "second"]
+    for folder in folders:
+        folder.mkdir()
     first = start(
-        "run/l9", "--ttl", "1h", "--grace", "30s", "--", *program("deaf_to('SIGTERM')", "beat()"), place=places[0]
+        "run/l9", "--ttl", "1h", "--grace", "30s", "--", *program("deaf_to('SIGTERM')", "beat()"), folder=folders[0]
     )
-    command = wait_for_command(places[0])
+    command = wait_for_command(folders[0])
     second = start("run/l9", "-w", "60s", "--", "sh", "-c", f"sleep 1; kill -0 {command} 2>/dev/null && echo beside")
     wait_until(lambda: api.status("run/l9").json()["waiting"] == 1, seconds_max=SECONDS_MAX)
     assert Api.of(server, callers.OPERATOR).revoke("run/l9", reason="wrong branch").status < 300
@@ -432,26 +432,26 @@ def test_command_that_releases_as_its_last_act_ends_well(start: Start, api: Api)
 
 def test_unreachable_server_stops_the_command_in_time(start: Start, tmp_path: Path) -> None:
     """A server that is gone for good: the command is dead before its lease can have ended, even one deaf to TERM."""
-    places = {"polite": tmp_path / "polite", "deaf": tmp_path / "deaf"}
+    folders = {"polite": tmp_path / "polite", "deaf": tmp_path / "deaf"}
     with ServerProcess.start(tmp_path / "data", tokens=callers.TOKENS) as server:
         running = []
-        for name, place in places.items():
-            place.mkdir()
+        for name, folder in folders.items():
+            folder.mkdir()
             lines = ["deaf_to('SIGTERM')"] if name == "deaf" else []
             job = [f"run/gone-{name}", "--ttl", "6s", "--grace", "1s"]
             running.append(
-                (place, start(*job, "--", *program(*lines, "beat()"), on=server, place=place, entry=IMPATIENT))
+                (folder, start(*job, "--", *program(*lines, "beat()"), on=server, folder=folder, entry=IMPATIENT))
             )
-        commands = [wait_for_command(place) for place in places.values()]
+        commands = [wait_for_command(folder) for folder in folders.values()]
         server.kill()
         # A renewal may have been answered up to now, so this is the earliest moment at which a lease can end.
         lease_ends = time.monotonic() + 6
-        for place, process in running:
+        for folder, process in running:
             _, error = process.communicate(timeout=SECONDS_MAX)
             assert process.returncode == 20
             assert "could not be reached" in error or "not renewed in time" in error
-            last_beat = float((place / "beats").read_text().split()[-1])
-            assert last_beat < lease_ends
+            last_heartbeat = float((folder / "beats").read_text().split()[-1])
+            assert last_heartbeat < lease_ends
     assert all(map(is_dead, commands))
 
 
@@ -464,10 +464,10 @@ def test_stopped_supervisor_loses_its_command_in_time(start: Start, api: Api, tm
     taken = api.acquire("run/stopped", owner="agent-2", wait_seconds=30).json()
     assert taken["status"] == "acquired"
     assert is_dead(command), "the command outlived its lease"
-    beats = (tmp_path / "beats").read_text()
+    beats_file = (tmp_path / "beats").read_text()
     process.send_signal(signal.SIGCONT)
     assert process.wait(SECONDS_MAX) == 20
-    assert (tmp_path / "beats").read_text() == beats
+    assert (tmp_path / "beats").read_text() == beats_file
     assert api.status("run/stopped").json()["owner"] == "agent-2", "the old owner released the new one's claim"
 
 
@@ -490,9 +490,9 @@ def test_restarted_server_costs_nothing(start: Start, tmp_path: Path) -> None:
         server.kill()
         with server.restart() as again:
             api = Api.of(again, callers.ALICE)
-            beat = before["last_heartbeat_at"]
+            heartbeat_at = before["last_heartbeat_at"]
             wait_until(
-                lambda: api.status("run/restart").json()["last_heartbeat_at"] > beat,
+                lambda: api.status("run/restart").json()["last_heartbeat_at"] > heartbeat_at,
                 seconds_max=SECONDS_MAX,
             )
             assert api.status("run/restart").json()["fencing_token"] == before["fencing_token"]

@@ -159,8 +159,8 @@ def test_session_exec_gives_the_secret_of_the_session(server: ServerProcess, run
     assert (before["status"], before["previous"]["ended"]) == ("free", "session_ended")
     refused = run("session", "exec", "review", *_sh(f"{HOLDFAST} session start another"))
     assert refused.returncode == NOT_ALLOWED, refused.stderr
-    kept = run("session", "exec", "review", "--keep-token", *_sh("env"))
-    assert f"HOLDFAST_TOKEN={callers.ALICE}" in kept.stdout
+    with_token = run("session", "exec", "review", "--keep-token", *_sh("env"))
+    assert f"HOLDFAST_TOKEN={callers.ALICE}" in with_token.stdout
 
 
 def test_a_run_in_a_session_exec(run: Run) -> None:
@@ -194,7 +194,7 @@ class _Older(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length", "0"))) or None
         path = "/no/such/route" if self.path in _NEWER else self.path
         headers = {name: self.headers[name] for name in ("Idempotency-Key", "Content-Type") if name in self.headers}
-        answer = Api.of(self.server.behind, callers.ALICE).request(method, path, body, headers=headers)
+        answer = Api.of(self.server.target, callers.ALICE).request(method, path, body, headers=headers)
         self.send_response(answer.status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(answer.body)))
@@ -208,7 +208,7 @@ class _Older(BaseHTTPRequestHandler):
 @pytest.fixture
 def older(server: ServerProcess) -> Iterator[str]:
     front: Any = HTTPServer(("127.0.0.1", 0), _Older)
-    front.behind = server
+    front.target = server
     thread = threading.Thread(target=front.serve_forever, daemon=True)
     thread.start()
     yield f"http://127.0.0.1:{front.server_port}"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.background_command import CLOCK, Aside, clean_environment
+from tests.cli.background_command import CLOCK, BackgroundCommand, clean_environment
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.server import ServerProcess
@@ -29,9 +29,9 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
         yield process
 
 
-def started(server: ServerProcess, home: Path, *arguments: str, terminal: bool = False) -> Aside:
+def started(server: ServerProcess, home: Path, *arguments: str, terminal: bool = False) -> BackgroundCommand:
     environment = clean_environment(home, HOLDFAST_URL=server.url, HOLDFAST_TOKEN=callers.ALICE)
-    return Aside(*arguments, environment=environment, terminal=terminal)
+    return BackgroundCommand(*arguments, environment=environment, terminal=terminal)
 
 
 def held(server: ServerProcess) -> str:
@@ -50,8 +50,8 @@ def test_waiter_keeps_its_position_after_an_outage(server: ServerProcess, tmp_pa
         until = "it is back" if command[1] == JOB else CLOCK
         assert re.search(rf"holdfast: the server is away \(connection refused\); trying until {until}\n", shown)
         with server.restart() as again:
-            place = "none of the jobs" if "--any" in command else "1st in line, held by ben"
-            waiter.until(f"holdfast: the server is back\n{place}")
+            position = "none of the jobs" if "--any" in command else "1st in line, held by ben"
+            waiter.until(f"holdfast: the server is back\n{position}")
             Api.of(again, callers.BOB).release(JOB, lease_id)
             assert waiter.end() == 0
     assert f"acquired {JOB}" in waiter.shown

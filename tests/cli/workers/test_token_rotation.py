@@ -21,7 +21,7 @@ from tests.support.server import ServerProcess
 SECONDS_MAX = 30
 
 
-class Place:
+class RotatedToken:
     """A folder with a token file, commands that read it, and what they said."""
 
     def __init__(self, server: ServerProcess, folder: Path) -> None:
@@ -61,8 +61,8 @@ class Place:
 
 
 @pytest.fixture
-def place(server: ServerProcess, tmp_path: Path) -> Iterator[Place]:
-    found = Place(server, tmp_path)
+def rotated(server: ServerProcess, tmp_path: Path) -> Iterator[RotatedToken]:
+    found = RotatedToken(server, tmp_path)
     yield found
     for process in found.started:
         if process.poll() is None:
@@ -70,48 +70,48 @@ def place(server: ServerProcess, tmp_path: Path) -> Iterator[Place]:
         process.wait()
 
 
-def test_run_reports_refused_renewals(place: Place) -> None:
+def test_run_reports_refused_renewals(rotated: RotatedToken) -> None:
     """A run says once that it is not renewed, why, and from which file its token is; then it goes on.
 
     What its command is told is no advice to look for another token.
     """
     script = f"touch ready; until [ -e go ]; do sleep 0.1; done; {sys.executable} -m holdfast note $HOLDFAST_JOB half"
-    run = place.start("run", "run", unique("job"), "--ttl", "6s", "--", "sh", "-c", f"{script}; echo noted: $?")
-    wait_until((place.folder / "ready").exists, seconds_max=SECONDS_MAX)
-    token = place.rotate()
-    wait_until(lambda: "was not renewed" in place.said("run"), seconds_max=SECONDS_MAX)
-    place.write(token)
-    (place.folder / "go").touch()
-    assert run.wait(SECONDS_MAX) == 0, place.said("run")
-    (line,) = [line for line in place.said("run").splitlines() if "was not renewed" in line]
-    assert "revoked" in line and str(place.file) in line
-    assert "noted: 77" in place.said("run") and "A run that has the new token goes on" in place.said("run")
-    assert "Put a token" not in place.said("run")
+    run = rotated.start("run", "run", unique("job"), "--ttl", "6s", "--", "sh", "-c", f"{script}; echo noted: $?")
+    wait_until((rotated.folder / "ready").exists, seconds_max=SECONDS_MAX)
+    token = rotated.rotate()
+    wait_until(lambda: "was not renewed" in rotated.said("run"), seconds_max=SECONDS_MAX)
+    rotated.write(token)
+    (rotated.folder / "go").touch()
+    assert run.wait(SECONDS_MAX) == 0, rotated.said("run")
+    (line,) = [line for line in rotated.said("run").splitlines() if "was not renewed" in line]
+    assert "revoked" in line and str(rotated.file) in line
+    assert "noted: 77" in rotated.said("run") and "A run that has the new token goes on" in rotated.said("run")
+    assert "Put a token" not in rotated.said("run")
 
 
-def test_waits_and_watches_continue(place: Place) -> None:
+def test_waits_and_watches_continue(rotated: RotatedToken) -> None:
     """`run -w`, `claim -w` and `watch` wait for the new token in the file, and go on."""
     jobs = [unique("busy"), unique("busy")]
-    held = [place.operator.acquired(job, ttl_seconds=600) for job in jobs]
-    run = place.start("run", "run", jobs[0], "-w", "60s", "--", "true")
-    claim = place.start("claim", "claim", jobs[1], "-w", "60s")
-    place.start("watch", "watch", place.name, "--after", "0")
-    place.operator.acquired(f"{place.name}-1")
-    wait_until(lambda: f"{place.name}-1" in place.said("watch"), seconds_max=SECONDS_MAX)
+    held = [rotated.operator.acquired(job, ttl_seconds=600) for job in jobs]
+    run = rotated.start("run", "run", jobs[0], "-w", "60s", "--", "true")
+    claim = rotated.start("claim", "claim", jobs[1], "-w", "60s")
+    rotated.start("watch", "watch", rotated.name, "--after", "0")
+    rotated.operator.acquired(f"{rotated.name}-1")
+    wait_until(lambda: f"{rotated.name}-1" in rotated.said("watch"), seconds_max=SECONDS_MAX)
     for job in jobs:
-        wait_until(lambda job=job: place.operator.status(job).json()["waiting"] == 1, seconds_max=SECONDS_MAX)  # type: ignore[misc]
-    token = place.rotate()
-    refused = place.start("jobs", "jobs")
+        wait_until(lambda job=job: rotated.operator.status(job).json()["waiting"] == 1, seconds_max=SECONDS_MAX)  # type: ignore[misc]
+    token = rotated.rotate()
+    refused = rotated.start("jobs", "jobs")
     assert refused.wait(SECONDS_MAX) == 77
-    assert str(place.file) in place.said("jobs") and "HOLDFAST_TOKEN" not in place.said("jobs")
-    place.write(token)
-    place.operator.acquired(f"{place.name}-2")
-    wait_until(lambda: f"{place.name}-2" in place.said("watch"), seconds_max=SECONDS_MAX)
+    assert str(rotated.file) in rotated.said("jobs") and "HOLDFAST_TOKEN" not in rotated.said("jobs")
+    rotated.write(token)
+    rotated.operator.acquired(f"{rotated.name}-2")
+    wait_until(lambda: f"{rotated.name}-2" in rotated.said("watch"), seconds_max=SECONDS_MAX)
     for job, lease in zip(jobs, held, strict=True):
-        place.operator.release(job, lease["lease_id"])
-    assert run.wait(SECONDS_MAX) == 0, place.said("run")
-    assert claim.wait(SECONDS_MAX) == 0, place.said("claim")
-    assert place.said("watch").count(f"{place.name}-1") == 1
+        rotated.operator.release(job, lease["lease_id"])
+    assert run.wait(SECONDS_MAX) == 0, rotated.said("run")
+    assert claim.wait(SECONDS_MAX) == 0, rotated.said("claim")
+    assert rotated.said("watch").count(f"{rotated.name}-1") == 1
 
 
 def test_prefixes_of_secrets_are_the_servers() -> None:
