@@ -2,12 +2,12 @@
 
 import sys
 
-from benchmarks import check, dearest, followers, get, path, pythons, run
+from benchmarks import check, costliest, followers, get, path, pythons, run
 from benchmarks.report import page
 
 OTHERS = {
     "check": check.main,
-    "dearest": dearest.main,
+    "costliest": costliest.main,
     "followers": followers.main,
     "get": get.main,
     "path": path.main,

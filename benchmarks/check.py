@@ -96,10 +96,10 @@ class Side:
         self._folder = folder / name
         self._plain = Holdfast(settings={"snapshot_records": NEVER}, tree=tree)
         self._archiving = Holdfast(settings={"snapshot_records": SNAPSHOT_RECORDS}, tree=tree)
-        for server, place in ((self._plain, "plain"), (self._archiving, "archiving")):
-            stack.enter_context(server.running(self._folder / place))
+        for server, data_name in ((self._plain, "plain"), (self._archiving, "archiving")):
+            stack.enter_context(server.running(self._folder / data_name))
         self._held = str(self._folder / "held")
-        self._kept = write_pairs(self._folder / "kept", self._plain.hold("kept", 1_000))
+        self._leases_file = write_pairs(self._folder / "kept", self._plain.hold("kept", 1_000))
         self._sessions = write_pairs(self._folder / "sessions", self._plain.open_sessions(_SESSIONS))
 
     def cost_us(self, operation: str, turn: int, requests: int) -> float:
@@ -120,11 +120,11 @@ class Side:
             case "acquire with a key":
                 script, given = "acquire", {"prefix": f"keyed-{turn}", "as_client": True}
             case "renew":
-                script, given = "renew", {"held": self._kept}
+                script, given = "renew", {"held": self._leases_file}
             case "release":
                 script, given = "release", {"held": self._held}
             case "status":
-                script, given = "status", {"held": self._kept}
+                script, given = "status", {"held": self._leases_file}
             case "session heartbeat":
                 script, given = "heartbeat", {"held": self._sessions}
             case _:

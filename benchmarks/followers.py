@@ -48,14 +48,14 @@ class Costs:
     pair_ms: dict[bool, list[float]] = field(default_factory=lambda: {True: [], False: []})
     end_ms: dict[bool, list[float]] = field(default_factory=lambda: {True: [], False: []})
     """Of a release, with somebody who follows the lease and without."""
-    told_ms: list[float] = field(default_factory=list)
+    notified_ms: list[float] = field(default_factory=list)
     """From before the release is sent until its end was heard on the stream."""
 
     def lines(self) -> list[str]:
         """Return the result for people."""
-        told = sorted(self.told_ms)
+        sorted_ms = sorted(self.notified_ms)
         at_rest, without = _middles(self.rest_ms_per_second)
-        p50, p99 = told[len(told) // 2], told[len(told) * 99 // 100]
+        p50, p99 = sorted_ms[len(sorted_ms) // 2], sorted_ms[len(sorted_ms) * 99 // 100]
         rows = {
             "streams": f"{self.processes:,}, with {LEASES_EACH} leases each",
             "memory of a stream": f"{self.bytes_per_stream / 1024:.1f} KiB, its connection and its leases included",
@@ -106,21 +106,21 @@ async def _measure(fleet: Fleet, arguments: argparse.Namespace) -> None:
     costs = fleet.costs
     await fleet.warm()
     held = await fleet.hold("held", fleet.costs.processes * LEASES_EACH)
-    before = await fleet.settled_bytes()
+    before = await fleet.idle_bytes()
     for number in range(arguments.rounds):
         for followed in (False, True):
             async with fleet.followed(held if followed else {}):
                 if followed and not costs.bytes_per_stream:
-                    costs.bytes_per_stream = (await fleet.settled_bytes() - before) / costs.processes
+                    costs.bytes_per_stream = (await fleet.idle_bytes() - before) / costs.processes
                 with fleet.processor(costs.rest_ms_per_second[followed], arguments.rest):
                     await asyncio.sleep(arguments.rest)
                 at_rest = costs.rest_ms_per_second[followed][-1]
                 with fleet.processor(costs.pair_ms[followed], arguments.pairs, at_rest):
                     await fleet.pairs(f"pair-{number}-{followed}", arguments.pairs)
             ending = await fleet.hold(f"ending-{number}-{followed}", costs.processes)
-            async with fleet.followed(ending if followed else {}) as heard:
+            async with fleet.followed(ending if followed else {}) as received:
                 with fleet.processor(costs.end_ms[followed], len(ending), at_rest):
-                    await fleet.release(ending, heard if followed else None)
+                    await fleet.release(ending, received if followed else None)
         sys.stderr.write(f"{time.strftime('%H:%M:%S')} round {number + 1} of {arguments.rounds}\n")
     fleet.close()
 
@@ -151,7 +151,7 @@ class Fleet:
     @contextlib.asynccontextmanager
     async def followed(self, held: dict[str, str]) -> AsyncIterator[asyncio.Queue[str]]:
         """Have each lease followed, by as many streams as there are processes; yield where their ends are heard."""
-        heard: asyncio.Queue[str] = asyncio.Queue()
+        received: asyncio.Queue[str] = asyncio.Queue()
         items = list(held.items())
         share = -(-len(items) // self.costs.processes)
         parts = [dict(items[first : first + share]) for first in range(0, len(items), share or 1)]
@@ -162,9 +162,9 @@ class Fleet:
             first = await line.frame()
             if f'"following":{len(part)},' not in first:
                 raise OSError(f"not followed: {first}")
-            tasks.append(asyncio.create_task(line.hear(heard)))
+            tasks.append(asyncio.create_task(line.listen(received)))
         try:
-            yield heard
+            yield received
         finally:
             for task, line in zip(tasks, lines, strict=True):
                 task.cancel()
@@ -183,7 +183,7 @@ class Fleet:
         fields = Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()
         return int(fields[11]) + int(fields[12])
 
-    async def settled_bytes(self) -> int:
+    async def idle_bytes(self) -> int:
         """Return the memory of the server, once it is quiet."""
         await asyncio.sleep(2)
         return usage_of(self._pid).bytes
@@ -199,13 +199,13 @@ class Fleet:
 
         await asyncio.gather(*(work(range(first, count, CONNECTIONS)) for first in range(CONNECTIONS)))
 
-    async def release(self, held: dict[str, str], heard: asyncio.Queue[str] | None) -> None:
+    async def release(self, held: dict[str, str], received: asyncio.Queue[str] | None) -> None:
         """Release all of them, one after another, and wait for the news of each if it is followed."""
         for name, lease_id in held.items():
             began = time.perf_counter()
             await self._ask(f"/locks/{name}/release", {"lease_id": lease_id})
-            if heard is not None and lease_id in await asyncio.wait_for(heard.get(), 10):
-                self.costs.told_ms.append(1_000 * (time.perf_counter() - began))
+            if received is not None and lease_id in await asyncio.wait_for(received.get(), 10):
+                self.costs.notified_ms.append(1_000 * (time.perf_counter() - began))
 
     async def _ask(self, path: str, body: object) -> Any:  # noqa: ANN401 - JSON is whatever the server sent
         line = self._idle.pop() if self._idle else await self._open()
@@ -252,12 +252,12 @@ class Line:
         """Read up to the next event of a stream."""
         return (await self._reader.readuntil(b"\n\n")).decode()
 
-    async def hear(self, heard: asyncio.Queue[str]) -> None:
+    async def listen(self, received: asyncio.Queue[str]) -> None:
         """Pass on each event."""
         while True:
             frame = await self.frame()
             if "event: ended" in frame:
-                heard.put_nowait(frame)
+                received.put_nowait(frame)
 
     def close(self) -> None:
         """Hang up."""

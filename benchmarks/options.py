@@ -40,7 +40,7 @@ def parse_options(parts: Sequence[str], systems: Sequence[str], argv: Sequence[s
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description="Our server and the peers found here, in one run. Without a part it runs them all.",
-        epilog="Other programs: `report`, `check`, `get`, `dearest`, `followers`, `path`, `pythons`; see their --help.",
+        epilog="Other programs: `report`, `check`, `get`, `costliest`, `followers`, `path`, `pythons`; see their --help.",
     )
     add = parser.add_argument
     add("parts", nargs="*", metavar="PART", help=f"some of: {', '.join(parts)}")
@@ -80,13 +80,13 @@ def parse_options(parts: Sequence[str], systems: Sequence[str], argv: Sequence[s
 def between(least: int, most: int) -> Callable[[str], int]:
     """A whole number, refused with both ends named."""
 
-    def whole_number(text: str) -> int:
+    def integer(text: str) -> int:
         value = int(text)
         if not least <= value <= most:
             raise argparse.ArgumentTypeError(f"must be {least} to {most}")
         return value
 
-    return whole_number
+    return integer
 
 
 def minutes(text: str) -> float:

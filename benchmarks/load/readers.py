@@ -42,8 +42,8 @@ class Readers:
     def result(self) -> dict[str, Any]:
         """Close them all; return how much they were told."""
         out, _ = self._process.communicate(timeout=_PATIENCE_SECONDS)
-        told: dict[str, Any] = json.loads(out)
-        return told
+        counts: dict[str, Any] = json.loads(out)
+        return counts
 
     def __enter__(self) -> Self:
         return self
@@ -72,18 +72,18 @@ def main(port: int, authorization: str, count: int) -> None:
     poll.register(sys.stdin.fileno(), select.EPOLLIN | select.EPOLLHUP)
     sys.stdout.write("open\n")
     sys.stdout.flush()
-    told = {"streams": count, "bytes": 0, "frames": 0, "resyncs": 0, "closed": 0}
+    counts = {"streams": count, "bytes": 0, "frames": 0, "resyncs": 0, "closed": 0}
     while True:
         for number, _ in poll.poll():
             if number == sys.stdin.fileno():
-                sys.stdout.write(json.dumps(told))
+                sys.stdout.write(json.dumps(counts))
                 return
             data = streams[number].recv(_READ_BYTES)
-            told["bytes"] += len(data)
-            told["frames"] += data.count(b"event: rows")
-            told["resyncs"] += data.count(b"event: resync")
+            counts["bytes"] += len(data)
+            counts["frames"] += data.count(b"event: rows")
+            counts["resyncs"] += data.count(b"event: resync")
             if not data:
-                told["closed"] += 1
+                counts["closed"] += 1
                 poll.unregister(number)
 
 

@@ -35,14 +35,14 @@ def measure(work: Work) -> Row:
     with server.running(folder), closing(BareSocket(server.port, server.authorization)) as bare:
         for turn in range(TURNS + 1):
             acquired = [_timed(bare, f"one-{next(numbers):07d}") for _ in range(REQUESTS)]
-            appended, in_place = syncs_of(folder / "probe", grows=True), syncs_of(folder / "probe", grows=False)
+            appended, overwrite = syncs_of(folder / "probe", grows=True), syncs_of(folder / "probe", grows=False)
             if turn:  # The first one warms.
                 turns.append(
                     {
                         "acquire_p50_ms": round(median(acquired), 4),
                         "acquire_p99_ms": round(sorted(acquired)[len(acquired) * 99 // 100], 4),
                         "sync_p50_ms": round(median(appended), 4),
-                        "sync_in_place_p50_ms": round(median(in_place), 4),
+                        "sync_in_place_p50_ms": round(median(overwrite), 4),
                     }
                 )
     above = median(turn["acquire_p50_ms"] - turn["sync_p50_ms"] for turn in turns)

@@ -156,10 +156,10 @@ def _beside_pages(work: Work) -> Row:
             rows.append(row_of(*server.press_plan(_plan(server, seconds, f"none-{number}")), pages=0))
             with Readers(server.port, server.authorization, PAGES) as readers:
                 row = row_of(*server.press_plan(_plan(server, seconds, f"open-{number}")), pages=PAGES)
-                told = readers.result()
-            if told["closed"]:
-                work.trouble(f"{told['closed']} of {PAGES} streams were closed")
-            row |= {f"told_{name}": told[name] for name in ("bytes", "frames", "resyncs")}
+                counts = readers.result()
+            if counts["closed"]:
+                work.trouble(f"{counts['closed']} of {PAGES} streams were closed")
+            row |= {f"told_{name}": counts[name] for name in ("bytes", "frames", "resyncs")}
             rows.append(row)
     return {"rows": rows, "pages": PAGES, "changes_per_second": CHANGES_PER_SECOND, "p99_ratio": p99_ratio(rows)}
 

@@ -79,7 +79,7 @@ def _steady(work: Work) -> Row:
         "minutes": work.options.minutes,
         "windows": windows_of(run, samples, disk.syncs, host.stolen),
         "records": run.answers,
-        "kept_records": server.kept_records(folder),
+        "retained_records": server.retained_records(folder),
         "disk_bytes": disk_bytes(server.data(folder)),
         "per_second": round(run.per_second, 1),
         "p50_ms": run.latencies.percentile_ms(50),

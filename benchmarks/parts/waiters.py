@@ -38,7 +38,7 @@ _ANSWER_SECONDS_MAX = 10.0
 _CONNECTS_AT_ONCE = 500
 _NAMES_PER_CALL = 1_000
 _WARM_WAITERS = 200
-_SETTLE_SECONDS = 1.0
+_IDLE_SECONDS = 1.0
 
 
 @dataclass
@@ -84,12 +84,12 @@ def measure(work: Work) -> Row:
     if not work.has(Holdfast()):
         return {"rows": []}
     count = _allowed(work.options.waiters)
-    room = count + 1_000
+    capacity = count + 1_000
     settings = {
-        "connections_max": room,
-        "line_max": 2 * room,
-        "tickets_per_principal_max": room,
-        "waiting_names_per_principal_max": room,
+        "connections_max": capacity,
+        "line_max": 2 * capacity,
+        "tickets_per_principal_max": capacity,
+        "waiting_names_per_principal_max": capacity,
     }
     rows: list[Row] = []
     for title, arrange in ((ONE_NAME, _one_name), (MANY_NAMES, _many_names)):
@@ -188,11 +188,11 @@ class _Crowd:
     async def join(self, names: Sequence[str]) -> list[_Waiter]:
         """Let one stand in line for each name, and weigh the server before and after."""
         await self._warm()
-        before = await self._settled_rss_bytes()
-        self._waiters = await self._stand(names, _WAIT_SECONDS, self._woken)
+        before = await self._idle_rss_bytes()
+        self._waiters = await self._enqueue(names, _WAIT_SECONDS, self._woken)
         await self._until_waiting(names)
         self.line.join_seconds = time.perf_counter() - self._begun_at
-        self.line.bytes_per_waiter = (await self._settled_rss_bytes() - before) / len(names)
+        self.line.bytes_per_waiter = (await self._idle_rss_bytes() - before) / len(names)
         return self._waiters
 
     async def hand_over(self, name: str, lease_id: str) -> str | None:
@@ -226,33 +226,33 @@ class _Crowd:
     async def _warm(self) -> None:
         """Code and buffers that come with the first waiters are no part of one."""
         held = await self.hold(["bench-warm"])
-        told: asyncio.Queue[tuple[float, int, bytes]] = asyncio.Queue()
-        waiters = await self._stand(["bench-warm"] * _WARM_WAITERS, 1, told)
+        replies: asyncio.Queue[tuple[float, int, bytes]] = asyncio.Queue()
+        waiters = await self._enqueue(["bench-warm"] * _WARM_WAITERS, 1, replies)
         for _ in waiters:
-            await asyncio.wait_for(told.get(), _ANSWER_SECONDS_MAX)
+            await asyncio.wait_for(replies.get(), _ANSWER_SECONDS_MAX)
         await self._ask("/locks/bench-warm/release", {"lease_id": held["bench-warm"]})
         for waiter in waiters:
             waiter.close()
 
-    async def _stand(
-        self, names: Sequence[str], wait_seconds: int, told: asyncio.Queue[tuple[float, int, bytes]]
+    async def _enqueue(
+        self, names: Sequence[str], wait_seconds: int, replies: asyncio.Queue[tuple[float, int, bytes]]
     ) -> list[_Waiter]:
         standing: list[_Waiter] = []
         for first in range(0, len(names), _CONNECTS_AT_ONCE):
             count = min(_CONNECTS_AT_ONCE, len(names) - first)
-            standing += await asyncio.gather(*(self._connect_and_greet(told) for _ in range(count)))
+            standing += await asyncio.gather(*(self._connect_and_greet(replies) for _ in range(count)))
         body = {"ttl_seconds": 3600, "wait_seconds": wait_seconds}
         self._begun_at = time.perf_counter()
         for waiter, name in zip(standing, names, strict=True):
             waiter.send(self._message(f"/locks/{name}/acquire", body))
         return standing
 
-    async def _connect_and_greet(self, told: asyncio.Queue[tuple[float, int, bytes]]) -> _Waiter:
+    async def _connect_and_greet(self, replies: asyncio.Queue[tuple[float, int, bytes]]) -> _Waiter:
         """Open a connection and wait for one answer on it: a kernel takes connections that the server has not seen."""
         waiter = await self._connect(asyncio.Queue())
         waiter.send(self._message("/healthz", None))
-        await asyncio.wait_for(waiter.told.get(), _ANSWER_SECONDS_MAX)
-        waiter.told = told
+        await asyncio.wait_for(waiter.replies.get(), _ANSWER_SECONDS_MAX)
+        waiter.replies = replies
         return waiter
 
     async def _until_waiting(self, names: Sequence[str]) -> None:
@@ -267,8 +267,8 @@ class _Crowd:
                 await asyncio.sleep(0.05)
                 waiting = json.loads(await self._ask(f"/locks/{name}"))["waiting"]
 
-    async def _settled_rss_bytes(self) -> int:
-        await asyncio.sleep(_SETTLE_SECONDS)
+    async def _idle_rss_bytes(self) -> int:
+        await asyncio.sleep(_IDLE_SECONDS)
         return usage_of(self._pid).bytes
 
     async def _ask(self, path: str, body: object = None) -> bytes:
@@ -277,16 +277,16 @@ class _Crowd:
             self._control = await self._connect(asyncio.Queue())
         self._control.send(self._message(path, body))
         try:
-            _, status, answer = await asyncio.wait_for(self._control.told.get(), _ANSWER_SECONDS_MAX)
+            _, status, answer = await asyncio.wait_for(self._control.replies.get(), _ANSWER_SECONDS_MAX)
         except TimeoutError:
             raise OSError(f"{path} was not answered within {_ANSWER_SECONDS_MAX:.0f} s") from None
         if status != 200:
             raise OSError(f"{path}: {status} {answer[:200].decode(errors='replace')}")
         return answer
 
-    async def _connect(self, told: asyncio.Queue[tuple[float, int, bytes]]) -> _Waiter:
+    async def _connect(self, replies: asyncio.Queue[tuple[float, int, bytes]]) -> _Waiter:
         loop = asyncio.get_running_loop()
-        _, waiter = await loop.create_connection(lambda: _Waiter(told), "127.0.0.1", self._server.port)
+        _, waiter = await loop.create_connection(lambda: _Waiter(replies), "127.0.0.1", self._server.port)
         return waiter
 
     def _message(self, path: str, body: object) -> bytes:
@@ -304,8 +304,8 @@ class _Crowd:
 class _Waiter(asyncio.Protocol):
     """One connection with one request; tells when and what it was answered."""
 
-    def __init__(self, told: asyncio.Queue[tuple[float, int, bytes]]) -> None:
-        self.told = told
+    def __init__(self, replies: asyncio.Queue[tuple[float, int, bytes]]) -> None:
+        self.replies = replies
         self.is_closed = False
         self._pending = b""
 
@@ -318,13 +318,13 @@ class _Waiter(asyncio.Protocol):
         answer = split_answer(self._pending)
         if answer is not None:
             self._pending = b""
-            self.told.put_nowait((at, *answer))
+            self.replies.put_nowait((at, *answer))
 
     def connection_lost(self, exc: Exception | None) -> None:
         del exc
         if not self.is_closed:
             self.is_closed = True
-            self.told.put_nowait((time.perf_counter(), 0, b"the connection broke"))
+            self.replies.put_nowait((time.perf_counter(), 0, b"the connection broke"))
 
     def send(self, message: bytes) -> None:
         self._transport.write(message)  # type: ignore[attr-defined]

@@ -226,7 +226,7 @@ def _million(document: Row) -> list[Table]:
     return [table]
 
 
-def _looking(document: Row) -> list[Table]:
+def _history_queries(document: Row) -> list[Table]:
     data = document["data"]
     table = Table(
         f"Looking back: pages of {data['page']:,} names at moments of {data['records']:,} records", ["", "seen"]
@@ -321,7 +321,7 @@ _MAKERS: dict[str, Callable[[Row], list[Table]]] = {
     "renewals": _renewals,
     "growth": _growth,
     "million": _million,
-    "looking": _looking,
+    "looking": _history_queries,
     "page": _page,
     "steady": _steady,
     "nodes": _nodes,

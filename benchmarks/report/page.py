@@ -25,7 +25,7 @@ from benchmarks.systems.base import BENCHMARKS, ROOT
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-KEPT = BENCHMARKS / "results"
+STORED_RESULTS = BENCHMARKS / "results"
 GUIDE = ROOT / "docs" / "guide" / "benchmarks.md"
 PICTURES = ROOT / "docs" / "pictures" / "measured"
 BEGIN, END = "<!-- measured: written by `python -m benchmarks report --write` -->", "<!-- measured: end -->"
@@ -49,15 +49,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def write(results: Path, documents: dict[str, Row]) -> None:
     """Keep the results, and put what they show into the guide. What is kept of other parts stays."""
-    KEPT.mkdir(exist_ok=True)
+    STORED_RESULTS.mkdir(exist_ok=True)
     for part in documents:
-        if results.resolve() != KEPT.resolve():
-            shutil.copyfile(results / f"{part}.json", KEPT / f"{part}.json")
-    kept = run.load(KEPT)
+        if results.resolve() != STORED_RESULTS.resolve():
+            shutil.copyfile(results / f"{part}.json", STORED_RESULTS / f"{part}.json")
+    stored = run.load(STORED_RESULTS)
     PICTURES.mkdir(parents=True, exist_ok=True)
-    for name, content in pictures_of(kept).items():
+    for name, content in pictures_of(stored).items():
         (PICTURES / name).write_text(content, encoding="utf-8")
-    GUIDE.write_text(inserted(GUIDE.read_text(encoding="utf-8"), as_markdown(kept)), encoding="utf-8")
+    GUIDE.write_text(inserted(GUIDE.read_text(encoding="utf-8"), as_markdown(stored)), encoding="utf-8")
     say("the guide is written")
 
 

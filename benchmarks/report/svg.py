@@ -41,7 +41,7 @@ class Plot:
     title: str
     across: str
     panels: list[Panel]
-    places: Sequence[float] = ()
+    positions: Sequence[float] = ()
     """Where marks stand across; even ones if none are named. Named ones stand evenly, whatever their values."""
 
     def draw(self) -> str:
@@ -73,7 +73,7 @@ class Plot:
             dash = ' stroke-dasharray="5 4"' if line.is_dashed else ""
             path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
             parts.append(f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="2"{dash}/>')
-            y = free_place(points[-1][1] + 4, taken)
+            y = free_position(points[-1][1] + 4, taken)
             taken.append(y)
             parts.append(f'<text x="{WIDTH - _RIGHT + 8}" y="{y:.1f}" style="fill:{color}">{escape(line.name)}</text>')
         return parts
@@ -81,14 +81,14 @@ class Plot:
     def _across(self, bottom: float) -> list[str]:
         _, most = self._ends()
         step = nice_step(most)
-        marks = self.places or [step * number for number in range(floor(most / step + 1e-9) + 1)]
+        marks = self.positions or [step * number for number in range(floor(most / step + 1e-9) + 1)]
         parts = [_text(self._x(mark), bottom + 18, f"{mark:,.10g}", "middle") for mark in marks]
         return [*parts, _text((_LEFT + WIDTH - _RIGHT) / 2, bottom + 38, self.across, "middle")]
 
     def _x(self, value: float) -> float:
         width = WIDTH - _LEFT - _RIGHT
-        if self.places:
-            return _LEFT + width * list(self.places).index(value) / max(1, len(self.places) - 1)
+        if self.positions:
+            return _LEFT + width * list(self.positions).index(value) / max(1, len(self.positions) - 1)
         least, most = self._ends()
         return _LEFT + width * (value - least) / ((most - least) or 1.0)
 
@@ -106,10 +106,10 @@ def nice_step(most: float) -> float:
     return float(next(power * factor for factor in (1, 2, 5, 10) if power * factor >= least * (1 - 1e-9)))
 
 
-def free_place(wanted: float, taken: Sequence[float], height: float = 15) -> float:
+def free_position(wanted: float, taken: Sequence[float], height: float = 15) -> float:
     """Return the nearest place below or above that no other name stands at."""
     candidates = (wanted + side * step * height / 2 for step in range(40) for side in (1, -1))
-    return next(place for place in candidates if all(abs(place - other) >= height for other in taken))
+    return next(position for position in candidates if all(abs(position - other) >= height for other in taken))
 
 
 def _text(x: float, y: float, text: str, anchor: str = "start") -> str:

@@ -129,7 +129,7 @@ class Holdfast(HttpSystem):
             raise OSError("the server does not run")
         return usage_of(self.child.pid)
 
-    def kept_records(self, folder: Path) -> int:
+    def retained_records(self, folder: Path) -> int:
         """Count the records that a stopped server has kept, as `holdfast doctor` does: history, and what is newer."""
         command = [self._python, "-m", "holdfast", "doctor", "--data", str(self.data(folder)), "--json"]
         env = {**os.environ, "PYTHONPATH": self._python_path()}

@@ -115,5 +115,5 @@ def output_of(*command: str) -> str:
 
 
 def _clean_environment(extra: Mapping[str, str]) -> dict[str, str]:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(_PREFIXES_DROPPED)}
-    return {**kept, **extra}
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith(_PREFIXES_DROPPED)}
+    return {**inherited, **extra}

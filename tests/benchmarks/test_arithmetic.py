@@ -17,7 +17,7 @@ from benchmarks.load.tools import LoadError, parse_pgbench, parse_redis, parse_w
 from benchmarks.parts.clients import ratio
 from benchmarks.parts.probes import HostProbe, is_the_disks, is_the_hosts
 from benchmarks.parts.steady import WINDOW_SECONDS, windows_of
-from benchmarks.report.svg import free_place, nice_step
+from benchmarks.report.svg import free_position, nice_step
 from benchmarks.report.tables import Table, grouped, matrix, middle
 
 
@@ -219,6 +219,6 @@ def test_chart_labels_do_not_overlap() -> None:
     """Names of lines that end at one height stand apart."""
     taken: list[float] = []
     for _ in range(6):
-        taken.append(free_place(100.0, taken))
+        taken.append(free_position(100.0, taken))
     assert all(abs(one - other) >= 15 for number, one in enumerate(taken) for other in taken[:number])
     assert quantiles(taken)[1] == pytest.approx(100.0, abs=15)

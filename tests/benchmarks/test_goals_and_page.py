@@ -64,7 +64,7 @@ def steady(per_second: float, stalls: int) -> dict[str, Any]:
         }
         for number in (1, 2)
     ]
-    kept = {
+    stored = {
         "kept_records": 1_000,
         "disk_bytes": 400_000,
         "minutes": 10,
@@ -72,7 +72,7 @@ def steady(per_second: float, stalls: int) -> dict[str, Any]:
         "windows": windows,
         "stolen_share": 0.01,
     }
-    return document("steady", {"bursts": [{"per_second": 100.0, **row}], "per_second": per_second, **row, **kept})
+    return document("steady", {"bursts": [{"per_second": 100.0, **row}], "per_second": per_second, **row, **stored})
 
 
 def verdicts(*documents: dict[str, Any]) -> dict[str, bool | None]:
@@ -204,16 +204,16 @@ def test_results_are_inserted_between_the_marks() -> None:
 
 def test_guide_shows_the_stored_results() -> None:
     """Nobody edits a number by hand: the guide and its pictures are what the kept results give."""
-    kept = run.load(page.KEPT)
+    stored = run.load(page.STORED_RESULTS)
     shown = page.GUIDE.read_text(encoding="utf-8")
     pictures = {path.name: path.read_text(encoding="utf-8") for path in page.PICTURES.glob("*.svg")}
-    assert pictures == page.pictures_of(kept)
-    assert shown == page.inserted(shown, page.as_markdown(kept))
+    assert pictures == page.pictures_of(stored)
+    assert shown == page.inserted(shown, page.as_markdown(stored))
 
 
 def test_stored_results_name_no_local_folder() -> None:
     """A result says what machine it was, never where on it."""
-    for path in page.KEPT.glob("*.json"):
+    for path in page.STORED_RESULTS.glob("*.json"):
         content = path.read_text(encoding="utf-8")
         assert "/home/" not in content and "/tmp/" not in content, path.name
 

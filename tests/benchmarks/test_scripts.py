@@ -80,22 +80,22 @@ def test_every_script_gets_right_answers_from_a_real_server(tmp_path: Path) -> N
     with server() as running:
         port = int(running.url.rpartition(":")[2])
         authorization = f"Bearer {running.token}"
-        kept = str(tmp_path / "kept")
+        leases_file = str(tmp_path / "kept")
 
-        def press(script: str, requests: int = 60, **arguments: object) -> int:
+        def run_script(script: str, requests: int = 60, **arguments: object) -> int:
             plan = Plan(port, script, 4, 30.0, authorization, dict(arguments), as_client=True, count=requests)
             seen = run(Plan.from_json(plan.as_json()))
             assert (seen.wrong, seen.errors, seen.answers) == (0, 0, requests), (script, seen.sample)
             return seen.answers
 
-        press("acquire", prefix="new", keep=kept)
-        assert len(scripts.read_pairs(kept)) == 60
-        press("renew", held=kept)
-        press("status", held=kept)
-        press("any", prefix="first", held=kept)
-        press("release", held=kept)
-        press("all", prefix="many", requests=8)
-        press("loop", prefix="loop", names=16)
+        run_script("acquire", prefix="new", keep=leases_file)
+        assert len(scripts.read_pairs(leases_file)) == 60
+        run_script("renew", held=leases_file)
+        run_script("status", held=leases_file)
+        run_script("any", prefix="first", held=leases_file)
+        run_script("release", held=leases_file)
+        run_script("all", prefix="many", requests=8)
+        run_script("loop", prefix="loop", names=16)
 
 
 def test_a_paced_run_keeps_its_rate() -> None:

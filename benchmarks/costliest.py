@@ -1,6 +1,6 @@
-"""The dearest request of each kind, and what it costs while others keep little, much and very much: it must be flat.
+"""The costliest request of each kind, and what it costs while others keep little, much and very much: it must be flat.
 
-    make bench ARGS="dearest --others 1000,100000 --only retry"
+    make bench ARGS="costliest --others 1000,100000 --only retry"
 
 The cost of deciding one request must not grow with what others keep. A row that does is marked with `GROWS`.
 """
@@ -16,14 +16,14 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from benchmarks.dear_requests import REQUESTS
-from benchmarks.house import house_with
+from benchmarks.costly_requests import REQUESTS
+from benchmarks.in_process import server_with
 from benchmarks.others import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from benchmarks.house import House
+    from benchmarks.in_process import InProcessServer
 
     Costs = dict[str, list[float]]
     """Milliseconds for each number of things that others keep, by request."""
@@ -39,7 +39,9 @@ NOISE_MS = 0.5
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print the table; 1 if --assert was given and a request was not flat."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks dearest", description="What the dearest requests cost.")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks costliest", description="What the costliest requests cost."
+    )
     parser.add_argument(
         "--others", default=",".join(map(str, OTHERS)), help="how much others keep, such as 1000,100000"
     )
@@ -64,18 +66,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 async def _measure(kind: str, count: int, names: Sequence[str], costs: Costs) -> None:
     sys.stderr.write(f"{time.strftime('%H:%M:%S')} others keep {count:,} {KINDS[kind]}\n")
     with tempfile.TemporaryDirectory() as folder:
-        async with house_with(kind, count, Path(folder) / "data") as house:
+        async with server_with(kind, count, Path(folder) / "data") as server:
             for name in names:
-                costs.setdefault(name, []).append(1_000 * await _cost(house, name))
+                costs.setdefault(name, []).append(1_000 * await _cost(server, name))
 
 
-async def _cost(house: House, name: str) -> float:
+async def _cost(server: InProcessServer, name: str) -> float:
     """Return the processor time of one request, in seconds: the median of a few."""
-    await REQUESTS["claim"](house)
+    await REQUESTS["claim"](server)
     began = time.process_time()
     seen: list[float] = []
     while len(seen) < TIMES and time.process_time() < began + SECONDS_MAX:
-        seen.append(await REQUESTS[name](house))
+        seen.append(await REQUESTS[name](server))
     return median(seen)
 
 

@@ -54,10 +54,10 @@ def measure(work: Work) -> Row:
             time.sleep(_QUIET_SECONDS)
         with Asker(server) as asker:
             moments = [began + (ended - began) * part / MOMENTS for part in range(1, MOMENTS + 1)]
-            looks = [_look(server, at) for at in moments]
-            over = [_look(server, at, prefix="turn-") for at in moments]
-        filtered = _look(server, ended, owner="nobody")
-    spans = sorted(seconds for seconds, _ in [*looks, *over])
+            queries = [_query(server, at) for at in moments]
+            over = [_query(server, at, prefix="turn-") for at in moments]
+        filtered = _query(server, ended, owner="nobody")
+    spans = sorted(seconds for seconds, _ in [*queries, *over])
     row = {
         "records": record,
         "held": held,
@@ -66,12 +66,12 @@ def measure(work: Work) -> Row:
         "p50_seconds": round(median(spans), 3),
         "worst_seconds": round(spans[-1], 3),
         "over_worst_seconds": round(max(seconds for seconds, _ in over), 3),
-        "last_seconds": round(looks[-1][0], 3),
+        "last_seconds": round(queries[-1][0], 3),
         "filtered_seconds": round(filtered[0], 3),
         "quiet_worst_ms": round(quiet.worst_ms, 1),
         "asked": asker.asked,
         "asker_worst_ms": round(asker.worst_ms, 1),
-        "wrong": wrong + sum(names < min(PAGE, held) for _, names in looks),
+        "wrong": wrong + sum(names < min(PAGE, held) for _, names in queries),
     }
     say(
         f"a page of {PAGE:,} names: p50 {row['p50_seconds']} s, worst {row['worst_seconds']} s; somebody else waits"
@@ -82,18 +82,18 @@ def measure(work: Work) -> Row:
 
 def _fill(server: Holdfast, folder: Path, records: int) -> int:
     """Claim and release until so many records are there; return how many answers were wrong."""
-    wrong, kept = 0, str(folder / "turn")
+    wrong, leases_file = 0, str(folder / "turn")
     pairs = min(PAIRS_PER_TURN, max(1, records // 4))
     for turn in range(max(1, records // (2 * pairs))):
         for operation in ("acquire", "release"):
-            given = {"prefix": f"turn-{turn}", "keep": kept} if operation == "acquire" else {"held": kept}
+            given = {"prefix": f"turn-{turn}", "keep": leases_file} if operation == "acquire" else {"held": leases_file}
             plan = server.plan(operation, connections=CONNECTIONS, seconds=_SECONDS_MAX, count=pairs, **given)
             run, _ = server.press_plan(plan)
             wrong += run.wrong + run.errors
     return wrong
 
 
-def _look(server: Holdfast, at: float, **fields: str) -> tuple[float, int]:
+def _query(server: Holdfast, at: float, **fields: str) -> tuple[float, int]:
     """Ask for a page; return how long it took, and how many names it has."""
     path = "/locks?" + urlencode({"at": _text(at), "limit": PAGE, **fields})
     began = time.monotonic()

@@ -47,7 +47,7 @@ class WrongAnswerError(Exception):
     """The server did not do what was asked, so its cost says nothing."""
 
 
-class House:
+class InProcessServer:
     """One server, and one who asks it."""
 
     def __init__(self, api: Api) -> None:
@@ -81,7 +81,7 @@ class House:
         headers = {b"authorization": b"Bearer " + TOKEN.encode(), b"host": b"127.0.0.1"}
         if key is not None:
             headers[b"idempotency-key"] = key.encode()
-        place, _, query = path.partition("?")
+        path_only, _, query = path.partition("?")
         encoded = b"" if body is None else msgspec.json.encode(body)
         if body is not None:
             headers[b"content-type"] = b"application/json"
@@ -90,9 +90,9 @@ class House:
             if answered is not None and not answered.done():
                 answered.set_result((status, data))
 
-        self._routes.handle(request_from(method.encode(), place.encode(), query.encode(), headers, encoded), reply)
+        self._routes.handle(request_from(method.encode(), path_only.encode(), query.encode(), headers, encoded), reply)
 
-    async def settled(self) -> None:
+    async def drained(self) -> None:
         """Wait until all that was asked is decided, durable and told to those who follow."""
         await self.api.engine.query(lambda _state, _now: None)
         for _ in range(50):
@@ -138,7 +138,7 @@ async def _read(stream: Events) -> None:
 
 
 @asynccontextmanager
-async def house_with(kind: str, count: int, folder: Path) -> AsyncIterator[House]:
+async def server_with(kind: str, count: int, folder: Path) -> AsyncIterator[InProcessServer]:
     """Open a house in which others keep so much already."""
     journal = SqliteJournal(folder, synchronous="NORMAL", ballast_bytes=0)
     await journal.open()
@@ -151,13 +151,13 @@ async def house_with(kind: str, count: int, folder: Path) -> AsyncIterator[House
     for ticket_id in engine.state.tickets:
         engine.state.attach(ticket_id)
     static = StaticTokens.parse(f"{ME}:{TOKEN}:read+claim+admin")
-    house = House(Api(engine, Auth(static, AuthorityKey.load(folder)), Settings(data=folder)))
+    server = InProcessServer(Api(engine, Auth(static, AuthorityKey.load(folder)), Settings(data=folder)))
     try:
-        await house.settled()
+        await server.drained()
         gc.collect()
         gc.freeze()
-        yield house
+        yield server
     finally:
-        await house.stop_following()
+        await server.stop_following()
         await engine.stop()
         gc.unfreeze()
