@@ -88,7 +88,7 @@ def run(arguments: argparse.Namespace, crew: Crew, story: Story, stack: ExitStac
         evidence.save(arguments.evidence)
     findings = judge(evidence)
     story.proof(findings, evidence.backlog)
-    return 1 if any(finding.faults for finding in findings) else 0
+    return 1 if any(verdict.faults for verdict in findings) else 0
 
 
 if __name__ == "__main__":

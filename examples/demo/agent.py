@@ -162,8 +162,8 @@ class Agent:
                     held = stack.enter_context(self.claim_in_line(need, TTL_SECONDS))
                     held.note(f"{issue.job}: {issue.title}")
                     self.say("got", f"{need} is mine", need)
-            except holdfast.Deadlock as circle:
-                self.say("circle", f"refused at once, it would never end: {around(circle.cycle)}")
+            except holdfast.Deadlock as cycle:
+                self.say("circle", f"refused at once, it would never end: {around(cycle.cycle)}")
                 self.say("gives", f"giving {', '.join(issue.needs[:-1])} back, and asking for both in one step")
                 stack.close()
                 stack.enter_context(self.client.claim_all(issue.needs, ttl=TTL_SECONDS, wait=WAIT_SECONDS))

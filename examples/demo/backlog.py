@@ -46,7 +46,7 @@ CRASH = Issue(
     first_try=("new table made", "rows 1 to 40 of 100 copied"),
 )
 SCHEMA, API = "schema", "api"
-CIRCLE = (
+CYCLE = (
     Issue("issue-110", "rename user to account", ("renamed in both",), "pull request 210", needs=(SCHEMA, API)),
     Issue("issue-111", "page the list of users", ("paged in both",), "pull request 211", needs=(API, SCHEMA)),
 )
@@ -72,7 +72,7 @@ RELEASE = (
     Issue("issue-114", "the changelog lacks a line", ("line written",), "a commit on main", is_pushed=True),
 )
 
-ISSUES = {issue.job: issue for issue in (*RACE, *LINE, CRASH, *CIRCLE, REVOKE, *RELEASE)}
+ISSUES = {issue.job: issue for issue in (*RACE, *LINE, CRASH, *CYCLE, REVOKE, *RELEASE)}
 PUSHED = tuple(issue.job for issue in RELEASE if issue.is_pushed)
 RESOURCES = (STAGING, SCHEMA, API, PUSH)
 """Jobs that are held for a while and given back, and never done."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from examples.demo.backlog import CIRCLE, CRASH, LINE, PUSH, RACE, RELEASE, REVOKE, STAGING, WHY_REVOKED, Issue
+from examples.demo.backlog import CRASH, CYCLE, LINE, PUSH, RACE, RELEASE, REVOKE, STAGING, WHY_REVOKED, Issue
 from examples.demo.crew import Crew
 from examples.demo.errors import FailedError
 from examples.demo.story import Story
@@ -25,7 +25,7 @@ class Chapters:
 
     def play(self) -> None:
         """All of them."""
-        for chapter in (self.race, self.line, self.crash, self.circle, self.revoke, self.push):
+        for chapter in (self.race, self.line, self.crash, self.cycle, self.revoke, self.push):
             chapter()
             self._crew.pause(self._pace_seconds)
 
@@ -51,14 +51,14 @@ class Chapters:
         text = f"(nobody renews its claim any more: it ends {self._ttl_seconds} s after its last heartbeat)"
         self._story.line("", "gives", text)
 
-    def circle(self) -> None:
-        one, other = CIRCLE
+    def cycle(self) -> None:
+        one, other = CYCLE
         text = (
             f"{one.job} needs {one.needs[0]}, then {one.needs[1]}; {other.job} needs {other.needs[0]}, then"
             f" {other.needs[1]}. Each gets the first."
         )
         self._story.chapter("Two agents would wait for each other for ever", text)
-        self._play(self._crew.names[:2], "backlog", CIRCLE)
+        self._play(self._crew.names[:2], "backlog", CYCLE)
 
     def revoke(self) -> None:
         text = "An agent is about to do harm. The operator takes the job away from it, and says why."

@@ -59,14 +59,14 @@ class Evidence:
 
     @classmethod
     def load(cls, path: Path) -> Evidence:
-        kept = json.loads(path.read_text())
-        journal = {job: [Event(**event) for event in events] for job, events in kept["journal"].items()}
-        writes = [Write(**write) for write in kept["writes"]]
-        return cls(kept["backlog"], journal, writes, kept["to_push"], kept["commits"])
+        stored = json.loads(path.read_text())
+        journal = {job: [Event(**event) for event in events] for job, events in stored["journal"].items()}
+        writes = [Write(**write) for write in stored["writes"]]
+        return cls(stored["backlog"], journal, writes, stored["to_push"], stored["commits"])
 
 
 @dataclass(frozen=True)
-class Finding:
+class Verdict:
     """What is known of one job."""
 
     job: str
@@ -76,14 +76,14 @@ class Finding:
     faults: tuple[str, ...]
 
 
-def judge(evidence: Evidence) -> list[Finding]:
+def judge(evidence: Evidence) -> list[Verdict]:
     """Judge every job that anything names."""
     written = (write.job for write in evidence.writes)
     named = dict.fromkeys([*evidence.backlog, *evidence.journal, *written, *evidence.commits])
     return [_judge_job(job, evidence) for job in named]
 
 
-def _judge_job(job: str, evidence: Evidence) -> Finding:
+def _judge_job(job: str, evidence: Evidence) -> Verdict:
     events = sorted(evidence.journal.get(job, ()), key=lambda event: event.seq)
     ends = [event for event in events if event.event in ENDS]
     done = [event for event in ends if event.event == "done"]
@@ -95,7 +95,7 @@ def _judge_job(job: str, evidence: Evidence) -> Finding:
         faults.append(f"{writes[0].agent} wrote a result, and it is not in the backlog")
     faults += _pushed(evidence.commits.count(job), int(job in evidence.to_push))
     claims = sum(event.event in GRANTS for event in events)
-    return Finding(job, claims, tuple(event.event for event in ends), done[0] if done else None, tuple(faults))
+    return Verdict(job, claims, tuple(event.event for event in ends), done[0] if done else None, tuple(faults))
 
 
 def _owners(events: Sequence[Event]) -> Iterator[str]:
@@ -158,7 +158,7 @@ def main() -> int:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         parser.error(f"{path} is not what a demonstration keeps: {type(error).__name__}: {error}")
     findings = judge(evidence)
-    faults = [f"{finding.job}: {fault}" for finding in findings for fault in finding.faults]
+    faults = [f"{verdict.job}: {fault}" for verdict in findings for fault in verdict.faults]
     if not evidence.backlog:
         faults.append("nothing was done: the backlog is empty")
     print("\n".join(faults) or f"{len(findings)} jobs, all in order")

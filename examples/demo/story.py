@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from examples.demo.backlog import AGENTS
-from examples.demo.proof import Finding
+from examples.demo.proof import Verdict
 from examples.demo.reports import Report
 
 WIDTH, WIDTH_MIN = 100, 60
@@ -61,8 +61,8 @@ class Story:
         self._is_colourful = out.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
         self._width = _width_of(out)
         self._chapters = 0
-        self._told: set[tuple[str, str]] = set()
-        self._kept_back: list[Report] = []
+        self._reported: set[tuple[str, str]] = set()
+        self._postponed: list[Report] = []
 
     @property
     def seconds(self) -> float:
@@ -81,12 +81,12 @@ class Story:
 
     def tell(self, report: Report) -> None:
         """Tell what an agent reports; but not before what it is the answer to."""
-        if report.kind in AFTER and (AFTER[report.kind], report.job) not in self._told:
-            self._kept_back.append(report)
+        if report.kind in AFTER and (AFTER[report.kind], report.job) not in self._reported:
+            self._postponed.append(report)
             return
         self.line(report.who, report.kind, report.text)
-        self._told.add((report.kind, report.job))
-        ready, self._kept_back = self._kept_back, []
+        self._reported.add((report.kind, report.job))
+        ready, self._postponed = self._postponed, []
         for each in ready:
             self.tell(each)
 
@@ -101,25 +101,25 @@ class Story:
         for line in rest:
             self._print(" " * MARGIN + self._in(OF_KIND.get(kind), line))
 
-    def proof(self, findings: Sequence[Finding], backlog: Sequence[str]) -> None:
+    def proof(self, findings: Sequence[Verdict], backlog: Sequence[str]) -> None:
         """Tell what was found, a line for each job."""
         self._print("")
         heading = "The proof: what the server's journal, the results and the remote say of every job"
         for line in textwrap.wrap(heading, self._width):
             self._print(self._in(BOLD, line))
-        for finding in findings:
-            doer = f"{finding.done.owner}, fencing token {finding.done.token}" if finding.done else ""
-            claims = "1 claim:" if finding.claims == 1 else f"{finding.claims} claims:"
-            mark = self._in(RED, "✗") if finding.faults else self._in(GREEN, "✓")
+        for verdict in findings:
+            doer = f"{verdict.done.owner}, fencing token {verdict.done.token}" if verdict.done else ""
+            claims = "1 claim:" if verdict.claims == 1 else f"{verdict.claims} claims:"
+            mark = self._in(RED, "✗") if verdict.faults else self._in(GREEN, "✓")
             self._let_read()
-            self._print(f"   {mark} {finding.job:<10} {claims:<10} {_in_short(finding.ends):<16} {doer}".rstrip())
-            for fault in finding.faults:
-                self._print("     " + self._in(f"{BOLD};{RED}", f"{finding.job}: {fault}"))
-        if any(finding.faults for finding in findings):
-            wrong = [finding.job for finding in findings if finding.faults]
+            self._print(f"   {mark} {verdict.job:<10} {claims:<10} {_in_short(verdict.ends):<16} {doer}".rstrip())
+            for fault in verdict.faults:
+                self._print("     " + self._in(f"{BOLD};{RED}", f"{verdict.job}: {fault}"))
+        if any(verdict.faults for verdict in findings):
+            wrong = [verdict.job for verdict in findings if verdict.faults]
             self._print(self._in(f"{BOLD};{RED}", f"NOT PROVED: {', '.join(wrong)}. See above."))
             return
-        claims_all = sum(finding.claims for finding in findings)
+        claims_all = sum(verdict.claims for verdict in findings)
         text = (
             f"Proved: {len(backlog)} jobs, each done exactly once. {claims_all} claims, and never two of one job at the"
             f" same time. {len(backlog)} results, each written under the claim that was done."

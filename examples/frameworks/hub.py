@@ -43,7 +43,7 @@ class Hub:
 
     def __init__(self, client: holdfast.Holdfast) -> None:
         self.url = ""
-        self.kept: list[Effect] = []
+        self.accepted: list[Effect] = []
         self.refused: list[Effect] = []
         self._holds: dict[tuple[str, str], Hold] = {}
         self._guarded = FencedWSGI(
@@ -85,7 +85,7 @@ class Hub:
                 hold.answered.set()
 
     def _keep(self, environ: MutableMapping[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        self.kept.append(_effect(environ))
+        self.accepted.append(_effect(environ))
         start_response("204 No Content", [])
         return []
 

@@ -120,20 +120,20 @@ def facts(client: holdfast.Holdfast, hub: Hub, agents: dict[str, Child], left: s
     ]
     late = Effect("1850", STEPS[1], "agent-3", tokens.get("agent-3", -1))
     codes = {name: agent.ended() for name, agent in agents.items()}
-    told, heir = agents["agent-2"].said, agents["agent-4"].said
+    reported, heir = agents["agent-2"].said, agents["agent-4"].said
     return {
         "issue 1842 had one owner, agent-1, who released it": owners["1842"] == from_start_to_end("agent-1"),
-        "agent-2 was told so, and what agent-1 had noted": "1842 is with agent-1" in told
-        and "note is: push_fix is done" in told,
+        "agent-2 was told so, and what agent-1 had noted": "1842 is with agent-1" in reported
+        and "note is: push_fix is done" in reported,
         "issue 1843 had one owner, agent-2, who released it": owners["1843"] == from_start_to_end("agent-2"),
         "the claim of agent-3 on issue 1850 expired, and then agent-4 had it": owners["1850"]
         == [("granted", "agent-3"), ("expired", "agent-3"), *from_start_to_end("agent-4")],
         "agent-4 read the note of agent-3": "agent-3 had it" in heir and "note is: push_fix is done" in heir,
-        "every step was done once, by the owner of that time, with its fencing token": sorted(map(repr, hub.kept))
+        "every step was done once, by the owner of that time, with its fencing token": sorted(map(repr, hub.accepted))
         == sorted(map(repr, done)),
         "the late request of agent-3 was refused, and nothing else was": hub.refused == [late],
         "agent-5, without a server, did nothing and failed": codes.pop("agent-5") > 0
-        and "agent-5" not in {each.agent for each in hub.kept + hub.refused},
+        and "agent-5" not in {each.agent for each in hub.accepted + hub.refused},
         "agent-3 was killed, and the others ended well": codes
         == {"agent-1": 0, "agent-2": 0, "agent-3": -signal.SIGKILL, "agent-4": 0},
         "nothing is claimed any more": client.list_claimed_jobs() == [],

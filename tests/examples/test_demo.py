@@ -64,7 +64,7 @@ def processes(folder: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any], list[str]]:
+def seen(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any], list[str]]:
     """A whole demonstration: what it printed, what its proof was made of, what it left behind."""
     folder = tmp_path_factory.mktemp("temporary")
     evidence = tmp_path_factory.mktemp("kept") / "evidence.json"
@@ -74,9 +74,9 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any],
         return running.output, json.loads(evidence.read_text()), left
 
 
-def test_every_job_is_done_exactly_once(told: tuple[str, dict[str, Any], list[str]]) -> None:
+def test_every_job_is_done_exactly_once(seen: tuple[str, dict[str, Any], list[str]]) -> None:
     """The demonstration ends with 0, names each job as done in its proof, and leaves neither processes nor folders."""
-    output, evidence, left = told
+    output, evidence, left = seen
     found = re.search(r"^Proved: (\d+) jobs, each done exactly once\.", output, re.MULTILINE)
     assert found is not None and int(found[1]) == len(evidence["backlog"])
     for job in evidence["backlog"]:
@@ -86,11 +86,11 @@ def test_every_job_is_done_exactly_once(told: tuple[str, dict[str, Any], list[st
     assert max(map(len, output.splitlines())) <= 100
 
 
-def test_demo_covers_every_chapter(told: tuple[str, dict[str, Any], list[str]]) -> None:
+def test_demo_covers_every_chapter(seen: tuple[str, dict[str, Any], list[str]]) -> None:
     """Five race and four are refused; some stand in line; a killed one has an heir that reads its note and goes on; a
     circle is refused and named; an operator's reason reaches the agent; a late write is refused; so is a push, by the
     guard."""
-    output, evidence, _ = told
+    output, evidence, _ = seen
     assert len(re.findall(r"^\d\. ", output, re.MULTILINE)) == CHAPTERS
     assert len(re.findall(r"✗ issue-101 is (?:with|done, by) \w+: taking another one", output)) == 4
     assert re.search(r"place 2 in line for issue-109", output)
@@ -103,9 +103,9 @@ def test_demo_covers_every_chapter(told: tuple[str, dict[str, Any], list[str]]) 
     assert not re.search(rf"{heir} +issue-109: new table made", output)
     # Where the line is broken depends on the names.
     flat = " ".join(output.split())
-    circle = re.search(r"(\w+) waits for (\w+), which (\w+) has; (\w+) waits for (\w+), which (\w+) has", flat)
-    assert circle is not None and circle[1] == circle[6] and circle[3] == circle[4]
-    assert {circle[2], circle[5]} == {"schema", "api"}
+    cycle = re.search(r"(\w+) waits for (\w+), which (\w+) has; (\w+) waits for (\w+), which (\w+) has", flat)
+    assert cycle is not None and cycle[1] == cycle[6] and cycle[3] == cycle[4]
+    assert {cycle[2], cycle[5]} == {"schema", "api"}
     assert re.search(r"✗ issue-112 is not mine any more: operator says: do not delete tests", output)
     assert re.search(r"✗ writes anyway, with fencing token \d+: refused, the ledger has seen \d+", output)
     push = re.search(
@@ -217,29 +217,29 @@ FORGERIES = (
 
 
 def judged(evidence: dict[str, Any], tmp_path: Path) -> subprocess.CompletedProcess[str]:
-    kept = tmp_path / "evidence.json"
-    kept.write_text(json.dumps(evidence))
-    return proof_of(kept)
+    stored = tmp_path / "evidence.json"
+    stored.write_text(json.dumps(evidence))
+    return proof_of(stored)
 
 
-def proof_of(kept: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "examples.demo.proof", str(kept)]
-    env = environment(kept.parent)
+def proof_of(stored: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "examples.demo.proof", str(stored)]
+    env = environment(stored.parent)
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=PROJECT, env=env)
 
 
-def test_stored_evidence_is_verified_again(told: tuple[str, dict[str, Any], list[str]], tmp_path: Path) -> None:
+def test_stored_evidence_is_verified_again(seen: tuple[str, dict[str, Any], list[str]], tmp_path: Path) -> None:
     """The evidence of a demonstration that was in order is found in order by itself."""
-    done = judged(told[1], tmp_path)
+    done = judged(seen[1], tmp_path)
     assert (done.returncode, done.stderr) == (0, "") and "all in order" in done.stdout
 
 
 @pytest.mark.parametrize("forge", FORGERIES, ids=lambda forge: forge.__name__)
 def test_forged_evidence_is_found_out(
-    told: tuple[str, dict[str, Any], list[str]], tmp_path: Path, forge: Callable[[dict[str, Any]], str]
+    seen: tuple[str, dict[str, Any], list[str]], tmp_path: Path, forge: Callable[[dict[str, Any]], str]
 ) -> None:
     """A journal or a ledger that breaks one of the rules makes the proof fail, and it names the job."""
-    evidence = json.loads(json.dumps(told[1]))
+    evidence = json.loads(json.dumps(seen[1]))
     expected = forge(evidence)
     done = judged(evidence, tmp_path)
     assert done.returncode == 1
@@ -249,12 +249,12 @@ def test_forged_evidence_is_found_out(
 @pytest.mark.parametrize("content", [None, "", "[]", "{}", '{"journal": {"issue-101": [{"seq": 1}]}}'])
 def test_invalid_evidence_is_reported(tmp_path: Path, content: str | None) -> None:
     """A file that is not there, or holds something else, is neither proof nor fault: exit code 2, and its name."""
-    kept = tmp_path / "kept.json"
+    stored = tmp_path / "kept.json"
     if content is not None:
-        kept.write_text(content)
-    done = proof_of(kept)
+        stored.write_text(content)
+    done = proof_of(stored)
     assert (done.returncode, done.stdout) == (2, "")
-    assert f"{kept} is not what a demonstration keeps" in done.stderr
+    assert f"{stored} is not what a demonstration keeps" in done.stderr
 
 
 def test_evidence_needs_a_folder(folder: Path) -> None:
@@ -331,9 +331,9 @@ def test_colours_are_for_terminals(
     env = environment(folder, TERM="xterm-256color", **variables)
     command = [sys.executable, "-m", "examples.demo", "--fast"]
     running = subprocess.Popen(command, stdout=theirs, stderr=theirs, env=env, cwd=PROJECT, start_new_session=True)
-    heard = b""
-    while b"issue-101 is mine" not in heard:
-        heard += os.read(ours, 4096)
+    received = b""
+    while b"issue-101 is mine" not in received:
+        received += os.read(ours, 4096)
     running.send_signal(signal.SIGINT)
     assert running.wait(SECONDS_MAX) == 130
-    assert (b"\x1b[" in heard) == is_colourful
+    assert (b"\x1b[" in received) == is_colourful

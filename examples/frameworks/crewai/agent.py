@@ -18,7 +18,7 @@ from crewai.hooks import HookAborted, InterceptionPoint, ToolCallHookContext, on
 from crewai.tools import BaseTool, tool
 
 import holdfast
-from examples.frameworks.desk import Desk
+from examples.frameworks.hook_claims import HookClaims
 from examples.frameworks.stage import Part, next_call, read_part
 
 WITH_EFFECT = ["push_fix", "open_pull_request"]
@@ -26,16 +26,16 @@ WITH_EFFECT = ["push_fix", "open_pull_request"]
 # --- The tools, and the hooks -----------------------------------------------------------------------------------------
 
 
-def tools_of(desk: Desk) -> list[BaseTool]:
+def tools_of(claims: HookClaims) -> list[BaseTool]:
     @tool("push_fix")
     def push_fix(issue: str) -> str:
         """Push the fix of an issue."""
-        return desk.part.send("push_fix", issue, desk.token(issue))
+        return claims.part.send("push_fix", issue, claims.token(issue))
 
     @tool("open_pull_request")
     def open_pull_request(issue: str) -> str:
         """Open the pull request for an issue whose fix is pushed."""
-        return desk.part.send("open_pull_request", issue, desk.token(issue))
+        return claims.part.send("open_pull_request", issue, claims.token(issue))
 
     return [push_fix, open_pull_request]
 
@@ -43,10 +43,10 @@ def tools_of(desk: Desk) -> list[BaseTool]:
 class Claiming:
     """The two hooks around a tool call, and what went wrong in them."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, claims: HookClaims) -> None:
         self.problem: Exception | None = None
-        self._desk = desk
-        self._told: dict[int, str] = {}  # By the input of the call, which is the same object in both hooks.
+        self._hook_claims = claims
+        self._refusals: dict[int, str] = {}  # By the input of the call, which is the same object in both hooks.
 
     def register(self) -> None:
         # Functions of their own, because CrewAI writes attributes on a hook, and methods take none.
@@ -60,19 +60,19 @@ class Claiming:
 
     def before(self, call: ToolCallHookContext) -> None:
         try:
-            told = self._desk.take(call.tool_input["issue"])
+            refusal = self._hook_claims.take(call.tool_input["issue"])
         except Exception as problem:  # noqa: BLE001  # Whatever it is, the tool would run.
             self.problem = problem
-            told = f"It is not known whose this issue is: {problem}"
-        if told:
-            self._told[id(call.tool_input)] = told
-            raise HookAborted(told)
+            refusal = f"It is not known whose this issue is: {problem}"
+        if refusal:
+            self._refusals[id(call.tool_input)] = refusal
+            raise HookAborted(refusal)
 
     def after(self, call: ToolCallHookContext) -> str | None:
-        if told := self._told.pop(id(call.tool_input), None):
-            return told
+        if refusal := self._refusals.pop(id(call.tool_input), None):
+            return refusal
         try:
-            self._desk.note(call.tool_input["issue"], str(call.tool_result))
+            self._hook_claims.note(call.tool_input["issue"], str(call.tool_result))
         except Exception as problem:  # noqa: BLE001  # It would be passed over, too.
             self.problem = problem
         return None
@@ -107,15 +107,15 @@ class ScriptedModel(BaseLLM):
 
 def main() -> None:
     played = read_part()
-    with Desk(played) as desk:
-        claiming = Claiming(desk)
+    with HookClaims(played) as claims:
+        claiming = Claiming(claims)
         claiming.register()
         agent = Agent(
             role="Developer",
             goal="Fix one issue",
             backstory="You fix issues.",
             llm=ScriptedModel(model="scripted", part=played),
-            tools=tools_of(desk),
+            tools=tools_of(claims),
             cache=False,  # An answer from a cache is no effect.
         )
         task = Task(description=f"Fix one of these issues: {played.issues}", expected_output="finished", agent=agent)

@@ -24,7 +24,7 @@ from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command
 
 import holdfast
-from examples.frameworks.desk import Desk
+from examples.frameworks.hook_claims import HookClaims
 from examples.frameworks.stage import Part, next_call, read_part
 
 # --- The tools, and the hook ------------------------------------------------------------------------------------------
@@ -34,23 +34,23 @@ from examples.frameworks.stage import Part, next_call, read_part
 class Context:
     """What a run of the graph has beside its state, and what no checkpoint keeps."""
 
-    desk: Desk
+    claims: HookClaims
 
 
 @tool
 def push_fix(issue: str, runtime: ToolRuntime[Context]) -> str:
     """Push the fix of an issue."""
-    return send("push_fix", issue, runtime.context.desk)
+    return send("push_fix", issue, runtime.context.claims)
 
 
 @tool
 def open_pull_request(issue: str, runtime: ToolRuntime[Context]) -> str:
     """Open the pull request for an issue whose fix is pushed."""
-    return send("open_pull_request", issue, runtime.context.desk)
+    return send("open_pull_request", issue, runtime.context.claims)
 
 
-def send(step: str, issue: str, desk: Desk) -> str:
-    return desk.part.send(step, issue, desk.token(issue))
+def send(step: str, issue: str, claims: HookClaims) -> str:
+    return claims.part.send(step, issue, claims.token(issue))
 
 
 def with_claim(
@@ -58,13 +58,13 @@ def with_claim(
 ) -> ToolMessage | Command[Any]:
     """Run a tool only if the issue is ours, and leave a note when it has run."""
     context: Context = request.runtime.context
-    desk = context.desk
+    claims = context.claims
     issue = request.tool_call["args"]["issue"]
-    if told := desk.take(issue):
-        return ToolMessage(told, tool_call_id=request.tool_call["id"])
+    if refusal := claims.take(issue):
+        return ToolMessage(refusal, tool_call_id=request.tool_call["id"])
     answer = run_tool(request)
     if isinstance(answer, ToolMessage):
-        desk.note(issue, str(answer.text))
+        claims.note(issue, str(answer.text))
     return answer
 
 
@@ -108,8 +108,8 @@ class ScriptedModel(BaseChatModel):
 def main() -> None:
     played = read_part()
     graph = build(ScriptedModel(part=played)).compile()
-    with Desk(played) as desk:
-        graph.invoke({"messages": [HumanMessage(f"Fix one of these issues: {played.issues}")]}, context=Context(desk))
+    with HookClaims(played) as claims:
+        graph.invoke({"messages": [HumanMessage(f"Fix one of these issues: {played.issues}")]}, context=Context(claims))
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from agents import (
 from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
 
 import holdfast
-from examples.frameworks.desk import AsyncDesk
+from examples.frameworks.hook_claims import AsyncHookClaims
 from examples.frameworks.stage import Part, next_call, read_part
 
 # --- The tools, and the hooks -----------------------------------------------------------------------------------------
@@ -40,16 +40,16 @@ from examples.frameworks.stage import Part, next_call, read_part
 @tool_input_guardrail
 async def claimed(data: ToolInputGuardrailData) -> ToolGuardrailFunctionOutput:
     """Let a tool run only if the issue is ours."""
-    desk: AsyncDesk = data.context.context
-    told = await desk.take(json.loads(data.context.tool_arguments)["issue"])
-    return ToolGuardrailFunctionOutput.reject_content(told) if told else ToolGuardrailFunctionOutput.allow()
+    claims: AsyncHookClaims = data.context.context
+    refusal = await claims.take(json.loads(data.context.tool_arguments)["issue"])
+    return ToolGuardrailFunctionOutput.reject_content(refusal) if refusal else ToolGuardrailFunctionOutput.allow()
 
 
 @tool_output_guardrail
-async def noted(data: ToolOutputGuardrailData) -> ToolGuardrailFunctionOutput:
+async def recorded(data: ToolOutputGuardrailData) -> ToolGuardrailFunctionOutput:
     """Leave a note of what was done."""
-    desk: AsyncDesk = data.context.context
-    await desk.note(json.loads(data.context.tool_arguments)["issue"], str(data.output))
+    claims: AsyncHookClaims = data.context.context
+    await claims.note(json.loads(data.context.tool_arguments)["issue"], str(data.output))
     return ToolGuardrailFunctionOutput.allow()
 
 
@@ -57,25 +57,25 @@ async def noted(data: ToolOutputGuardrailData) -> ToolGuardrailFunctionOutput:
 # the model, and the run goes on.
 with_effect: dict[str, Any] = {
     "tool_input_guardrails": [claimed],
-    "tool_output_guardrails": [noted],
+    "tool_output_guardrails": [recorded],
     "failure_error_function": None,
 }
 
 
 @function_tool(**with_effect)
-async def push_fix(context: RunContextWrapper[AsyncDesk], issue: str) -> str:
+async def push_fix(context: RunContextWrapper[AsyncHookClaims], issue: str) -> str:
     """Push the fix of an issue."""
     return await send("push_fix", issue, context.context)
 
 
 @function_tool(**with_effect)
-async def open_pull_request(context: RunContextWrapper[AsyncDesk], issue: str) -> str:
+async def open_pull_request(context: RunContextWrapper[AsyncHookClaims], issue: str) -> str:
     """Open the pull request for an issue whose fix is pushed."""
     return await send("open_pull_request", issue, context.context)
 
 
-async def send(step: str, issue: str, desk: AsyncDesk) -> str:
-    return await asyncio.to_thread(desk.part.send, step, issue, desk.token(issue))
+async def send(step: str, issue: str, claims: AsyncHookClaims) -> str:
+    return await asyncio.to_thread(claims.part.send, step, issue, claims.token(issue))
 
 
 # --- The model, and the run -------------------------------------------------------------------------------------------
@@ -119,9 +119,11 @@ class ScriptedModel(Model):
 
 async def main() -> None:
     played = read_part()
-    async with AsyncDesk(played) as desk:
-        agent = Agent[AsyncDesk](name=played.name, model=ScriptedModel(played), tools=[push_fix, open_pull_request])
-        await Runner.run(agent, f"Fix one of these issues: {played.issues}", context=desk)
+    async with AsyncHookClaims(played) as claims:
+        agent = Agent[AsyncHookClaims](
+            name=played.name, model=ScriptedModel(played), tools=[push_fix, open_pull_request]
+        )
+        await Runner.run(agent, f"Fix one of these issues: {played.issues}", context=claims)
 
 
 if __name__ == "__main__":

@@ -20,54 +20,54 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.toolsets import ToolsetTool, WrapperToolset
 
 import holdfast
-from examples.frameworks.desk import AsyncDesk
+from examples.frameworks.hook_claims import AsyncHookClaims
 from examples.frameworks.stage import Part, next_call, read_part
 
 # --- The tools, and the hook ------------------------------------------------------------------------------------------
 
-tools: FunctionToolset[AsyncDesk] = FunctionToolset()
+tools: FunctionToolset[AsyncHookClaims] = FunctionToolset()
 
 
 @tools.tool
-async def push_fix(context: RunContext[AsyncDesk], issue: str) -> str:
+async def push_fix(context: RunContext[AsyncHookClaims], issue: str) -> str:
     """Push the fix of an issue."""
     return await send("push_fix", issue, context.deps)
 
 
 @tools.tool
-async def open_pull_request(context: RunContext[AsyncDesk], issue: str) -> str:
+async def open_pull_request(context: RunContext[AsyncHookClaims], issue: str) -> str:
     """Open the pull request for an issue whose fix is pushed."""
     return await send("open_pull_request", issue, context.deps)
 
 
-async def send(step: str, issue: str, desk: AsyncDesk) -> str:
-    return await asyncio.to_thread(desk.part.send, step, issue, desk.token(issue))
+async def send(step: str, issue: str, claims: AsyncHookClaims) -> str:
+    return await asyncio.to_thread(claims.part.send, step, issue, claims.token(issue))
 
 
 @dataclass
-class ClaimedToolset(WrapperToolset[AsyncDesk]):
+class ClaimedToolset(WrapperToolset[AsyncHookClaims]):
     """Runs a tool only if the issue is ours, and leaves a note when it has run."""
 
-    desk: AsyncDesk
+    claims: AsyncHookClaims
 
     async def call_tool(
-        self, name: str, tool_args: dict[str, Any], ctx: RunContext[AsyncDesk], tool: ToolsetTool[AsyncDesk]
+        self, name: str, tool_args: dict[str, Any], ctx: RunContext[AsyncHookClaims], tool: ToolsetTool[AsyncHookClaims]
     ) -> Any:  # noqa: ANN401  # As in the class above: whatever the tool answers.
         issue = tool_args["issue"]
-        if told := await self.desk.take(issue):
-            return told
+        if refusal := await self.claims.take(issue):
+            return refusal
         answer = await super().call_tool(name, tool_args, ctx, tool)
-        await self.desk.note(issue, str(answer))
+        await self.claims.note(issue, str(answer))
         return answer
 
     async def __aenter__(self) -> Self:
-        await self.desk.__aenter__()
+        await self.claims.__aenter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.desk.__aexit__(kind, error, trace)
+        await self.claims.__aexit__(kind, error, trace)
 
 
 # --- The model, and the run -------------------------------------------------------------------------------------------
@@ -92,9 +92,9 @@ def scripted(part: Part) -> FunctionModel:
 
 async def main() -> None:
     played = read_part()
-    desk = AsyncDesk(played)
-    agent = Agent(scripted(played), deps_type=AsyncDesk, toolsets=[ClaimedToolset(tools, desk)])
-    await agent.run(f"Fix one of these issues: {played.issues}", deps=desk)
+    claims = AsyncHookClaims(played)
+    agent = Agent(scripted(played), deps_type=AsyncHookClaims, toolsets=[ClaimedToolset(tools, claims)])
+    await agent.run(f"Fix one of these issues: {played.issues}", deps=claims)
 
 
 if __name__ == "__main__":

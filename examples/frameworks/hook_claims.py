@@ -4,7 +4,7 @@ The model never claims, renews or releases. A hook calls `take` before every too
 text, the tool must not run, and the model reads the text instead: who has the job, or what the owner before us has
 left. At the end of the run the `with` block releases everything, as failed if the run has failed.
 
-`Desk` is for threads, `AsyncDesk` for coroutines. Copy the one you need, and give it your own texts and names.
+`HookClaims` is for threads, `AsyncHookClaims` for coroutines. Copy the one you need, and give it your own texts and names.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ import holdfast
 from examples.frameworks.stage import Part, job_of, who_had_it, who_has_it
 
 
-class Desk:
+class HookClaims:
     """For frameworks that call tools in threads."""
 
     def __init__(self, part: Part) -> None:
@@ -61,7 +61,7 @@ class Desk:
             self.part.say(f"released issue {issue}")
 
 
-class AsyncDesk:
+class AsyncHookClaims:
     """For frameworks that call tools in coroutines. They must not block the event loop, which renews the claims."""
 
     def __init__(self, part: Part) -> None:
