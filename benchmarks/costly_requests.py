@@ -1,4 +1,4 @@
-"""The dearest request of each kind, as large as the limits of a server allow. Each makes its own stage and clears it.
+"""The costliest request of each kind, as large as the limits of a server allow. Each makes its own stage and clears it.
 
 A function asks one request under a timer. What it prepares and what it clears away is not measured.
 """

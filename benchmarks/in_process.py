@@ -139,7 +139,7 @@ async def _read(stream: Events) -> None:
 
 @asynccontextmanager
 async def server_with(kind: str, count: int, folder: Path) -> AsyncIterator[InProcessServer]:
-    """Open a house in which others keep so much already."""
+    """Open a server in which others keep so much already."""
     journal = SqliteJournal(folder, synchronous="NORMAL", ballast_bytes=0)
     await journal.open()
     for batch in others.batches(kind, count):

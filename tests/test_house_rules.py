@@ -93,8 +93,8 @@ EXTRA: dict[str, str] = {
 # These import the standard library and msgspec, and nothing else at all.
 PURE = {"core", "fencing", "guard", "minihttp", "skills", "supervision", *LEAVES}
 
-# minihttp.py: the client's clock would cost `rlock` and the guard a third of their time to start; each is one process for
-# one question. guard/state.py: the guard's own, for its keeper and its log.
+# minihttp.py: the client's clock would cost `rlock` and the guard a third of their time to start; each is one process
+# for one question. guard/state.py: the guard's own, for its keeper and its log.
 # guardian.py: a process of its own that imports nothing of ours; a test compares its clocks with the client's.
 MAY_READ_THE_CLOCK = {
     "engine/clock.py",
@@ -244,7 +244,7 @@ def client_insides(path: str, text: str) -> list[str]:
 
 
 def wrong_command_imports(path: str, text: str) -> list[str]:
-    """Commands of one room import nothing of another's, but for what all share."""
+    """Commands of one package import nothing of another's, except from the shared one."""
     package, *packages = PurePosixPath(path).parts[:-1] or [""]
     if package != "cli" or not packages:
         return []

@@ -4,7 +4,8 @@ The model never claims, renews or releases. A hook calls `take` before every too
 text, the tool must not run, and the model reads the text instead: who has the job, or what the owner before us has
 left. At the end of the run the `with` block releases everything, as failed if the run has failed.
 
-`HookClaims` is for threads, `AsyncHookClaims` for coroutines. Copy the one you need, and give it your own texts and names.
+`HookClaims` is for threads, `AsyncHookClaims` for coroutines. Copy the one you need, and give it your own texts and
+names.
 """
 
 import asyncio

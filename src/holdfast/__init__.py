@@ -67,24 +67,24 @@ __all__ = [
     "ClaimOptions",
     "Claims",
     "Deadlock",
-    "JobEvent",
     "Holdfast",
     "HoldfastError",
     "JobClaim",
     "JobDone",
+    "JobEvent",
     "JobHeld",
     "JobOwner",
     "JobStatus",
-    "PastJobOwner",
-    "PastJobOwners",
     "LeaseLost",
     "LeaseReleased",
     "Metadata",
     "NotAllowed",
     "NotInTime",
     "OpenedSession",
-    "QueuePosition",
+    "PastJobOwner",
+    "PastJobOwners",
     "Previous",
+    "QueuePosition",
     "Refused",
     "ServerError",
     "Session",
@@ -118,7 +118,8 @@ _HOMES: dict[str, str] = {
         ),
         "client.options": "ClaimAllOptions ClaimAnyOptions ClaimJobOptions ClaimOptions",
         "client.records": (
-            "JobEvent JobClaim JobOwner JobStatus PastJobOwner PastJobOwners Metadata OpenedSession QueuePosition Previous SessionInfo"
+            "JobClaim JobEvent JobOwner JobStatus Metadata OpenedSession PastJobOwner PastJobOwners Previous "
+            "QueuePosition SessionInfo"
         ),
         "client.sync": "Claim Claims Holdfast Session",
         "errors": (

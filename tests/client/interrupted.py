@@ -149,7 +149,7 @@ def keeper_runs() -> bool:
 
 
 def main(name: str, url: str, token: str, prefix: str, wanted: int) -> None:
-    """Try the steps, and print how many they were, of how many the interrupt came out, and how many a term ended."""
+    """Try the steps, and print how many they were, of how many the interrupt came out, and how many expired."""
     warnings.simplefilter("ignore")  # What is dropped says so.
     sys.unraisablehook = lambda _: None  # An interrupt inside of `__del__`.
     sys.setrecursionlimit(1_000_000)

@@ -41,7 +41,7 @@ from tests.support.server import ServerProcess
 
 SECONDS_MAX = 30.0
 RENEWALS = 3
-"""So many requests take longer than the term in which they are counted."""
+"""So many requests take longer than the lease in which they are counted."""
 STOP = problem(404, "lease_not_current", ended="released")
 PROXY_SAYS = (502, {"Content-Type": "text/html"}, b"<html>bad gateway</html>")
 

@@ -290,7 +290,7 @@ def test_session_ends_all(either: Either, job: str) -> None:
 
 
 def test_unreferenced_claims_expire(either: Either, job: str) -> None:
-    """`claim_any_job` and `claim_all_jobs` claim as `claim_any` and `claim_all` and leave renewing to the caller, for 120 s."""
+    """`claim_any_job` and `claim_all_jobs` leave renewing to the caller: their claims last for 120 s."""
     taken, free, other = f"{job}-1", f"{job}-2", f"{job}-3"
     first = either.claim_job(taken, "ana")
     found = either.claim_any_job([taken, free], owner="ben", metadata={"model": "m"})

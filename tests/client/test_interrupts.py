@@ -1,8 +1,8 @@
 """Interrupts at every step of a claim's scenario (I11, L1): nothing is renewed that nobody has, and the client goes on.
 
 An interrupt is `KeyboardInterrupt`, raised in the main thread between any two steps of it. Here it is placed: at the
-n-th step of a scenario, for every n. A step is a line, or the call or return of a function, of our code and of the standard
-library's alike. Afterwards the claim is given back, or its term ends it: then it is free soon.
+n-th step of a scenario, for every n. A step is a line, or the call or return of a function, of our code and of the
+standard library's alike. Afterwards the claim is released, or it expires: then it is free soon.
 """
 
 from __future__ import annotations

@@ -234,7 +234,7 @@ class Streaming(World):
 
 
 class StreamedLosses:
-    """Ends whose flows are kept until the test runs them."""
+    """A loss stream whose flows are held until the test runs them."""
 
     def __init__(self) -> None:
         self.pending: list[Flow[None]] = []
@@ -449,7 +449,7 @@ def test_reported_end_is_a_loss_like_a_refused_renewal(how: str, name: str | Non
 
 
 def _until(losses: StreamedLosses, deadline: LeaseDeadline) -> Flow[None]:
-    """Listen, and run what is kept for later, until the term is lost."""
+    """Listen, and run what is pending, until the lease is lost."""
     flow = losses.listening[0]
     value: Any = None
     while deadline.loss is None:

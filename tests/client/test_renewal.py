@@ -366,7 +366,7 @@ def part(seq: int, name: str, number: int, parts: int) -> bytes:
 
 
 def test_parts_of_a_record_are_yielded_together() -> None:
-    """I16: a record that comes in parts is reported when all are there; one that is cut off between them is reported once."""
+    """I16: a record that comes in parts is yielded once, when all parts have arrived, even through a broken stream."""
     line = Line(
         Stream(200, frame(6, "a"), part(7, "b", 1, 3), part(7, "c", 2, 3)),
         Stream(200, part(7, "b", 1, 3) + part(7, "c", 2, 3)[:40], Unreachable(URL, "broke")),

@@ -5,10 +5,10 @@
                   ▼
                 watch_deadline     waits for time only
                 keep_renewed       separate: a hanging renewal must not hide the deadline
-                Ends.attend        the server reports its end immediately (L9)
+                LossStream.watch   the server reports its end immediately (L9)
 
-`RenewalHandle` starts this for one claim or session, and it runs only while something refers to that. So a claim that was
-dropped, or that an interrupt kept from its caller, is not renewed. `Background` advances the flows up to where they
+`RenewalHandle` starts this for one claim or session, and it runs only while something refers to that. So a claim that
+was dropped, or that an interrupt kept from its caller, is not renewed. `Background` advances the flows up to where they
 wait; `sync` and `aio` implement waiting, in a thread and on an event loop.
 """
 
@@ -60,7 +60,7 @@ class ScheduledFlow:
 
 
 class Schedule:
-    """A heap of resting flows by due time. Stopped ones are removed lazily: when they are due, or once a second."""
+    """A heap of scheduled flows by due time. Stopped ones are removed lazily: when they are due, or once a second."""
 
     def __init__(self) -> None:
         # Two leading integers, so that comparisons run no Python code, in which a garbage collection or a signal
@@ -106,9 +106,9 @@ class Background(ABC):
 
     def start_at(self, starts_ms: int, owner: object) -> ScheduledFlow:
         """Call `owner.start()` at a time of the boot clock."""
-        start = ScheduledFlow(owner)
-        self._resume_at(start, starts_ms)
-        return start
+        scheduled = ScheduledFlow(owner)
+        self._resume_at(scheduled, starts_ms)
+        return scheduled
 
     @abstractmethod
     def _resume_at(self, scheduled: ScheduledFlow, due_ms: int) -> None:
@@ -149,7 +149,7 @@ class Background(ABC):
 
 
 class RenewalHandle:
-    """The background work for one term, until that ends or nothing refers to this object."""
+    """The background work for one deadline, until that ends or nothing refers to this object."""
 
     __slots__ = ("__weakref__", "_background", "_deadline", "_flows", "_loss_stream", "_renewal", "_send", "stopped")
 
@@ -173,7 +173,7 @@ class RenewalHandle:
         self._flows.append(background.start_at(deadline.renewal_starts_ms(RENEWAL_DELAY_MS), self))
 
     def start(self) -> None:
-        """Start watching and renewing the term. Called in the background; does not block."""
+        """Start watching the deadline and renewing. Called in the background; does not block."""
         if self._deadline.ended:
             return
         renewal = self._renewal

@@ -1,7 +1,7 @@
 """How long we may believe that something is ours. Reads no clock: times are arguments.
 
-A term never ends after the server's own. It counts from before the request was sent, by the larger elapsed time of both
-clocks, less clock drift and rounding (T4). Once lost it stays lost.
+A deadline never ends after the server's own. It counts from before the request was sent, by the larger elapsed time of
+both clocks, less clock drift and rounding (T4). Once lost it stays lost.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def mention(problem: HoldfastError, what: str) -> None:
 
 
 class Held:
-    """A claim or a session and its term."""
+    """A claim or a session and its local deadline."""
 
     _link: Any
     _renewal_handle: RenewalHandle
@@ -79,13 +79,9 @@ class Held:
 
     @property
     def _state(self) -> str:
-        return (
-            self._ending_word
-            if self._deadline.ended
-            else "lost"
-            if self._deadline.loss
-            else f"{self.remaining:.1f} s left"
-        )
+        if self._deadline.ended:
+            return self._ending_word
+        return "lost" if self._deadline.loss else f"{self.remaining:.1f} s left"
 
     @property
     def _is_forked_copy(self) -> bool:
@@ -181,7 +177,8 @@ class HeldClaim(Held):
         return self._record
 
     def __repr__(self) -> str:  # Everything but the secret.
-        return f"<{type(self).__name__} {self.job_id!r} owner={self.owner!r} fencing_token={self.fencing_token}, {self._state}>"
+        about = f"owner={self.owner!r} fencing_token={self.fencing_token}, {self._state}"
+        return f"<{type(self).__name__} {self.job_id!r} {about}>"
 
     @operation
     def note(self, text: str) -> Flow[None]:

@@ -47,7 +47,8 @@ class JobClaim(msgspec.Struct, frozen=True):
     labels: dict[str, str] = {}
 
     def __repr__(self) -> str:  # Everything but the secret.
-        return f"JobClaim({self.job_id!r}, owner={self.owner!r}, fencing_token={self.fencing_token}, until {self.expires_at})"
+        about = f"owner={self.owner!r}, fencing_token={self.fencing_token}, until {self.expires_at}"
+        return f"JobClaim({self.job_id!r}, {about})"
 
 
 class JobOwner(msgspec.Struct, frozen=True):

@@ -137,7 +137,7 @@ class Link:
             raise
 
     def start_renewal(self, deadline: LeaseDeadline, renewal: Renewal) -> RenewalHandle:
-        """Renew a term in the background until it ends or nothing refers to the result."""
+        """Renew in the background until the deadline ends or nothing refers to the result."""
         return RenewalHandle(_background, deadline, renewal, send=self._transport.send, loss_stream=self._loss_stream)
 
 
@@ -255,7 +255,7 @@ class Lost(threading.Event):
         self._was_set = False
         self._waiting: deque[threading.Lock] = deque()
         self._is_registered = (
-            False  # Whether the terms call `set`. The first `wait` registers it; most claims never wait.
+            False  # Whether the deadlines call `set`. The first `wait` registers it; most claims never wait.
         )
 
     def __repr__(self) -> str:

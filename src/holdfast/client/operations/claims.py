@@ -1,7 +1,7 @@
 """Claiming one job, every job of a list, or the first free one, and waiting in the queue. Each is a flow.
 
 One request waits for 50 seconds at most, so a long wait is several requests with one key and one ticket. Each but the
-last announces the next, so that the place in the queue is kept in between. If the lease is granted just then, the key
+last announces the next, so that the queue position is kept in between. If the lease is granted just then, the key
 leads to it, as after a lost answer. An interrupted wait leaves the queue, and releases what it may have got by then. If
 the token comes from a file and is rotated meanwhile, the wait continues with the new one, at the end of the queue.
 
@@ -45,7 +45,7 @@ from holdfast.errors import HoldfastError, JobHeld, NotInTime, ServerError, Unre
 from holdfast.wire import replies
 from holdfast.wire.requests import AcquireBody, ClaimBody, ClaimsBody, ReleaseBody, brief
 
-WAIT_SECONDS_MAX = 50  # For one request; a longer wait is several of them at one place in the queue.
+WAIT_SECONDS_MAX = 50  # For one request; a longer wait is several of them with one ticket.
 ROAMING_WAIT_SECONDS_MAX = 15  # With other addresses: one that hangs must be detected before the place lapses (W2).
 WATCHED_WAIT_SECONDS_MAX = 5  # With `on_wait`, which is to be called more often.
 FIRST_WAIT_SECONDS = 0.1  # How long the first request waits with `on_wait`: until the place is known.

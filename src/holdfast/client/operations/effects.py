@@ -5,8 +5,8 @@ driver (a thread, an event loop, a test with its own clock) performs the effect 
 the flow, which can clean up with more effects. Flows use no socket, no clock and no randomness.
 
     def server_status(policy):                      the driver:
-        heard = yield Send("GET", "/status")  ───►      sends it, by whatever transport it has
-        return decoded(heard, StatusReply)    ◄───      flow.send(answer), or flow.throw(Unreachable(…))
+        answer = yield Send("GET", "/status")  ───►      sends it, by whatever transport it has
+        return decoded(answer, StatusReply)   ◄───      flow.send(answer), or flow.throw(Unreachable(…))
 """
 
 from __future__ import annotations

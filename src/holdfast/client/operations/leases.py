@@ -1,10 +1,10 @@
 """Operations on a lease: renew, release, transfer, and renewal in the background. Each is a flow.
 
 Two flows run for each claim and session that is held for more than a moment. `keep_renewed` renews in time, retries
-and stops at a loss. `watch_deadline` only waits for the end of the term, so that it reports a loss in time even if
+and stops at a loss. `watch_deadline` only waits for the deadline, so that it reports a loss in time even if
 everything else hangs.
 
-    term  |──|─────────────|────────────────|────────────────|
+    lease |──|─────────────|────────────────|────────────────|
           sent             a third: renew   again and again  lost, before the server's lease ends
              a moment: both begin
 """
@@ -149,7 +149,7 @@ TRIES_PER_DEADLINE = (
     16  # A failed renewal is retried after a sixteenth of what is left, so several tries always remain.
 )
 # The share of the time left that one try may take: a hanging one must leave time for another. Several addresses divide
-# it, because a supervisor stops its command while much of the term is left.
+# it, because a supervisor stops its command while much of the lease is left.
 ANSWER_SHARE = 0.5
 TOKEN_REFUSED = 401
 FAIR_SECONDS = 0.5  # A try with less time before the deadline proves nothing: the earlier failure stays the reason.
@@ -186,7 +186,7 @@ class Renewal(NamedTuple):
 
 
 def watch_deadline(deadline: LeaseDeadline) -> Flow[None]:
-    """Mark the term lost when its time is over. This waits for time only."""
+    """Mark the lease lost when its time is over. This waits for time only."""
     while not deadline.ended:
         now: Instant = yield NOW
         if deadline.is_lost(now):

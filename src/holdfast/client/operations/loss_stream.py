@@ -1,11 +1,11 @@
 """Immediate notification of losses: one stream per client, and the flows that maintain it (L9).
 
-    Kept.begin ──► attend           half a second after the claim; shorter claims are never followed
+    RenewalHandle.start ──► watch   half a second after the claim; shorter claims are never followed
                          │ gathers for a moment: one request for all claims made meanwhile
                          ├─ a stream is open ──► POST /followers/{id}       adds to it
                          └─ none is ───────────► listen ──► POST /leases/follow, in a thread or task of its own
                                                    │
-                              term.lose(Loss(…)) ◄─┘ for each reported end
+                              deadline.lose(Loss(…)) ◄─┘ for each reported end
 
 This only speeds up the news. Renewal and deadlines do not depend on it, so an older server, one that refuses, or one
 that is unreachable is no error. Listening ends when nothing is held any more.
@@ -58,7 +58,7 @@ class LossStream:
     def __init__(
         self, policy: Policy, run_in_background: Callable[[Flow[None]], object], listen: Callable[[Flow[None]], object]
     ) -> None:
-        """`run_in_background` runs a flow in the background, `listen` a blocking one in a thread or a task of its own."""
+        """`run_in_background` starts a flow; `listen` starts a blocking one in a thread or a task of its own."""
         self.policy = policy
         self._run_in_background = run_in_background
         self._listen = listen
@@ -195,7 +195,7 @@ class LossStream:
                 )
 
     def _report_end(self, end: EndReply) -> None:
-        """Mark the term lost, unless we released it ourselves."""
+        """Mark the deadline lost, unless we released it ourselves."""
         held = self._held.pop(end.id, None)
         deadline = None if held is None else held.deadline()
         if deadline is None or deadline.ended:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from functools import cache
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import msgspec
 from msgspec.json import Decoder
@@ -38,6 +38,7 @@ LEADER_SECONDS = 5.0
 HASTE_SECONDS = 3.0  # For cleaning up after an interrupt.
 _TOKEN_NOT_KNOWN = frozenset({"authentication_failed", "too_many_wrong_tokens"})
 
+Request: TypeAlias = Send | Callable[[Instant], Send]  # A request, or what makes one for each try.
 IsTransient = Callable[[Answer], bool]  # Whether an answer may change soon, so that a retry is worthwhile.
 # Called for each failed try with its time, the seconds for which all tries failed, and the result. Returns for how many
 # more seconds to retry, if that is longer than what is left of `retry_seconds`.
@@ -63,12 +64,9 @@ def lacks_new_token(answer: Answer, policy: Policy) -> bool:
 
 
 def request_with_retry(
-    request: Send | Callable[[Instant], Send],
-    policy: Policy,
-    is_transient: IsTransient = is_down,
-    extend_retries: ExtendRetries | None = None,
+    request: Request, policy: Policy, is_transient: IsTransient = is_down, extend_retries: ExtendRetries | None = None
 ) -> Flow[ReceivedAnswer]:
-    """Send a request until there is a final answer, for `retry_seconds` after the first failure or as `extend_retries` says.
+    """Send a request until there is a final answer, for `retry_seconds` or as `extend_retries` says.
 
     Only for requests that can be sent twice: reads, and those with an idempotency key (C5). One that waits is rebuilt
     for each try, because less of the wait is left.
@@ -128,7 +126,7 @@ def request_with_retry(
 
 
 def complete_request(request: Send, policy: Policy) -> Flow[ReceivedAnswer]:
-    """Exchange; if interrupted or cancelled, send the request once more with short timeouts.
+    """Send it with retries; if interrupted or cancelled, send the request once more with short timeouts.
 
     It also waits for a new token: a release must not fail because a rotated token is not in its file yet.
     """

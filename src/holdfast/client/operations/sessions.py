@@ -25,7 +25,7 @@ def open_session(
 ) -> Flow[tuple[SessionOpenedReply, LeaseDeadline]]:
     body = SessionBody(ttl_seconds=ttl_seconds, name=name, metadata=packed(metadata))
     request = Send("POST", "/sessions", body, (yield NEW_KEY), policy.answer_seconds)
-    sent: Instant = yield NOW  # The term counts from the first try: a retry may be answered with what that opened.
+    sent: Instant = yield NOW  # The deadline counts from the first try: a retry may be answered with what that opened.
     cleanup = cleanup or Cleanup()
     cleanup.release = partial(_abandon_session, request, policy)
     try:
