@@ -30,7 +30,7 @@ CONNECT_SECONDS = 5.0
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
 STREAM_BYTES = 65_536  # Read at once from a streaming response.
 KEY_HEADER = "Idempotency-Key"
-WILL_RETRY_HEADER = "Holdfast-Comes-Back"  # The only header that may differ between copies of a request (C5).
+WILL_RETRY_HEADER = "Holdfast-Will-Retry"  # The only header that may differ between copies of a request (C5).
 _TOKEN_NOT_KNOWN = frozenset({401, 429})  # 429 is also what too many wrong tokens get.
 
 log = logging.getLogger("holdfast.client")

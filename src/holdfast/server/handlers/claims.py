@@ -43,7 +43,7 @@ from holdfast.wire.requests import AcquireBody, ClaimBody, ClaimsBody, ClaimSecr
 SECONDS_MAX = 1e9
 _OK, _CONFLICT = 200, 409
 _HELD_BYTES_MAX = 256 * 1024  # JSON about the holders in the way of a claim of several: metadata may make it megabytes.
-COMES_BACK = b"holdfast-comes-back"  # Sent by callers that ask again immediately after their wait (W2).
+WILL_RETRY = b"holdfast-will-retry"  # Sent by callers that ask again immediately after their wait (W2).
 
 
 def held_status(query: dict[str, str]) -> int:
@@ -88,7 +88,7 @@ def acquire(api: Api, call: Call) -> None:
     command = Acquire(call.item, lease_id, terms_of(api, call), body.resume is True, 0, None, "", as_session)
     if body.wait_seconds or body.ticket is not None:
         command = msgspec.structs.replace(  # Most claims do not wait, and do not pay for it.
-            command, wait_ms=_wait_ms(call), ticket=body.ticket, new_ticket=new_uuid(), will_retry=_comes_back(call)
+            command, wait_ms=_wait_ms(call), ticket=body.ticket, new_ticket=new_uuid(), will_retry=_will_retry(call)
         )
     api.submit(call, command, SHOWS_ONE)
 
@@ -108,7 +108,7 @@ def claim(api: Api, call: Call) -> None:
         ticket=body.ticket,
         new_ticket=new_uuid(),
         as_session=as_session,
-        will_retry=_comes_back(call),
+        will_retry=_will_retry(call),
     )
     api.submit(call, command, SHOWS_SEVERAL)
 
@@ -142,9 +142,9 @@ def _wait_ms(call: Call) -> int:
     return max(1, wanted_ms - call.request.held_ms) if wanted_ms > 0 else wanted_ms
 
 
-def _comes_back(call: Call) -> bool:
+def _will_retry(call: Call) -> bool:
     """Tell whether the caller asks again at once if its wait is over. Without a key it could not learn of its turn."""
-    return call.key is not None and call.request.headers.get(COMES_BACK) == b"true"
+    return call.key is not None and call.request.headers.get(WILL_RETRY) == b"true"
 
 
 # How their outcomes are shown. `call.query` is the status that the caller wants for a name it cannot have.

@@ -37,7 +37,7 @@ LOCALHOST = "localhost"
 CONNECT_SECONDS = 2
 RETRY_SECONDS = 0.1  # How soon an unreachable leader is tried again.
 KEPT = tuple(  # The header fields that are read at the leader.
-    b"authorization content-type idempotency-key host origin cookie accept last-event-id holdfast-comes-back"
+    b"authorization content-type idempotency-key host origin cookie accept last-event-id holdfast-will-retry"
     b" sec-fetch-dest sec-fetch-mode sec-fetch-site x-holdfast-page".split()
 )
 
