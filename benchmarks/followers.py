@@ -1,4 +1,4 @@
-"""What it costs that every holder hears of its end at once: streams of `POST /leases/follow`, for a whole fleet.
+"""What it costs that every holder hears of its end at once: streams of `POST /leases/watch`, for a whole fleet.
 
     make bench ARGS="followers --processes 200"
 
@@ -158,7 +158,7 @@ class Fleet:
         lines = [await self._open() for _ in parts]
         tasks = []
         for line, part in zip(lines, parts, strict=True):
-            line.send("/leases/follow", {"leases": part}, self._server)
+            line.send("/leases/watch", {"leases": part}, self._server)
             first = await line.frame()
             if f'"following":{len(part)},' not in first:
                 raise OSError(f"not followed: {first}")

@@ -111,7 +111,7 @@ def test_answers_shown_have_every_field() -> None:
 
     The body of a request that has a block of its own has all its fields too.
     """
-    kinds = [*vars(replies).values(), requests.FollowBody]
+    kinds = [*vars(replies).values(), requests.LeaseWatchBody]
     structs = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, msgspec.Struct)]
     for block in blocks_in("json"):
         if block.page == "docs/reference/http.md":

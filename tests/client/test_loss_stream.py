@@ -26,7 +26,7 @@ from holdfast.client.operations.loss_stream import (
     LossStream,
 )
 from holdfast.errors import Unreachable
-from holdfast.wire.requests import FollowBody
+from holdfast.wire.requests import LeaseWatchBody
 from tests.client.driving import AT, POLICY, URL, World, answer, problem, scripted
 from tests.support import callers
 from tests.support.api import Api
@@ -207,11 +207,11 @@ class Streaming(World):
     def __init__(self, *streams: Stream | BaseException) -> None:
         super().__init__(scripted(answer(200, stream=STREAM, following=1, ended=[], unknown=[])))
         self.streams = list(streams)
-        self.opened: list[FollowBody] = []
+        self.opened: list[LeaseWatchBody] = []
 
     def perform(self, effect: Effect) -> Any:  # noqa: ANN401 - each effect has a result of its own
         match effect:
-            case Open(body=FollowBody() as body, path="/leases/follow", method="POST"):
+            case Open(body=LeaseWatchBody() as body, path="/leases/watch", method="POST"):
                 self.opened.append(body)
                 stream = self.streams.pop(0)
                 if isinstance(stream, BaseException):
@@ -348,8 +348,8 @@ def test_simultaneous_claims_share_one_request() -> None:
     losses.world.on_sleep = lambda _seconds: [deadline.end() for deadline in deadlines]  # So that listening ends.
     losses.world.run(losses.listening[0])
     assert [sorted(body.leases) for body in losses.world.opened] == [["j0", "j1", "j2"]]
-    assert losses.world.paths == [f"POST /followers/{STREAM}"]
-    assert losses.world.sent[0].body == FollowBody(leases={"j3": "id-3"}, sessions=[])
+    assert losses.world.paths == [f"POST /lease-watches/{STREAM}"]
+    assert losses.world.sent[0].body == LeaseWatchBody(leases={"j3": "id-3"}, sessions=[])
     assert later[0].loss is not None and later[0].loss.reason == "revoked"
 
 
@@ -371,7 +371,7 @@ def test_failed_additions_are_retried(lost: Answer | BaseException) -> None:
     losses.world.streams = [Stream(200, [_following(), claim_more, _ended(1)]), Unreachable(URL, "gone")]
     losses.world.run(losses.listening[0])
     bodies = [request.body for request in losses.world.sent]
-    assert bodies == 2 * [FollowBody(leases={"j1": "id-1"}, sessions=[])]
+    assert bodies == 2 * [LeaseWatchBody(leases={"j1": "id-1"}, sessions=[])]
 
 
 def test_a_new_claim_does_not_wait_for_a_retry() -> None:
@@ -394,7 +394,7 @@ def test_a_new_claim_does_not_wait_for_a_retry() -> None:
     losses.world.streams = [Stream(200, [_following(), claim_more, _ended(1), _ended(2)]), Unreachable(URL, "gone")]
     losses.world.run(losses.listening[0])
     assert [request.body for request in losses.world.sent][1:] == [
-        FollowBody(leases={"j1": "id-1", "j2": "id-2"}, sessions=[])
+        LeaseWatchBody(leases={"j1": "id-1", "j2": "id-2"}, sessions=[])
     ]
     assert rested[0] == GATHER_SECONDS
 
@@ -424,7 +424,7 @@ def test_many_leases_are_followed_in_batches() -> None:
     ]
     losses.world.run(losses.listening[0])
     asked = [*losses.world.opened, *(request.body for request in losses.world.sent)]
-    assert [len(body.leases) for body in asked if isinstance(body, FollowBody)] == [IDS_PER_CALL, IDS_PER_CALL, 1]
+    assert [len(body.leases) for body in asked if isinstance(body, LeaseWatchBody)] == [IDS_PER_CALL, IDS_PER_CALL, 1]
 
 
 @pytest.mark.parametrize(

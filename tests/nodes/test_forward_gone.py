@@ -164,7 +164,7 @@ def test_half_of_a_body_is_no_body() -> None:
     async def test() -> None:
         connection: Any = SimpleNamespace(loop=asyncio.get_running_loop(), resume_parsing=lambda: None)
         manager: Any = None
-        stream = ResponseStream(connection, manager, request_from(b"POST", b"/leases/follow", b"", {}, b""))
+        stream = ResponseStream(connection, manager, request_from(b"POST", b"/leases/watch", b"", {}, b""))
         stream.feed_body(b'{"leases": ')
         stream.loop.call_soon(stream.disconnect)
         with pytest.raises(ClientDisconnectedError):

@@ -59,7 +59,7 @@ def test_watch_and_follow_come_through_a_follower(tmp_path: Path) -> None:
             await watcher.read_until(b'"released"')
             lease = (await claimer.ask("POST", "/locks/a/acquire", CLAIM)).json()
             await watcher.read_until(b'"acquired"')
-            holder.send("POST", "/leases/follow", {"leases": {"a": lease["lease_id"]}})
+            holder.send("POST", "/leases/watch", {"leases": {"a": lease["lease_id"]}})
             await holder.read_until(b"event: following")
             await claimer.ask("POST", "/locks/a/release", {"lease_id": lease["lease_id"]})
             await holder.read_until(b"event: ended")

@@ -73,8 +73,8 @@ LARGEST = {
         "/locks/{name}/acquire": TERMS | {"resume": False},
         "/claims": TERMS | {"all": [f"{PATH}/{'a' * 57}{index:04}" for index in range(1_000)]},
         "/claims/secret": {"lock_name": NAME, "lease_id": ID},
-        "/leases/follow": FOLLOWED,
-        "/followers/{id}": FOLLOWED,
+        "/leases/watch": FOLLOWED,
+        "/lease-watches/{id}": FOLLOWED,
         "/locks/{name}/renew": {"lease_id": ID, "ttl_seconds": 2**32 - 1, "keep_ttl": False}
         | {"note": WORDS, "metadata": WORDS},
         "/locks/{name}/release": {"lease_id": ID, "outcome": "done", "remember_seconds": 2**32 - 1, "result": WORDS},
@@ -106,7 +106,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 
 def _post(api: Api, path: str, body: bytes) -> Answer:
-    if path == "/leases/follow":
+    if path == "/leases/watch":
         with EventStream(api.host, api.port, path, token=api.token, body=body) as stream:
             return Answer(stream.status, stream.headers, stream.refusal)
     return api.post(path.replace("{name}", "sized").replace("{id}", ID), body)

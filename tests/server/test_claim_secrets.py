@@ -28,8 +28,8 @@ from tests.support.http import Answer
 from tests.support.server import ServerProcess
 
 ALLOWED = {
-    ("POST", "/leases/follow"),
-    ("POST", "/followers/{id}"),
+    ("POST", "/leases/watch"),
+    ("POST", "/lease-watches/{id}"),
     ("GET", "/locks/{name}"),
     ("GET", "/locks/{name}/history"),
     ("GET", "/locks/{name}/watch"),

@@ -85,14 +85,14 @@ class Api(Client):
         headers = {} if last_event_id is None else {"Last-Event-ID": last_event_id}
         return EventStream(self.host, self.port, path, token=self.token, headers=headers)
 
-    def follow(self, leases: dict[str, str] | None = None, sessions: list[str] | None = None) -> EventStream:
-        """POST /leases/follow."""
+    def watch_leases(self, leases: dict[str, str] | None = None, sessions: list[str] | None = None) -> EventStream:
+        """POST /leases/watch."""
         body = {"leases": leases or {}, "sessions": sessions or []}
-        return EventStream(self.host, self.port, "/leases/follow", token=self.token, body=body)
+        return EventStream(self.host, self.port, "/leases/watch", token=self.token, body=body)
 
-    def follow_more(self, stream: str, **fields: object) -> Answer:
-        """POST /followers/{id}."""
-        return self.post(f"/followers/{stream}", fields)
+    def add_to_lease_watch(self, stream: str, **fields: object) -> Answer:
+        """POST /lease-watches/{id}."""
+        return self.post(f"/lease-watches/{stream}", fields)
 
     def sessions(self) -> Answer:
         """GET /sessions."""

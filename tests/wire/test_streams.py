@@ -29,7 +29,7 @@ BEHIND = {
     "a tunnel": b"CONNECT a:1 HTTP/1.1\r\nHost: a:1\r\n\r\n",
     "a wish to upgrade": request("GET", "/health", "Connection: Upgrade", "Upgrade: h2c"),
 }
-FRAMES_WANTED = {"/locks/NAME/watch": 3, "/events?prefix=NAME": 2, "/leases/follow": 1}
+FRAMES_WANTED = {"/locks/NAME/watch": 3, "/events?prefix=NAME": 2, "/leases/watch": 1}
 """How things are, unless it is `/events`; the claim; the release. Nobody follows the lease of this claim."""
 FRAMES = re.compile(rb"((data|id|event): ?[^\n]*\n|:[^\n]*\n|\n)*")
 
@@ -43,7 +43,7 @@ def test_nothing_is_written_into_a_stream(
     """Whatever stands behind the request for a stream, in it are only its frames, and its chunks stay chunks."""
     behind = BEHIND[kind].replace(b"NAME", name.encode())
     stream = request("GET", path.replace("NAME", name))
-    if path == "/leases/follow":
+    if path == "/leases/watch":
         stream = request("POST", path, body=b"{}")
     log = logged(server)
     with Talk(server) as talk:

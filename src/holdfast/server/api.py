@@ -89,8 +89,8 @@ class Api:
         self.counters = self.meter.sources.counters
         self._slow_reads = FairLock()
         self.streams = OpenStreams(settings.watches_per_principal_max)
-        self.followers = OpenStreams(settings.followers_per_principal_max, "followers")
-        self.followed: dict[str, object] = {}
+        self.lease_watches = OpenStreams(settings.lease_watches_per_principal_max, "lease_watches")
+        self.open_lease_watches: dict[str, object] = {}
         self.frames = Frames()
         self._parts: dict[Any, Any] = {}
         self.pages = OpenStreams(settings.watches_per_principal_max)  # Of the page, apart from `streams`.
@@ -102,7 +102,7 @@ class Api:
         self.ended_tokens: Recent[str] = Recent(engine.clock.wall_ms())
         self.token_uses = TokenUses(engine, auth.static)
         self._seen = self.token_uses.seen
-        streams = {"watches": self.streams, "followers": self.followers, "pages": self.pages}
+        streams = {"watches": self.streams, "lease_watches": self.lease_watches, "pages": self.pages}
         self.meter.sources.serve(engine, streams)
         self.ended = engine.ended
         self.started_ms = engine.clock.monotonic_ms()

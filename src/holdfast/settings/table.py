@@ -322,9 +322,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         2**40,
     )
     watches_per_principal_max: int = _about(100, "Watches one token may have open.", "watches", 1)
-    followers_per_principal_max: int = _about(
+    lease_watches_per_principal_max: int = _about(
         10_000,
-        "Streams that one token may have open to follow its leases: one for each process that holds some.",
+        "Streams that one token may have open to watch its leases: one for each process that holds some.",
         "streams",
         1,
     )

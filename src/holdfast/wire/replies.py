@@ -168,10 +168,10 @@ class EndReply(msgspec.Struct, gc=False):
     reason: str | None
 
 
-class FollowingReply(msgspec.Struct, gc=False):
+class LeaseWatchReply(msgspec.Struct, gc=False):
     """What came of asking to follow leases and sessions."""
 
-    stream: Uuid  # The stream that reports their ends: `POST /followers/{id}` adds to it.
+    stream: Uuid  # The stream that reports their ends: `POST /lease-watches/{id}` adds to it.
     following: int
     ended: list[EndReply]
     unknown: list[Uuid]  # not the caller's, never there, or ended too long ago to be remembered

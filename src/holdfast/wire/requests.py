@@ -86,7 +86,7 @@ class ClaimSecretBody(_Body):
     lease_id: str
 
 
-class FollowBody(_Body):
+class LeaseWatchBody(_Body):
     """Be told when these end. At most `names_per_call_max` of both together."""
 
     leases: dict[str, str] = {}

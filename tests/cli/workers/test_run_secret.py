@@ -175,7 +175,7 @@ def test_a_run_in_a_session_exec(run: Run) -> None:
 # A server of an earlier release.
 
 
-_NEWER = {"/claims/secret", "/leases/follow"}
+_NEWER = {"/claims/secret", "/leases/watch"}
 """Routes that it does not know. The second has no end while a claim lives, so it could not be passed on whole."""
 
 

@@ -2,8 +2,8 @@
 
     RenewalHandle.start ──► watch   half a second after the claim; shorter claims are never followed
                          │ gathers for a moment: one request for all claims made meanwhile
-                         ├─ a stream is open ──► POST /followers/{id}       adds to it
-                         └─ none is ───────────► listen ──► POST /leases/follow, in a thread or task of its own
+                         ├─ a stream is open ──► POST /lease-watches/{id}       adds to it
+                         └─ none is ───────────► listen ──► POST /leases/watch, in a thread or task of its own
                                                    │
                               deadline.lose(Loss(…)) ◄─┘ for each reported end
 
@@ -31,8 +31,8 @@ from holdfast.client.operations.effects import RANDOM, Close, Flow, Open, Policy
 from holdfast.client.operations.leases import TOKEN_REFUSED, Renewal, check_whether_ended, renew_once
 from holdfast.client.operations.retry import fields_of
 from holdfast.errors import HoldfastError, Refused, Unreachable
-from holdfast.wire.replies import EndReply, FollowingReply
-from holdfast.wire.requests import FollowBody
+from holdfast.wire.replies import EndReply, LeaseWatchReply
+from holdfast.wire.requests import LeaseWatchBody
 
 GATHER_SECONDS = 0.1
 IDS_PER_CALL = 500  # By default a server accepts 1,000.
@@ -108,11 +108,11 @@ class LossStream:
             (id_, held) for id_ in ids if (held := self._held.get(id_)) is not None and _is_active(held)
         ):
             try:
-                path = f"/followers/{stream}"
+                path = f"/lease-watches/{stream}"
                 answer: Answer = yield Send("POST", path, body, answer_seconds=self.policy.answer_seconds)
                 pause = AGAIN_SECONDS_MAX if answer.status >= _SERVER_TROUBLE else REFUSED_SECONDS
                 if answer.status == _OK:
-                    self._take(msgspec.json.decode(answer.body, type=FollowingReply))
+                    self._take(msgspec.json.decode(answer.body, type=LeaseWatchReply))
                     continue
             except (HoldfastError, msgspec.MsgspecError) as error:
                 log.debug("not followed yet, so its end may be heard of at its next renewal: %s", error)
@@ -148,9 +148,9 @@ class LossStream:
         return True
 
     def _read_stream(self) -> Flow[None]:
-        asked = (_bodies(self._active().items()) or [FollowBody()])[0]
+        asked = (_bodies(self._active().items()) or [LeaseWatchBody()])[0]
         headers = {"Accept": "text/event-stream"}
-        stream: Any = yield Open("/leases/follow", headers, self.policy.read_seconds, method="POST", body=asked)
+        stream: Any = yield Open("/leases/watch", headers, self.policy.read_seconds, method="POST", body=asked)
         try:
             if stream.status != _OK:
                 raise Refused(stream.status, "not_followed", "the server does not let us follow")
@@ -161,7 +161,7 @@ class LossStream:
                     raise Unreachable(self.policy.url, "it sends events without end")
                 for kind, said in map(_event, frames):
                     if kind == "following":
-                        following = msgspec.json.decode(said, type=FollowingReply)
+                        following = msgspec.json.decode(said, type=LeaseWatchReply)
                         self._stream = following.stream
                         self._take(following)
                         known = {*asked.leases.values(), *asked.sessions}
@@ -181,7 +181,7 @@ class LossStream:
             if deadline is not None:
                 yield from check_whether_ended(deadline, held.renewal.ended_check, self.policy)
 
-    def _take(self, following: FollowingReply) -> None:
+    def _take(self, following: LeaseWatchReply) -> None:
         for end in following.ended:
             self._report_end(end)
         for id_ in following.unknown:
@@ -233,11 +233,11 @@ def _to_end(flow: Flow[Any]) -> Flow[None]:
     yield from flow
 
 
-def _bodies(held: Iterable[tuple[str, _Held]]) -> list[FollowBody]:
-    bodies: list[FollowBody] = []
+def _bodies(held: Iterable[tuple[str, _Held]]) -> list[LeaseWatchBody]:
+    bodies: list[LeaseWatchBody] = []
     for number, (id_, each) in enumerate(held):
         if number % IDS_PER_CALL == 0:
-            bodies.append(FollowBody(leases={}, sessions=[]))
+            bodies.append(LeaseWatchBody(leases={}, sessions=[]))
         if each.renewal.name is None:
             bodies[-1].sessions.append(id_)
         else:

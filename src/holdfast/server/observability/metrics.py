@@ -50,7 +50,7 @@ _Kind: TypeAlias = Literal["counter", "gauge", "histogram"]
 ENDS = ("released", "expired", "revoked", "session_ended", "transferred")
 LEAVES = ("gone", "withdrawn", "deadlock", "refused", "done", "session_ended", "token_ended")
 SESSION_ENDS = ("expired", "deleted", "revoked")
-STREAMS = ("watches", "followers", "pages")
+STREAMS = ("watches", "lease_watches", "pages")
 # Refusals that are not problems but replies of their own.
 REASONS_SHOWN: dict[type, str] = {
     Held: "held",

@@ -123,7 +123,7 @@ _PAGES = b"/ui/"
 _ANY_PAGE = (b"{place}", b"")
 _NONE: Mapping[bytes, Any] = {}
 
-STREAM_SUFFIXES = (b"/watch", b"/events", b"/follow", b"/backup", b"/live")  # Nearly all requests end otherwise.
+STREAM_SUFFIXES = (b"/watch", b"/events", b"/backup", b"/live")  # Nearly all requests end otherwise.
 
 
 class Route:

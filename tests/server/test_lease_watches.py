@@ -1,4 +1,4 @@
-"""POST /leases/follow: whoever holds a claim learns of its end at once, and of nothing else (L9)."""
+"""POST /leases/watch: whoever holds a claim learns of its end at once, and of nothing else (L9)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SAID = {"id", "name", "ended", "at", "by", "reason"}
 @pytest.fixture(scope="module")
 def server_settings() -> dict[str, object]:
     """Few streams for one token, and few names in a call."""
-    return {"followers_per_principal_max": 6, "names_per_call_max": 20}
+    return {"lease_watches_per_principal_max": 6, "names_per_call_max": 20}
 
 
 def _following(stream: EventStream) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def test_a_revocation_is_told_at_once_and_by_whom(alice: Api, operator: Api, nam
     """L9: the holder of a lease with a long ttl hears of its revocation now, with the reason, and hears it once."""
     lease, other = alice.acquired(name, ttl_seconds=3600), f"{name}-other"
     kept = alice.acquired(other, ttl_seconds=3600)
-    with alice.follow({name: lease["lease_id"], other: kept["lease_id"]}) as stream:
+    with alice.watch_leases({name: lease["lease_id"], other: kept["lease_id"]}) as stream:
         first = _following(stream)
         assert (first["following"], first["ended"], first["unknown"]) == (2, [], [])
         assert operator.revoke(name, reason="wrong branch").status == 204
@@ -61,7 +61,7 @@ def test_every_kind_of_end_is_told(alice: Api, name: str) -> None:
     passed = alice.acquired(f"{name}-passed", ttl_seconds=60)["lease_id"]
     short = alice.acquired(f"{name}-short", ttl_seconds=60)["lease_id"]
     leases = {f"{name}-bound": bound, f"{name}-passed": passed, f"{name}-short": short}
-    with alice.follow(leases, [session]) as stream:
+    with alice.watch_leases(leases, [session]) as stream:
         assert _following(stream)["following"] == 4
         assert alice.transfer(f"{name}-passed", passed, to_owner="next").status == 200
         handed = _end(stream)
@@ -79,7 +79,7 @@ def test_transfer_by_an_operator_reaches_the_old_session(alice: Api, operator: A
     """L8a, L9: the stream of a session's secret reports a lease that an operator handed over."""
     run = Api(alice.host, alice.port, alice.new_session()["session_secret"])
     lease = run.acquired(name, owner="ana", ttl_seconds=60)["lease_id"]
-    with run.follow({name: lease}) as stream:
+    with run.watch_leases({name: lease}) as stream:
         assert _following(stream)["following"] == 1
         assert operator.hand_over(name, to_owner="ben", reason="ill").status == 204
         end = _end(stream)
@@ -93,7 +93,7 @@ def test_what_has_ended_already_is_answered_at_once(alice: Api, operator: Api, n
     session = alice.create_session(ttl_seconds=60).json()["session_id"]
     alice.end_session(session)
     never, no_session = str(uuid4()), str(uuid4())
-    with alice.follow({name: gone, f"{name}-never": never}, [session, no_session]) as stream:
+    with alice.watch_leases({name: gone, f"{name}-never": never}, [session, no_session]) as stream:
         first = _following(stream)
     assert [(end["id"], end["ended"], end["reason"]) for end in first["ended"]] == [
         (gone, "revoked", "too slow"),
@@ -105,30 +105,30 @@ def test_what_has_ended_already_is_answered_at_once(alice: Api, operator: Api, n
 
 def test_what_is_claimed_later_is_added(alice: Api, bob: Api, operator: Api, name: str) -> None:
     """One stream serves a process: leases are added to it by its id, by whoever could have opened it alone."""
-    with alice.follow() as stream:
+    with alice.watch_leases() as stream:
         id_ = _following(stream)["stream"]
         lease = alice.acquired(name, ttl_seconds=60)["lease_id"]
-        added = alice.follow_more(id_, leases={name: lease}).json()
+        added = alice.add_to_lease_watch(id_, leases={name: lease}).json()
         assert (added["stream"], added["following"], added["ended"]) == (id_, 1, [])
-        assert alice.follow_more(id_, leases={name: lease}).json()["following"] == 1, "twice is once"
-        refused(bob.follow_more(id_, leases={name: lease}), 404, "not_found")
-        refused(alice.follow_more(str(uuid4()), leases={name: lease}), 404, "not_found")
+        assert alice.add_to_lease_watch(id_, leases={name: lease}).json()["following"] == 1, "twice is once"
+        refused(bob.add_to_lease_watch(id_, leases={name: lease}), 404, "not_found")
+        refused(alice.add_to_lease_watch(str(uuid4()), leases={name: lease}), 404, "not_found")
         operator.revoke(name, reason="r")
         assert _end(stream)["id"] == lease
-        late = alice.follow_more(id_, leases={name: lease}).json()
+        late = alice.add_to_lease_watch(id_, leases={name: lease}).json()
         assert (late["following"], [end["ended"] for end in late["ended"]]) == (0, ["revoked"])
-    wait_until(lambda: alice.follow_more(id_, leases={}).status == 404)
+    wait_until(lambda: alice.add_to_lease_watch(id_, leases={}).status == 404)
 
 
 def test_nobody_follows_what_is_another_s(alice: Api, bob: Api, operator: Api, name: str) -> None:
     """L3: who may not renew a lease may not follow it, with its id either: not living, and not when it has ended."""
     lease = alice.acquired(name, ttl_seconds=60)["lease_id"]
     session = alice.create_session(ttl_seconds=60).json()["session_id"]
-    with bob.follow({name: lease}, [session]) as stream:
+    with bob.watch_leases({name: lease}, [session]) as stream:
         first = _following(stream)
         assert (first["following"], first["unknown"]) == (0, [lease, session])
         operator.revoke(name, reason="r")
-        late = bob.follow_more(first["stream"], leases={name: lease}).json()
+        late = bob.add_to_lease_watch(first["stream"], leases={name: lease}).json()
         assert (late["ended"], late["unknown"]) == ([], [lease])
 
 
@@ -138,10 +138,10 @@ def test_a_session_s_secret_follows_its_own(server: ServerProcess, alice: Api, n
     run = Api.of(server, opened["session_secret"])
     lease = run.acquired(name, ttl_seconds=60)["lease_id"]
     foreign = alice.acquired(f"{name}-other", ttl_seconds=60)["lease_id"]
-    with run.follow({name: lease, f"{name}-other": foreign}, [opened["session_id"]]) as stream:
+    with run.watch_leases({name: lease, f"{name}-other": foreign}, [opened["session_id"]]) as stream:
         first = _following(stream)
         assert (first["following"], first["unknown"]) == (2, [foreign])
-        refused(alice.follow_more(first["stream"], leases={}), 404, "not_found")
+        refused(alice.add_to_lease_watch(first["stream"], leases={}), 404, "not_found")
         alice.end_session(opened["session_id"])
         assert [_end(stream)["id"], _end(stream)["id"]] == [opened["session_id"], lease]
         assert stream.wait_for_end(5)
@@ -153,12 +153,12 @@ def test_a_claim_s_secret_follows_that_claim(server: ServerProcess, alice: Api, 
     other = alice.acquired(f"{name}-other", ttl_seconds=60, key=unique())["lease_id"]
     secret = alice.post("/claims/secret", {"lock_name": name, "lease_id": lease}).json()["claim_secret"]
     child = Api.of(server, secret)
-    with child.follow({name: lease, f"{name}-other": other}) as stream:
+    with child.watch_leases({name: lease, f"{name}-other": other}) as stream:
         first = _following(stream)
         assert (first["following"], first["unknown"]) == (1, [other])
         operator.revoke(name, reason="r")
         assert _end(stream)["id"] == lease
-    with child.follow({name: lease}) as stream:
+    with child.watch_leases({name: lease}) as stream:
         assert [end["ended"] for end in _following(stream)["ended"]] == ["revoked"]
 
 
@@ -168,9 +168,9 @@ def test_a_command_does_not_blind_the_one_that_started_it(tmp_path: Path) -> Non
         holder = Api.of(server, callers.ALICE)
         lease = holder.acquired("job", ttl_seconds=600, key=unique())["lease_id"]
         secret = holder.post("/claims/secret", {"lock_name": "job", "lease_id": lease}).json()["claim_secret"]
-        supervisor = stack.enter_context(holder.follow({"job": lease}))
+        supervisor = stack.enter_context(holder.watch_leases({"job": lease}))
         assert _following(supervisor)["following"] == 1
-        streams = [stack.enter_context(Api.of(server, secret).follow({"job": lease})) for _ in range(9)]
+        streams = [stack.enter_context(Api.of(server, secret).watch_leases({"job": lease})) for _ in range(9)]
         for stream in streams:
             _following(stream)
         told = streams[0].next()
@@ -186,7 +186,7 @@ def test_it_ends_with_its_token(server: ServerProcess, operator: Api, name: str)
     holder = Api.of(server, token["token"])
     session = holder.create_session(ttl_seconds=60).json()["session_id"]
     lease = holder.acquired(name, ttl_seconds=60, session_id=session, ephemeral=True)["lease_id"]
-    with holder.follow({name: lease}, [session]) as stream, holder.follow() as idle:
+    with holder.watch_leases({name: lease}, [session]) as stream, holder.watch_leases() as idle:
         assert _following(stream)["following"] == 2
         assert _following(idle)["following"] == 0
         assert operator.delete(f"/tokens/{token['name']}").status == 204
@@ -198,14 +198,14 @@ def test_it_ends_with_its_token(server: ServerProcess, operator: Api, name: str)
 
 def test_it_has_a_limit_of_its_own(alice: Api, dave: Api, name: str) -> None:
     """A token has so many streams, apart from its watches, and is told the setting."""
-    streams = [dave.follow() for _ in range(6)]
+    streams = [dave.watch_leases() for _ in range(6)]
     try:
         for stream in streams:
             _following(stream)
-        with dave.follow() as refused_one:
+        with dave.watch_leases() as refused_one:
             assert refused_one.status == 429
-            assert b"followers_per_principal_max" in refused_one.refusal
-        with dave.watch_lock(name) as watching, alice.follow() as of_another:
+            assert b"lease_watches_per_principal_max" in refused_one.refusal
+        with dave.watch_lock(name) as watching, alice.watch_leases() as of_another:
             assert watching.next().json()["event"] == "released"
             assert _following(of_another)["following"] == 0
     finally:
@@ -213,7 +213,7 @@ def test_it_has_a_limit_of_its_own(alice: Api, dave: Api, name: str) -> None:
             stream.close()
 
     def opens_again() -> bool:
-        with dave.follow() as stream:
+        with dave.watch_leases() as stream:
             return stream.status == 200
 
     wait_until(opens_again)
@@ -232,16 +232,16 @@ def test_it_has_a_limit_of_its_own(alice: Api, dave: Api, name: str) -> None:
 )
 def test_a_bad_body_is_refused_with_the_reason(alice: Api, body: object, status: int, says: str) -> None:
     """What cannot be meant is refused before a stream begins."""
-    with EventStream(alice.host, alice.port, "/leases/follow", token=alice.token, body=body) as stream:
+    with EventStream(alice.host, alice.port, "/leases/watch", token=alice.token, body=body) as stream:
         assert (stream.status, says in stream.refusal.decode()) == (status, True), stream.refusal
 
 
 def test_it_needs_the_scope_and_a_post(server: ServerProcess, alice: Api, name: str) -> None:
     """Who may not claim holds nothing to follow. Ids never stand in an address: there is no GET."""
-    with Api.of(server, callers.READER).follow() as stream:
+    with Api.of(server, callers.READER).watch_leases() as stream:
         assert (stream.status, b"'claim'" in stream.refusal) == (403, True)
-    refused(alice.get("/leases/follow"), 405, "invalid_input")
-    with Api.of(server, None).follow() as stream:
+    refused(alice.get("/leases/watch"), 405, "invalid_input")
+    with Api.of(server, None).watch_leases() as stream:
         assert stream.status == 401
 
 
@@ -254,7 +254,7 @@ def test_a_connection_that_claimed_before_opens_a_stream(alice: Api, operator: A
     plain = body.replace(b"leases", b"labels")  # As long as the other; refused, which does not matter here.
     requests = [
         head.format(path, alice.token, len(body)).encode() + sent
-        for path, sent in ((f"/locks/{name}/acquire", plain), ("/leases/follow", body))
+        for path, sent in ((f"/locks/{name}/acquire", plain), ("/leases/watch", body))
     ]
     answer = alice.raw(requests[0] + requests[1], answers=3, timeout_seconds=2)
     assert answer.count(b"HTTP/1.1 ") == 2
@@ -266,7 +266,7 @@ def test_it_ends_when_the_server_stops(tmp_path: Path) -> None:
     with ServerProcess.start(tmp_path / "data", tokens=callers.TOKENS) as server:
         api = Api.of(server, callers.ALICE)
         lease = api.acquired("job", ttl_seconds=60)["lease_id"]
-        with api.follow({"job": lease}) as stream:
+        with api.watch_leases({"job": lease}) as stream:
             _following(stream)
             server.terminate()
             assert stream.wait_for_end(5)

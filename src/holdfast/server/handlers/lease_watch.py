@@ -1,9 +1,9 @@
-"""POST /leases/follow: the ends of the leases and sessions that a caller names, as they happen (L9).
+"""POST /leases/watch: the ends of the leases and sessions that a caller names, as they happen (L9).
 
-    POST /leases/follow {leases, sessions} ──► event: following   the stream's id, what has ended already
+    POST /leases/watch {leases, sessions} ───► event: following   the stream's id, what has ended already
                                                event: ended       one for each end, then nothing more of that one
                                                event: displaced   the last: too many follow the same, open it again
-    POST /followers/{id} {leases, sessions} ─► adds to the stream; what has ended already is in the answer
+    POST /lease-watches/{id} {leases, sessions} ─► adds to the stream; what has ended already is in the answer
 
 One stream serves a whole process: the client adds what it claims, and the end of a lease removes it. Whoever may renew
 a lease may follow it (L3, S3, L9), and no frame says more than a refused renewal would. A lease id comes with its name,
@@ -27,8 +27,8 @@ from holdfast.server.render import encode
 from holdfast.server.stream import Stream, at_hand
 from holdfast.server.times import rfc3339
 from holdfast.wire.problems import Problem
-from holdfast.wire.replies import DisplacedReply, EndReply, FollowingReply
-from holdfast.wire.requests import FollowBody
+from holdfast.wire.replies import DisplacedReply, EndReply, LeaseWatchReply
+from holdfast.wire.requests import LeaseWatchBody
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -42,54 +42,54 @@ ENDS_PER_WRITE = 100  # Then other requests are served: a session may end with t
 _OK = 200
 
 
-def check_ids(body: FollowBody) -> None:
+def check_ids(body: LeaseWatchBody) -> None:
     body.leases = {name: read_uuid(lease_id, "an id in leases") for name, lease_id in body.leases.items()}
     body.sessions = [read_uuid(session_id, "an id in sessions") for session_id in body.sessions]
 
 
 def add(api: Api, call: Call) -> None:
     _check_count(api, call.body)
-    stream = api.followed.get(call.item)
-    if not isinstance(stream, Follow) or not stream.is_of(call.caller):
-        raise Problem("not_found", "No such stream of yours is open: open one with POST /leases/follow.")
+    stream = api.open_lease_watches.get(call.item)
+    if not isinstance(stream, LeaseWatch) or not stream.is_of(call.caller):
+        raise Problem("not_found", "No such stream of yours is open: open one with POST /leases/watch.")
     api.read(call, lambda state, now: (_OK, encode(stream.take(call.body, state, now)), ()))
 
 
-def _check_count(api: Api, body: FollowBody) -> None:
+def _check_count(api: Api, body: LeaseWatchBody) -> None:
     count, most = len(body.leases) + len(body.sessions), api.settings.names_per_call_max
     if count > most:
         text = f"A call may follow {most} leases and sessions (names_per_call_max), this one has {count}: add the rest"
-        raise Problem("invalid_input", f"{text} with POST /followers/{{id}}.", status=422)
+        raise Problem("invalid_input", f"{text} with POST /lease-watches/{{id}}.", status=422)
 
 
-class Follow(Stream):
+class LeaseWatch(Stream):
     def __init__(self, api: Api, call: Call) -> None:
         _check_count(api, call.body)
-        super().__init__(api, call, api.followers)
+        super().__init__(api, call, api.lease_watches)
         caller = call.caller
-        self._asked: FollowBody = call.body  # What is followed from the beginning; dropped then.
+        self._initial: LeaseWatchBody = call.body  # What is followed from the beginning; dropped then.
         self._id = new_uuid()
         claim = None if caller.claim is None else caller.claim.grant
-        self._follower = api.engine.feed.watch(caller.principal, caller.session, claim)
-        api.followed[self._id] = self
+        self._listener = api.engine.feed.watch(caller.principal, caller.session, claim)
+        api.open_lease_watches[self._id] = self
 
     async def frames(self) -> AsyncIterator[bytes]:
         """Yield what has ended already, then each end, also those by the record that ends the caller's token."""
         with contextlib.suppress(JournalError):
-            look, self._asked = partial(self.take, self._asked), FollowBody()
+            look, self._initial = partial(self.take, self._initial), LeaseWatchBody()
             yield _frame(b"following", await self._api.engine.query(look))
-            while (happening := await self._heard(self._follower.next)) is not None:
+            while (happening := await self._heard(self._listener.next)) is not None:
                 if isinstance(happening, bytes):
                     yield happening
                     continue
-                ends = islice(at_hand(happening, self._follower), ENDS_PER_WRITE)
-                yield b"".join(_frame(b"ended", _told(*each)) for each in ends)
-            if (id_ := self._follower.displaced_at) is not None:
+                ends = islice(at_hand(happening, self._listener), ENDS_PER_WRITE)
+                yield b"".join(_frame(b"ended", _end_of(*each)) for each in ends)
+            if (id_ := self._listener.displaced_at) is not None:
                 yield _frame(b"displaced", DisplacedReply(id_))
 
     def close(self) -> None:
-        self._follower.close()
-        self._api.followed.pop(self._id, None)
+        self._listener.close()
+        self._api.open_lease_watches.pop(self._id, None)
         super().close()
 
     def is_of(self, caller: Caller) -> bool:
@@ -97,16 +97,16 @@ class Follow(Stream):
         own = self._caller
         return (own.principal, own.session, own.claim) == (caller.principal, caller.session, caller.claim)
 
-    def take(self, asked: FollowBody, state: State, _now: Instant) -> FollowingReply:
+    def take(self, request: LeaseWatchBody, state: State, _now: Instant) -> LeaseWatchReply:
         """Follow what lives, and return what does not, from one view of the state: no end is missed in between."""
-        found = [(id_, self._lease(name, id_, state)) for name, id_ in asked.leases.items()]
-        found += [(session_id, self._session(session_id, state)) for session_id in asked.sessions]
+        found = [(id_, self._lease(name, id_, state)) for name, id_ in request.leases.items()]
+        found += [(session_id, self._session(session_id, state)) for session_id in request.sessions]
         for id_, what in found:
             if what is True:
-                self._follower.add(id_)
+                self._listener.add(id_)
         ended = [what for _, what in found if isinstance(what, EndReply)]
         unknown = [id_ for id_, what in found if what is False]
-        return FollowingReply(self._id, len(self._follower), ended, unknown)
+        return LeaseWatchReply(self._id, len(self._listener), ended, unknown)
 
     def _lease(self, name: str, lease_id: str, state: State) -> EndReply | bool:
         """Return whether a lease lives, or how it ended. Leases of others look unknown."""
@@ -138,7 +138,7 @@ class Follow(Stream):
         return EndReply(session_id, None, ended.how, rfc3339(ended.wall_ms), None, None)
 
 
-def _told(record: Record, event: Event) -> EndReply:
+def _end_of(record: Record, event: Event) -> EndReply:
     at = rfc3339(record.wall_ms)
     match event:
         case Ended():
@@ -151,5 +151,5 @@ def _told(record: Record, event: Event) -> EndReply:
             raise ValueError(f"{type(event).__name__} ends nothing")  # Followers hear only of ends.
 
 
-def _frame(kind: bytes, said: EndReply | FollowingReply | DisplacedReply) -> bytes:
+def _frame(kind: bytes, said: EndReply | LeaseWatchReply | DisplacedReply) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (kind, encode(said))
