@@ -87,7 +87,7 @@ async def _serve(settings: Settings, file: Path | None, mounts: Mapping[str, Mou
         handler = Mounting(mounts, settings, api.proxies).wrap(routes.handler())
         manager = ConnectionManager(handler, settings, engine.clock, api.proxies, wrap=observing.wrap)
         api.meter.sources.connections = lambda: len(manager.connections)
-        api.meter.sources.lines_left_out = dropped_lines
+        api.meter.sources.lines_dropped = dropped_lines
         url = url_of(listener, tls)
         token_path = await first_token(api, url, settings)
         warn_of_hidden(api)

@@ -59,7 +59,7 @@ def test_what_happens_is_counted(alice: Api, bob: Api, operator: Api, name: str)
         ("holdfast_renewals_total", {}, 1),
         ("holdfast_ends_total", {"how": "released"}, 1),
         ("holdfast_ends_total", {"how": "revoked"}, 1),
-        ("holdfast_joins_total", {}, 1),
+        ("holdfast_queue_joins_total", {}, 1),
         ("holdfast_refusals_total", {"reason": "held"}, 1),
         ("holdfast_refusals_total", {"reason": "lease_not_current"}, 1),
         ("holdfast_hold_seconds_count", {}, 2),

@@ -48,7 +48,7 @@ Value: TypeAlias = "float | Mapping[str, float] | Histogram | None"
 _Kind: TypeAlias = Literal["counter", "gauge", "histogram"]
 
 ENDS = ("released", "expired", "revoked", "session_ended", "transferred")
-LEAVES = ("gone", "withdrawn", "deadlock", "refused", "done", "session_ended", "token_ended")
+QUEUE_EXITS = ("gone", "withdrawn", "deadlock", "refused", "done", "session_ended", "token_ended")
 SESSION_ENDS = ("expired", "deleted", "revoked")
 STREAMS = ("watches", "lease_watches", "pages")
 # Refusals that are not problems but replies of their own.
@@ -98,7 +98,7 @@ class Sources:
         self.engine: Engine | None = None  # None on a node that does not lead.
         self.streams: Mapping[str, Any] = {}
         self.connections: Callable[[], int] = int
-        self.lines_left_out: Callable[[], int] = int
+        self.lines_dropped: Callable[[], int] = int
         self.role: Callable[[], NodeRole] = self._role_alone
 
     def serve(self, engine: Engine, streams: Mapping[str, Any]) -> None:
@@ -201,14 +201,14 @@ def _row(  # noqa: PLR0917 - a row of the table
     return Row(name, kind, text, _reader(read) if isinstance(read, str) else read, label, values)
 
 
-def _by_how(name: str, text: str, field: str, values: tuple[str, ...]) -> Row:
-    """Return a counter of the tally by how. Values start at 0, so that the first event is an increase."""
+def _by_label(name: str, text: str, field: str, values: tuple[str, ...], label: str = "how") -> Row:
+    """Return a counter of the tally by a label. Values start at 0, so that the first event is an increase."""
 
     def read(look: Look) -> Value:
         counts: Mapping[str, int] = getattr(look.tally, field)
         return {value: counts.get(value, 0) for value in values}
 
-    return _row("counter", name, text, read, "how", values)
+    return _row("counter", name, text, read, label, values)
 
 
 _counter, _gauge, _histogram = partial(_row, "counter"), partial(_row, "gauge"), partial(_row, "histogram")
@@ -219,11 +219,13 @@ ROWS: tuple[Row, ...] = (
     _counter("holdfast_grants_total", "Leases granted.", "tally.grants"),
     _counter("holdfast_reacquires_total", "Claims answered with a lease held already.", "sources.counters.reacquires"),
     _counter("holdfast_renewals_total", "Leases renewed, each lease of a session too.", "tally.renewals"),
-    _by_how("holdfast_ends_total", "Leases that ended, by how; lost unless released or transferred.", "ends", ENDS),
-    _counter("holdfast_joins_total", "Waiters that joined a queue.", "tally.joins"),
-    _by_how("holdfast_leaves_total", "Waiters that left without a grant, by how.", "leaves", LEAVES),
+    _by_label("holdfast_ends_total", "Leases that ended, by how; lost unless released or transferred.", "ends", ENDS),
+    _counter("holdfast_queue_joins_total", "Waiters that joined a queue.", "tally.joins"),
+    _by_label(
+        "holdfast_queue_exits_total", "Waiters that left without a grant, by reason.", "leaves", QUEUE_EXITS, "reason"
+    ),
     _counter("holdfast_sessions_opened_total", "Sessions opened.", "tally.sessions"),
-    _by_how("holdfast_sessions_ended_total", "Sessions that ended, by how.", "session_ends", SESSION_ENDS),
+    _by_label("holdfast_sessions_ended_total", "Sessions that ended, by how.", "session_ends", SESSION_ENDS),
     # Without a record.
     _counter("holdfast_refusals_total", "Requests refused, by reason or problem code.", _refusals, "reason", REASONS),
     # Durations and sizes.
@@ -236,7 +238,7 @@ ROWS: tuple[Row, ...] = (
     _histogram("holdfast_hold_seconds", "How long leases were held, once they ended.", "measures.holds"),
     # The state. A follower does not know it.
     _gauge("holdfast_leases_held", "Held names.", _of_state(lambda state: len(state.index.held))),
-    _gauge("holdfast_places_in_line", "Waiters in queues.", _of_state(lambda state: len(state.tickets))),
+    _gauge("holdfast_waiters", "Waiters in queues.", _of_state(lambda state: len(state.tickets))),
     _gauge("holdfast_requests_waiting", "Connected waiters.", _of_state(lambda state: len(state.connected.attached))),
     _gauge("holdfast_sessions_open", "Open sessions.", _of_state(lambda state: len(state.sessions))),
     _gauge("holdfast_names_known", "Held names and known last owners.", _of_state(lambda state: len(state.slots))),
@@ -263,7 +265,7 @@ ROWS: tuple[Row, ...] = (
     # The process.
     _gauge("holdfast_connections", "Open connections.", lambda look: look.sources.connections()),
     _gauge("holdfast_connections_max", "Limit of open connections.", "sources.settings.connections_max"),
-    _counter("holdfast_log_lines_left_out_total", "Dropped log lines.", lambda look: look.sources.lines_left_out()),
+    _counter("holdfast_log_lines_dropped_total", "Dropped log lines.", lambda look: look.sources.lines_dropped()),
     _counter("process_cpu_seconds_total", "Processor time of the server's process.", lambda _: processor_seconds()),
     _gauge("process_resident_memory_bytes", "Memory of the server's process.", _memory_bytes),
     _gauge(

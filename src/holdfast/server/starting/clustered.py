@@ -109,7 +109,7 @@ class Clustered:
         sources = self._meter.sources
         sources.role = self._place
         sources.connections = lambda: len(self._manager.connections)
-        sources.lines_left_out = dropped_lines
+        sources.lines_dropped = dropped_lines
         security = Security(settings.link_ca_file, insecure=settings.link_insecure)
         self._linking = Linking(self.node, self._forwarding, self._manager, new_secret, security)
         self._living: asyncio.Task[None] | None = None
