@@ -165,4 +165,4 @@ def test_a_form_is_opened_while_its_page_is_made_anew(readers: Readers, alice: A
         wait_for_frames(page)
         page.mouse.up()
         expect(page.locator("#revoke").get_by_label("Reason: the holder reads it")).to_be_visible()
-        expect(page.locator("#line tbody tr")).to_contain_text("cleo")
+        expect(page.locator("#queue tbody tr")).to_contain_text("cleo")

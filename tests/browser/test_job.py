@@ -67,9 +67,9 @@ def test_the_line_and_why_are_live(readers: Readers, alice: Api, server: ServerP
     alice.acquired(first, ttl_seconds=300, owner="ana")
     bob.acquired(second, ttl_seconds=300, owner="ben")
     page = readers.open(callers.OPERATOR, job_path(second))
-    expect(page.locator("#line")).to_contain_text("Nobody waits for it")
+    expect(page.locator("#queue")).to_contain_text("Nobody waits for it")
     with waiting(alice, second, owner="cleo"), waiting(bob, first, owner="ben"):
-        expect(page.locator("#line tbody tr")).to_contain_text("cleo")
+        expect(page.locator("#queue tbody tr")).to_contain_text("cleo")
         page.goto(job_path(second))
         expect(page.locator("#why .box")).to_have_count(2)
         expect(page.locator("#why .box").last).to_contain_text("ana")

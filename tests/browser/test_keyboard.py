@@ -102,7 +102,7 @@ LIVE = {"/", "/ui/waits", "/ui/sessions", "job"}
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/ui/sign-in", "/ui/waits", "/ui/sessions", "/ui/numbers", "/ui/nodes", "/ui/tokens", "job"]
+    "path", ["/", "/ui/sign-in", "/ui/waits", "/ui/sessions", "/ui/metrics", "/ui/nodes", "/ui/tokens", "job"]
 )
 def test_the_focus_is_seen_wherever_it_is(readers: Readers, alice: Api, path: str) -> None:
     """Tab goes through each room, and around each stop something is drawn."""

@@ -139,7 +139,7 @@ def test_all_that_is_known_of_a_claim_stands_in_its_row(page: Page, alice: Api) 
     expect(cell.locator(".field").first).to_have_text(re.compile(r"^runner\s*ci-7$"))
     expect(row(page, json_).locator(".field").first).to_have_text(re.compile(r"^pull\s*1842$"))
     with waiting(alice, plain, owner="ben"):
-        expect(row(page, plain).locator(".col-line")).to_have_text("1 ▸")
+        expect(row(page, plain).locator(".col-queue")).to_have_text("1 ▸")
 
 
 def test_searching_is_kept_in_the_address(readers: Readers, alice: Api) -> None:

@@ -28,7 +28,7 @@ ROOMS = {
     "waits": "/ui/waits",
     "sessions": "/ui/sessions?token=alice",
     "a session": "a session",
-    "numbers": "/ui/numbers",
+    "metrics": "/ui/metrics",
     "nodes": "/ui/nodes",
     "tokens": "/ui/tokens",
     "nowhere": "/ui/nowhere",
@@ -75,7 +75,7 @@ def visit(context: BrowserContext, stage: Scene, room: str) -> Page:
         wait_for_list(page)
     elif room in LIVE:
         expect(is_live(page)).to_be_visible()
-    elif room == "numbers":
+    elif room == "metrics":
         expect(page.locator("#charts")).to_be_visible(timeout=SAMPLE_MS)
     return page
 

@@ -181,7 +181,7 @@ def test_none_runs_in_the_other_rooms(readers: Readers, written: dict[str, str],
             "/ui/sessions?token=alice",
             f"/ui/sessions/{written['session']}",
             "/ui/tokens",
-            "/ui/numbers",
+            "/ui/metrics",
             "/ui/nodes",
             moment_path(0.5),
         ):

@@ -71,9 +71,9 @@ SORTED: list[tuple[str, list[str]]] = [
     ("held", ["b", "a", "c"]),
     ("-held", ["c", "a", "b"]),
     ("heartbeat", ["c", "a", "b"]),
-    ("left", ["a", "c", "b"]),
-    ("-left", ["b", "c", "a"]),
-    ("line", ["b", "a", "c"]),
+    ("time_left", ["a", "c", "b"]),
+    ("-time_left", ["b", "c", "a"]),
+    ("queue", ["b", "a", "c"]),
     ("nonsense", ["a", "b", "c"]),
     ("-nonsense", ["a", "b", "c"]),
 ]

@@ -68,7 +68,7 @@ def test_the_next_in_line_has_it(alice: Api, bob: Api, boss: Visitor, name: str)
     """What the page said beforehand comes true: the first in line has the job at once."""
     alice.acquired(name, owner="ana")
     with waiting(bob, name, owner="ben") as request:
-        assert "ben , the first in line, has it at once" in page_of(boss.get(path_of(name))).text
+        assert "ben , the first in the queue, has it at once" in page_of(boss.get(path_of(name))).text
         assert act(boss, name, "revoke", reason="stuck").status == 303
         assert request.json()["status"] == "acquired"
 

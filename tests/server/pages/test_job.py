@@ -116,9 +116,9 @@ def test_a_record_that_says_very_much_is_cut(alice: Api, reader: Visitor, name: 
         alice.acquire(name, owner=f"w{number}", wait_seconds=0.001)
     alice.release(name, lease["lease_id"], outcome="done", remember_seconds=60)
     answer = reader.get(path_of(name))
-    assert answer.text.count("left the line") == 200
+    assert answer.text.count("left the queue") == 200
     link = next(str(said["href"]) for tag, said in shown(answer).tags if "offset=" in str(said.get("href")))
-    assert reader.get(link.partition("#")[0]).text.count("left the line") == 30
+    assert reader.get(link.partition("#")[0]).text.count("left the queue") == 30
 
 
 ODD_NAMES = (

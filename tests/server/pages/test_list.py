@@ -92,8 +92,8 @@ def test_a_reader_without_scripts_is_led_on(visitor: Visitor) -> None:
     page = _page(visitor)
     assert "The list of jobs needs JavaScript" in page.text and "holdfast jobs" in page.text
     links = _links(page)
-    assert {"/locks", "/ui/waits", "/ui/sessions", "/ui/numbers", "/ui/nodes"} <= set(links)
-    for link in ("/locks", "/ui/waits", "/ui/sessions", "/ui/numbers", "/ui/nodes"):
+    assert {"/locks", "/ui/waits", "/ui/sessions", "/ui/metrics", "/ui/nodes"} <= set(links)
+    for link in ("/locks", "/ui/waits", "/ui/sessions", "/ui/metrics", "/ui/nodes"):
         assert visitor.get(link).status == 200, link
 
 

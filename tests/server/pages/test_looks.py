@@ -155,10 +155,10 @@ def test_it_is_said_what_will_happen() -> None:
     assert "ana loses this job at once" in said and "fencing token 1 is checked" in said
     assert "next heartbeat" in said and "Nobody waits for it: it is free then." in said
     core.want("job", "ben")
-    assert "ben , the first in line, has it at once." in text_of(core)
-    assert "One stands in line and goes on waiting" in text_of(core)
+    assert "ben , the first in the queue, has it at once." in text_of(core)
+    assert "One waiter in the queue goes on waiting" in text_of(core)
     core.state.detach("t-ben-job", 0)
-    assert "Those in line are away" in text_of(core)
+    assert "All who wait are away" in text_of(core)
 
 
 def test_what_is_said_comes_true() -> None:

@@ -66,7 +66,7 @@ def test_a_form_revokes_one(server: ServerProcess, operator: Api) -> None:
     session_id = worker.new_session(ttl_seconds=600)["session_id"]
     visitor = signed_in(server, callers.OPERATOR)
     page = page_of(visitor.get("/ui/tokens"))
-    assert "It has 1 sessions and 0 places in line, and holds 0 jobs." in page.text
+    assert "It has 1 sessions and 0 tickets in queues, and holds 0 jobs." in page.text
     answer = visitor.send(f"/ui/tokens/{token['name']}/revoke", page.fields)
     assert answer.status == 303, answer
     assert worker.locks().status == 401

@@ -1,4 +1,4 @@
-"""Pages about the server itself: nodes (`/ui/nodes`), metrics (`/ui/numbers`) and access tokens (`/ui/tokens`).
+"""Pages about the server itself: nodes (`/ui/nodes`), metrics (`/ui/metrics`) and access tokens (`/ui/tokens`).
 
 Metrics are drawn once for all readers (`observability/charts`). Tokens are those of `GET /tokens`, whose rights lie
 within the reader's. The page cannot create one: a token is shown once, by the command that creates it.
@@ -42,15 +42,15 @@ def nodes(api: Api, call: Call) -> None:
     api.answer_later(call, look)
 
 
-NUMBERS_QUERY = {"span": "How far back: 15m, 1h or 6h; 1h unless told."}
+METRICS_QUERY = {"span": "How far back: 15m, 1h or 6h; 1h unless told."}
 _OK = 200
 
 
-def numbers(api: Api, call: Call) -> None:
+def metrics(api: Api, call: Call) -> None:
     async def look() -> Answered:
         now: Instant = await api.engine.query(lambda _state, now: now)
         drawn = api.meter.series.drawn(call.query.get("span", ""))
-        return await site.page(api, call, now, "numbers.html", "numbers", drawn=drawn, frame=charts)
+        return await site.page(api, call, now, "metrics.html", "metrics", drawn=drawn, frame=charts)
 
     api.answer_later(call, look)
 

@@ -86,7 +86,7 @@ def state_of(state: State, now: Instant, name: str) -> str:
 
 
 RECORDS = 100
-QUERY = dict.fromkeys(("name", "before", "offset", "line", "did"), "")
+QUERY = dict.fromkeys(("name", "before", "offset", "queue", "did"), "")
 _NUMBER = re.compile(r"[0-9]{1,16}")
 
 
@@ -117,7 +117,7 @@ def show(api: Api, call: Call, tried: Tried | None = None) -> None:
     wanted = HistoryQuery(name=name, before_seq=before + 1 if before is not None and offset else before, limit=RECORDS)
 
     def view(state: State, now: Instant) -> tuple[dict[str, Any], Lease | None, Instant]:
-        shown = view_of(state, now, name, call.caller.prefix, _number(query.get("line")) or 1)
+        shown = view_of(state, now, name, call.caller.prefix, _number(query.get("queue")) or 1)
         return shown, state.lease_of(name), now
 
     async def look() -> Answered:

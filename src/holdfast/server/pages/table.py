@@ -58,7 +58,7 @@ JOBS = _view(
     refusal=signin.refusal_at_root,
     query={
         "q": "Which jobs: `prefix:`, `owner:`, `label:key:value`, and words.",
-        "sort": "`name`, `owner`, `held`, `heartbeat`, `left` or `line`; with `-` before it, the other way round.",
+        "sort": "`name`, `owner`, `held`, `heartbeat`, `time_left` or `queue`; reversed with `-` before it.",
         "at": "Who held what at this moment.",
         "record": "As of this record of that moment.",
         "after": "Only names after this one: the next page of a moment.",
@@ -71,8 +71,8 @@ _DONE: dict[str, Any] = {"replies": {303: None}}
 
 PAGES: tuple[Operation, ...] = (
     _view("GET", "/ui/{place}", _nowhere, "Every other address below it"),
-    _view("GET", "/ui/numbers", admin.numbers, "What the server has measured of itself", query=admin.NUMBERS_QUERY),
-    _data("/ui/numbers/drawn", admin.drawn, "The same, as its script takes it", query=admin.NUMBERS_QUERY),
+    _view("GET", "/ui/metrics", admin.metrics, "What the server has measured of itself", query=admin.METRICS_QUERY),
+    _data("/ui/metrics/drawn", admin.drawn, "The same, as its script takes it", query=admin.METRICS_QUERY),
     _data("/ui/here", signin.here, "Who is signed in", reader=by_page, refusal=signin.not_here),
     _data("/ui/live", Live, "Which rows of the list look different now", "text/event-stream", is_stream=True),
     _data(

@@ -14,7 +14,7 @@ let isFirstHello = true;
 
 /** @param {Row} row */
 function showRow(row) {
-  const isSame = String(row.token) === view.dataset.token && String(row.line ?? 0) === view.dataset.line;
+  const isSame = String(row.token) === view.dataset.token && String(row.line ?? 0) === view.dataset.queue;
   if (!isSame) {
     refreshSoon(EVERY_MS);
     return;
@@ -41,7 +41,7 @@ document.addEventListener("holdfast:fresh", (event) => {
   const anew = page.getElementById("job");
   if (anew === null) return;
   const before = view.dataset.token;
-  for (const what of ["token", "line", "status"]) view.dataset[what] = anew.dataset[what] ?? "";
+  for (const what of ["token", "queue", "status"]) view.dataset[what] = anew.dataset[what] ?? "";
   if (left.includes("actions") && view.dataset.token !== before) view.dataset.changed = "";
   showAxis();
 });

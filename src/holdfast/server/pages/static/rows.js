@@ -75,7 +75,7 @@ class RowView {
       cell("held", this.#held),
       cell("beat", this.#beat),
       cell("left", left),
-      cell("line", this.#waiters),
+      cell("queue", this.#waiters),
       this.#note,
     );
   }
@@ -141,8 +141,8 @@ class RowView {
     this.#set("run", `${job.until} ${job.ttl} ${job.ended !== null}`, () => this.run());
     this.#set("waiters", job.line, () => {
       this.#waiters.textContent = job.line ? `${job.line} ▸` : "";
-      this.#waiters.title = job.line ? `${job.line} in line` : "";
-      if (job.line) this.#waiters.href = `${jobPath(job.name)}#line`;
+      this.#waiters.title = job.line ? `${job.line} in the queue` : "";
+      if (job.line) this.#waiters.href = `${jobPath(job.name)}#queue`;
       else this.#waiters.removeAttribute("href");
     });
     this.#writeNote(job);

@@ -98,8 +98,8 @@ const ORDERS = {
   owner: (a, b) => (a.owner < b.owner ? -1 : a.owner > b.owner ? 1 : byName(a, b)),
   held: (a, b) => a.since - b.since || byName(a, b),
   heartbeat: (a, b) => a.beat - b.beat || byName(a, b),
-  left: (a, b) => a.until - b.until || byName(a, b),
-  line: (a, b) => b.line - a.line || byName(a, b),
+  time_left: (a, b) => a.until - b.until || byName(a, b),
+  queue: (a, b) => b.line - a.line || byName(a, b),
 };
 
 /**

@@ -23,7 +23,7 @@ SAMPLE_MS = 30_000
 
 def test_numbers_go_on_by_themselves(readers: Readers, alice: Api) -> None:
     """A claim made while somebody looks is in the charts one sample later, without a reload."""
-    page = readers.open(callers.READER, "/ui/numbers", timezone_id="Asia/Tokyo")
+    page = readers.open(callers.READER, "/ui/metrics", timezone_id="Asia/Tokyo")
     expect(page.locator("#charts")).to_be_visible(timeout=SAMPLE_MS)
     expect(page.locator("#zone")).to_have_text("Asia/Tokyo")
     expect(page.locator("#live")).to_have_text("live")
@@ -48,13 +48,13 @@ def test_the_first_numbers_are_waited_for_while_the_server_is_away(browser: Brow
         readers.expect_trouble("ERR_")
         context = readers.new(callers.READER)
         page = context.new_page()
-        page.route("**/ui/numbers", too_early)
-        page.goto("/ui/numbers")
+        page.route("**/ui/metrics", too_early)
+        page.goto("/ui/metrics")
         page.unroute_all(behavior="wait")
         mark(page)
         server.kill()
         expect(page.locator("#live")).to_have_text(re.compile("^server away since"), timeout=SAMPLE_MS)
         assert marked(page) == "same"
         with server.restart():
-            expect(page.locator("h1")).to_have_text("Numbers")
+            expect(page.locator("h1")).to_have_text("Metrics")
         assert readers.close() == []

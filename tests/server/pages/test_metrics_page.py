@@ -23,7 +23,7 @@ def drawn(server: ServerProcess, alice: Api) -> Answer:
         assert lease["lease_id"]
 
     def page() -> Answer | bool:
-        answer = alice.get("/ui/numbers")
+        answer = alice.get("/ui/metrics")
         assert answer.status == 200
         return answer if answer.body.count(b"<svg") == len(PLANS) else False
 
@@ -60,7 +60,7 @@ def test_no_name_is_in_it(drawn: Answer) -> None:
 @pytest.mark.parametrize("span", [*SPANS, "7y", "%3Cb%3E"])
 def test_a_span_can_be_chosen(alice: Api, drawn: Answer, span: str) -> None:
     """Each of them has its page and its link is marked; what is none is the usual one."""
-    answer = alice.get(f"/ui/numbers?span={span}")
+    answer = alice.get(f"/ui/metrics?span={span}")
     assert answer.status == 200 and b"<b>" not in answer.body.split(b"<main")[0]
     marked = re.findall(r'href="\?span=(\w+)" aria-current="true"', answer.body.decode())
     assert marked == [span if span in SPANS else "1h"]
@@ -68,7 +68,7 @@ def test_a_span_can_be_chosen(alice: Api, drawn: Answer, span: str) -> None:
 
 def test_the_script_gets_the_same(alice: Api, drawn: Answer) -> None:
     """What the page's script asks for has the charts of the page, with the server's time."""
-    said = alice.get("/ui/numbers/drawn?span=1h").json()
+    said = alice.get("/ui/metrics/drawn?span=1h").json()
     assert [chart["key"] for chart in said["drawn"]["charts"]] == [plan.key for plan in PLANS]
     assert said["now"] > said["drawn"]["since_wall_ms"]
     assert {stat["key"] for stat in said["drawn"]["stats"]} >= {"grants", "held", "stall"}
@@ -76,13 +76,13 @@ def test_the_script_gets_the_same(alice: Api, drawn: Answer) -> None:
 
 def test_numbers_are_for_those_who_may_read(nobody: Api, server: ServerProcess, operator: Api) -> None:
     """A stranger is asked to sign in, a token that may only claim is refused, one that may only read sees it."""
-    assert nobody.get("/ui/numbers").status == 401
-    refused(nobody.get("/ui/numbers/drawn"), 401, "authentication_required")
+    assert nobody.get("/ui/metrics").status == 401
+    refused(nobody.get("/ui/metrics/drawn"), 401, "authentication_required")
     claims = operator.post("/tokens", {"name": unique("claimer"), "scopes": ["claim"]}).json()["token"]
-    assert Api.of(server, claims).get("/ui/numbers").status == 403
-    refused(Api.of(server, claims).get("/ui/numbers/drawn"), 403, "forbidden")
+    assert Api.of(server, claims).get("/ui/metrics").status == 403
+    refused(Api.of(server, claims).get("/ui/metrics/drawn"), 403, "forbidden")
     visitor = Visitor(server)
     visitor.sign_in(callers.READER)
-    assert visitor.get("/ui/numbers").status == 200
-    assert visitor.get("/ui/numbers/drawn").status == 200
+    assert visitor.get("/ui/metrics").status == 200
+    assert visitor.get("/ui/metrics/drawn").status == 200
     assert visitor.get("/metrics").status == 200

@@ -80,7 +80,7 @@ async function refresh() {
   timer = undefined;
   let nextMs = stepMs;
   try {
-    show(await ask(`/ui/numbers/drawn?span=${encodeURIComponent(charts?.dataset.span ?? "")}`));
+    show(await ask(`/ui/metrics/drawn?span=${encodeURIComponent(charts?.dataset.span ?? "")}`));
     failures = 0;
     brokeMs = undefined;
     showLive("live");
