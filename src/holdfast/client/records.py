@@ -284,7 +284,7 @@ def status_of(reply: replies.LockReply) -> JobStatus:
     return record(JobStatus, reply, owner=owner_of(reply), done_by=done_by, shown_as=who)
 
 
-def job_event(reply: replies.HappenedReply) -> JobEvent:
+def job_event(reply: replies.HistoryEntryReply) -> JobEvent:
     return record(JobEvent, reply, shown_as=reply.owner if reply.shown_as is UNSET else reply.shown_as)
 
 
@@ -297,7 +297,7 @@ def opened_session(reply: replies.SessionOpenedReply, url: str) -> OpenedSession
     return record(OpenedSession, reply, secret=reply.session_secret, expires_in=seconds, url=reply.public_url or url)
 
 
-def past_job_owner(reply: replies.LockThen) -> PastJobOwner:
+def past_job_owner(reply: replies.PastLockReply) -> PastJobOwner:
     who = reply.owner or (shown_as(None) if reply.shown_as is UNSET else reply.shown_as)
     return record(PastJobOwner, reply, ttl=reply.ttl_ms / 1_000, shown_as=who)
 

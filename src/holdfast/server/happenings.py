@@ -21,25 +21,25 @@ from holdfast.core.events import (
 )
 from holdfast.server.times import rfc3339
 from holdfast.wire.holders import shown_as
-from holdfast.wire.replies import HappenedReply
+from holdfast.wire.replies import HistoryEntryReply
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
-def changes(record: Record, is_wanted: Callable[[str], bool]) -> Iterator[HappenedReply]:
+def changes(record: Record, is_wanted: Callable[[str], bool]) -> Iterator[HistoryEntryReply]:
     """Yield an entry for each wanted name that a record concerns."""
     for name, told in concerned(record.event):
         if is_wanted(name):
             yield said(record.seq, record.wall_ms, name, told)
 
 
-def said(seq: int, wall_ms: int, name: str, told: Told) -> HappenedReply:
+def said(seq: int, wall_ms: int, name: str, told: Told) -> HistoryEntryReply:
     """Return the history entry of one name. It never has metadata, because history is kept for long."""
     claim = claim_of(told)
     owner, labels = (None, None) if claim is None else (claim.owner, claim.labels)
     shown = UNSET if claim is None or owner is not None else shown_as(claim.principal)
-    say = partial(HappenedReply, seq, rfc3339(wall_ms), labels=labels or UNSET, shown_as=shown)
+    say = partial(HistoryEntryReply, seq, rfc3339(wall_ms), labels=labels or UNSET, shown_as=shown)
     match told:
         case Granted(lease=lease):
             return say("granted", name, owner, lease.token, lease.principal, None)

@@ -40,7 +40,7 @@ class GatewayReleasedReply(msgspec.Struct, gc=False):
     ok: bool
 
 
-class GatewayKeptReply(msgspec.Struct, gc=False, rename="camel"):
+class GatewayRenewedReply(msgspec.Struct, gc=False, rename="camel"):
     """The run keeps the resource."""
 
     ok: bool

@@ -34,7 +34,7 @@ def _first_of(metadata: str) -> str:
         return ""
     field = _FIRST_FIELD.match(metadata)
     try:
-        text = f"{_in_words(field[1])}={_in_words(field[2])}" if field else _first_line(metadata)
+        text = f"{_as_text(field[1])}={_as_text(field[2])}" if field else _first_line(metadata)
     except msgspec.MsgspecError:
         text = _first_line(metadata)
     return text if len(text) <= METADATA_CHARS_MAX else text[: METADATA_CHARS_MAX - 1] + "…"
@@ -44,5 +44,5 @@ def _first_line(text: str) -> str:
     return text.strip().partition("\n")[0]
 
 
-def _in_words(value: str) -> str:
+def _as_text(value: str) -> str:
     return msgspec.json.decode(value, type=str) if value.startswith('"') else _NESTED.get(value, value)

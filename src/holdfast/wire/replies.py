@@ -14,15 +14,15 @@ from msgspec import UNSET, UnsetType
 from holdfast.wire.fields import Labels, Millis, Time, Token, Uuid
 
 
-class _Shown(msgspec.Struct, kw_only=True, gc=False):
+class _WithDisplayName(msgspec.Struct, kw_only=True, gc=False):
     shown_as: str | UnsetType = UNSET  # only if `owner` is null: `(access token ci-runner, issue=1842)`
 
 
-class ShownClaim(_Shown, kw_only=True, gc=False):
+class ShownClaim(_WithDisplayName, kw_only=True, gc=False):
     labels: Labels | UnsetType = UNSET
 
 
-class Previous(_Shown, gc=False):
+class Previous(_WithDisplayName, gc=False):
     """Who was there before."""
 
     owner: str | None
@@ -83,7 +83,7 @@ class WaitingReply(msgspec.Struct, gc=False, tag_field="status", tag="waiting"):
     waited_ms: Millis
 
 
-class DoneReply(_Shown, gc=False, tag_field="status", tag="done"):
+class DoneReply(_WithDisplayName, gc=False, tag_field="status", tag="done"):
     """The work is finished: do not do it again."""
 
     name: str
@@ -144,7 +144,7 @@ class CheckReply(msgspec.Struct, gc=False):
     fencing_token: Token | None
 
 
-class HappenedReply(ShownClaim, gc=False):
+class HistoryEntryReply(ShownClaim, gc=False):
     """Something that happened to a name."""
 
     seq: int
@@ -186,12 +186,12 @@ class DisplacedReply(msgspec.Struct, gc=False):
 class HistoryReply(msgspec.Struct, gc=False):
     """What happened, newest first."""
 
-    history: list[HappenedReply]
+    history: list[HistoryEntryReply]
     next_before: int | None  # `before` for the next page; a page may have fewer than `limit`, or none
     next_offset: int | UnsetType = UNSET  # `offset` for the other changes of record `next_before`
 
 
-class WhyLink(_Shown, gc=False):
+class WhyLink(_WithDisplayName, gc=False):
     """One link of the chain: a name, who holds it, how alive that one looks, what it waits for itself."""
 
     name: str
@@ -204,7 +204,7 @@ class WhyLink(_Shown, gc=False):
     waits_for: list[str]
 
 
-class WhyWaiter(_Shown, gc=False):
+class WhyWaiter(_WithDisplayName, gc=False):
     """One who stands in line."""
 
     owner: str | None
@@ -283,7 +283,7 @@ class SessionSecretReply(msgspec.Struct, gc=False):
     session_secret: str
 
 
-class SessionKeptReply(msgspec.Struct, gc=False):
+class SessionKeepaliveReply(msgspec.Struct, gc=False):
     """The session lives on."""
 
     session_id: Uuid
@@ -291,7 +291,7 @@ class SessionKeptReply(msgspec.Struct, gc=False):
     expires_in_ms: Millis
 
 
-class SessionRenewedReply(SessionKeptReply, gc=False):
+class SessionRenewedReply(SessionKeepaliveReply, gc=False):
     """The session and all that is bound to it live on."""
 
     renewed: int
@@ -405,7 +405,7 @@ class NodesReply(msgspec.Struct, gc=False):
     nodes: list[NodeReply]
 
 
-class LockThen(ShownClaim, gc=False):
+class PastLockReply(ShownClaim, gc=False):
     """A name that was held at a moment, as far as the history knows: by the lease as it was granted."""
 
     name: str
@@ -419,17 +419,17 @@ class LockThen(ShownClaim, gc=False):
     record: int  # the record that granted it; 0 if it is older than all numbers
 
 
-class LocksThenReply(msgspec.Struct, gc=False):
+class PastLocksReply(msgspec.Struct, gc=False):
     """The names that were held at a moment, in order."""
 
-    locks: list[LockThen]
+    locks: list[PastLockReply]
     at: Time | None  # what was asked for; of a record alone, its time; null if nothing of it is kept
     record: int  # The last record by then: ask for the next page with it, to stay at the same record.
     prefix: str | None
     next_after: str | None
 
 
-class Mark(msgspec.Struct, gc=False):
+class TimelineMarker(msgspec.Struct, gc=False):
     """A record in which something ended badly."""
 
     seq: int
@@ -440,10 +440,10 @@ class Mark(msgspec.Struct, gc=False):
     others: int
 
 
-class MarksReply(msgspec.Struct, gc=False):
+class TimelineMarkersReply(msgspec.Struct, gc=False):
     """Where things ended badly, newest first, and how far back one can look."""
 
-    marks: list[Mark]
+    marks: list[TimelineMarker]
     next_before: int | None
     begins_at: Time | None  # the earliest moment that can be looked at; null if there is none yet
     now: Time

@@ -16,7 +16,7 @@ from holdfast.client.operations.retry import AWAY_SECONDS, LATE_TOKEN_SECONDS, f
 from holdfast.client.records import JobEvent
 from holdfast.client.requests import with_query
 from holdfast.errors import NotAllowed, ServerError, Unreachable
-from holdfast.wire.replies import HappenedReply
+from holdfast.wire.replies import HistoryEntryReply
 
 AGAIN_SECONDS = 0.1
 AGAIN_SECONDS_MAX = 2.0
@@ -29,7 +29,7 @@ OnAway = Callable[[str | None], object]  # Called with the reason if the server 
 
 class _Frame(msgspec.Struct):
     seq: int
-    changes: list[HappenedReply] = []
+    changes: list[HistoryEntryReply] = []
     part: int = 1
     parts: int = 1  # A large record comes in several events, of which only the last has an id.
 

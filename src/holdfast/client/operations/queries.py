@@ -166,7 +166,7 @@ class Operations:
         found: list[records.PastJobOwner] = []
         while True:
             path = with_query("/locks", records.plain_labels(labels), **asked, limit=_page_limit(limit, found))
-            page = yield from ask(get(path, self._policy), self._policy, replies.LocksThenReply)
+            page = yield from ask(get(path, self._policy), self._policy, replies.PastLocksReply)
             found += map(records.past_job_owner, page.locks)
             if page.next_after is None or (limit is not None and len(found) >= limit):
                 return PastJobOwners(None if page.at is None else records.time_of(page.at), page.record, found)

@@ -38,11 +38,11 @@ from holdfast.wire import gateway
 from holdfast.wire.gateway import (
     GatewayAcquiredReply,
     GatewayErrorReply,
-    GatewayKeptReply,
     GatewayLock,
     GatewayOwnLock,
     GatewayRefusedReply,
     GatewayReleasedReply,
+    GatewayRenewedReply,
     GatewayStatusReply,
     GatewayTimedBody,
 )
@@ -242,7 +242,7 @@ def heartbeat(api: Api, call: Call) -> None:
 
 
 def _kept(_api: Api, _call: Call, outcome: Extended, now: Instant) -> Answered:
-    return 200, encode(GatewayKeptReply(True, now.wall_ms + outcome.until_ms - now.ms)), ()
+    return 200, encode(GatewayRenewedReply(True, now.wall_ms + outcome.until_ms - now.ms)), ()
 
 
 _NOT_RUNS: dict[type, Show] = {
@@ -330,7 +330,7 @@ GATEWAY: tuple[Operation, ...] = (
         "Gateway: keep a resource, as a run",
         body=gateway.GatewayTimedBody,
         replies={
-            200: gateway.GatewayKeptReply,
+            200: gateway.GatewayRenewedReply,
             404: gateway.GatewayRefusedReply,
             409: gateway.GatewayRefusedReply,
             **_ERRORS,

@@ -30,7 +30,7 @@ from holdfast.server.render import encode, holder_id
 from holdfast.server.times import rfc3339
 from holdfast.wire.holders import shown_as
 from holdfast.wire.problems import Problem
-from holdfast.wire.replies import HistoryReply, LocksThenReply, LockThen
+from holdfast.wire.replies import HistoryReply, PastLockReply, PastLocksReply
 
 LIMIT = 100
 LIMIT_MAX = 1_000
@@ -181,7 +181,7 @@ async def begins_at(engine: Engine) -> int | None:
 
 async def page_of(
     engine: Engine, then: Then, query: dict[str, Any], prefix: str | None, key: AuthorityKey
-) -> LocksThenReply:
+) -> PastLocksReply:
     """Return a page of who held what. Raises if the history of then was dropped meanwhile."""
     found = await engine.journal.held(
         HeldQuery(
@@ -208,12 +208,12 @@ async def page_of(
         if number % SLICE_ITEMS == 0:
             await asyncio.sleep(0)
     at = None if then.wall_ms is None else rfc3339(then.wall_ms)
-    return LocksThenReply(items, at, then.record, prefix, next_after)
+    return PastLocksReply(items, at, then.record, prefix, next_after)
 
 
-def shown(held: Held, key: AuthorityKey) -> LockThen:
+def shown(held: Held, key: AuthorityKey) -> PastLockReply:
     lease = held.lease
-    return LockThen(
+    return PastLockReply(
         held.name,
         "held",
         holder_id(lease, key),

@@ -26,7 +26,7 @@ from holdfast.server.render import encode, no_content
 from holdfast.server.times import rfc3339
 from holdfast.wire.problems import Problem
 from holdfast.wire.replies import (
-    SessionKeptReply,
+    SessionKeepaliveReply,
     SessionOpenedReply,
     SessionRenewedReply,
     SessionReply,
@@ -101,7 +101,7 @@ def keep(api: Api, call: Call) -> None:
 
 def _kept(_api: Api, call: Call, outcome: SessionOpen, now: Instant) -> Answered:
     left_ms = outcome.session.until_ms - now.ms
-    return 200, encode(SessionKeptReply(call.item, rfc3339(now.wall_ms + left_ms), left_ms)), ()
+    return 200, encode(SessionKeepaliveReply(call.item, rfc3339(now.wall_ms + left_ms), left_ms)), ()
 
 
 def renew_all(api: Api, call: Call) -> None:

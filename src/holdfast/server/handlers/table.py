@@ -158,7 +158,7 @@ OPERATIONS: tuple[Operation, ...] = (
             "record": "Who held what once this record was durable; with `at`, the next page of that time.",
         },
         read_query=locks.read_list_query,
-        replies={200: (replies.LocksReply, replies.LocksThenReply)},
+        replies={200: (replies.LocksReply, replies.PastLocksReply)},
         problems=("history_not_kept",),
     ),
     *GATEWAY,
@@ -314,7 +314,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "/sessions/{id}/keepalive",
         sessions.keep,
         "Keep a session alive",
-        replies={200: replies.SessionKeptReply},
+        replies={200: replies.SessionKeepaliveReply},
     ),
     _session(
         "POST",

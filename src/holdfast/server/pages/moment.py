@@ -23,7 +23,7 @@ from holdfast.server.pages.rows import DAY_MS, Row
 from holdfast.server.render import encode
 from holdfast.server.times import rfc3339
 from holdfast.wire.problems import Problem
-from holdfast.wire.replies import Mark, MarksReply
+from holdfast.wire.replies import TimelineMarker, TimelineMarkersReply
 
 if TYPE_CHECKING:
     from holdfast.core.values import Instant
@@ -163,12 +163,12 @@ def marks(api: Api, call: Call) -> None:
         found = [mark for record in page.records if (mark := mark_of(record, prefix)) is not None]
         begins_ms = await begins_at(engine)
         begins = None if begins_ms is None else rfc3339(begins_ms)
-        return 200, encode(MarksReply(found, page.next_before, begins, rfc3339(now.wall_ms))), ()
+        return 200, encode(TimelineMarkersReply(found, page.next_before, begins, rfc3339(now.wall_ms))), ()
 
     api.answer_later(call, look)
 
 
-def mark_of(record: Record, prefix: str) -> Mark | None:
+def mark_of(record: Record, prefix: str) -> TimelineMarker | None:
     """Return the mark of a record that ended leases badly; None if none of their names has the prefix."""
     changes = concerned(record.event)
     ended = [(name, told) for name, told in changes if isinstance(told, Ended) and name.startswith(prefix)]
@@ -176,4 +176,4 @@ def mark_of(record: Record, prefix: str) -> Mark | None:
         return None
     name, told = ended[0]
     row = happened(record, told)
-    return Mark(record.seq, rfc3339(record.wall_ms), row.event, name, row.owner, len(ended) - 1)
+    return TimelineMarker(record.seq, rfc3339(record.wall_ms), row.event, name, row.owner, len(ended) - 1)
