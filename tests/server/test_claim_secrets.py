@@ -18,7 +18,7 @@ from holdfast.server.access.secrets import (
     ClaimId,
     claim_in,
     claim_secret,
-    was_ours,
+    is_claim_secret_of_ours,
 )
 from holdfast.server.starting.routes import OPERATIONS
 from tests.support import callers
@@ -310,8 +310,8 @@ def test_claims_are_read_back() -> None:
         secret = claim_secret(authority, claim, "digest")
         assert claim_in(secret) == claim
         assert len(secret) <= CLAIM_SECRET_CHARS_MAX
-        assert was_ours(authority, claim_secret(authority, claim, "another"), claim)
-        assert not was_ours(AuthorityKey(b"l" * 32), secret, claim)
+        assert is_claim_secret_of_ours(authority, claim_secret(authority, claim, "another"), claim)
+        assert not is_claim_secret_of_ours(AuthorityKey(b"l" * 32), secret, claim)
     for wrong in ("holdc_", "holdc_" + "A" * 43, "holdc_é_" + "A" * 43, "holdc_AA_" + "A" * 43, ""):
         assert claim_in(wrong) is None
 

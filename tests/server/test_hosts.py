@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.server.access.origins import PASSED_MAX, Hosts
+from holdfast.server.access.origins import ACCEPTED_MAX, Hosts
 from holdfast.wire.problems import Problem
 from tests.support import callers
 from tests.support.api import Api
@@ -165,12 +165,12 @@ def test_the_name_that_is_listened_on_passes() -> None:
 def test_what_passed_is_remembered_within_bounds() -> None:
     """Headers that passed are kept at hand, a bounded number of them; what was refused is not kept at all."""
     hosts = Hosts("", "127.0.0.1")
-    for number in range(3 * PASSED_MAX):
+    for number in range(3 * ACCEPTED_MAX):
         hosts.check(b"10.0.0.1:%d" % number)
-        assert None in hosts.passed and len(hosts.passed) <= PASSED_MAX + 1
+        assert None in hosts.accepted and len(hosts.accepted) <= ACCEPTED_MAX + 1
     with pytest.raises(Problem):
         hosts.check(b"evil.example")
-    assert b"evil.example" not in hosts.passed
+    assert b"evil.example" not in hosts.accepted
 
 
 def test_the_public_address_is_a_name_of_ours(tmp_path: Path) -> None:

@@ -71,9 +71,9 @@ def test_believing_everybody_is_told(trusted: str, warnings: int, caplog: pytest
         ("", "https", "own"),
     ],
 )
-def test_what_the_client_spoke(peer: str, told: str, scheme: str) -> None:
+def test_what_the_client_spoke(peer: str, forwarded: str, scheme: str) -> None:
     """X-Forwarded-Proto is believed of a trusted proxy, if it is http or https; the last word is the proxy's own."""
-    assert Proxies(TRUSTED).scheme_of(_request(peer, x_forwarded_proto=told), "own") == scheme
+    assert Proxies(TRUSTED).scheme_of(_request(peer, x_forwarded_proto=forwarded), "own") == scheme
 
 
 def test_what_nobody_told() -> None:

@@ -181,8 +181,8 @@ def test_ten_minutes_of_attack_are_a_small_log(capfd: pytest.CaptureFixture[str]
             for each in range(100):
                 _refuse(kept, second * 1_000, source=second * 100 + each, path=b"/locks/" + b"\xff" * 8_000)
                 _refuse(kept, second * 1_000, path=b"/locks/" + b"\x1b]0;" * 2_000, who="ana")
-            kept.look(second * 1_000 + 999)
-            assert len(kept._lines_by_source) <= LINES_MAX and len(kept._left_out) <= LINES_MAX
+            kept.tick(second * 1_000 + 999)
+            assert len(kept._lines_by_source) <= LINES_MAX and len(kept._suppressed) <= LINES_MAX
         kept.end()
     finally:
         logging.basicConfig(handlers=before, force=True)
@@ -202,10 +202,10 @@ def test_a_minute_ends_without_another_refusal(caplog: pytest.LogCaptureFixture)
     with caplog.at_level(logging.WARNING, "holdfast.server"):
         for _ in range(LINES_PER_SOURCE_MAX + 3):
             _refuse(kept, 5_000, who="ana")
-        kept.look(5_000 + WINDOW_MS - 1)
+        kept.tick(5_000 + WINDOW_MS - 1)
         assert len(caplog.records) == LINES_PER_SOURCE_MAX
-        kept.look(5_000 + WINDOW_MS)
-        kept.look(5_000 + 2 * WINDOW_MS)
+        kept.tick(5_000 + WINDOW_MS)
+        kept.tick(5_000 + 2 * WINDOW_MS)
         assert caplog.messages[LINES_PER_SOURCE_MAX:] == ["3 more refusals in the last minute (token ana 3)"]
         _refuse(kept, 5_000 + 3 * WINDOW_MS, who="ana")
         assert caplog.messages[-1].startswith("refused 403"), "the next minute has lines of its own"

@@ -108,10 +108,10 @@ def test_giving_is_an_order(
     """Everybody may give what it has itself; and through others nobody gives more than that."""
     callers = [Caller("who", scopes, prefix) for scopes, prefix in (one, other, third)]
     for caller in callers:
-        assert caller.may_give(caller.scopes, caller.prefix)
-    if callers[0].may_give(*other) and callers[1].may_give(*third):
-        assert callers[0].may_give(*third)
-    if callers[0].may_give(*other):
+        assert caller.may_grant(caller.scopes, caller.prefix)
+    if callers[0].may_grant(*other) and callers[1].may_grant(*third):
+        assert callers[0].may_grant(*third)
+    if callers[0].may_grant(*other):
         assert other[0] <= one[0]
         for name in ("a", "a/x", "a/b/x", "b/x", "abc", "c"):
             reached = other[1] is None or name.startswith(other[1])

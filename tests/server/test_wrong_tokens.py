@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import pytest
 
-from holdfast.server.access.refusals import LOGGED_MAX, PLACES_MAX, WINDOW_MS, WrongTokens
+from holdfast.server.access.refusals import LOGGED_MAX, NETWORKS_MAX, WINDOW_MS, WrongTokens
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import refused, unique, wait_until
@@ -178,12 +178,12 @@ def test_what_is_kept_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
     counted = WrongTokens(1)
     first = ip_address("10.0.0.0")
     with caplog.at_level(logging.WARNING, "holdfast.server"):
-        for number in range(PLACES_MAX + 5):
+        for number in range(NETWORKS_MAX + 5):
             counted.count(first + number, 0)
             counted.count(first + number, 0)
     assert len(caplog.records) == LOGGED_MAX
     assert counted.count(first, 1) == 0, "forgotten"
-    assert counted.count(first + PLACES_MAX + 4, 1) > 0, "not forgotten"
+    assert counted.count(first + NETWORKS_MAX + 4, 1) > 0, "not forgotten"
     with caplog.at_level(logging.WARNING, "holdfast.server"):
         counted.count(first, WINDOW_MS)
     assert len(caplog.records) == LOGGED_MAX + 1, "the next minute has lines of its own"

@@ -25,7 +25,7 @@ from holdfast.server import render
 from holdfast.server.access.auth import OWN_CLAIM_ONLY, Auth, Caller, TokenUses, WrongTokenError
 from holdfast.server.access.origins import Origins
 from holdfast.server.access.refusals import RefusalLog, WrongTokens
-from holdfast.server.access.secrets import ClaimId, is_own, was_own
+from holdfast.server.access.secrets import ClaimId, claim_held, claim_holds
 from holdfast.server.frames import Frames
 from holdfast.server.http.manager import RoundRobinQueue
 from holdfast.server.http.messages import BUG, Answered, Request, envelope
@@ -84,7 +84,7 @@ class Api:
         self.engine = engine
         self.auth = auth
         self.settings = settings
-        self.knows_revoked = settings.reentrant != "holder"  # False: no code `revoked`, as OctoStore.
+        self.has_revoked_code = settings.reentrant != "holder"  # False: no code `revoked`, as OctoStore.
         self.meter = meter or Meter(settings, engine.clock, engine.metrics)
         self.counters = self.meter.sources.counters
         self._slow_reads = FairLock()
@@ -163,7 +163,7 @@ class Api:
 
     def _log_refusal(self, problem: Problem, request: Request, caller: Caller | None = None) -> None:
         """Log a refusal. `caller` is who it was when it asked, since a token may end while its request waits."""
-        if not self._refusal_log.is_concerned(problem):
+        if not self._refusal_log.is_logged(problem):
             return
         if caller is None and request.is_known:
             caller = self.caller_now(request.authorization)
@@ -173,8 +173,8 @@ class Api:
 
     def tick(self) -> None:
         now_ms = self.engine.clock.monotonic_ms()
-        self._refusal_log.look(now_ms)
-        self.token_uses.look(now_ms)
+        self._refusal_log.tick(now_ms)
+        self.token_uses.tick(now_ms)
         self.meter.tick()
 
     async def end_waits(self) -> None:
@@ -205,7 +205,7 @@ class Api:
     def _require_own(self, name: str, claim: ClaimId, body: object) -> None:
         """Raise unless the claim holds the name now, or asks what became of a lease that it had (L7)."""
         state = self.engine.state
-        if not is_own(claim, name, state) and not was_own(claim, name, getattr(body, "lease_id", None), state):
+        if not claim_holds(claim, name, state) and not claim_held(claim, name, getattr(body, "lease_id", None), state):
             raise Problem("forbidden", OWN_CLAIM_ONLY)
 
     def submit(self, call: Call, command: Command, shows: Mapping[type, Show]) -> None:
@@ -217,7 +217,7 @@ class Api:
     def refusal_of(self, call: Call, outcome: object) -> Answered:
         if type(outcome) is Deadlock:
             self.note_circle(call, outcome)
-        problem = render.problem(outcome, call.caller.prefix, knows_revoked=self.knows_revoked)
+        problem = render.problem(outcome, call.caller.prefix, has_revoked_code=self.has_revoked_code)
         self.counters.refuse(problem.code)
         self._log_refusal(problem, call.request, call.caller)
         return call.refusal(problem, call.request)

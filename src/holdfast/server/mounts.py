@@ -114,7 +114,7 @@ class Mounting:
         await application(self._scope_of(request, response), cycle.receive, cycle.send)
 
     def _check_origin(self, request: Request) -> None:
-        is_own = self._origin.is_same(request)
+        is_own = self._origin.is_same_origin(request)
         if is_own is False or (is_own is None and b"origin" in request.headers):
             raise Problem("forbidden", _OTHER_ORIGIN)
 

@@ -151,13 +151,13 @@ _PLAIN: dict[type[object], tuple[str, str]] = {
 }
 
 
-def problem(outcome: object, prefix: str | None = None, *, knows_revoked: bool = True) -> Problem:
-    """Put a refusal into the words of the wire. Without `knows_revoked` the codes are those of OctoStore's client."""
+def problem(outcome: object, prefix: str | None = None, *, has_revoked_code: bool = True) -> Problem:
+    """Put a refusal into the words of the wire. Without `has_revoked_code` the codes are OctoStore's."""
     if type(outcome) in _PLAIN:
         return Problem(*_PLAIN[type(outcome)])
     match outcome:
         case refusals.NotCurrent():
-            return _not_current(outcome, knows_revoked=knows_revoked)
+            return _not_current(outcome, has_revoked_code=has_revoked_code)
         case refusals.BadTtl(max_ms=max_ms):
             return Problem("invalid_ttl", f"ttl_seconds is 1 to {max_ms // 1000} seconds.")
         case refusals.BadField(text=text):
@@ -235,12 +235,12 @@ def _circle(path: tuple[str, ...], lease: Lease | None) -> Problem:
     return Problem("deadlock", text, fields={"cycle": list(path), **own})
 
 
-def _not_current(outcome: refusals.NotCurrent, *, knows_revoked: bool) -> Problem:
+def _not_current(outcome: refusals.NotCurrent, *, has_revoked_code: bool) -> Problem:
     ended = outcome.ended
     fields = None if ended is None else _ended(ended)
     if ended is not None and ended.end.how == "revoked":
         text = f"This lease was revoked by {ended.end.by}: {ended.end.reason}. Stop working on it."
-        if knows_revoked:
+        if has_revoked_code:
             return Problem("revoked", text, fields=fields)
         status = _NOT_CURRENT_LIVE if outcome.succeeded else None
         return Problem("lease_not_current", text, status=status, fields=fields)

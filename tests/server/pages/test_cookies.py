@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 from holdfast.core.state import State
 from holdfast.server.access import cookies
 from holdfast.server.access.auth import Auth, StaticTokens
-from holdfast.server.access.cookies import LIFE_MS, LIFE_SECONDS, SIGNED_IN_MS_MAX, Cookie
+from holdfast.server.access.cookies import LIFE_SECONDS, LIFETIME_MS, SIGNED_IN_MS_MAX, Cookie
 from holdfast.server.access.secrets import AuthorityKey
-from holdfast.server.http.cookies import COOKIE, forgotten_by, set_by, shown_in
+from holdfast.server.http.cookies import COOKIE, cookie_credential, forgotten_by, set_by
 from holdfast.server.http.messages import request_from
 from holdfast.wire.problems import Problem
 
 KEY = AuthorityKey(b"k" * 32)
 OTHER_KEY = AuthorityKey(b"o" * 32)
 NOW_MS = 1_800_000_000_000
-ANA = Cookie("ana", NOW_MS, NOW_MS, is_safe=False)
+ANA = Cookie("ana", NOW_MS, NOW_MS, is_https=False)
 TOKEN, NEXT_TOKEN = "ana:0123456789abcdef-ana:read+admin", "ana:fedcba9876543210-ana:read"
 
 
@@ -30,7 +30,7 @@ def auth_of(tokens: str = TOKEN, key: AuthorityKey = KEY) -> Auth:
 def value_of(cookie: Cookie = ANA, tokens: str = TOKEN, key: AuthorityKey = KEY) -> str:
     owner = auth_of(tokens).static.of(cookie.principal)
     assert owner is not None
-    return cookies.written(key, cookie, owner.digest)
+    return cookies.sign(key, cookie, owner.digest)
 
 
 def shown(value: str) -> bytes:
@@ -57,17 +57,17 @@ def test_a_cookie_of_a_neighbour_does_not_hide_ours() -> None:
     sent = b"; ".join(
         b"holdfast-7420=" + each for each in (b"p.eA.x", value_of(key=OTHER_KEY).encode(), value.encode())
     )
-    authorization = shown_in({b"host": b"127.0.0.1:7420", b"cookie": sent})
+    authorization = cookie_credential({b"host": b"127.0.0.1:7420", b"cookie": sent})
     assert auth.identify(authorization, State(), NOW_MS).principal == "ana"
 
 
 def test_it_is_over_after_twelve_hours_without_use() -> None:
     """It is good to the last millisecond of its life, and not beyond; one that was renewed counts from then."""
     auth, value = auth_of(), value_of()
-    assert auth.identify(shown(value), State(), NOW_MS + LIFE_MS - 1).principal == "ana"
-    assert "12 hours" in refusal_of(auth, value, NOW_MS + LIFE_MS).details
-    renewed = ANA.renewed(NOW_MS + LIFE_MS - 1)
-    assert auth.identify(shown(value_of(renewed)), State(), NOW_MS + LIFE_MS).cookie == renewed
+    assert auth.identify(shown(value), State(), NOW_MS + LIFETIME_MS - 1).principal == "ana"
+    assert "12 hours" in refusal_of(auth, value, NOW_MS + LIFETIME_MS).details
+    renewed = ANA.renewed(NOW_MS + LIFETIME_MS - 1)
+    assert auth.identify(shown(value_of(renewed)), State(), NOW_MS + LIFETIME_MS).cookie == renewed
 
 
 def test_renewing_has_an_end() -> None:
@@ -81,7 +81,7 @@ def test_renewing_has_an_end() -> None:
 def test_cookie_from_a_clock_that_was_ahead_is_refused(field: str) -> None:
     """Made, or signed in for, more than a minute after now, it would outlive its end by as much."""
     auth = auth_of()
-    for ahead_ms in (60_001, LIFE_MS, 2 * SIGNED_IN_MS_MAX):
+    for ahead_ms in (60_001, LIFETIME_MS, 2 * SIGNED_IN_MS_MAX):
         refusal_of(auth, value_of(msgspec.structs.replace(ANA, **{field: NOW_MS + ahead_ms})))
     set_back = msgspec.structs.replace(ANA, **{field: NOW_MS + 60_000})
     assert auth.identify(shown(value_of(set_back)), State(), NOW_MS).principal == "ana"
@@ -89,9 +89,9 @@ def test_cookie_from_a_clock_that_was_ahead_is_refused(field: str) -> None:
 
 def test_it_is_renewed_when_it_is_ten_minutes_old() -> None:
     """A young one is left as it is; one that is older, or from a clock that was set back, is made anew."""
-    assert not ANA.is_worth_renewing(NOW_MS + 599_999)
-    assert ANA.is_worth_renewing(NOW_MS + 600_000)
-    assert ANA.is_worth_renewing(NOW_MS - 1)
+    assert not ANA.needs_renewal(NOW_MS + 599_999)
+    assert ANA.needs_renewal(NOW_MS + 600_000)
+    assert ANA.needs_renewal(NOW_MS - 1)
 
 
 def test_it_ends_with_its_token() -> None:
@@ -124,12 +124,12 @@ def test_nonsense_lets_nobody_in(nonsense: bytes) -> None:
 
 @pytest.mark.parametrize(
     ("change", "what"),
-    [({"principal": "ben"}, "whose"), ({"made_ms": NOW_MS + 1}, "when"), ({"is_safe": True}, "over what")],
+    [({"principal": "ben"}, "whose"), ({"made_ms": NOW_MS + 1}, "when"), ({"is_https": True}, "over what")],
 )
 def test_what_it_says_is_signed(change: dict[str, object], what: str) -> None:
     """Whose it is, when it was made and over what it was given cannot be changed: each is under the signature."""
     tokens = f"{TOKEN},ben:0123456789abcdef-ben"
-    lie = cookies.written(OTHER_KEY, msgspec.structs.replace(ANA, **change), "").split(".")
+    lie = cookies.sign(OTHER_KEY, msgspec.structs.replace(ANA, **change), "").split(".")
     refusal_of(auth_of(tokens), ".".join([*lie[:2], value_of().split(".")[2]]))
 
 
@@ -137,8 +137,8 @@ def test_the_field_of_a_form_is_of_one_sign_in() -> None:
     """It stays the same when the cookie is renewed, and is another for another sign-in, token or principal."""
     field = cookies.form_token(KEY, ANA, "digest")
     assert field == cookies.form_token(KEY, ANA.renewed(NOW_MS + 1), "digest")
-    again = Cookie("ana", NOW_MS + 1, NOW_MS + 1, is_safe=False)
-    ben = Cookie("ben", NOW_MS, NOW_MS, is_safe=False)
+    again = Cookie("ana", NOW_MS + 1, NOW_MS + 1, is_https=False)
+    ben = Cookie("ben", NOW_MS, NOW_MS, is_https=False)
     others = {
         cookies.form_token(KEY, again, "digest"),
         cookies.form_token(KEY, ben, "digest"),
@@ -195,16 +195,16 @@ def test_servers_on_one_host_have_cookies_of_their_own() -> None:
     assert authorization(head(sent, b"[::1]:7421")) == b"Cookie p.c.d"
     assert authorization(head(sent, b"localhost")) == b"Cookie p.e.f"
     assert authorization(head(sent, b"[::1]")) == b"Cookie p.e.f"
-    name, field = set_by({b"host": b"localhost:7420"}, "value", LIFE_SECONDS, is_safe=ANA.is_safe)
+    name, field = set_by({b"host": b"localhost:7420"}, "value", LIFE_SECONDS, is_https=ANA.is_https)
     assert (name, field.partition(b"=")[0]) == (b"set-cookie", b"holdfast-7420")
 
 
 def test_how_it_is_given() -> None:
     """No script reads it, no other site sends it, and over https it is a cookie of this very host, for https alone."""
-    _, plain = set_by({b"host": b"a"}, "value", LIFE_SECONDS, is_safe=ANA.is_safe)
+    _, plain = set_by({b"host": b"a"}, "value", LIFE_SECONDS, is_https=ANA.is_https)
     assert plain == b"holdfast=value; Path=/; Max-Age=43200; HttpOnly; SameSite=Strict"
-    safe = msgspec.structs.replace(ANA, is_safe=True)
-    _, over_https = set_by({b"host": b"a"}, "value", LIFE_SECONDS, is_safe=safe.is_safe)
+    safe = msgspec.structs.replace(ANA, is_https=True)
+    _, over_https = set_by({b"host": b"a"}, "value", LIFE_SECONDS, is_https=safe.is_https)
     assert over_https == b"__Host-holdfast=value; Path=/; Max-Age=43200; HttpOnly; SameSite=Strict; Secure"
-    _, forgotten = forgotten_by({b"host": b"a"}, is_safe=False)
+    _, forgotten = forgotten_by({b"host": b"a"}, is_https=False)
     assert forgotten == b"holdfast=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict"

@@ -24,7 +24,7 @@ from tests.support.server import ServerProcess
 from tests.support.visitor import Visitor, page_of
 
 KEY = AuthorityKey(b"k" * 32)
-COOKIE = Cookie("ana", 1, 1, is_safe=False)
+COOKIE = Cookie("ana", 1, 1, is_https=False)
 ANA = Caller("ana", frozenset({"read", "admin"}), digest="d", cookie=COOKIE)
 OWN = b"http://127.0.0.1:7420"
 
@@ -68,30 +68,30 @@ def request(
 )
 def test_where_a_request_comes_from(headers: dict[str, bytes], expected: bool | None) -> None:
     """What the browser says of the site counts; where it says nothing, the origin must be the very address asked."""
-    assert origins().is_same(request(**headers)) is expected
+    assert origins().is_same_origin(request(**headers)) is expected
 
 
 def test_the_scheme_is_part_of_the_origin() -> None:
     """Behind a proxy that speaks https, and is trusted, a page over https is ours, and one over http is not."""
     behind = origins(trusted_proxies="127.0.0.1")
     https = {"x_forwarded_proto": b"https"}
-    assert behind.is_same(request(origin=b"https://127.0.0.1:7420", **https)) is True
-    assert behind.is_same(request(origin=OWN, **https)) is False
-    assert origins().is_same(request(origin=b"https://127.0.0.1:7420", **https)) is False
+    assert behind.is_same_origin(request(origin=b"https://127.0.0.1:7420", **https)) is True
+    assert behind.is_same_origin(request(origin=OWN, **https)) is False
+    assert origins().is_same_origin(request(origin=b"https://127.0.0.1:7420", **https)) is False
 
 
 def test_the_public_address_is_ours_too() -> None:
     """A proxy may call us by another name than the browser called it: the public address is the one in the browser."""
     known = origins(public_url="https://Locks.example/holdfast")
-    assert known.is_same(request(origin=b"https://locks.example")) is True
-    assert known.is_same(request(origin=b"https://locks.example.evil")) is False
+    assert known.is_same_origin(request(origin=b"https://locks.example")) is True
+    assert known.is_same_origin(request(origin=b"https://locks.example.evil")) is False
 
 
 def test_another_node_tells_the_scheme() -> None:
     """Of a request that a follower passed on, the scheme is what the client spoke with that node."""
     passed_on = request(origin=b"https://127.0.0.1:7420")
     passed_on.scheme = "https"
-    assert origins().is_same(passed_on) is True and origins().is_safe(passed_on)
+    assert origins().is_same_origin(passed_on) is True and origins().is_https(passed_on)
 
 
 # Who wrote it.

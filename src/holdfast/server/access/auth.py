@@ -19,7 +19,7 @@ from holdfast.core.names import has_dot_segment
 from holdfast.core.state import State
 from holdfast.core.values import SESSION_NAME_CHARS_MAX, AccessToken, Instant
 from holdfast.engine.engine import Engine
-from holdfast.server.access.cookies import Cookie, cookie_in, is_ours, is_right
+from holdfast.server.access.cookies import Cookie, cookie_in, is_ours, is_valid
 from holdfast.server.access.secrets import (
     CLAIM_PREFIX,
     CLAIM_SECRET_CHARS_MAX,
@@ -30,10 +30,10 @@ from holdfast.server.access.secrets import (
     claim_in,
     claim_secret,
     digest,
+    is_claim_secret_of_ours,
     is_mistyped,
     is_placeholder,
-    same,
-    was_ours,
+    secrets_equal,
 )
 from holdfast.server.http.cookies import COOKIE
 from holdfast.wire.problems import Problem
@@ -54,8 +54,8 @@ OWN_CLAIM_ONLY = (
 
 
 def in_order(scopes: Iterable[str]) -> list[str]:
-    there = frozenset(scopes)
-    return [scope for scope in SCOPES if scope in there]
+    given = frozenset(scopes)
+    return [scope for scope in SCOPES if scope in given]
 
 
 def own_scope(scope: str) -> str:
@@ -92,7 +92,7 @@ class Caller(msgspec.Struct, frozen=True):
         """What may use at most half of its principal's limit: the session or the claim whose secret was used."""
         return self.session if self.claim is None else self.claim.grant
 
-    def may_give(self, scopes: Iterable[str], prefix: str | None) -> bool:
+    def may_grant(self, scopes: Iterable[str], prefix: str | None) -> bool:
         if not self.scopes.issuperset(scopes):
             return False
         return self.prefix is None or (prefix is not None and prefix.startswith(self.prefix))
@@ -131,12 +131,12 @@ class StaticTokens:
         self.chars_max = 0
         for number, entry in enumerate(entries, 1):
             name, scopes, token = _read_static(entry, number)
-            kept = digest(token)
+            token_digest = digest(token)
             if name in self._by_name:
                 raise BadTokenError(f"static access token {number}: the name {name!r} stands twice")
-            if kept in self.callers:
+            if token_digest in self.callers:
                 raise BadTokenError(f"static access token {number} ({name!r}): the same token stands twice")
-            self.callers[kept] = self._by_name[name] = Caller(name, scopes, digest=kept)
+            self.callers[token_digest] = self._by_name[name] = Caller(name, scopes, digest=token_digest)
             self.chars_max = max(self.chars_max, len(token))
 
     @classmethod
@@ -192,9 +192,9 @@ class Auth:
         self._runs: dict[bytes, _Run] = {}
 
     def identify(self, authorization: bytes | None, state: State, wall_ms: int) -> Caller:
-        kept = self._digests.get(authorization) if authorization is not None else None
-        if kept is not None:
-            caller = self.by_digest(kept, state, wall_ms)
+        token_digest = self._digests.get(authorization) if authorization is not None else None
+        if token_digest is not None:
+            caller = self.by_digest(token_digest, state, wall_ms)
             if caller is not None:
                 return caller
         run = self._runs.get(authorization) if authorization is not None else None
@@ -217,42 +217,42 @@ class Auth:
             return self._by_session(authorization, token, state, wall_ms)
         if is_mistyped(token):
             raise WrongTokenError("The access token is mistyped: its checksum does not match.")
-        kept = digest(token)
-        caller = self.by_digest(kept, state, wall_ms)
+        token_digest = digest(token)
+        caller = self.by_digest(token_digest, state, wall_ms)
         if caller is None:
             raise WrongTokenError(
                 "This server does not know the access token: it is another server's, was revoked, or has expired."
             )
-        if kept in self.static.callers:
+        if token_digest in self.static.callers:
             self.static_by_header[authorization] = caller
         if len(self._digests) >= CACHED_MAX:
             self._digests.clear()
-        self._digests[authorization] = kept
+        self._digests[authorization] = token_digest
         return caller
 
-    def by_digest(self, kept: str, state: State, wall_ms: int) -> Caller | None:
-        caller = self.static.callers.get(kept)
+    def by_digest(self, token_digest: str, state: State, wall_ms: int) -> Caller | None:
+        caller = self.static.callers.get(token_digest)
         if caller is not None:
             return caller
-        token = state.index.token_by_digest.get(kept)
+        token = state.index.token_by_digest.get(token_digest)
         if token is None or (token.expires_wall_ms is not None and token.expires_wall_ms <= wall_ms):
             return None
-        cached = self._callers.get(kept)
+        cached = self._callers.get(token_digest)
         if cached is None or cached[0] is not token:
             if self.static.of(token.name) is not None:
                 # Hidden: the settings gave its name to another. It is looked at here, where nobody pays who is let in.
                 return None
             if len(self._callers) >= CACHED_MAX:
                 self._callers.clear()
-            cached = (token, Caller(token.name, frozenset(token.scopes), token.prefix, digest=kept))
-            self._callers[kept] = cached
+            cached = (token, Caller(token.name, frozenset(token.scopes), token.prefix, digest=token_digest))
+            self._callers[token_digest] = cached
         return cached[1]
 
     def hidden(self, state: State) -> list[str]:
         return [name for name in state.tokens if self.static.of(name) is not None]
 
     def _by_session(self, authorization: bytes, secret: str, state: State, wall_ms: int) -> Caller:
-        session_id = self.key.id_in(secret)
+        session_id = self.key.session_id_in(secret)
         session = None if session_id is None else state.sessions.get(session_id)
         if session_id is None or session is None:
             if session_id is None or not self.key.is_ours(secret, session_id):
@@ -260,7 +260,7 @@ class Auth:
             raise Problem("session_expired", "The session of this secret is over: open a new one with POST /sessions.")
         owner = self._by_principal(session.principal, state, wall_ms)
         digest_now = "" if owner is None else owner.digest
-        if owner is None or not same(self.key.session_secret(session, digest_now), secret):
+        if owner is None or not secrets_equal(self.key.session_secret(session, digest_now), secret):
             if not self.key.is_ours(secret, session_id):
                 raise WrongTokenError("The session secret is not one of ours.")
             raise Problem(
@@ -285,8 +285,8 @@ class Auth:
         owner = None if claim is None else self._by_principal(claim.principal, state, wall_ms)
         if claim is None:
             raise WrongTokenError("The claim's secret is not one of ours.")
-        if owner is None or not same(claim_secret(self.key, claim, owner.digest), secret):
-            if not was_ours(self.key, secret, claim):
+        if owner is None or not secrets_equal(claim_secret(self.key, claim, owner.digest), secret):
+            if not is_claim_secret_of_ours(self.key, secret, claim):
                 raise WrongTokenError("The claim's secret is not one of ours.")
             raise Problem(
                 "authentication_failed",
@@ -299,19 +299,19 @@ class Auth:
 
     def _by_cookie(self, shown: str, state: State, wall_ms: int) -> Caller:
         """Return who signed in. A cookie that is none of ours is no guess at one: it may be another server's."""
-        said = ((value, cookie_in(value)) for value in shown.split(" "))
-        ours = ((value, cookie) for value, cookie in said if cookie is not None and is_ours(self.key, value, cookie))
+        cookies = ((value, cookie_in(value)) for value in shown.split(" "))
+        ours = ((value, cookie) for value, cookie in cookies if cookie is not None and is_ours(self.key, value, cookie))
         value, cookie = next(ours, ("", None))
         if cookie is None:
             raise Problem("authentication_required", "Nobody is signed in: the cookie is none of this server's.")
         owner = self._by_principal(cookie.principal, state, wall_ms)
-        if owner is None or not is_right(self.key, value, cookie, owner.digest):
+        if owner is None or not is_valid(self.key, value, cookie, owner.digest):
             text = "You are signed out: the access token of your sign-in was revoked, replaced or has expired."
             raise Problem("authentication_required", text)
-        if cookie.is_ahead(wall_ms):
+        if cookie.is_from_the_future(wall_ms):
             text = "You are signed out: the server's clock was ahead when you signed in, and was set back."
             raise Problem("authentication_required", text)
-        if cookie.is_over(wall_ms):
+        if cookie.is_expired(wall_ms):
             raise Problem("authentication_required", "You are signed out: your sign-in was not used for 12 hours.")
         return msgspec.structs.replace(owner, cookie=cookie)
 
@@ -345,23 +345,23 @@ class TokenUses:
             return _minute_of(seen)
         return state.last_used.get(name)
 
-    def look(self, now_ms: int) -> None:
+    def tick(self, now_ms: int) -> None:
         if now_ms >= self._next_ms:
             self._next_ms = now_ms + PERIOD_MS
             self.write()
 
     def write(self) -> None:
         uses = tuple(self._uses(self._engine.state))
-        taken = self.seen.copy()
+        written = self.seen.copy()
         self.seen.clear()
 
-        def noted(outcome: object, _: Instant) -> None:
+        def on_written(outcome: object, _: Instant) -> None:
             if not isinstance(outcome, UsesRecorded):
                 # Nothing was written. It is tried again in a minute, unless the token is used meanwhile.
-                self.seen.update({name: wall_ms for name, wall_ms in taken.items() if name not in self.seen})
+                self.seen.update({name: wall_ms for name, wall_ms in written.items() if name not in self.seen})
 
         if uses:
-            self._engine.submit(RecordUses(uses=uses), noted)
+            self._engine.submit(RecordUses(uses=uses), on_written)
 
     def _uses(self, state: State) -> Iterator[tuple[str, int]]:
         for name, seen in self.seen.items():

@@ -21,13 +21,13 @@ from urllib.parse import parse_qsl, urlsplit
 
 from holdfast.server.access.auth import Caller
 from holdfast.server.access.cookies import form_token
-from holdfast.server.access.secrets import AuthorityKey, same
+from holdfast.server.access.secrets import AuthorityKey, secrets_equal
 from holdfast.server.http.messages import Request
 from holdfast.server.http.proxies import Proxies
 from holdfast.settings import Settings, parse_hosts
 from holdfast.wire.problems import Problem
 
-PASSED_MAX = 1_000  # How many accepted headers are cached.
+ACCEPTED_MAX = 1_000  # How many accepted headers are cached.
 
 _HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]{1,254}))(?::[0-9]{0,5})?", re.IGNORECASE)
 _LOOPBACK = frozenset({"localhost", ".localhost", "ip6-localhost", "ip6-loopback"})
@@ -48,20 +48,20 @@ class OwnOrigin:
         public = urlsplit(settings.public_url)
         self._public = f"{public.scheme}://{public.netloc}".lower().encode() if public.netloc else None
 
-    def is_safe(self, request: Request) -> bool:
+    def is_https(self, request: Request) -> bool:
         """Tell whether the client speaks https: with us, with a proxy that we trust, or with the node that it asked."""
         return (request.scheme or self._proxies.scheme_of(request, self._own_scheme)) == "https"
 
-    def is_same(self, request: Request) -> bool | None:
+    def is_same_origin(self, request: Request) -> bool | None:
         """Tell whether a request was made by a page of ours; None if its browser says nothing of that."""
-        said = request.headers.get
-        site, origin = said(b"sec-fetch-site"), said(b"origin")
+        header = request.headers.get
+        site, origin = header(b"sec-fetch-site"), header(b"origin")
         if site is not None:
             return site == b"same-origin"
         if origin is None or origin == b"null":
             return None
-        scheme = b"https" if self.is_safe(request) else b"http"
-        ours = b"%b://%b" % (scheme, said(b"host", b"").lower())
+        scheme = b"https" if self.is_https(request) else b"http"
+        ours = b"%b://%b" % (scheme, header(b"host", b"").lower())
         return origin.lower() in {ours, self._public}
 
 
@@ -74,31 +74,31 @@ class Origins(OwnOrigin):
         cookie = caller.cookie
         if cookie is None:
             return
-        if not cookie.is_safe and self.is_safe(request):
+        if not cookie.is_https and self.is_https(request):
             raise Problem("authentication_required", "This sign-in was made over plain http: sign in again.")
         if request.method in _SAFE_METHODS:
-            self._check_look(request)
+            self._check_fetch(request)
             return
-        is_own = self.is_same(request)
+        is_own = self.is_same_origin(request)
         if is_own and request.headers.get(b"x-holdfast-page") == b"1":
             return
         if is_own is not False and request.path.startswith(OWN_PATHS) and is_form(request):
-            told = dict(fields_of(request)).get(FORM_FIELD, "")
-            if same(told, form_token(self._key, cookie, caller.digest)):
+            sent = dict(fields_of(request)).get(FORM_FIELD, "")
+            if secrets_equal(sent, form_token(self._key, cookie, caller.digest)):
                 return
             raise Problem("forbidden", "This form is not of your sign-in: open the page again, and send it from there.")
         raise Problem("forbidden", _NOT_OURS)
 
-    def _check_look(self, request: Request) -> None:
+    def _check_fetch(self, request: Request) -> None:
         """Raise if another origin loads something of ours, as a picture, a script or a frame.
 
         It could use up the streams, or measure response times. A link to a page of ours may be
         followed, but not to a stream or a backup.
         """
-        said = request.headers.get
-        if said(b"sec-fetch-site") not in _OTHER_SITES:
+        header = request.headers.get
+        if header(b"sec-fetch-site") not in _OTHER_SITES:
             return
-        is_followed = said(b"sec-fetch-mode") == b"navigate" and said(b"sec-fetch-dest", b"document") == b"document"
+        is_followed = header(b"sec-fetch-mode") == b"navigate" and header(b"sec-fetch-dest", b"document") == b"document"
         is_page = request.path == b"/" or request.path.startswith(OWN_PATHS)
         if not is_followed or not is_page or request.path == _STREAM:
             raise Problem("forbidden", _NOT_OURS)
@@ -123,7 +123,7 @@ class Hosts:
         machine = socket.gethostname().lower()
         own = {machine, machine.partition(".")[0], listens_on.lower(), (called or listens_on).lower()}
         self._names = parse_hosts(allowed) | _LOOPBACK | own
-        self.passed: set[bytes | None] = {None}  # Accepted. None: HTTP/1.0 has no `Host`, and no browser speaks it.
+        self.accepted: set[bytes | None] = {None}  # Accepted. None: HTTP/1.0 has no `Host`, and no browser speaks it.
 
     def check(self, host: bytes) -> None:
         name = _read(host)
@@ -133,9 +133,9 @@ class Hosts:
                 f"This server does not answer to the name {name!r}. If that is its name, add it to the setting"
                 " allowed_hosts (HOLDFAST_ALLOWED_HOSTS) and start the server again.",
             )
-        if len(self.passed) >= PASSED_MAX:
-            self.passed.clear()
-        self.passed |= {None, host}
+        if len(self.accepted) >= ACCEPTED_MAX:
+            self.accepted.clear()
+        self.accepted |= {None, host}
 
     def _is_ours(self, name: str | None) -> bool:
         """Tell whether a name is one of ours, or below one that stands with a dot before it. None: an address."""

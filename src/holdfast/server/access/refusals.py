@@ -22,7 +22,7 @@ from holdfast.server.http.proxies import Address
 from holdfast.server.observability.logs import shown_path
 from holdfast.wire.problems import Problem
 
-PLACES_MAX = 10_000
+NETWORKS_MAX = 10_000
 LOGGED_MAX = 10  # Lines about wrong tokens in the log in one minute, for all addresses together.
 _PREFIX_BITS = 64  # One customer of a provider has at least so large an IPv6 network.
 LOGGED_STATUSES = frozenset({401, 403})
@@ -30,7 +30,7 @@ COUNTED_CODE = "too_many_wrong_tokens"  # Only counted: whoever gets it had enou
 WINDOW_MS = 60_000
 LINES_PER_SOURCE_MAX = 10
 LINES_MAX = 60
-SOURCES_TOLD_MAX = 3  # How many of those with the most refusals the last line of a minute names.
+SOURCES_REPORTED_MAX = 3  # How many of those with the most refusals the last line of a minute names.
 PATH_CHARS_MAX = 80  # A character may be six in the log, so this bounds the bytes of a line.
 _METHOD_CHARS_MAX = 16
 
@@ -42,8 +42,8 @@ class RefusalLog:
         self._window_ends_ms: int | None = None  # A window begins with a refusal.
         self._lines = 0
         self._lines_by_source: dict[str, int] = {}
-        self._left_out: dict[str, int] = {}  # Further refusals of the sources that got a line.
-        self._left_out_elsewhere = 0
+        self._suppressed: dict[str, int] = {}  # Further refusals of the sources that got a line.
+        self._suppressed_elsewhere = 0
 
     def note(
         self,
@@ -56,10 +56,10 @@ class RefusalLog:
         secret: str | None = None,
     ) -> None:
         """Log a refusal, or count it if there were enough lines. `secret` says what was shown in place of a token."""
-        self.look(now_ms)
+        self.tick(now_ms)
         if self._window_ends_ms is None:
             self._window_ends_ms = now_ms + WINDOW_MS
-        source = f"token {principal}" if principal is not None else f"address {place_of(client)}"
+        source = f"token {principal}" if principal is not None else f"address {network_of(client)}"
         lines = self._lines_by_source.get(source, 0)
         if problem.code != COUNTED_CODE and lines < LINES_PER_SOURCE_MAX and self._lines < LINES_MAX:
             self._lines_by_source[source] = lines + 1
@@ -87,65 +87,65 @@ class RefusalLog:
                 },
             )
         elif lines:
-            self._left_out[source] = self._left_out.get(source, 0) + 1
+            self._suppressed[source] = self._suppressed.get(source, 0) + 1
         else:
-            self._left_out_elsewhere += 1
+            self._suppressed_elsewhere += 1
 
     @staticmethod
-    def is_concerned(problem: Problem) -> bool:
+    def is_logged(problem: Problem) -> bool:
         return problem.status in LOGGED_STATUSES or problem.code == COUNTED_CODE
 
-    def look(self, now_ms: int) -> None:
+    def tick(self, now_ms: int) -> None:
         if self._window_ends_ms is not None and now_ms >= self._window_ends_ms:
             self.end()
 
     def end(self) -> None:
-        left_out, elsewhere = self._left_out, self._left_out_elsewhere
+        left_out, elsewhere = self._suppressed, self._suppressed_elsewhere
         self._window_ends_ms = None
         self._lines, self._lines_by_source = 0, {}
-        self._left_out, self._left_out_elsewhere = {}, 0
+        self._suppressed, self._suppressed_elsewhere = {}, 0
         count = sum(left_out.values()) + elsewhere
         if not count:
             return
-        first = sorted(left_out, key=lambda source: left_out[source], reverse=True)[:SOURCES_TOLD_MAX]
-        told = [f"{source} {left_out[source]}" for source in first]
+        first = sorted(left_out, key=lambda source: left_out[source], reverse=True)[:SOURCES_REPORTED_MAX]
+        parts = [f"{source} {left_out[source]}" for source in first]
         rest = count - sum(left_out[source] for source in first)
         if rest:
-            told.append(f"elsewhere {rest}")
-        log.warning("%d more refusals in the last minute (%s)", count, ", ".join(told))
+            parts.append(f"elsewhere {rest}")
+        log.warning("%d more refusals in the last minute (%s)", count, ", ".join(parts))
 
 
 class WrongTokens:
     def __init__(self, per_minute_max: int) -> None:
         self._max = per_minute_max
-        self._places: OrderedDict[str, list[int]] = OrderedDict()  # When its window began, and a count; oldest first.
+        self._windows: OrderedDict[str, list[int]] = OrderedDict()  # When its window began, and a count; oldest first.
         self._logged: list[int] = [0, 0]  # The same for log lines.
 
     def count(self, client: Address | None, now_ms: int) -> int:
         """Count one more from there. Return 0, or in how many milliseconds it may be tried again if it was too many."""
-        place = place_of(client)
-        window = self._places.get(place)
+        network = network_of(client)
+        window = self._windows.get(network)
         if window is None or now_ms - window[0] >= WINDOW_MS:
-            self._places.pop(place, None)
-            if len(self._places) >= PLACES_MAX:
-                self._places.popitem(last=False)
-            window = self._places[place] = [now_ms, 0]
+            self._windows.pop(network, None)
+            if len(self._windows) >= NETWORKS_MAX:
+                self._windows.popitem(last=False)
+            window = self._windows[network] = [now_ms, 0]
         window[1] += 1
         if window[1] <= self._max:
             return 0
         if window[1] == self._max + 1:
-            self._log(place, now_ms)
+            self._log(network, now_ms)
         return window[0] + WINDOW_MS - now_ms
 
-    def _log(self, place: str, now_ms: int) -> None:
+    def _log(self, network: str, now_ms: int) -> None:
         if now_ms - self._logged[0] >= WINDOW_MS:
             self._logged = [now_ms, 0]
         self._logged[1] += 1
         if self._logged[1] <= LOGGED_MAX:
-            log.warning("too many wrong access tokens from %s: more than %d in a minute", place, self._max)
+            log.warning("too many wrong access tokens from %s: more than %d in a minute", network, self._max)
 
 
-def place_of(client: Address | None) -> str:
+def network_of(client: Address | None) -> str:
     """Return what is counted as one place: an address, or a network of IPv6 that one customer has to himself."""
     if isinstance(client, IPv6Address):
         return str(IPv6Network((int(client), _PREFIX_BITS), strict=False))

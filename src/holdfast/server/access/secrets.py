@@ -6,7 +6,7 @@
   current token. It can be told to a retry again, is stored nowhere, and dies with the token.
 - The secret of a claim is `holdc_`, the principal, grant and key of the claim in base64, and a signature. All leases of
   one claim share the key and the grant (the id of the first), so it is good for several names. It dies with its token,
-  and with the claim, which `is_own` looks up by name at each request, also if the key is used again.
+  and with the claim, which `claim_holds` looks up by name at each request, also if the key is used again.
 - A token made with an idempotency key is derived from its maker, the key and a salt, so that a retry gets it again.
 - A holder is shown as a pseudonym under the same key: the same for all its claims.
 """
@@ -37,15 +37,19 @@ KEY_BYTES = 32
 _BASE62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _RANDOM_CHARS = 30
 _CHECK_CHARS = 6
-_STANDING_IN = ("yourtoken", "yoursecret", "changeme", "replaceme", "replacewith", "placeholder", "exampletoken")
+_PLACEHOLDER_WORDS = ("yourtoken", "yoursecret", "changeme", "replaceme", "replacewith", "placeholder", "exampletoken")
 _UNFILLED = re.compile(r"\$\w+|\$\{.*\}|\$\(.*\)|<.*>|\{.*\}|%\w+%|.*(?:…|\.\.\.).*")
 _DIFFERENT_CHARS_MIN = 5
-_MARKS = {"run": "mark", "claim": "claim's mark", "page": "page's mark"}  # What a signature's end is derived for.
-_OWN_BYTES, _MARK_BYTES = 24, 8
-_OWN_CHARS, SIGNATURE_CHARS = 32, 43  # Whole groups of base64 first, so that the characters of the two do not mix.
+_TAG_PURPOSES = {
+    "run": "mark",
+    "claim": "claim's mark",
+    "page": "page's mark",
+}  # What a signature's end is derived for.
+_MAC_BYTES, _TAG_BYTES = 24, 8
+_MAC_CHARS, SIGNATURE_CHARS = 32, 43  # Whole groups of base64 first, so that the characters of the two do not mix.
 CLAIM_PREFIX = "holdc_"
-_SAID_CHARS_MAX = 64 + 1 + 36 + 1 + KEY_CHARS_MAX  # Principal, grant and key, with a blank between them.
-CLAIM_SECRET_CHARS_MAX = len(CLAIM_PREFIX) + -(-_SAID_CHARS_MAX * 4 // 3) + 1 + SIGNATURE_CHARS
+_PAYLOAD_CHARS_MAX = 64 + 1 + 36 + 1 + KEY_CHARS_MAX  # Principal, grant and key, with a blank between them.
+CLAIM_SECRET_CHARS_MAX = len(CLAIM_PREFIX) + -(-_PAYLOAD_CHARS_MAX * 4 // 3) + 1 + SIGNATURE_CHARS
 _SECRET_AT, _CLAIM = len("Bearer "), CLAIM_PREFIX.encode()
 
 
@@ -72,7 +76,7 @@ def is_placeholder(token: str) -> bool:
     letters = re.sub(r"[^a-z]", "", token.lower())
     return (
         _UNFILLED.fullmatch(token) is not None
-        or any(words in letters for words in _STANDING_IN)
+        or any(words in letters for words in _PLACEHOLDER_WORDS)
         or len(set(token)) < _DIFFERENT_CHARS_MIN
     )
 
@@ -81,7 +85,7 @@ def digest(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-def same(one: str, other: str) -> bool:
+def secrets_equal(one: str, other: str) -> bool:
     """Tell whether two secrets are equal, in a time that says nothing of where they differ."""
     return hmac.compare_digest(one.encode(), other.encode())
 
@@ -113,21 +117,21 @@ class AuthorityKey:
         """Return the key itself: a backup has it, so that secrets and pseudonyms stay what they are."""
         return self._key
 
-    def signature(self, kind: str, said: str, signed: str) -> str:
-        """Return a signature of `signed`. Its end depends on `said` alone: that tells an ended secret from a guess."""
-        return base64(self.mac(kind, signed)[:_OWN_BYTES] + self.mac(_MARKS[kind], said)[:_MARK_BYTES])
+    def signature(self, kind: str, payload: str, signed: str) -> str:
+        """Sign `signed`. The signature's end depends on `payload` alone: that tells an ended secret from a guess."""
+        return base64(self.mac(kind, signed)[:_MAC_BYTES] + self.mac(_TAG_PURPOSES[kind], payload)[:_TAG_BYTES])
 
-    def was_signed(self, kind: str, said: str, signature: str) -> bool:
+    def was_signed(self, kind: str, payload: str, signature: str) -> bool:
         """Tell whether we once made this signature, for whichever token: nobody else can make such."""
-        mark = base64(self.mac(_MARKS[kind], said)[:_MARK_BYTES])
-        return len(signature) == SIGNATURE_CHARS and same(mark, signature[_OWN_CHARS:])
+        tag = base64(self.mac(_TAG_PURPOSES[kind], payload)[:_TAG_BYTES])
+        return len(signature) == SIGNATURE_CHARS and secrets_equal(tag, signature[_MAC_CHARS:])
 
     def session_secret(self, session: Session, token_digest: str) -> str:
         session_id = session.session_id
         signature = self.signature("run", session_id, f"{session_id} {session.salt} {token_digest}")
         return f"{SESSION_PREFIX}{session_id.replace('-', '')}_{signature}"
 
-    def id_in(self, secret: str) -> str | None:
+    def session_id_in(self, secret: str) -> str | None:
         digits = secret[len(SESSION_PREFIX) :].partition("_")[0]
         try:
             return str(UUID(hex=digits))
@@ -142,15 +146,15 @@ class AuthorityKey:
 
     def holder(self, kind: str, who: str) -> str:
         """Return the pseudonym of a holder: a UUID (version 8) that says nothing."""
-        place = f"{kind} {who}"
-        known = self._holders.get(place)
+        identity = f"{kind} {who}"
+        known = self._holders.get(identity)
         if known is None:
-            digits = self.mac("holder", place).hex()[:32]
+            digits = self.mac("holder", identity).hex()[:32]
             variant = "89ab"[int(digits[16], 16) & 3]
             known = f"{digits[:8]}-{digits[8:12]}-8{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
             if len(self._holders) >= 10_000:  # noqa: PLR2004 - a cache, emptied now and then
                 self._holders.clear()
-            self._holders[place] = known
+            self._holders[identity] = known
         return known
 
     def mac(self, purpose: str, text: str) -> bytes:
@@ -185,16 +189,16 @@ def grant_of(state: State, principal: str, key: str, lease_id: str) -> str:
 
 
 def claim_secret(authority: AuthorityKey, claim: ClaimId, token_digest: str) -> str:
-    said = " ".join(claim)
-    signature = authority.signature("claim", said, f"{said} {token_digest}")
-    return f"{CLAIM_PREFIX}{base64(said.encode())}_{signature}"
+    payload = " ".join(claim)
+    signature = authority.signature("claim", payload, f"{payload} {token_digest}")
+    return f"{CLAIM_PREFIX}{base64(payload.encode())}_{signature}"
 
 
 def claim_in(secret: str) -> ClaimId | None:
     """Return the claim that something of the shape of a secret speaks of, or None. It proves nothing."""
-    said = secret[len(CLAIM_PREFIX) : -SIGNATURE_CHARS - 1]
+    payload = secret[len(CLAIM_PREFIX) : -SIGNATURE_CHARS - 1]
     try:
-        text = urlsafe_b64decode(said + "=" * (-len(said) % 4)).decode("ascii")
+        text = urlsafe_b64decode(payload + "=" * (-len(payload) % 4)).decode("ascii")
     except (binascii.Error, ValueError):
         return None
     principal, _, rest = text.partition(" ")  # A principal and an id have no blank, a key may have some.
@@ -202,7 +206,7 @@ def claim_in(secret: str) -> ClaimId | None:
     return ClaimId(principal, grant, key) if blank else None
 
 
-def key_within(key: str, authorization: bytes | None) -> str:
+def key_in_scope(key: str, authorization: bytes | None) -> str:
     """Return an idempotency key as it is kept: one that came with a claim's secret is that claim's, not its token's."""
     if authorization is None or not authorization.startswith(_CLAIM, _SECRET_AT):
         return key
@@ -210,16 +214,16 @@ def key_within(key: str, authorization: bytes | None) -> str:
     return "claim " + hashlib.blake2b(claim + b" " + key.encode(), digest_size=16).hexdigest()
 
 
-def was_ours(authority: AuthorityKey, secret: str, claim: ClaimId) -> bool:
+def is_claim_secret_of_ours(authority: AuthorityKey, secret: str, claim: ClaimId) -> bool:
     return authority.was_signed("claim", " ".join(claim), secret[-SIGNATURE_CHARS:])
 
 
-def is_own(claim: ClaimId, name: str, state: State) -> bool:
+def claim_holds(claim: ClaimId, name: str, state: State) -> bool:
     lease = state.lease_of(name)
     return lease is not None and _is_of(claim, state, lease.principal, lease.key, lease.lease_id)
 
 
-def was_own(claim: ClaimId, name: str, lease_id: object, state: State) -> bool:
+def claim_held(claim: ClaimId, name: str, lease_id: object, state: State) -> bool:
     """Tell whether the claim had this lease of this name until it ended, as long as that is remembered."""
     ended = state.remembered.get(lease_id) if isinstance(lease_id, str) else None
     if not isinstance(ended, EndedLease) or not isinstance(lease_id, str):

@@ -277,7 +277,7 @@ def secret(api: Api, call: Call) -> None:
         own = lease is not None and may_touch(lease, caller.principal, caller.session)
         if lease is None or not own or lease.lease_id != body.lease_id:
             ended = not_current(state, name, body.lease_id, caller.principal)
-            problem = render.problem(ended, caller.prefix, knows_revoked=api.knows_revoked)
+            problem = render.problem(ended, caller.prefix, has_revoked_code=api.has_revoked_code)
             return call.refusal(problem, call.request)
         if lease.key is None:
             text = "A claim's secret is made of its Idempotency-Key, and this one has none: claim it with such a key."

@@ -21,7 +21,7 @@ from holdfast.core.events import Ended, Event, Record, SessionEnded, Transferred
 from holdfast.core.values import EndedLease, EndedSession, Instant, may_touch
 from holdfast.engine.build import JournalError
 from holdfast.engine.ids import new_uuid
-from holdfast.server.access.secrets import is_own, was_own
+from holdfast.server.access.secrets import claim_held, claim_holds
 from holdfast.server.operations.decoding import read_uuid
 from holdfast.server.render import encode
 from holdfast.server.stream import Stream, at_hand
@@ -115,13 +115,13 @@ class LeaseWatch(Stream):
             return False
         if lease is not None and lease.lease_id == lease_id:
             if caller.claim is not None:
-                return is_own(caller.claim, name, state)
+                return claim_holds(caller.claim, name, state)
             return may_touch(lease, caller.principal, caller.session)
         if not isinstance(ended, EndedLease) or ended.name != name or ended.principal != caller.principal:
             return False
         if caller.session is not None and not (ended.bound and ended.session == caller.session):
             return False
-        if caller.claim is not None and not was_own(caller.claim, name, lease_id, state):
+        if caller.claim is not None and not claim_held(caller.claim, name, lease_id, state):
             return False
         end = ended.end
         return EndReply(lease_id, name, end.how, rfc3339(end.wall_ms), end.by, end.reason)

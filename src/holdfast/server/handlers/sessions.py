@@ -131,7 +131,7 @@ def may_see(api: Api, caller: Caller, principal: str) -> bool:
     if "admin" not in caller.scopes:
         return False
     rights = api.auth.static.of(principal) or api.engine.state.tokens.get(principal)
-    return caller.may_give(SCOPES, None) if rights is None else caller.may_give(rights.scopes, rights.prefix)
+    return caller.may_grant(SCOPES, None) if rights is None else caller.may_grant(rights.scopes, rights.prefix)
 
 
 def list_(api: Api, call: Call) -> None:

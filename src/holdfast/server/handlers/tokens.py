@@ -75,7 +75,7 @@ def _check_expiry(seconds: int | None) -> None:
 
 
 def _check_giver(caller: Caller, scopes: frozenset[str], prefix: str | None) -> None:
-    if not caller.may_give(scopes, prefix):
+    if not caller.may_grant(scopes, prefix):
         allowed = "+".join(in_order(caller.scopes))
         names = "" if caller.prefix is None else f", and a prefix that starts with {caller.prefix!r}"
         text = f"An access token has no more rights than its maker: you may give {allowed}{names}."
@@ -132,7 +132,7 @@ def _shows_taken(api: Api, call: Call, outcome: TokenExists, _now: Instant) -> A
     """Names are one space for all. Who may not see the token is not told to rotate it."""
     there = api.engine.state.tokens.get(call.body.name)
     problem = render.problem(outcome)
-    if there is None or not call.caller.may_give(there.scopes, there.prefix):
+    if there is None or not call.caller.may_grant(there.scopes, there.prefix):
         problem = Problem(
             problem.code, "This name is taken, by an access token that is not yours to see: take another name."
         )
@@ -150,24 +150,24 @@ def list_(api: Api, call: Call) -> None:
 
 
 def picked_for(api: Api, caller: Caller, query: dict[str, str]) -> paging.Picked:
-    may_give = caller.may_give
+    may_grant = caller.may_grant
     static = {
         caller.principal: caller
         for caller in api.auth.static.callers.values()
-        if may_give(caller.scopes, caller.prefix)
+        if may_grant(caller.scopes, caller.prefix)
     }
 
     def names(state: State) -> Iterator[str]:
         yield from static
         for token in state.tokens.values():
-            if token.name not in static and may_give(token.scopes, token.prefix):
+            if token.name not in static and may_grant(token.scopes, token.prefix):
                 yield token.name
 
     def show(name: str, state: State, _now: Instant) -> TokenReply | None:
         token = state.tokens.get(name)
         if name in static:
             shown = TokenReply(name, sorted(static[name].scopes), static[name].prefix, None, None, "static")
-        elif token is not None and may_give(token.scopes, token.prefix):
+        elif token is not None and may_grant(token.scopes, token.prefix):
             made_at = rfc3339(token.made_wall_ms)
             shown = TokenReply(name, list(token.scopes), token.prefix, _expiry(token), made_at, "made")
         else:
@@ -244,7 +244,7 @@ def is_hidden(api: Api, caller: Caller, name: str) -> bool:
     static, token = api.auth.static.of(name), api.engine.state.tokens.get(name)
     if static is None or token is None:
         return False
-    return all(caller.may_give(each.scopes, each.prefix) for each in (static, token))
+    return all(caller.may_grant(each.scopes, each.prefix) for each in (static, token))
 
 
 def check_reach(api: Api, caller: Caller, name: str) -> None:
@@ -253,7 +253,7 @@ def check_reach(api: Api, caller: Caller, name: str) -> None:
     state = api.engine.state
     token = state.tokens.get(name)
     rights = token if static is None else static
-    if rights is not None and not caller.may_give(rights.scopes, rights.prefix):
+    if rights is not None and not caller.may_grant(rights.scopes, rights.prefix):
         raise render.problem(TokenUnknown())
     if static is not None:
         raise Problem(

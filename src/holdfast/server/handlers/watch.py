@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.core.events import Ended, Event, Granted, Record, Renewed, Transferred
 from holdfast.engine.build import JournalError
-from holdfast.server.access.secrets import is_own
+from holdfast.server.access.secrets import claim_holds
 from holdfast.server.render import encode
 from holdfast.server.stream import Stream
 from holdfast.server.times import rfc3339
@@ -53,7 +53,7 @@ class Watch(Stream):
             if not self._is_let_in():
                 return
             yield self._describe(*happening)
-            if claim is not None and not is_own(claim, self._name, self._api.engine.state):
+            if claim is not None and not claim_holds(claim, self._name, self._api.engine.state):
                 return  # A claim's secret may watch a name only while it holds it.
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ _SAFE_NAME, _PLAIN_NAME = b"__Host-holdfast", b"holdfast"
 _PORT = re.compile(rb":([0-9]{1,5})$")
 
 
-def shown_in(headers: Mapping[bytes, bytes]) -> bytes | None:
+def cookie_credential(headers: Mapping[bytes, bytes]) -> bytes | None:
     """Return what stands for a token in a head that has none: cookies, behind `COOKIE`; None if there are none."""
     sent = headers.get(b"cookie", b"")
     if _PLAIN_NAME not in sent or len(sent) > HEADER_BYTES_MAX:
@@ -38,18 +38,20 @@ def _found(sent: bytes, name: bytes, kind: str) -> list[bytes]:
     return found[:SHOWN_MAX]
 
 
-def set_by(headers: Mapping[bytes, bytes], value: str, seconds: int, *, is_safe: bool) -> tuple[bytes, bytes]:
-    name = (_SAFE_NAME if is_safe else _PLAIN_NAME) + _port_of(headers)
-    return b"set-cookie", _field(name, value.encode(), seconds, is_safe=is_safe)
+def set_by(headers: Mapping[bytes, bytes], value: str, seconds: int, *, is_https: bool) -> tuple[bytes, bytes]:
+    name = (_SAFE_NAME if is_https else _PLAIN_NAME) + _port_of(headers)
+    return b"set-cookie", _field(name, value.encode(), seconds, is_https=is_https)
 
 
-def forgotten_by(headers: Mapping[bytes, bytes], *, is_safe: bool) -> tuple[bytes, bytes]:
-    return b"set-cookie", _field((_SAFE_NAME if is_safe else _PLAIN_NAME) + _port_of(headers), b"", 0, is_safe=is_safe)
+def forgotten_by(headers: Mapping[bytes, bytes], *, is_https: bool) -> tuple[bytes, bytes]:
+    return b"set-cookie", _field(
+        (_SAFE_NAME if is_https else _PLAIN_NAME) + _port_of(headers), b"", 0, is_https=is_https
+    )
 
 
-def _field(name: bytes, value: bytes, seconds: int, *, is_safe: bool) -> bytes:
+def _field(name: bytes, value: bytes, seconds: int, *, is_https: bool) -> bytes:
     field = b"%b=%b; Path=/; Max-Age=%d; HttpOnly; SameSite=Strict" % (name, value, seconds)
-    return field + b"; Secure" if is_safe else field
+    return field + b"; Secure" if is_https else field
 
 
 def _port_of(headers: Mapping[bytes, bytes]) -> bytes:

@@ -153,7 +153,7 @@ class ConnectionManager:
 
     def admit(self, peer: object, principal: str) -> str | None:
         """Count a connection for its first principal, or raise if that has too many. None: many share a proxy's."""
-        if isinstance(peer, tuple) and self._proxies.is_one(peer[0]):
+        if isinstance(peer, tuple) and self._proxies.is_trusted_peer(peer[0]):
             return None
         most = self.settings.connections_max
         has = self._by_principal.get(principal, 0)

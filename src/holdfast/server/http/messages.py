@@ -11,7 +11,7 @@ from typing import TypeAlias
 import msgspec
 
 from holdfast.engine.ids import new_request_id
-from holdfast.server.http.cookies import shown_in
+from holdfast.server.http.cookies import cookie_credential
 from holdfast.wire.problems import Problem
 
 SMALL_BODY_BYTES = 16_384  # Read before the sender is known; a larger body only from an authenticated one.
@@ -78,7 +78,7 @@ def request_from(  # noqa: PLR0917 - as the parts of a request come
     host, authorization, content_type = said(b"host"), said(b"authorization"), said(b"content-type")
     key = said(b"idempotency-key")
     if authorization is None and b"cookie" in headers:
-        authorization = shown_in(headers)
+        authorization = cookie_credential(headers)
     request_id = new_request_id()
     return Request(method, path, query, headers, body, peer, host, authorization, content_type, key, request_id)
 

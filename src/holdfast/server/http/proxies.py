@@ -48,14 +48,14 @@ class Proxies:
         return client
 
     def scheme_of(self, request: Request, own: str) -> str:
-        told = request.headers.get(b"x-forwarded-proto")
-        peer = None if told is None else _read(request.peer)
-        if told is None or peer is None or not self._is_trusted(peer):
+        forwarded = request.headers.get(b"x-forwarded-proto")
+        peer = None if forwarded is None else _read(request.peer)
+        if forwarded is None or peer is None or not self._is_trusted(peer):
             return own
-        last = told.decode("latin-1").rpartition(",")[2].strip().lower()
+        last = forwarded.decode("latin-1").rpartition(",")[2].strip().lower()
         return last if last in {"http", "https"} else own
 
-    def is_one(self, peer: str) -> bool:
+    def is_trusted_peer(self, peer: str) -> bool:
         address = _read(peer)
         return address is not None and self._is_trusted(address)
 

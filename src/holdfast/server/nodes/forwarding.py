@@ -26,7 +26,7 @@ from functools import partial
 from typing import Any
 
 from holdfast.engine.clock import Clock
-from holdfast.server.access.refusals import place_of
+from holdfast.server.access.refusals import network_of
 from holdfast.server.http.manager import Handler
 from holdfast.server.http.messages import (
     SMALL_BODY_BYTES,
@@ -115,7 +115,7 @@ class Forwarding(Finder):
     def handle(self, request: Request, reply: Reply) -> None:
         """Answer a request; calls `reply` once, now or later."""
         try:
-            if request.host not in self._passed_hosts:
+            if request.host not in self._accepted_hosts:
                 self.check_host(request)
             local = self._local.get(request.path)
             if local is not None and request.method in _SAFE:
@@ -159,7 +159,7 @@ class Forwarding(Finder):
             announced = request.headers.get(b"content-length", b"")
             size = int(announced[-16:]) if announced.isdigit() else row.body_bytes_max
             size = min(size, row.body_bytes_max)
-            place = place_of(self._proxies.client_of(request))
+            place = network_of(self._proxies.client_of(request))
             self._bodies.take(request.request_id, place, size, self._read_ms())
             request.on_lost = partial(self._bodies.free, request.request_id)
         return row.body_bytes_max

@@ -174,7 +174,7 @@ class Bearers:
     def knows(self, request: Request, proxies: Proxies) -> bool:
         """Tell whether the caller is known: by the token, or because the connection is a user's already."""
         # A connection sets `on_known` until one of its requests is authenticated.
-        is_users = request.on_known is None and not proxies.is_one(request.peer)
+        is_users = request.on_known is None and not proxies.is_trusted_peer(request.peer)
         return is_users or request.authorization in self.known
 
 

@@ -24,7 +24,7 @@ from uuid import UUID
 import msgspec
 
 from holdfast.core.values import KEY_CHARS_MAX
-from holdfast.server.access.secrets import SESSION_PREFIX, key_within
+from holdfast.server.access.secrets import SESSION_PREFIX, key_in_scope
 from holdfast.server.api import Api
 from holdfast.server.http.messages import SMALL_BODY_BYTES, Request, too_large
 from holdfast.server.operations.call import NOBODY, Call, Reply
@@ -347,7 +347,7 @@ def _key_reader(operation: Operation) -> Callable[[Request, str, Any], tuple[str
 
 def _read_own_key(request: Request) -> str | None:
     key = read_key(request)
-    return None if key is None else key_within(key, request.authorization)
+    return None if key is None else key_in_scope(key, request.authorization)
 
 
 def _content_reader(body: type[Any] | None) -> Callable[[Any], object]:

@@ -151,7 +151,7 @@ class Finder:
         public = parse_url(settings.public_url)
         called = None if public is None else public.hostname
         self._hosts = Hosts(settings.allowed_hosts, parse_address(settings.listen)[0], called)
-        self._passed_hosts = self._hosts.passed
+        self._accepted_hosts = self._hosts.accepted
         self._any_host = frozenset(operation.path.encode() for operation in operations if operation.any_host)
         self._guides = Guides(operations)
         for operation in operations:
@@ -174,7 +174,7 @@ class Finder:
 
     def check_host(self, request: Request) -> None:
         host = request.host
-        if host not in self._passed_hosts and host is not None and request.path not in self._any_host:
+        if host not in self._accepted_hosts and host is not None and request.path not in self._any_host:
             self._hosts.check(host)
 
     def is_streaming(self, request: Request) -> bool:
@@ -291,7 +291,7 @@ class Routes(Finder):
     def handle(self, request: Request, reply: Reply) -> None:
         """Answer a request; `reply` is called once, now or later, never twice."""
         try:
-            if request.host not in self._passed_hosts:
+            if request.host not in self._accepted_hosts:
                 self.check_host(request)
             route, segment = self.find(request.method, request.path)
             if route.is_stream:

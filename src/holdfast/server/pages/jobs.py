@@ -153,5 +153,5 @@ def _origin(api: Api, call: Call) -> str:
     if api.settings.public_url:
         return api.settings.public_url.rstrip("/")
     host = call.request.host or b""
-    scheme = "https" if api.origins.is_safe(call.request) else "http"
+    scheme = "https" if api.origins.is_https(call.request) else "http"
     return f"{scheme}://{host.decode()}" if _HOST.fullmatch(host) else f"{scheme}://127.0.0.1:7420"

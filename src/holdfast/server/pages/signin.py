@@ -116,29 +116,29 @@ def show(_api: Api, call: Call) -> None:
 
 def sign_in(api: Api, call: Call) -> None:
     request = call.request
-    if not api.origins.is_same(request):
+    if not api.origins.is_same_origin(request):
         raise Problem("forbidden", _FROM_PAGE)
     token = read_form(request).get("token", "").strip()
     if not token:
         raise Problem("invalid_input", "Enter an access token.")
     if token.startswith((SESSION_PREFIX, CLAIM_PREFIX)):
         raise Problem("forbidden", _OTHER_SECRET)
-    back, is_safe = _way_back(request), api.origins.is_safe(request)
+    back, is_https = _way_back(request), api.origins.is_https(request)
     # From here on the token is the credential, not the browser's earlier cookie.
     request.authorization = b"Bearer " + token.encode("latin-1", "replace")
     caller = api.admit(request, "read")
 
     def view(_state: State, now: Instant) -> Answered:
-        cookie = cookies.Cookie(caller.principal, now.wall_ms, now.wall_ms, is_safe)
-        value = cookies.written(api.auth.key, cookie, caller.digest)
-        return redirect(back, set_by(request.headers, value, cookies.LIFE_SECONDS, is_safe=is_safe))
+        cookie = cookies.Cookie(caller.principal, now.wall_ms, now.wall_ms, is_https)
+        value = cookies.sign(api.auth.key, cookie, caller.digest)
+        return redirect(back, set_by(request.headers, value, cookies.LIFE_SECONDS, is_https=is_https))
 
     api.read(call, view)
 
 
 def sign_out(api: Api, call: Call) -> None:
-    is_safe = api.origins.is_safe(call.request)
-    api.read(call, lambda _state, _now: redirect("/", forgotten_by(call.request.headers, is_safe=is_safe)))
+    is_https = api.origins.is_https(call.request)
+    api.read(call, lambda _state, _now: redirect("/", forgotten_by(call.request.headers, is_https=is_https)))
 
 
 def here(api: Api, call: Call) -> None:

@@ -107,11 +107,11 @@ async def page(  # noqa: PLR0917 - what every page has, in the order in which it
 def renewal(api: Api, call: Call, wall_ms: int) -> Fields:
     """Return the headers that renew the caller's cookie, if it is due."""
     cookie = call.caller.cookie
-    if cookie is None or not cookie.is_worth_renewing(wall_ms):
+    if cookie is None or not cookie.needs_renewal(wall_ms):
         return ()
     renewed = cookie.renewed(wall_ms)
-    value = cookies.written(api.auth.key, renewed, call.caller.digest)
-    return (set_by(call.request.headers, value, cookies.LIFE_SECONDS, is_safe=renewed.is_safe),)
+    value = cookies.sign(api.auth.key, renewed, call.caller.digest)
+    return (set_by(call.request.headers, value, cookies.LIFE_SECONDS, is_https=renewed.is_https),)
 
 
 def problem_page(problem: Problem, request: Request) -> Answered:

@@ -36,7 +36,7 @@ from ipaddress import ip_address
 import msgspec
 
 from holdfast.server.http.connection import LATER_BYTES, NULL_TRANSPORT, HttpConnection
-from holdfast.server.http.cookies import shown_in
+from holdfast.server.http.cookies import cookie_credential
 from holdfast.server.http.manager import LONG_SECONDS, ConnectionManager
 from holdfast.server.http.messages import SMALL_BODY_BYTES, Request, ResponseWriter, StreamHandler, envelope
 from holdfast.server.http.tls import TlsHandshake
@@ -254,7 +254,7 @@ class LinkEnd(frames.Framed):
         said = frame.headers.get
         authorization = said(b"authorization")
         if authorization is None and b"cookie" in frame.headers:
-            authorization = shown_in(frame.headers)
+            authorization = cookie_credential(frame.headers)
         request = Linked(
             frame.method,
             frame.path,
