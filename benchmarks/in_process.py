@@ -20,9 +20,9 @@ from holdfast.engine.engine import Engine
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.server.access.auth import Auth, StaticTokens
 from holdfast.server.access.secrets import AuthorityKey
-from holdfast.server.api import Api
 from holdfast.server.http.messages import request_from
 from holdfast.server.operations.router import Routes
+from holdfast.server.service import Api
 from holdfast.server.starting.routes import OPERATIONS
 from holdfast.settings import Settings
 from holdfast.testing.clock import ManualClock

@@ -28,7 +28,6 @@ from holdfast.engine.ids import new_secret
 from holdfast.journal.base import Peer, Seat
 from holdfast.server.access.auth import Auth, StaticTokens
 from holdfast.server.access.secrets import AuthorityKey
-from holdfast.server.api import Api
 from holdfast.server.http.manager import ConnectionManager
 from holdfast.server.http.proxies import Proxies
 from holdfast.server.http.tls import TlsAcceptor, TlsHandshake
@@ -36,6 +35,7 @@ from holdfast.server.nodes.forwarding import Forwarding
 from holdfast.server.nodes.link.follower import Linking, Security
 from holdfast.server.nodes.link.leader import Doorkeeper, LinkServer
 from holdfast.server.nodes.node import CountedRoutes, FollowersHealth, Node, Tenure
+from holdfast.server.service import ApiService
 from holdfast.server.starting.routes import OPERATIONS
 from holdfast.settings import Settings
 from tests.nodes.proxy import TcpProxy
@@ -168,7 +168,7 @@ class OneNode:
         limits = Limits(metadata_chars_max=self.settings.metadata_chars_max)
         engine = Engine(journal, limits, clock=self.clock, version="test")
         await engine.start()
-        api = Api(engine, Auth(StaticTokens.parse(TOKENS), AuthorityKey(self.shelf.key)), self.settings)
+        api = ApiService(engine, Auth(StaticTokens.parse(TOKENS), AuthorityKey(self.shelf.key)), self.settings)
         routes = CountedRoutes(api, OPERATIONS)
         self.tenure = Tenure(self.shelf.seat, engine, api, routes)
         self.node.tell(None, self.tenure)

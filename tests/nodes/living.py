@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from holdfast.core.events import Record
-    from holdfast.server.api import Api
+    from holdfast.server.service import ApiService
     from holdfast.testing.clock import ManualClock
 
 TOKEN = "ana-has-this-token"
@@ -141,7 +141,7 @@ class Living:
         self.life.stop()
         await self.task
 
-    async def _prepare(self, api: Api) -> None:
+    async def _prepare(self, api: ApiService) -> None:
         self.prepared.append(api.engine.state.epoch)
 
 

@@ -14,7 +14,7 @@ from holdfast.server.http.messages import ClientDisconnectedError, Request, enve
 from holdfast.server.nodes.link import leader as leaders_end
 from holdfast.server.nodes.link.follower import Link
 from holdfast.server.nodes.node import CountedRoutes
-from holdfast.server.operations.call import Reply
+from holdfast.server.operations.context import Reply
 from holdfast.wire.problems import Problem
 from tests.nodes.linked import BEN, Caller, OneNode, lose, run, two_nodes, until
 from tests.support.checks import refused

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.server.http.messages import Request
-from holdfast.server.operations.call import Reply
+from holdfast.server.operations.context import Reply
 from tests.nodes.linked import ANA, BEN, run, two_nodes, until
 from tests.support.checks import refused
 

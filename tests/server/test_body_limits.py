@@ -13,10 +13,10 @@ from holdfast.core.values import Limits
 from holdfast.engine.engine import Engine
 from holdfast.server.access.auth import Auth, StaticTokens
 from holdfast.server.access.secrets import AuthorityKey
-from holdfast.server.api import Api as ServerApi
 from holdfast.server.http.messages import SMALL_BODY_BYTES, request_from
 from holdfast.server.operations.decoding import body_bytes_max
 from holdfast.server.operations.router import Routes
+from holdfast.server.service import ApiService
 from holdfast.server.starting.routes import OPERATIONS
 from holdfast.settings import Settings
 from holdfast.testing.clock import ManualClock
@@ -241,7 +241,7 @@ def test_what_a_connection_asks() -> None:
         engine = Engine(MemoryJournal(), Limits(), clock=clock, version="test")
         await engine.start()
         auth = Auth(StaticTokens.parse(callers.TOKENS), AuthorityKey(b"k" * 32))
-        routes = Routes(ServerApi(engine, auth, Settings()), OPERATIONS)
+        routes = Routes(ApiService(engine, auth, Settings()), OPERATIONS)
 
         def limit(method: str, path: str, token: str | None) -> int | tuple[int, str]:
             headers = {} if token is None else {b"authorization": f"Bearer {token}".encode()}

@@ -9,7 +9,7 @@ from tests.support import callers
 from tests.support.http import Client, EventStream
 from tests.support.server import ServerProcess
 
-NOBODY = "00000000-0000-4000-8000-000000000000"
+ANONYMOUS = "00000000-0000-4000-8000-000000000000"
 
 
 def test_every_response_has_a_date_and_a_length(server: ServerProcess) -> None:
@@ -33,7 +33,7 @@ def test_every_described_operation_is_answered(server: ServerProcess) -> None:
     assert described == {(row.method, row.path) for row in OPERATIONS if row.in_documents}
     assert all(row.in_documents or row.path.startswith("/ui/") for row in OPERATIONS)
     for method, path in described:
-        at = path.replace("{name}", "n").replace("{id}", NOBODY)
+        at = path.replace("{name}", "n").replace("{id}", ANONYMOUS)
         answer = client.request("HEAD" if method == "GET" else method, at)
         assert answer.status != 405 and "No such route" not in answer.text, (method, path)
 

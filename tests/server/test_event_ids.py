@@ -9,11 +9,11 @@ import pytest
 
 from holdfast.server.access.auth import Auth, StaticTokens
 from holdfast.server.access.secrets import AuthorityKey
-from holdfast.server.api import Api
 from holdfast.server.frames import EventCursor, Ids, parse_id
 from holdfast.server.handlers.events import Events
 from holdfast.server.http.messages import request_from
-from holdfast.server.operations.call import Call
+from holdfast.server.operations.context import RequestContext
+from holdfast.server.service import ApiService
 from holdfast.settings import Settings
 from holdfast.wire.problems import Problem
 from tests.engine.harness import acquire, release, run, serving
@@ -80,11 +80,11 @@ def test_a_place_is_known_if_nothing_before_it_was_lost(ids: Ids, cursor: EventC
 async def frames_of(engine: Engine, directory: Path, after: str | None, count: int) -> list[bytes]:
     """The first frames that a reader gets who comes back with an id."""
     auth = Auth(StaticTokens.parse(f"ana:{TOKEN}:read+claim+admin"), AuthorityKey(b"k" * 32))
-    api = Api(engine, auth, Settings(data=directory))
+    api = ApiService(engine, auth, Settings(data=directory))
     request = request_from(b"GET", b"/events", b"", {b"authorization": f"Bearer {TOKEN}".encode()}, b"", "")
     caller = auth.identify(request.authorization, engine.state, engine.clock.wall_ms())
     query = {} if after is None else {"after": after}
-    call = Call(lambda *_: (0, b"", ()), request, lambda *_: None, "", query, None, caller, api)
+    call = RequestContext(lambda *_: (0, b"", ()), request, lambda *_: None, "", query, None, caller, api)
     stream = Events(api, call)
     told: list[bytes] = []
     frames = stream.frames()

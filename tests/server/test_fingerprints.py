@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.server.access.auth import Caller
 from holdfast.server.http.messages import request_from
-from holdfast.server.operations.call import Call
+from holdfast.server.operations.context import RequestContext
 from holdfast.server.operations.decoding import reader_for
 from holdfast.server.starting.routes import OPERATIONS
 from holdfast.settings import Settings
@@ -21,7 +21,7 @@ TERMS = (
 )
 
 
-def read(method: str, path: str, segment: bytes, body: bytes) -> Call:
+def read(method: str, path: str, segment: bytes, body: bytes) -> RequestContext:
     """Read a request as the server does, for a caller that may do everything."""
     api: Any = SimpleNamespace(
         settings=Settings(),

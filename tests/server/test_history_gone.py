@@ -14,9 +14,9 @@ from holdfast.engine.engine import Engine
 from holdfast.journal.base import HistoryPage, HistoryQuery
 from holdfast.server.access.auth import Auth, StaticTokens
 from holdfast.server.access.secrets import AuthorityKey
-from holdfast.server.api import Api
 from holdfast.server.http.messages import Request, request_from
 from holdfast.server.operations.router import Routes
+from holdfast.server.service import ApiService
 from holdfast.server.starting.routes import OPERATIONS
 from holdfast.settings import Settings
 from tests.support import callers
@@ -47,7 +47,7 @@ def test_a_search_ends_with_its_caller(tmp_path: Path) -> None:
         engine = Engine(journal, Limits(), clock=SystemClock(), version=__version__)
         await engine.start()
         auth = Auth(StaticTokens([f"ana:{callers.ALICE}"]), AuthorityKey(b"k" * 32))
-        routes = Routes(Api(engine, auth, Settings(data=tmp_path)), OPERATIONS)
+        routes = Routes(ApiService(engine, auth, Settings(data=tmp_path)), OPERATIONS)
         headers = {b"authorization": b"Bearer " + callers.ALICE.encode(), b"host": b"127.0.0.1"}
         request = request_from(b"GET", b"/locks/job/history", b"", headers, b"")
         answers: list[int] = []
@@ -73,7 +73,7 @@ def test_a_long_look_ends_with_its_caller(tmp_path: Path, path: bytes) -> None:
         engine = Engine(MemoryJournal(), Limits(), clock=SystemClock(), version=__version__)
         await engine.start()
         auth = Auth(StaticTokens([f"ops:{callers.OPERATOR}:read+claim+admin"]), AuthorityKey(b"k" * 32))
-        routes = Routes(Api(engine, auth, Settings(data=tmp_path)), OPERATIONS)
+        routes = Routes(ApiService(engine, auth, Settings(data=tmp_path)), OPERATIONS)
         headers = {b"authorization": b"Bearer " + callers.OPERATOR.encode(), b"host": b"127.0.0.1"}
         answered: asyncio.Queue[Request] = asyncio.Queue()
 

@@ -15,8 +15,8 @@ from holdfast.core.values import Limits
 from holdfast.engine.engine import Engine
 from holdfast.server.access.auth import MINUTE_MS, PERIOD_MS, Auth, StaticTokens
 from holdfast.server.access.secrets import AuthorityKey, digest
-from holdfast.server.api import Api
 from holdfast.server.http.messages import request_from
+from holdfast.server.service import ApiService
 from holdfast.settings import Settings
 from holdfast.testing.clock import ManualClock
 from tests.engine.harness import picture, run, turns
@@ -47,10 +47,12 @@ class Written(MemoryJournal):
 
 
 @asynccontextmanager
-async def _api(journal: MemoryJournal, clock: ManualClock, static: str = STATIC) -> AsyncIterator[Api]:
+async def _api(journal: MemoryJournal, clock: ManualClock, static: str = STATIC) -> AsyncIterator[ApiService]:
     engine = Engine(journal, Limits(), clock=clock, version="test")
     await engine.start()
-    api = Api(engine, Auth(StaticTokens([f"static:{static}"]), AuthorityKey(b"k" * 32)), Settings(data=Path("unused")))
+    api = ApiService(
+        engine, Auth(StaticTokens([f"static:{static}"]), AuthorityKey(b"k" * 32)), Settings(data=Path("unused"))
+    )
     try:
         yield api
         api.end()
@@ -58,19 +60,19 @@ async def _api(journal: MemoryJournal, clock: ManualClock, static: str = STATIC)
         await engine.stop()
 
 
-def _ask(api: Api, token: str = STATIC, times: int = 1) -> None:
+def _ask(api: ApiService, token: str = STATIC, times: int = 1) -> None:
     for _ in range(times):
         api.admit(request_from(b"GET", b"/locks/a", b"", {b"authorization": f"Bearer {token}".encode()}, b""), "read")
 
 
-async def _make(api: Api, token: str = MADE) -> None:
+async def _make(api: ApiService, token: str = MADE) -> None:
     outcome, _ = await api.engine.ask(
         CreateToken(principal="static", name="made", digest=digest(token), scopes=("read",))
     )
     assert isinstance(outcome, TokenMade)
 
 
-async def _pass(api: Api, clock: ManualClock, ms: int) -> None:
+async def _pass(api: ApiService, clock: ManualClock, ms: int) -> None:
     """Let time pass, with the tick of every second."""
     for _ in range(ms // 1_000):
         clock.advance(1_000)
@@ -173,7 +175,7 @@ def test_a_static_token_that_is_gone_is_forgotten() -> None:
         engine = Engine(journal, Limits(), clock=clock, version="test")
         await engine.start()
         assert list(engine.state.last_used) == ["static"]
-        api = Api(engine, Auth(StaticTokens([]), AuthorityKey(b"k" * 32)), Settings(data=Path("unused")))
+        api = ApiService(engine, Auth(StaticTokens([]), AuthorityKey(b"k" * 32)), Settings(data=Path("unused")))
         await _pass(api, clock, PERIOD_MS)
         assert engine.state.last_used == {}
         assert journal.uses[-1] == (("static", 0),)

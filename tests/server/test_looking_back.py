@@ -21,9 +21,9 @@ from holdfast.engine.clock import SystemClock
 from holdfast.engine.engine import Engine
 from holdfast.server.access.auth import Auth, StaticTokens
 from holdfast.server.access.secrets import AuthorityKey
-from holdfast.server.api import Api as ServerApi
 from holdfast.server.http.messages import request_from
 from holdfast.server.operations.router import Routes
+from holdfast.server.service import ApiService
 from holdfast.server.starting.routes import OPERATIONS
 from holdfast.settings import Settings
 from tests.support import callers, postgres
@@ -319,7 +319,7 @@ def test_a_journal_in_memory_answers_the_same(tmp_path: Path) -> None:
         engine = Engine(MemoryJournal(), Limits(), clock=SystemClock(), version=__version__)
         await engine.start()
         auth = Auth(StaticTokens([f"ana:{callers.ALICE}"]), AuthorityKey(b"k" * 32))
-        routes = Routes(ServerApi(engine, auth, Settings(data=tmp_path)), OPERATIONS)
+        routes = Routes(ApiService(engine, auth, Settings(data=tmp_path)), OPERATIONS)
 
         async def ask(method: bytes, path: bytes, query: bytes = b"", body: bytes = b"") -> tuple[int, Any]:
             headers = {b"authorization": b"Bearer " + callers.ALICE.encode(), b"host": b"127.0.0.1"}

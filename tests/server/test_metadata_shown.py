@@ -17,10 +17,10 @@ from holdfast.server import frames as frames_module
 from holdfast.server import happenings
 from holdfast.server.access.auth import Auth, StaticTokens
 from holdfast.server.access.secrets import AuthorityKey
-from holdfast.server.api import Api as ServerApi
 from holdfast.server.frames import Frames
-from holdfast.server.http.messages import Answered, request_from
-from holdfast.server.operations.call import NOBODY, Call
+from holdfast.server.http.messages import ResponseParts, request_from
+from holdfast.server.operations.context import ANONYMOUS, RequestContext
+from holdfast.server.service import ApiService
 from holdfast.settings import Settings
 from holdfast.testing.clock import ManualClock
 from tests.engine.harness import acquire, run, turns
@@ -93,20 +93,20 @@ def test_an_outcome_that_cannot_be_shown_is_a_500(tmp_path: Path) -> None:
     """What was decided is answered, whatever is wrong with the words for it: no connection waits for ever."""
     replies: list[tuple[int, bytes]] = []
 
-    def broken(*_: object) -> Answered:
+    def broken(*_: object) -> ResponseParts:
         raise RecursionError("on purpose")
 
     async def scene(clock: ManualClock) -> None:
         engine = Engine(MemoryJournal(), Limits(), clock=clock, version="test")
         await engine.start()
-        api = ServerApi(engine, Auth(StaticTokens([]), AuthorityKey(b"k" * 32)), Settings(data=tmp_path))
+        api = ApiService(engine, Auth(StaticTokens([]), AuthorityKey(b"k" * 32)), Settings(data=tmp_path))
         request = request_from(b"POST", b"/locks/a/acquire", b"", {}, b"")
 
         def reply(_request: object, status: int, body: bytes, _headers: object) -> None:
             replies.append((status, body))
 
         for command in (acquire("a"), acquire("a", ttl_ms=-1)):
-            call = Call(broken, request, reply, "a", {}, None, NOBODY, api)
+            call = RequestContext(broken, request, reply, "a", {}, None, ANONYMOUS, api)
             api.submit(call, command, {Acquired: broken})
         await turns(20)
         await engine.stop()

@@ -18,13 +18,13 @@ from holdfast.engine.clock import SystemClock
 from holdfast.engine.engine import Engine
 from holdfast.server.access.auth import Auth, StaticTokens
 from holdfast.server.access.secrets import AuthorityKey
-from holdfast.server.api import Api
 from holdfast.server.http.connection import BODY_BYTES_MAX, HttpConnection, ResponseStream
 from holdfast.server.http.manager import ConnectionManager
 from holdfast.server.http.parser import RequestParser
 from holdfast.server.http.proxies import Proxies
 from holdfast.server.mounts import Ask, Mount, Mounting
 from holdfast.server.operations.router import Routes
+from holdfast.server.service import ApiService
 from holdfast.server.starting.routes import OPERATIONS
 from holdfast.settings import Settings
 from tests.support.http import Answer, parse_answers
@@ -70,7 +70,7 @@ async def _serving(
     """Serve our routes, and an application below a path, on a real socket; yield what connects to it."""
     engine = Engine(MemoryJournal(), Limits(), clock=SystemClock(), version=__version__)
     await engine.start()
-    api = Api(
+    api = ApiService(
         engine,
         Auth(StaticTokens.parse(f"alice:{TOKEN}"), AuthorityKey(b"k" * 32)),
         Settings(data=directory, body_bytes_max=body_bytes_max, trusted_proxies=trusted_proxies),

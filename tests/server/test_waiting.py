@@ -14,7 +14,7 @@ from tests.support.api import Api, lock_path
 from tests.support.checks import is_uuid, refused, unique, wait_until
 from tests.support.pending import Pending, payload, pending, waiters, waiting
 
-NOBODY = "00000000-0000-4000-8000-000000000000"
+ANONYMOUS = "00000000-0000-4000-8000-000000000000"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -336,9 +336,9 @@ def test_a_run_gives_up_only_its_own_places(alice: Api, bob: Api, name: str) -> 
 def test_leaving_needs_a_uuid_and_a_token(alice: Api, nobody: Api) -> None:
     """The id of a ticket is a UUID; without a token there is nothing to give up."""
     refused(alice.leave("nope"), 400, "invalid_input")
-    refused(alice.leave(NOBODY), 404, "ticket_gone")
-    refused(nobody.leave(NOBODY), 401, "authentication_required")
-    refused(alice.delete(f"/tickets/{NOBODY}?colour=red"), 400, "invalid_input")
+    refused(alice.leave(ANONYMOUS), 404, "ticket_gone")
+    refused(nobody.leave(ANONYMOUS), 401, "authentication_required")
+    refused(alice.delete(f"/tickets/{ANONYMOUS}?colour=red"), 400, "invalid_input")
 
 
 def test_tickets_of_others_are_gone(alice: Api, bob: Api, carol: Api, name: str) -> None:
@@ -351,7 +351,7 @@ def test_tickets_of_others_are_gone(alice: Api, bob: Api, carol: Api, name: str)
     refused(bob.acquire(other, ticket=ticket, owner="ben", wait_seconds=1), 404, "ticket_gone")
     refused(bob.acquire(name, ticket=ticket, owner="other", wait_seconds=1), 404, "ticket_gone")
     refused(bob.acquire(name, ticket=ticket, wait_seconds=1), 404, "ticket_gone")
-    refused(bob.acquire(name, ticket=NOBODY, owner="ben", wait_seconds=1), 404, "ticket_gone")
+    refused(bob.acquire(name, ticket=ANONYMOUS, owner="ben", wait_seconds=1), 404, "ticket_gone")
     session = bob.new_session()["session_id"]
     bound = _ticket(bob, name, owner="ben", session_id=session, ephemeral=True)
     refused(bob.acquire(name, ticket=bound, owner="ben", wait_seconds=1), 404, "ticket_gone")

@@ -22,7 +22,6 @@ from holdfast.engine.engine import Engine
 from holdfast.privatefiles import NotOursError, reason_of
 from holdfast.server.access.auth import Auth, BadTokenError
 from holdfast.server.access.secrets import AuthorityKey
-from holdfast.server.api import Api
 from holdfast.server.http.manager import ConnectionManager
 from holdfast.server.http.server import HttpServer, url_of, within_files
 from holdfast.server.http.tls import BadCertificateError, certificate_of
@@ -31,6 +30,7 @@ from holdfast.server.observability.event_log import EventLog
 from holdfast.server.observability.logs import configure, dropped_lines, flush
 from holdfast.server.observability.request_log import Observing
 from holdfast.server.operations.router import Routes
+from holdfast.server.service import ApiService
 from holdfast.server.starting.building import engine_for, listen, observing_of, static_tokens
 from holdfast.server.starting.clustered import Clustered
 from holdfast.server.starting.exits import EX_IOERR, EX_OK, EX_TEMPFAIL, EX_USAGE, StartError
@@ -81,7 +81,7 @@ async def _serve(settings: Settings, file: Path | None, mounts: Mapping[str, Mou
     try:
         key = await _start(engine, settings)
         events = EventLog(engine) if settings.log_events else None
-        api = Api(engine, Auth(static, key), settings)
+        api = ApiService(engine, Auth(static, key), settings)
         routes = Routes(api, OPERATIONS)
         observing = observing_of(settings, engine.clock, api.proxies)
         handler = Mounting(mounts, settings, api.proxies).wrap(routes.handler())
@@ -161,7 +161,7 @@ def _say_where(settings: Settings, url: str, file: Path | None, data: object) ->
     print(f"Data is in {data}")
 
 
-def _greet(api: Api, url: str, token_path: str | None, file: Path | None) -> None:
+def _greet(api: ApiService, url: str, token_path: str | None, file: Path | None) -> None:
     _say_where(api.settings, url, file, api.settings.data.absolute())
     known = token_path or token_at_hand(api)
     if token_path is not None:

@@ -22,10 +22,10 @@ from holdfast.server.http.header_cache import NEVER_REPEATED
 from holdfast.server.http.manager import Handler
 from holdfast.server.http.messages import (
     SMALL_BODY_BYTES,
-    Answered,
     ClientDisconnectedError,
     Fields,
     Request,
+    ResponseParts,
     ResponseWriter,
     envelope,
     request_from,
@@ -151,7 +151,7 @@ class Mounting:
         fields |= {name: outer.headers[name] for name in _FORWARDED if name in outer.headers}
         request = request_from(method.encode(), path.encode(), query.encode(), fields, body, outer.peer)
         request.host, request.on_known, request.request_id = outer.host, outer.on_known, outer.request_id
-        answered: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
+        answered: asyncio.Future[ResponseParts] = asyncio.get_running_loop().create_future()
 
         def reply(_request: Request, status: int, body: bytes, headers: Fields) -> None:
             if not answered.done():

@@ -27,7 +27,7 @@ class Entry(msgspec.Struct, Generic[T]):
     count: int = 1
 
 
-class Recent(Generic[T]):
+class RecentEvents(Generic[T]):
     def __init__(self, since_wall_ms: int) -> None:
         self.since_wall_ms = since_wall_ms  # When this process began to serve.
         self._entries: dict[tuple[str, T], Entry[T]] = {}  # The newest last.

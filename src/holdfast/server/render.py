@@ -13,7 +13,7 @@ from holdfast.core.usage import quota_message
 from holdfast.core.values import EndedLease, Instant, LastEnd, Lease, Slot
 from holdfast.engine.replies import NotLeader, Unavailable, Unknown
 from holdfast.server.access.secrets import AuthorityKey
-from holdfast.server.http.messages import Answered
+from holdfast.server.http.messages import ResponseParts
 from holdfast.server.times import rfc3339
 from holdfast.wire.holders import shown_as
 from holdfast.wire.problems import Problem
@@ -119,7 +119,7 @@ def _free(name: str, slot: Slot, state: State, now: Instant, *, before: Previous
     return free
 
 
-def no_content(_api: object, _call: object, _outcome: object, _now: Instant) -> Answered:
+def no_content(_api: object, _context: object, _outcome: object, _now: Instant) -> ResponseParts:
     return 204, b"", ()
 
 

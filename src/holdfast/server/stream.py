@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from holdfast.core.events import Event, Record
     from holdfast.engine.feed import Listener
-    from holdfast.server.operations.call import Call
+    from holdfast.server.operations.context import RequestContext
 
 T = TypeVar("T")
 
@@ -56,12 +56,12 @@ class OpenStreams:
 class Stream(ABC):
     """One open stream of one caller. The constructor raises if the caller has too many."""
 
-    def __init__(self, api: Any, call: Call, among: OpenStreams) -> None:  # noqa: ANN401 - the `Api`, which imports this
+    def __init__(self, api: Any, context: RequestContext, among: OpenStreams) -> None:  # noqa: ANN401 - the `ApiService`, which imports this
         self._api = api
-        self._caller = call.caller
-        self._authorization = call.request.authorization
+        self._caller = context.caller
+        self._authorization = context.request.authorization
         self._among = among
-        among.count_in(call.caller.principal, call.caller.share)
+        among.count_in(context.caller.principal, context.caller.share)
 
     @abstractmethod
     def frames(self) -> AsyncIterator[bytes]:
@@ -73,7 +73,7 @@ class Stream(ABC):
 
     def _is_let_in(self) -> bool:
         """Return whether the caller's token is still valid. It detects expiry; the feed reports revocations."""
-        return self._api.caller_now(self._authorization) is not None
+        return self._api.current_caller(self._authorization) is not None
 
     async def _heard(self, following: Callable[[], Awaitable[T | None]]) -> T | bytes | None:
         """Return a listener's next event, `KEEPALIVE` if that is due first, or None once the stream is over."""

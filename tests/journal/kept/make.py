@@ -37,8 +37,8 @@ from holdfast.journal.inspect import dump
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.server.access.auth import Auth, StaticTokens
 from holdfast.server.access.secrets import KEY_FILE, AuthorityKey
-from holdfast.server.api import Api
 from holdfast.server.operations.router import Routes
+from holdfast.server.service import ApiService
 from holdfast.server.starting.routes import OPERATIONS
 from holdfast.settings import Settings
 from holdfast.testing.clock import ManualClock
@@ -59,7 +59,7 @@ async def _serving(directory: Path, clock: ManualClock, limits: Limits = LIMITS)
     await engine.start()
     try:
         auth = Auth(StaticTokens.parse(TOKENS), AuthorityKey.load(directory))
-        api = Api(engine, auth, Settings(data=directory))
+        api = ApiService(engine, auth, Settings(data=directory))
         ticking = asyncio.create_task(_tick(api))
         yield World(Routes(api, OPERATIONS)), engine
         ticking.cancel()
@@ -68,7 +68,7 @@ async def _serving(directory: Path, clock: ManualClock, limits: Limits = LIMITS)
         await engine.stop()
 
 
-async def _tick(api: Api) -> None:
+async def _tick(api: ApiService) -> None:
     while True:
         await asyncio.sleep(1)
         api.tick()

@@ -18,7 +18,7 @@ from holdfast.server.pages.waits import (
     longest_lines,
     tangle_of,
 )
-from holdfast.server.recent import KEPT_MAX, KEPT_MS, OF_ONE_MAX, Entry, Recent
+from holdfast.server.recent import KEPT_MAX, KEPT_MS, OF_ONE_MAX, Entry, RecentEvents
 from tests.core.bare_core import Core
 from tests.support.steps import count_steps
 
@@ -176,17 +176,17 @@ def test_a_circle_is_shown_as_far_as_the_reader_may_see(prefix: str, shown: tupl
     assert [path for path, _ in circles] == ([] if shown is None else [shown])
 
 
-def note(recent: Recent[str], what: str, principal: str = "p", now_ms: int = 0) -> None:
+def note(recent: RecentEvents[str], what: str, principal: str = "p", now_ms: int = 0) -> None:
     recent.note(what, principal, now_ms=now_ms, wall_ms=now_ms)
 
 
-def kept(recent: Recent[str], now_ms: int = 0) -> list[tuple[str, int]]:
+def kept(recent: RecentEvents[str], now_ms: int = 0) -> list[tuple[str, int]]:
     return [(entry.what, entry.count) for entry in recent.newest_first(now_ms)]
 
 
 def test_the_same_again_is_counted() -> None:
     """What is said again is one entry, the newest, with a count."""
-    recent: Recent[str] = Recent(0)
+    recent: RecentEvents[str] = RecentEvents(0)
     for what in ("a", "b", "a", "a"):
         note(recent, what)
     assert kept(recent) == [("a", 3), ("b", 1)]
@@ -194,7 +194,7 @@ def test_the_same_again_is_counted() -> None:
 
 def test_a_day_later_it_is_forgotten() -> None:
     """What was last said more than a day ago is dropped."""
-    recent: Recent[str] = Recent(0)
+    recent: RecentEvents[str] = RecentEvents(0)
     note(recent, "old")
     note(recent, "new", now_ms=1_000)
     assert kept(recent, KEPT_MS) == [("new", 1), ("old", 1)]
@@ -203,7 +203,7 @@ def test_a_day_later_it_is_forgotten() -> None:
 
 def test_nobody_pushes_out_what_another_did() -> None:
     """One principal has a share, and beyond the room for all the eldest of whoever has most goes."""
-    recent: Recent[str] = Recent(0)
+    recent: RecentEvents[str] = RecentEvents(0)
     note(recent, "mine", "quiet")
     for number in range(10 * KEPT_MAX):
         note(recent, f"loud {number}", "loud")

@@ -112,7 +112,7 @@ def test_many_frames_are_one_write() -> None:
         async with serving(MemoryJournal(), clock) as engine:
             feed = LiveFeed(engine)
             limits = OpenStreams(9, "pages")
-            api: Any = SimpleNamespace(engine=engine, part=lambda _: feed, pages=limits, caller_now=lambda _: True)
+            api: Any = SimpleNamespace(engine=engine, part=lambda _: feed, pages=limits, current_caller=lambda _: True)
             caller = SimpleNamespace(principal="p", session=None, prefix=None, share=None)
             call: Any = SimpleNamespace(caller=caller, request=SimpleNamespace(authorization=None))
             stream, other = Live(api, call), feed.subscribe(None)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast.server.http.messages import request_from
-from holdfast.server.operations.call import NOBODY
+from holdfast.server.operations.context import ANONYMOUS
 from holdfast.server.operations.operation import Operation
 from holdfast.server.pages import signin, site
 from holdfast.server.pages.site import by_page
@@ -33,7 +33,7 @@ def test_every_page_answers_a_stranger_without_a_look(row: Operation) -> None:
     request = request_from(row.method.encode(), b"/ui/%ff%zz", query, {b"host": b"a"}, body)
     read = by_page(server, row)
     call = read(request, b"%ff" * 5_000, lambda _request, status, body, _headers: answered.append((status, body)))
-    assert call.caller is NOBODY and not request.rests_on_state
+    assert call.caller is ANONYMOUS and not request.rests_on_state
     row.handler(server, call)
     [(status, said)] = answered
     if row.path == "/ui/here":

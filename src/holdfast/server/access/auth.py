@@ -294,7 +294,7 @@ class Auth:
                 " A run that has the new token goes on; only note, heartbeat and release from inside of it are over.",
             )
         scopes = frozenset(own_scope(scope) for scope in owner.scopes)
-        # The prefix makes `Api.name_for` look closer at each name: no other caller pays for that.
+        # The prefix makes `ApiService.name_for` look closer at each name: no other caller pays for that.
         return Caller(owner.principal, scopes, owner.prefix or "", digest=owner.digest, claim=claim)
 
     def _by_cookie(self, shown: str, state: State, wall_ms: int) -> Caller:
@@ -333,7 +333,7 @@ def check_token_name(name: str) -> None:
 
 class TokenUses:
     def __init__(self, engine: Engine, static: StaticTokens) -> None:
-        self.seen: dict[str, int] = {}  # The wall time of each token's last use, by name. `Api.admit` writes it.
+        self.seen: dict[str, int] = {}  # The wall time of each token's last use, by name. `ApiService.admit` writes it.
         self._engine = engine
         self._static = frozenset(caller.principal for caller in static.callers.values())
         self._next_ms = engine.clock.monotonic_ms() + PERIOD_MS

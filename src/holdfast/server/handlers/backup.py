@@ -19,8 +19,8 @@ from holdfast.wire.problems import Problem
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from holdfast.server.api import Api
-    from holdfast.server.operations.call import Call
+    from holdfast.server.operations.context import RequestContext
+    from holdfast.server.service import ApiService
 
 PLACE = " backup"  # Not a valid name. A backup listens to it to hear of the end of its token.
 RETRY_MS = 5_000
@@ -29,19 +29,19 @@ log = logging.getLogger("holdfast.server")
 
 
 class Backup(Stream):
-    def __init__(self, api: Api, call: Call) -> None:
-        if call.caller.cookie is not None:
+    def __init__(self, api: ApiService, context: RequestContext) -> None:
+        if context.caller.cookie is not None:
             # It holds the key that signs cookies: with it a copied cookie would be worth more than its own end.
             text = "A backup holds the server's key, and the page's cookie is not enough for it: send an access token."
             raise Problem("forbidden", text)
-        if call.caller.prefix is not None:
+        if context.caller.prefix is not None:
             text = "A backup holds all names, and this token is confined to a prefix: use one without a prefix."
             raise Problem("forbidden", text)
         if api.engine.feed.is_listened_to(PLACE):
             text = "A backup is being made already, and one is made at a time: try again."
             raise Problem("capacity_exceeded", text, retry_after_ms=RETRY_MS)
-        super().__init__(api, call, api.streams)
-        self._listener = api.engine.feed.listen(PLACE, call.caller.principal, call.caller.session)
+        super().__init__(api, context, api.streams)
+        self._listener = api.engine.feed.listen(PLACE, context.caller.principal, context.caller.session)
 
     async def frames(self) -> AsyncIterator[bytes]:
         writer, whose = backups.BackupWriter(), self._caller.principal

@@ -19,11 +19,11 @@ from holdfast.core.values import Instant, Terms, may_touch
 from holdfast.engine.ids import new_uuid
 from holdfast.server import render
 from holdfast.server.access.secrets import ClaimId, claim_secret, grant_of
-from holdfast.server.api import Api, Show
-from holdfast.server.http.messages import Answered
-from holdfast.server.operations.call import Call
+from holdfast.server.http.messages import ResponseParts
+from holdfast.server.operations.context import RequestContext
 from holdfast.server.operations.decoding import read_uuid
 from holdfast.server.render import encode, no_content
+from holdfast.server.service import ApiService, Renderer
 from holdfast.server.times import rfc3339
 from holdfast.wire.holders import shown_as
 from holdfast.wire.problems import Problem
@@ -53,14 +53,14 @@ def held_status(query: dict[str, str]) -> int:
     return int(wanted)
 
 
-def check_one(body: AcquireBody) -> None:
+def check_claim(body: AcquireBody) -> None:
     if body.acl is not UNSET:
         raise Problem("invalid_input", "acl is not supported: leave it out.", status=422)
     if body.session_id is not None or body.ticket is not None:
         _check_ids(body)
 
 
-def check_several(body: ClaimsBody) -> None:
+def check_claims(body: ClaimsBody) -> None:
     if (body.any is None) == (body.all is None):
         raise Problem("invalid_input", 'Send either "any" or "all", with a list of names.', status=422)
     if body.any is not None and (body.wait_seconds or body.ticket is not None):
@@ -75,54 +75,60 @@ def _check_ids(body: ClaimBody) -> None:
         body.ticket = read_uuid(body.ticket, "ticket")
 
 
-def check_session(call: Call) -> None:
-    body: ClaimBody = call.body
-    if body.session_id not in {None, call.caller.session}:
+def check_session(context: RequestContext) -> None:
+    body: ClaimBody = context.body
+    if body.session_id not in {None, context.caller.session}:
         raise Problem("not_found", "A session's secret claims for that session alone.", label="Session not found")
-    body.session_id, body.ephemeral = call.caller.session, True
+    body.session_id, body.ephemeral = context.caller.session, True
 
 
-def acquire(api: Api, call: Call) -> None:
-    body: AcquireBody = call.body
-    lease_id, as_session = new_uuid(), call.caller.session
-    command = Acquire(call.item, lease_id, terms_of(api, call), body.resume is True, 0, None, "", as_session)
+def acquire(api: ApiService, context: RequestContext) -> None:
+    body: AcquireBody = context.body
+    lease_id, as_session = new_uuid(), context.caller.session
+    command = Acquire(context.item, lease_id, terms_of(api, context), body.resume is True, 0, None, "", as_session)
     if body.wait_seconds or body.ticket is not None:
         command = msgspec.structs.replace(  # Most claims do not wait, and do not pay for it.
-            command, wait_ms=_wait_ms(call), ticket=body.ticket, new_ticket=new_uuid(), will_retry=_will_retry(call)
+            command,
+            wait_ms=_wait_ms(context),
+            ticket=body.ticket,
+            new_ticket=new_uuid(),
+            will_retry=_will_retry(context),
         )
-    api.submit(call, command, SHOWS_ONE)
+    api.submit(context, command, SINGLE_RENDERERS)
 
 
-def claim(api: Api, call: Call) -> None:
-    body: ClaimsBody = call.body
-    names = tuple(api.name_for(name, call.caller) for name in body.any or body.all or ())
-    terms, as_session = terms_of(api, call), call.caller.session
+def claim(api: ApiService, context: RequestContext) -> None:
+    body: ClaimsBody = context.body
+    names = tuple(api.name_for(name, context.caller) for name in body.any or body.all or ())
+    terms, as_session = terms_of(api, context), context.caller.session
     if body.any is not None:
-        api.submit(call, ClaimAny(names=names, lease_id=new_uuid(), terms=terms, as_session=as_session), SHOWS_SEVERAL)
+        api.submit(
+            context, ClaimAny(names=names, lease_id=new_uuid(), terms=terms, as_session=as_session), SEVERAL_RENDERERS
+        )
         return
     command = ClaimAll(
         names=names,
         lease_ids=tuple(new_uuid() for _ in names),
         terms=terms,
-        wait_ms=_wait_ms(call),
+        wait_ms=_wait_ms(context),
         ticket=body.ticket,
         new_ticket=new_uuid(),
         as_session=as_session,
-        will_retry=_will_retry(call),
+        will_retry=_will_retry(context),
     )
-    api.submit(call, command, SHOWS_SEVERAL)
+    api.submit(context, command, SEVERAL_RENDERERS)
 
 
-def leave(api: Api, call: Call) -> None:
-    command = Leave(ticket_id=call.item, principal=call.caller.principal, as_session=call.caller.session)
-    api.submit(call, command, {Withdrawn: no_content})
+def leave(api: ApiService, context: RequestContext) -> None:
+    command = Leave(ticket_id=context.item, principal=context.caller.principal, as_session=context.caller.session)
+    api.submit(context, command, {Withdrawn: no_content})
 
 
-def terms_of(api: Api, call: Call) -> Terms:
-    body: ClaimBody = call.body
+def terms_of(api: ApiService, context: RequestContext) -> Terms:
+    body: ClaimBody = context.body
     ttl_seconds = api.settings.default_ttl_seconds if body.ttl_seconds is None else body.ttl_seconds
     return Terms(  # Positional, as all that is made for each claim.
-        call.caller.principal,
+        context.caller.principal,
         ttl_seconds * 1000,
         body.owner,
         body.session_id,
@@ -130,27 +136,27 @@ def terms_of(api: Api, call: Call) -> Terms:
         body.lock_delay_seconds * 1000 if body.lock_delay_seconds else 0,
         body.metadata,
         body.redo is True,
-        call.key,
-        call.fingerprint,
+        context.key,
+        context.fingerprint,
         body.labels or None,
     )
 
 
-def _wait_ms(call: Call) -> int:
+def _wait_ms(context: RequestContext) -> int:
     """Return how long a claim still waits after another node held it (N-31): at least until it has joined."""
-    wanted_ms = int(min(call.body.wait_seconds or 0, SECONDS_MAX) * 1000)
-    return max(1, wanted_ms - call.request.held_ms) if wanted_ms > 0 else wanted_ms
+    wanted_ms = int(min(context.body.wait_seconds or 0, SECONDS_MAX) * 1000)
+    return max(1, wanted_ms - context.request.held_ms) if wanted_ms > 0 else wanted_ms
 
 
-def _will_retry(call: Call) -> bool:
+def _will_retry(context: RequestContext) -> bool:
     """Tell whether the caller asks again at once if its wait is over. Without a key it could not learn of its turn."""
-    return call.key is not None and call.request.headers.get(WILL_RETRY) == b"true"
+    return context.key is not None and context.request.headers.get(WILL_RETRY) == b"true"
 
 
-# How their outcomes are shown. `call.query` is the status that the caller wants for a name it cannot have.
+# How their outcomes are shown. `context.query` is the status that the caller wants for a name it cannot have.
 
 
-def _held(api: Api, call: Call, outcome: Held, now: Instant) -> Answered:
+def _held(api: ApiService, context: RequestContext, outcome: Held, now: Instant) -> ResponseParts:
     """Say who owns the name; never the lease id (C2)."""
     lease, left_ms = outcome.lease, outcome.until_ms - now.ms
     reply = HeldReply(
@@ -166,35 +172,37 @@ def _held(api: Api, call: Call, outcome: Held, now: Instant) -> Answered:
         lease.note,
         outcome.waiting,
     )
-    return _refused(call, render.with_carried(reply, lease), left_ms)
+    return _refused(context, render.with_carried(reply, lease), left_ms)
 
 
-def _delayed(_api: Api, call: Call, outcome: Delayed, now: Instant) -> Answered:
+def _delayed(_api: ApiService, context: RequestContext, outcome: Delayed, now: Instant) -> ResponseParts:
     left_ms = outcome.until_ms - now.ms
     seconds = 0 if outcome.end is None else outcome.end.delay_ms // 1000
     reply = DelayedReply(rfc3339(now.wall_ms + left_ms), seconds, left_ms)
-    return _CONFLICT, *_refused(call, reply, left_ms)[1:]
+    return _CONFLICT, *_refused(context, reply, left_ms)[1:]
 
 
-def _waiting(_api: Api, call: Call, outcome: Waiting, _now: Instant) -> Answered:
-    return call.query, encode(WaitingReply(outcome.ticket_id, outcome.position, call.waited_ms)), ()
+def _waiting(_api: ApiService, context: RequestContext, outcome: Waiting, _now: Instant) -> ResponseParts:
+    return context.query, encode(WaitingReply(outcome.ticket_id, outcome.position, context.waited_ms)), ()
 
 
-def _done(_api: Api, call: Call, outcome: Finished, now: Instant) -> Answered:
+def _done(_api: ApiService, context: RequestContext, outcome: Finished, now: Instant) -> ResponseParts:
     done = outcome.done
     left_ms = done.until_ms - now.ms
     reply = DoneReply(outcome.name, done.owner, done.token, rfc3339(done.wall_ms), done.result, left_ms)
     if done.owner is None:
         reply.shown_as = shown_as(done.whose)
-    return call.query, encode(reply), ()
+    return context.query, encode(reply), ()
 
 
-def _claimed(_api: Api, call: Call, outcome: AcquiredMany | Acquired, now: Instant) -> Answered:
+def _claimed(
+    _api: ApiService, context: RequestContext, outcome: AcquiredMany | Acquired, now: Instant
+) -> ResponseParts:
     # A place in the line has the order of the request that joined. The answer has the order of this one. One name of
     # `all` that had to wait comes as a claim of one.
-    claims = dict(outcome.claims) if isinstance(outcome, AcquiredMany) else {call.body.all[0]: outcome}
+    claims = dict(outcome.claims) if isinstance(outcome, AcquiredMany) else {context.body.all[0]: outcome}
     claimed: list[ClaimReply] = []
-    for name in call.body.all or claims:
+    for name in context.body.all or claims:
         claim = claims[name]
         left_ms = claim.until_ms - now.ms
         claimed.append(
@@ -210,10 +218,10 @@ def _claimed(_api: Api, call: Call, outcome: AcquiredMany | Acquired, now: Insta
             )
         )
     owner = next(iter(claims.values())).lease.owner
-    return _OK, encode(ClaimsReply(claimed, owner, call.waited_ms)), ()
+    return _OK, encode(ClaimsReply(claimed, owner, context.waited_ms)), ()
 
 
-def _all_held(api: Api, call: Call, outcome: AllHeld, now: Instant) -> Answered:
+def _all_held(api: ApiService, context: RequestContext, outcome: AllHeld, now: Instant) -> ResponseParts:
     """Say who is in the way: the first of them, as many as there is room for, and at least one."""
     held: list[HeldName] = []
     left_out: int | UnsetType = UNSET
@@ -241,23 +249,23 @@ def _all_held(api: Api, call: Call, outcome: AllHeld, now: Instant) -> Answered:
             left_out = len(outcome.names) - len(held)
             break
         held.append(reply)
-    return _refused(call, HeldManyReply(held, outcome.retry_after_ms, left_out), outcome.retry_after_ms)
+    return _refused(context, HeldManyReply(held, outcome.retry_after_ms, left_out), outcome.retry_after_ms)
 
 
-def _refused(call: Call, reply: object, retry_after_ms: int) -> Answered:
-    headers = () if call.query == _OK else ((b"retry-after", str(max(1, -(-retry_after_ms // 1000))).encode()),)
-    return call.query, encode(reply), headers
+def _refused(context: RequestContext, reply: object, retry_after_ms: int) -> ResponseParts:
+    headers = () if context.query == _OK else ((b"retry-after", str(max(1, -(-retry_after_ms // 1000))).encode()),)
+    return context.query, encode(reply), headers
 
 
-SHOWS_ONE: Mapping[type, Show] = {
-    Acquired: lambda _api, call, outcome, now: (_OK, encode(render.acquired(outcome, now, call.waited_ms)), ()),
+SINGLE_RENDERERS: Mapping[type, Renderer] = {
+    Acquired: lambda _api, context, outcome, now: (_OK, encode(render.acquired(outcome, now, context.waited_ms)), ()),
     Held: _held,
     Waiting: _waiting,
     Finished: _done,
     Delayed: _delayed,
 }
 
-SHOWS_SEVERAL: Mapping[type, Show] = {
+SEVERAL_RENDERERS: Mapping[type, Renderer] = {
     AcquiredMany: _claimed,
     Acquired: _claimed,
     AllHeld: _all_held,
@@ -266,24 +274,24 @@ SHOWS_SEVERAL: Mapping[type, Show] = {
 }
 
 
-def secret(api: Api, call: Call) -> None:
+def secret(api: ApiService, context: RequestContext) -> None:
     """POST /claims/secret: what a command gets in place of the token. It needs what a renewal needs."""
-    body: ClaimSecretBody = call.body
-    caller = call.caller
+    body: ClaimSecretBody = context.body
+    caller = context.caller
     name = api.name_for(body.lock_name, caller)
 
-    def view(state: State, _now: Instant) -> Answered:
+    def view(state: State, _now: Instant) -> ResponseParts:
         lease = state.lease_of(name)
         own = lease is not None and may_touch(lease, caller.principal, caller.session)
         if lease is None or not own or lease.lease_id != body.lease_id:
             ended = not_current(state, name, body.lease_id, caller.principal)
             problem = render.problem(ended, caller.prefix, has_revoked_code=api.has_revoked_code)
-            return call.refusal(problem, call.request)
+            return context.refusal(problem, context.request)
         if lease.key is None:
             text = "A claim's secret is made of its Idempotency-Key, and this one has none: claim it with such a key."
-            return call.refusal(Problem("invalid_input", text, status=422), call.request)
+            return context.refusal(Problem("invalid_input", text, status=422), context.request)
         grant = grant_of(state, lease.principal, lease.key, lease.lease_id)
         made = claim_secret(api.auth.key, ClaimId(lease.principal, grant, lease.key), caller.digest)
         return _OK, encode(ClaimSecretReply(made)), ()
 
-    api.read(call, view)
+    api.read(context, view)

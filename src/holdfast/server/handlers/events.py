@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
     from holdfast.core.events import Record
-    from holdfast.server.api import Api
-    from holdfast.server.operations.call import Call
+    from holdfast.server.operations.context import RequestContext
+    from holdfast.server.service import ApiService
 
 PAGE = 500  # Records per read of the journal, which bounds their bytes.
 NEAR = 100
@@ -39,20 +39,20 @@ SLICE_RECORDS = 500
 
 
 class Events(Stream):
-    def __init__(self, api: Api, call: Call) -> None:
-        prefix: str | None = call.query.get("prefix")
-        own = call.caller.prefix
+    def __init__(self, api: ApiService, context: RequestContext) -> None:
+        prefix: str | None = context.query.get("prefix")
+        own = context.caller.prefix
         if own is not None and prefix is not None:
-            call.caller.require_within_prefix(prefix)
+            context.caller.require_within_prefix(prefix)
         # The header has precedence: a browser that reconnects repeats the original address.
-        header = call.request.headers.get(b"last-event-id", b"").decode("latin-1").strip()
-        after = header or call.query.get("after")
+        header = context.request.headers.get(b"last-event-id", b"").decode("latin-1").strip()
+        after = header or context.query.get("after")
         self._after = None if after is None else parse_id(after)  # None: from now on.
         self._prefix = prefix or own or ""
-        self._labels: frozenset[tuple[str, str]] = call.query.get(LABEL, frozenset())
+        self._labels: frozenset[tuple[str, str]] = context.query.get(LABEL, frozenset())
         self._sent = 0  # The last record that was sent or skipped.
         self._listener: Listener | None = None
-        super().__init__(api, call, api.streams)
+        super().__init__(api, context, api.streams)
 
     async def frames(self) -> AsyncIterator[bytes]:
         engine = self._api.engine

@@ -27,13 +27,13 @@ from holdfast.engine.ids import new_uuid
 from holdfast.server import render
 from holdfast.server.access.auth import Caller
 from holdfast.server.access.secrets import SESSION_PREFIX
-from holdfast.server.api import Api, Show
 from holdfast.server.handlers import paging
-from holdfast.server.http.messages import Answered, Request, too_large
-from holdfast.server.operations.call import Call, Reply
+from holdfast.server.http.messages import Request, ResponseParts, too_large
+from holdfast.server.operations.context import Reply, RequestContext
 from holdfast.server.operations.decoding import TARGET_BYTES_MAX, body_bytes_max, fingerprint, loads, read_key, too_long
 from holdfast.server.operations.operation import Key, Operation, Reader
 from holdfast.server.render import encode
+from holdfast.server.service import ApiService, Renderer
 from holdfast.wire import gateway
 from holdfast.wire.gateway import (
     GatewayAcquiredReply,
@@ -60,10 +60,10 @@ class Run(msgspec.Struct, frozen=True):
     ttl_ms: int
 
 
-def by_secret(api: Api, operation: Operation) -> Reader:
+def by_secret(api: ApiService, operation: Operation) -> Reader:
     bytes_max = body_bytes_max(operation, api.settings)
 
-    def read(request: Request, _segment: bytes, reply: Reply) -> Call:
+    def read(request: Request, _segment: bytes, reply: Reply) -> RequestContext:
         name, ttl_ms = "", 0
         if operation.body is None:
             secret = _read_secret(request.query)
@@ -82,12 +82,12 @@ def by_secret(api: Api, operation: Operation) -> Reader:
         if operation.key is not Key.IGNORED and request.key is not None:
             # Only now: what another run of the same token did under this key is not what this one did.
             key, content = read_key(request), fingerprint(request, name, "gateway")
-        return Call(operation.refusal, request, reply, name, None, run, caller, api, key, content)
+        return RequestContext(operation.refusal, request, reply, name, None, run, caller, api, key, content)
 
     return read
 
 
-def _admit(api: Api, request: Request, secret: str) -> tuple[Caller, Session]:
+def _admit(api: ApiService, request: Request, secret: str) -> tuple[Caller, Session]:
     """Return the caller and the session whose secret this is, as of this turn; that keeps it alive (S1)."""
     # Only a session's secret is one here: no bearer token in a body or a query. Others are looked up just the same, so
     # that a server which cannot serve says so before it says anything of secrets, and so that they are counted.
@@ -138,7 +138,7 @@ def _parse_key(text: str) -> str:
     return name
 
 
-def _read_ttl(api: Api, ttl: object) -> int:
+def _read_ttl(api: ApiService, ttl: object) -> int:
     settings = api.settings
     if ttl is None:
         return settings.resource_lock_timeout * 1000
@@ -167,52 +167,52 @@ def _bad(text: str) -> Problem:
     return Problem("invalid_input", text)
 
 
-def error(problem: Problem, _request: Request) -> Answered:
+def error(problem: Problem, _request: Request) -> ResponseParts:
     return problem.status, encode(GatewayErrorReply(False, problem.details)), problem.headers()
 
 
-def error_of_status(problem: Problem, request: Request) -> Answered:
+def error_of_status(problem: Problem, request: Request) -> ResponseParts:
     if problem.code in NOT_KNOWN:
         problem = Problem("authentication_failed", "Unauthorized")
     return error(problem, request)
 
 
-def acquire(api: Api, call: Call) -> None:
-    run: Run = call.body
+def acquire(api: ApiService, context: RequestContext) -> None:
+    run: Run = context.body
     command = Acquire(
-        name=call.item,
+        name=context.item,
         lease_id=new_uuid(),
         terms=Terms(
-            principal=call.caller.principal, ttl_ms=run.ttl_ms, owner=run.owner, session=run.session, bound=True
+            principal=context.caller.principal, ttl_ms=run.ttl_ms, owner=run.owner, session=run.session, bound=True
         ),
         resume=True,  # Also if it is the run's already (C4).
         as_session=run.session,
         interest=True,
     )
-    api.submit(call, command, _SHOWS_ACQUIRED)
+    api.submit(context, command, _ACQUIRE_RENDERERS)
 
 
-def _deadlock(api: Api, call: Call, outcome: Deadlock, _now: Instant) -> Answered:
-    api.note_circle(call, outcome)
-    path = render.masked(outcome.path, call.caller.prefix)
+def _deadlock(api: ApiService, context: RequestContext, outcome: Deadlock, _now: Instant) -> ResponseParts:
+    api.record_deadlock(context, outcome)
+    path = render.masked(outcome.path, context.caller.prefix)
     around = " → ".join([*path, path[0]])
     return _refused(reason=f"possible deadlock: {around}", deadlock=True, cycle=list(path))
 
 
-def _exhausted(_api: Api, _call: Call, outcome: object, _now: Instant) -> Answered:
+def _exhausted(_api: ApiService, _context: RequestContext, outcome: object, _now: Instant) -> ResponseParts:
     return _refused(reason=render.problem(outcome).details)
 
 
-_SHOWS_ACQUIRED: dict[type, Show] = {
-    Acquired: lambda _api, call, _outcome, _now: (200, encode(GatewayAcquiredReply(True, call.item)), ()),
-    Held: lambda _api, _call, outcome, _now: _refused(
+_ACQUIRE_RENDERERS: dict[type, Renderer] = {
+    Acquired: lambda _api, context, _outcome, _now: (200, encode(GatewayAcquiredReply(True, context.item)), ()),
+    Held: lambda _api, _context, outcome, _now: _refused(
         holder=_holder(outcome), held_since=outcome.lease.granted_wall_ms
     ),
     Deadlock: _deadlock,
-    Finished: lambda _api, _call, outcome, _now: _refused(
+    Finished: lambda _api, _context, outcome, _now: _refused(
         reason=f"done by {outcome.done.owner or shown_as(outcome.done.whose)}"
     ),
-    Delayed: lambda _api, _call, outcome, now: _refused(
+    Delayed: lambda _api, _context, outcome, now: _refused(
         reason=f"closed for another {outcome.until_ms - now.ms} ms after its last end"
     ),
     TooManyLeases: _exhausted,
@@ -220,43 +220,43 @@ _SHOWS_ACQUIRED: dict[type, Show] = {
 }
 
 
-def release(api: Api, call: Call) -> None:
-    run: Run = call.body
+def release(api: ApiService, context: RequestContext) -> None:
+    run: Run = context.body
     command = Release(
-        name=call.item,
-        principal=call.caller.principal,
+        name=context.item,
+        principal=context.caller.principal,
         run=run.owner,
         as_session=run.session,
-        key=call.key,
-        fingerprint=call.fingerprint,
+        key=context.key,
+        fingerprint=context.fingerprint,
     )
-    api.submit(call, command, _SHOWS_RELEASED)
+    api.submit(context, command, _RELEASE_RENDERERS)
 
 
-def heartbeat(api: Api, call: Call) -> None:
-    run: Run = call.body
+def heartbeat(api: ApiService, context: RequestContext) -> None:
+    run: Run = context.body
     command = Renew(
-        name=call.item, principal=call.caller.principal, run=run.owner, ttl_ms=run.ttl_ms, as_session=run.session
+        name=context.item, principal=context.caller.principal, run=run.owner, ttl_ms=run.ttl_ms, as_session=run.session
     )
-    api.submit(call, command, _SHOWS_KEPT)
+    api.submit(context, command, _KEEPALIVE_RENDERERS)
 
 
-def _kept(_api: Api, _call: Call, outcome: Extended, now: Instant) -> Answered:
+def _kept(_api: ApiService, _context: RequestContext, outcome: Extended, now: Instant) -> ResponseParts:
     return 200, encode(GatewayRenewedReply(True, now.wall_ms + outcome.until_ms - now.ms)), ()
 
 
-_NOT_RUNS: dict[type, Show] = {
-    NotHeld: lambda _api, _call, _outcome, _now: (404, encode(GatewayRefusedReply(reason="lock not found")), ()),
-    Held: lambda _api, _call, outcome, _now: _refused(reason=f"held by {_holder(outcome)}"),
+_NOT_HELD_BY_RUN: dict[type, Renderer] = {
+    NotHeld: lambda _api, _context, _outcome, _now: (404, encode(GatewayRefusedReply(reason="lock not found")), ()),
+    Held: lambda _api, _context, outcome, _now: _refused(reason=f"held by {_holder(outcome)}"),
 }
-_SHOWS_RELEASED: dict[type, Show] = {
-    Released: lambda _api, _call, _outcome, _now: (200, encode(GatewayReleasedReply(True)), ()),
-    **_NOT_RUNS,
+_RELEASE_RENDERERS: dict[type, Renderer] = {
+    Released: lambda _api, _context, _outcome, _now: (200, encode(GatewayReleasedReply(True)), ()),
+    **_NOT_HELD_BY_RUN,
 }
-_SHOWS_KEPT: dict[type, Show] = {Extended: _kept, **_NOT_RUNS}
+_KEEPALIVE_RENDERERS: dict[type, Renderer] = {Extended: _kept, **_NOT_HELD_BY_RUN}
 
 
-def _refused(**fields: Any) -> Answered:  # noqa: ANN401 - the fields of the reply
+def _refused(**fields: Any) -> ResponseParts:  # noqa: ANN401 - the fields of the reply
     return 409, encode(GatewayRefusedReply(**fields)), ()
 
 
@@ -264,10 +264,10 @@ def _holder(outcome: Held) -> str:
     return outcome.holder or shown_as(outcome.lease.principal)
 
 
-def list_(api: Api, call: Call) -> None:
-    run: Run = call.body
+def list_(api: ApiService, context: RequestContext) -> None:
+    run: Run = context.body
 
-    def view(state: State, now: Instant) -> Answered:
+    def view(state: State, now: Instant) -> ResponseParts:
         found: list[GatewayOwnLock] = []
         for name in sorted(state.index.names_by_session.get(run.session, ())):
             lease = state.lease_of(name)
@@ -277,15 +277,15 @@ def list_(api: Api, call: Call) -> None:
                 found.append(GatewayOwnLock(name, holder, lease.granted_wall_ms, until_ms))
         return 200, encode(found), ()
 
-    api.read(call, view)
+    api.read(context, view)
 
 
-def status(api: Api, call: Call) -> None:
+def status(api: ApiService, context: RequestContext) -> None:
     found: list[GatewayLock] = []
 
     def take_slice(state: State, _now: Instant) -> bool:
         after = found[-1].resource_key if found else ""
-        for name in islice(state.index.held.walk(call.caller.prefix or "", after), paging.SLICE_ITEMS):
+        for name in islice(state.index.held.walk(context.caller.prefix or "", after), paging.SLICE_ITEMS):
             lease = state.lease_of(name)
             if lease is not None:
                 holder = _shown_holder(state, lease)
@@ -293,12 +293,12 @@ def status(api: Api, call: Call) -> None:
         is_last = not found or found[-1].resource_key == after
         return is_last or len(found) >= STATUS_LOCKS_MAX
 
-    async def look() -> Answered:
+    async def look() -> ResponseParts:
         await paging.put_in_order(api.engine)
         await paging.in_slices(api.engine, take_slice)
         return 200, encode(GatewayStatusReply(found)), ()
 
-    api.answer_later(call, look)
+    api.answer_slowly(context, look)
 
 
 def _shown_holder(state: State, lease: Lease) -> str:

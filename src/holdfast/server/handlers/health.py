@@ -13,10 +13,10 @@ from holdfast import __version__
 from holdfast.core.state import State
 from holdfast.core.values import Instant
 from holdfast.engine.build import Peer, Seat, SharedJournal
-from holdfast.server.api import Api
-from holdfast.server.http.messages import Answered
-from holdfast.server.operations.call import Call
+from holdfast.server.http.messages import ResponseParts
+from holdfast.server.operations.context import RequestContext
 from holdfast.server.render import encode
+from holdfast.server.service import ApiService
 from holdfast.server.times import rfc3339
 from holdfast.wire.replies import LEADS, HealthReply, NodeReply, NodesReply, ReadyReply, StatusReply
 
@@ -24,51 +24,51 @@ PROVEN_MS_MAX = 1_000
 REFUSED = "the store refuses writes: the log says why"
 
 
-def health(api: Api, call: Call) -> None:
+def health(api: ApiService, context: RequestContext) -> None:
     store = api.engine.journal.health()
     serving = api.engine.tick() is not None
     well = serving and store.takes_claims
     details = store.text if serving else api.engine.why_not_serving()
     body = HealthReply("ok" if well else "unwell", store.storage, store.size_bytes, details, store.free_bytes)
-    call.answer((200 if well else 503, encode(body), ()))
+    context.answer((200 if well else 503, encode(body), ()))
 
 
-def alive(_api: Api, call: Call) -> None:
-    call.answer((200, encode(ReadyReply("ok", "alive")), ()))
+def alive(_api: ApiService, context: RequestContext) -> None:
+    context.answer((200, encode(ReadyReply("ok", "alive")), ()))
 
 
-def ready(api: Api, call: Call) -> None:
+def ready(api: ApiService, context: RequestContext) -> None:
     if api.engine.tick() is None:
-        call.answer((503, encode(ReadyReply("not_ready", api.engine.why_not_serving())), ()))
+        context.answer((503, encode(ReadyReply("not_ready", api.engine.why_not_serving())), ()))
     elif not api.engine.journal.takes_claims and not (store := api.engine.journal.health()).takes_claims:
-        call.answer((503, encode(ReadyReply("not_ready", store.text)), ()))
+        context.answer((503, encode(ReadyReply("not_ready", store.text)), ()))
     elif api.engine.is_refused:
-        call.answer((503, encode(ReadyReply("not_ready", REFUSED)), ()))
+        context.answer((503, encode(ReadyReply("not_ready", REFUSED)), ()))
     else:
-        call.answer((200, encode(ReadyReply("ok", "the journal takes writes")), ()))
+        context.answer((200, encode(ReadyReply("ok", "the journal takes writes")), ()))
 
 
-def leads(api: Api, call: Call) -> None:
+def leads(api: ApiService, context: RequestContext) -> None:
     """GET /health/leader: this node leads, and knows it: of a shared store that is a second old at most (N-34)."""
     engine = api.engine
     if engine.tick() is None:
-        call.answer(not_leader(engine.why_not_serving()))
+        context.answer(not_leader(engine.why_not_serving()))
     elif engine.journal.is_shared and ((ago_ms := engine.confirmed_ms_ago()) is None or ago_ms > PROVEN_MS_MAX):
-        call.answer(not_leader("the store has not confirmed that for a second"))
+        context.answer(not_leader("the store has not confirmed that for a second"))
     elif engine.is_refused:
-        call.answer(not_leader(f"{LEADS}, and {REFUSED}"))
+        context.answer(not_leader(f"{LEADS}, and {REFUSED}"))
     else:
-        call.answer((200, encode(ReadyReply("ok", f"{LEADS}, epoch {engine.state.epoch}")), ()))
+        context.answer((200, encode(ReadyReply("ok", f"{LEADS}, epoch {engine.state.epoch}")), ()))
 
 
-def not_leader(why: str) -> Answered:
+def not_leader(why: str) -> ResponseParts:
     return 503, encode(ReadyReply("not_leader", why)), ()
 
 
-def status(api: Api, call: Call) -> None:
+def status(api: ApiService, context: RequestContext) -> None:
     uptime = (api.engine.clock.monotonic_ms() - api.started_ms) // 1000
 
-    def view(state: State, now: Instant) -> Answered:
+    def view(state: State, now: Instant) -> ResponseParts:
         counters = StatusReply(
             "ok",
             uptime,
@@ -83,20 +83,20 @@ def status(api: Api, call: Call) -> None:
         )
         return 200, encode(counters), ()
 
-    api.read(call, view)
+    api.read(context, view)
 
 
 SILENT_MS = 10_000  # A silent node was not heard of for so long: it stopped, or cannot reach the store.
 
 
-def nodes(api: Api, call: Call) -> None:
-    async def look() -> Answered:
+def nodes(api: ApiService, context: RequestContext) -> None:
+    async def look() -> ResponseParts:
         return 200, encode(await found(api)), ()
 
-    api.answer_later(call, look)
+    api.answer_slowly(context, look)
 
 
-async def found(api: Api) -> NodesReply:
+async def found(api: ApiService) -> NodesReply:
     journal = api.engine.journal
     if not journal.is_shared:
         return await _found_alone(api)
@@ -126,7 +126,7 @@ def _shown(peer: Peer) -> NodeReply:
     return NodeReply(peer.node, peer.url, role, peer.version, peer.seen_ms_ago)
 
 
-async def _found_alone(api: Api) -> NodesReply:
+async def _found_alone(api: ApiService) -> NodesReply:
     name = socket.gethostname()
     up_ms = api.engine.clock.monotonic_ms() - api.started_ms
 

@@ -20,13 +20,13 @@ from msgspec import UNSET, Raw
 from holdfast.engine.build import Held, HeldQuery, HistoryPage, HistoryQuery
 from holdfast.engine.engine import Engine
 from holdfast.server.access.secrets import AuthorityKey
-from holdfast.server.api import Api
 from holdfast.server.handlers.paging import PAGE_BYTES, SLICE_ITEMS
 from holdfast.server.happenings import changes
-from holdfast.server.http.messages import Answered
-from holdfast.server.operations.call import Call
+from holdfast.server.http.messages import ResponseParts
+from holdfast.server.operations.context import RequestContext
 from holdfast.server.operations.decoding import LABEL
 from holdfast.server.render import encode, holder_id
+from holdfast.server.service import ApiService
 from holdfast.server.times import rfc3339
 from holdfast.wire.holders import shown_as
 from holdfast.wire.problems import Problem
@@ -38,13 +38,13 @@ WHOLE = 100  # So many changes of one record are on one page, however small its 
 _NUMBER = re.compile(r"[0-9]{1,16}")
 
 
-def history(api: Api, call: Call) -> None:
-    query: dict[str, str] = call.query
+def history(api: ApiService, context: RequestContext) -> None:
+    query: dict[str, str] = context.query
     before, offset = _number(query, "before"), _number(query, "offset") or 0
     if offset and before is None:
         raise Problem("invalid_input", "offset goes with before: both are of the page before.")
     wanted = HistoryQuery(
-        name=call.item,
+        name=context.item,
         # With an offset the record of that number itself is not yet told whole.
         before_seq=before + 1 if before is not None and offset else before,
         since_wall_ms=time_of(query.get("since"), "since"),
@@ -53,11 +53,11 @@ def history(api: Api, call: Call) -> None:
         limit=int(query["limit"]),
     )
 
-    async def look() -> Answered:
+    async def look() -> ResponseParts:
         page = await api.engine.history(wanted)
         return 200, encode(history_reply(page, wanted, offset)), ()
 
-    api.answer_later(call, look)
+    api.answer_slowly(context, look)
 
 
 def history_reply(page: HistoryPage, query: HistoryQuery, offset: int) -> HistoryReply:
@@ -122,18 +122,18 @@ def read_asked(query: dict[str, Any]) -> None:
     query.pop("record", None)
 
 
-def list_then(api: Api, call: Call, prefix: str | None) -> None:
-    asked: Asked = call.query[THEN]
+def list_then(api: ApiService, context: RequestContext, prefix: str | None) -> None:
+    asked: Asked = context.query[THEN]
 
-    async def look() -> Answered:
+    async def look() -> ResponseParts:
         try:
             then = await find(api.engine, asked)
-            page = await page_of(api.engine, then, call.query, prefix, api.auth.key)
+            page = await page_of(api.engine, then, context.query, prefix, api.auth.key)
         except Problem as problem:
-            return call.refusal(problem, call.request)
+            return context.refusal(problem, context.request)
         return 200, encode(page), ()
 
-    api.answer_later(call, look)
+    api.answer_slowly(context, look)
 
 
 async def find(engine: Engine, asked: Asked) -> Then:

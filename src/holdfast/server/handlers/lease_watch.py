@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     from holdfast.core.state import State
     from holdfast.server.access.auth import Caller
-    from holdfast.server.api import Api
-    from holdfast.server.operations.call import Call
+    from holdfast.server.operations.context import RequestContext
+    from holdfast.server.service import ApiService
 
 ENDS_PER_WRITE = 100  # Then other requests are served: a session may end with thousands of leases.
 _OK = 200
@@ -47,15 +47,15 @@ def check_ids(body: LeaseWatchBody) -> None:
     body.sessions = [read_uuid(session_id, "an id in sessions") for session_id in body.sessions]
 
 
-def add(api: Api, call: Call) -> None:
-    _check_count(api, call.body)
-    stream = api.open_lease_watches.get(call.item)
-    if not isinstance(stream, LeaseWatch) or not stream.is_of(call.caller):
+def add(api: ApiService, context: RequestContext) -> None:
+    _check_count(api, context.body)
+    stream = api.open_lease_watches.get(context.item)
+    if not isinstance(stream, LeaseWatch) or not stream.is_of(context.caller):
         raise Problem("not_found", "No such stream of yours is open: open one with POST /leases/watch.")
-    api.read(call, lambda state, now: (_OK, encode(stream.take(call.body, state, now)), ()))
+    api.read(context, lambda state, now: (_OK, encode(stream.take(context.body, state, now)), ()))
 
 
-def _check_count(api: Api, body: LeaseWatchBody) -> None:
+def _check_count(api: ApiService, body: LeaseWatchBody) -> None:
     count, most = len(body.leases) + len(body.sessions), api.settings.names_per_call_max
     if count > most:
         text = f"A call may follow {most} leases and sessions (names_per_call_max), this one has {count}: add the rest"
@@ -63,11 +63,11 @@ def _check_count(api: Api, body: LeaseWatchBody) -> None:
 
 
 class LeaseWatch(Stream):
-    def __init__(self, api: Api, call: Call) -> None:
-        _check_count(api, call.body)
-        super().__init__(api, call, api.lease_watches)
-        caller = call.caller
-        self._initial: LeaseWatchBody = call.body  # What is followed from the beginning; dropped then.
+    def __init__(self, api: ApiService, context: RequestContext) -> None:
+        _check_count(api, context.body)
+        super().__init__(api, context, api.lease_watches)
+        caller = context.caller
+        self._initial: LeaseWatchBody = context.body  # What is followed from the beginning; dropped then.
         self._id = new_uuid()
         claim = None if caller.claim is None else caller.claim.grant
         self._listener = api.engine.feed.watch(caller.principal, caller.session, claim)

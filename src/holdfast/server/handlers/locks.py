@@ -23,12 +23,12 @@ from holdfast.engine.ids import new_uuid
 from holdfast.server import render
 from holdfast.server.access.auth import Caller
 from holdfast.server.access.secrets import AuthorityKey
-from holdfast.server.api import Api, Show
 from holdfast.server.handlers import history, paging
-from holdfast.server.http.messages import Answered
-from holdfast.server.operations.call import Call
+from holdfast.server.http.messages import ResponseParts
+from holdfast.server.operations.context import RequestContext
 from holdfast.server.operations.decoding import LABEL, read_uuid
 from holdfast.server.render import encode, no_content
+from holdfast.server.service import ApiService, Renderer
 from holdfast.server.times import rfc3339
 from holdfast.wire.holders import shown_as
 from holdfast.wire.problems import Problem
@@ -51,113 +51,119 @@ def check_release(body: ReleaseBody) -> None:
         raise Problem("invalid_input", 'result and remember_seconds go with "outcome": "done".', status=422)
 
 
-def renew(api: Api, call: Call) -> None:
-    body: RenewBody = call.body
+def renew(api: ApiService, context: RequestContext) -> None:
+    body: RenewBody = context.body
     ttl_seconds = body.ttl_seconds
     if ttl_seconds is None:
         ttl_seconds = min(RENEW_TTL_SECONDS, api.settings.max_ttl_seconds)
     command = Renew(
-        name=call.item,
-        principal=call.caller.principal,
+        name=context.item,
+        principal=context.caller.principal,
         lease_id=body.lease_id,
         ttl_ms=None if body.keep_ttl else ttl_seconds * 1000,
         note=body.note,
         metadata=body.metadata,
-        as_session=call.caller.session,
-        key=call.key,
+        as_session=context.caller.session,
+        key=context.key,
     )
-    api.submit(call, command, _SHOWS_RENEWED)
+    api.submit(context, command, _RENEW_RENDERERS)
 
 
-def _renewed(_api: Api, _call: Call, outcome: Extended, now: Instant) -> Answered:
+def _renewed(_api: ApiService, _context: RequestContext, outcome: Extended, now: Instant) -> ResponseParts:
     left_ms = outcome.until_ms - now.ms
     expires_at = rfc3339(now.wall_ms + left_ms)
     return 200, encode(RenewedReply(outcome.lease.lease_id, expires_at, left_ms // 2, left_ms)), ()
 
 
-def release(api: Api, call: Call) -> None:
-    body: ReleaseBody = call.body
+def release(api: ApiService, context: RequestContext) -> None:
+    body: ReleaseBody = context.body
     command = Release(
-        name=call.item,
-        principal=call.caller.principal,
+        name=context.item,
+        principal=context.caller.principal,
         lease_id=body.lease_id,
         failed=body.outcome == "failed",
         done=body.outcome == "done",
         remember_ms=(body.remember_seconds or 0) * 1000,
         result=body.result,
-        as_session=call.caller.session,
-        key=call.key,
-        fingerprint=call.fingerprint,
+        as_session=context.caller.session,
+        key=context.key,
+        fingerprint=context.fingerprint,
     )
-    api.submit(call, command, _SHOWS_RELEASED)
+    api.submit(context, command, _RELEASE_RENDERERS)
 
 
-def transfer(api: Api, call: Call) -> None:
-    body: TransferBody = call.body
+def transfer(api: ApiService, context: RequestContext) -> None:
+    body: TransferBody = context.body
     if body.lease_id is UNSET:
-        call.caller.require_scope("admin")
+        context.caller.require_scope("admin")
     command = Transfer(
-        name=call.item,
-        principal=call.caller.principal,
+        name=context.item,
+        principal=context.caller.principal,
         lease_id=None if body.lease_id is UNSET else body.lease_id,
         new_lease_id=new_uuid(),
         to_owner=body.to_owner,
         ttl_ms=None if body.ttl_seconds is None else body.ttl_seconds * 1000,
-        as_session=call.caller.session,
-        key=call.key,
-        fingerprint=call.fingerprint,
+        as_session=context.caller.session,
+        key=context.key,
+        fingerprint=context.fingerprint,
         reason=body.reason or None,
     )
-    api.submit(call, command, _SHOWS_TRANSFERRED)
+    api.submit(context, command, _TRANSFER_RENDERERS)
 
 
-_SHOWS_RENEWED: Mapping[type, Show] = {Extended: _renewed}
-_SHOWS_RELEASED: Mapping[type, Show] = {Released: lambda _api, _call, _outcome, _now: (200, b"null", ())}
-_SHOWS_TRANSFERRED: Mapping[type, Show] = {
-    Acquired: lambda _api, _call, outcome, now: (200, encode(render.acquired(outcome, now)), ()),
+_RENEW_RENDERERS: Mapping[type, Renderer] = {Extended: _renewed}
+_RELEASE_RENDERERS: Mapping[type, Renderer] = {Released: lambda _api, _context, _outcome, _now: (200, b"null", ())}
+_TRANSFER_RENDERERS: Mapping[type, Renderer] = {
+    Acquired: lambda _api, _context, outcome, now: (200, encode(render.acquired(outcome, now)), ()),
     HandedOver: no_content,
 }
 
 
-def revoke(api: Api, call: Call) -> None:
-    principal, reason = call.caller.principal, call.body.reason
-    command = Revoke(name=call.item, principal=principal, reason=reason, key=call.key, fingerprint=call.fingerprint)
-    api.submit(call, command, {Released: no_content})
+def revoke(api: ApiService, context: RequestContext) -> None:
+    principal, reason = context.caller.principal, context.body.reason
+    command = Revoke(
+        name=context.item, principal=principal, reason=reason, key=context.key, fingerprint=context.fingerprint
+    )
+    api.submit(context, command, {Released: no_content})
 
 
-def reopen(api: Api, call: Call) -> None:
-    principal, reason = call.caller.principal, call.body.reason
-    command = Reopen(name=call.item, principal=principal, reason=reason, key=call.key, fingerprint=call.fingerprint)
-    api.submit(call, command, {OpenAgain: no_content})
+def reopen(api: ApiService, context: RequestContext) -> None:
+    principal, reason = context.caller.principal, context.body.reason
+    command = Reopen(
+        name=context.item, principal=principal, reason=reason, key=context.key, fingerprint=context.fingerprint
+    )
+    api.submit(context, command, {OpenAgain: no_content})
 
 
-def check(api: Api, call: Call) -> None:
-    def view(state: State, _: Instant) -> Answered:
-        lease = state.lease_of(call.item)
+def check(api: ApiService, context: RequestContext) -> None:
+    def view(state: State, _: Instant) -> ResponseParts:
+        lease = state.lease_of(context.item)
         token = None if lease is None else lease.token
-        return 200, encode(CheckReply(token == call.body.fencing_token, token)), ()
+        return 200, encode(CheckReply(token == context.body.fencing_token, token)), ()
 
-    api.read(call, view)
-
-
-def status(api: Api, call: Call) -> None:
-    def view(state: State, now: Instant) -> Answered:
-        return 200, encode(render.lock(call.item, state, now, api.auth.key)), ()
-
-    api.read(call, view)
+    api.read(context, view)
 
 
-def why(api: Api, call: Call) -> None:
-    def view(state: State, now: Instant) -> Answered:
-        chain = follow(state, call.item, call.caller.prefix or "")
+def status(api: ApiService, context: RequestContext) -> None:
+    def view(state: State, now: Instant) -> ResponseParts:
+        return 200, encode(render.lock(context.item, state, now, api.auth.key)), ()
+
+    api.read(context, view)
+
+
+def why(api: ApiService, context: RequestContext) -> None:
+    def view(state: State, now: Instant) -> ResponseParts:
+        chain = follow(state, context.item, context.caller.prefix or "")
         waiting = [
             _waiter(ticket, is_there=ticket.ticket_id in state.connected.attached)
-            for ticket in (state.tickets[each] for each in islice(state.index.queues.get(call.item, ()), WAITERS_SHOWN))
+            for ticket in (
+                state.tickets[each] for each in islice(state.index.queues.get(context.item, ()), WAITERS_SHOWN)
+            )
         ]
         links = [_link(link, state, now) for link in chain.links]
-        return 200, encode(WhyReply(call.item, links, waiting, chain.is_cycle)), ()
+        return 200, encode(WhyReply(context.item, links, waiting, chain.is_cycle)), ()
 
-    api.read(call, view)
+    api.read(context, view)
 
 
 def _link(link: Link, state: State, now: Instant) -> WhyLink:
@@ -197,19 +203,19 @@ def read_list_query(query: dict[str, Any]) -> dict[str, Any]:
     return query
 
 
-def list_(api: Api, call: Call) -> None:
-    prefix = effective_prefix(call.query.get("prefix"), call.caller)
-    if history.THEN in call.query:
-        history.list_then(api, call, prefix)
+def list_(api: ApiService, context: RequestContext) -> None:
+    prefix = effective_prefix(context.query.get("prefix"), context.caller)
+    if history.THEN in context.query:
+        history.list_then(api, context, prefix)
         return
-    listing = Listing(call.query, prefix, api.auth.key)
+    listing = Listing(context.query, prefix, api.auth.key)
 
-    async def look() -> Answered:
+    async def look() -> ResponseParts:
         await paging.put_in_order(api.engine)
         await paging.in_slices(api.engine, listing.take_slice)
         return 200, encode(listing.reply()), ()
 
-    api.answer_later(call, look)
+    api.answer_slowly(context, look)
 
 
 class Listing:

@@ -17,10 +17,10 @@ from holdfast.server.operations.decoding import by_token, nothing
 
 if TYPE_CHECKING:
     from holdfast.server.access.auth import StaticTokens
-    from holdfast.server.api import Api
     from holdfast.server.http.messages import Request
-    from holdfast.server.operations.call import Call, Reply
+    from holdfast.server.operations.context import Reply, RequestContext
     from holdfast.server.operations.operation import Operation, Reader
+    from holdfast.server.service import ApiService
 
 SCOPE = "read"
 _OK = 200
@@ -28,19 +28,19 @@ _BEARER = b"Bearer "
 _HEADERS = ((b"content-type", CONTENT_TYPE),)
 
 
-def metrics(api: Api, call: Call) -> None:
-    if call.request.rests_on_state:
-        api.read(call, lambda _state, _now: (_OK, api.meter.text.now(), _HEADERS))
+def metrics(api: ApiService, context: RequestContext) -> None:
+    if context.request.rests_on_state:
+        api.read(context, lambda _state, _now: (_OK, api.meter.text.now(), _HEADERS))
     else:
-        call.answer((_OK, api.meter.text.now(), _HEADERS))
+        context.answer((_OK, api.meter.text.now(), _HEADERS))
 
 
-def reader(api: Api, operation: Operation) -> Reader:
+def reader(api: ApiService, operation: Operation) -> Reader:
     """Return the reader of requests. It looks the caller up in the state only if the settings do not decide."""
     for_anybody, for_known = nothing(api, operation), by_token(api, operation)
     is_open, static = api.settings.metrics_open, api.auth.static
 
-    def read(request: Request, segment: bytes, reply: Reply) -> Call:
+    def read(request: Request, segment: bytes, reply: Reply) -> RequestContext:
         may_read = is_open or is_static_reader(request, static)
         return (for_anybody if may_read else for_known)(request, segment, reply)
 

@@ -18,11 +18,11 @@ from holdfast.core.values import EndedSession, Instant, Session
 from holdfast.engine.ids import new_secret, new_uuid
 from holdfast.server import render
 from holdfast.server.access.auth import SCOPES, Caller
-from holdfast.server.api import Api, Show
 from holdfast.server.handlers import paging
-from holdfast.server.http.messages import Answered
-from holdfast.server.operations.call import Call
+from holdfast.server.http.messages import ResponseParts
+from holdfast.server.operations.context import RequestContext
 from holdfast.server.render import encode, no_content
+from holdfast.server.service import ApiService, Renderer
 from holdfast.server.times import rfc3339
 from holdfast.wire.problems import Problem
 from holdfast.wire.replies import (
@@ -39,40 +39,40 @@ SESSION_TTL_SECONDS = 60
 SALT_BYTES = 12
 
 
-def check_is_token(_call: Call) -> None:
+def check_is_token(_context: RequestContext) -> None:
     """Let no session's secret open another session, or have the next secret of its own."""
     raise Problem("forbidden", "A session's secret cannot ask for sessions or secrets: use the access token.")
 
 
-def check_is_own(call: Call) -> None:
-    if call.caller.session != call.item:
+def check_is_own(context: RequestContext) -> None:
+    if context.caller.session != context.item:
         raise render.problem(SessionUnknown())
 
 
-def open_(api: Api, call: Call) -> None:
-    body: SessionBody = call.body
+def open_(api: ApiService, context: RequestContext) -> None:
+    body: SessionBody = context.body
     ttl_seconds = SESSION_TTL_SECONDS if body.ttl_seconds is None else body.ttl_seconds
     command = OpenSession(
-        principal=call.caller.principal,
+        principal=context.caller.principal,
         session_id=new_uuid(),
         ttl_ms=ttl_seconds * 1000,
         name=body.name,
         metadata=body.metadata,
-        key=call.key,
-        fingerprint=call.fingerprint,
+        key=context.key,
+        fingerprint=context.fingerprint,
         salt=new_secret(SALT_BYTES).hex(),
     )
-    api.submit(call, command, {SessionOpen: _opened})
+    api.submit(context, command, {SessionOpen: _opened})
 
 
-def _opened(api: Api, call: Call, outcome: SessionOpen, now: Instant) -> Answered:
+def _opened(api: ApiService, context: RequestContext, outcome: SessionOpen, now: Instant) -> ResponseParts:
     session = outcome.session
     left_ms = session.until_ms - now.ms
     opened = SessionOpenedReply(
         session.session_id,
         rfc3339(now.wall_ms + left_ms),
         session.ttl_ms // 2000,
-        api.auth.key.session_secret(session, call.caller.digest),
+        api.auth.key.session_secret(session, context.caller.digest),
         left_ms,
         session.name,
         session.metadata,
@@ -81,50 +81,50 @@ def _opened(api: Api, call: Call, outcome: SessionOpen, now: Instant) -> Answere
     return 201, encode(opened), ()
 
 
-def secret(api: Api, call: Call) -> None:
-    caller = call.caller
+def secret(api: ApiService, context: RequestContext) -> None:
+    caller = context.caller
 
-    def view(state: State, _now: Instant) -> Answered:
-        session = state.sessions.get(call.item)
+    def view(state: State, _now: Instant) -> ResponseParts:
+        session = state.sessions.get(context.item)
         if session is None or session.principal != caller.principal:
-            return call.refusal(render.problem(SessionUnknown()), call.request)
+            return context.refusal(render.problem(SessionUnknown()), context.request)
         shown = SessionSecretReply(session.session_id, api.auth.key.session_secret(session, caller.digest))
         return 200, encode(shown), ()
 
-    api.read(call, view)
+    api.read(context, view)
 
 
-def keep(api: Api, call: Call) -> None:
-    command = KeepSession(principal=call.caller.principal, session_id=call.item)
-    api.submit(call, command, _SHOWS_KEPT)
+def keep(api: ApiService, context: RequestContext) -> None:
+    command = KeepSession(principal=context.caller.principal, session_id=context.item)
+    api.submit(context, command, _KEEPALIVE_RENDERERS)
 
 
-def _kept(_api: Api, call: Call, outcome: SessionOpen, now: Instant) -> Answered:
+def _kept(_api: ApiService, context: RequestContext, outcome: SessionOpen, now: Instant) -> ResponseParts:
     left_ms = outcome.session.until_ms - now.ms
-    return 200, encode(SessionKeepaliveReply(call.item, rfc3339(now.wall_ms + left_ms), left_ms)), ()
+    return 200, encode(SessionKeepaliveReply(context.item, rfc3339(now.wall_ms + left_ms), left_ms)), ()
 
 
-def renew_all(api: Api, call: Call) -> None:
-    command = RenewSession(principal=call.caller.principal, session_id=call.item)
-    api.submit(call, command, _SHOWS_RENEWED)
+def renew_all(api: ApiService, context: RequestContext) -> None:
+    command = RenewSession(principal=context.caller.principal, session_id=context.item)
+    api.submit(context, command, _RENEW_RENDERERS)
 
 
-def _renewed(_api: Api, call: Call, outcome: SessionOpen, now: Instant) -> Answered:
+def _renewed(_api: ApiService, context: RequestContext, outcome: SessionOpen, now: Instant) -> ResponseParts:
     left_ms = outcome.session.until_ms - now.ms
-    return 200, encode(SessionRenewedReply(call.item, rfc3339(now.wall_ms + left_ms), left_ms, outcome.renewed)), ()
+    return 200, encode(SessionRenewedReply(context.item, rfc3339(now.wall_ms + left_ms), left_ms, outcome.renewed)), ()
 
 
-_SHOWS_KEPT: Mapping[type, Show] = {SessionOpen: _kept}
-_SHOWS_RENEWED: Mapping[type, Show] = {SessionOpen: _renewed}
+_KEEPALIVE_RENDERERS: Mapping[type, Renderer] = {SessionOpen: _kept}
+_RENEW_RENDERERS: Mapping[type, Renderer] = {SessionOpen: _renewed}
 
 
-def end(api: Api, call: Call) -> None:
-    principal = call.caller.principal
-    command = EndSession(principal=principal, session_id=call.item, key=call.key, fingerprint=call.fingerprint)
-    api.submit(call, command, {SessionOver: no_content})
+def end(api: ApiService, context: RequestContext) -> None:
+    principal = context.caller.principal
+    command = EndSession(principal=principal, session_id=context.item, key=context.key, fingerprint=context.fingerprint)
+    api.submit(context, command, {SessionOver: no_content})
 
 
-def may_see(api: Api, caller: Caller, principal: str) -> bool:
+def may_see(api: ApiService, caller: Caller, principal: str) -> bool:
     """Tell whether a caller sees a principal's sessions. Without a token its rights are unknown: only all will do."""
     if principal == caller.principal:
         return True
@@ -134,9 +134,9 @@ def may_see(api: Api, caller: Caller, principal: str) -> bool:
     return caller.may_grant(SCOPES, None) if rights is None else caller.may_grant(rights.scopes, rights.prefix)
 
 
-def list_(api: Api, call: Call) -> None:
-    caller = call.caller
-    principal: str = call.query.get("token", caller.principal)
+def list_(api: ApiService, context: RequestContext) -> None:
+    caller = context.caller
+    principal: str = context.query.get("token", caller.principal)
     if not may_see(api, caller, principal):
         raise Problem("forbidden", "Only an operator whose rights are at least those of that access token may ask.")
     user_id = api.auth.key.holder("user", principal)
@@ -149,28 +149,28 @@ def list_(api: Api, call: Call) -> None:
         session = state.sessions.get(session_id)
         return None if session is None else _shown(session, state, now, user_id)
 
-    picked = paging.Picked(call.query, names, show)
+    picked = paging.Picked(context.query, names, show)
 
-    async def find() -> Answered:
+    async def find() -> ResponseParts:
         await paging.in_slices(api.engine, picked.take_slice)
         return 200, encode(SessionsReply(picked.page.items, picked.total, picked.next_after or UNSET)), ()
 
-    api.answer_later(call, find)
+    api.answer_slowly(context, find)
 
 
-def look(api: Api, call: Call) -> None:
-    def view(state: State, now: Instant) -> Answered:
-        session, ended = state.sessions.get(call.item), state.remembered.get(call.item)
-        if session is not None and may_see(api, call.caller, session.principal):
+def look(api: ApiService, context: RequestContext) -> None:
+    def view(state: State, now: Instant) -> ResponseParts:
+        session, ended = state.sessions.get(context.item), state.remembered.get(context.item)
+        if session is not None and may_see(api, context.caller, session.principal):
             user_id = api.auth.key.holder("user", session.principal)
             return 200, encode(_shown(session, state, now, user_id)), ()
-        if isinstance(ended, EndedSession) and ended.how == "expired" and may_see(api, call.caller, ended.principal):
+        if isinstance(ended, EndedSession) and ended.how == "expired" and may_see(api, context.caller, ended.principal):
             user_id = api.auth.key.holder("user", ended.principal)
-            lapsed = SessionReply(call.item, user_id, rfc3339(ended.wall_ms), 0, False, None, None)
+            lapsed = SessionReply(context.item, user_id, rfc3339(ended.wall_ms), 0, False, None, None)
             return 200, encode(lapsed), ()
-        return call.refusal(render.problem(SessionUnknown()), call.request)
+        return context.refusal(render.problem(SessionUnknown()), context.request)
 
-    api.read(call, view)
+    api.read(context, view)
 
 
 def _shown(session: Session, state: State, now: Instant, user_id: str) -> SessionReply:

@@ -19,11 +19,11 @@ from holdfast.engine.ids import new_secret
 from holdfast.server import render
 from holdfast.server.access.auth import SCOPES, Caller, check_token_name, in_order
 from holdfast.server.access.secrets import digest, new_token
-from holdfast.server.api import Api, Show
 from holdfast.server.handlers import paging
-from holdfast.server.http.messages import Answered
-from holdfast.server.operations.call import Call
+from holdfast.server.http.messages import ResponseParts
+from holdfast.server.operations.context import RequestContext
 from holdfast.server.render import encode, no_content
+from holdfast.server.service import ApiService, Renderer
 from holdfast.server.times import rfc3339
 from holdfast.wire.problems import Problem
 from holdfast.wire.replies import TokenMadeReply, TokenReply, TokensReply
@@ -34,15 +34,15 @@ SALT_BYTES = 12
 _YES_OR_NO = {"true": True, "false": False}
 
 
-def create(api: Api, call: Call) -> None:
-    body: TokenBody = call.body
+def create(api: ApiService, context: RequestContext) -> None:
+    body: TokenBody = context.body
     _check(api, body)
-    caller = call.caller
+    caller = context.caller
     scopes = frozenset(body.scopes or ("read", "claim"))
     prefix = caller.prefix if body.prefix is None else body.prefix
     _check_giver(caller, scopes, prefix)
     _check_heir(api.engine.state, caller, body.name)
-    salt, token = _new_token(api, call)
+    salt, token = _new_token(api, context)
     command = CreateToken(
         principal=caller.principal,
         name=body.name,
@@ -51,14 +51,14 @@ def create(api: Api, call: Call) -> None:
         prefix=prefix,
         expires_wall_ms=_expires_wall_ms(api, body.expires_in_seconds),
         salt=salt,
-        key=call.key,
-        fingerprint=call.fingerprint,
+        key=context.key,
+        fingerprint=context.fingerprint,
         within=caller.prefix,
     )
-    api.submit(call, command, {TokenMade: _shows_made(token, 201), TokenExists: _shows_taken})
+    api.submit(context, command, {TokenMade: _render_created(token, 201), TokenExists: _render_name_taken})
 
 
-def _check(api: Api, body: TokenBody) -> None:
+def _check(api: ApiService, body: TokenBody) -> None:
     check_token_name(body.name)
     if api.auth.static.of(body.name) is not None:
         raise Problem("conflict", f"A static access token is called {body.name!r}: take another name.")
@@ -95,14 +95,14 @@ def _check_heir(state: State, caller: Caller, name: str) -> None:
         )
 
 
-def _new_token(api: Api, call: Call) -> tuple[str, str]:
-    if call.key is None:
+def _new_token(api: ApiService, context: RequestContext) -> tuple[str, str]:
+    if context.key is None:
         return "", new_token()
     salt = new_secret(SALT_BYTES).hex()
-    return salt, api.auth.key.token_for(call.caller.principal, call.key, salt)
+    return salt, api.auth.key.token_for(context.caller.principal, context.key, salt)
 
 
-def _expires_wall_ms(api: Api, seconds: int | None) -> int | None:
+def _expires_wall_ms(api: ApiService, seconds: int | None) -> int | None:
     """Return the end of a lifetime that begins now: by the time of the turn, as `created_at` is."""
     if seconds is None:
         return None
@@ -110,16 +110,16 @@ def _expires_wall_ms(api: Api, seconds: int | None) -> int | None:
     return (api.engine.clock.wall_ms() if now is None else now.wall_ms) + seconds * 1000
 
 
-def _shows_made(token: str, status: int) -> Show:
+def _render_created(token: str, status: int) -> Renderer:
     """Return what shows a token that was made just now, or by an earlier try with the same key."""
 
-    def made(api: Api, call: Call, outcome: TokenMade, _now: Instant) -> Answered:
+    def made(api: ApiService, context: RequestContext, outcome: TokenMade, _now: Instant) -> ResponseParts:
         made, shown = outcome.token, token
-        if digest(shown) != made.digest and call.key is not None:
-            shown = api.auth.key.token_for(call.caller.principal, call.key, made.salt)
+        if digest(shown) != made.digest and context.key is not None:
+            shown = api.auth.key.token_for(context.caller.principal, context.key, made.salt)
         if digest(shown) != made.digest:
             # What the key made is no more, and another has its name: that one is not the caller's to see.
-            return call.refusal(render.problem(TokenUnknown()), call.request)
+            return context.refusal(render.problem(TokenUnknown()), context.request)
         reply = TokenMadeReply(
             made.name, shown, list(made.scopes), made.prefix, _expiry(made), rfc3339(made.made_wall_ms)
         )
@@ -128,28 +128,28 @@ def _shows_made(token: str, status: int) -> Show:
     return made
 
 
-def _shows_taken(api: Api, call: Call, outcome: TokenExists, _now: Instant) -> Answered:
+def _render_name_taken(api: ApiService, context: RequestContext, outcome: TokenExists, _now: Instant) -> ResponseParts:
     """Names are one space for all. Who may not see the token is not told to rotate it."""
-    there = api.engine.state.tokens.get(call.body.name)
+    there = api.engine.state.tokens.get(context.body.name)
     problem = render.problem(outcome)
-    if there is None or not call.caller.may_grant(there.scopes, there.prefix):
+    if there is None or not context.caller.may_grant(there.scopes, there.prefix):
         problem = Problem(
             problem.code, "This name is taken, by an access token that is not yours to see: take another name."
         )
-    return call.refusal(problem, call.request)
+    return context.refusal(problem, context.request)
 
 
-def list_(api: Api, call: Call) -> None:
-    picked = picked_for(api, call.caller, call.query)
+def list_(api: ApiService, context: RequestContext) -> None:
+    picked = picked_for(api, context.caller, context.query)
 
-    async def find() -> Answered:
+    async def find() -> ResponseParts:
         await paging.in_slices(api.engine, picked.take_slice)
         return 200, encode(TokensReply(picked.page.items, picked.next_after or UNSET)), ()
 
-    api.answer_later(call, find)
+    api.answer_slowly(context, find)
 
 
-def picked_for(api: Api, caller: Caller, query: dict[str, str]) -> paging.Picked:
+def picked_for(api: ApiService, caller: Caller, query: dict[str, str]) -> paging.Picked:
     may_grant = caller.may_grant
     static = {
         caller.principal: caller
@@ -190,56 +190,56 @@ def read_keep_sessions(fields: dict[str, str]) -> bool:
     return _YES_OR_NO[text]
 
 
-def revoke(api: Api, call: Call) -> None:
-    hidden = is_hidden(api, call.caller, call.item)
+def revoke(api: ApiService, context: RequestContext) -> None:
+    hidden = is_hidden(api, context.caller, context.item)
     if not hidden:
-        check_reach(api, call.caller, call.item)
+        check_reach(api, context.caller, context.item)
     command = RevokeToken(
-        principal=call.caller.principal,
-        name=call.item,
-        keep_sessions=call.query,
-        key=call.key,
-        fingerprint=call.fingerprint,
+        principal=context.caller.principal,
+        name=context.item,
+        keep_sessions=context.query,
+        key=context.key,
+        fingerprint=context.fingerprint,
         alone=hidden,
     )
-    api.submit(call, command, {TokenGone: _gone})
+    api.submit(context, command, {TokenGone: _gone})
 
 
-def _gone(api: Api, call: Call, outcome: TokenGone, now: Instant) -> Answered:
-    note_gone(api, call, now)
-    return no_content(api, call, outcome, now)
+def _gone(api: ApiService, context: RequestContext, outcome: TokenGone, now: Instant) -> ResponseParts:
+    note_gone(api, context, now)
+    return no_content(api, context, outcome, now)
 
 
-def note_gone(api: Api, call: Call, now: Instant) -> None:
+def note_gone(api: ApiService, context: RequestContext, now: Instant) -> None:
     """Keep for a while that a token was revoked: operators ask for that, and no list has it any more."""
     now_ms = api.engine.clock.monotonic_ms()
-    api.ended_tokens.note(call.item, call.caller.principal, now_ms=now_ms, wall_ms=now.wall_ms)
+    api.ended_tokens.note(context.item, context.caller.principal, now_ms=now_ms, wall_ms=now.wall_ms)
 
 
-def rotate(api: Api, call: Call) -> None:
-    body: RotateBody = call.body
+def rotate(api: ApiService, context: RequestContext) -> None:
+    body: RotateBody = context.body
     _check_expiry(body.expires_in_seconds)
     if body.never_expires and body.expires_in_seconds is not None:
         raise Problem(
             "invalid_input", "An access token that never expires has no expires_in_seconds: send one of the two."
         )
-    check_reach(api, call.caller, call.item)
-    salt, token = _new_token(api, call)
+    check_reach(api, context.caller, context.item)
+    salt, token = _new_token(api, context)
     command = RotateToken(
-        principal=call.caller.principal,
-        name=call.item,
+        principal=context.caller.principal,
+        name=context.item,
         digest=digest(token),
         expires_wall_ms=_expires_wall_ms(api, body.expires_in_seconds),
         salt=salt,
         keep_sessions=body.keep_sessions,
         keep_lifetime=body.expires_in_seconds is None and not body.never_expires,
-        key=call.key,
-        fingerprint=call.fingerprint,
+        key=context.key,
+        fingerprint=context.fingerprint,
     )
-    api.submit(call, command, {TokenMade: _shows_made(token, 200)})
+    api.submit(context, command, {TokenMade: _render_created(token, 200)})
 
 
-def is_hidden(api: Api, caller: Caller, name: str) -> bool:
+def is_hidden(api: ApiService, caller: Caller, name: str) -> bool:
     """Tell whether there is a made token behind a static one of the same name, and both are the caller's to end."""
     static, token = api.auth.static.of(name), api.engine.state.tokens.get(name)
     if static is None or token is None:
@@ -247,7 +247,7 @@ def is_hidden(api: Api, caller: Caller, name: str) -> bool:
     return all(caller.may_grant(each.scopes, each.prefix) for each in (static, token))
 
 
-def check_reach(api: Api, caller: Caller, name: str) -> None:
+def check_reach(api: ApiService, caller: Caller, name: str) -> None:
     """Raise unless this token is the caller's to end. Nothing is awaited until the decision, so it holds for that."""
     static = api.auth.static.of(name)
     state = api.engine.state

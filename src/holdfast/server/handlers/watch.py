@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 
     from holdfast.core.state import State
     from holdfast.core.values import Instant
-    from holdfast.server.api import Api
-    from holdfast.server.operations.call import Call
+    from holdfast.server.operations.context import RequestContext
+    from holdfast.server.service import ApiService
 
 RETRY_MS = 1_000
 
 
 class Watch(Stream):
-    def __init__(self, api: Api, call: Call) -> None:
+    def __init__(self, api: ApiService, context: RequestContext) -> None:
         feed, most = api.engine.feed, api.settings.watched_names_max
-        if feed.names >= most and not feed.is_listened_to(call.item):
+        if feed.names >= most and not feed.is_listened_to(context.item):
             text = f"{most} names are watched, the most there may be (watched_names_max): try again."
             raise Problem("capacity_exceeded", text, retry_after_ms=RETRY_MS)
-        super().__init__(api, call, api.streams)
-        self._name = call.item
-        self._listener = feed.listen(self._name, call.caller.principal, call.caller.session)
+        super().__init__(api, context, api.streams)
+        self._name = context.item
+        self._listener = feed.listen(self._name, context.caller.principal, context.caller.session)
         self._token = 0
 
     async def frames(self) -> AsyncIterator[bytes]:

@@ -19,7 +19,7 @@ SMALL_BODY_BYTES = 16_384  # Read before the sender is known; a larger body only
 BUG = "This is a bug of ours: report it with the request id."
 
 Fields: TypeAlias = tuple[tuple[bytes, bytes], ...]
-Answered: TypeAlias = tuple[int, bytes, Fields]  # Status, body, additional headers.
+ResponseParts: TypeAlias = tuple[int, bytes, Fields]  # Status, body, additional headers.
 
 _SINGLE = frozenset({b"authorization", b"content-length", b"content-type", b"host", b"idempotency-key"})
 """Fields that we, or a proxy, read. If one appears twice, two readers could disagree."""
@@ -143,7 +143,7 @@ def message(  # noqa: PLR0917 - made for every response: keywords cost
     return b"".join((status_line(status), extra, b"x-request-id: ", request_id, b"\r\n\r\n", body))
 
 
-def envelope(problem: Problem, request: Request) -> Answered:
+def envelope(problem: Problem, request: Request) -> ResponseParts:
     """Return a problem as a response."""
     return problem.status, problem.body(request.request_id), problem.headers()
 

@@ -38,11 +38,11 @@ from holdfast.server.http.messages import (
 )
 from holdfast.server.http.proxies import Proxies
 from holdfast.server.nodes.link.follower import Link
-from holdfast.server.nodes.link.frames import Answered, Begun, Fields, Over, Piece
+from holdfast.server.nodes.link.frames import Begun, Fields, Over, Piece, ResponseParts
 from holdfast.server.nodes.node import Node, Tenure
 from holdfast.server.nodes.pending import Bearers, Held, LargeBodies, Pending
 from holdfast.server.observability.metrics import Counters
-from holdfast.server.operations.call import NOBODY, Call, Reply
+from holdfast.server.operations.context import ANONYMOUS, Reply, RequestContext
 from holdfast.server.operations.operation import Key, Operation
 from holdfast.server.operations.router import Finder
 from holdfast.settings import Settings
@@ -133,7 +133,9 @@ class Forwarding(Finder):
             # A document: its handler reads nothing.
             nothing: Any = None
             operation = row.operation
-            operation.handler(nothing, Call(operation.refusal, request, reply, "", None, None, NOBODY, nothing))
+            operation.handler(
+                nothing, RequestContext(operation.refusal, request, reply, "", None, None, ANONYMOUS, nothing)
+            )
             return
         if self._bodies and request.request_id in self._bodies:
             reply = partial(self._free_and_reply, reply)
@@ -353,7 +355,7 @@ class Forwarding(Finder):
 
     # What the link reports.
 
-    def answered(self, link: Link, pending: Pending, answer: Answered) -> None:
+    def answered(self, link: Link, pending: Pending, answer: ResponseParts) -> None:
         if answer.status == _UNAVAILABLE and b'"not_leader"' in answer.body:
             # This copy was not decided: the request waits as if it had not been sent.
             self.link_serves(link, serves=False)

@@ -20,15 +20,15 @@ from holdfast.engine.build import Peer, Seat
 from holdfast.engine.engine import Engine
 from holdfast.server.access.auth import Auth, StaticTokens
 from holdfast.server.access.secrets import AuthorityKey
-from holdfast.server.api import Api
 from holdfast.server.handlers.health import not_leader
 from holdfast.server.http.messages import Request
 from holdfast.server.observability.event_log import EventLog
 from holdfast.server.observability.metrics import Meter
-from holdfast.server.operations.call import Reply
+from holdfast.server.operations.context import Reply
 from holdfast.server.operations.operation import Operation
 from holdfast.server.operations.router import Routes
 from holdfast.server.render import encode
+from holdfast.server.service import ApiService
 from holdfast.settings import Settings
 from holdfast.wire.replies import FOLLOWS, HealthReply, ReadyReply
 
@@ -131,7 +131,7 @@ class CountedRoutes(Routes):
 class Tenure(msgspec.Struct, eq=False):
     seat: Seat  # As we took it.
     engine: Engine
-    api: Api
+    api: ApiService
     routes: CountedRoutes
     events: EventLog | None = None
 
@@ -154,7 +154,7 @@ async def begin_tenure(  # noqa: PLR0917 - the parts of a term
     settings: Settings,
     static: StaticTokens,
     operations: tuple[Operation, ...],
-    prepare: Callable[[Api], Awaitable[None]],
+    prepare: Callable[[ApiService], Awaitable[None]],
     meter: Meter | None = None,
 ) -> Tenure:
     """Take the seat and get ready to serve. Raises as `Journal.open` does; then nothing of it is left."""
@@ -162,7 +162,7 @@ async def begin_tenure(  # noqa: PLR0917 - the parts of a term
     try:
         if engine.key is None:
             raise RuntimeError("the store gave no key of its authority")
-        api = Api(engine, Auth(static, AuthorityKey(engine.key)), settings, meter)
+        api = ApiService(engine, Auth(static, AuthorityKey(engine.key)), settings, meter)
         await prepare(api)
         routes = CountedRoutes(api, operations)
     except BaseException:

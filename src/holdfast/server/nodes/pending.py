@@ -38,7 +38,7 @@ import msgspec
 from holdfast.server.http.messages import Request, StreamHandler
 from holdfast.server.http.proxies import Proxies
 from holdfast.server.nodes.link.frames import Begun, Fields, Over, Piece
-from holdfast.server.operations.call import Reply
+from holdfast.server.operations.context import Reply
 from holdfast.wire.problems import Problem
 
 HELD_MS_MAX = 5_000

@@ -52,14 +52,14 @@ QUEUE_EXITS = ("gone", "withdrawn", "deadlock", "refused", "done", "session_ende
 SESSION_ENDS = ("expired", "deleted", "revoked")
 STREAMS = ("watches", "lease_watches", "pages")
 # Refusals that are not problems but replies of their own.
-REASONS_SHOWN: dict[type, str] = {
+REASON_OF_REPLY: dict[type, str] = {
     Held: "held",
     AllHeld: "held",
     NotHeld: "not_held",
     Finished: "done",
     Delayed: "delayed",
 }
-REASONS = (*dict.fromkeys(REASONS_SHOWN.values()), *KINDS)
+REASONS = (*dict.fromkeys(REASON_OF_REPLY.values()), *KINDS)
 
 
 class Counters:
@@ -146,8 +146,8 @@ def _refusals(look: Look) -> Mapping[str, float]:
     found = dict.fromkeys(REASONS, 0)
     for code, count in counters.reasons.items():
         found[code] += count
-    for kind, count in counters.shown.items():
-        found[REASONS_SHOWN[kind]] += count
+    for kind, count in counters.refusal_replies.items():
+        found[REASON_OF_REPLY[kind]] += count
     return found
 
 
@@ -398,7 +398,7 @@ class Series:
 
     def _count(self) -> tuple[tuple[float, ...], list[list[int]]]:
         tally, counters = self._sources.measures.tally, self._sources.counters
-        refusals = sum(counters.reasons.values()) + sum(counters.shown.values())
+        refusals = sum(counters.reasons.values()) + sum(counters.refusal_replies.values())
         losses = sum(tally.ends.values()) - tally.releases - tally.ends.get("transferred", 0)
         totals = (tally.grants, tally.renewals, tally.releases, losses, refusals, processor_seconds())
         return totals, [list(spread.counts) for spread in self._spreads]

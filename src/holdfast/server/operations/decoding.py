@@ -25,11 +25,11 @@ import msgspec
 
 from holdfast.core.values import KEY_CHARS_MAX
 from holdfast.server.access.secrets import SESSION_PREFIX, key_in_scope
-from holdfast.server.api import Api
 from holdfast.server.http.messages import SMALL_BODY_BYTES, Request, too_large
-from holdfast.server.operations.call import NOBODY, Call, Reply
+from holdfast.server.operations.context import ANONYMOUS, Reply, RequestContext
 from holdfast.server.operations.operation import Key, Operation, Reader
 from holdfast.server.render import encode
+from holdfast.server.service import ApiService
 from holdfast.settings import Settings
 from holdfast.wire.problems import Problem
 from holdfast.wire.requests import ClaimBody, field_names, lenient
@@ -259,20 +259,20 @@ def read_key(request: Request) -> str | None:
 # All parts of a request.
 
 
-def reader_for(api: Api, operation: Operation) -> Reader:
+def reader_for(api: ApiService, operation: Operation) -> Reader:
     if operation.reader is not None:
         return operation.reader(api, operation)
     return by_token(api, operation) if operation.scope is not None else nothing(api, operation)
 
 
-def nothing(api: Api, operation: Operation) -> Reader:
-    def read(request: Request, _segment: bytes, reply: Reply) -> Call:
-        return Call(operation.refusal, request, reply, "", None, None, NOBODY, api)
+def nothing(api: ApiService, operation: Operation) -> Reader:
+    def read(request: Request, _segment: bytes, reply: Reply) -> RequestContext:
+        return RequestContext(operation.refusal, request, reply, "", None, None, ANONYMOUS, api)
 
     return read
 
 
-def by_token(api: Api, operation: Operation) -> Reader:
+def by_token(api: ApiService, operation: Operation) -> Reader:
     read_item = _item_reader(operation.path)
     is_name = operation.path.startswith("/locks/{name}")
     read_fields = _query_reader(operation)
@@ -282,7 +282,7 @@ def by_token(api: Api, operation: Operation) -> Reader:
     scope, own_scope, refusal = operation.scope or "", operation.own_scope, operation.refusal
     admit, check_name = api.admit, api.name_for
 
-    def read(request: Request, segment: bytes, reply: Reply) -> Call:
+    def read(request: Request, segment: bytes, reply: Reply) -> RequestContext:
         item = read_item(segment)
         body = caller = None
         query = no_fields
@@ -297,12 +297,12 @@ def by_token(api: Api, operation: Operation) -> Reader:
         key, fingerprint = _NO_KEY if request.key is None else key_and_content(request, item, body)
         if caller is None:
             caller = admit(request, scope, own_scope)
-        call = Call(refusal, request, reply, item, query, body, caller, api, key, fingerprint)
+        context = RequestContext(refusal, request, reply, item, query, body, caller, api, key, fingerprint)
         if caller.session is not None and check_session is not None:
-            check_session(call)
+            check_session(context)
         if is_name:
             check_name(item, caller, body)
-        return call
+        return context
 
     return read
 
@@ -320,7 +320,7 @@ def _query_reader(operation: Operation) -> Callable[[bytes], Any]:
     return lambda query: made_of(read_query(query, known))
 
 
-def _body_reader(api: Api, operation: Operation) -> Callable[[Request], Any] | None:
+def _body_reader(api: ApiService, operation: Operation) -> Callable[[Request], Any] | None:
     if operation.body is None:
         return None
     read = BodyReader(operation.body, body_bytes_max(operation, api.settings), api.settings).read

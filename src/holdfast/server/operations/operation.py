@@ -8,12 +8,16 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from holdfast.server.api import Api
 from holdfast.server.http.messages import Request, envelope
-from holdfast.server.operations.call import Call, Envelope, Reply
+from holdfast.server.operations.context import Envelope, Reply, RequestContext
+from holdfast.server.service import ApiService
 
-Handler: TypeAlias = "Callable[[Api, Call], Any]"  # A stream's handler returns the stream instead of answering.
-Reader: TypeAlias = "Callable[[Request, bytes, Reply], Call]"  # Of a request and its path segment; may raise a problem.
+Handler: TypeAlias = (
+    "Callable[[ApiService, RequestContext], Any]"  # A stream's handler returns the stream instead of answering.
+)
+Reader: TypeAlias = (
+    "Callable[[Request, bytes, Reply], RequestContext]"  # Of a request and its path segment; may raise a problem.
+)
 
 
 class Key(Enum):
@@ -38,16 +42,18 @@ class Operation(msgspec.Struct, frozen=True):
 
     in_documents: bool = True  # Part of the API, and so of `/docs` and of the OpenAPI document: pages are not.
     any_host: bool = False  # Answers to any `Host`: a health check may not know the server's name.
-    is_local: bool = False  # Every node answers it itself: the handler uses the call alone, not even the `Api`.
+    is_local: bool = False  # Every node answers it itself: the handler uses the call alone, not even the `ApiService`.
 
     # What is done on the way to the handler. `decoding.by_token` has the order.
 
-    reader: Callable[[Api, Operation], Reader] | None = None  # None: `decoding.by_token` with a scope, else `nothing`.
+    reader: Callable[[ApiService, Operation], Reader] | None = (
+        None  # None: `decoding.by_token` with a scope, else `nothing`.
+    )
     passes_over_query: bool = False
     read_query: Callable[[dict[str, str]], Any] | None = None
     check_body: Callable[[Any], None] | None = None  # Raises what is wrong without regard to the state.
     key: Key = Key.IGNORED
-    check_session: Callable[[Call], None] | None = None  # Raises unless a session's secret may ask this (S3).
+    check_session: Callable[[RequestContext], None] | None = None  # Raises unless a session's secret may ask this (S3).
 
     # What is done with the outcome.
 

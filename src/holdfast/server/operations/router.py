@@ -16,12 +16,20 @@ from typing import Any
 
 from holdfast.extras import how_to_install
 from holdfast.server.access.origins import Hosts
-from holdfast.server.api import Api
 from holdfast.server.http.manager import Handler
-from holdfast.server.http.messages import BUG, SMALL_BODY_BYTES, Answered, Fields, Request, ResponseWriter, envelope
-from holdfast.server.operations.call import Envelope, Reply
+from holdfast.server.http.messages import (
+    BUG,
+    SMALL_BODY_BYTES,
+    Fields,
+    Request,
+    ResponseParts,
+    ResponseWriter,
+    envelope,
+)
+from holdfast.server.operations.context import Envelope, Reply
 from holdfast.server.operations.decoding import body_bytes_max, reader_for
 from holdfast.server.operations.operation import Operation, Reader
+from holdfast.server.service import ApiService
 from holdfast.server.stream import Stream
 from holdfast.settings import Settings, parse_address, parse_url
 from holdfast.wire.problems import Problem
@@ -131,7 +139,7 @@ class Route:
 
     read: Reader
 
-    def __init__(self, operation: Operation, settings: Settings, api: Api | None) -> None:
+    def __init__(self, operation: Operation, settings: Settings, api: ApiService | None) -> None:
         self.operation = operation
         self.handler = operation.handler
         self.is_stream = operation.is_stream
@@ -141,9 +149,9 @@ class Route:
 
 
 class Finder:
-    """The routes of one server by path and method, for an authority or, without an `Api`, for a node that follows."""
+    """The routes of one server by path and method, for an authority or, without an `ApiService`, for a node that follows."""
 
-    def __init__(self, settings: Settings, operations: tuple[Operation, ...], api: Api | None = None) -> None:
+    def __init__(self, settings: Settings, operations: tuple[Operation, ...], api: ApiService | None = None) -> None:
         self._plain: dict[bytes, dict[bytes, Route]] = {}
         self._lock_verbs: dict[bytes, dict[bytes, Route]] = {}
         self._items: dict[tuple[bytes, bytes], dict[bytes, Route]] = {}
@@ -270,7 +278,7 @@ log = logging.getLogger("holdfast.server")
 
 
 class Routes(Finder):
-    def __init__(self, api: Api, operations: tuple[Operation, ...]) -> None:
+    def __init__(self, api: ApiService, operations: tuple[Operation, ...]) -> None:
         super().__init__(api.settings, operations, api)
         self.api = api
 
@@ -337,8 +345,8 @@ class Routes(Finder):
         finally:
             stream.close()
 
-    async def _refused(self, problem: Problem, request: Request) -> Answered:
-        answered: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
+    async def _refused(self, problem: Problem, request: Request) -> ResponseParts:
+        answered: asyncio.Future[ResponseParts] = asyncio.get_running_loop().create_future()
 
         def reply(_request: Request, status: int, body: bytes, headers: Fields) -> None:
             if not answered.done():

@@ -16,7 +16,7 @@ from holdfast.engine.ids import new_uuid
 from holdfast.server.handlers import health as handlers
 from holdfast.server.handlers import paging
 from holdfast.server.handlers.tokens import check_reach, is_hidden, note_gone, picked_for
-from holdfast.server.http.messages import Answered
+from holdfast.server.http.messages import ResponseParts
 from holdfast.server.observability import charts
 from holdfast.server.operations.decoding import fingerprint, read_uuid
 from holdfast.server.pages import site
@@ -26,38 +26,38 @@ from holdfast.wire.replies import TokenReply
 if TYPE_CHECKING:
     from holdfast.core.state import State
     from holdfast.core.values import Instant
-    from holdfast.server.api import Api
-    from holdfast.server.operations.call import Call
+    from holdfast.server.operations.context import RequestContext
     from holdfast.server.recent import Entry
+    from holdfast.server.service import ApiService
 
 
-def nodes(api: Api, call: Call) -> None:
-    async def look() -> Answered:
+def nodes(api: ApiService, context: RequestContext) -> None:
+    async def look() -> ResponseParts:
         found = await handlers.found(api)
         now: Instant = await api.engine.query(lambda _state, now: now)
         journal = api.engine.journal
         shown: dict[str, Any] = {"found": found, "health": journal.health(), "is_shared": journal.is_shared}
-        return await site.page(api, call, now, "nodes.html", "nodes", **shown)
+        return await site.page(api, context, now, "nodes.html", "nodes", **shown)
 
-    api.answer_later(call, look)
+    api.answer_slowly(context, look)
 
 
 METRICS_QUERY = {"span": "How far back: 15m, 1h or 6h; 1h unless told."}
 _OK = 200
 
 
-def metrics(api: Api, call: Call) -> None:
-    async def look() -> Answered:
+def metrics(api: ApiService, context: RequestContext) -> None:
+    async def look() -> ResponseParts:
         now: Instant = await api.engine.query(lambda _state, now: now)
-        drawn = api.meter.series.drawn(call.query.get("span", ""))
-        return await site.page(api, call, now, "metrics.html", "metrics", drawn=drawn, frame=charts)
+        drawn = api.meter.series.drawn(context.query.get("span", ""))
+        return await site.page(api, context, now, "metrics.html", "metrics", drawn=drawn, frame=charts)
 
-    api.answer_later(call, look)
+    api.answer_slowly(context, look)
 
 
-def drawn(api: Api, call: Call) -> None:
-    series, span = api.meter.series, call.query.get("span", "")
-    api.read(call, lambda _state, now: (_OK, encode({"now": now.wall_ms, "drawn": series.drawn(span)}), ()))
+def drawn(api: ApiService, context: RequestContext) -> None:
+    series, span = api.meter.series, context.query.get("span", "")
+    api.read(context, lambda _state, now: (_OK, encode({"now": now.wall_ms, "drawn": series.drawn(span)}), ()))
 
 
 SHOWN = 100
@@ -73,22 +73,22 @@ class Token(msgspec.Struct, frozen=True):
     key: str  # Idempotency key of the form that revokes it.
 
 
-def tokens(api: Api, call: Call) -> None:
-    picked = picked_for(api, call.caller, {"limit": str(SHOWN), "after": call.query.get("after", "")})
+def tokens(api: ApiService, context: RequestContext) -> None:
+    picked = picked_for(api, context.caller, {"limit": str(SHOWN), "after": context.query.get("after", "")})
 
     def view(state: State, now: Instant) -> tuple[list[Token], list[Entry[str]], Instant]:
         found = [_token(_read(item), state) for item in picked.page.items]
         ended = api.ended_tokens.newest_first(api.engine.clock.monotonic_ms())
         # The rights of an ended token are not kept: only readers without a prefix and whoever ended it see it.
-        mine = [each for each in ended if call.caller.prefix is None or each.principal == call.caller.principal]
+        mine = [each for each in ended if context.caller.prefix is None or each.principal == context.caller.principal]
         return found, mine, now
 
-    async def look() -> Answered:
+    async def look() -> ResponseParts:
         await paging.in_slices(api.engine, picked.take_slice)
         found, ended, now = await api.engine.query(view)
         return await site.page(
             api,
-            call,
+            context,
             now,
             "tokens.html",
             "tokens",
@@ -97,10 +97,10 @@ def tokens(api: Api, call: Call) -> None:
             next_after=picked.next_after,
             ended=ended,
             ended_since_ms=api.ended_tokens.since_wall_ms,
-            did=call.query.get("did", ""),
+            did=context.query.get("did", ""),
         )
 
-    api.answer_later(call, look)
+    api.answer_slowly(context, look)
 
 
 def _token(told: TokenReply, state: State) -> Token:
@@ -114,22 +114,22 @@ def _token(told: TokenReply, state: State) -> Token:
     )
 
 
-def revoke_token(api: Api, call: Call) -> None:
-    hidden = is_hidden(api, call.caller, call.item)
+def revoke_token(api: ApiService, context: RequestContext) -> None:
+    hidden = is_hidden(api, context.caller, context.item)
     if not hidden:
-        check_reach(api, call.caller, call.item)
-    keeps = call.body.get("keep_sessions") == "true"
+        check_reach(api, context.caller, context.item)
+    keeps = context.body.get("keep_sessions") == "true"
     command = RevokeToken(
-        principal=call.caller.principal,
-        name=call.item,
+        principal=context.caller.principal,
+        name=context.item,
         keep_sessions=keeps,
-        key=f"page {read_uuid(call.body.get('key', ''), 'key')}",
-        fingerprint=fingerprint(call.request, call.item, ("revoke token", keeps)),
+        key=f"page {read_uuid(context.body.get('key', ''), 'key')}",
+        fingerprint=fingerprint(context.request, context.item, ("revoke token", keeps)),
         alone=hidden,
     )
-    api.submit(call, command, {TokenGone: _gone})
+    api.submit(context, command, {TokenGone: _gone})
 
 
-def _gone(api: Api, call: Call, _outcome: TokenGone, now: Instant) -> Answered:
-    note_gone(api, call, now)
+def _gone(api: ApiService, context: RequestContext, _outcome: TokenGone, now: Instant) -> ResponseParts:
+    note_gone(api, context, now)
     return site.redirect("/ui/tokens?did=revoked")

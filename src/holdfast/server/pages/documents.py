@@ -18,8 +18,8 @@ from holdfast.wire.requests import field_names
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.server.api import Api
-    from holdfast.server.operations.call import Call
+    from holdfast.server.operations.context import RequestContext
+    from holdfast.server.service import ApiService
 
 _OK = 200
 _REF = "#/components/schemas/{name}"
@@ -45,15 +45,15 @@ class Documents:
     def __init__(self, operations: Callable[[], tuple[Operation, ...]]) -> None:
         self._operations = operations  # A function, because the table contains the handlers of its own documents.
 
-    def docs(self, _api: Api, call: Call) -> None:
-        call.answer((_OK, self._page, (*HEADERS, NO_REFERRER)))
+    def docs(self, _api: ApiService, context: RequestContext) -> None:
+        context.answer((_OK, self._page, (*HEADERS, NO_REFERRER)))
 
-    def openapi_json(self, _api: Api, call: Call) -> None:
-        call.answer((_OK, self._openapi, ()))
+    def openapi_json(self, _api: ApiService, context: RequestContext) -> None:
+        context.answer((_OK, self._openapi, ()))
 
-    def openapi_yaml(self, _api: Api, call: Call) -> None:
+    def openapi_yaml(self, _api: ApiService, context: RequestContext) -> None:
         """GET /openapi.yaml: the same text, for JSON is YAML."""
-        call.answer((_OK, self._openapi, ((b"content-type", b"application/yaml"),)))
+        context.answer((_OK, self._openapi, ((b"content-type", b"application/yaml"),)))
 
     @cached_property
     def _openapi(self) -> bytes:

@@ -32,9 +32,9 @@ from holdfast.server.pages.history import draw, happened, page_of, story_of
 from holdfast.server.pages.rows import Gone, Row, gone_of, row_of
 
 if TYPE_CHECKING:
-    from holdfast.server.api import Api, Show
-    from holdfast.server.http.messages import Answered
-    from holdfast.server.operations.call import Call
+    from holdfast.server.http.messages import ResponseParts
+    from holdfast.server.operations.context import RequestContext
+    from holdfast.server.service import ApiService, Renderer
 
 LINE_SHOWN = 100
 LINKS_SHOWN = 12  # Of a chain; the rest is only counted.
@@ -100,34 +100,34 @@ class Tried(msgspec.Struct, frozen=True):
     to_owner: str = ""
 
 
-def by_query(api: Api, call: Call) -> None:
+def by_query(api: ApiService, context: RequestContext) -> None:
     """GET /ui/jobs?name=…: the same, also for the name `.`; without a name, a redirect to the list."""
-    name = call.query.get("name", "").strip()
+    name = context.query.get("name", "").strip()
     if not name:
-        call.answer(site.redirect("/"))
+        context.answer(site.redirect("/"))
         return
-    api.name_for(name, call.caller)
-    call.item = name
-    show(api, call)
+    api.name_for(name, context.caller)
+    context.item = name
+    show(api, context)
 
 
-def show(api: Api, call: Call, tried: Tried | None = None) -> None:
-    name, query = call.item, call.query
+def show(api: ApiService, context: RequestContext, tried: Tried | None = None) -> None:
+    name, query = context.item, context.query
     before, offset = _number(query.get("before")), _number(query.get("offset")) or 0
     wanted = HistoryQuery(name=name, before_seq=before + 1 if before is not None and offset else before, limit=RECORDS)
 
     def view(state: State, now: Instant) -> tuple[dict[str, Any], Lease | None, Instant]:
-        shown = view_of(state, now, name, call.caller.prefix, _number(query.get("queue")) or 1)
+        shown = view_of(state, now, name, context.caller.prefix, _number(query.get("queue")) or 1)
         return shown, state.lease_of(name), now
 
-    async def look() -> Answered:
+    async def look() -> ResponseParts:
         seq = api.engine.state.seq
         told = page_of(await api.engine.history(wanted), name, offset=offset, before=before)
         shown, lease, now = await api.engine.query(view)
         is_newest = before is None
         return await site.page(
             api,
-            call,
+            context,
             now,
             "job.html",
             "jobs",
@@ -145,7 +145,7 @@ def show(api: Api, call: Call, tried: Tried | None = None) -> None:
             **shown,
         )
 
-    api.answer_later(call, look)
+    api.answer_slowly(context, look)
 
 
 def _number(text: str | None) -> int | None:
@@ -160,63 +160,65 @@ _NO_REASON = f"Nothing was done: say why, in 1 to {REASON_CHARS_MAX} characters.
 _NO_OWNER = f"Nothing was done: name the new owner, in 1 to {OWNER_CHARS_MAX} characters."
 
 
-def revoke(api: Api, call: Call) -> None:
-    fields = _checked(api, call, "revoke", api.engine.state.lease_of(call.item))
+def revoke(api: ApiService, context: RequestContext) -> None:
+    fields = _checked(api, context, "revoke", api.engine.state.lease_of(context.item))
     if fields is not None:
-        api.submit(call, Revoke(**fields), {Released: _shows("revoked")})
+        api.submit(context, Revoke(**fields), {Released: _shows("revoked")})
 
 
-def reopen(api: Api, call: Call) -> None:
-    fields = _checked(api, call, "reopen", api.engine.state.slots.get(call.item, EMPTY).done)
+def reopen(api: ApiService, context: RequestContext) -> None:
+    fields = _checked(api, context, "reopen", api.engine.state.slots.get(context.item, EMPTY).done)
     if fields is not None:
-        api.submit(call, Reopen(**fields), {OpenAgain: _shows("reopened")})
+        api.submit(context, Reopen(**fields), {OpenAgain: _shows("reopened")})
 
 
-def transfer(api: Api, call: Call) -> None:
-    to_owner = _field(call, "to_owner")
-    fields = _checked(api, call, "transfer", api.engine.state.lease_of(call.item), to_owner)
+def transfer(api: ApiService, context: RequestContext) -> None:
+    to_owner = _field(context, "to_owner")
+    fields = _checked(api, context, "transfer", api.engine.state.lease_of(context.item), to_owner)
     if fields is not None and not 0 < len(to_owner) <= OWNER_CHARS_MAX:
-        show(api, call, Tried("transfer", _NO_OWNER, _UNPROCESSABLE, fields["reason"], to_owner))
+        show(api, context, Tried("transfer", _NO_OWNER, _UNPROCESSABLE, fields["reason"], to_owner))
     elif fields is not None:
         # Without a lease id, as an operator: the page does not know it.
         command = Transfer(**fields, lease_id=None, new_lease_id=new_uuid(), to_owner=to_owner)
-        api.submit(call, command, {HandedOver: _shows("transferred")})
+        api.submit(context, command, {HandedOver: _shows("transferred")})
 
 
-def _checked(api: Api, call: Call, verb: str, about: Lease | Done | None, *parts: str) -> dict[str, Any] | None:
+def _checked(
+    api: ApiService, context: RequestContext, verb: str, about: Lease | Done | None, *parts: str
+) -> dict[str, Any] | None:
     """Return the fields that all commands have, or show the page again if the form has no reason or another lease.
 
     A form that was sent before passes, if it is the same: its key gives it the first answer.
     """
-    principal, reason, key = call.caller.principal, _field(call, "reason"), _key(call)
-    mark = fingerprint(call.request, call.item, (verb, *parts, reason))
+    principal, reason, key = context.caller.principal, _field(context, "reason"), _key(context)
+    mark = fingerprint(context.request, context.item, (verb, *parts, reason))
     sent = api.engine.state.memos.get((principal, key))
     token = None if about is None else about.token
     if not 0 < len(reason) <= REASON_CHARS_MAX:
         problem, status = _NO_REASON, _UNPROCESSABLE
     elif sent is not None and sent.fingerprint != mark:
         problem, status = _SENT, _CONFLICT
-    elif sent is None and str(token) != call.body.get("token"):
+    elif sent is None and str(token) != context.body.get("token"):
         problem, status = _CHANGED, _CONFLICT
     else:
-        return {"name": call.item, "principal": principal, "reason": reason, "key": key, "fingerprint": mark}
-    show(api, call, Tried(verb, problem, status, reason, _field(call, "to_owner")))
+        return {"name": context.item, "principal": principal, "reason": reason, "key": key, "fingerprint": mark}
+    show(api, context, Tried(verb, problem, status, reason, _field(context, "to_owner")))
     return None
 
 
-def _field(call: Call, name: str) -> str:
-    text: str = call.body.get(name, "")
+def _field(context: RequestContext, name: str) -> str:
+    text: str = context.body.get(name, "")
     return text.strip()
 
 
-def _key(call: Call) -> str:
+def _key(context: RequestContext) -> str:
     """Return the key of a form, with a prefix that keeps it apart from the API's keys."""
-    return f"page {read_uuid(call.body.get('key', ''), 'key')}"
+    return f"page {read_uuid(context.body.get('key', ''), 'key')}"
 
 
-def _shows(did: str) -> Show:
-    def shown(_api: Api, call: Call, _outcome: object, _now: Instant) -> Answered:
-        path = site.path_of(call.item)
+def _shows(did: str) -> Renderer:
+    def shown(_api: ApiService, context: RequestContext, _outcome: object, _now: Instant) -> ResponseParts:
+        path = site.path_of(context.item)
         return site.redirect(f"{path}{'&' if '?' in path else '?'}did={did}")
 
     return shown

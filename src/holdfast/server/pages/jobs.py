@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.server.handlers import paging
-from holdfast.server.http.messages import Answered
+from holdfast.server.http.messages import ResponseParts
 from holdfast.server.pages import site
 from holdfast.server.pages.rows import Row, Totals, row_of, totals_of
 from holdfast.server.render import encode
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from holdfast.core.state import State
     from holdfast.core.values import Instant
     from holdfast.server.access.auth import Caller
-    from holdfast.server.api import Api
-    from holdfast.server.operations.call import Call
+    from holdfast.server.operations.context import RequestContext
+    from holdfast.server.service import ApiService
 
 LOOKED_AT_MAX = 10_000
 SLICE_ROWS = 50  # About a millisecond, then other requests are served.
@@ -99,11 +99,11 @@ class RowsReply(msgspec.Struct, omit_defaults=True):
     totals: Totals | None = None
 
 
-def rows(api: Api, call: Call) -> None:
+def rows(api: ApiService, context: RequestContext) -> None:
     """GET /ui/rows, a slice at a time. A page continues after a name, so jobs may come and go meanwhile."""
-    query, own = call.query, call.caller.prefix or ""
+    query, own = context.query, context.caller.prefix or ""
     search = read_search(query.get("q", ""))
-    prefix, page = prefix_for(call.caller, search), paging.Page(int(query["limit"]))
+    prefix, page = prefix_for(context.caller, search), paging.Page(int(query["limit"]))
     reply = RowsReply(0, 0, page.items, 0)
     reached, looked_at = query.get("after", ""), 0
 
@@ -129,29 +129,31 @@ def rows(api: Api, call: Call) -> None:
                 return False
         return True
 
-    async def look() -> Answered:
+    async def look() -> ResponseParts:
         await paging.put_in_order(api.engine)
         await paging.in_slices(api.engine, take_slice)
         return 200, encode(reply), ()
 
-    api.answer_later(call, look)
+    api.answer_slowly(context, look)
 
 
-def show(api: Api, call: Call) -> None:
-    query = call.query
-    first_job = shlex.quote((call.caller.prefix or "") + FIRST_JOB)
+def show(api: ApiService, context: RequestContext) -> None:
+    query = context.query
+    first_job = shlex.quote((context.caller.prefix or "") + FIRST_JOB)
 
-    async def look() -> Answered:
+    async def look() -> ResponseParts:
         now: Instant = await api.engine.query(lambda _state, now: now)
-        q, sort, origin = query.get("q", "").strip(), query.get("sort", ""), _origin(api, call)
-        return await site.page(api, call, now, "jobs.html", "jobs", q=q, sort=sort, origin=origin, first_job=first_job)
+        q, sort, origin = query.get("q", "").strip(), query.get("sort", ""), _origin(api, context)
+        return await site.page(
+            api, context, now, "jobs.html", "jobs", q=q, sort=sort, origin=origin, first_job=first_job
+        )
 
-    api.answer_later(call, look)
+    api.answer_slowly(context, look)
 
 
-def _origin(api: Api, call: Call) -> str:
+def _origin(api: ApiService, context: RequestContext) -> str:
     if api.settings.public_url:
         return api.settings.public_url.rstrip("/")
-    host = call.request.host or b""
-    scheme = "https" if api.origins.is_https(call.request) else "http"
+    host = context.request.host or b""
+    scheme = "https" if api.origins.is_https(context.request) else "http"
     return f"{scheme}://{host.decode()}" if _HOST.fullmatch(host) else f"{scheme}://127.0.0.1:7420"

@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from holdfast.core.state import State
     from holdfast.core.values import Instant
     from holdfast.engine.engine import Engine
-    from holdfast.server.api import Api
-    from holdfast.server.operations.call import Call
+    from holdfast.server.operations.context import RequestContext
+    from holdfast.server.service import ApiService
 
     Shown: TypeAlias = dict[str, list[bytes]]  # Of one look and one channel: `rows`, `beats`, `gone`, `kept`.
 
@@ -264,10 +264,12 @@ def _shown(name: str, state: State, now: Instant, *, is_whole: bool) -> tuple[st
 class Live(Stream):
     """One reader. An expired token is detected at the next frame or comment."""
 
-    def __init__(self, api: Api, call: Call) -> None:
-        super().__init__(api, call, api.pages)
-        self._subscription = api.part(LiveFeed).subscribe(call.caller.prefix)
-        self._end = api.engine.feed.watch(call.caller.principal, call.caller.session)  # Over with token or session.
+    def __init__(self, api: ApiService, context: RequestContext) -> None:
+        super().__init__(api, context, api.pages)
+        self._subscription = api.part(LiveFeed).subscribe(context.caller.prefix)
+        self._end = api.engine.feed.watch(
+            context.caller.principal, context.caller.session
+        )  # Over with token or session.
         self._end.on_over = self._subscription.news.set
 
     async def frames(self) -> AsyncIterator[bytes]:

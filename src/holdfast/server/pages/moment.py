@@ -15,7 +15,7 @@ from holdfast.core.events import Ended, Record, concerned
 from holdfast.durations import milliseconds
 from holdfast.engine.build import Held, HeldQuery, HistoryQuery
 from holdfast.server.handlers.history import Asked, Then, begins_at, find, number_of, refuse_unless_kept, time_of
-from holdfast.server.http.messages import Answered
+from holdfast.server.http.messages import ResponseParts
 from holdfast.server.pages import site
 from holdfast.server.pages.history import happened, owner_of
 from holdfast.server.pages.jobs import Search, prefix_for, read_search
@@ -28,8 +28,8 @@ from holdfast.wire.replies import TimelineMarker, TimelineMarkersReply
 if TYPE_CHECKING:
     from holdfast.core.values import Instant
     from holdfast.engine.engine import Engine
-    from holdfast.server.api import Api
-    from holdfast.server.operations.call import Call
+    from holdfast.server.operations.context import RequestContext
+    from holdfast.server.service import ApiService
 
 PAGE_ROWS = 100
 LOOKED_AT_ONCE = 1_000  # Names per query if the search needs more than names.
@@ -40,12 +40,12 @@ _TIMES = "A moment is a time like 2026-01-31T02:14:00Z, a time of day like 02:14
 _CLOCK = re.compile(r"([01]?[0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9])?")
 
 
-def show(api: Api, call: Call) -> None:
-    query: dict[str, str] = call.query
+def show(api: ApiService, context: RequestContext) -> None:
+    query: dict[str, str] = context.query
     search = read_search(query.get("q", ""))
-    prefix = prefix_for(call.caller, search)
+    prefix = prefix_for(context.caller, search)
 
-    async def look() -> Answered:
+    async def look() -> ResponseParts:
         engine = api.engine
         now: Instant = await engine.query(lambda _state, now: now)
         rows: list[Row] = []
@@ -63,7 +63,7 @@ def show(api: Api, call: Call) -> None:
         place = {"at": rfc3339(at_ms), "record": str(record)}
         return await site.page(
             api,
-            call,
+            context,
             now,
             "moment.html",
             "jobs",
@@ -81,7 +81,7 @@ def show(api: Api, call: Call) -> None:
             moment_at="" if problem is not None else rfc3339(at_ms),
         )
 
-    api.answer_later(call, look)
+    api.answer_slowly(context, look)
 
 
 def read_moment(query: dict[str, str], now_ms: int) -> Asked:
@@ -151,12 +151,12 @@ def _address(query: dict[str, str], **more: str) -> str:
     return "/?" + urlencode(fields) if fields else "/"
 
 
-def marks(api: Api, call: Call) -> None:
-    before = call.query.get("before")
+def marks(api: ApiService, context: RequestContext) -> None:
+    before = context.query.get("before")
     wanted = HistoryQuery(badly=True, before_seq=None if before is None else number_of(before, "before"), limit=MARKS)
-    prefix = call.caller.prefix or ""
+    prefix = context.caller.prefix or ""
 
-    async def look() -> Answered:
+    async def look() -> ResponseParts:
         engine = api.engine
         now = await engine.query(lambda _state, now: now)
         page = await engine.journal.history(wanted)
@@ -165,7 +165,7 @@ def marks(api: Api, call: Call) -> None:
         begins = None if begins_ms is None else rfc3339(begins_ms)
         return 200, encode(TimelineMarkersReply(found, page.next_before, begins, rfc3339(now.wall_ms))), ()
 
-    api.answer_later(call, look)
+    api.answer_slowly(context, look)
 
 
 def mark_of(record: Record, prefix: str) -> TimelineMarker | None:

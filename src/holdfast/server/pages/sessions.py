@@ -21,9 +21,9 @@ from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
     from holdfast.core.state import State
-    from holdfast.server.api import Api
-    from holdfast.server.http.messages import Answered
-    from holdfast.server.operations.call import Call
+    from holdfast.server.http.messages import ResponseParts
+    from holdfast.server.operations.context import RequestContext
+    from holdfast.server.service import ApiService
 
 SHOWN = 100
 OWNERS_SHOWN = 50
@@ -45,9 +45,9 @@ def run_of(session: Session, state: State, now: Instant) -> Run:
     return Run(session, now.wall_ms + session.until_ms - now.ms, len(held), len(waits))
 
 
-def sessions(api: Api, call: Call) -> None:
-    caller = call.caller
-    start = call.query.get("from", "")
+def sessions(api: ApiService, context: RequestContext) -> None:
+    caller = context.caller
+    start = context.query.get("from", "")
     first = int(start) if start.isdecimal() and start.isascii() and len(start) <= len(str(paging.LIMIT_MAX)) else 0
 
     def view(state: State, now: Instant) -> tuple[dict[str, Any], Instant]:
@@ -57,23 +57,25 @@ def sessions(api: Api, call: Call) -> None:
         owners = nlargest(OWNERS_SHOWN, counts, key=lambda each: each[1])
         # The default is the caller's own token; for an operator without sessions, the token with most.
         unasked = owners[0][0] if owners and caller.principal not in owned else caller.principal
-        whose = call.query.get("token", "").strip() or unasked
+        whose = context.query.get("token", "").strip() or unasked
         own = owned.get(whose, {}) if may_see(api, caller, whose) else {}
         # A session's secret knows that session alone (S3).
         ids = own if caller.session is None else [each for each in own if each == caller.session]
         runs = [run_of(state.sessions[each], state, now) for each in islice(reversed(ids), first, first + SHOWN)]
         return {"owners": owners, "whose": whose, "runs": runs, "total": len(ids)}, now
 
-    async def look() -> Answered:
+    async def look() -> ResponseParts:
         seq = api.engine.state.seq
         found, now = await api.engine.query(view)
-        return await site.page(api, call, now, "sessions.html", "sessions", seq=seq, first=first, shown=SHOWN, **found)
+        return await site.page(
+            api, context, now, "sessions.html", "sessions", seq=seq, first=first, shown=SHOWN, **found
+        )
 
-    api.answer_later(call, look)
+    api.answer_slowly(context, look)
 
 
-def session(api: Api, call: Call) -> None:
-    caller, session_id, after = call.caller, call.item, call.query.get("after", "")
+def session(api: ApiService, context: RequestContext) -> None:
+    caller, session_id, after = context.caller, context.item, context.query.get("after", "")
     if caller.session not in {None, session_id}:
         raise _unknown()
 
@@ -86,14 +88,14 @@ def session(api: Api, call: Call) -> None:
             return {"run": None, "ended": ended}, now
         return None, now
 
-    async def look() -> Answered:
+    async def look() -> ResponseParts:
         seq = api.engine.state.seq
         found, now = await api.engine.query(view)
         if found is None:
-            return call.refusal(_unknown(), call.request)
-        return await site.page(api, call, now, "session.html", "sessions", seq=seq, id=session_id, **found)
+            return context.refusal(_unknown(), context.request)
+        return await site.page(api, context, now, "session.html", "sessions", seq=seq, id=session_id, **found)
 
-    api.answer_later(call, look)
+    api.answer_slowly(context, look)
 
 
 def _unknown() -> Problem:

@@ -27,8 +27,8 @@ from holdfast.server.access import cookies
 from holdfast.server.access.auth import in_order
 from holdfast.server.access.secrets import CLAIM_PREFIX, SESSION_PREFIX
 from holdfast.server.http.cookies import forgotten_by, set_by
-from holdfast.server.http.messages import Answered
-from holdfast.server.operations.call import NOBODY, Call
+from holdfast.server.http.messages import ResponseParts
+from holdfast.server.operations.context import ANONYMOUS, RequestContext
 from holdfast.server.pages.site import HEADERS, environment, problem_page, read_form, redirect, renewal
 from holdfast.server.render import encode
 from holdfast.wire.problems import Problem
@@ -36,9 +36,9 @@ from holdfast.wire.problems import Problem
 if TYPE_CHECKING:
     from holdfast.core.state import State
     from holdfast.core.values import Instant
-    from holdfast.server.api import Api
     from holdfast.server.http.messages import Request
     from holdfast.server.operations.operation import Handler
+    from holdfast.server.service import ApiService
 
 SIGN_IN = b"/ui/sign-in"
 NEXT_CHARS_MAX = 2_048  # After sign-in with a longer address, the list is shown.
@@ -55,7 +55,7 @@ def _bytes() -> bytes:
     return environment().get_template("sign_in.html").render().encode()
 
 
-def sign_in_page(status: int, note: str = "", back: str = "/") -> Answered:
+def sign_in_page(status: int, note: str = "", back: str = "/") -> ResponseParts:
     body = _bytes()
     if note:
         body = body.replace(_NOTE, f'<p class="notice bad" role="alert">{escape(note)}</p>'.encode(), 1)
@@ -67,16 +67,16 @@ def sign_in_page(status: int, note: str = "", back: str = "/") -> Answered:
 def inside(handler: Handler, status: int = _UNAUTHORISED) -> Handler:
     """Wrap a handler: unauthenticated callers get the sign-in page."""
 
-    def answer(api: Api, call: Call) -> None:
-        if call.caller is NOBODY:
-            call.answer(sign_in_page(status, back=_asked(call.request)))
+    def answer(api: ApiService, context: RequestContext) -> None:
+        if context.caller is ANONYMOUS:
+            context.answer(sign_in_page(status, back=_asked(context.request)))
         else:
-            handler(api, call)
+            handler(api, context)
 
     return answer
 
 
-def refusal(problem: Problem, request: Request) -> Answered:
+def refusal(problem: Problem, request: Request) -> ResponseParts:
     """Render a problem as a page: for unauthenticated callers, the sign-in page."""
     if request.path == SIGN_IN and request.method == b"POST":
         status, body, fields = sign_in_page(problem.status, problem.details, _way_back(request))
@@ -86,7 +86,7 @@ def refusal(problem: Problem, request: Request) -> Answered:
     return problem_page(problem, request)
 
 
-def refusal_at_root(problem: Problem, request: Request) -> Answered:
+def refusal_at_root(problem: Problem, request: Request) -> ResponseParts:
     """Render a problem at `/`, which is open to everybody: a missing token is not an error there."""
     if problem.status == _UNAUTHORISED:
         return sign_in_page(_OK, problem.details, _asked(request))
@@ -110,12 +110,12 @@ def _way_back(request: Request) -> str:
         return "/"
 
 
-def show(_api: Api, call: Call) -> None:
-    call.answer(redirect("/"))
+def show(_api: ApiService, context: RequestContext) -> None:
+    context.answer(redirect("/"))
 
 
-def sign_in(api: Api, call: Call) -> None:
-    request = call.request
+def sign_in(api: ApiService, context: RequestContext) -> None:
+    request = context.request
     if not api.origins.is_same_origin(request):
         raise Problem("forbidden", _FROM_PAGE)
     token = read_form(request).get("token", "").strip()
@@ -128,26 +128,26 @@ def sign_in(api: Api, call: Call) -> None:
     request.authorization = b"Bearer " + token.encode("latin-1", "replace")
     caller = api.admit(request, "read")
 
-    def view(_state: State, now: Instant) -> Answered:
+    def view(_state: State, now: Instant) -> ResponseParts:
         cookie = cookies.Cookie(caller.principal, now.wall_ms, now.wall_ms, is_https)
         value = cookies.sign(api.auth.key, cookie, caller.digest)
         return redirect(back, set_by(request.headers, value, cookies.LIFE_SECONDS, is_https=is_https))
 
-    api.read(call, view)
+    api.read(context, view)
 
 
-def sign_out(api: Api, call: Call) -> None:
-    is_https = api.origins.is_https(call.request)
-    api.read(call, lambda _state, _now: redirect("/", forgotten_by(call.request.headers, is_https=is_https)))
+def sign_out(api: ApiService, context: RequestContext) -> None:
+    is_https = api.origins.is_https(context.request)
+    api.read(context, lambda _state, _now: redirect("/", forgotten_by(context.request.headers, is_https=is_https)))
 
 
-def here(api: Api, call: Call) -> None:
-    caller = call.caller
-    if caller is NOBODY:
-        call.answer(_NOT_HERE)
+def here(api: ApiService, context: RequestContext) -> None:
+    caller = context.caller
+    if caller is ANONYMOUS:
+        context.answer(_NOT_HERE)
         return
 
-    def view(_state: State, now: Instant) -> Answered:
+    def view(_state: State, now: Instant) -> ResponseParts:
         said = {
             "signed_in": True,
             "principal": caller.principal,
@@ -155,15 +155,15 @@ def here(api: Api, call: Call) -> None:
             "prefix": caller.prefix,
             "server_ms": now.wall_ms,
         }
-        return _OK, encode(said), renewal(api, call, now.wall_ms)
+        return _OK, encode(said), renewal(api, context, now.wall_ms)
 
-    api.read(call, view)
+    api.read(context, view)
 
 
-def not_here(problem: Problem, request: Request) -> Answered:
+def not_here(problem: Problem, request: Request) -> ResponseParts:
     if problem.status == _UNAUTHORISED:
         return _NOT_HERE
     return problem.status, problem.body(request.request_id), problem.headers()
 
 
-_NOT_HERE: Answered = (_OK, encode({"signed_in": False}), ())
+_NOT_HERE: ResponseParts = (_OK, encode({"signed_in": False}), ())

@@ -27,8 +27,8 @@ from holdfast.server.access import cookies
 from holdfast.server.access.auth import in_order
 from holdfast.server.access.origins import fields_of, is_form
 from holdfast.server.http.cookies import set_by
-from holdfast.server.http.messages import Answered, envelope
-from holdfast.server.operations.call import NOBODY, Call, Reply
+from holdfast.server.http.messages import ResponseParts, envelope
+from holdfast.server.operations.context import ANONYMOUS, Reply, RequestContext
 from holdfast.server.operations.decoding import (
     QUERY_FIELDS_MAX,
     TARGET_BYTES_MAX,
@@ -44,9 +44,9 @@ from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
     from holdfast.core.values import Instant
-    from holdfast.server.api import Api
     from holdfast.server.http.messages import Request
     from holdfast.server.operations.operation import Operation, Reader
+    from holdfast.server.service import ApiService
 
 Fields = tuple[tuple[bytes, bytes], ...]
 
@@ -81,13 +81,19 @@ class Me(msgspec.Struct, frozen=True):
 
 
 async def page(  # noqa: PLR0917 - what every page has, in the order in which it is known
-    api: Api, call: Call, now: Instant, template: str, room: str = "", status: int = _OK, **shown: object
-) -> Answered:
+    api: ApiService,
+    context: RequestContext,
+    now: Instant,
+    template: str,
+    room: str = "",
+    status: int = _OK,
+    **shown: object,
+) -> ResponseParts:
     """Render a page for the caller, a slice at a time. `room` is marked in the head of the page.
 
     `seq` is the last record before the state was read: a live view loads again if the stream begins after it.
     """
-    caller, cookie, state = call.caller, call.caller.cookie, api.engine.state
+    caller, cookie, state = context.caller, context.caller.cookie, api.engine.state
     form_token = "" if cookie is None else cookies.form_token(api.auth.key, cookie, caller.digest)
     known = {
         "me": Me(caller.principal, in_order(caller.scopes), caller.prefix, form_token),
@@ -101,20 +107,20 @@ async def page(  # noqa: PLR0917 - what every page has, in the order in which it
         pieces.append(piece)
         if len(pieces) % SLICE_PIECES == 0:
             await asyncio.sleep(0)
-    return status, "".join(pieces).encode(), (*HEADERS, NO_REFERRER, *renewal(api, call, now.wall_ms))
+    return status, "".join(pieces).encode(), (*HEADERS, NO_REFERRER, *renewal(api, context, now.wall_ms))
 
 
-def renewal(api: Api, call: Call, wall_ms: int) -> Fields:
+def renewal(api: ApiService, context: RequestContext, wall_ms: int) -> Fields:
     """Return the headers that renew the caller's cookie, if it is due."""
-    cookie = call.caller.cookie
+    cookie = context.caller.cookie
     if cookie is None or not cookie.needs_renewal(wall_ms):
         return ()
     renewed = cookie.renewed(wall_ms)
-    value = cookies.sign(api.auth.key, renewed, call.caller.digest)
-    return (set_by(call.request.headers, value, cookies.LIFE_SECONDS, is_https=renewed.is_https),)
+    value = cookies.sign(api.auth.key, renewed, context.caller.digest)
+    return (set_by(context.request.headers, value, cookies.LIFE_SECONDS, is_https=renewed.is_https),)
 
 
-def problem_page(problem: Problem, request: Request) -> Answered:
+def problem_page(problem: Problem, request: Request) -> ResponseParts:
     """Render a refusal as a page, from the problem alone: any node can do it."""
     if problem.code == "misdirected":  # Under a host name that is not ours there is no page of ours.
         return envelope(problem, request)
@@ -122,7 +128,7 @@ def problem_page(problem: Problem, request: Request) -> Answered:
     return problem.status, text.encode(), (*HEADERS, NO_REFERRER, *problem.headers())
 
 
-def redirect(to: str, *fields: tuple[bytes, bytes]) -> Answered:
+def redirect(to: str, *fields: tuple[bytes, bytes]) -> ResponseParts:
     return 303, b"", (*HEADERS, NO_REFERRER, (b"location", to.encode("ascii")), *fields)
 
 
@@ -167,25 +173,25 @@ def compiled() -> jinja2.Environment:
 
 
 # Requests for pages become calls: caller → scope → name → query → form. Of unauthenticated requests nothing is read:
-# their caller is `NOBODY`, and `signin.inside` answers with the sign-in page, which reads no state.
+# their caller is `ANONYMOUS`, and `signin.inside` answers with the sign-in page, which reads no state.
 # Unlike the API, a page ignores unknown fields of a query: services that pass a link on may add some.
 
 
-def by_page(api: Api, operation: Operation) -> Reader:
+def by_page(api: ApiService, operation: Operation) -> Reader:
     scope, refusal = operation.scope or "read", operation.refusal
     read_item = read_uuid_segment if "{id}" in operation.path else read_segment
     is_name, takes_form = operation.path.startswith("/ui/jobs/{name}"), operation.method == "POST"
     known = frozenset(operation.query)
 
-    def read(request: Request, segment: bytes, reply: Reply) -> Call:
+    def read(request: Request, segment: bytes, reply: Reply) -> RequestContext:
         if request.authorization is None:
-            return Call(refusal, request, reply, "", {}, {}, NOBODY, api)
+            return RequestContext(refusal, request, reply, "", {}, {}, ANONYMOUS, api)
         caller = api.admit(request, scope)
         item = read_item(segment)
         if is_name:
             api.name_for(item, caller)
         form = read_form(request) if takes_form else {}
-        return Call(refusal, request, reply, item, _read_query(request.query, known), form, caller, api)
+        return RequestContext(refusal, request, reply, item, _read_query(request.query, known), form, caller, api)
 
     return read
 
@@ -236,15 +242,15 @@ def static_path(name: str) -> str:
     return f"{STATIC.decode()}{known.version}/{name}"
 
 
-def static(_api: Api, call: Call) -> None:
+def static(_api: ApiService, context: RequestContext) -> None:
     """GET /ui/static/{version}/{file}, for anyone. During upgrades, another node's version is not cached."""
-    version, _, name = call.request.path.removeprefix(STATIC).decode("latin-1").partition("/")
+    version, _, name = context.request.path.removeprefix(STATIC).decode("latin-1").partition("/")
     known = static_files()
     if name not in known.by_name:
-        call.answer(envelope(Problem("not_found", "There is no such file."), call.request))
+        context.answer(envelope(Problem("not_found", "There is no such file."), context.request))
         return
     media_type, content = known.by_name[name]
     kept = (_KEPT_FOR_EVER,) if version == known.version else ()
-    call.answer(
+    context.answer(
         (_OK, content, ((b"content-type", media_type), (b"cross-origin-resource-policy", b"same-origin"), *kept))
     )

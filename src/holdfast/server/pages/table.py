@@ -16,8 +16,8 @@ from holdfast.server.pages.site import by_page
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
-    from holdfast.server.api import Api
-    from holdfast.server.operations.call import Call
+    from holdfast.server.operations.context import RequestContext
+    from holdfast.server.service import ApiService
 
 _HTML = "text/html"
 
@@ -40,12 +40,12 @@ def _data(path: str, handler: Handler, summary: str, media_type: str = "applicat
     return Operation("GET", path, handler, summary, scope="read", in_documents=False, replies={200: media_type}, **more)
 
 
-def _nowhere(_api: Api, call: Call) -> None:
-    raise Problem("not_found", f"There is no page at {call.request.path.decode('latin-1')}.")
+def _nowhere(_api: ApiService, context: RequestContext) -> None:
+    raise Problem("not_found", f"There is no page at {context.request.path.decode('latin-1')}.")
 
 
-def _jobs(api: Api, call: Call) -> None:
-    (moment.show if call.query.get("at") else jobs.show)(api, call)
+def _jobs(api: ApiService, context: RequestContext) -> None:
+    (moment.show if context.query.get("at") else jobs.show)(api, context)
 
 
 JOBS = _view(

@@ -23,7 +23,7 @@ import msgspec
 
 from holdfast.core.deadlock import waits_of
 from holdfast.core.values import Holder, Instant, holder_of_lease, holder_of_ticket
-from holdfast.server.http.messages import Answered
+from holdfast.server.http.messages import ResponseParts
 from holdfast.server.pages import site
 from holdfast.server.pages.history import owner_of
 from holdfast.server.render import HIDDEN, masked
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from holdfast.core.state import State
-    from holdfast.server.api import Api
-    from holdfast.server.operations.call import Call
+    from holdfast.server.operations.context import RequestContext
     from holdfast.server.recent import Entry
+    from holdfast.server.service import ApiService
 
     WaitsFor = dict[str, dict[str, list[str]]]  # By waiter and holder the names between them.
 
@@ -239,20 +239,20 @@ def circles_for(entries: Iterable[Entry[tuple[str, ...]]], prefix: str) -> list[
     return found
 
 
-def waits(api: Api, call: Call) -> None:
-    prefix = call.caller.prefix or ""
+def waits(api: ApiService, context: RequestContext) -> None:
+    prefix = context.caller.prefix or ""
 
     def view(state: State, now: Instant) -> tuple[list[str], int, int, list[Knot], list[Edge], Instant]:
         longest = longest_lines(state, prefix)
         return *longest, *tangle_of(state, longest[0], prefix), now
 
-    async def look() -> Answered:
+    async def look() -> ResponseParts:
         seq = api.engine.state.seq
         names, lines, left_out, knots, edges, now = await api.engine.query(view)
         label = {knot.key: knot.label for knot in knots}
         return await site.page(
             api,
-            call,
+            context,
             now,
             "waits.html",
             "waits",
@@ -262,8 +262,8 @@ def waits(api: Api, call: Call) -> None:
             lines=lines,
             lines_shown=len(names),
             left_out=left_out,
-            circles=circles_for(api.circles.newest_first(api.engine.clock.monotonic_ms()), prefix),
-            circles_since_ms=api.circles.since_wall_ms,
+            circles=circles_for(api.refused_deadlocks.newest_first(api.engine.clock.monotonic_ms()), prefix),
+            circles_since_ms=api.refused_deadlocks.since_wall_ms,
         )
 
-    api.answer_later(call, look)
+    api.answer_slowly(context, look)

@@ -27,7 +27,6 @@ from holdfast.errors import SettingsError
 from holdfast.extras import how_to_install
 from holdfast.server.access.auth import StaticTokens
 from holdfast.server.access.secrets import AuthorityKey
-from holdfast.server.api import Api
 from holdfast.server.handlers.metrics import FollowersMetrics
 from holdfast.server.http.manager import ConnectionManager, Handler
 from holdfast.server.http.proxies import Proxies
@@ -42,6 +41,7 @@ from holdfast.server.nodes.node_life import Life
 from holdfast.server.nodes.watcher import JITTER_MS
 from holdfast.server.observability.logs import dropped_lines
 from holdfast.server.observability.metrics import Meter, NodeRole
+from holdfast.server.service import ApiService
 from holdfast.server.starting.building import archiving_of, keeping_of, limits_of, observing_of
 from holdfast.server.starting.exits import EX_USAGE, StartError
 from holdfast.server.starting.firsttoken import FIRST_TOKEN, first_token, warn_of_hidden
@@ -185,7 +185,7 @@ class Clustered:
 
     # What a leader term begins with.
 
-    async def _prepare(self, api: Api) -> None:
+    async def _prepare(self, api: ApiService) -> None:
         try:
             path = await first_token(api, self._url, self._settings)
         except StartError as error:

@@ -14,7 +14,7 @@ from holdfast.privatefiles import make_folder, replace
 from holdfast.server import render
 from holdfast.server.access.auth import SCOPES
 from holdfast.server.access.secrets import digest, new_token
-from holdfast.server.api import Api
+from holdfast.server.service import ApiService
 from holdfast.server.starting.exits import EX_IOERR, EX_USAGE, StartError
 from holdfast.settings import Settings, parse_address
 
@@ -25,7 +25,7 @@ HIDDEN_TOLD_MAX = 10
 log = logging.getLogger("holdfast.server")
 
 
-async def first_token(api: Api, url: str, settings: Settings) -> str | None:
+async def first_token(api: ApiService, url: str, settings: Settings) -> str | None:
     """Make the first token where there is none, for this machine's user alone. Return where it is kept."""
     if api.auth.static.callers or api.engine.state.tokens:
         return None
@@ -54,7 +54,7 @@ def is_loopback(host: str) -> bool:
     return host in {"localhost", "::1"} or host.startswith("127.")
 
 
-def token_at_hand(api: Api) -> str | None:
+def token_at_hand(api: ApiService) -> str | None:
     """Return where a valid access token is kept: in the user's configuration, or in the data directory."""
     files = [api.settings.data / TOKEN_FILE]
     with contextlib.suppress(OSError, SettingsError):
@@ -70,7 +70,7 @@ def token_at_hand(api: Api) -> str | None:
     return None
 
 
-def warn_of_hidden(api: Api) -> None:
+def warn_of_hidden(api: ApiService) -> None:
     """Log which made tokens are out of use, because static ones have their names."""
     hidden = api.auth.hidden(api.engine.state)
     if hidden:

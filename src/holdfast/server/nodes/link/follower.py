@@ -47,7 +47,7 @@ log = logging.getLogger("holdfast.server.nodes")
 class Forwarder(Protocol):
     """What a link reports to (`forwarding`)."""
 
-    def answered(self, link: Link, pending: Pending, answer: frames.Answered) -> None: ...
+    def answered(self, link: Link, pending: Pending, answer: frames.ResponseParts) -> None: ...
 
     def recognise(self, request: Request, principal: str | None) -> None: ...
 
@@ -164,7 +164,7 @@ class Link(frames.Framed):
     # What comes in.
 
     def take(self, frame: frames.ToLeader | frames.ToFollower) -> None:
-        if isinstance(frame, frames.Answered):
+        if isinstance(frame, frames.ResponseParts):
             pending = self._unanswered.pop(frame.number, None)
             if pending is not None:
                 self._forwarder.answered(self, pending, frame)

@@ -128,7 +128,7 @@ class Gone(_Frame, tag=8):
     number: int
 
 
-class Answered(_Frame, tag=9):
+class ResponseParts(_Frame, tag=9):
     number: int
     status: int
     body: bytes
@@ -159,7 +159,7 @@ class Recognised(_Frame, tag=13):
 
 
 ToLeader: TypeAlias = Hello | Proof | Ping | Asked | More | Gone
-ToFollower: TypeAlias = Greeting | Welcome | Ping | Answered | Begun | Piece | Over | Recognised
+ToFollower: TypeAlias = Greeting | Welcome | Ping | ResponseParts | Begun | Piece | Over | Recognised
 
 _encode = msgspec.msgpack.Encoder().encode
 

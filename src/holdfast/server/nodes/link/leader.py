@@ -369,7 +369,7 @@ class LinkEnd(frames.Framed):
         if is_large and (self.unsent_bytes > ANSWERS_BYTES_MAX or len(body) > ANSWER_BYTES_MAX):
             text = "Too many large answers are on their way to the node that you asked: ask again."
             status, body, headers = envelope(Problem("overloaded", text, retry_after_ms=RETRY_MS), request)
-        self.send(frames.Answered(request.number, status, body, headers, request.principal))
+        self.send(frames.ResponseParts(request.number, status, body, headers, request.principal))
         if self._is_stopping:
             self._end_if_done()
 

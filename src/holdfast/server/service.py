@@ -28,18 +28,18 @@ from holdfast.server.access.refusals import RefusalLog, WrongTokens
 from holdfast.server.access.secrets import ClaimId, claim_held, claim_holds
 from holdfast.server.frames import Frames
 from holdfast.server.http.manager import RoundRobinQueue
-from holdfast.server.http.messages import BUG, Answered, Request, envelope
+from holdfast.server.http.messages import BUG, Request, ResponseParts, envelope
 from holdfast.server.http.proxies import Proxies
 from holdfast.server.observability.metrics import Meter
-from holdfast.server.operations.call import Call, Envelope, Reply
-from holdfast.server.recent import Recent
+from holdfast.server.operations.context import Envelope, Reply, RequestContext
+from holdfast.server.recent import RecentEvents
 from holdfast.server.stream import OpenStreams
 from holdfast.settings import Settings
 from holdfast.wire.problems import Problem
 
 P = TypeVar("P")
 
-Show: TypeAlias = "Callable[[Api, Call, Any, Instant], Answered]"
+Renderer: TypeAlias = "Callable[[ApiService, RequestContext, Any, Instant], ResponseParts]"
 
 RESERVED_PREFIX = "__election/"
 
@@ -56,30 +56,30 @@ class FairLock:
     @contextlib.asynccontextmanager
     async def held_for(self, principal: str) -> AsyncIterator[None]:
         if self._is_taken:
-            mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append(principal, mine)
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(principal, turn)
             try:
-                await mine
+                await turn
             except asyncio.CancelledError:
-                if mine.done() and not mine.cancelled():
-                    self._pass_on()  # It was given the turn, and will not take it.
+                if turn.done() and not turn.cancelled():
+                    self._hand_over()  # It was given the turn, and will not take it.
                 raise
         self._is_taken = True
         try:
             yield
         finally:
-            self._pass_on()
+            self._hand_over()
 
-    def _pass_on(self) -> None:
+    def _hand_over(self) -> None:
         while self._waiting:
-            following = self._waiting.popleft()
-            if not following.done():
-                following.set_result(None)
+            next_waiter = self._waiting.popleft()
+            if not next_waiter.done():
+                next_waiter.set_result(None)
                 return
         self._is_taken = False
 
 
-class Api:
+class ApiService:
     def __init__(self, engine: Engine, auth: Auth, settings: Settings, meter: Meter | None = None) -> None:
         self.engine = engine
         self.auth = auth
@@ -98,8 +98,8 @@ class Api:
         self.origins = Origins(settings, self.proxies, auth.key)
         self._wrong_tokens = WrongTokens(settings.wrong_tokens_per_minute_max)
         self._refusal_log = RefusalLog()
-        self.circles: Recent[tuple[str, ...]] = Recent(engine.clock.wall_ms())
-        self.ended_tokens: Recent[str] = Recent(engine.clock.wall_ms())
+        self.refused_deadlocks: RecentEvents[tuple[str, ...]] = RecentEvents(engine.clock.wall_ms())
+        self.ended_tokens: RecentEvents[str] = RecentEvents(engine.clock.wall_ms())
         self.token_uses = TokenUses(engine, auth.static)
         self._seen = self.token_uses.seen
         streams = {"watches": self.streams, "lease_watches": self.lease_watches, "pages": self.pages}
@@ -150,7 +150,7 @@ class Api:
             text += " A right one works at once."
             raise Problem("too_many_wrong_tokens", text, retry_after_ms=retry_ms)
 
-    def caller_now(self, authorization: bytes | None) -> Caller | None:
+    def current_caller(self, authorization: bytes | None) -> Caller | None:
         """Return who a credential is from now; None if it is not good any more: a stream may outlive its token."""
         try:
             return self.auth.identify(authorization, self.engine.state, self.engine.clock.wall_ms())
@@ -158,7 +158,7 @@ class Api:
             return None
 
     def principal_of(self, request: Request) -> str | None:
-        caller = self.caller_now(request.authorization) if request.is_known else None
+        caller = self.current_caller(request.authorization) if request.is_known else None
         return None if caller is None else caller.principal
 
     def _log_refusal(self, problem: Problem, request: Request, caller: Caller | None = None) -> None:
@@ -166,7 +166,7 @@ class Api:
         if not self._refusal_log.is_logged(problem):
             return
         if caller is None and request.is_known:
-            caller = self.caller_now(request.authorization)
+            caller = self.current_caller(request.authorization)
         principal, secret = (None, None) if caller is None else (caller.principal, caller.secret)
         client, now_ms = self.proxies.client_of(request), self.engine.clock.monotonic_ms()
         self._refusal_log.note(problem, request, principal, client, now_ms, secret=secret)
@@ -208,33 +208,33 @@ class Api:
         if not claim_holds(claim, name, state) and not claim_held(claim, name, getattr(body, "lease_id", None), state):
             raise Problem("forbidden", OWN_CLAIM_ONLY)
 
-    def submit(self, call: Call, command: Command, shows: Mapping[type, Show]) -> None:
-        call.shows = shows
-        waiter = self.engine.submit(command, call.decided)
+    def submit(self, context: RequestContext, command: Command, renderers: Mapping[type, Renderer]) -> None:
+        context.renderers = renderers
+        waiter = self.engine.submit(command, context.on_decided)
         if waiter is not None:
-            call.request.on_disconnect = partial(self.engine.stop_waiting, waiter)
+            context.request.on_disconnect = partial(self.engine.stop_waiting, waiter)
 
-    def refusal_of(self, call: Call, outcome: object) -> Answered:
+    def refusal_of(self, context: RequestContext, outcome: object) -> ResponseParts:
         if type(outcome) is Deadlock:
-            self.note_circle(call, outcome)
-        problem = render.problem(outcome, call.caller.prefix, has_revoked_code=self.has_revoked_code)
+            self.record_deadlock(context, outcome)
+        problem = render.problem(outcome, context.caller.prefix, has_revoked_code=self.has_revoked_code)
         self.counters.refuse(problem.code)
-        self._log_refusal(problem, call.request, call.caller)
-        return call.refusal(problem, call.request)
+        self._log_refusal(problem, context.request, context.caller)
+        return context.refusal(problem, context.request)
 
-    def note_circle(self, call: Call, refused: Deadlock) -> None:
+    def record_deadlock(self, context: RequestContext, refused: Deadlock) -> None:
         """Keep for a while that a wait was refused, for operators: no record says so."""
         clock = self.engine.clock
-        principal = call.caller.principal
-        self.circles.note(refused.path, principal, now_ms=clock.monotonic_ms(), wall_ms=clock.wall_ms())
+        principal = context.caller.principal
+        self.refused_deadlocks.note(refused.path, principal, now_ms=clock.monotonic_ms(), wall_ms=clock.wall_ms())
 
-    def bug_in(self, call: Call, error: Exception) -> Answered:
+    def internal_error(self, context: RequestContext, error: Exception) -> ResponseParts:
         self.counters.refuse("internal_error")
-        log.error("a bug while answering %s", call.request.request_id, exc_info=error)
-        return envelope(Problem("internal_error", BUG), call.request)
+        log.error("a bug while answering %s", context.request.request_id, exc_info=error)
+        return envelope(Problem("internal_error", BUG), context.request)
 
-    def read(self, call: Call, view: Callable[[State, Instant], Answered]) -> None:
-        self.engine.read(view, call.seen)
+    def read(self, context: RequestContext, view: Callable[[State, Instant], ResponseParts]) -> None:
+        self.engine.read(view, context.on_read)
 
     def refuse(self, problem: Problem, refusal: Envelope, request: Request, reply: Reply) -> None:
         """Refuse; if the refusal rests on the state, not before that is durable."""
@@ -250,26 +250,26 @@ class Api:
 
         self.engine.read(lambda _state, _now: None, answer)
 
-    def answer_later(self, call: Call, look: Callable[[], Coroutine[Any, Any, Answered]]) -> None:
+    def answer_slowly(self, context: RequestContext, query: Callable[[], Coroutine[Any, Any, ResponseParts]]) -> None:
         """Answer with the result of a slow read. It is cancelled if the client is gone."""
 
         async def answer() -> None:
             try:
-                async with self._slow_reads.held_for(call.caller.principal):
-                    answered = await look()
+                async with self._slow_reads.held_for(context.caller.principal):
+                    answered = await query()
             except DeposedError as error:
-                answered = call.refusal(render.problem(NotLeader(str(error))), call.request)
+                answered = context.refusal(render.problem(NotLeader(str(error))), context.request)
             except JournalError as error:
                 problem = Problem("storage_unavailable", f"{error}. Try again.", retry_after_ms=render.RETRY_LATER_MS)
-                answered = call.refusal(problem, call.request)
+                answered = context.refusal(problem, context.request)
             except Exception as error:  # noqa: BLE001 - Whatever it is, the caller waits for an answer.
-                answered = self.bug_in(call, error)
-            call.answer(answered)
+                answered = self.internal_error(context, error)
+            context.answer(answered)
 
         task = asyncio.get_running_loop().create_task(answer())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        call.request.on_lost = task.cancel
+        context.request.on_lost = task.cancel
 
 
 def _ignore(outcome: object, now: Instant) -> None: ...

@@ -12,18 +12,18 @@ from holdfast.core.refusals import Refusal
 from holdfast.core.values import Instant
 from holdfast.engine.waiters import after_wait
 from holdfast.server.access.auth import Caller
-from holdfast.server.http.messages import Answered, Request
+from holdfast.server.http.messages import Request, ResponseParts
 from holdfast.server.render import problem
 from holdfast.wire.problems import Problem
 
 Reply: TypeAlias = Callable[[Request, int, bytes, tuple[tuple[bytes, bytes], ...]], None]  # One per connection.
-Envelope: TypeAlias = Callable[[Problem, Request], Answered]  # A problem as a reply.
+Envelope: TypeAlias = Callable[[Problem, Request], ResponseParts]  # A problem as a reply.
 
 
 _REFUSALS = frozenset(get_args(Refusal))
 
 
-class Call(msgspec.Struct):
+class RequestContext(msgspec.Struct):
     """One decoded request on its way through a handler. The engine calls it back, so no function is made for each."""
 
     refusal: Envelope
@@ -33,38 +33,38 @@ class Call(msgspec.Struct):
     query: Any  # The query's fields, or what `read_query` made of them.
     body: Any
     caller: Caller
-    api: Any  # The `Api`, which imports this module.
+    api: Any  # The `ApiService`, which imports this module.
     key: str | None = None
     fingerprint: str = ""  # Of the content, if the operation compares it; empty without a key.
     waited_ms: int = 0  # How long it waited in line before its outcome came.
-    shows: Mapping[type, Any] = {}  # Shows each kind of outcome. Set when a command is submitted.
+    renderers: Mapping[type, Any] = {}  # Shows each kind of outcome. Set when a command is submitted.
 
-    def answer(self, answered: Answered) -> None:
+    def answer(self, answered: ResponseParts) -> None:
         self.reply(self.request, *answered)
 
-    def decided(self, outcome: Any, now: Instant) -> None:  # noqa: ANN401 - any outcome
-        """Answer with what was decided; an outcome not in `shows` is a refusal. Count what leaves no record."""
-        shows, api = self.shows, self.api
+    def on_decided(self, outcome: Any, now: Instant) -> None:  # noqa: ANN401 - any outcome
+        """Answer with what was decided; an outcome not in `renderers` is a refusal. Count what leaves no record."""
+        renderers, api = self.renderers, self.api
         kind = type(outcome)
-        show = shows.get(kind)
-        if show is None:
+        render = renderers.get(kind)
+        if render is None:
             outcome, self.waited_ms = after_wait(outcome)
             kind = type(outcome)
-            show = shows.get(kind)
+            render = renderers.get(kind)
         if kind is Acquired:
             api.counters.reacquires += outcome.reacquired
         elif kind in _REFUSALS:
             api.counters.refusals += 1
-            if show is not None:
-                api.counters.shown[kind] = api.counters.shown.get(kind, 0) + 1
+            if render is not None:
+                api.counters.refusal_replies[kind] = api.counters.refusal_replies.get(kind, 0) + 1
         try:
-            answered = api.refusal_of(self, outcome) if show is None else show(api, self, outcome, now)
+            answered = api.refusal_of(self, outcome) if render is None else render(api, self, outcome, now)
         except Exception as error:  # noqa: BLE001 - It is decided: without an answer the connection waits for ever.
-            answered = api.bug_in(self, error)
+            answered = api.internal_error(self, error)
         reply, (status, body, headers) = self.reply, answered  # In two steps: a star-call is slower.
         reply(self.request, status, body, headers)
 
-    def seen(self, outcome: object, _now: Instant) -> None:
+    def on_read(self, outcome: object, _now: Instant) -> None:
         if type(outcome) is tuple:
             reply, (status, body, headers) = self.reply, outcome
             reply(self.request, status, body, headers)
@@ -74,4 +74,4 @@ class Call(msgspec.Struct):
             self.answer(self.refusal(why, self.request))
 
 
-NOBODY = Caller("", frozenset())  # The caller of an operation that does not ask who it is.
+ANONYMOUS = Caller("", frozenset())  # The caller of an operation that does not ask who it is.
