@@ -7,7 +7,7 @@ from pathlib import Path
 
 from holdfast.engine.clock import SystemClock
 from holdfast.server.access.auth import StaticTokens
-from holdfast.server.handlers.metrics import FollowersMetrics
+from holdfast.server.handlers.metrics import FollowerMetrics
 from holdfast.server.observability.metrics import Meter, NodeRole
 from tests.nodes.linked import ANA, OneNode, nodes, run, two_nodes, until
 from tests.nodes.test_node_serving import Serving, cluster
@@ -20,7 +20,7 @@ def let_it_measure(node: OneNode, tokens: str = "") -> Meter:
     """Give a follower the numbers that a whole node has."""
     meter = Meter(node.settings, SystemClock())
     meter.sources.role = lambda: NodeRole(leads=False, epoch=1, is_linked=node.node.is_linked)
-    follower = FollowersMetrics(meter, StaticTokens.parse(tokens))
+    follower = FollowerMetrics(meter, StaticTokens.parse(tokens))
     node.forwarding._local[b"/metrics"] = follower.answer
     node.forwarding._counters = meter.sources.counters
     return meter

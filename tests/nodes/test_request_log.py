@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.server.observability.request_log import Observing, RequestLog
+from holdfast.server.observability.request_log import ObserverChain, RequestLog
 from tests.nodes.linked import OneNode, lose, run, two_nodes, until
 
 
 def _log(node: OneNode) -> None:
     """Let a node log its requests, whoever answers them."""
-    node.manager._wrap = Observing([RequestLog(node.clock, node.manager._proxies)]).wrap
+    node.manager._wrap = ObserverChain([RequestLog(node.clock, node.manager._proxies)]).wrap
 
 
 def test_a_request_has_its_line_where_it_was_asked(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

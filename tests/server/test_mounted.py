@@ -22,7 +22,7 @@ from holdfast.server.http.connection import BODY_BYTES_MAX, HttpConnection, Resp
 from holdfast.server.http.manager import ConnectionManager
 from holdfast.server.http.parser import RequestParser
 from holdfast.server.http.proxies import Proxies
-from holdfast.server.mounts import Ask, Mount, Mounting
+from holdfast.server.mounts import Ask, Mount, MountTable
 from holdfast.server.operations.router import Routes
 from holdfast.server.service import ApiService
 from holdfast.server.starting.routes import OPERATIONS
@@ -76,7 +76,7 @@ async def _serving(
         Settings(data=directory, body_bytes_max=body_bytes_max, trusted_proxies=trusted_proxies),
     )
     routes = Routes(api, OPERATIONS)
-    mounting = Mounting({path: mount}, api.settings, api.proxies, body_bytes_max=body_bytes_max)
+    mounting = MountTable({path: mount}, api.settings, api.proxies, body_bytes_max=body_bytes_max)
     manager = ConnectionManager(mounting.wrap(routes.handler()), api.settings, engine.clock, api.proxies)
     server = await asyncio.get_running_loop().create_server(lambda: HttpConnection(manager), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
@@ -408,4 +408,4 @@ def test_an_application_elsewhere_is_refused(tmp_path: Path) -> None:
     """A repeated POST is not checked for being one of an application's, so that must be below a path that is known."""
     settings, proxies = Settings(data=tmp_path), Proxies("")
     with pytest.raises(ValueError, match="/other"):
-        Mounting({"/other": _as_it_is(_echo)}, settings, proxies)
+        MountTable({"/other": _as_it_is(_echo)}, settings, proxies)

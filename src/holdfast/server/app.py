@@ -25,10 +25,10 @@ from holdfast.server.access.secrets import AuthorityKey
 from holdfast.server.http.manager import ConnectionManager
 from holdfast.server.http.server import HttpServer, url_of, within_files
 from holdfast.server.http.tls import BadCertificateError, certificate_of
-from holdfast.server.mounts import Mount, Mounting
+from holdfast.server.mounts import Mount, MountTable
 from holdfast.server.observability.event_log import EventLog
 from holdfast.server.observability.logs import configure, dropped_lines, flush
-from holdfast.server.observability.request_log import Observing
+from holdfast.server.observability.request_log import ObserverChain
 from holdfast.server.operations.router import Routes
 from holdfast.server.service import ApiService
 from holdfast.server.starting.building import engine_for, listen, observing_of, static_tokens
@@ -76,7 +76,7 @@ async def _serve(settings: Settings, file: Path | None, mounts: Mapping[str, Mou
     tls = certificate_of(settings)
     listener = listen(settings)
     engine = engine_for(settings)
-    observing = Observing(())
+    observing = ObserverChain(())
     events: EventLog | None = None
     try:
         key = await _start(engine, settings)
@@ -84,7 +84,7 @@ async def _serve(settings: Settings, file: Path | None, mounts: Mapping[str, Mou
         api = ApiService(engine, Auth(static, key), settings)
         routes = Routes(api, OPERATIONS)
         observing = observing_of(settings, engine.clock, api.proxies)
-        handler = Mounting(mounts, settings, api.proxies).wrap(routes.handler())
+        handler = MountTable(mounts, settings, api.proxies).wrap(routes.handler())
         manager = ConnectionManager(handler, settings, engine.clock, api.proxies, wrap=observing.wrap)
         api.meter.sources.connections = lambda: len(manager.connections)
         api.meter.sources.lines_dropped = dropped_lines

@@ -1,7 +1,7 @@
 """ASGI applications beside our routes, each below a path of its own.
 
 An application has no state here and no rights of its own. It sends requests to the current handler (our routes, or on a
-following node the leader's) through `Mounting.ask`, on behalf of the request that it answers: with that one's token,
+following node the leader's) through `MountTable.ask`, on behalf of the request that it answers: with that one's token,
 counted for the same address and connection.
 
 `Host` is checked as for all routes, and a request from a page of another origin is refused. Bodies are small.
@@ -51,7 +51,7 @@ Ask: TypeAlias = Callable[[Scope, str, str, Mapping[str, str], bytes], Awaitable
 Mount: TypeAlias = Callable[[Ask], Application]
 
 
-class Mounting:
+class MountTable:
     def __init__(
         self,
         mounts: Mapping[str, Mount],
@@ -94,8 +94,8 @@ class Mounting:
     def _application_of(self, path: bytes) -> Application | None:
         if not path.startswith(self._paths):
             return None
-        for below, application in self._applications.items():
-            if path == below or path.startswith(below + b"/"):
+        for prefix, application in self._applications.items():
+            if path == prefix or path.startswith(prefix + b"/"):
                 return application
         return None
 
@@ -159,13 +159,13 @@ class Mounting:
 
         self._handler.handle(request, reply)
         try:
-            status, answer, said = await answered
+            status, answer, reply_headers = await answered
         except asyncio.CancelledError:
-            leave = request.on_disconnect or request.on_lost
-            if leave is not None:
-                leave()
+            cancel = request.on_disconnect or request.on_lost
+            if cancel is not None:
+                cancel()
             raise
-        return status, {name.decode("latin-1"): value.decode("latin-1") for name, value in said}, answer
+        return status, {name.decode("latin-1"): value.decode("latin-1") for name, value in reply_headers}, answer
 
 
 class AsgiCycle:

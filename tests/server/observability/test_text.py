@@ -87,7 +87,7 @@ def test_a_node_that_follows_tells_what_it_knows() -> None:
         async with serving(MemoryJournal(), clock) as engine:
             meter = meter_of(engine, clock)
             meter.sources.role = lambda: NodeRole(leads=False, epoch=7, is_linked=True)
-            meter.sources.serve_no_more(engine)
+            meter.sources.stop_serving(engine)
             text = meter.text.now()
             assert (value(text, "holdfast_leader"), value(text, "holdfast_epoch")) == (0, 7)
             assert (value(text, "holdfast_linked"), value(text, "holdfast_takeovers_total")) == (1, 1)
@@ -112,7 +112,7 @@ def test_what_was_counted_outlives_a_tenure() -> None:
             text = meter.text.now()
             assert value(text, "holdfast_grants_total") == number
             assert value(text, "holdfast_takeovers_total") == number
-            meter.sources.serve_no_more(engine)
+            meter.sources.stop_serving(engine)
             await engine.stop()
 
     run(test)

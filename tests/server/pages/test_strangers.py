@@ -10,11 +10,11 @@ from holdfast.server.http.messages import request_from
 from holdfast.server.operations.context import ANONYMOUS
 from holdfast.server.operations.operation import Operation
 from holdfast.server.pages import signin, site
-from holdfast.server.pages.site import by_page
+from holdfast.server.pages.site import page_reader
 from holdfast.server.pages.table import JOBS, PAGES
 from tests.support.visitor import Page
 
-ROWS = [row for row in (JOBS, *PAGES) if row.reader is by_page]
+ROWS = [row for row in (JOBS, *PAGES) if row.reader is page_reader]
 
 
 class Untouchable:
@@ -31,7 +31,7 @@ def test_every_page_answers_a_stranger_without_a_look(row: Operation) -> None:
     server: Any = Untouchable()
     query, body = b"q=%ff&" * 2_000, b"form_token=%zz&" * 1_000
     request = request_from(row.method.encode(), b"/ui/%ff%zz", query, {b"host": b"a"}, body)
-    read = by_page(server, row)
+    read = page_reader(server, row)
     call = read(request, b"%ff" * 5_000, lambda _request, status, body, _headers: answered.append((status, body)))
     assert call.caller is ANONYMOUS and not request.rests_on_state
     row.handler(server, call)
@@ -45,7 +45,7 @@ def test_every_page_answers_a_stranger_without_a_look(row: Operation) -> None:
 
 def test_every_row_below_ui_is_known_to_be_guarded() -> None:
     """A row of the page is a page behind its sign-in, or asks for a scope as every row of the API; but for two."""
-    open_to_all = {(row.method, row.path) for row in PAGES if row.reader is not by_page and row.scope is None}
+    open_to_all = {(row.method, row.path) for row in PAGES if row.reader is not page_reader and row.scope is None}
     assert open_to_all == {("POST", "/ui/sign-in"), ("GET", "/ui/static/{file}")}
     assert all(row.handler.__qualname__.startswith("inside.") for row in ROWS if row.path != "/ui/here")
 

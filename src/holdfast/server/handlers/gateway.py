@@ -60,7 +60,7 @@ class Run(msgspec.Struct, frozen=True):
     ttl_ms: int
 
 
-def by_secret(api: ApiService, operation: Operation) -> Reader:
+def secret_reader(api: ApiService, operation: Operation) -> Reader:
     bytes_max = body_bytes_max(operation, api.settings)
 
     def read(request: Request, _segment: bytes, reply: Reply) -> RequestContext:
@@ -312,7 +312,7 @@ def _agent(holder: str) -> str:
 
 _ERRORS = dict.fromkeys((400, 403, 413, 421, 429, 503), gateway.GatewayErrorReply)
 
-_row = partial(Operation, reader=by_secret, refusal=error)
+_row = partial(Operation, reader=secret_reader, refusal=error)
 
 GATEWAY: tuple[Operation, ...] = (
     _row(
@@ -364,7 +364,7 @@ GATEWAY: tuple[Operation, ...] = (
         status,
         "Gateway: who has what",
         scope="read",
-        passes_over_query=True,
+        ignores_query=True,
         refusal=error_of_status,
         replies={200: gateway.GatewayStatusReply, 401: gateway.GatewayErrorReply, **_ERRORS},
     ),

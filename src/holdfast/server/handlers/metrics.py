@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.server.access.secrets import digest
 from holdfast.server.observability.metrics import CONTENT_TYPE, Meter
-from holdfast.server.operations.decoding import by_token, nothing
+from holdfast.server.operations.decoding import anonymous_reader, token_reader
 
 if TYPE_CHECKING:
     from holdfast.server.access.auth import StaticTokens
@@ -37,12 +37,12 @@ def metrics(api: ApiService, context: RequestContext) -> None:
 
 def reader(api: ApiService, operation: Operation) -> Reader:
     """Return the reader of requests. It looks the caller up in the state only if the settings do not decide."""
-    for_anybody, for_known = nothing(api, operation), by_token(api, operation)
+    for_anonymous, for_authenticated = anonymous_reader(api, operation), token_reader(api, operation)
     is_open, static = api.settings.metrics_open, api.auth.static
 
     def read(request: Request, segment: bytes, reply: Reply) -> RequestContext:
         may_read = is_open or is_static_reader(request, static)
-        return (for_anybody if may_read else for_known)(request, segment, reply)
+        return (for_anonymous if may_read else for_authenticated)(request, segment, reply)
 
     return read
 
@@ -55,7 +55,7 @@ def is_static_reader(request: Request, static: StaticTokens) -> bool:
     return caller is not None and SCOPE in caller.scopes
 
 
-class FollowersMetrics:
+class FollowerMetrics:
     def __init__(self, meter: Meter, static: StaticTokens) -> None:
         self._meter = meter
         self._static = static
@@ -67,7 +67,12 @@ class FollowersMetrics:
             return None
 
         def relay(request: Request, status: int, body: bytes, headers: tuple[tuple[bytes, bytes], ...]) -> None:
-            is_let_in = status == _OK
-            reply(request, status, self._meter.text.now() if is_let_in else body, _HEADERS if is_let_in else headers)
+            is_authorized = status == _OK
+            reply(
+                request,
+                status,
+                self._meter.text.now() if is_authorized else body,
+                _HEADERS if is_authorized else headers,
+            )
 
         return relay

@@ -44,7 +44,7 @@ from holdfast.server.nodes.pending import Bearers, Held, LargeBodies, Pending
 from holdfast.server.observability.metrics import Counters
 from holdfast.server.operations.context import ANONYMOUS, Reply, RequestContext
 from holdfast.server.operations.operation import Key, Operation
-from holdfast.server.operations.router import Finder
+from holdfast.server.operations.router import RouteTable
 from holdfast.settings import Settings
 from holdfast.wire.problems import Problem
 
@@ -66,7 +66,7 @@ _EVENTS = b"text/event-stream"  # A stream of this type is never complete: its r
 log = logging.getLogger("holdfast.server.nodes")
 
 
-class Forwarding(Finder):
+class Forwarding(RouteTable):
     def __init__(
         self,
         node: Node,
@@ -147,7 +147,7 @@ class Forwarding(Finder):
     def refuse(self, problem: Problem, request: Request, reply: Reply) -> None:
         self._bodies.free(request.request_id)
         self._counters.refuse(problem.code)
-        reply(request, *self.words_of(request)(problem, request))
+        reply(request, *self.refusal_renderer_of(request)(problem, request))
 
     def _free_and_reply(self, reply: Reply, request: Request, status: int, body: bytes, headers: Fields) -> None:
         self._bodies.free(request.request_id)
@@ -294,13 +294,13 @@ class Forwarding(Finder):
 
     def _answer_problem(self, pending: Pending, problem: Problem) -> None:
         self._counters.refuse(problem.code)
-        pending.answer(*self.words_of(pending.request)(problem, pending.request))
+        pending.answer(*self.refusal_renderer_of(pending.request)(problem, pending.request))
 
     def _reply_uncertain(self, reply: Reply, request: Request, status: int, body: bytes, headers: Fields) -> None:
         """Answer a request of which another copy may have been applied, though this one was not."""
         if status in _NOT_DONE:
             problem = Problem("outcome_unknown", UNKNOWN, retry_after_ms=RETRY_MS)
-            status, body, headers = self.words_of(request)(problem, request)
+            status, body, headers = self.refusal_renderer_of(request)(problem, request)
         reply(request, status, body, headers)
 
     def hand_over_soon(self) -> None:

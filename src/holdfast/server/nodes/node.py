@@ -137,7 +137,7 @@ class Tenure(msgspec.Struct, eq=False):
 
     async def end(self) -> None:
         try:
-            self.api.meter.sources.serve_no_more(self.engine)
+            self.api.meter.sources.stop_serving(self.engine)
             self.engine.feed.close()
             self.engine.end_waits()
             self.api.end()

@@ -105,7 +105,7 @@ class Sources:
         self.engine, self.streams = engine, streams
         self.takeovers += 1
 
-    def serve_no_more(self, engine: Engine) -> None:
+    def stop_serving(self, engine: Engine) -> None:
         """Stop reading from this engine, if it is the current one."""
         if self.engine is engine:
             self.engine, self.streams = None, {}

@@ -71,7 +71,7 @@ class RequestLog:
         log.info(text, method, path, said, took_ms, request.request_id, extra={"fields": fields})
 
 
-class _Observed(msgspec.Struct):
+class _ObservedRequest(msgspec.Struct):
     request: Request
     principal_of: Callable[[Request], str | None]
     ended: list[Ended]  # Empty after the end.
@@ -88,7 +88,7 @@ class _Observed(msgspec.Struct):
             tell(self.status, self.principal)
 
 
-class Observing:
+class ObserverChain:
     def __init__(self, observers: Sequence[Observer]) -> None:
         self._observers = observers
 
@@ -96,9 +96,11 @@ class Observing:
         if not self._observers:
             return handler
 
-        def begin(request: Request) -> _Observed:
+        def begin(request: Request) -> _ObservedRequest:
             route = handler.route_of(request)
-            return _Observed(request, handler.principal_of, [each.begin(request, route) for each in self._observers])
+            return _ObservedRequest(
+                request, handler.principal_of, [each.begin(request, route) for each in self._observers]
+            )
 
         def handle(request: Request, reply: Reply) -> None:
             observed = begin(request)
@@ -128,14 +130,14 @@ class Observing:
 
 
 def _answered(  # noqa: PLR0917 - as a reply is called
-    observed: _Observed, reply: Reply, request: Request, status: int, body: bytes, headers: Fields
+    observed: _ObservedRequest, reply: Reply, request: Request, status: int, body: bytes, headers: Fields
 ) -> None:
     observed.answer(status)
     observed.end()
     reply(request, status, body, headers)
 
 
-def _left(observed: _Observed, notify: Callable[[], object] | None) -> None:
+def _left(observed: _ObservedRequest, notify: Callable[[], object] | None) -> None:
     observed.end()
     if notify is not None:
         notify()

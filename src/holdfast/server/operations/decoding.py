@@ -44,17 +44,17 @@ _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12
 _UNKNOWN_FIELD = re.compile(r"unknown field `([^`]*)`")
 _JSON = b"application/json"
 _ANY_JSON = msgspec.json.Decoder(msgspec.Raw)  # Checks the syntax alone: anybody may send this, and `json` takes long.
-_TERMS_BYTES = 32_768  # A claim's fields but metadata, as long as they may be, all in escapes.
+_CLAIM_FIELDS_BYTES = 32_768  # A claim's fields but metadata, as long as they may be, all in escapes.
 _TEXT_CHAR_BYTES = 2 * 12  # Two of metadata, note and result; beyond U+FFFF a character may be two `\uXXXX`.
 _NAME_BYTES = 2_400  # A name and a lease's id, in the longest way to write them.
 _VALUES_SPARE = 1_024
 _QUOTES_OF_TEXT, _QUOTES_OF_ONE_KEY = 4, 3  # Of a field with its text; and fewer than those of any two fields.
 # Numbers: for every byte that is looked for in bytes as bytes, Python first makes an error that it is no number.
 _BACKSLASH, _PERCENT = ord("\\"), ord("%")
-_MARKS = (b",", b"[", b"{")  # Between the values of JSON, or before them: at most two for each text of ours.
+_SEPARATORS = (b",", b"[", b"{")  # Between the values of JSON, or before them: at most two for each text of ours.
 _BEARER_OF_SESSION = f"Bearer {SESSION_PREFIX}".encode()
 _NO_KEY = (None, "")
-_NO_MARK = hashlib.blake2b(digest_size=12)  # Copied for each fingerprint: that takes less than to make one.
+_EMPTY_HASH = hashlib.blake2b(digest_size=12)  # Copied for each fingerprint: that takes less than to make one.
 
 
 # Bodies.
@@ -65,7 +65,7 @@ def body_bytes_max(operation: Operation, settings: Settings) -> int:
     if operation.body is None or operation.scope is None:
         # It is not read (some clients send one with everything), or before the sender is known.
         return min(SMALL_BODY_BYTES, settings.body_bytes_max)
-    bytes_max = _TERMS_BYTES + _TEXT_CHAR_BYTES * settings.metadata_chars_max
+    bytes_max = _CLAIM_FIELDS_BYTES + _TEXT_CHAR_BYTES * settings.metadata_chars_max
     if not {"any", "leases"}.isdisjoint(field_names(operation.body)):
         bytes_max += _NAME_BYTES * settings.names_per_call_max
     return min(bytes_max, settings.body_bytes_max)
@@ -92,7 +92,7 @@ class BodyReader:
             if len(body) > SMALL_BODY_BYTES:
                 self._check_large(body)
             elif body.count(b'"') > self._quotes_of_each_once:
-                _check_twice(body, _pieces_of(body))
+                _check_duplicates(body, _pieces_of(body))
             return self._decode(body)
         except msgspec.ValidationError as error:
             text = str(error)  # Broken JSON, or a field that is there twice, comes before types.
@@ -100,23 +100,25 @@ class BodyReader:
             raise Problem("invalid_input", f"The body is not JSON: {error}") from None
         try:
             if body.count(b'"') <= self._quotes_of_each_once:
-                _check_twice(body, _pieces_of(body))  # Not searched yet: texts that must be there have as many quotes.
+                _check_duplicates(
+                    body, _pieces_of(body)
+                )  # Not searched yet: texts that must be there have as many quotes.
             body.decode()
             _ANY_JSON.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Problem("invalid_input", f"The body is not JSON: {error}") from None
-        raise self._explained(text)
+        raise self._explain(text)
 
     def _check_large(self, body: bytes) -> None:
         pieces = _pieces_of(body, 2 * self._texts_max + 1)
         between = b"".join(pieces[::2])
-        marks = sum(between.count(mark) for mark in _MARKS)
-        if len(pieces) > 2 * self._texts_max + 1 or marks > 2 * self._texts_max + len(_MARKS):
+        separators = sum(between.count(separator) for separator in _SEPARATORS)
+        if len(pieces) > 2 * self._texts_max + 1 or separators > 2 * self._texts_max + len(_SEPARATORS):
             text = f"The body has more values than this request can have: at most {self._texts_max} texts."
             raise Problem("invalid_input", text, status=422)
-        _check_twice(body, pieces)
+        _check_duplicates(body, pieces)
 
-    def _explained(self, text: str) -> Problem:
+    def _explain(self, text: str) -> Problem:
         unknown = _UNKNOWN_FIELD.search(text)
         if unknown is None:
             return Problem("invalid_input", f"{text}. See /docs for the fields.", status=422)
@@ -132,7 +134,7 @@ def _pieces_of(body: bytes, splits_max: int = -1) -> list[bytes]:
     return plain.split(b'"', splits_max)
 
 
-def _check_twice(body: bytes, pieces: list[bytes]) -> None:
+def _check_duplicates(body: bytes, pieces: list[bytes]) -> None:
     """Refuse a field that is there twice. Only a body where one may be is parsed slowly."""
     texts = pieces[1::2]
     if len(set(texts)) == len(texts) and _BACKSLASH not in body:
@@ -262,17 +264,17 @@ def read_key(request: Request) -> str | None:
 def reader_for(api: ApiService, operation: Operation) -> Reader:
     if operation.reader is not None:
         return operation.reader(api, operation)
-    return by_token(api, operation) if operation.scope is not None else nothing(api, operation)
+    return token_reader(api, operation) if operation.scope is not None else anonymous_reader(api, operation)
 
 
-def nothing(api: ApiService, operation: Operation) -> Reader:
+def anonymous_reader(api: ApiService, operation: Operation) -> Reader:
     def read(request: Request, _segment: bytes, reply: Reply) -> RequestContext:
         return RequestContext(operation.refusal, request, reply, "", None, None, ANONYMOUS, api)
 
     return read
 
 
-def by_token(api: ApiService, operation: Operation) -> Reader:
+def token_reader(api: ApiService, operation: Operation) -> Reader:
     read_item = _item_reader(operation.path)
     is_name = operation.path.startswith("/locks/{name}")
     read_fields = _query_reader(operation)
@@ -314,10 +316,10 @@ def _item_reader(path: str) -> Callable[[bytes], str]:
 
 
 def _query_reader(operation: Operation) -> Callable[[bytes], Any]:
-    known, made_of = frozenset(operation.query), operation.read_query
-    if operation.passes_over_query or made_of is None:
-        return lambda query: None if operation.passes_over_query else read_query(query, known)
-    return lambda query: made_of(read_query(query, known))
+    known, parse = frozenset(operation.query), operation.read_query
+    if operation.ignores_query or parse is None:
+        return lambda query: None if operation.ignores_query else read_query(query, known)
+    return lambda query: parse(read_query(query, known))
 
 
 def _body_reader(api: ApiService, operation: Operation) -> Callable[[Request], Any] | None:
@@ -373,6 +375,6 @@ def fingerprint(request: Request, item: str, content: object) -> str:
     authorization = request.authorization
     if authorization is not None and authorization.startswith(_BEARER_OF_SESSION):
         written += authorization[len(_BEARER_OF_SESSION) :].partition(b"_")[0]
-    mark = _NO_MARK.copy()
-    mark.update(written)
-    return mark.hexdigest()
+    hasher = _EMPTY_HASH.copy()
+    hasher.update(written)
+    return hasher.hexdigest()

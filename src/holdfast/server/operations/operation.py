@@ -44,12 +44,12 @@ class Operation(msgspec.Struct, frozen=True):
     any_host: bool = False  # Answers to any `Host`: a health check may not know the server's name.
     is_local: bool = False  # Every node answers it itself: the handler uses the call alone, not even the `ApiService`.
 
-    # What is done on the way to the handler. `decoding.by_token` has the order.
+    # What is done on the way to the handler. `decoding.token_reader` has the order.
 
     reader: Callable[[ApiService, Operation], Reader] | None = (
-        None  # None: `decoding.by_token` with a scope, else `nothing`.
+        None  # None: `decoding.token_reader` with a scope, else `nothing`.
     )
-    passes_over_query: bool = False
+    ignores_query: bool = False
     read_query: Callable[[dict[str, str]], Any] | None = None
     check_body: Callable[[Any], None] | None = None  # Raises what is wrong without regard to the state.
     key: Key = Key.IGNORED

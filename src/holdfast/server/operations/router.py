@@ -62,7 +62,7 @@ OTHER_WORDS = {  # Other systems' words for our verbs, by the first word of the 
 VERB_OF_METHOD = {"POST": "acquire", "PUT": "acquire", "DELETE": "release", "PATCH": "renew"}  # Of a bare name.
 
 
-class Guides:
+class RouteSuggestions:
     def __init__(self, operations: tuple[Operation, ...]) -> None:
         self._routes: dict[tuple[str, str], list[Operation]] = {}  # By the first word and the verb; and plain paths.
         for operation in operations:
@@ -128,7 +128,7 @@ VERBS = frozenset(b"acl acquire check history release renew reopen revoke transf
 
 _LOCKS = b"/locks/"
 _PAGES = b"/ui/"
-_ANY_PAGE = (b"{place}", b"")
+_ANY_VIEW = (b"{path}", b"")
 _NONE: Mapping[bytes, Any] = {}
 
 STREAM_SUFFIXES = (b"/watch", b"/events", b"/backup", b"/live")  # Nearly all requests end otherwise.
@@ -148,20 +148,20 @@ class Route:
             self.read = reader_for(api, operation)
 
 
-class Finder:
-    """The routes of one server by path and method, for an authority or, without an `ApiService`, for a node that follows."""
+class RouteTable:
+    """The routes of one server by path and method, on a leader or, without an `ApiService`, on a follower."""
 
     def __init__(self, settings: Settings, operations: tuple[Operation, ...], api: ApiService | None = None) -> None:
         self._plain: dict[bytes, dict[bytes, Route]] = {}
         self._lock_verbs: dict[bytes, dict[bytes, Route]] = {}
         self._items: dict[tuple[bytes, bytes], dict[bytes, Route]] = {}
-        self._rooms: dict[tuple[bytes, bytes], dict[bytes, Route]] = {}  # Of the page: view and verb.
+        self._views: dict[tuple[bytes, bytes], dict[bytes, Route]] = {}  # Of the page: view and verb.
         public = parse_url(settings.public_url)
         called = None if public is None else public.hostname
         self._hosts = Hosts(settings.allowed_hosts, parse_address(settings.listen)[0], called)
         self._accepted_hosts = self._hosts.accepted
         self._any_host = frozenset(operation.path.encode() for operation in operations if operation.any_host)
-        self._guides = Guides(operations)
+        self._suggestions = RouteSuggestions(operations)
         for operation in operations:
             self._enter(operation.method.encode(), operation.path.encode(), Route(operation, settings, api))
         # No path that is a route as it stands may look like a verb of a name: that is looked for first.
@@ -174,7 +174,7 @@ class Finder:
         if b"{" not in path:
             self._plain.setdefault(path, {})[method] = route
         elif path.startswith(_PAGES):
-            self._rooms.setdefault((parts[2], b"/".join(parts[4:])), {})[method] = route
+            self._views.setdefault((parts[2], b"/".join(parts[4:])), {})[method] = route
         elif path.startswith(_LOCKS):
             self._lock_verbs.setdefault(b"/".join(parts[3:]), {})[method] = route
         else:
@@ -197,7 +197,7 @@ class Finder:
             return self.find(request.method, request.path)[0].operation.path
         return ""
 
-    def words_of(self, request: Request) -> Envelope:
+    def refusal_renderer_of(self, request: Request) -> Envelope:
         with contextlib.suppress(Problem):
             return self.find(request.method, request.path)[0].operation.refusal
         return envelope
@@ -237,17 +237,17 @@ class Finder:
         return name, methods
 
     def _find_page(self, path: bytes) -> tuple[bytes, dict[bytes, Route]]:
-        """Find `/ui/room/name` or `/ui/room/name/verb`. A name may have literal slashes, if what follows is no verb."""
-        room, _, rest = path.removeprefix(_PAGES).partition(b"/")
+        """Find `/ui/view/name` or `/ui/view/name/verb`. A name may have literal slashes, if what follows is no verb."""
+        view, _, rest = path.removeprefix(_PAGES).partition(b"/")
         item, _, verb = rest.partition(b"/")
-        if verb and (room, verb) in self._rooms:
-            return item, self._rooms[room, verb]
-        methods = self._rooms.get((room, b""))
+        if verb and (view, verb) in self._views:
+            return item, self._views[view, verb]
+        methods = self._views.get((view, b""))
         if rest and methods is not None:
             return rest, methods
-        if _ANY_PAGE not in self._rooms:
+        if _ANY_VIEW not in self._views:
             raise self.no_route(path)
-        return b"", self._rooms[_ANY_PAGE]
+        return b"", self._views[_ANY_VIEW]
 
     def _find_item(self, path: bytes) -> tuple[bytes, dict[bytes, Route]]:
         _, kind, item, verb = (*path.split(b"/", 3), b"", b"", b"")[:4]
@@ -257,14 +257,14 @@ class Finder:
         return item, methods
 
     def no_route(self, path: bytes) -> Problem:
-        return Problem("not_found", f"No such route. {self._guides.for_path(path)}")
+        return Problem("not_found", f"No such route. {self._suggestions.for_path(path)}")
 
     def _no_method(self, method: bytes, path: bytes, methods: Mapping[bytes, Route]) -> Problem:
         allowed = sorted(method.decode() for method in methods)
         if "GET" in allowed:
             allowed.insert(1, "HEAD")
         text = ", ".join(allowed)
-        hint = self._guides.for_method(method, path)
+        hint = self._suggestions.for_method(method, path)
         return Problem("invalid_input", f"This route takes {text}.{hint}", status=405, allow=text)
 
 
@@ -277,7 +277,7 @@ _STREAM_FIELDS = (
 log = logging.getLogger("holdfast.server")
 
 
-class Routes(Finder):
+class Routes(RouteTable):
     def __init__(self, api: ApiService, operations: tuple[Operation, ...]) -> None:
         super().__init__(api.settings, operations, api)
         self.api = api
@@ -321,7 +321,7 @@ class Routes(Finder):
 
     def refuse(self, problem: Problem, request: Request, reply: Reply) -> None:
         """Refuse a request in the words of its route; if the refusal rests on the state, not before that is durable."""
-        self.api.refuse(problem, self.words_of(request), request, reply)
+        self.api.refuse(problem, self.refusal_renderer_of(request), request, reply)
 
     async def stream(self, request: Request, response: ResponseWriter) -> None:
         try:

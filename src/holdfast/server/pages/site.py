@@ -177,7 +177,7 @@ def compiled() -> jinja2.Environment:
 # Unlike the API, a page ignores unknown fields of a query: services that pass a link on may add some.
 
 
-def by_page(api: ApiService, operation: Operation) -> Reader:
+def page_reader(api: ApiService, operation: Operation) -> Reader:
     scope, refusal = operation.scope or "read", operation.refusal
     read_item = read_uuid_segment if "{id}" in operation.path else read_segment
     is_name, takes_form = operation.path.startswith("/ui/jobs/{name}"), operation.method == "POST"

@@ -12,7 +12,7 @@ from holdfast.server.handlers import paging
 from holdfast.server.operations.operation import Handler, Operation
 from holdfast.server.pages import admin, job, jobs, moment, sessions, signin, site, waits
 from holdfast.server.pages.live_feed import Live
-from holdfast.server.pages.site import by_page
+from holdfast.server.pages.site import page_reader
 from holdfast.wire.problems import Problem
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def _view(  # noqa: PLR0917 - a row
 ) -> Operation:
     """Return the row of a page, or of a form on one. `status` is that of the sign-in page in its place."""
     row: dict[str, Any] = {"replies": {200: _HTML}, "refusal": signin.refusal, "in_documents": False, **more}
-    return Operation(method, path, signin.inside(handler, status), summary, scope=scope, reader=by_page, **row)
+    return Operation(method, path, signin.inside(handler, status), summary, scope=scope, reader=page_reader, **row)
 
 
 def _data(path: str, handler: Handler, summary: str, media_type: str = "application/json", **more: Any) -> Operation:  # noqa: ANN401 - fields of a row
@@ -70,10 +70,10 @@ _ROWS_QUERY = {"q": "Which jobs.", "after": "Only names after this one.", "limit
 _DONE: dict[str, Any] = {"replies": {303: None}}
 
 PAGES: tuple[Operation, ...] = (
-    _view("GET", "/ui/{place}", _nowhere, "Every other address below it"),
+    _view("GET", "/ui/{path}", _nowhere, "Every other address below it"),
     _view("GET", "/ui/metrics", admin.metrics, "What the server has measured of itself", query=admin.METRICS_QUERY),
     _data("/ui/metrics/drawn", admin.drawn, "The same, as its script takes it", query=admin.METRICS_QUERY),
-    _data("/ui/here", signin.here, "Who is signed in", reader=by_page, refusal=signin.not_here),
+    _data("/ui/here", signin.here, "Who is signed in", reader=page_reader, refusal=signin.not_here),
     _data("/ui/live", Live, "Which rows of the list look different now", "text/event-stream", is_stream=True),
     _data(
         "/ui/marks",

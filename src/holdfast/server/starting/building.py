@@ -16,7 +16,7 @@ from holdfast.server.access.auth import StaticTokens, entries_of
 from holdfast.server.access.secrets import KEY_FILE
 from holdfast.server.http.proxies import Proxies
 from holdfast.server.http.server import BACKLOG
-from holdfast.server.observability.request_log import Observer, Observing, RequestLog
+from holdfast.server.observability.request_log import Observer, ObserverChain, RequestLog
 from holdfast.server.starting.exits import EX_UNAVAILABLE, EX_USAGE, StartError
 from holdfast.settings import Settings
 from holdfast.settings.addresses import parse_address
@@ -94,13 +94,13 @@ def static_tokens(settings: Settings) -> StaticTokens:
     return StaticTokens.parse(text)
 
 
-def observing_of(settings: Settings, clock: Clock, proxies: Proxies, node: str = "") -> Observing:
+def observing_of(settings: Settings, clock: Clock, proxies: Proxies, node: str = "") -> ObserverChain:
     observers: list[Observer] = []
     if settings.log_requests:
         observers.append(RequestLog(clock, proxies))
     if settings.traces:
         observers.append(_traces(node))
-    return Observing(observers)
+    return ObserverChain(observers)
 
 
 def _traces(node: str) -> Observer:

@@ -27,12 +27,12 @@ from holdfast.errors import SettingsError
 from holdfast.extras import how_to_install
 from holdfast.server.access.auth import StaticTokens
 from holdfast.server.access.secrets import AuthorityKey
-from holdfast.server.handlers.metrics import FollowersMetrics
+from holdfast.server.handlers.metrics import FollowerMetrics
 from holdfast.server.http.manager import ConnectionManager, Handler
 from holdfast.server.http.proxies import Proxies
 from holdfast.server.http.server import HttpServer, url_of
 from holdfast.server.http.tls import Certificate
-from holdfast.server.mounts import Mount, Mounting
+from holdfast.server.mounts import Mount, MountTable
 from holdfast.server.nodes.forwarding import Forwarding
 from holdfast.server.nodes.link.follower import Linking, Security
 from holdfast.server.nodes.link.leader import Doorkeeper, LinkServer
@@ -81,7 +81,7 @@ class Clustered:
         self.node = Node(me)
         self._meter = Meter(settings, clock)
         local = FollowersHealth(self.node, SHARED).answers()
-        local |= {b"/metrics": FollowersMetrics(self._meter, static).answer}
+        local |= {b"/metrics": FollowerMetrics(self._meter, static).answer}
         counters = self._meter.sources.counters
         self._forwarding = Forwarding(self.node, settings, OPERATIONS, clock, proxies, local=local, counters=counters)
         self._life = Life(
@@ -95,7 +95,7 @@ class Clustered:
         )
         self._links = LinkServer(self.node, settings, new_secret, insecure=settings.link_insecure)
         self._observing = observing_of(settings, clock, proxies, me.node)
-        mounting = Mounting(mounts or {}, settings, proxies)
+        mounting = MountTable(mounts or {}, settings, proxies)
         self._manager = ConnectionManager(
             self._forwarding.handler(),
             settings,
