@@ -46,7 +46,7 @@ _HELD_BYTES_MAX = 256 * 1024  # JSON about the holders in the way of a claim of 
 WILL_RETRY = b"holdfast-will-retry"  # Sent by callers that ask again immediately after their wait (W2).
 
 
-def held_status(query: dict[str, str]) -> int:
+def read_held_status(query: dict[str, str]) -> int:
     wanted = query.get("on_held", "200")
     if wanted not in {"200", "409"}:
         raise Problem("invalid_input", "on_held is 200 or 409.")
@@ -119,7 +119,7 @@ def claim(api: ApiService, context: RequestContext) -> None:
     api.submit(context, command, SEVERAL_RENDERERS)
 
 
-def leave(api: ApiService, context: RequestContext) -> None:
+def leave_queue(api: ApiService, context: RequestContext) -> None:
     command = Leave(ticket_id=context.item, principal=context.caller.principal, as_session=context.caller.session)
     api.submit(context, command, {Withdrawn: no_content})
 
@@ -225,7 +225,7 @@ def _all_held(api: ApiService, context: RequestContext, outcome: AllHeld, now: I
     """Say who is in the way: the first of them, as many as there is room for, and at least one."""
     held: list[HeldName] = []
     left_out: int | UnsetType = UNSET
-    room = _HELD_BYTES_MAX
+    bytes_left = _HELD_BYTES_MAX
     for name, obstacle in outcome.names:
         left_ms = obstacle.until_ms - now.ms
         if isinstance(obstacle, Held):
@@ -244,8 +244,8 @@ def _all_held(api: ApiService, context: RequestContext, outcome: AllHeld, now: I
             reply = render.with_carried(reply, lease)
         else:
             reply = HeldName(name, None, None, left_ms, None, None, None, None, None)
-        room -= len(encode(reply))
-        if room < 0 and held:
+        bytes_left -= len(encode(reply))
+        if bytes_left < 0 and held:
             left_out = len(outcome.names) - len(held)
             break
         held.append(reply)

@@ -50,7 +50,7 @@ from holdfast.wire.holders import shown_as
 from holdfast.wire.problems import Problem
 
 STATUS_LOCKS_MAX = 10_000
-NOT_KNOWN = frozenset({"authentication_required", "authentication_failed", "session_expired"})
+UNAUTHENTICATED_CODES = frozenset({"authentication_required", "authentication_failed", "session_expired"})
 _NEEDS_HOST = frozenset({"ftp", "http", "https", "ws", "wss"})
 
 
@@ -71,7 +71,7 @@ def secret_reader(api: ApiService, operation: Operation) -> Reader:
             if len(request.body) > bytes_max:
                 raise too_large(bytes_max)
             fields = _read_body(request.body)
-            secret, name = _read_ask(fields)
+            secret, name = _read_target(fields)
             if operation.body is GatewayTimedBody:
                 ttl_ms = _read_ttl(api, fields.get("ttl"))
         caller, session = _admit(api, request, secret)
@@ -91,19 +91,19 @@ def _admit(api: ApiService, request: Request, secret: str) -> tuple[Caller, Sess
     """Return the caller and the session whose secret this is, as of this turn; that keeps it alive (S1)."""
     # Only a session's secret is one here: no bearer token in a body or a query. Others are looked up just the same, so
     # that a server which cannot serve says so before it says anything of secrets, and so that they are counted.
-    usable = secret.startswith(SESSION_PREFIX) and secret.isascii()
-    request.authorization = f"Bearer {secret if usable else SESSION_PREFIX}".encode()
+    is_session_secret = secret.startswith(SESSION_PREFIX) and secret.isascii()
+    request.authorization = f"Bearer {secret if is_session_secret else SESSION_PREFIX}".encode()
     try:
         caller = api.admit(request, "claim")
     except Problem as problem:
-        raise (Problem("forbidden", "invalid secret") if problem.code in NOT_KNOWN else problem) from None
+        raise (Problem("forbidden", "invalid secret") if problem.code in UNAUTHENTICATED_CODES else problem) from None
     session = None if caller.session is None else api.engine.state.sessions.get(caller.session)
     if session is None:
         raise Problem("forbidden", "invalid secret")
     return caller, session
 
 
-def _read_ask(fields: dict[str, Any]) -> tuple[str, str]:
+def _read_target(fields: dict[str, Any]) -> tuple[str, str]:
     secret, key = fields.get("secret"), fields.get("resourceKey")
     if not isinstance(secret, str) or not secret:
         raise _bad("missing secret")
@@ -172,7 +172,7 @@ def error(problem: Problem, _request: Request) -> ResponseParts:
 
 
 def error_of_status(problem: Problem, request: Request) -> ResponseParts:
-    if problem.code in NOT_KNOWN:
+    if problem.code in UNAUTHENTICATED_CODES:
         problem = Problem("authentication_failed", "Unauthorized")
     return error(problem, request)
 
@@ -238,10 +238,10 @@ def heartbeat(api: ApiService, context: RequestContext) -> None:
     command = Renew(
         name=context.item, principal=context.caller.principal, run=run.owner, ttl_ms=run.ttl_ms, as_session=run.session
     )
-    api.submit(context, command, _KEEPALIVE_RENDERERS)
+    api.submit(context, command, _RENEW_RENDERERS)
 
 
-def _kept(_api: ApiService, _context: RequestContext, outcome: Extended, now: Instant) -> ResponseParts:
+def _renewed(_api: ApiService, _context: RequestContext, outcome: Extended, now: Instant) -> ResponseParts:
     return 200, encode(GatewayRenewedReply(True, now.wall_ms + outcome.until_ms - now.ms)), ()
 
 
@@ -253,7 +253,7 @@ _RELEASE_RENDERERS: dict[type, Renderer] = {
     Released: lambda _api, _context, _outcome, _now: (200, encode(GatewayReleasedReply(True)), ()),
     **_NOT_HELD_BY_RUN,
 }
-_KEEPALIVE_RENDERERS: dict[type, Renderer] = {Extended: _kept, **_NOT_HELD_BY_RUN}
+_RENEW_RENDERERS: dict[type, Renderer] = {Extended: _renewed, **_NOT_HELD_BY_RUN}
 
 
 def _refused(**fields: Any) -> ResponseParts:  # noqa: ANN401 - the fields of the reply
@@ -293,12 +293,12 @@ def status(api: ApiService, context: RequestContext) -> None:
         is_last = not found or found[-1].resource_key == after
         return is_last or len(found) >= STATUS_LOCKS_MAX
 
-    async def look() -> ResponseParts:
-        await paging.put_in_order(api.engine)
+    async def respond() -> ResponseParts:
+        await paging.sort_held_names(api.engine)
         await paging.in_slices(api.engine, take_slice)
         return 200, encode(GatewayStatusReply(found)), ()
 
-    api.answer_slowly(context, look)
+    api.answer_slowly(context, respond)
 
 
 def _shown_holder(state: State, lease: Lease) -> str:

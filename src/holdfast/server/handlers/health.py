@@ -20,7 +20,7 @@ from holdfast.server.service import ApiService
 from holdfast.server.times import rfc3339
 from holdfast.wire.replies import LEADS, HealthReply, NodeReply, NodesReply, ReadyReply, StatusReply
 
-PROVEN_MS_MAX = 1_000
+CONFIRMED_MS_MAX = 1_000
 REFUSED = "the store refuses writes: the log says why"
 
 
@@ -48,12 +48,12 @@ def ready(api: ApiService, context: RequestContext) -> None:
         context.answer((200, encode(ReadyReply("ok", "the journal takes writes")), ()))
 
 
-def leads(api: ApiService, context: RequestContext) -> None:
+def leader(api: ApiService, context: RequestContext) -> None:
     """GET /health/leader: this node leads, and knows it: of a shared store that is a second old at most (N-34)."""
     engine = api.engine
     if engine.tick() is None:
         context.answer(not_leader(engine.why_not_serving()))
-    elif engine.journal.is_shared and ((ago_ms := engine.confirmed_ms_ago()) is None or ago_ms > PROVEN_MS_MAX):
+    elif engine.journal.is_shared and ((ago_ms := engine.confirmed_ms_ago()) is None or ago_ms > CONFIRMED_MS_MAX):
         context.answer(not_leader("the store has not confirmed that for a second"))
     elif engine.is_refused:
         context.answer(not_leader(f"{LEADS}, and {REFUSED}"))
@@ -90,43 +90,47 @@ SILENT_MS = 10_000  # A silent node was not heard of for so long: it stopped, or
 
 
 def nodes(api: ApiService, context: RequestContext) -> None:
-    async def look() -> ResponseParts:
-        return 200, encode(await found(api)), ()
+    async def respond() -> ResponseParts:
+        return 200, encode(await read_nodes(api)), ()
 
-    api.answer_slowly(context, look)
+    api.answer_slowly(context, respond)
 
 
-async def found(api: ApiService) -> NodesReply:
+async def read_nodes(api: ApiService) -> NodesReply:
     journal = api.engine.journal
     if not journal.is_shared:
-        return await _found_alone(api)
+        return await _read_single_node(api)
     shared = cast("SharedJournal", journal)
     return reply_of(await shared.look(), await shared.peers())
 
 
-def reply_of(seat: Seat, peers: Sequence[Peer]) -> NodesReply:
-    leader = seat.node if seat.is_held else None
-    others = sorted((peer for peer in peers if not _is_leader(peer, seat)), key=lambda peer: peer.node)
-    shown = [_shown(peer) for peer in others]
+def reply_of(leadership: Seat, peers: Sequence[Peer]) -> NodesReply:
+    leader = leadership.node if leadership.is_held else None
+    others = sorted((peer for peer in peers if not _is_leader(peer, leadership)), key=lambda peer: peer.node)
+    shown = [_node_reply(peer) for peer in others]
     if leader is not None:
         # Whoever writes under the seat is heard of by that, before and between its own reports.
-        seen_ms_ago = min((peer.seen_ms_ago for peer in peers if peer.process == seat.process), default=0)
-        shown.insert(0, NodeReply(leader, seat.url, "leader", seat.version, seen_ms_ago))
-    since = rfc3339(seat.since_wall_ms) if seat.is_held else None
-    return NodesReply(leader, seat.epoch, since, seat.authority, shown)
+        seen_ms_ago = min((peer.seen_ms_ago for peer in peers if peer.process == leadership.process), default=0)
+        shown.insert(0, NodeReply(leader, leadership.url, "leader", leadership.version, seen_ms_ago))
+    since = rfc3339(leadership.since_wall_ms) if leadership.is_held else None
+    return NodesReply(leader, leadership.epoch, since, leadership.authority, shown)
 
 
-def _is_leader(peer: Peer, seat: Seat) -> bool:
+def _is_leader(peer: Peer, leadership: Seat) -> bool:
     """Tell whether it is the one that has the seat. Another process of the same name, heard of just now, is not."""
-    return seat.is_held and peer.node == seat.node and (peer.process == seat.process or peer.seen_ms_ago >= SILENT_MS)
+    return (
+        leadership.is_held
+        and peer.node == leadership.node
+        and (peer.process == leadership.process or peer.seen_ms_ago >= SILENT_MS)
+    )
 
 
-def _shown(peer: Peer) -> NodeReply:
+def _node_reply(peer: Peer) -> NodeReply:
     role: Literal["follower", "silent"] = "silent" if peer.seen_ms_ago >= SILENT_MS else "follower"
     return NodeReply(peer.node, peer.url, role, peer.version, peer.seen_ms_ago)
 
 
-async def _found_alone(api: ApiService) -> NodesReply:
+async def _read_single_node(api: ApiService) -> NodesReply:
     name = socket.gethostname()
     up_ms = api.engine.clock.monotonic_ms() - api.started_ms
 

@@ -53,11 +53,11 @@ def history(api: ApiService, context: RequestContext) -> None:
         limit=int(query["limit"]),
     )
 
-    async def look() -> ResponseParts:
+    async def respond() -> ResponseParts:
         page = await api.engine.history(wanted)
         return 200, encode(history_reply(page, wanted, offset)), ()
 
-    api.answer_slowly(context, look)
+    api.answer_slowly(context, respond)
 
 
 def history_reply(page: HistoryPage, query: HistoryQuery, offset: int) -> HistoryReply:
@@ -125,7 +125,7 @@ def read_asked(query: dict[str, Any]) -> None:
 def list_then(api: ApiService, context: RequestContext, prefix: str | None) -> None:
     asked: Asked = context.query[THEN]
 
-    async def look() -> ResponseParts:
+    async def respond() -> ResponseParts:
         try:
             then = await find(api.engine, asked)
             page = await page_of(api.engine, then, context.query, prefix, api.auth.key)
@@ -133,7 +133,7 @@ def list_then(api: ApiService, context: RequestContext, prefix: str | None) -> N
             return context.refusal(problem, context.request)
         return 200, encode(page), ()
 
-    api.answer_slowly(context, look)
+    api.answer_slowly(context, respond)
 
 
 async def find(engine: Engine, asked: Asked) -> Then:

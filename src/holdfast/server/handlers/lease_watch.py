@@ -76,8 +76,8 @@ class LeaseWatch(Stream):
     async def frames(self) -> AsyncIterator[bytes]:
         """Yield what has ended already, then each end, also those by the record that ends the caller's token."""
         with contextlib.suppress(JournalError):
-            look, self._initial = partial(self.take, self._initial), LeaseWatchBody()
-            yield _frame(b"following", await self._api.engine.query(look))
+            respond, self._initial = partial(self.take, self._initial), LeaseWatchBody()
+            yield _frame(b"following", await self._api.engine.query(respond))
             while (happening := await self._heard(self._listener.next)) is not None:
                 if isinstance(happening, bytes):
                     yield happening

@@ -1,6 +1,6 @@
 """Operations on one name: renew, release, transfer, check, status, why; revoke and reopen for operators; GET /locks.
 
-GET /locks finds names by their order. For an owner or a label it looks at each name, at `LOOKED_AT_MAX` at most, and
+GET /locks finds names by their order. For an owner or a label it scans at most `SCANNED_NAMES_MAX` names, and
 replies with what it found and where to go on.
 """
 
@@ -36,7 +36,7 @@ from holdfast.wire.replies import CheckReply, LocksReply, RenewedReply, WhyLink,
 from holdfast.wire.requests import ClaimSecretBody, ReleaseBody, RenewBody, TransferBody
 
 RENEW_TTL_SECONDS = 60  # Of a renewal without a ttl, as OctoStore has it (L3).
-LOOKED_AT_MAX = 10_000
+SCANNED_NAMES_MAX = 10_000
 WAITERS_SHOWN = 100
 
 
@@ -155,7 +155,7 @@ def why(api: ApiService, context: RequestContext) -> None:
     def view(state: State, now: Instant) -> ResponseParts:
         chain = follow(state, context.item, context.caller.prefix or "")
         waiting = [
-            _waiter(ticket, is_there=ticket.ticket_id in state.connected.attached)
+            _waiter(ticket, is_connected=ticket.ticket_id in state.connected.attached)
             for ticket in (
                 state.tickets[each] for each in islice(state.index.queues.get(context.item, ()), WAITERS_SHOWN)
             )
@@ -189,10 +189,10 @@ def _link(link: Link, state: State, now: Instant) -> WhyLink:
     )
 
 
-def _waiter(ticket: Ticket, *, is_there: bool) -> WhyWaiter:
+def _waiter(ticket: Ticket, *, is_connected: bool) -> WhyWaiter:
     terms = ticket.terms
     shown = shown_as(terms.principal) if terms.owner is None else UNSET
-    return WhyWaiter(terms.owner, rfc3339(ticket.joined_wall_ms), is_there, shown_as=shown)
+    return WhyWaiter(terms.owner, rfc3339(ticket.joined_wall_ms), is_connected, shown_as=shown)
 
 
 def read_list_query(query: dict[str, Any]) -> dict[str, Any]:
@@ -210,12 +210,12 @@ def list_(api: ApiService, context: RequestContext) -> None:
         return
     listing = Listing(context.query, prefix, api.auth.key)
 
-    async def look() -> ResponseParts:
-        await paging.put_in_order(api.engine)
+    async def respond() -> ResponseParts:
+        await paging.sort_held_names(api.engine)
         await paging.in_slices(api.engine, listing.take_slice)
         return 200, encode(listing.reply()), ()
 
-    api.answer_slowly(context, look)
+    api.answer_slowly(context, respond)
 
 
 class Listing:
@@ -229,7 +229,7 @@ class Listing:
         self._is_filtered = not (self._owner is self._session is self._labels is None)
         self._is_first = "after" not in query
         self._reached: str = query.get("after", "")
-        self._looked_at = 0
+        self._scanned = 0
         self._next_after: str | None = None
         self._total: int | None = None
         self._of_session: list[str] | None = None  # Sorted names of the session asked for, if it has few enough.
@@ -243,19 +243,19 @@ class Listing:
     def take_slice(self, state: State, now: Instant) -> bool:
         page = self._page
         page.begin_slice()
-        if not self._looked_at:
+        if not self._scanned:
             self._begin(state)
         for number, name in enumerate(self._names(state)):
             if page.ends_slice or number >= paging.SLICE_NAMES:
                 return False
             lease = state.lease_of(name)
             is_wanted = lease is not None and self._is_wanted(lease)
-            if (is_wanted and page.is_full) or (self._is_filtered and self._looked_at >= LOOKED_AT_MAX):
+            if (is_wanted and page.is_full) or (self._is_filtered and self._scanned >= SCANNED_NAMES_MAX):
                 self._next_after = self._reached
                 return True
             if is_wanted:
                 page.add(render.lock(name, state, now, self._key))
-            self._looked_at += 1
+            self._scanned += 1
             self._reached = name
         return True
 
@@ -266,7 +266,7 @@ class Listing:
         elif self._session is not None and self._session in state.sessions:
             # Only of a session that lives: a plain claim may outlive the session it was made in.
             names = state.index.names_by_session.get(self._session, ())
-            if len(names) <= LOOKED_AT_MAX:
+            if len(names) <= SCANNED_NAMES_MAX:
                 self._of_session = sorted(name for name in names if name.startswith(prefix))
 
     def _names(self, state: State) -> Iterator[str]:

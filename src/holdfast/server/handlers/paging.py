@@ -29,10 +29,10 @@ SLICE_NAMES = 1_000  # How many names a slice sorts, or filters.
 _NUMBER = re.compile(r"[0-9]{1,9}")
 
 
-def read_limit(query: dict[str, Any], default: int = LIMIT, most: int = LIMIT_MAX) -> dict[str, Any]:
+def read_limit(query: dict[str, Any], default: int = LIMIT, maximum: int = LIMIT_MAX) -> dict[str, Any]:
     limit = query.setdefault("limit", str(default))
-    if not _NUMBER.fullmatch(limit) or not 0 < int(limit) <= most:
-        raise Problem("invalid_input", f"limit is 1 to {most}.")
+    if not _NUMBER.fullmatch(limit) or not 0 < int(limit) <= maximum:
+        raise Problem("invalid_input", f"limit is 1 to {maximum}.")
     return query
 
 
@@ -62,7 +62,7 @@ class Page:
         return len(self.items) >= self._slice_items_max or self._bytes >= self._slice_bytes_max
 
 
-class Picked:
+class Selection:
     """A page of what can be picked by its name: of a list that nobody else makes longer."""
 
     def __init__(
@@ -79,20 +79,22 @@ class Picked:
         self._after: str = query.get("after", "")
         self._names = names
         self._show = show
-        self._left: list[str] | None = None  # This page's candidates in order, and one more: is there a next page?
+        self._candidates: list[str] | None = (
+            None  # This page's candidates in order, and one more: is there a next page?
+        )
 
     def take_slice(self, state: State, now: Instant) -> bool:
-        if self._left is None:
+        if self._candidates is None:
             names = list(self._names(state))
             self.total = len(names)
-            self._left = nsmallest(self._limit + 1, (name for name in names if name > self._after))
+            self._candidates = nsmallest(self._limit + 1, (name for name in names if name > self._after))
         self.page.begin_slice()
-        for number, name in enumerate(self._left):
+        for number, name in enumerate(self._candidates):
             if self.page.is_full:
                 self.next_after = self._after
                 return True
             if self.page.ends_slice:
-                del self._left[:number]
+                del self._candidates[:number]
                 return False
             shown = self._show(name, state, now)
             if shown is not None:
@@ -107,7 +109,7 @@ async def in_slices(engine: Engine, take_slice: Callable[[State, Instant], bool]
         pass
 
 
-async def put_in_order(engine: Engine) -> None:
+async def sort_held_names(engine: Engine) -> None:
     """Put the held names in order, as many as a slice may; what comes meanwhile is little."""
     while engine.state.index.held.unordered > SLICE_NAMES:
         engine.state.index.held.put_in_order(SLICE_NAMES)

@@ -94,12 +94,12 @@ def secret(api: ApiService, context: RequestContext) -> None:
     api.read(context, view)
 
 
-def keep(api: ApiService, context: RequestContext) -> None:
+def keepalive(api: ApiService, context: RequestContext) -> None:
     command = KeepSession(principal=context.caller.principal, session_id=context.item)
     api.submit(context, command, _KEEPALIVE_RENDERERS)
 
 
-def _kept(_api: ApiService, context: RequestContext, outcome: SessionOpen, now: Instant) -> ResponseParts:
+def _alive(_api: ApiService, context: RequestContext, outcome: SessionOpen, now: Instant) -> ResponseParts:
     left_ms = outcome.session.until_ms - now.ms
     return 200, encode(SessionKeepaliveReply(context.item, rfc3339(now.wall_ms + left_ms), left_ms)), ()
 
@@ -114,7 +114,7 @@ def _renewed(_api: ApiService, context: RequestContext, outcome: SessionOpen, no
     return 200, encode(SessionRenewedReply(context.item, rfc3339(now.wall_ms + left_ms), left_ms, outcome.renewed)), ()
 
 
-_KEEPALIVE_RENDERERS: Mapping[type, Renderer] = {SessionOpen: _kept}
+_KEEPALIVE_RENDERERS: Mapping[type, Renderer] = {SessionOpen: _alive}
 _RENEW_RENDERERS: Mapping[type, Renderer] = {SessionOpen: _renewed}
 
 
@@ -147,23 +147,23 @@ def list_(api: ApiService, context: RequestContext) -> None:
 
     def show(session_id: str, state: State, now: Instant) -> SessionReply | None:
         session = state.sessions.get(session_id)
-        return None if session is None else _shown(session, state, now, user_id)
+        return None if session is None else _session_reply(session, state, now, user_id)
 
-    picked = paging.Picked(context.query, names, show)
+    selection = paging.Selection(context.query, names, show)
 
-    async def find() -> ResponseParts:
-        await paging.in_slices(api.engine, picked.take_slice)
-        return 200, encode(SessionsReply(picked.page.items, picked.total, picked.next_after or UNSET)), ()
+    async def respond() -> ResponseParts:
+        await paging.in_slices(api.engine, selection.take_slice)
+        return 200, encode(SessionsReply(selection.page.items, selection.total, selection.next_after or UNSET)), ()
 
-    api.answer_slowly(context, find)
+    api.answer_slowly(context, respond)
 
 
-def look(api: ApiService, context: RequestContext) -> None:
+def describe(api: ApiService, context: RequestContext) -> None:
     def view(state: State, now: Instant) -> ResponseParts:
         session, ended = state.sessions.get(context.item), state.remembered.get(context.item)
         if session is not None and may_see(api, context.caller, session.principal):
             user_id = api.auth.key.holder("user", session.principal)
-            return 200, encode(_shown(session, state, now, user_id)), ()
+            return 200, encode(_session_reply(session, state, now, user_id)), ()
         if isinstance(ended, EndedSession) and ended.how == "expired" and may_see(api, context.caller, ended.principal):
             user_id = api.auth.key.holder("user", ended.principal)
             lapsed = SessionReply(context.item, user_id, rfc3339(ended.wall_ms), 0, False, None, None)
@@ -173,7 +173,7 @@ def look(api: ApiService, context: RequestContext) -> None:
     api.read(context, view)
 
 
-def _shown(session: Session, state: State, now: Instant, user_id: str) -> SessionReply:
+def _session_reply(session: Session, state: State, now: Instant, user_id: str) -> SessionReply:
     expires_at = rfc3339(now.wall_ms + session.until_ms - now.ms)
     count = len(state.index.names_by_session.get(session.session_id, ()))
     return SessionReply(session.session_id, user_id, expires_at, count, True, session.name, session.metadata)

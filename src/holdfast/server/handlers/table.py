@@ -59,7 +59,7 @@ OPERATIONS: tuple[Operation, ...] = (
     _health("/health", health.health, "How the store is", replies={200: replies.HealthReply, 503: replies.HealthReply}),
     _health(
         "/health/leader",
-        health.leads,
+        health.leader,
         "Whether this node leads: for a load balancer",
         replies={200: replies.ReadyReply, 503: replies.ReadyReply},
     ),
@@ -89,7 +89,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "Claim the first free one of several names, or all of them",
         query={"on_held": "`409` answers held names with 409 and Retry-After instead of 200."},
         body=requests.ClaimsBody,
-        read_query=claims.held_status,
+        read_query=claims.read_held_status,
         check_body=claims.check_claims,
         key=Key.WITH_CONTENT,
         check_session=claims.check_session,
@@ -171,7 +171,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "Claim a name",
         query={"on_held": "`409` answers a held name with 409 and Retry-After instead of 200."},
         body=requests.AcquireBody,
-        read_query=claims.held_status,
+        read_query=claims.read_held_status,
         check_body=claims.check_claim,
         key=Key.WITH_CONTENT,
         check_session=claims.check_session,
@@ -234,7 +234,7 @@ OPERATIONS: tuple[Operation, ...] = (
             "since": "Only from this time on (RFC 3339).",
             "until": "Only up to this time (RFC 3339).",
         },
-        read_query=partial(paging.read_limit, default=history.LIMIT, most=history.LIMIT_MAX),
+        read_query=partial(paging.read_limit, default=history.LIMIT, maximum=history.LIMIT_MAX),
         replies={200: replies.HistoryReply},
     ),
     _for_read(
@@ -304,7 +304,7 @@ OPERATIONS: tuple[Operation, ...] = (
     _session(
         "GET",
         "/sessions/{id}",
-        sessions.look,
+        sessions.describe,
         "What is known of a session",
         scope="read",
         replies={200: replies.SessionReply},
@@ -312,7 +312,7 @@ OPERATIONS: tuple[Operation, ...] = (
     _session(
         "POST",
         "/sessions/{id}/keepalive",
-        sessions.keep,
+        sessions.keepalive,
         "Keep a session alive",
         replies={200: replies.SessionKeepaliveReply},
     ),
@@ -334,7 +334,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "DELETE",
         "/tickets/{id}",
-        claims.leave,
+        claims.leave_queue,
         "Give up a place in a line",
         scope="claim",
         replies={204: None},

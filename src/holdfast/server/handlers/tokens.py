@@ -41,7 +41,7 @@ def create(api: ApiService, context: RequestContext) -> None:
     scopes = frozenset(body.scopes or ("read", "claim"))
     prefix = caller.prefix if body.prefix is None else body.prefix
     _check_giver(caller, scopes, prefix)
-    _check_heir(api.engine.state, caller, body.name)
+    _check_inheritance(api.engine.state, caller, body.name)
     salt, token = _new_token(api, context)
     command = CreateToken(
         principal=caller.principal,
@@ -82,7 +82,7 @@ def _check_giver(caller: Caller, scopes: frozenset[str], prefix: str | None) -> 
         raise Problem("forbidden", text)
 
 
-def _check_heir(state: State, caller: Caller, name: str) -> None:
+def _check_inheritance(state: State, caller: Caller, name: str) -> None:
     """Raise if a maker that is confined to a prefix would inherit by a name what may lie outside of it."""
     index = state.index
     if caller.prefix is None or name in state.tokens:
@@ -130,9 +130,9 @@ def _render_created(token: str, status: int) -> Renderer:
 
 def _render_name_taken(api: ApiService, context: RequestContext, outcome: TokenExists, _now: Instant) -> ResponseParts:
     """Names are one space for all. Who may not see the token is not told to rotate it."""
-    there = api.engine.state.tokens.get(context.body.name)
+    existing = api.engine.state.tokens.get(context.body.name)
     problem = render.problem(outcome)
-    if there is None or not context.caller.may_grant(there.scopes, there.prefix):
+    if existing is None or not context.caller.may_grant(existing.scopes, existing.prefix):
         problem = Problem(
             problem.code, "This name is taken, by an access token that is not yours to see: take another name."
         )
@@ -140,16 +140,16 @@ def _render_name_taken(api: ApiService, context: RequestContext, outcome: TokenE
 
 
 def list_(api: ApiService, context: RequestContext) -> None:
-    picked = picked_for(api, context.caller, context.query)
+    selection = visible_tokens(api, context.caller, context.query)
 
-    async def find() -> ResponseParts:
-        await paging.in_slices(api.engine, picked.take_slice)
-        return 200, encode(TokensReply(picked.page.items, picked.next_after or UNSET)), ()
+    async def respond() -> ResponseParts:
+        await paging.in_slices(api.engine, selection.take_slice)
+        return 200, encode(TokensReply(selection.page.items, selection.next_after or UNSET)), ()
 
-    api.answer_slowly(context, find)
+    api.answer_slowly(context, respond)
 
 
-def picked_for(api: ApiService, caller: Caller, query: dict[str, str]) -> paging.Picked:
+def visible_tokens(api: ApiService, caller: Caller, query: dict[str, str]) -> paging.Selection:
     may_grant = caller.may_grant
     static = {
         caller.principal: caller
@@ -176,7 +176,7 @@ def picked_for(api: ApiService, caller: Caller, query: dict[str, str]) -> paging
         shown.last_used = None if used_wall_ms is None else rfc3339(used_wall_ms)
         return shown
 
-    return paging.Picked(query, names, show)
+    return paging.Selection(query, names, show)
 
 
 def _expiry(token: AccessToken) -> str | None:
@@ -193,7 +193,7 @@ def read_keep_sessions(fields: dict[str, str]) -> bool:
 def revoke(api: ApiService, context: RequestContext) -> None:
     hidden = is_hidden(api, context.caller, context.item)
     if not hidden:
-        check_reach(api, context.caller, context.item)
+        check_may_end(api, context.caller, context.item)
     command = RevokeToken(
         principal=context.caller.principal,
         name=context.item,
@@ -202,15 +202,15 @@ def revoke(api: ApiService, context: RequestContext) -> None:
         fingerprint=context.fingerprint,
         alone=hidden,
     )
-    api.submit(context, command, {TokenGone: _gone})
+    api.submit(context, command, {TokenGone: _revoked})
 
 
-def _gone(api: ApiService, context: RequestContext, outcome: TokenGone, now: Instant) -> ResponseParts:
-    note_gone(api, context, now)
+def _revoked(api: ApiService, context: RequestContext, outcome: TokenGone, now: Instant) -> ResponseParts:
+    record_ended_token(api, context, now)
     return no_content(api, context, outcome, now)
 
 
-def note_gone(api: ApiService, context: RequestContext, now: Instant) -> None:
+def record_ended_token(api: ApiService, context: RequestContext, now: Instant) -> None:
     """Keep for a while that a token was revoked: operators ask for that, and no list has it any more."""
     now_ms = api.engine.clock.monotonic_ms()
     api.ended_tokens.note(context.item, context.caller.principal, now_ms=now_ms, wall_ms=now.wall_ms)
@@ -223,7 +223,7 @@ def rotate(api: ApiService, context: RequestContext) -> None:
         raise Problem(
             "invalid_input", "An access token that never expires has no expires_in_seconds: send one of the two."
         )
-    check_reach(api, context.caller, context.item)
+    check_may_end(api, context.caller, context.item)
     salt, token = _new_token(api, context)
     command = RotateToken(
         principal=context.caller.principal,
@@ -247,7 +247,7 @@ def is_hidden(api: ApiService, caller: Caller, name: str) -> bool:
     return all(caller.may_grant(each.scopes, each.prefix) for each in (static, token))
 
 
-def check_reach(api: ApiService, caller: Caller, name: str) -> None:
+def check_may_end(api: ApiService, caller: Caller, name: str) -> None:
     """Raise unless this token is the caller's to end. Nothing is awaited until the decision, so it holds for that."""
     static = api.auth.static.of(name)
     state = api.engine.state

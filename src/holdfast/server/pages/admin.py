@@ -15,7 +15,7 @@ from holdfast.core.commands import RevokeToken
 from holdfast.engine.ids import new_uuid
 from holdfast.server.handlers import health as handlers
 from holdfast.server.handlers import paging
-from holdfast.server.handlers.tokens import check_reach, is_hidden, note_gone, picked_for
+from holdfast.server.handlers.tokens import check_may_end, is_hidden, record_ended_token, visible_tokens
 from holdfast.server.http.messages import ResponseParts
 from holdfast.server.observability import charts
 from holdfast.server.operations.decoding import fingerprint, read_uuid
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 
 def nodes(api: ApiService, context: RequestContext) -> None:
-    async def look() -> ResponseParts:
-        found = await handlers.found(api)
+    async def respond() -> ResponseParts:
+        found = await handlers.read_nodes(api)
         now: Instant = await api.engine.query(lambda _state, now: now)
         journal = api.engine.journal
         shown: dict[str, Any] = {"found": found, "health": journal.health(), "is_shared": journal.is_shared}
         return await site.page(api, context, now, "nodes.html", "nodes", **shown)
 
-    api.answer_slowly(context, look)
+    api.answer_slowly(context, respond)
 
 
 METRICS_QUERY = {"span": "How far back: 15m, 1h or 6h; 1h unless told."}
@@ -47,12 +47,12 @@ _OK = 200
 
 
 def metrics(api: ApiService, context: RequestContext) -> None:
-    async def look() -> ResponseParts:
+    async def respond() -> ResponseParts:
         now: Instant = await api.engine.query(lambda _state, now: now)
         drawn = api.meter.series.drawn(context.query.get("span", ""))
         return await site.page(api, context, now, "metrics.html", "metrics", drawn=drawn, frame=charts)
 
-    api.answer_slowly(context, look)
+    api.answer_slowly(context, respond)
 
 
 def drawn(api: ApiService, context: RequestContext) -> None:
@@ -74,17 +74,17 @@ class Token(msgspec.Struct, frozen=True):
 
 
 def tokens(api: ApiService, context: RequestContext) -> None:
-    picked = picked_for(api, context.caller, {"limit": str(SHOWN), "after": context.query.get("after", "")})
+    selection = visible_tokens(api, context.caller, {"limit": str(SHOWN), "after": context.query.get("after", "")})
 
     def view(state: State, now: Instant) -> tuple[list[Token], list[Entry[str]], Instant]:
-        found = [_token(_read(item), state) for item in picked.page.items]
+        found = [_token(_read(item), state) for item in selection.page.items]
         ended = api.ended_tokens.newest_first(api.engine.clock.monotonic_ms())
         # The rights of an ended token are not kept: only readers without a prefix and whoever ended it see it.
         mine = [each for each in ended if context.caller.prefix is None or each.principal == context.caller.principal]
         return found, mine, now
 
-    async def look() -> ResponseParts:
-        await paging.in_slices(api.engine, picked.take_slice)
+    async def respond() -> ResponseParts:
+        await paging.in_slices(api.engine, selection.take_slice)
         found, ended, now = await api.engine.query(view)
         return await site.page(
             api,
@@ -93,14 +93,14 @@ def tokens(api: ApiService, context: RequestContext) -> None:
             "tokens.html",
             "tokens",
             tokens=found,
-            total=picked.total,
-            next_after=picked.next_after,
+            total=selection.total,
+            next_after=selection.next_after,
             ended=ended,
             ended_since_ms=api.ended_tokens.since_wall_ms,
             did=context.query.get("did", ""),
         )
 
-    api.answer_slowly(context, look)
+    api.answer_slowly(context, respond)
 
 
 def _token(told: TokenReply, state: State) -> Token:
@@ -117,7 +117,7 @@ def _token(told: TokenReply, state: State) -> Token:
 def revoke_token(api: ApiService, context: RequestContext) -> None:
     hidden = is_hidden(api, context.caller, context.item)
     if not hidden:
-        check_reach(api, context.caller, context.item)
+        check_may_end(api, context.caller, context.item)
     keeps = context.body.get("keep_sessions") == "true"
     command = RevokeToken(
         principal=context.caller.principal,
@@ -131,5 +131,5 @@ def revoke_token(api: ApiService, context: RequestContext) -> None:
 
 
 def _gone(api: ApiService, context: RequestContext, _outcome: TokenGone, now: Instant) -> ResponseParts:
-    note_gone(api, context, now)
+    record_ended_token(api, context, now)
     return site.redirect("/ui/tokens?did=revoked")

@@ -120,7 +120,7 @@ def show(api: ApiService, context: RequestContext, tried: Tried | None = None) -
         shown = view_of(state, now, name, context.caller.prefix, _number(query.get("queue")) or 1)
         return shown, state.lease_of(name), now
 
-    async def look() -> ResponseParts:
+    async def respond() -> ResponseParts:
         seq = api.engine.state.seq
         told = page_of(await api.engine.history(wanted), name, offset=offset, before=before)
         shown, lease, now = await api.engine.query(view)
@@ -145,7 +145,7 @@ def show(api: ApiService, context: RequestContext, tried: Tried | None = None) -
             **shown,
         )
 
-    api.answer_slowly(context, look)
+    api.answer_slowly(context, respond)
 
 
 def _number(text: str | None) -> int | None:

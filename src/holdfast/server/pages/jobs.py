@@ -1,7 +1,7 @@
 """The list of jobs: the page at `/`, which `static/jobs.js` fills, and `GET /ui/rows`, its rows as JSON.
 
 The script loads the rows, listens to `/ui/live`, searches and sorts. The server searches only among very many jobs, at
-most `LOOKED_AT_MAX` names per request; prefixes use the order of names.
+most `SCANNED_NAMES_MAX` names per request; prefixes use the order of names.
 
     prefix:github://acme     names that start so
     owner:agent-3            owners that start so, in upper or lower case
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from holdfast.server.operations.context import RequestContext
     from holdfast.server.service import ApiService
 
-LOOKED_AT_MAX = 10_000
+SCANNED_NAMES_MAX = 10_000
 SLICE_ROWS = 50  # About a millisecond, then other requests are served.
 SEARCH_CHARS_MAX = 512
 TERMS_MAX = 16
@@ -105,50 +105,50 @@ def rows(api: ApiService, context: RequestContext) -> None:
     search = read_search(query.get("q", ""))
     prefix, page = prefix_for(context.caller, search), paging.Page(int(query["limit"]))
     reply = RowsReply(0, 0, page.items, 0)
-    reached, looked_at = query.get("after", ""), 0
+    reached, scanned = query.get("after", ""), 0
 
     def take_slice(state: State, now: Instant) -> bool:
-        nonlocal reached, looked_at
+        nonlocal reached, scanned
         if not reply.now:
             reply.seq, reply.total = state.seq, state.index.held.count(own)
             reply.totals = None if own else totals_of(state)
         reply.now = now.wall_ms
-        ends_at = looked_at + SLICE_ROWS
+        ends_at = scanned + SLICE_ROWS
         for name in () if prefix is None else state.index.held.walk(prefix, reached):
             lease = state.lease_of(name)
             row = None if lease is None else row_of(name, lease, state, now)
             fits = row is not None and search.fits(row)
-            if (fits and page.is_full) or looked_at >= LOOKED_AT_MAX:
+            if (fits and page.is_full) or scanned >= SCANNED_NAMES_MAX:
                 reply.next_after = reached
                 return True
             if fits:
                 page.add(row)
             reached = name
-            looked_at += 1
-            if looked_at >= ends_at:
+            scanned += 1
+            if scanned >= ends_at:
                 return False
         return True
 
-    async def look() -> ResponseParts:
-        await paging.put_in_order(api.engine)
+    async def respond() -> ResponseParts:
+        await paging.sort_held_names(api.engine)
         await paging.in_slices(api.engine, take_slice)
         return 200, encode(reply), ()
 
-    api.answer_slowly(context, look)
+    api.answer_slowly(context, respond)
 
 
 def show(api: ApiService, context: RequestContext) -> None:
     query = context.query
     first_job = shlex.quote((context.caller.prefix or "") + FIRST_JOB)
 
-    async def look() -> ResponseParts:
+    async def respond() -> ResponseParts:
         now: Instant = await api.engine.query(lambda _state, now: now)
         q, sort, origin = query.get("q", "").strip(), query.get("sort", ""), _origin(api, context)
         return await site.page(
             api, context, now, "jobs.html", "jobs", q=q, sort=sort, origin=origin, first_job=first_job
         )
 
-    api.answer_slowly(context, look)
+    api.answer_slowly(context, respond)
 
 
 def _origin(api: ApiService, context: RequestContext) -> str:

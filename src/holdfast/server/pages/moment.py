@@ -45,7 +45,7 @@ def show(api: ApiService, context: RequestContext) -> None:
     search = read_search(query.get("q", ""))
     prefix = prefix_for(context.caller, search)
 
-    async def look() -> ResponseParts:
+    async def respond() -> ResponseParts:
         engine = api.engine
         now: Instant = await engine.query(lambda _state, now: now)
         rows: list[Row] = []
@@ -81,7 +81,7 @@ def show(api: ApiService, context: RequestContext) -> None:
             moment_at="" if problem is not None else rfc3339(at_ms),
         )
 
-    api.answer_slowly(context, look)
+    api.answer_slowly(context, respond)
 
 
 def read_moment(query: dict[str, str], now_ms: int) -> Asked:
@@ -156,7 +156,7 @@ def marks(api: ApiService, context: RequestContext) -> None:
     wanted = HistoryQuery(badly=True, before_seq=None if before is None else number_of(before, "before"), limit=MARKS)
     prefix = context.caller.prefix or ""
 
-    async def look() -> ResponseParts:
+    async def respond() -> ResponseParts:
         engine = api.engine
         now = await engine.query(lambda _state, now: now)
         page = await engine.journal.history(wanted)
@@ -165,7 +165,7 @@ def marks(api: ApiService, context: RequestContext) -> None:
         begins = None if begins_ms is None else rfc3339(begins_ms)
         return 200, encode(TimelineMarkersReply(found, page.next_before, begins, rfc3339(now.wall_ms))), ()
 
-    api.answer_slowly(context, look)
+    api.answer_slowly(context, respond)
 
 
 def mark_of(record: Record, prefix: str) -> TimelineMarker | None:

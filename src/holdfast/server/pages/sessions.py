@@ -64,14 +64,14 @@ def sessions(api: ApiService, context: RequestContext) -> None:
         runs = [run_of(state.sessions[each], state, now) for each in islice(reversed(ids), first, first + SHOWN)]
         return {"owners": owners, "whose": whose, "runs": runs, "total": len(ids)}, now
 
-    async def look() -> ResponseParts:
+    async def respond() -> ResponseParts:
         seq = api.engine.state.seq
         found, now = await api.engine.query(view)
         return await site.page(
             api, context, now, "sessions.html", "sessions", seq=seq, first=first, shown=SHOWN, **found
         )
 
-    api.answer_slowly(context, look)
+    api.answer_slowly(context, respond)
 
 
 def session(api: ApiService, context: RequestContext) -> None:
@@ -88,14 +88,14 @@ def session(api: ApiService, context: RequestContext) -> None:
             return {"run": None, "ended": ended}, now
         return None, now
 
-    async def look() -> ResponseParts:
+    async def respond() -> ResponseParts:
         seq = api.engine.state.seq
         found, now = await api.engine.query(view)
         if found is None:
             return context.refusal(_unknown(), context.request)
         return await site.page(api, context, now, "session.html", "sessions", seq=seq, id=session_id, **found)
 
-    api.answer_slowly(context, look)
+    api.answer_slowly(context, respond)
 
 
 def _unknown() -> Problem:

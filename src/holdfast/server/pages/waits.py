@@ -148,7 +148,7 @@ def _arrow(waiter: Box, holder: Box, names: list[str], *, closes_circle: bool) -
     return Arrow(names, path, from_x - COLUMN_GAP + 4, from_y - 6, closes_circle)
 
 
-LOOKED_AT_MAX = 5_000  # Names with a queue: about a millisecond.
+SCANNED_NAMES_MAX = 5_000  # Names with a queue: about a millisecond.
 LINES_SHOWN = 24
 NAMES_MAX = 48  # With what their holders wait for. Bounds the recursion of `_depths`.
 WAITS_FOLLOWED = 10  # Of one holder.
@@ -159,8 +159,8 @@ PLACES_SHOWN = 5  # Of those who hold nothing that others want.
 def longest_lines(state: State, prefix: str) -> tuple[list[str], int, int]:
     """Return the names with the longest queues, and how many queues were found and skipped."""
     lines = state.connected.queues
-    found = [(len(lines[name]), name) for name in islice(lines, LOOKED_AT_MAX) if name.startswith(prefix)]
-    return [name for _, name in nlargest(LINES_SHOWN, found)], len(found), max(0, len(lines) - LOOKED_AT_MAX)
+    found = [(len(lines[name]), name) for name in islice(lines, SCANNED_NAMES_MAX) if name.startswith(prefix)]
+    return [name for _, name in nlargest(LINES_SHOWN, found)], len(found), max(0, len(lines) - SCANNED_NAMES_MAX)
 
 
 def tangle_of(state: State, names: Iterable[str], prefix: str) -> tuple[list[Knot], list[Edge]]:
@@ -246,7 +246,7 @@ def waits(api: ApiService, context: RequestContext) -> None:
         longest = longest_lines(state, prefix)
         return *longest, *tangle_of(state, longest[0], prefix), now
 
-    async def look() -> ResponseParts:
+    async def respond() -> ResponseParts:
         seq = api.engine.state.seq
         names, lines, left_out, knots, edges, now = await api.engine.query(view)
         label = {knot.key: knot.label for knot in knots}
@@ -266,4 +266,4 @@ def waits(api: ApiService, context: RequestContext) -> None:
             circles_since_ms=api.refused_deadlocks.since_wall_ms,
         )
 
-    api.answer_slowly(context, look)
+    api.answer_slowly(context, respond)
