@@ -10,9 +10,9 @@ import pytest
 
 from holdfast.core.values import Lease
 from holdfast.journal.base import Held, HeldPage, HeldQuery
-from holdfast.server.handlers.history import Then
+from holdfast.server.handlers.history import AsOf
 from holdfast.server.pages.jobs import read_search
-from holdfast.server.pages.moment import PAGE_ROWS, _rows, read_moment, row_then
+from holdfast.server.pages.moment import PAGE_ROWS, _rows, past_row, read_moment
 from holdfast.testing.clock import ManualClock
 from holdfast.wire.problems import Problem
 from tests.engine.harness import acquire, run, serving
@@ -168,7 +168,7 @@ def test_a_time_of_day_in_an_address_is_the_last_one_past_in_utc() -> None:
 def test_a_row_of_then_has_nothing_that_history_does_not_tell() -> None:
     """No note and no metadata, whatever the lease carried."""
     lease = Lease("id", 7, "ci", None, None, False, 60_000, 1, 0, "hidden", "hidden", 5_000, 5_000)
-    row = row_then(Held("job", lease, 3))
+    row = past_row(Held("job", lease, 3))
     assert (row.owner, row.unnamed, row.note, row.fields) == ("(access token ci)", True, "", ())
 
 
@@ -194,7 +194,7 @@ def test_a_full_page_of_a_history_that_was_dropped_meanwhile_is_refused() -> Non
         async with serving(Dropping(), clock) as engine:
             for number in range(PAGE_ROWS + 50):
                 await engine.ask(acquire(f"job-{number:03}"))
-            then = Then(engine.state.seq, clock.wall_ms())
+            then = AsOf(engine.state.seq, clock.wall_ms())
             with pytest.raises(Problem, match="at that moment is not known"):
                 await _rows(engine, then, "", read_search("job"), None)
             with pytest.raises(Problem, match="at that moment is not known"):

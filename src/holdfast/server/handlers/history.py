@@ -34,7 +34,7 @@ from holdfast.wire.replies import HistoryReply, PastLockReply, PastLocksReply
 
 LIMIT = 100
 LIMIT_MAX = 1_000
-WHOLE = 100  # So many changes of one record are on one page, however small its limit is.
+RECORD_CHANGES_MIN = 100  # So many changes of one record are on one page, however small its limit is.
 _NUMBER = re.compile(r"[0-9]{1,16}")
 
 
@@ -65,17 +65,17 @@ def history_reply(page: HistoryPage, query: HistoryQuery, offset: int) -> Histor
     found: list[Any] = []
     size = 0
     for number, record in enumerate(page.records, 1):
-        said = [
+        matching = [
             change for change in changes(record, lambda name: name == query.name) if query.owner in {None, change.owner}
         ]
-        said.reverse()
+        matching.reverse()
         first = offset if number == 1 and query.before_seq == record.seq + 1 else 0
-        for told, change in enumerate(said[first:], first + 1):
+        for count, change in enumerate(matching[first:], first + 1):
             item = Raw(encode(change))
             found.append(item)
             size += len(item)
-            if told < len(said) and (size >= PAGE_BYTES or len(found) >= max(query.limit, WHOLE)):
-                return HistoryReply(found, record.seq, told)
+            if count < len(matching) and (size >= PAGE_BYTES or len(found) >= max(query.limit, RECORD_CHANGES_MIN)):
+                return HistoryReply(found, record.seq, count)
         if len(found) >= query.limit or number == query.limit or size >= PAGE_BYTES:
             return HistoryReply(found, record.seq)
     return HistoryReply(found, page.next_before)
@@ -95,40 +95,40 @@ def time_of(text: str | None, field: str) -> int | None:
     if text is None:
         return None
     try:
-        moment = datetime.fromisoformat(text.replace(" ", "+"))
-        return int(moment.replace(tzinfo=moment.tzinfo or UTC).timestamp() * 1000)
+        parsed = datetime.fromisoformat(text.replace(" ", "+"))
+        return int(parsed.replace(tzinfo=parsed.tzinfo or UTC).timestamp() * 1000)
     except (ValueError, OverflowError):
         raise Problem("invalid_input", f"{field} is a time like 2026-01-31T02:14:00Z.") from None
 
 
-THEN = "then"
+AS_OF = "then"
 
 
-class Asked(msgspec.Struct, frozen=True):
+class AsOfQuery(msgspec.Struct, frozen=True):
     at_ms: int | None
     record: int | None  # With a time too: the next page of that time.
 
 
-class Then(msgspec.Struct, frozen=True):
+class AsOf(msgspec.Struct, frozen=True):
     record: int  # The last by then.
     wall_ms: int | None  # None: unknown.
 
 
-def read_asked(query: dict[str, Any]) -> None:
+def read_as_of(query: dict[str, Any]) -> None:
     """Put the moment that is asked for into the query, in place of its words. None of them: nothing is put there."""
     if "at" not in query and "record" not in query:
         return
-    query[THEN] = Asked(time_of(query.pop("at", None), "at"), _number(query, "record"))
+    query[AS_OF] = AsOfQuery(time_of(query.pop("at", None), "at"), _number(query, "record"))
     query.pop("record", None)
 
 
-def list_then(api: ApiService, context: RequestContext, prefix: str | None) -> None:
-    asked: Asked = context.query[THEN]
+def list_as_of(api: ApiService, context: RequestContext, prefix: str | None) -> None:
+    query: AsOfQuery = context.query[AS_OF]
 
     async def respond() -> ResponseParts:
         try:
-            then = await find(api.engine, asked)
-            page = await page_of(api.engine, then, context.query, prefix, api.auth.key)
+            as_of = await resolve_as_of(api.engine, query)
+            page = await past_page(api.engine, as_of, context.query, prefix, api.auth.key)
         except Problem as problem:
             return context.refusal(problem, context.request)
         return 200, encode(page), ()
@@ -136,37 +136,37 @@ def list_then(api: ApiService, context: RequestContext, prefix: str | None) -> N
     api.answer_slowly(context, respond)
 
 
-async def find(engine: Engine, asked: Asked) -> Then:
+async def resolve_as_of(engine: Engine, query: AsOfQuery) -> AsOf:
     last, now_ms = await engine.query(lambda state, now: (state.seq, now.wall_ms))
     journal = engine.journal
-    if asked.record is not None:
-        if asked.record > last:
-            raise Problem("invalid_input", f"There is no record {asked.record} yet: the last is {last}.")
-        wall_ms = asked.at_ms
-        if wall_ms is None or wall_ms > now_ms or await journal.last_by(wall_ms) != asked.record:
+    if query.record is not None:
+        if query.record > last:
+            raise Problem("invalid_input", f"There is no record {query.record} yet: the last is {last}.")
+        wall_ms = query.at_ms
+        if wall_ms is None or wall_ms > now_ms or await journal.last_by(wall_ms) != query.record:
             # The record counts. A moment that is not its own would be a lie, whoever wrote the address.
-            found = await journal.follow(asked.record - 1, 1)
-            wall_ms = found[0].wall_ms if found and found[0].seq == asked.record else None
-        then = Then(asked.record, wall_ms)
+            found = await journal.follow(query.record - 1, 1)
+            wall_ms = found[0].wall_ms if found and found[0].seq == query.record else None
+        as_of = AsOf(query.record, wall_ms)
     else:
-        at_ms = asked.at_ms or 0
+        at_ms = query.at_ms or 0
         if at_ms > now_ms:
             raise Problem("invalid_input", f"at is in the future: by this server's clock it is {rfc3339(now_ms)} now.")
-        then = Then(await journal.last_by(at_ms), at_ms)
-        if then.record == 0:
+        as_of = AsOf(await journal.last_by(at_ms), at_ms)
+        if as_of.record == 0:
             # Before the first record. That nobody held anything is not known of a time before there was a server.
-            raise await _not_kept(engine)
-    await refuse_unless_kept(engine, then.record)
-    return then
+            raise await _history_unavailable(engine)
+    await require_history(engine, as_of.record)
+    return as_of
 
 
-async def refuse_unless_kept(engine: Engine, record: int) -> None:
+async def require_history(engine: Engine, record: int) -> None:
     if record < engine.journal.history_begins_after:
-        raise await _not_kept(engine)
+        raise await _history_unavailable(engine)
 
 
-async def _not_kept(engine: Engine) -> Problem:
-    begins_ms = await begins_at(engine)
+async def _history_unavailable(engine: Engine) -> Problem:
+    begins_ms = await history_start(engine)
     since = "now" if begins_ms is None else f"at {rfc3339(begins_ms)}"
     why = "it was before the history that this server keeps, or before it was restored from a backup"
     text = f"Who held what at that moment is not known: {why}. Looking back begins {since}."
@@ -174,18 +174,18 @@ async def _not_kept(engine: Engine) -> Problem:
     return Problem("history_not_kept", text, fields=fields)
 
 
-async def begins_at(engine: Engine) -> int | None:
+async def history_start(engine: Engine) -> int | None:
     first = await engine.journal.follow(engine.journal.history_begins_after, 1)
     return first[0].wall_ms if first else None
 
 
-async def page_of(
-    engine: Engine, then: Then, query: dict[str, Any], prefix: str | None, key: AuthorityKey
+async def past_page(
+    engine: Engine, as_of: AsOf, query: dict[str, Any], prefix: str | None, key: AuthorityKey
 ) -> PastLocksReply:
     """Return a page of who held what. Raises if the history of then was dropped meanwhile."""
     found = await engine.journal.held(
         HeldQuery(
-            seq=then.record,
+            seq=as_of.record,
             after=query.get("after"),
             prefix=prefix or "",
             owner=query.get("owner"),
@@ -194,12 +194,12 @@ async def page_of(
             limit=int(query["limit"]),
         )
     )
-    await refuse_unless_kept(engine, then.record)  # Again: it may have been dropped before it was read.
+    await require_history(engine, as_of.record)  # Again: it may have been dropped before it was read.
     items: list[Any] = []
     size = 0
     next_after = found.next_after
     for number, held in enumerate(found.held, 1):
-        item = encode(shown(held, key))
+        item = encode(past_lock_reply(held, key))
         items.append(Raw(item))
         size += len(item)
         if size >= PAGE_BYTES and number < len(found.held):
@@ -207,11 +207,11 @@ async def page_of(
             break
         if number % SLICE_ITEMS == 0:
             await asyncio.sleep(0)
-    at = None if then.wall_ms is None else rfc3339(then.wall_ms)
-    return PastLocksReply(items, at, then.record, prefix, next_after)
+    at = None if as_of.wall_ms is None else rfc3339(as_of.wall_ms)
+    return PastLocksReply(items, at, as_of.record, prefix, next_after)
 
 
-def shown(held: Held, key: AuthorityKey) -> PastLockReply:
+def past_lock_reply(held: Held, key: AuthorityKey) -> PastLockReply:
     lease = held.lease
     return PastLockReply(
         held.name,

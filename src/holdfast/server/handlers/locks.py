@@ -197,7 +197,7 @@ def _waiter(ticket: Ticket, *, is_connected: bool) -> WhyWaiter:
 
 def read_list_query(query: dict[str, Any]) -> dict[str, Any]:
     paging.read_limit(query)
-    history.read_asked(query)
+    history.read_as_of(query)
     if "session" in query:
         query["session"] = read_uuid(query["session"], "session", status=400)
     return query
@@ -205,8 +205,8 @@ def read_list_query(query: dict[str, Any]) -> dict[str, Any]:
 
 def list_(api: ApiService, context: RequestContext) -> None:
     prefix = effective_prefix(context.query.get("prefix"), context.caller)
-    if history.THEN in context.query:
-        history.list_then(api, context, prefix)
+    if history.AS_OF in context.query:
+        history.list_as_of(api, context, prefix)
         return
     listing = Listing(context.query, prefix, api.auth.key)
 

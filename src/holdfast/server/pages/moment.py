@@ -14,7 +14,15 @@ from urllib.parse import urlencode
 from holdfast.core.events import Ended, Record, concerned
 from holdfast.durations import milliseconds
 from holdfast.engine.build import Held, HeldQuery, HistoryQuery
-from holdfast.server.handlers.history import Asked, Then, begins_at, find, number_of, refuse_unless_kept, time_of
+from holdfast.server.handlers.history import (
+    AsOf,
+    AsOfQuery,
+    history_start,
+    number_of,
+    require_history,
+    resolve_as_of,
+    time_of,
+)
 from holdfast.server.http.messages import ResponseParts
 from holdfast.server.pages import site
 from holdfast.server.pages.history import happened, owner_of
@@ -32,9 +40,9 @@ if TYPE_CHECKING:
     from holdfast.server.service import ApiService
 
 PAGE_ROWS = 100
-LOOKED_AT_ONCE = 1_000  # Names per query if the search needs more than names.
-LOOKS_MAX = 10  # Queries per page: then it ends with what it found, and a link to the next.
-MARKS = 500
+NAMES_PER_QUERY = 1_000  # Names per query if the search needs more than names.
+QUERIES_MAX = 10  # Queries per page: then it ends with what it found, and a link to the next.
+MARKERS_MAX = 500
 _AGO = " ago"
 _TIMES = "A moment is a time like 2026-01-31T02:14:00Z, a time of day like 02:14 (UTC), or how long ago, like 2h ago."
 _CLOCK = re.compile(r"([01]?[0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9])?")
@@ -49,18 +57,18 @@ def show(api: ApiService, context: RequestContext) -> None:
         engine = api.engine
         now: Instant = await engine.query(lambda _state, now: now)
         rows: list[Row] = []
-        then: Then | None = None
+        as_of: AsOf | None = None
         problem: Problem | None = None
         next_after: str | None = None
         try:
-            then = await find(engine, read_moment(query, now.wall_ms))
+            as_of = await resolve_as_of(engine, read_moment(query, now.wall_ms))
             if prefix is not None:
-                rows, next_after = await _rows(engine, then, prefix, search, query.get("after"))
+                rows, next_after = await _rows(engine, as_of, prefix, search, query.get("after"))
         except Problem as refused:
             problem = refused
-        at_ms = now.wall_ms if then is None or then.wall_ms is None else then.wall_ms
-        record = 0 if then is None else then.record
-        place = {"at": rfc3339(at_ms), "record": str(record)}
+        at_ms = now.wall_ms if as_of is None or as_of.wall_ms is None else as_of.wall_ms
+        record = 0 if as_of is None else as_of.record
+        as_of_query = {"at": rfc3339(at_ms), "record": str(record)}
         return await site.page(
             api,
             context,
@@ -72,8 +80,8 @@ def show(api: ApiService, context: RequestContext) -> None:
             at_ms=at_ms,
             record=record,
             problem=problem,
-            begins_ms=await begins_at(engine),
-            onward=None if next_after is None else _address(query, **place, after=next_after),
+            begins_ms=await history_start(engine),
+            onward=None if next_after is None else _address(query, **as_of_query, after=next_after),
             to_now=_address(query),
             q=query.get("q", ""),
             sort=query.get("sort", ""),
@@ -84,7 +92,7 @@ def show(api: ApiService, context: RequestContext) -> None:
     api.answer_slowly(context, respond)
 
 
-def read_moment(query: dict[str, str], now_ms: int) -> Asked:
+def read_moment(query: dict[str, str], now_ms: int) -> AsOfQuery:
     """Parse the moment. A time of day alone is the most recent one, in UTC."""
     text, record = query.get("at", ""), query.get("record")
     ago_ms = milliseconds(text.removesuffix(_AGO)) if text.endswith(_AGO) else None
@@ -97,7 +105,7 @@ def read_moment(query: dict[str, str], now_ms: int) -> Asked:
             at_ms = time_of(text, "at")
         except Problem:
             raise Problem("invalid_input", _TIMES) from None
-    return Asked(at_ms, None if record is None else number_of(record))
+    return AsOfQuery(at_ms, None if record is None else number_of(record))
 
 
 def _last_past(clock: str, now_ms: int) -> int:
@@ -108,26 +116,26 @@ def _last_past(clock: str, now_ms: int) -> int:
 
 
 async def _rows(
-    engine: Engine, then: Then, prefix: str, search: Search, after: str | None
+    engine: Engine, as_of: AsOf, prefix: str, search: Search, after: str | None
 ) -> tuple[list[Row], str | None]:
     """Return the rows of a page, and the name to continue after. Raises if the history was dropped meanwhile."""
     found: list[Row] = []
     labels = frozenset((key, value) for key, value in search.labels if value is not None)
-    limit = PAGE_ROWS if search.is_of_names_alone else LOOKED_AT_ONCE
-    for _ in range(LOOKS_MAX):
-        query = HeldQuery(seq=then.record, after=after, prefix=prefix, labels=labels, limit=limit)
+    limit = PAGE_ROWS if search.is_of_names_alone else NAMES_PER_QUERY
+    for _ in range(QUERIES_MAX):
+        query = HeldQuery(seq=as_of.record, after=after, prefix=prefix, labels=labels, limit=limit)
         page = await engine.journal.held(query)
-        fitting = [row for row in map(row_then, page.held) if search.fits(row)]
-        room = PAGE_ROWS - len(found)
-        found += fitting[:room]
-        after = found[-1].name if len(fitting) > room else page.next_after
-        if after is None or len(fitting) > room:
+        fitting = [row for row in map(past_row, page.held) if search.fits(row)]
+        space = PAGE_ROWS - len(found)
+        found += fitting[:space]
+        after = found[-1].name if len(fitting) > space else page.next_after
+        if after is None or len(fitting) > space:
             break
-    await refuse_unless_kept(engine, then.record)
+    await require_history(engine, as_of.record)
     return found, after
 
 
-def row_then(held: Held) -> Row:
+def past_row(held: Held) -> Row:
     """Return the row of a name that was held, with the lease as it was granted."""
     lease = held.lease
     since = lease.granted_wall_ms
@@ -151,29 +159,31 @@ def _address(query: dict[str, str], **more: str) -> str:
     return "/?" + urlencode(fields) if fields else "/"
 
 
-def marks(api: ApiService, context: RequestContext) -> None:
+def markers(api: ApiService, context: RequestContext) -> None:
     before = context.query.get("before")
-    wanted = HistoryQuery(badly=True, before_seq=None if before is None else number_of(before, "before"), limit=MARKS)
+    wanted = HistoryQuery(
+        badly=True, before_seq=None if before is None else number_of(before, "before"), limit=MARKERS_MAX
+    )
     prefix = context.caller.prefix or ""
 
     async def respond() -> ResponseParts:
         engine = api.engine
         now = await engine.query(lambda _state, now: now)
         page = await engine.journal.history(wanted)
-        found = [mark for record in page.records if (mark := mark_of(record, prefix)) is not None]
-        begins_ms = await begins_at(engine)
+        found = [marker for record in page.records if (marker := marker_of(record, prefix)) is not None]
+        begins_ms = await history_start(engine)
         begins = None if begins_ms is None else rfc3339(begins_ms)
         return 200, encode(TimelineMarkersReply(found, page.next_before, begins, rfc3339(now.wall_ms))), ()
 
     api.answer_slowly(context, respond)
 
 
-def mark_of(record: Record, prefix: str) -> TimelineMarker | None:
+def marker_of(record: Record, prefix: str) -> TimelineMarker | None:
     """Return the mark of a record that ended leases badly; None if none of their names has the prefix."""
     changes = concerned(record.event)
-    ended = [(name, told) for name, told in changes if isinstance(told, Ended) and name.startswith(prefix)]
+    ended = [(name, change) for name, change in changes if isinstance(change, Ended) and name.startswith(prefix)]
     if not ended:
         return None
-    name, told = ended[0]
-    row = happened(record, told)
+    name, change = ended[0]
+    row = happened(record, change)
     return TimelineMarker(record.seq, rfc3339(record.wall_ms), row.event, name, row.owner, len(ended) - 1)

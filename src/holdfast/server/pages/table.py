@@ -77,7 +77,7 @@ PAGES: tuple[Operation, ...] = (
     _data("/ui/live", Live, "Which rows of the list look different now", "text/event-stream", is_stream=True),
     _data(
         "/ui/marks",
-        moment.marks,
+        moment.markers,
         "Where things ended badly, newest first, and how far back the history reaches",
         query={"before": "Only records before this number."},
     ),
