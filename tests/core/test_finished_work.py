@@ -5,7 +5,7 @@ from holdfast.core.decide import decide
 from holdfast.core.events import Ended, Record, names_of
 from holdfast.core.evolve import event_fits
 from holdfast.journal.codec import decode_batch, encode_batch
-from holdfast.server.happenings import changes
+from holdfast.server.history_entries import changes
 from tests.core.bare_core import Core
 from tests.support.commands import acquire, claim_all
 

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.server.access.auth import Auth, StaticTokens
 from holdfast.server.access.secrets import AuthorityKey
-from holdfast.server.frames import EventCursor, Ids, parse_id
+from holdfast.server.frames import EventCursor, EventIds, parse_id
 from holdfast.server.handlers.events import Events
 from holdfast.server.http.messages import request_from
 from holdfast.server.operations.context import RequestContext
@@ -51,8 +51,8 @@ def test_what_is_no_id_is_refused(text: str) -> None:
 
 def test_ids_before_a_loss_stay_what_they_were() -> None:
     """Without a loss an id is the bare number; after one, what is older keeps the id that readers know it by."""
-    assert Ids().of(7) == b"7"
-    once, twice = Ids(1, 51), Ids(2, 80)
+    assert EventIds().of(7) == b"7"
+    once, twice = EventIds(1, 51), EventIds(2, 80)
     assert [once.of(seq) for seq in (50, 51, 99)] == [b"50", b"1.51", b"1.99"]
     assert [twice.of(seq) for seq in (79, 80)] == [b"1.79", b"2.80"]
 
@@ -60,19 +60,19 @@ def test_ids_before_a_loss_stay_what_they_were() -> None:
 @pytest.mark.parametrize(
     ("ids", "cursor", "is_known"),
     [
-        (Ids(), EventCursor(0, 60), True),
-        (Ids(1, 51), EventCursor(0, 50), True),
-        (Ids(1, 51), EventCursor(0, 51), False),
-        (Ids(1, 51), EventCursor(0, 60), False),
-        (Ids(1, 51), EventCursor(1, 60), True),
-        (Ids(2, 80), EventCursor(0, 50), False),
-        (Ids(2, 80), EventCursor(1, 79), True),
-        (Ids(2, 80), EventCursor(1, 80), False),
-        (Ids(1, 51), EventCursor(2, 5), False),
-        (Ids(), EventCursor(1, 5), False),
+        (EventIds(), EventCursor(0, 60), True),
+        (EventIds(1, 51), EventCursor(0, 50), True),
+        (EventIds(1, 51), EventCursor(0, 51), False),
+        (EventIds(1, 51), EventCursor(0, 60), False),
+        (EventIds(1, 51), EventCursor(1, 60), True),
+        (EventIds(2, 80), EventCursor(0, 50), False),
+        (EventIds(2, 80), EventCursor(1, 79), True),
+        (EventIds(2, 80), EventCursor(1, 80), False),
+        (EventIds(1, 51), EventCursor(2, 5), False),
+        (EventIds(), EventCursor(1, 5), False),
     ],
 )
-def test_a_place_is_known_if_nothing_before_it_was_lost(ids: Ids, cursor: EventCursor, *, is_known: bool) -> None:
+def test_a_place_is_known_if_nothing_before_it_was_lost(ids: EventIds, cursor: EventCursor, *, is_known: bool) -> None:
     """Only who was before the loss, or came after it, can go on where it was (N-32)."""
     assert ids.is_known(cursor) == is_known
 

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from holdfast.core.events import Granted, GrantedMany, Record
 from holdfast.core.values import Lease, has_labels
 from holdfast.server import frames as frames_module
-from holdfast.server.frames import FRAME_BYTES, KEPT_BYTES_MAX, SEEN_BYTES_MAX, Frames, Seen
-from holdfast.server.happenings import changes
+from holdfast.server.frames import FRAME_BYTES, PARTS_BYTES_MAX, SEEN_BYTES_MAX, FrameCache, VisibleRecord
+from holdfast.server.history_entries import changes
 from holdfast.server.render import encode
 from tests.support import callers
 from tests.support.api import Api
@@ -151,13 +151,17 @@ PARTS_MAX = 100
 """How many parts 5,000 changes with them are, at most."""
 
 
-async def _seen(frames: Frames, record: Record, prefix: str = "", labels: frozenset[tuple[str, str]] = NONE) -> Seen:
+async def _seen(
+    frames: FrameCache, record: Record, prefix: str = "", labels: frozenset[tuple[str, str]] = NONE
+) -> VisibleRecord:
     seen = frames.of(record, prefix, labels)
-    await frames.find_out(seen)
+    await frames.measure(seen)
     return seen
 
 
-async def _all(frames: Frames, record: Record, prefix: str = "", labels: frozenset[tuple[str, str]] = NONE) -> bytes:
+async def _all(
+    frames: FrameCache, record: Record, prefix: str = "", labels: frozenset[tuple[str, str]] = NONE
+) -> bytes:
     seen = await _seen(frames, record, prefix, labels)
     return b"".join([await frames.part(seen, number) for number in range(len(seen.ends))])
 
@@ -196,7 +200,7 @@ def _as_one_would_cut(record: Record) -> bytes:
 @pytest.mark.parametrize("count", [1, 2, 16, 17, 400, 501, 1_000, 5_000])
 def test_frames_are_those_of_the_plainest_way(count: int) -> None:
     """Looked at in slices or at once, kept or made again: the same bytes."""
-    frames = Frames()
+    frames = FrameCache()
     record = _grants(7, count, HUGE_LABELS if count == 5_000 else None)
     wanted = _as_one_would_cut(record)
     assert asyncio.run(_all(frames, record)) == wanted
@@ -210,7 +214,7 @@ def test_readers_of_equal_rights_share_their_frames(encoded: list[object]) -> No
     """
 
     async def read() -> None:
-        frames, record = Frames(), _grants(7, 1_000)
+        frames, record = FrameCache(), _grants(7, 1_000)
         made = await asyncio.gather(*(_all(frames, record) for _ in range(100)))
         assert len(set(made)) == 1 and len(encoded) == 1_002
         made = await asyncio.gather(*(_all(frames, record, "job/000") for _ in range(100)))
@@ -226,11 +230,11 @@ def test_a_record_larger_than_all_that_is_kept_is_shared_too(encoded: list[objec
     """100 readers that go through more than 4 MiB together make it twice at most: to measure it, and to tell it."""
 
     async def read() -> None:
-        frames, record = Frames(), _grants(7, 5_000, HUGE_LABELS)
+        frames, record = FrameCache(), _grants(7, 5_000, HUGE_LABELS)
         made = await asyncio.gather(*(_all(frames, record) for _ in range(100)))
-        assert len(made[0]) > KEPT_BYTES_MAX and len(set(made)) == 1
+        assert len(made[0]) > PARTS_BYTES_MAX and len(set(made)) == 1
         assert len(encoded) <= 2 * (5_000 + PARTS_MAX)
-        assert frames._parts.size_bytes <= KEPT_BYTES_MAX
+        assert frames._parts.size_bytes <= PARTS_BYTES_MAX
 
     asyncio.run(read())
 
@@ -239,7 +243,7 @@ def test_the_next_part_is_not_made_before_the_last_was_taken(encoded: list[objec
     """100 readers that take one part and no more cost one measuring, and what is kept of the first parts."""
 
     async def read() -> None:
-        frames, record = Frames(), _grants(7, 5_000, HUGE_LABELS)
+        frames, record = FrameCache(), _grants(7, 5_000, HUGE_LABELS)
 
         async def begin() -> bytes:
             return await frames.part(await _seen(frames, record), 0)
@@ -247,7 +251,7 @@ def test_the_next_part_is_not_made_before_the_last_was_taken(encoded: list[objec
         firsts = await asyncio.gather(*(begin() for _ in range(100)))
         assert len(set(firsts)) == 1 and len(firsts[0]) <= FRAME_BYTES + HEAD_BYTES
         assert len(encoded) <= 5_000 + PARTS_MAX
-        assert frames._parts.size_bytes <= KEPT_BYTES_MAX
+        assert frames._parts.size_bytes <= PARTS_BYTES_MAX
 
     asyncio.run(read())
 
@@ -271,7 +275,7 @@ def test_one_slice_in_one_turn_of_the_loop(encoded: list[object], monkeypatch: p
             most["encoded"] = max(most["encoded"], len(encoded) - before[1])
 
     async def read() -> None:
-        frames, record = Frames(), _grants(7, 5_000, HUGE_LABELS)
+        frames, record = FrameCache(), _grants(7, 5_000, HUGE_LABELS)
         everybody = asyncio.create_task(others())
         some = [frozenset({("z", str(number))}) for number in range(50)] + [
             frozenset({(f"k{number}", "v" * 120)}) for number in range(8)
@@ -294,11 +298,11 @@ def test_what_is_not_seen_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
         made.append(wall_ms)
         return "t"
 
-    monkeypatch.setattr("holdfast.server.happenings.rfc3339", count)
+    monkeypatch.setattr("holdfast.server.history_entries.rfc3339", count)
     record = _grants(7, 1_000, {"team": "web"})
     assert [change.name for change in changes(record, lambda name: name == "job/0500")] == ["job/0500"]
     assert len(made) == 1
-    assert asyncio.run(_all(Frames(), record, "", frozenset({("team", "infra")}))) == b""
+    assert asyncio.run(_all(FrameCache(), record, "", frozenset({("team", "infra")}))) == b""
     assert len(made) == 1
 
 
@@ -306,7 +310,7 @@ def test_one_who_leaves_while_it_looks_leaves_the_rest_to_others(encoded: list[o
     """A reader that hangs up in the middle of a large record holds nobody up, and what it found is not lost."""
 
     async def read() -> None:
-        frames, record = Frames(), _grants(7, 5_000, HUGE_LABELS)
+        frames, record = FrameCache(), _grants(7, 5_000, HUGE_LABELS)
         first = asyncio.create_task(_all(frames, record))
         for _ in range(40):
             await asyncio.sleep(0)
@@ -322,13 +326,13 @@ def test_kept_frames_are_bounded(encoded: list[object]) -> None:
     """The newest parts are kept, up to a size; when nobody reads, none."""
 
     async def read() -> None:
-        frames = Frames()
+        frames = FrameCache()
         first = await _all(frames, _grants(1, 1_000))
         for seq in range(2, 60):
             newest = await _all(frames, _grants(seq, 1_000))
             assert await _all(frames, _grants(seq, 1_000)) == newest
         assert len(encoded) == 59 * 1_002
-        assert KEPT_BYTES_MAX / 2 < frames._parts.size_bytes <= KEPT_BYTES_MAX
+        assert PARTS_BYTES_MAX / 2 < frames._parts.size_bytes <= PARTS_BYTES_MAX
         assert frames._seen.size_bytes <= SEEN_BYTES_MAX
         assert await _all(frames, _grants(1, 1_000)) == first
         assert len(encoded) == 60 * 1_002

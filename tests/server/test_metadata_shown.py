@@ -14,10 +14,10 @@ from holdfast.core.events import Granted, GrantedMany, Record
 from holdfast.core.values import Lease, Limits
 from holdfast.engine.engine import Engine
 from holdfast.server import frames as frames_module
-from holdfast.server import happenings
+from holdfast.server import history_entries
 from holdfast.server.access.auth import Auth, StaticTokens
 from holdfast.server.access.secrets import AuthorityKey
-from holdfast.server.frames import Frames
+from holdfast.server.frames import FrameCache
 from holdfast.server.http.messages import ResponseParts, request_from
 from holdfast.server.operations.context import ANONYMOUS, RequestContext
 from holdfast.server.service import ApiService
@@ -119,22 +119,22 @@ def test_events_pass_over_what_cannot_be_told(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A change that raises is logged and left out; its record still has its number, so the reader goes on behind it."""
-    right = happenings.said
+    right = history_entries.history_entry
 
-    def said(seq: int, wall_ms: int, name: str, told: Any) -> Any:  # noqa: ANN401 - passed on as it is
+    def history_entry(seq: int, wall_ms: int, name: str, told: Any) -> Any:  # noqa: ANN401 - passed on as it is
         if name == "b":
             raise RecursionError("on purpose")
         return right(seq, wall_ms, name, told)
 
-    monkeypatch.setattr(frames_module, "said", said)
+    monkeypatch.setattr(frames_module, "history_entry", history_entry)
     lease = Lease("id", 1, "alice", None, None, False, 60_000, 60_000, 0, None, None, 0, 0)
     several = GrantedMany(tuple(Granted(name, lease) for name in ("a", "b", "c")))
 
     async def scene(_clock: ManualClock) -> list[dict[str, Any]]:
-        frames, told = Frames(), []
+        frames, told = FrameCache(), []
         for seq, event in ((1, several), (2, Granted("b", lease))):
             seen = frames.of(Record(seq, 0, 0, event), "", frozenset())
-            await frames.find_out(seen)
+            await frames.measure(seen)
             frame = await frames.part(seen, 0)
             assert frame.startswith(b"id: %d\n" % seq)
             told.append(json.loads(frame.partition(b"data: ")[2]))

@@ -26,7 +26,7 @@ from holdfast.server.access.auth import OWN_CLAIM_ONLY, Auth, Caller, TokenUses,
 from holdfast.server.access.origins import Origins
 from holdfast.server.access.refusals import RefusalLog, WrongTokens
 from holdfast.server.access.secrets import ClaimId, claim_held, claim_holds
-from holdfast.server.frames import Frames
+from holdfast.server.frames import FrameCache
 from holdfast.server.http.manager import RoundRobinQueue
 from holdfast.server.http.messages import BUG, Request, ResponseParts, envelope
 from holdfast.server.http.proxies import Proxies
@@ -91,7 +91,7 @@ class ApiService:
         self.streams = OpenStreams(settings.watches_per_principal_max)
         self.lease_watches = OpenStreams(settings.lease_watches_per_principal_max, "lease_watches")
         self.open_lease_watches: dict[str, object] = {}
-        self.frames = Frames()
+        self.frames = FrameCache()
         self._parts: dict[Any, Any] = {}
         self.pages = OpenStreams(settings.watches_per_principal_max)  # Of the page, apart from `streams`.
         self.proxies = Proxies(settings.trusted_proxies)

@@ -32,7 +32,7 @@ class OpenStreams:
         self._open: dict[tuple[str, str | None], int] = {}
         self.count = 0
 
-    def count_in(self, principal: str, share: str | None) -> None:
+    def add(self, principal: str, share: str | None) -> None:
         """Count a stream, or raise if its principal, or its session or claim, has too many."""
         in_share = None if share is None else self._open.get((principal, share), 0)
         limit = exceeded(self._per_principal_max, 1, self._open.get((principal, None), 0), in_share)
@@ -45,7 +45,7 @@ class OpenStreams:
         for who in {(principal, None), (principal, share)}:
             self._open[who] = self._open.get(who, 0) + 1
 
-    def count_out(self, principal: str, share: str | None) -> None:
+    def remove(self, principal: str, share: str | None) -> None:
         self.count -= 1
         for who in {(principal, None), (principal, share)}:
             self._open[who] -= 1
@@ -56,12 +56,12 @@ class OpenStreams:
 class Stream(ABC):
     """One open stream of one caller. The constructor raises if the caller has too many."""
 
-    def __init__(self, api: Any, context: RequestContext, among: OpenStreams) -> None:  # noqa: ANN401 - the `ApiService`, which imports this
+    def __init__(self, api: Any, context: RequestContext, open_streams: OpenStreams) -> None:  # noqa: ANN401 - the `ApiService`, which imports this
         self._api = api
         self._caller = context.caller
         self._authorization = context.request.authorization
-        self._among = among
-        among.count_in(context.caller.principal, context.caller.share)
+        self._open_streams = open_streams
+        open_streams.add(context.caller.principal, context.caller.share)
 
     @abstractmethod
     def frames(self) -> AsyncIterator[bytes]:
@@ -69,23 +69,23 @@ class Stream(ABC):
 
     def close(self) -> None:
         """Stop. Called once, however the stream ends."""
-        self._among.count_out(self._caller.principal, self._caller.share)
+        self._open_streams.remove(self._caller.principal, self._caller.share)
 
-    def _is_let_in(self) -> bool:
+    def _is_authorized(self) -> bool:
         """Return whether the caller's token is still valid. It detects expiry; the feed reports revocations."""
         return self._api.current_caller(self._authorization) is not None
 
-    async def _heard(self, following: Callable[[], Awaitable[T | None]]) -> T | bytes | None:
+    async def _next_event(self, next_event: Callable[[], Awaitable[T | None]]) -> T | bytes | None:
         """Return a listener's next event, `KEEPALIVE` if that is due first, or None once the stream is over."""
         try:
-            return await asyncio.wait_for(following(), KEEPALIVE_SECONDS)
+            return await asyncio.wait_for(next_event(), KEEPALIVE_SECONDS)
         except TimeoutError:
-            return KEEPALIVE if self._is_let_in() else None
+            return KEEPALIVE if self._is_authorized() else None
 
 
-def at_hand(first: tuple[Record, Event], listener: Listener) -> Iterator[tuple[Record, Event]]:
+def queued_events(first: tuple[Record, Event], listener: Listener) -> Iterator[tuple[Record, Event]]:
     """Yield the first event and those that the listener has queued."""
-    happening: tuple[Record, Event] | None = first
-    while happening is not None:
-        yield happening
-        happening = listener.next_nowait()
+    item: tuple[Record, Event] | None = first
+    while item is not None:
+        yield item
+        item = listener.next_nowait()

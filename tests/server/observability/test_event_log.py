@@ -13,7 +13,7 @@ import pytest
 from holdfast.core.events import Ended, Record, Renewed, SessionEnded
 from holdfast.engine.feed import Feed
 from holdfast.server.observability import event_log as events
-from holdfast.server.observability.event_log import LINES_PER_TURN, EventLog
+from holdfast.server.observability.event_log import LINES_PER_TICK, EventLog
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import wait_until
@@ -97,7 +97,7 @@ def test_a_large_record_is_told_in_slices(caplog: pytest.LogCaptureFixture) -> N
 
     with caplog.at_level(logging.INFO, "holdfast.events"):
         counts = asyncio.run(run())
-    assert all(later - before <= LINES_PER_TURN for before, later in zip([0, *counts], counts, strict=False))
+    assert all(later - before <= LINES_PER_TICK for before, later in zip([0, *counts], counts, strict=False))
     assert len(caplog.records) == 1_001, "nothing after the end"
 
 

@@ -18,7 +18,7 @@ NAME = "job"
 WALL_MS = 1_800_000_000_000
 
 
-class Told(Core):
+class HistoryEvent(Core):
     """The core with a history: what has happened so far, by record."""
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ def ends(story: Story) -> list[tuple[str, str]]:
 
 def test_every_end_has_its_word() -> None:
     """Releases, failures, finished work, expiries, revocations and transfers are told apart, in their order."""
-    core = Told()
+    core = HistoryEvent()
     core.claim("ana")
     core.ask(Release(name=NAME, principal="p", lease_id=core.lease_id))
     core.at(1)
@@ -110,7 +110,7 @@ def test_every_end_has_its_word() -> None:
 
 def test_a_wait_ends_with_its_grant_or_with_its_reason() -> None:
     """Who stood in line is told from joining to having, or to leaving, and who still waits has no end."""
-    core = Told()
+    core = HistoryEvent()
     core.claim("ana")
     core.at(1)
     core.claim("ben", wait=True)
@@ -130,7 +130,7 @@ def test_a_wait_ends_with_its_grant_or_with_its_reason() -> None:
 
 def test_a_page_that_begins_in_the_middle_says_so() -> None:
     """A lease whose beginning is on an older page has none here, and one that ended later has no end."""
-    core = Told()
+    core = HistoryEvent()
     for number in range(6):
         core.at(2 * number)
         core.claim(f"o{number}")
@@ -147,7 +147,7 @@ def test_a_page_that_begins_in_the_middle_says_so() -> None:
 
 def test_the_lease_that_lives_is_there_though_its_grant_is_not_on_the_page() -> None:
     """The state is newer than a page of history, and knows a lease that is older than it: both are drawn once."""
-    core = Told()
+    core = HistoryEvent()
     core.claim("ana", seconds=10_000)
     for number in range(5):
         core.claim(f"w{number}", wait=True)
@@ -158,7 +158,7 @@ def test_the_lease_that_lives_is_there_though_its_grant_is_not_on_the_page() -> 
 
 def test_pages_together_tell_each_change_once() -> None:
     """A record that says more than fits is cut, and the next page goes on inside of it."""
-    core = Told()
+    core = HistoryEvent()
     core.claim("ana", seconds=10_000)
     for number in range(CHANGES_MAX + 120):
         core.claim(f"w{number}", wait=True)
@@ -179,7 +179,7 @@ def test_pages_together_tell_each_change_once() -> None:
 
 def test_no_secret_is_in_a_story() -> None:
     """Neither a lease id nor a ticket leaves the history."""
-    core = Told()
+    core = HistoryEvent()
     core.claim("ana")
     core.claim("ben", wait=True)
     core.ask(Release(name=NAME, principal="p", lease_id=core.lease_id))
@@ -261,7 +261,7 @@ def test_the_axis_has_round_times() -> None:
 
 def test_a_wall_clock_that_was_set_back_draws_no_nonsense() -> None:
     """Where a lease seems to end before it began, it ends where it began."""
-    core = Told()
+    core = HistoryEvent()
     core.at(100)
     core.claim("ana", seconds=1_000)
     core.now = Instant(core.now.ms + 1, WALL_MS - 50_000)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from holdfast.server.operations.context import RequestContext
     from holdfast.server.service import ApiService
 
-PLACE = " backup"  # Not a valid name. A backup listens to it to hear of the end of its token.
+TOPIC = " backup"  # Not a valid name. A backup listens to it to hear of the end of its token.
 RETRY_MS = 5_000
 
 log = logging.getLogger("holdfast.server")
@@ -37,11 +37,11 @@ class Backup(Stream):
         if context.caller.prefix is not None:
             text = "A backup holds all names, and this token is confined to a prefix: use one without a prefix."
             raise Problem("forbidden", text)
-        if api.engine.feed.is_listened_to(PLACE):
+        if api.engine.feed.is_listened_to(TOPIC):
             text = "A backup is being made already, and one is made at a time: try again."
             raise Problem("capacity_exceeded", text, retry_after_ms=RETRY_MS)
         super().__init__(api, context, api.streams)
-        self._listener = api.engine.feed.listen(PLACE, context.caller.principal, context.caller.session)
+        self._listener = api.engine.feed.listen(TOPIC, context.caller.principal, context.caller.session)
 
     async def frames(self) -> AsyncIterator[bytes]:
         writer, whose = backups.BackupWriter(), self._caller.principal
@@ -50,7 +50,7 @@ class Backup(Stream):
             # Close the reader however it ends: an open one keeps the journal from dropping records.
             async with contextlib.aclosing(pieces):
                 async for piece in pieces:
-                    if self._listener.is_over or not self._is_let_in():
+                    if self._listener.is_over or not self._is_authorized():
                         log.warning("the backup for %s broke off: its token has ended, or the server stops", whose)
                         return
                     yield piece

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine.build import JournalError
 from holdfast.engine.feed import EVERYTHING, Listener
-from holdfast.server.frames import EventCursor, Ids, parse_id
+from holdfast.server.frames import EventCursor, EventIds, parse_id
 from holdfast.server.operations.decoding import LABEL
 from holdfast.server.render import encode
-from holdfast.server.stream import WRITE_BYTES, Stream, at_hand
+from holdfast.server.stream import WRITE_BYTES, Stream, queued_events
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from holdfast.server.service import ApiService
 
 PAGE = 500  # Records per read of the journal, which bounds their bytes.
-NEAR = 100
+LIVE_WITHIN = 100
 SLICE_RECORDS = 500
 
 
@@ -58,7 +58,7 @@ class Events(Stream):
         engine = self._api.engine
         with contextlib.suppress(JournalError):
             newest = await self._newest()
-            ids = self._api.frames.ids = Ids(engine.state.restores, engine.state.restored_seq)
+            ids = self._api.frames.ids = EventIds(engine.state.restores, engine.state.restored_seq)
             after = EventCursor(ids.count, newest) if self._after is None else self._after
             self._sent = after.seq
             if self._sent > newest or not ids.is_known(after):
@@ -68,7 +68,7 @@ class Events(Stream):
             # A reader that is disconnected before the first event resumes here.
             yield b": from %d\nid: %b\n\n" % (self._sent, ids.of(self._sent))
             while self._listener is None or self._listener.overflowed:
-                while (newest := await self._newest()) - self._sent > NEAR and self._is_let_in():
+                while (newest := await self._newest()) - self._sent > LIVE_WITHIN and self._is_authorized():
                     async for frames in self._missed(newest):
                         yield frames
                 # From here on nothing is missed: earlier records are in the journal, later ones in the backlog.
@@ -84,7 +84,7 @@ class Events(Stream):
 
     async def _missed(self, upto: int) -> AsyncIterator[bytes]:
         engine = self._api.engine
-        while self._sent < upto and self._is_let_in():
+        while self._sent < upto and self._is_authorized():
             records = deque(await engine.journal.follow(self._sent, PAGE))
             if self._sent < engine.journal.history_begins_after:
                 # Records were dropped before the reader came, or while it read.
@@ -93,17 +93,17 @@ class Events(Stream):
                 continue
             if not records:
                 self._sent = upto
-            async for frames in self._gathered(_taken(records)):
+            async for frames in self._gathered(_drain(records)):
                 yield frames
 
     async def _live(self, listener: Listener) -> AsyncIterator[bytes]:
-        while self._is_let_in() and (happening := await self._heard(listener.next)) is not None:
-            if isinstance(happening, bytes):
-                yield happening
+        while self._is_authorized() and (item := await self._next_event(listener.next)) is not None:
+            if isinstance(item, bytes):
+                yield item
                 continue
-            if not self._is_let_in():
+            if not self._is_authorized():
                 return
-            async for frames in self._gathered(record for record, _ in at_hand(happening, listener)):
+            async for frames in self._gathered(record for record, _ in queued_events(item, listener)):
                 yield frames
 
     async def _gathered(self, records: Iterator[Record]) -> AsyncIterator[bytes]:
@@ -114,24 +114,24 @@ class Events(Stream):
         gathered: list[bytes] = []
         size = 0
         frames = self._api.frames
-        looked_at = 0  # `enumerate` would keep the record alive.
+        seen_count = 0  # `enumerate` would keep the record alive.
         for record in records:
-            looked_at += 1
+            seen_count += 1
             if record.seq <= self._sent:
                 continue
             seen = frames.of(record, self._prefix, self._labels)
             del record  # It may be large; a slow reader keeps only the shared `seen`.
-            await frames.find_out(seen)
+            await frames.measure(seen)
             for part in range(len(seen.ends)):
                 gathered.append(await frames.part(seen, part))
                 size += len(gathered[-1])
                 if size >= WRITE_BYTES or len(seen.ends) > 1:
-                    told, gathered, size = b"".join(gathered), [], 0
-                    yield told
-                    if not self._is_let_in():
+                    chunk, gathered, size = b"".join(gathered), [], 0
+                    yield chunk
+                    if not self._is_authorized():
                         return
             self._sent = seen.seq
-            if looked_at % SLICE_RECORDS == 0:
+            if seen_count % SLICE_RECORDS == 0:
                 await asyncio.sleep(0)
         if gathered:
             yield b"".join(gathered)
@@ -149,7 +149,7 @@ class Events(Stream):
             self._api.frames.clear()
 
 
-def _taken(records: deque[Record]) -> Iterator[Record]:
+def _drain(records: deque[Record]) -> Iterator[Record]:
     """Yield records without keeping them alive."""
     while records:
         yield records.popleft()

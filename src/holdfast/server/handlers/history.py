@@ -21,7 +21,7 @@ from holdfast.engine.build import Held, HeldQuery, HistoryPage, HistoryQuery
 from holdfast.engine.engine import Engine
 from holdfast.server.access.secrets import AuthorityKey
 from holdfast.server.handlers.paging import PAGE_BYTES, SLICE_ITEMS
-from holdfast.server.happenings import changes
+from holdfast.server.history_entries import changes
 from holdfast.server.http.messages import ResponseParts
 from holdfast.server.operations.context import RequestContext
 from holdfast.server.operations.decoding import LABEL

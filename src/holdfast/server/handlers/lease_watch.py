@@ -24,7 +24,7 @@ from holdfast.engine.ids import new_uuid
 from holdfast.server.access.secrets import claim_held, claim_holds
 from holdfast.server.operations.decoding import read_uuid
 from holdfast.server.render import encode
-from holdfast.server.stream import Stream, at_hand
+from holdfast.server.stream import Stream, queued_events
 from holdfast.server.times import rfc3339
 from holdfast.wire.problems import Problem
 from holdfast.wire.replies import DisplacedReply, EndReply, LeaseWatchReply
@@ -78,11 +78,11 @@ class LeaseWatch(Stream):
         with contextlib.suppress(JournalError):
             respond, self._initial = partial(self.take, self._initial), LeaseWatchBody()
             yield _frame(b"following", await self._api.engine.query(respond))
-            while (happening := await self._heard(self._listener.next)) is not None:
-                if isinstance(happening, bytes):
-                    yield happening
+            while (item := await self._next_event(self._listener.next)) is not None:
+                if isinstance(item, bytes):
+                    yield item
                     continue
-                ends = islice(at_hand(happening, self._listener), ENDS_PER_WRITE)
+                ends = islice(queued_events(item, self._listener), ENDS_PER_WRITE)
                 yield b"".join(_frame(b"ended", _end_of(*each)) for each in ends)
             if (id_ := self._listener.displaced_at) is not None:
                 yield _frame(b"displaced", DisplacedReply(id_))

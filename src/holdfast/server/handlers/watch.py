@@ -46,13 +46,13 @@ class Watch(Stream):
             return  # The watcher reconnects, and is refused with the reason, or served.
         yield frame
         claim = self._caller.claim
-        while (happening := await self._heard(self._listener.next)) is not None:
-            if isinstance(happening, bytes):
-                yield happening
+        while (item := await self._next_event(self._listener.next)) is not None:
+            if isinstance(item, bytes):
+                yield item
                 continue
-            if not self._is_let_in():
+            if not self._is_authorized():
                 return
-            yield self._describe(*happening)
+            yield self._describe(*item)
             if claim is not None and not claim_holds(claim, self._name, self._api.engine.state):
                 return  # A claim's secret may watch a name only while it holds it.
 

@@ -6,7 +6,7 @@
 A line never has a lease id, metadata, a note, labels or a reason: those may be secret.
 
 One record may end ten thousand leases. Records therefore wait in a bounded queue, and each iteration of the event loop
-logs at most `LINES_PER_TURN` lines. A warning reports how many lines were dropped because the queue was full.
+logs at most `LINES_PER_TICK` lines. A warning reports how many lines were dropped because the queue was full.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from holdfast.core.events import (
     SessionEnded,
     TokenEnded,
     Transferred,
-    concerned,
     ends_of,
+    events_by_name,
     grants_of,
 )
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from holdfast.core.values import Lease
     from holdfast.engine.engine import Engine
 
-LINES_PER_TURN = 100
+LINES_PER_TICK = 100
 LINES_MAX = 100_000
 _LOGGED = frozenset({Granted, GrantedMany, Transferred, Ended, SessionEnded, TokenEnded})
 
@@ -65,17 +65,17 @@ class EventLog:
                 self._records.append(record)
         if self._records and self._lines is None:
             self._lines = _logged(self._records)
-            self._loop.call_soon(self._work, LINES_PER_TURN)
+            self._loop.call_soon(self._log_batch, LINES_PER_TICK)
 
     def end(self) -> None:
         self._feed.ignore(self.note)
-        self._work(self._waiting)
+        self._log_batch(self._waiting)
 
-    def _work(self, lines_max: int) -> None:
+    def _log_batch(self, lines_max: int) -> None:
         for _ in islice(self._lines or (), lines_max):
             self._waiting -= 1
         if self._waiting:
-            self._loop.call_soon(self._work, LINES_PER_TURN)
+            self._loop.call_soon(self._log_batch, LINES_PER_TICK)
             return
         self._lines = None
         if self._dropped:
@@ -87,12 +87,12 @@ def _logged(records: deque[Record]) -> Iterator[None]:
     """Log one line per step."""
     while records:
         record = records.popleft()
-        for name, told in concerned(record.event):
-            match told:
+        for name, change in events_by_name(record.event):
+            match change:
                 case Granted() | Transferred():
-                    _log(record, "granted" if isinstance(told, Granted) else "transferred", name, told.lease)
+                    _log(record, "granted" if isinstance(change, Granted) else "transferred", name, change.lease)
                 case Ended():
-                    _log(record, "done" if told.done is not None else told.how, name, told)
+                    _log(record, "done" if change.done is not None else change.how, name, change)
                 case _:
                     continue
             yield

@@ -16,15 +16,15 @@ from holdfast.core.events import (
     Ended,
     Granted,
     GrantedMany,
+    HistoryEvent,
     Joined,
     Left,
     Record,
     Reopened,
-    Told,
     Transferred,
-    concerned,
+    events_by_name,
 )
-from holdfast.server.happenings import said
+from holdfast.server.history_entries import history_entry
 from holdfast.wire.holders import shown_as
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ BADLY = frozenset({"expired", "revoked", "session_ended", "failed"})  # Ends tha
 
 
 class Page(msgspec.Struct, frozen=True):
-    told: list[tuple[Record, Told]]
+    told: list[tuple[Record, HistoryEvent]]
     next_before: int | None = None
     next_offset: int = 0  # Changes of record `next_before` that were shown so far; 0: all.
 
@@ -82,9 +82,9 @@ class Story(msgspec.Struct, frozen=True):
 
 def page_of(page: HistoryPage, name: str, *, offset: int = 0, before: int | None = None) -> Page:
     """Return the changes of the name, newest first. The first `offset` of record `before` were on the page before."""
-    told: list[tuple[Record, Told]] = []
+    told: list[tuple[Record, HistoryEvent]] = []
     for record in page.records:
-        changes = [each for of, each in concerned(record.event) if of == name]
+        changes = [each for of, each in events_by_name(record.event) if of == name]
         changes.reverse()
         first = offset if record.seq == before else 0
         for number, each in enumerate(changes[first:], first):
@@ -94,8 +94,8 @@ def page_of(page: HistoryPage, name: str, *, offset: int = 0, before: int | None
     return Page(told, page.next_before)
 
 
-def happened(record: Record, told: Told) -> Happened:
-    change = said(record.seq, record.wall_ms, "", told)
+def happened(record: Record, told: HistoryEvent) -> Happened:
+    change = history_entry(record.seq, record.wall_ms, "", told)
     event, reason = change.event, change.reason
     if event == "released" and reason == "failed":
         event, reason = "failed", None

@@ -276,13 +276,13 @@ class Live(Stream):
         news = self._subscription.news
         with contextlib.suppress(JournalError):
             yield await self._api.engine.query(_hello)
-            while self._is_let_in():
+            while self._is_authorized():
                 if self._subscription.is_behind:
                     yield self._gathered()
                     continue
                 news.clear()
-                heard = await self._heard(news.wait)
-                if isinstance(heard, bytes) and self._is_let_in():
+                heard = await self._next_event(news.wait)
+                if isinstance(heard, bytes) and self._is_authorized():
                     yield heard
 
     def _gathered(self) -> bytes:
@@ -297,8 +297,8 @@ class Live(Stream):
             size += len(frame)
         return b"".join(frames)  # A single frame is not copied.
 
-    def _is_let_in(self) -> bool:
-        return not self._end.is_over and super()._is_let_in()
+    def _is_authorized(self) -> bool:
+        return not self._end.is_over and super()._is_authorized()
 
     def close(self) -> None:
         self._subscription.leave()

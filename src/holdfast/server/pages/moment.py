@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
-from holdfast.core.events import Ended, Record, concerned
+from holdfast.core.events import Ended, Record, events_by_name
 from holdfast.durations import milliseconds
 from holdfast.engine.build import Held, HeldQuery, HistoryQuery
 from holdfast.server.handlers.history import (
@@ -180,7 +180,7 @@ def markers(api: ApiService, context: RequestContext) -> None:
 
 def marker_of(record: Record, prefix: str) -> TimelineMarker | None:
     """Return the mark of a record that ended leases badly; None if none of their names has the prefix."""
-    changes = concerned(record.event)
+    changes = events_by_name(record.event)
     ended = [(name, change) for name, change in changes if isinstance(change, Ended) and name.startswith(prefix)]
     if not ended:
         return None

@@ -10,14 +10,14 @@ from msgspec import UNSET
 from holdfast.core.events import (
     Ended,
     Granted,
+    HistoryEvent,
     Joined,
     Left,
     Record,
     Reopened,
-    Told,
     Transferred,
     claim_of,
-    concerned,
+    events_by_name,
 )
 from holdfast.server.times import rfc3339
 from holdfast.wire.holders import shown_as
@@ -29,27 +29,29 @@ if TYPE_CHECKING:
 
 def changes(record: Record, is_wanted: Callable[[str], bool]) -> Iterator[HistoryEntryReply]:
     """Yield an entry for each wanted name that a record concerns."""
-    for name, told in concerned(record.event):
+    for name, event in events_by_name(record.event):
         if is_wanted(name):
-            yield said(record.seq, record.wall_ms, name, told)
+            yield history_entry(record.seq, record.wall_ms, name, event)
 
 
-def said(seq: int, wall_ms: int, name: str, told: Told) -> HistoryEntryReply:
+def history_entry(seq: int, wall_ms: int, name: str, event: HistoryEvent) -> HistoryEntryReply:
     """Return the history entry of one name. It never has metadata, because history is kept for long."""
-    claim = claim_of(told)
+    claim = claim_of(event)
     owner, labels = (None, None) if claim is None else (claim.owner, claim.labels)
     shown = UNSET if claim is None or owner is not None else shown_as(claim.principal)
-    say = partial(HistoryEntryReply, seq, rfc3339(wall_ms), labels=labels or UNSET, shown_as=shown)
-    match told:
+    entry = partial(HistoryEntryReply, seq, rfc3339(wall_ms), labels=labels or UNSET, shown_as=shown)
+    match event:
         case Granted(lease=lease):
-            return say("granted", name, owner, lease.token, lease.principal, None)
+            return entry("granted", name, owner, lease.token, lease.principal, None)
         case Ended():
-            return say("done" if told.done is not None else told.how, name, owner, told.token, told.by, told.reason)
+            return entry(
+                "done" if event.done is not None else event.how, name, owner, event.token, event.by, event.reason
+            )
         case Transferred(lease=lease):
-            return say("transferred", name, owner, lease.token, told.by, told.reason)
+            return entry("transferred", name, owner, lease.token, event.by, event.reason)
         case Reopened():
-            return say("reopened", name, None, None, told.by, told.reason)
+            return entry("reopened", name, None, None, event.by, event.reason)
         case Joined():
-            return say("waiting", name, owner, None, told.ticket.terms.principal, None)
+            return entry("waiting", name, owner, None, event.ticket.terms.principal, None)
         case Left():
-            return say("left", name, owner, None, None, told.how)
+            return entry("left", name, owner, None, None, event.how)
