@@ -37,7 +37,7 @@ def _told(frame: bytes | None) -> dict[str, Any]:
 
 
 async def _next(place: Subscription) -> dict[str, Any]:
-    while not place.is_behind:
+    while not place.is_lagging:
         place.news.clear()
         await place.news.wait()
     return _told(place.next())
@@ -45,7 +45,7 @@ async def _next(place: Subscription) -> dict[str, Any]:
 
 def _fell_behind(place: Subscription) -> bool:
     """Is a reader told that it missed something?"""
-    return place.is_behind and place.next() is None
+    return place.is_lagging and place.next() is None
 
 
 async def _rounds(count: int = 3) -> None:
@@ -78,7 +78,7 @@ def test_a_claim_its_heartbeat_and_its_end_are_told() -> None:
             await engine.ask(release("job"))
             (gone,) = (await _next(place))["gone"]
             assert (gone["name"], gone["how"], gone["owner"]) == ("job", "released", "ben")
-            place.leave()
+            place.close()
 
     run(test)
 
@@ -94,13 +94,13 @@ def test_what_changes_often_is_told_at_most_five_times_a_second() -> None:
                 await asyncio.sleep(0.01)
             await _rounds()
             frames = []
-            while place.is_behind:
+            while place.is_lagging:
                 frames.append(_told(place.next()))
             assert 4 <= len(frames) <= 7
             last = frames[-1]["beats"][0]
             lease = engine.state.lease_of("job")
             assert lease is not None and last[2] == lease.beat_wall_ms
-            place.leave()
+            place.close()
 
     run(test)
 
@@ -123,15 +123,15 @@ def test_many_frames_are_one_write() -> None:
             await _rounds()
             write = await anext(frames)
             assert write.count(b"event: rows") >= 3 and len(write) < 2 * WRITE_BYTES
-            while other.is_behind:
+            while other.is_lagging:
                 other.next()
             await engine.ask(acquire("one-more"))
             await _rounds()
             assert (await anext(frames)) is other.next()
-            feed._lose()
+            feed._drop_frames()
             assert (await anext(frames)).startswith(b"event: resync")
             stream.close()
-            other.leave()
+            other.close()
 
     run(test)
 
@@ -149,7 +149,7 @@ def test_readers_of_equal_rights_are_given_the_same_bytes() -> None:
             assert frames[0] is frames[1] and frames[2] is frames[3]
             assert _told(frames[2])["rows"] == _told(frames[0])["rows"]
             for place in places:
-                place.leave()
+                place.close()
 
     run(test)
 
@@ -167,9 +167,9 @@ def test_a_confined_reader_sees_its_prefix_alone() -> None:
             told = _told(confined.next())
             assert [row["name"] for row in told["rows"]] == ["acme/one", "acme/web/two"] and "totals" not in told
             assert [row["name"] for row in _told(deeper.next())["rows"]] == ["acme/web/two"]
-            assert not (confined.is_behind or deeper.is_behind or other.is_behind)
+            assert not (confined.is_lagging or deeper.is_lagging or other.is_lagging)
             for place in (confined, deeper, other):
-                place.leave()
+                place.close()
 
     run(test)
 
@@ -191,9 +191,9 @@ def test_a_session_that_is_kept_is_told_once_to_those_who_see_its_jobs() -> None
                 told = _told(place.next())
                 ((session, until),) = told["kept"]
                 assert session == "s" and until - told["now"] <= 60_000 and "rows" not in told
-            assert not other.is_behind
+            assert not other.is_lagging
             for place in (everything, own, other):
-                place.leave()
+                place.close()
 
     run(test)
 
@@ -212,9 +212,9 @@ def test_a_session_that_begins_or_ends_is_told_to_those_who_see_all() -> None:
             await engine.ask(EndSession(principal="ana", session_id="s"))
             told = await _next(everything)
             assert (told["kept"], told["totals"]["sessions"]) == ([["s", 0]], 0)
-            assert not own.is_behind
+            assert not own.is_lagging
             for place in (everything, own):
-                place.leave()
+                place.close()
 
     run(test)
 
@@ -233,14 +233,14 @@ def test_a_session_that_is_kept_is_told_however_many_jobs_it_has() -> None:
             places = {prefix: feed.subscribe(prefix) for prefix in (None, "a/", "b/", "c/")}
             await engine.ask(KeepSession(principal="ana", session_id="s"))
             await _rounds()
-            assert {prefix: place.is_behind for prefix, place in places.items()} == {
+            assert {prefix: place.is_lagging for prefix, place in places.items()} == {
                 None: True,
                 "a/": False,
                 "b/": True,
                 "c/": True,
             }
             for place in places.values():
-                place.leave()
+                place.close()
 
     run(test)
 
@@ -260,7 +260,7 @@ def test_a_step_of_the_wall_clock_makes_all_look_anew(step_ms: int) -> None:
             assert _fell_behind(place)
             await engine.ask(renew("job", ttl_ms=600_000))
             assert (await _next(place))["beats"]
-            place.leave()
+            place.close()
 
     run(test)
 
@@ -286,7 +286,7 @@ def test_many_readers_do_not_make_the_next_look_late() -> None:
                 await whole._wake()
             assert 0 < pauses <= live_feed.WAKES_MAX
             for place in places:
-                place.leave()
+                place.close()
 
     run(test)
 
@@ -302,7 +302,7 @@ def test_a_bound_job_says_when_it_would_end_by_itself() -> None:
             (row,) = (await _next(place))["rows"]
             assert row["bound"] and row["session"] == "s"
             assert row["own"] - row["since"] == 600_000 and row["until"] - row["since"] <= 60_000
-            place.leave()
+            place.close()
 
     run(test)
 
@@ -357,12 +357,12 @@ def test_nothing_is_told_before_it_is_durable() -> None:
             await turns(20)
             # The feed looks at "before" now, on top of a grant that is not durable: its look has to wait for it.
             await asyncio.sleep(live_feed.FIRST_SECONDS * 2)
-            assert not place.is_behind and not asking.done()
+            assert not place.is_lagging and not asking.done()
             journal.open_gate()
             await asking
             assert [row["name"] for row in (await _next(place))["rows"]] == ["before"]
             assert [row["name"] for row in (await _next(place))["rows"]] == ["job"]
-            place.leave()
+            place.close()
 
     run(test)
 
@@ -381,11 +381,11 @@ def test_a_store_that_fails_lets_everybody_look_anew() -> None:
             journal.is_shut = False
             journal.let_through(JournalUnavailableError("no"))
             await asking
-            await asyncio.sleep(live_feed.TRY_AGAIN_SECONDS + 1)
+            await asyncio.sleep(live_feed.RETRY_SECONDS + 1)
             assert _fell_behind(place)
             await engine.ask(acquire("after"))
             assert [row["name"] for row in (await _next(place))["rows"]] == ["after"]
-            place.leave()
+            place.close()
 
     run(test)
 
@@ -400,7 +400,7 @@ def test_a_reader_that_takes_nothing_falls_behind_and_keeps_nothing() -> None:
         channel.put(frame)
         assert quick.next() is frame
         assert channel.size_bytes <= CHANNEL_BYTES_MAX
-    assert _fell_behind(slow) and not slow.is_behind
+    assert _fell_behind(slow) and not slow.is_lagging
     channel.put(b"newest")
     assert slow.next() == quick.next() == b"newest"
 
@@ -417,10 +417,10 @@ def test_too_many_changes_let_everybody_look_anew() -> None:
             whole.names |= {f"job-{number}": True for number in range(DIRTY_MAX)}
             await engine.ask(acquire("one-more"))
             await _rounds()
-            assert _fell_behind(place) and not place.is_behind
+            assert _fell_behind(place) and not place.is_lagging
             await engine.ask(renew("one-more"))
             assert (await _next(place))["beats"][0][0] == "one-more"
-            place.leave()
+            place.close()
 
     run(test)
 
@@ -435,12 +435,12 @@ def test_many_names_are_looked_at_in_slices() -> None:
                 await engine.ask(acquire(f"job-{number:04}"))
             await _rounds()
             frames = []
-            while place.is_behind:
+            while place.is_lagging:
                 frames.append(_told(place.next()))
             assert max(len(frame.get("rows", ())) for frame in frames) <= live_feed.SLICE_NAMES
             names = [row["name"] for frame in frames for row in frame.get("rows", ())]
             assert sorted(set(names)) == [f"job-{number:04}" for number in range(3 * live_feed.SLICE_NAMES)]
-            place.leave()
+            place.close()
 
     run(test)
 
@@ -454,16 +454,16 @@ def test_nothing_runs_while_nobody_looks() -> None:
             assert _is_idle(whole, engine)
             one, other = whole.subscribe(None), whole.subscribe("a/")
             assert not _is_idle(whole, engine)
-            one.leave()
-            one.leave()
+            one.close()
+            one.close()
             assert not _is_idle(whole, engine)
-            other.leave()
+            other.close()
             await turns()
             assert _is_idle(whole, engine)
             again = whole.subscribe(None)
             await engine.ask(acquire("job"))
             assert (await _next(again))["rows"]
-            again.leave()
+            again.close()
 
     run(test)
 

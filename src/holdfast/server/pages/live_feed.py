@@ -64,13 +64,15 @@ SESSION_NAMES_MAX = 10_000  # Names of a kept session checked for who may see it
 CHANNEL_BYTES_MAX = 1024 * 1024
 WAKE_SECONDS = 0.002
 WAKES_MAX = 40  # Groups of readers, woken one after another, so that they do not all write at the same time.
-STOOD_MS_MAX = 1_000  # Beyond it the wall clock was set, or the server was suspended: all readers load again.
-TRY_AGAIN_SECONDS = 1.0
+WALL_OFFSET_CHANGE_MS_MAX = (
+    1_000  # Beyond it the wall clock was set, or the server was suspended: all readers load again.
+)
+RETRY_SECONDS = 1.0
 
 
-def _frame(state: State, now: Instant, shown: Shown, *, is_all: bool) -> bytes:
+def _frame(state: State, now: Instant, shown: Shown, *, with_totals: bool) -> bytes:
     """Encode a frame. Browsers correct their clock by `now`."""
-    totals = b',"totals":%b' % encode(totals_of(state)) if is_all else b""
+    totals = b',"totals":%b' % encode(totals_of(state)) if with_totals else b""
     parts = b"".join(b',"%b":[%b]' % (kind.encode(), b",".join(items)) for kind, items in shown.items())
     return b'event: rows\ndata: {"seq":%d,"now":%d%b%b}\n\n' % (state.seq, now.wall_ms, totals, parts)
 
@@ -90,7 +92,7 @@ class Channel:
         while self.size_bytes > CHANNEL_BYTES_MAX and len(self.frames) > 1:
             self.size_bytes -= len(self.frames.popleft())
 
-    def lose(self) -> None:
+    def drop_frames(self) -> None:
         """Drop all frames: every reader is sent `resync`."""
         self.frames.clear()
         self.size_bytes = 0
@@ -107,20 +109,20 @@ class Subscription:
         self.news = asyncio.Event()
 
     @property
-    def is_behind(self) -> bool:
+    def is_lagging(self) -> bool:
         return self._position < self._channel.end
 
     def next(self) -> bytes | None:
         """Return the next frame; None if some were lost, and go to the newest."""
-        frames, behind = self._channel.frames, self._channel.end - self._position
-        if behind > len(frames):
+        frames, lagging = self._channel.frames, self._channel.end - self._position
+        if lagging > len(frames):
             self._position = self._channel.end
             return None
         self._position += 1
-        return frames[len(frames) - behind]
+        return frames[len(frames) - lagging]
 
-    def leave(self) -> None:
-        self._feed.forget(self._channel, self)
+    def close(self) -> None:
+        self._feed.unsubscribe(self._channel, self)
 
 
 class LiveFeed:
@@ -130,36 +132,36 @@ class LiveFeed:
         self._lengths: tuple[int, ...] = ()  # Of all prefixes, to find the channels of a name.
         self._touched: DirtyNames | None = None
         self._task: asyncio.Task[None] | None = None
-        self._stood_ms = 0  # Wall clock minus authority time. If it changes, the ends sent so far are wrong.
+        self._wall_offset_ms = 0  # Wall clock minus authority time. If it changes, the ends sent so far are wrong.
 
     def subscribe(self, prefix: str | None) -> Subscription:
         channel = self._channels.get(prefix)
         if channel is None:
             channel = self._channels[prefix] = Channel(prefix)
-            self._measure()
+            self._update_lengths()
         subscription = Subscription(self, channel)
         channel.readers[subscription] = None
         if self._touched is None:
             now = self._engine.tick()
-            self._stood_ms = 0 if now is None else now.wall_ms - now.ms
+            self._wall_offset_ms = 0 if now is None else now.wall_ms - now.ms
             self._touched = DirtyNames()
             self._engine.feed.observe(self._touched.note)
             self._task = asyncio.get_running_loop().create_task(self._run(self._touched))
         return subscription
 
-    def forget(self, channel: Channel, subscription: Subscription) -> None:
+    def unsubscribe(self, channel: Channel, subscription: Subscription) -> None:
         """Remove a reader, its channel with its last reader, and stop with the last channel. Idempotent."""
         if channel.readers.pop(subscription, subscription) is subscription or channel.readers:
             return
         if self._channels.get(channel.prefix) is channel:
             del self._channels[channel.prefix]
-            self._measure()
+            self._update_lengths()
         if not self._channels and self._touched is not None and self._task is not None:
             self._engine.feed.ignore(self._touched.note)
             self._task.cancel()
             self._touched = self._task = None
 
-    def _measure(self) -> None:
+    def _update_lengths(self) -> None:
         self._lengths = tuple(sorted({len(prefix) for prefix in self._channels if prefix is not None}))
 
     async def _run(self, touched: DirtyNames) -> None:
@@ -167,50 +169,50 @@ class LiveFeed:
             await touched.wait()
             await asyncio.sleep(FIRST_SECONDS)
             try:
-                await self._look(touched)
+                await self._publish(touched)
             except Exception as error:
                 if not isinstance(error, JournalError):
                     log.exception("a bug while looking at jobs for the page")
                 # The names taken were not sent: every reader has to load again.
-                self._lose()
-                await asyncio.sleep(TRY_AGAIN_SECONDS)
+                self._drop_frames()
+                await asyncio.sleep(RETRY_SECONDS)
             await asyncio.gather(self._wake(), asyncio.sleep(GATHER_SECONDS))
 
-    async def _look(self, touched: DirtyNames) -> None:
+    async def _publish(self, touched: DirtyNames) -> None:
         if touched.take_overflow():
-            self._lose()
+            self._drop_frames()
             return
         names = deque(touched.take(NAMES_MAX).items())
         sessions = deque(touched.take_sessions())
         while names or sessions:
-            stood_ms, frames = await self._engine.query(partial(self._show, names, sessions))
-            if abs(stood_ms - self._stood_ms) > STOOD_MS_MAX:
-                self._stood_ms = stood_ms
-                self._lose()
+            wall_offset_ms, frames = await self._engine.query(partial(self._encode_slice, names, sessions))
+            if abs(wall_offset_ms - self._wall_offset_ms) > WALL_OFFSET_CHANGE_MS_MAX:
+                self._wall_offset_ms = wall_offset_ms
+                self._drop_frames()
                 return
             for prefix, frame in frames.items():
                 # Its last reader may have left meanwhile.
                 if (channel := self._channels.get(prefix)) is not None:
                     channel.put(frame)
 
-    def _show(
+    def _encode_slice(
         self, names: deque[tuple[str, bool]], sessions: deque[str], state: State, now: Instant
     ) -> tuple[int, dict[str | None, bytes]]:
         """Take a slice, encode each name once, and return the frames of the channels that may see it."""
         found: dict[str | None, Shown] = {}
         size, ends_at = 0, len(names) - SLICE_NAMES
         while names and len(names) > ends_at and size < SLICE_BYTES:
-            name, is_whole = names.popleft()
+            name, is_full_row = names.popleft()
             seen_by = self._seen_by(name)
             if seen_by:
-                kind, shown = _shown(name, state, now, is_whole=is_whole)
+                kind, shown = _encode_name(name, state, now, is_full_row=is_full_row)
                 size += len(shown)
                 for prefix in seen_by:
                     found.setdefault(prefix, {}).setdefault(kind, []).append(shown)
-        ends_at, looked_at = len(sessions) - SLICE_SESSIONS, 0
-        while sessions and len(sessions) > ends_at and looked_at < SESSION_NAMES_MAX:
-            looked_at += self._show_session(sessions.popleft(), found, state, now)
-        frames = {prefix: _frame(state, now, shown, is_all=prefix is None) for prefix, shown in found.items()}
+        ends_at, checked = len(sessions) - SLICE_SESSIONS, 0
+        while sessions and len(sessions) > ends_at and checked < SESSION_NAMES_MAX:
+            checked += self._show_session(sessions.popleft(), found, state, now)
+        frames = {prefix: _frame(state, now, shown, with_totals=prefix is None) for prefix, shown in found.items()}
         return now.wall_ms - now.ms, frames
 
     def _seen_by(self, name: str) -> list[str | None]:
@@ -239,24 +241,24 @@ class LiveFeed:
         return len(names)
 
     async def _wake(self) -> None:
-        behind = [reader for channel in self._channels.values() for reader in channel.readers if reader.is_behind]
-        together = -(-len(behind) // WAKES_MAX)
-        for number, reader in enumerate(behind, 1):
+        lagging = [reader for channel in self._channels.values() for reader in channel.readers if reader.is_lagging]
+        together = -(-len(lagging) // WAKES_MAX)
+        for number, reader in enumerate(lagging, 1):
             reader.news.set()
             if number % together == 0:
                 await asyncio.sleep(WAKE_SECONDS)
 
-    def _lose(self) -> None:
+    def _drop_frames(self) -> None:
         for channel in self._channels.values():
-            channel.lose()
+            channel.drop_frames()
 
 
-def _shown(name: str, state: State, now: Instant, *, is_whole: bool) -> tuple[str, bytes]:
+def _encode_name(name: str, state: State, now: Instant, *, is_full_row: bool) -> tuple[str, bytes]:
     """Encode a name as one of the kinds `gone`, `rows` and `beats`."""
     lease = state.lease_of(name)
     if lease is None:
         return "gone", encode(gone_of(name, state, now))
-    if is_whole:
+    if is_full_row:
         return "rows", encode(row_of(name, lease, state, now))
     return "beats", encode(beat_of(name, lease, state, now))
 
@@ -277,19 +279,19 @@ class Live(Stream):
         with contextlib.suppress(JournalError):
             yield await self._api.engine.query(_hello)
             while self._is_authorized():
-                if self._subscription.is_behind:
-                    yield self._gathered()
+                if self._subscription.is_lagging:
+                    yield self._take_frames()
                     continue
                 news.clear()
-                heard = await self._next_event(news.wait)
-                if isinstance(heard, bytes) and self._is_authorized():
-                    yield heard
+                event = await self._next_event(news.wait)
+                if isinstance(event, bytes) and self._is_authorized():
+                    yield event
 
-    def _gathered(self) -> bytes:
+    def _take_frames(self) -> bytes:
         """Return the next frames in one write, or `resync` if some were lost."""
         frames: list[bytes] = []
         size = 0
-        while self._subscription.is_behind and size < WRITE_BYTES:
+        while self._subscription.is_lagging and size < WRITE_BYTES:
             frame = self._subscription.next()
             if frame is None:
                 return b"event: resync\ndata: {}\n\n"
@@ -301,7 +303,7 @@ class Live(Stream):
         return not self._end.is_over and super()._is_authorized()
 
     def close(self) -> None:
-        self._subscription.leave()
+        self._subscription.close()
         self._end.close()
         super().close()
 
