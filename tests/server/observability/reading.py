@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from holdfast.server.observability.metrics import Row
+from holdfast.server.observability.metrics import MetricRow
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -20,7 +20,7 @@ def value(text: bytes, name: str, **labels: str) -> float:
     return samples_in(text)[name, frozenset(labels.items())]
 
 
-def samples_of(row: Row) -> tuple[str, ...]:
+def samples_of(row: MetricRow) -> tuple[str, ...]:
     """The names under which Prometheus knows a metric."""
     if row.kind == "histogram":
         return f"{row.name}_bucket", f"{row.name}_count", f"{row.name}_sum"

@@ -35,7 +35,7 @@ def sample(number: int, **values: float) -> Sample:
     return Sample(wall_ms=1_750_000_000_000 + number * STEP_MS, **fields)
 
 
-def line(drawn: charts.Drawn, chart: str, label: str) -> charts.Line:
+def line(drawn: charts.ChartSet, chart: str, label: str) -> charts.Curve:
     (found,) = [line for each in drawn.charts if each.key == chart for line in each.lines if line.label == label]
     return found
 
@@ -117,7 +117,7 @@ def test_every_chart_is_about_fields_that_samples_have() -> None:
 
 def test_of_no_sample_nothing_is_drawn() -> None:
     """In the first ten seconds there is nothing to see, and it says so."""
-    assert draw([], "1h") == charts.Drawn("1h", None, [], [])
+    assert draw([], "1h") == charts.ChartSet("1h", None, [], [])
 
 
 def test_a_chart_is_made_once_for_all() -> None:
@@ -126,12 +126,12 @@ def test_a_chart_is_made_once_for_all() -> None:
     meter = Meter(Settings(data=Path("unused")), clock)
     clock.advance(STEP_MS)
     meter.tick()
-    first = meter.series.drawn("1h")
-    assert meter.series.drawn("1h") is first and meter.series.drawn("no such span") is first
+    first = meter.series.charts_of("1h")
+    assert meter.series.charts_of("1h") is first and meter.series.charts_of("no such span") is first
     for span in (*SPANS, "7y", "", "1h ", "<b>"):
-        meter.series.drawn(span)
-    assert set(meter.series._drawn) == set(SPANS)
+        meter.series.charts_of(span)
+    assert set(meter.series._chart_sets) == set(SPANS)
     clock.advance(STEP_MS)
     meter.tick()
-    assert meter.series.drawn("1h") is not first
+    assert meter.series.charts_of("1h") is not first
     assert not math.isnan(first.since_wall_ms or 0)

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from holdfast.engine.metrics import EngineMetrics, Histogram
-from holdfast.server.observability.metrics import ROWS, Row, Sources, as_markdown, bound_text, look_at
+from holdfast.server.observability.metrics import ROWS, MetricRow, Sources, as_markdown, bound_text, take_snapshot
 from holdfast.settings import Settings
 from holdfast.testing.clock import ManualClock
 from tests.server.observability.promql import spoken_of
@@ -72,14 +72,14 @@ def rules() -> list[dict[str, str]]:
 
 
 @cache
-def by_sample() -> dict[str, Row]:
+def by_sample() -> dict[str, MetricRow]:
     return {sample: row for row in ROWS for sample in samples_of(row)}
 
 
 @cache
 def bounds() -> dict[str, set[str]]:
     """Of each histogram, what `le` can be."""
-    look = look_at(Sources(Settings(data=Path("unused")), ManualClock(), EngineMetrics()))
+    look = take_snapshot(Sources(Settings(data=Path("unused")), ManualClock(), EngineMetrics()))
     spreads = {row.name: row.read(look) for row in ROWS if row.kind == "histogram"}
     return {
         f"{name}_bucket": {bound_text(bound) for bound in (*spread.bounds, float("inf"))}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.engine.metrics import Histogram
-from holdfast.server.observability.metrics import LAG_SECONDS, Stalls
+from holdfast.server.observability.metrics import LAG_SECONDS, LoopStalls
 from tests.engine.harness import run
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def test_a_loop_that_is_held_is_seen() -> None:
 
     async def test(clock: ManualClock) -> None:
         lags = Histogram(LAG_SECONDS)
-        stalls = Stalls(clock, lags)
+        stalls = LoopStalls(clock, lags)
         stalls.start()
         await asyncio.sleep(1.05)
         assert (sum(lags.counts), lags.counts[0]) == (10, 10)

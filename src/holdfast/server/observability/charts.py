@@ -50,7 +50,7 @@ class Sample(msgspec.Struct, frozen=True):
     processor: float  # The part of one processor that this process used.
 
 
-class Line(msgspec.Struct, frozen=True):
+class Curve(msgspec.Struct, frozen=True):
     style: str
     label: str
     path: str
@@ -58,7 +58,7 @@ class Line(msgspec.Struct, frozen=True):
     highest: str
 
 
-class Mark(msgspec.Struct, frozen=True):
+class AxisMark(msgspec.Struct, frozen=True):
     at: float
     text: str = ""  # Of the scale.
     wall_ms: int = 0  # Of the time axis.
@@ -68,9 +68,9 @@ class Chart(msgspec.Struct, frozen=True):
     key: str
     title: str
     about: str
-    lines: list[Line]
-    scale: list[Mark]
-    marks: list[Mark]
+    lines: list[Curve]
+    scale: list[AxisMark]
+    marks: list[AxisMark]
 
 
 class Stat(msgspec.Struct, frozen=True):
@@ -79,7 +79,7 @@ class Stat(msgspec.Struct, frozen=True):
     label: str
 
 
-class Drawn(msgspec.Struct, frozen=True):
+class ChartSet(msgspec.Struct, frozen=True):
     span: str
     since_wall_ms: int | None  # The first sample of the span; None without samples.
     stats: list[Stat]
@@ -178,39 +178,41 @@ PLANS: tuple[_Plan, ...] = (
         (("first", "used", "processor"),),
     ),
 )
-_WORST = frozenset({"wait_p99", "commit_p99", "answer_p99", "lag_max"})  # Points show the maximum, others the mean.
+_SHOWN_BY_MAXIMUM = frozenset(
+    {"wait_p99", "commit_p99", "answer_p99", "lag_max"}
+)  # Points show the maximum, others the mean.
 
 
-def draw(samples: Sequence[Sample], span: str) -> Drawn:
+def draw(samples: Sequence[Sample], span: str) -> ChartSet:
     if not samples:
-        return Drawn(span, None, [], [])
+        return ChartSet(span, None, [], [])
     times = _points([sample.wall_ms for sample in samples], max)
     since, length_ms = times[0], max(times[-1] - times[0], 1)
-    x = [round(LEFT + min(1.0, max(0.0, (moment - since) / length_ms)) * (RIGHT - LEFT), 1) for moment in times]
+    x = [round(LEFT + min(1.0, max(0.0, (wall_ms - since) / length_ms)) * (RIGHT - LEFT), 1) for wall_ms in times]
     parts = [number / TICKS for number in range(TICKS + 1)]
-    marks = [Mark(round(LEFT + part * (RIGHT - LEFT), 1), wall_ms=int(since + part * length_ms)) for part in parts]
-    return Drawn(span, int(since), _stats(samples), [_chart(plan, samples, x, marks) for plan in PLANS])
+    marks = [AxisMark(round(LEFT + part * (RIGHT - LEFT), 1), wall_ms=int(since + part * length_ms)) for part in parts]
+    return ChartSet(span, int(since), _stats(samples), [_chart(plan, samples, x, marks) for plan in PLANS])
 
 
-def _chart(plan: _Plan, samples: Sequence[Sample], x: list[float], marks: list[Mark]) -> Chart:
+def _chart(plan: _Plan, samples: Sequence[Sample], x: list[float], marks: list[AxisMark]) -> Chart:
     columns = [
-        _points([getattr(sample, field) for sample in samples], max if field in _WORST else fmean)
+        _points([getattr(sample, field) for sample in samples], max if field in _SHOWN_BY_MAXIMUM else fmean)
         for _, _, field in plan.lines
     ]
-    top = round_up(_most([value for values in columns for value in values]))
+    top = round_up(_maximum([value for values in columns for value in values]))
 
     def y(value: float) -> float:
         return round(BOTTOM - min(1.0, value / top) * (BOTTOM - TOP), 1)
 
     lines = [
-        Line(style, label, _path(values, x, y), plan.write(values[-1]), plan.write(_most(values)))
+        Curve(style, label, _path(values, x, y), plan.write(values[-1]), plan.write(_maximum(values)))
         for (style, label, _), values in zip(plan.lines, columns, strict=True)
     ]
-    scale = [Mark(y(top * part), plan.write(top * part)) for part in (0.0, 0.5, 1.0)]
+    scale = [AxisMark(y(top * part), plan.write(top * part)) for part in (0.0, 0.5, 1.0)]
     return Chart(plan.key, plan.title, plan.about, lines, scale, marks)
 
 
-def _most(values: list[float]) -> float:
+def _maximum(values: list[float]) -> float:
     return max((value for value in values if not math.isnan(value)), default=_NAN)
 
 
@@ -248,6 +250,6 @@ def _stats(samples: Sequence[Sample]) -> list[Stat]:
         Stat("held", count_text(last.held), "jobs held"),
         Stat("waiting", count_text(last.waiting), "waiters"),
         Stat("lost", count_text(lost), "claims lost in this time"),
-        Stat("commit", seconds_text(_most([sample.commit_p99 for sample in samples])), "slowest commits, 99 in 100"),
+        Stat("commit", seconds_text(_maximum([sample.commit_p99 for sample in samples])), "slowest commits, 99 in 100"),
         Stat("stall", seconds_text(max(sample.lag_max for sample in samples)), "longest stall"),
     ]

@@ -25,7 +25,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from holdfast import __version__
 from holdfast.core.refusals import AllHeld, Delayed, Finished, Held, NotHeld
 from holdfast.engine.metrics import EngineMetrics, Histogram, Tally
-from holdfast.server.observability.charts import SPANS, STEP_MS, USUAL_SPAN, Drawn, Sample, draw
+from holdfast.server.observability.charts import SPANS, STEP_MS, USUAL_SPAN, ChartSet, Sample, draw
 from holdfast.wire.problems import KINDS
 
 if TYPE_CHECKING:
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from holdfast.settings import Settings
 
 LAG_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
-LOOK_SECONDS = 0.1
+PROBE_SECONDS = 0.1
 SAMPLES_MAX = 6 * 3_600_000 // STEP_MS
 CONTENT_TYPE = b"text/plain; version=0.0.4; charset=utf-8"
-KEPT_MS = 1_000
+CACHED_MS = 1_000
 STATM = "/proc/self/statm"
 
 # A number, one for each value of the row's label, or a histogram; None: not known.
@@ -116,7 +116,7 @@ class Sources:
         return NodeRole(leads=engine is not None, epoch=None if engine is None else engine.state.epoch)
 
 
-class Look(msgspec.Struct):
+class MetricsSnapshot(msgspec.Struct):
     sources: Sources
     measures: EngineMetrics
     tally: Tally
@@ -126,23 +126,23 @@ class Look(msgspec.Struct):
     health: Health | None
 
 
-def look_at(sources: Sources) -> Look:
+def take_snapshot(sources: Sources) -> MetricsSnapshot:
     engine, measures = sources.engine, sources.measures
     state, health = (None, None) if engine is None else (engine.state, engine.journal.health())
-    return Look(sources, measures, measures.tally, sources.role(), engine, state, health)
+    return MetricsSnapshot(sources, measures, measures.tally, sources.role(), engine, state, health)
 
 
-class Row(msgspec.Struct, frozen=True):
+class MetricRow(msgspec.Struct, frozen=True):
     name: str
     kind: _Kind
     help: str
-    read: Callable[[Look], Value]
+    read: Callable[[MetricsSnapshot], Value]
     label: str = ""
     values: tuple[str, ...] = ()
 
 
-def _refusals(look: Look) -> Mapping[str, float]:
-    counters = look.sources.counters
+def _refusals(snapshot: MetricsSnapshot) -> Mapping[str, float]:
+    counters = snapshot.sources.counters
     found = dict.fromkeys(REASONS, 0)
     for code, count in counters.reasons.items():
         found[code] += count
@@ -151,17 +151,19 @@ def _refusals(look: Look) -> Mapping[str, float]:
     return found
 
 
-def _streams(look: Look) -> Value:
-    open_now = look.sources.streams
-    return None if look.engine is None else {kind: open_now[kind].count if kind in open_now else 0 for kind in STREAMS}
+def _streams(snapshot: MetricsSnapshot) -> Value:
+    open_now = snapshot.sources.streams
+    return (
+        None if snapshot.engine is None else {kind: open_now[kind].count if kind in open_now else 0 for kind in STREAMS}
+    )
 
 
-def _of_state(count: Callable[[State], int]) -> Callable[[Look], Value]:
-    return lambda look: None if look.state is None else count(look.state)
+def _of_state(count: Callable[[State], int]) -> Callable[[MetricsSnapshot], Value]:
+    return lambda snapshot: None if snapshot.state is None else count(snapshot.state)
 
 
-def _of_engine(count: Callable[[Engine], float]) -> Callable[[Look], Value]:
-    return lambda look: None if look.engine is None else count(look.engine)
+def _of_engine(count: Callable[[Engine], float]) -> Callable[[MetricsSnapshot], Value]:
+    return lambda snapshot: None if snapshot.engine is None else count(snapshot.engine)
 
 
 def processor_seconds() -> float:
@@ -169,7 +171,7 @@ def processor_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def _memory_bytes(_look: Look) -> Value:
+def _memory_bytes(_look: MetricsSnapshot) -> Value:
     try:
         with open(STATM, encoding="ascii") as statm:  # noqa: PTH123 - a kernel's file
             return int(statm.read().split()[1]) * resource.getpagesize()
@@ -177,12 +179,12 @@ def _memory_bytes(_look: Look) -> Value:
         return None
 
 
-def _reader(path: str) -> Callable[[Look], Value]:
+def _reader(path: str) -> Callable[[MetricsSnapshot], Value]:
     """Return a reader of an attribute path; its value is None if a part of the path is."""
     names = path.split(".")
 
-    def read(look: Look) -> Value:
-        value: Any = look
+    def read(snapshot: MetricsSnapshot) -> Value:
+        value: Any = snapshot
         for name in names:
             value = None if value is None else getattr(value, name)
         return cast("Value", value)
@@ -194,18 +196,18 @@ def _row(  # noqa: PLR0917 - a row of the table
     kind: _Kind,
     name: str,
     text: str,
-    read: str | Callable[[Look], Value],
+    read: str | Callable[[MetricsSnapshot], Value],
     label: str = "",
     values: tuple[str, ...] = (),
-) -> Row:
-    return Row(name, kind, text, _reader(read) if isinstance(read, str) else read, label, values)
+) -> MetricRow:
+    return MetricRow(name, kind, text, _reader(read) if isinstance(read, str) else read, label, values)
 
 
-def _by_label(name: str, text: str, field: str, values: tuple[str, ...], label: str = "how") -> Row:
+def _by_label(name: str, text: str, field: str, values: tuple[str, ...], label: str = "how") -> MetricRow:
     """Return a counter of the tally by a label. Values start at 0, so that the first event is an increase."""
 
-    def read(look: Look) -> Value:
-        counts: Mapping[str, int] = getattr(look.tally, field)
+    def read(snapshot: MetricsSnapshot) -> Value:
+        counts: Mapping[str, int] = getattr(snapshot.tally, field)
         return {value: counts.get(value, 0) for value in values}
 
     return _row("counter", name, text, read, label, values)
@@ -213,7 +215,7 @@ def _by_label(name: str, text: str, field: str, values: tuple[str, ...], label: 
 
 _counter, _gauge, _histogram = partial(_row, "counter"), partial(_row, "gauge"), partial(_row, "histogram")
 
-ROWS: tuple[Row, ...] = (
+ROWS: tuple[MetricRow, ...] = (
     _gauge("holdfast_info", "Always 1; says the version.", lambda _: {__version__: 1}, "version", (__version__,)),
     # Durable records.
     _counter("holdfast_grants_total", "Leases granted.", "tally.grants"),
@@ -250,7 +252,7 @@ ROWS: tuple[Row, ...] = (
     _gauge(
         "holdfast_tail_bytes_max",
         "Limit of holdfast_tail_bytes; at it new claims are refused (tail_mib_max).",
-        lambda look: look.sources.settings.tail_mib_max * 2**20,
+        lambda snapshot: snapshot.sources.settings.tail_mib_max * 2**20,
     ),
     _gauge("holdfast_archive_failing", "1 if archiving failed last.", _of_engine(lambda engine: engine.unarchived[1])),
     _gauge("holdfast_store_takes_claims", "1 if the store takes new claims.", "health.takes_claims"),
@@ -263,18 +265,22 @@ ROWS: tuple[Row, ...] = (
     _gauge("holdfast_linked", "1 if this node follows and has a link to the leader.", "role.is_linked"),
     _gauge("holdfast_links", "Links of followers to this node.", "role.links"),
     # The process.
-    _gauge("holdfast_connections", "Open connections.", lambda look: look.sources.connections()),
+    _gauge("holdfast_connections", "Open connections.", lambda snapshot: snapshot.sources.connections()),
     _gauge("holdfast_connections_max", "Limit of open connections.", "sources.settings.connections_max"),
-    _counter("holdfast_log_lines_dropped_total", "Dropped log lines.", lambda look: look.sources.lines_dropped()),
+    _counter(
+        "holdfast_log_lines_dropped_total", "Dropped log lines.", lambda snapshot: snapshot.sources.lines_dropped()
+    ),
     _counter("process_cpu_seconds_total", "Processor time of the server's process.", lambda _: processor_seconds()),
     _gauge("process_resident_memory_bytes", "Memory of the server's process.", _memory_bytes),
     _gauge(
-        "process_start_time_seconds", "Start, in seconds since 1970.", lambda look: look.sources.started_wall_ms / 1000
+        "process_start_time_seconds",
+        "Start, in seconds since 1970.",
+        lambda snapshot: snapshot.sources.started_wall_ms / 1000,
     ),
 )
 
 
-class Text:
+class MetricsText:
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
         self._made_ms: int | None = None
@@ -283,17 +289,17 @@ class Text:
     def now(self) -> bytes:
         """Return the text, at most a second old."""
         now_ms = self._sources.clock.monotonic_ms()
-        if self._made_ms is None or now_ms - self._made_ms >= KEPT_MS:
+        if self._made_ms is None or now_ms - self._made_ms >= CACHED_MS:
             self._text, self._made_ms = generate_latest(self), now_ms
         return self._text
 
     def collect(self) -> Iterable[Metric]:
         """Return every metric with a value. `generate_latest` calls this."""
-        look = look_at(self._sources)
-        return [_family(row, value) for row in ROWS if (value := row.read(look)) is not None]
+        snapshot = take_snapshot(self._sources)
+        return [_family(row, value) for row in ROWS if (value := row.read(snapshot)) is not None]
 
 
-def _family(row: Row, value: Value) -> Metric:
+def _family(row: MetricRow, value: Value) -> Metric:
     if isinstance(value, Histogram):
         return HistogramMetricFamily(row.name, row.help, list(_buckets(value)), value.total)
     kind = CounterMetricFamily if row.kind == "counter" else GaugeMetricFamily
@@ -317,7 +323,7 @@ def bound_text(bound: float) -> str:
     return "+Inf" if bound == float("inf") else repr(bound)
 
 
-class Stalls:
+class LoopStalls:
     """Measures how late a timer fires every 0.1 s: long ticks, a slow disk, garbage collection, a busy machine."""
 
     def __init__(self, clock: Clock, lags: Histogram) -> None:
@@ -328,8 +334,8 @@ class Stalls:
         self._longest_seconds = 0.0
 
     def start(self) -> None:
-        self._due_seconds = self._read_seconds() + LOOK_SECONDS
-        self._timer = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._ring)
+        self._due_seconds = self._read_seconds() + PROBE_SECONDS
+        self._timer = asyncio.get_running_loop().call_later(PROBE_SECONDS, self._measure)
 
     def stop(self) -> None:
         if self._timer is not None:
@@ -340,7 +346,7 @@ class Stalls:
         longest_seconds, self._longest_seconds = self._longest_seconds, 0.0
         return longest_seconds
 
-    def _ring(self) -> None:
+    def _measure(self) -> None:
         late_seconds = max(0.0, self._read_seconds() - self._due_seconds)
         self._lags.note(late_seconds)
         self._longest_seconds = max(self._longest_seconds, late_seconds)
@@ -348,7 +354,7 @@ class Stalls:
 
 
 class Series:
-    def __init__(self, sources: Sources, stalls: Stalls) -> None:
+    def __init__(self, sources: Sources, stalls: LoopStalls) -> None:
         self._sources = sources
         self._stalls = stalls
         self._samples: deque[Sample] = deque(maxlen=SAMPLES_MAX)
@@ -356,7 +362,7 @@ class Series:
         self._spreads = (measures.waits, measures.commits, measures.answers)
         self._last_ms = sources.clock.monotonic_ms()
         self._last = self._count()
-        self._drawn: dict[str, Drawn] = {}  # By span; cleared by each sample.
+        self._chart_sets: dict[str, ChartSet] = {}  # By span; cleared by each sample.
 
     def __len__(self) -> int:
         return len(self._samples)
@@ -382,19 +388,19 @@ class Series:
         wall_ms, longest = self._sources.clock.wall_ms(), self._stalls.take_longest()
         row: list[float] = [wall_ms, *rates[:5], *gauges, *quantiles, longest, rates[5]]
         self._samples.append(Sample(*row))
-        self._drawn.clear()
+        self._chart_sets.clear()
 
     def last(self, span_ms: int) -> list[Sample]:
         """Return the samples of the last so many milliseconds, oldest first."""
         number = min(len(self._samples), -(-span_ms // STEP_MS))
         return list(self._samples)[len(self._samples) - number :]
 
-    def drawn(self, span: str) -> Drawn:
+    def charts_of(self, span: str) -> ChartSet:
         """Return the charts of one of `SPANS`, else of the usual one."""
         span = span if span in SPANS else USUAL_SPAN
-        if span not in self._drawn:
-            self._drawn[span] = draw(self.last(SPANS[span][1]), span)
-        return self._drawn[span]
+        if span not in self._chart_sets:
+            self._chart_sets[span] = draw(self.last(SPANS[span][1]), span)
+        return self._chart_sets[span]
 
     def _count(self) -> tuple[tuple[float, ...], list[list[int]]]:
         tally, counters = self._sources.measures.tally, self._sources.counters
@@ -422,9 +428,9 @@ class Meter:
 
     def __init__(self, settings: Settings, clock: Clock, measures: EngineMetrics | None = None) -> None:
         self.sources = Sources(settings, clock, measures)
-        stalls = Stalls(clock, self.sources.lags)
+        stalls = LoopStalls(clock, self.sources.lags)
         self.series = Series(self.sources, stalls)
-        self.text = Text(self.sources)
+        self.text = MetricsText(self.sources)
         self.start, self.stop, self.tick = stalls.start, stalls.stop, self.series.tick
 
 

@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from holdfast.wire.problems import Problem
 
 # Called when a request ends: its status, or None if the client disconnected before; the principal, if known.
-Ended: TypeAlias = Callable[[int | None, str | None], None]
+OnEnd: TypeAlias = Callable[[int | None, str | None], None]
 _METHOD_CHARS_MAX = 16
 
 log = logging.getLogger("holdfast.requests")
 
 
 class Observer(Protocol):
-    def begin(self, request: Request, route: str) -> Ended:
+    def begin(self, request: Request, route: str) -> OnEnd:
         """Called when a request arrives. `route` is its path in the table of operations; empty if there is none."""
 
     def close(self) -> None:
@@ -47,7 +47,7 @@ class RequestLog:
         self._read_ms = clock.monotonic_ms
         self._proxies = proxies
 
-    def begin(self, request: Request, route: str) -> Ended:
+    def begin(self, request: Request, route: str) -> OnEnd:
         return partial(self._end, request, route, self._read_ms())
 
     def close(self) -> None:
@@ -66,15 +66,15 @@ class RequestLog:
             "principal": principal,
             "client": str(self._proxies.client_of(request) or "") or None,
         }
-        said = "the client left" if status is None else status
+        outcome = "the client left" if status is None else status
         text = "%s %s %s %d ms %s"
-        log.info(text, method, path, said, took_ms, request.request_id, extra={"fields": fields})
+        log.info(text, method, path, outcome, took_ms, request.request_id, extra={"fields": fields})
 
 
 class _ObservedRequest(msgspec.Struct):
     request: Request
     principal_of: Callable[[Request], str | None]
-    ended: list[Ended]  # Empty after the end.
+    on_end: list[OnEnd]  # Empty after the end.
     status: int | None = None
     principal: str | None = None
 
@@ -83,9 +83,9 @@ class _ObservedRequest(msgspec.Struct):
         self.status, self.principal = status, self.principal_of(self.request)
 
     def end(self) -> None:
-        ended, self.ended = self.ended, []
-        for tell in ended:
-            tell(self.status, self.principal)
+        on_end, self.on_end = self.on_end, []
+        for callback in on_end:
+            callback(self.status, self.principal)
 
 
 class ObserverChain:
@@ -105,11 +105,11 @@ class ObserverChain:
         def handle(request: Request, reply: Reply) -> None:
             observed = begin(request)
             handler.handle(request, partial(_answered, observed, reply))
-            if observed.ended:
+            if observed.on_end:
                 # If the client disconnects, one of the two is called; the first, if the request waits in a queue.
                 if request.on_disconnect is not None:
-                    request.on_disconnect = partial(_left, observed, request.on_disconnect)
-                request.on_lost = partial(_left, observed, request.on_lost)
+                    request.on_disconnect = partial(_on_disconnect, observed, request.on_disconnect)
+                request.on_lost = partial(_on_disconnect, observed, request.on_lost)
 
         def refuse(problem: Problem, request: Request, reply: Reply) -> None:
             handler.refuse(problem, request, partial(_answered, begin(request), reply))
@@ -137,7 +137,7 @@ def _answered(  # noqa: PLR0917 - as a reply is called
     reply(request, status, body, headers)
 
 
-def _left(observed: _ObservedRequest, notify: Callable[[], object] | None) -> None:
+def _on_disconnect(observed: _ObservedRequest, notify: Callable[[], object] | None) -> None:
     observed.end()
     if notify is not None:
         notify()

@@ -25,7 +25,7 @@ from holdfast import __version__
 
 if TYPE_CHECKING:
     from holdfast.server.http.messages import Request
-    from holdfast.server.observability.request_log import Ended
+    from holdfast.server.observability.request_log import OnEnd
 
 LAST_SPANS_SECONDS = 2.0  # At most, for the collector, when the process stops.
 _METHODS = frozenset({b"DELETE", b"GET", b"HEAD", b"OPTIONS", b"PATCH", b"POST", b"PUT"})
@@ -45,7 +45,7 @@ class Traces:
         self._tracer = self._provider.get_tracer("holdfast", __version__)
         self._propagator = TraceContextTextMapPropagator()
 
-    def begin(self, request: Request, route: str) -> Ended:
+    def begin(self, request: Request, route: str) -> OnEnd:
         method = request.method.decode("ascii") if request.method in _METHODS else "_OTHER"
         attributes = {"http.request.method": method, "holdfast.request_id": request.request_id}
         if route:

@@ -49,15 +49,15 @@ _OK = 200
 def metrics(api: ApiService, context: RequestContext) -> None:
     async def respond() -> ResponseParts:
         now: Instant = await api.engine.query(lambda _state, now: now)
-        drawn = api.meter.series.drawn(context.query.get("span", ""))
-        return await site.page(api, context, now, "metrics.html", "metrics", drawn=drawn, frame=charts)
+        chart_set = api.meter.series.charts_of(context.query.get("span", ""))
+        return await site.page(api, context, now, "metrics.html", "metrics", drawn=chart_set, frame=charts)
 
     api.answer_slowly(context, respond)
 
 
-def drawn(api: ApiService, context: RequestContext) -> None:
+def chart_set(api: ApiService, context: RequestContext) -> None:
     series, span = api.meter.series, context.query.get("span", "")
-    api.read(context, lambda _state, now: (_OK, encode({"now": now.wall_ms, "drawn": series.drawn(span)}), ()))
+    api.read(context, lambda _state, now: (_OK, encode({"now": now.wall_ms, "drawn": series.charts_of(span)}), ()))
 
 
 SHOWN = 100

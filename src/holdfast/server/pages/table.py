@@ -72,7 +72,7 @@ _DONE: dict[str, Any] = {"replies": {303: None}}
 PAGES: tuple[Operation, ...] = (
     _view("GET", "/ui/{path}", _nowhere, "Every other address below it"),
     _view("GET", "/ui/metrics", admin.metrics, "What the server has measured of itself", query=admin.METRICS_QUERY),
-    _data("/ui/metrics/drawn", admin.drawn, "The same, as its script takes it", query=admin.METRICS_QUERY),
+    _data("/ui/metrics/drawn", admin.chart_set, "The same, as its script takes it", query=admin.METRICS_QUERY),
     _data("/ui/here", signin.here, "Who is signed in", reader=page_reader, refusal=signin.not_here),
     _data("/ui/live", Live, "Which rows of the list look different now", "text/event-stream", is_stream=True),
     _data(
