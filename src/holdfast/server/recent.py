@@ -11,9 +11,9 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-KEPT_MAX = 100
-OF_ONE_MAX = 20
-KEPT_MS = 86_400_000
+ENTRIES_MAX = 100
+PER_PRINCIPAL_MAX = 20
+RETENTION_MS = 86_400_000
 
 T = TypeVar("T")
 
@@ -23,7 +23,7 @@ class Entry(msgspec.Struct, Generic[T]):
     principal: str
     first_wall_ms: int
     last_wall_ms: int
-    said_ms: int  # The last time, by the monotonic clock.
+    last_ms: int  # The last time, by the monotonic clock.
     count: int = 1
 
 
@@ -34,14 +34,14 @@ class RecentEvents(Generic[T]):
 
     def note(self, what: T, principal: str, *, now_ms: int, wall_ms: int) -> None:
         self._forget(now_ms)
-        place = (principal, what)
-        entry = self._entries.pop(place, None)
+        key = (principal, what)
+        entry = self._entries.pop(key, None)
         if entry is None:
-            self._make_room(principal)
+            self._evict_for(principal)
             entry = Entry(what, principal, wall_ms, wall_ms, now_ms)
         else:
-            entry.count, entry.last_wall_ms, entry.said_ms = entry.count + 1, wall_ms, now_ms
-        self._entries[place] = entry
+            entry.count, entry.last_wall_ms, entry.last_ms = entry.count + 1, wall_ms, now_ms
+        self._entries[key] = entry
 
     def newest_first(self, now_ms: int) -> list[Entry[T]]:
         self._forget(now_ms)
@@ -49,15 +49,15 @@ class RecentEvents(Generic[T]):
 
     def _forget(self, now_ms: int) -> None:
         while self._entries:
-            place, oldest = next(iter(self._entries.items()))
-            if now_ms - oldest.said_ms <= KEPT_MS:
+            key, oldest = next(iter(self._entries.items()))
+            if now_ms - oldest.last_ms <= RETENTION_MS:
                 return
-            del self._entries[place]
+            del self._entries[key]
 
-    def _make_room(self, principal: str) -> None:
+    def _evict_for(self, principal: str) -> None:
         owned = Counter(whose for whose, _ in self._entries)
-        giver = principal if owned[principal] >= OF_ONE_MAX else None
-        if giver is None and len(self._entries) >= KEPT_MAX:
-            giver = owned.most_common(1)[0][0]
-        if giver is not None:
-            del self._entries[next(place for place in self._entries if place[0] == giver)]
+        evicted = principal if owned[principal] >= PER_PRINCIPAL_MAX else None
+        if evicted is None and len(self._entries) >= ENTRIES_MAX:
+            evicted = owned.most_common(1)[0][0]
+        if evicted is not None:
+            del self._entries[next(key for key in self._entries if key[0] == evicted)]

@@ -18,7 +18,7 @@ from holdfast.server.pages.waits import (
     longest_lines,
     tangle_of,
 )
-from holdfast.server.recent import KEPT_MAX, KEPT_MS, OF_ONE_MAX, Entry, RecentEvents
+from holdfast.server.recent import ENTRIES_MAX, PER_PRINCIPAL_MAX, RETENTION_MS, Entry, RecentEvents
 from tests.core.bare_core import Core
 from tests.support.steps import count_steps
 
@@ -197,18 +197,18 @@ def test_a_day_later_it_is_forgotten() -> None:
     recent: RecentEvents[str] = RecentEvents(0)
     note(recent, "old")
     note(recent, "new", now_ms=1_000)
-    assert kept(recent, KEPT_MS) == [("new", 1), ("old", 1)]
-    assert kept(recent, KEPT_MS + 1) == [("new", 1)]
+    assert kept(recent, RETENTION_MS) == [("new", 1), ("old", 1)]
+    assert kept(recent, RETENTION_MS + 1) == [("new", 1)]
 
 
 def test_nobody_pushes_out_what_another_did() -> None:
     """One principal has a share, and beyond the room for all the eldest of whoever has most goes."""
     recent: RecentEvents[str] = RecentEvents(0)
     note(recent, "mine", "quiet")
-    for number in range(10 * KEPT_MAX):
+    for number in range(10 * ENTRIES_MAX):
         note(recent, f"loud {number}", "loud")
-    assert len(kept(recent)) == 1 + OF_ONE_MAX
-    for number in range(10 * KEPT_MAX):
+    assert len(kept(recent)) == 1 + PER_PRINCIPAL_MAX
+    for number in range(10 * ENTRIES_MAX):
         note(recent, f"many {number}", f"loud {number % 20}")
-    assert len(kept(recent)) == KEPT_MAX
+    assert len(kept(recent)) == ENTRIES_MAX
     assert ("mine", 1) in kept(recent)

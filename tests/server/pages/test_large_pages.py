@@ -13,10 +13,10 @@ from holdfast.core.state import State
 from holdfast.core.values import Instant, Session
 from holdfast.server.access.auth import Caller
 from holdfast.server.pages import site
-from holdfast.server.pages.sessions import Run
+from holdfast.server.pages.sessions import SessionRow
 
 NOW = Instant(0, 1_800_000_000_000)
-RUNS = [Run(Session(f"id-{n}", "p", f"run-{n}", None, 60_000, 60_000, 0), NOW.wall_ms, n, 0) for n in range(500)]
+RUNS = [SessionRow(Session(f"id-{n}", "p", f"run-{n}", None, 60_000, 60_000, 0), NOW.wall_ms, n, 0) for n in range(500)]
 SHOWN: dict[str, Any] = {"runs": RUNS, "total": 500, "whose": "p", "owners": [], "first": 0, "shown": 100}
 
 # All that a page looks at of the server, of somebody who came by a token.

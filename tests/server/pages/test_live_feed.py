@@ -14,7 +14,7 @@ from holdfast.engine.feed import DIRTY_MAX
 from holdfast.journal.base import JournalUnavailableError
 from holdfast.server.pages import live_feed
 from holdfast.server.pages.live_feed import CHANNEL_BYTES_MAX, SLICE_NAMES, Channel, Live, LiveFeed
-from holdfast.server.pages.rows import row_of, sign_of
+from holdfast.server.pages.rows import liveness_of, row_of
 from holdfast.server.stream import WRITE_BYTES, OpenStreams
 from tests.engine.harness import GateJournal, acquire, release, renew, run, serving, turns
 from tests.support.memory_journal import MemoryJournal
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from holdfast.core.values import Instant
     from holdfast.engine.engine import Engine
     from holdfast.server.pages.live_feed import Subscription
-    from holdfast.server.pages.rows import Row
+    from holdfast.server.pages.rows import JobRow
     from holdfast.testing.clock import ManualClock
 
 
@@ -337,11 +337,11 @@ async def _after(ms: int, clock: ManualClock, engine: Engine) -> tuple[int, str]
     return row.ttl, sign
 
 
-def _row_and_sign(state: State, now: Instant) -> tuple[Row, str]:
+def _row_and_sign(state: State, now: Instant) -> tuple[JobRow, str]:
     lease = state.lease_of("job")
     assert lease is not None
     row = row_of("job", lease, state, now)
-    return row, sign_of(row, now.wall_ms)
+    return row, liveness_of(row, now.wall_ms)
 
 
 def test_nothing_is_told_before_it_is_durable() -> None:

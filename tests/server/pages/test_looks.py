@@ -10,8 +10,8 @@ from holdfast.core.commands import Release, Revoke, Transfer
 from holdfast.core.values import Instant
 from holdfast.server.access.auth import Caller
 from holdfast.server.pages import site
-from holdfast.server.pages.job import LINE_SHOWN, LINKS_SHOWN, view_of
-from holdfast.server.pages.rows import gone_of
+from holdfast.server.pages.job import LINKS_SHOWN, WAITERS_SHOWN, view_of
+from holdfast.server.pages.rows import free_job_of
 from tests.core.bare_core import FAR_MS, Core
 from tests.support.commands import acquire
 from tests.support.steps import count_steps
@@ -45,8 +45,8 @@ def text_of(core: Core, caller: Caller = OPERATOR) -> str:
     return " ".join(page_of(core, caller).text.split())
 
 
-def view(core: Core, now: Instant = NOW, line_from: int = 1) -> dict[str, Any]:
-    return view_of(core.state, now, "job", None, line_from)
+def view(core: Core, now: Instant = NOW, first_waiter: int = 1) -> dict[str, Any]:
+    return view_of(core.state, now, "job", None, first_waiter)
 
 
 # How things are.
@@ -86,14 +86,14 @@ def test_the_last_owner_without_a_name_is_its_access_token() -> None:
         core.ask(command)
         end = core.state.slots["job"].last_end
         assert end is not None and end.by == principal
-        assert gone_of("job", core.state, NOW).owner == "(access token p)"
+        assert free_job_of("job", core.state, NOW).owner == "(access token p)"
 
 
 def test_a_line_is_shown_in_parts() -> None:
     """Of a line of any length a part is shown, with places, and who is away; the parts together are the line."""
     core = Core()
     core.hold("job", owner="ana")
-    total = 2 * LINE_SHOWN + 7
+    total = 2 * WAITERS_SHOWN + 7
     for number in range(1, total + 1):
         core.want("job", f"w{number}")
     core.state.detach("t-w3-job", 0)
@@ -102,10 +102,10 @@ def test_a_line_is_shown_in_parts() -> None:
     assert [ticket.terms.owner for ticket, is_there in line["places"] if not is_there] == ["w3"]
     owners: list[str] = []
     while len(owners) < total:
-        owners += [ticket.terms.owner for ticket, _ in view(core, line_from=len(owners) + 1)["places"]]
+        owners += [ticket.terms.owner for ticket, _ in view(core, first_waiter=len(owners) + 1)["places"]]
     assert owners == [f"w{number}" for number in range(1, total + 1)]
-    assert view(core, line_from=10**15)["line_first"] == total
-    assert view(Core(), line_from=5)["places"] == []
+    assert view(core, first_waiter=10**15)["line_first"] == total
+    assert view(Core(), first_waiter=5)["places"] == []
 
 
 def test_a_chain_is_shown_up_to_a_bound() -> None:

@@ -12,35 +12,35 @@ import pytest
 
 from holdfast.server.pages import jobs
 from holdfast.server.pages.jobs import SEARCH_CHARS_MAX, TERMS_MAX, read_search
-from holdfast.server.pages.rows import Row, label_term, left_text, name_parts, sign_of, span_text
+from holdfast.server.pages.rows import JobRow, label_term, liveness_of, name_parts, span_text, time_left_text
 from tests.server.pages.searches import CASES, NAMED, ROWS, SORTED, TO_SORT, filled
 
 SCRIPTS = Path(jobs.__file__).parent / "static"
 
 
-def _row(fields: dict[str, Any]) -> Row:
-    return Row(**filled(fields))
+def _row(fields: dict[str, Any]) -> JobRow:
+    return JobRow(**filled(fields))
 
 
 @pytest.mark.parametrize(("text", "found"), CASES)
 def test_search_finds(text: str, found: list[int]) -> None:
     """Each term is looked for where it says, all of them must fit, and whatever is typed is a search."""
     search = read_search(text)
-    assert [place for place, row in enumerate(ROWS) if search.fits(_row(row))] == found
+    assert [place for place, row in enumerate(ROWS) if search.matches(_row(row))] == found
 
 
 @pytest.mark.parametrize("value", ["web", "", "web front", "a:b", 'say"hi"', " ", "web\u00a0front"])
 def test_the_search_for_a_label_finds_it(value: str) -> None:
     """The search that a label of a job leads to finds this job, and none with another value."""
     search = read_search(label_term("team", value))
-    assert search.fits(_row({"name": "a", "owner": "x", "labels": {"team": value}}))
-    assert not search.fits(_row({"name": "b", "owner": "x", "labels": {"team": value + "x"}}))
+    assert search.matches(_row({"name": "a", "owner": "x", "labels": {"team": value}}))
+    assert not search.matches(_row({"name": "b", "owner": "x", "labels": {"team": value + "x"}}))
 
 
 def test_a_label_that_cannot_be_typed_is_looked_for_by_its_key() -> None:
     """A value with blanks and quotes has no way to be written: its key finds the job, and more."""
     search = read_search(label_term("team", 'the "web" front'))
-    assert search.fits(_row({"name": "a", "owner": "x", "labels": {"team": 'the "web" front'}}))
+    assert search.matches(_row({"name": "a", "owner": "x", "labels": {"team": 'the "web" front'}}))
 
 
 @pytest.mark.parametrize(
@@ -85,13 +85,13 @@ def test_signs_of_life(beat: int, until: int, sign: str) -> None:
     """Late is a job without a heartbeat for two thirds of its ttl, ending one with less than a tenth of it left."""
     now = 1_000_000
     row = _row({"name": "a", "owner": "b", "beat": now + beat, "until": now + until, "ttl": 30_000})
-    assert sign_of(row, now) == sign
+    assert liveness_of(row, now) == sign
 
 
 @pytest.mark.parametrize(("ms", "span", "left"), TIMES)
 def test_times_in_words(ms: int, span: str, left: str) -> None:
     """A duration is shown in the largest unit that fits, the time left as a clock."""
-    assert (span_text(ms), left_text(ms)) == (span, left)
+    assert (span_text(ms), time_left_text(ms)) == (span, left)
 
 
 NODE = shutil.which("node") or shutil.which("nodejs")

@@ -47,15 +47,15 @@ def test_every_row_below_ui_is_known_to_be_guarded() -> None:
     """A row of the page is a page behind its sign-in, or asks for a scope as every row of the API; but for two."""
     open_to_all = {(row.method, row.path) for row in PAGES if row.reader is not page_reader and row.scope is None}
     assert open_to_all == {("POST", "/ui/sign-in"), ("GET", "/ui/static/{file}")}
-    assert all(row.handler.__qualname__.startswith("inside.") for row in ROWS if row.path != "/ui/here")
+    assert all(row.handler.__qualname__.startswith("sign_in_required.") for row in ROWS if row.path != "/ui/here")
 
 
 def test_what_is_kept_for_strangers_is_bounded() -> None:
     """The way back is cut off where it is longer than any of ours: a page for a stranger is small."""
     request = request_from(b"GET", b"/ui/" + b"a" * 16_000, b"", {}, b"")
-    assert signin._asked(request) == "/"
+    assert signin._return_path(request) == "/"
     longest = request_from(b"GET", b"/ui/" + b'"' * (signin.NEXT_CHARS_MAX - 4), b"", {}, b"")
-    assert len(signin.sign_in_page(401, back=signin._asked(longest))[1]) < 20_000
+    assert len(signin.sign_in_page(401, back=signin._return_path(longest))[1]) < 20_000
     assert sum(len(content) for _, content in site.static_files().by_name.values()) < 500_000
 
 

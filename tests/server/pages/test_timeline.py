@@ -10,7 +10,16 @@ from holdfast.core.events import Event, Record, names_of
 from holdfast.core.values import Instant
 from holdfast.engine.build import HistoryPage
 from holdfast.server.pages import history, site
-from holdfast.server.pages.history import BADLY, CHANGES_MAX, Page, Span, Story, happened, page_of, story_of
+from holdfast.server.pages.history import (
+    BADLY,
+    CHANGES_MAX,
+    JobHistory,
+    JobTimeline,
+    TimelineSpan,
+    history_row,
+    job_history_of,
+    timeline_of,
+)
 from tests.core.bare_core import Core
 from tests.support.commands import acquire
 
@@ -50,19 +59,19 @@ class HistoryEvent(Core):
         assert lease is not None
         return lease.lease_id
 
-    def page(self, *, before: int | None = None, offset: int = 0, limit: int = 100) -> Page:
+    def page(self, *, before: int | None = None, offset: int = 0, limit: int = 100) -> JobHistory:
         """A page of history, as the journal gives it."""
         upto = None if before is None else before + (1 if offset else 0)
         those = [each for each in reversed(self.records) if NAME in names_of(each.event)]
         found = [each for each in those if upto is None or each.seq < upto]
         next_before = found[limit - 1].seq if len(found) > limit else None
-        return page_of(HistoryPage(found[:limit], next_before), NAME, offset=offset, before=before)
+        return job_history_of(HistoryPage(found[:limit], next_before), NAME, offset=offset, before=before)
 
-    def story(self) -> Story:
-        return story_of(self.page(), self.state.lease_of(NAME), is_newest=True)
+    def story(self) -> JobTimeline:
+        return timeline_of(self.page(), self.state.lease_of(NAME), is_newest=True)
 
 
-def ends(story: Story) -> list[tuple[str, str]]:
+def ends(story: JobTimeline) -> list[tuple[str, str]]:
     return [(held.owner, "live" if held.is_live else held.how) for held in story.held]
 
 
@@ -136,11 +145,11 @@ def test_a_page_that_begins_in_the_middle_says_so() -> None:
         core.claim(f"o{number}")
         core.at(2 * number + 1)
         core.ask(Release(name=NAME, principal="p", lease_id=core.lease_id))
-    newest = story_of(core.page(limit=3), None, is_newest=True)
+    newest = timeline_of(core.page(limit=3), None, is_newest=True)
     assert ends(newest) == [("o4", "released"), ("o5", "released")]
     assert newest.held[0].from_ms is None
     page = core.page(limit=3)
-    older = story_of(core.page(before=page.next_before, limit=3), None, is_newest=False)
+    older = timeline_of(core.page(before=page.next_before, limit=3), None, is_newest=False)
     assert ends(older) == [("o3", "released"), ("o4", "")]
     assert older.held[-1].to_ms is None and not older.held[-1].is_live
 
@@ -151,7 +160,7 @@ def test_the_lease_that_lives_is_there_though_its_grant_is_not_on_the_page() -> 
     core.claim("ana", seconds=10_000)
     for number in range(5):
         core.claim(f"w{number}", wait=True)
-    story = story_of(core.page(limit=3), core.state.lease_of(NAME), is_newest=True)
+    story = timeline_of(core.page(limit=3), core.state.lease_of(NAME), is_newest=True)
     assert ends(story) == [("ana", "live")]
     assert len(core.story().held) == 1
 
@@ -166,8 +175,8 @@ def test_pages_together_tell_each_change_once() -> None:
     told: list[tuple[int, str, str]] = []
     page, pages = core.page(), 1
     while True:
-        told += [(each.seq, each.event, each.owner) for each in (happened(*pair) for pair in page.told)]
-        assert len(page.told) <= CHANGES_MAX
+        told += [(each.seq, each.event, each.owner) for each in (history_row(*pair) for pair in page.events)]
+        assert len(page.events) <= CHANGES_MAX
         if page.next_before is None:
             break
         page, pages = core.page(before=page.next_before, offset=page.next_offset), pages + 1
@@ -184,7 +193,7 @@ def test_no_secret_is_in_a_story() -> None:
     core.claim("ben", wait=True)
     core.ask(Release(name=NAME, principal="p", lease_id=core.lease_id))
     page = core.page()
-    text = str(core.story()) + str([happened(*pair) for pair in page.told])
+    text = str(core.story()) + str([history_row(*pair) for pair in page.events])
     for secret in ("L0", "L1", "t-ben-1"):
         assert secret not in text
 
@@ -192,19 +201,21 @@ def test_no_secret_is_in_a_story() -> None:
 # The drawing.
 
 
-def held(from_ms: int | None, to_ms: int | None, how: str = "released") -> Span:
-    return Span("ana", from_ms, to_ms, how, token=1)
+def held(from_ms: int | None, to_ms: int | None, how: str = "released") -> TimelineSpan:
+    return TimelineSpan("ana", from_ms, to_ms, how, token=1)
 
 
-def draw(*those: Span, waited: Sequence[Span] = (), now_ms: int = 100_000, is_newest: bool = True) -> history.Drawing:
-    drawn = history.draw(Story(list(those), list(waited)), now_ms, is_newest=is_newest)
+def draw(
+    *those: TimelineSpan, waited: Sequence[TimelineSpan] = (), now_ms: int = 100_000, is_newest: bool = True
+) -> history.TimelineDrawing:
+    drawn = history.draw(JobTimeline(list(those), list(waited)), now_ms, is_newest=is_newest)
     assert drawn is not None
     return drawn
 
 
 def test_nothing_is_no_drawing() -> None:
     """A name without a past has no history."""
-    assert history.draw(Story([], []), 5, is_newest=True) is None
+    assert history.draw(JobTimeline([], []), 5, is_newest=True) is None
 
 
 def test_time_is_drawn_in_proportion() -> None:
@@ -224,7 +235,7 @@ def test_the_shortest_lease_can_be_seen() -> None:
 def test_open_ends_are_not_rounded_and_narrow_bars_have_no_label() -> None:
     """A bar is rounded only if both its ends are on the page, and says its owner only where that has room."""
     leases = (held(None, 40_000), held(40_000, 41_000), held(41_000, 90_000), held(90_000, None, ""))
-    drawn = draw(*leases, waited=[Span("ben", 0, 1_000, "withdrawn")])
+    drawn = draw(*leases, waited=[TimelineSpan("ben", 0, 1_000, "withdrawn")])
     text = site.environment().get_template("timeline.html").render(drawing=drawn, name=NAME)
     bars = [each.split("</g>")[0] for each in text.split('<rect class="lease ')[1:]]
     assert ['rx="3"' in bar for bar in bars] == [False, True, True, False]
@@ -240,12 +251,12 @@ def test_an_older_page_ends_with_its_last_record() -> None:
 
 def test_waits_at_the_same_time_stand_in_lanes() -> None:
     """Waits that overlap stand in lanes of their own; of a crowd the first are drawn, the others counted."""
-    crowd = [Span("ben", 1_000 * number, None) for number in range(50)]
+    crowd = [TimelineSpan("ben", 1_000 * number, None) for number in range(50)]
     drawn = draw(held(0, None, ""), waited=crowd)
-    assert len(drawn.waits) == history.WAIT_LANES
-    assert drawn.waits_left_out == 50 - history.WAIT_LANES
-    assert len({bar.y for bar in drawn.waits}) == history.WAIT_LANES
-    one_by_one = [Span("ben", 10_000 * number, 10_000 * number + 5_000, "granted") for number in range(8)]
+    assert len(drawn.waits) == history.WAIT_ROWS_MAX
+    assert drawn.waits_left_out == 50 - history.WAIT_ROWS_MAX
+    assert len({bar.y for bar in drawn.waits}) == history.WAIT_ROWS_MAX
+    one_by_one = [TimelineSpan("ben", 10_000 * number, 10_000 * number + 5_000, "granted") for number in range(8)]
     assert {bar.y for bar in draw(held(0, None, ""), waited=one_by_one).waits} == {0}
 
 

@@ -65,8 +65,8 @@ TOKENS_QUERY = {"after": "Only names after this one: the next page.", "did": "Wh
 _read = msgspec.json.Decoder(TokenReply).decode
 
 
-class Token(msgspec.Struct, frozen=True):
-    told: TokenReply
+class TokenRow(msgspec.Struct, frozen=True):
+    reply: TokenReply
     holds: int
     sessions: int
     waits: int
@@ -76,7 +76,7 @@ class Token(msgspec.Struct, frozen=True):
 def tokens(api: ApiService, context: RequestContext) -> None:
     selection = visible_tokens(api, context.caller, {"limit": str(SHOWN), "after": context.query.get("after", "")})
 
-    def view(state: State, now: Instant) -> tuple[list[Token], list[Entry[str]], Instant]:
+    def view(state: State, now: Instant) -> tuple[list[TokenRow], list[Entry[str]], Instant]:
         found = [_token(_read(item), state) for item in selection.page.items]
         ended = api.ended_tokens.newest_first(api.engine.clock.monotonic_ms())
         # The rights of an ended token are not kept: only readers without a prefix and whoever ended it see it.
@@ -103,13 +103,13 @@ def tokens(api: ApiService, context: RequestContext) -> None:
     api.answer_slowly(context, respond)
 
 
-def _token(told: TokenReply, state: State) -> Token:
+def _token(reply: TokenReply, state: State) -> TokenRow:
     index = state.index
-    return Token(
-        told,
-        index.lease_count.get(told.name, 0),
-        len(index.sessions_by_principal.get(told.name, ())),
-        len(index.tickets_by_principal.get(told.name, ())),
+    return TokenRow(
+        reply,
+        index.lease_count.get(reply.name, 0),
+        len(index.sessions_by_principal.get(reply.name, ())),
+        len(index.tickets_by_principal.get(reply.name, ())),
         new_uuid(),
     )
 

@@ -1,6 +1,6 @@
 """The history of one name: its leases and waits, and the timeline drawn from them.
 
-    records ──► page_of: the changes of the name ──► story_of: leases and waits ──► draw: bars, lanes, ticks
+    records ──► job_history_of: the changes of the name ──► timeline_of: leases and waits ──► draw: bars, lanes, ticks
 
 A page of history may begin and end in the middle of a lease: times outside of the page are None. No lease id and no
 ticket leaves this module.
@@ -37,13 +37,13 @@ CHANGES_MAX = 200  # Of a name on one page. One record may have thousands: finis
 BADLY = frozenset({"expired", "revoked", "session_ended", "failed"})  # Ends that nobody wanted.
 
 
-class Page(msgspec.Struct, frozen=True):
-    told: list[tuple[Record, HistoryEvent]]
+class JobHistory(msgspec.Struct, frozen=True):
+    events: list[tuple[Record, HistoryEvent]]
     next_before: int | None = None
     next_offset: int = 0  # Changes of record `next_before` that were shown so far; 0: all.
 
 
-class Happened(msgspec.Struct, frozen=True):
+class HistoryRow(msgspec.Struct, frozen=True):
     """One change of the name: an entry of `GET /locks/{name}/history`, and the last note of a lease."""
 
     seq: int
@@ -56,7 +56,7 @@ class Happened(msgspec.Struct, frozen=True):
     note: str | None
 
 
-class Span(msgspec.Struct):
+class TimelineSpan(msgspec.Struct):
     """A lease of the name, or a wait for it. Times are wall times."""
 
     owner: str
@@ -74,36 +74,36 @@ class Span(msgspec.Struct):
         self.to_ms, self.how = max(at_ms, self.from_ms or at_ms), how
 
 
-class Story(msgspec.Struct, frozen=True):
-    held: list[Span]
-    waited: list[Span]
+class JobTimeline(msgspec.Struct, frozen=True):
+    held: list[TimelineSpan]
+    waited: list[TimelineSpan]
     reopened_ms: list[int] = []
 
 
-def page_of(page: HistoryPage, name: str, *, offset: int = 0, before: int | None = None) -> Page:
+def job_history_of(page: HistoryPage, name: str, *, offset: int = 0, before: int | None = None) -> JobHistory:
     """Return the changes of the name, newest first. The first `offset` of record `before` were on the page before."""
-    told: list[tuple[Record, HistoryEvent]] = []
+    events: list[tuple[Record, HistoryEvent]] = []
     for record in page.records:
         changes = [each for of, each in events_by_name(record.event) if of == name]
         changes.reverse()
         first = offset if record.seq == before else 0
         for number, each in enumerate(changes[first:], first):
-            if len(told) >= CHANGES_MAX:
-                return Page(told, record.seq if number else record.seq + 1, number)
-            told.append((record, each))
-    return Page(told, page.next_before)
+            if len(events) >= CHANGES_MAX:
+                return JobHistory(events, record.seq if number else record.seq + 1, number)
+            events.append((record, each))
+    return JobHistory(events, page.next_before)
 
 
-def happened(record: Record, told: HistoryEvent) -> Happened:
-    change = history_entry(record.seq, record.wall_ms, "", told)
+def history_row(record: Record, history_event: HistoryEvent) -> HistoryRow:
+    change = history_entry(record.seq, record.wall_ms, "", history_event)
     event, reason = change.event, change.reason
     if event == "released" and reason == "failed":
         event, reason = "failed", None
     owner = change.owner
     if owner is None:
         owner = change.shown_as if isinstance(change.shown_as, str) else ""
-    note = told.note if isinstance(told, Ended) else None
-    return Happened(record.seq, record.wall_ms, event, owner, change.fencing_token, change.by, reason, note)
+    note = history_event.note if isinstance(history_event, Ended) else None
+    return HistoryRow(record.seq, record.wall_ms, event, owner, change.fencing_token, change.by, reason, note)
 
 
 def owner_of(claim: Lease | Terms) -> str:
@@ -111,51 +111,51 @@ def owner_of(claim: Lease | Terms) -> str:
     return shown_as(claim.principal) if claim.owner is None else claim.owner
 
 
-def story_of(page: Page, live: Lease | None, *, is_newest: bool) -> Story:
+def timeline_of(page: JobHistory, live: Lease | None, *, is_newest: bool) -> JobTimeline:
     """Pair beginnings with ends. `live` is the current lease; only the newest page shows it."""
-    story = Story([], [], [])
-    lease: Span | None = None
-    waiting: dict[str | None, Span] = {}
-    for record, told in reversed(page.told):
-        row, at_ms = happened(record, told), record.wall_ms
-        match told:
+    story = JobTimeline([], [], [])
+    lease: TimelineSpan | None = None
+    waiting: dict[str | None, TimelineSpan] = {}
+    for record, history_event in reversed(page.events):
+        row, at_ms = history_row(record, history_event), record.wall_ms
+        match history_event:
             case Granted():
-                ticket_id = record.event.ticket_id if isinstance(record.event, GrantedMany) else told.ticket_id
+                ticket_id = record.event.ticket_id if isinstance(record.event, GrantedMany) else history_event.ticket_id
                 if (wait := waiting.pop(ticket_id, None)) is not None:
                     wait.end(at_ms, "granted")
-                story.held.append(lease := Span(row.owner, at_ms, token=row.token))
+                story.held.append(lease := TimelineSpan(row.owner, at_ms, token=row.token))
             case Transferred():
                 if lease is not None:
                     lease.end(at_ms, "transferred")
                     lease.by, lease.reason = row.by, row.reason
-                story.held.append(lease := Span(row.owner, at_ms, token=row.token))
+                story.held.append(lease := TimelineSpan(row.owner, at_ms, token=row.token))
             case Ended():
-                if lease is None or lease.token != told.token:
-                    story.held.append(lease := Span(row.owner, None, token=told.token))
+                if lease is None or lease.token != history_event.token:
+                    story.held.append(lease := TimelineSpan(row.owner, None, token=history_event.token))
                 lease.end(at_ms, row.event)
                 lease.by, lease.reason, lease.note = row.by, row.reason, row.note
                 lease = None
             case Joined():
-                if told.ticket.ticket_id not in waiting:
-                    story.waited.append(wait := Span(row.owner, at_ms))
-                    waiting[told.ticket.ticket_id] = wait
+                if history_event.ticket.ticket_id not in waiting:
+                    story.waited.append(wait := TimelineSpan(row.owner, at_ms))
+                    waiting[history_event.ticket.ticket_id] = wait
             case Left():
-                if (left := waiting.pop(told.ticket_id, None)) is None:
-                    story.waited.append(left := Span(row.owner, None))
-                left.end(at_ms, told.how)
+                if (left := waiting.pop(history_event.ticket_id, None)) is None:
+                    story.waited.append(left := TimelineSpan(row.owner, None))
+                left.end(at_ms, history_event.how)
             case Reopened():
                 story.reopened_ms.append(at_ms)
     if is_newest and live is not None:
         if lease is None or lease.token != live.token:
-            story.held.append(lease := Span(owner_of(live), live.granted_wall_ms, token=live.token))
+            story.held.append(lease := TimelineSpan(owner_of(live), live.granted_wall_ms, token=live.token))
         lease.is_live, lease.note = True, live.note
     return story
 
 
 WIDTH = 1_000  # Of the drawing, in units of 0.1 %.
 BAR_WIDTH_MIN = 3  # Shorter bars are drawn this wide, so that they can be seen.
-WAIT_LANES = 8
-LANE_HEIGHT = 7
+WAIT_ROWS_MAX = 8
+WAIT_ROW_HEIGHT = 7
 BAR_HEIGHT = 26
 GAP = 6
 AXIS_HEIGHT = 24
@@ -167,23 +167,23 @@ _STEPS_MS = tuple(_SECOND * step for step in (*_STEPS, *(86_400 * days for days 
 
 
 class Bar(msgspec.Struct, frozen=True):
-    of: Span
+    of: TimelineSpan
     x: float
     y: int
     width: float
     height: int
 
 
-class Tick(msgspec.Struct, frozen=True):
+class TimeTick(msgspec.Struct, frozen=True):
     x: float
     at_ms: int
     step_ms: int  # The template writes times as precisely as this.
 
 
-class Drawing(msgspec.Struct, frozen=True):
+class TimelineDrawing(msgspec.Struct, frozen=True):
     bars: list[Bar]
     waits: list[Bar]
-    ticks: list[Tick]
+    ticks: list[TimeTick]
     from_ms: int
     to_ms: int
     height: int
@@ -200,7 +200,7 @@ class _Scale(msgspec.Struct, frozen=True):
         inside = min(max(at_ms, self.from_ms), self.to_ms)
         return round((inside - self.from_ms) * WIDTH / (self.to_ms - self.from_ms), 1)
 
-    def bar(self, of: Span, y: int, height: int) -> Bar:
+    def bar(self, of: TimelineSpan, y: int, height: int) -> Bar:
         """Return the bar of a span; it extends to the edge where the span leaves the page."""
         x = 0.0 if of.from_ms is None else self.x(of.from_ms)
         end = float(WIDTH) if of.to_ms is None else self.x(of.to_ms)
@@ -208,7 +208,7 @@ class _Scale(msgspec.Struct, frozen=True):
         return Bar(of, min(x, WIDTH - width), y, width, height)
 
 
-def draw(story: Story, now_ms: int, *, is_newest: bool) -> Drawing | None:
+def draw(story: JobTimeline, now_ms: int, *, is_newest: bool) -> TimelineDrawing | None:
     """Return None if there is nothing to draw. Only the newest page extends to now."""
     spans = (*story.held, *story.waited)
     ends = [at_ms for span in spans for at_ms in (span.from_ms, span.to_ms) if at_ms is not None]
@@ -218,10 +218,10 @@ def draw(story: Story, now_ms: int, *, is_newest: bool) -> Drawing | None:
     if not times:
         return None
     scale = _Scale(min(times), max(*times, min(times) + _SECOND))
-    waits, lanes = _lanes(story.waited, scale)
-    bars_y = lanes * LANE_HEIGHT + GAP
+    waits, row_count = _stack_waits(story.waited, scale)
+    bars_y = row_count * WAIT_ROW_HEIGHT + GAP
     axis_y = bars_y + BAR_HEIGHT + GAP
-    return Drawing(
+    return TimelineDrawing(
         [scale.bar(held, bars_y, BAR_HEIGHT) for held in story.held],
         waits,
         _ticks(scale),
@@ -234,24 +234,24 @@ def draw(story: Story, now_ms: int, *, is_newest: bool) -> Drawing | None:
     )
 
 
-def _lanes(waited: Iterable[Span], scale: _Scale) -> tuple[list[Bar], int]:
+def _stack_waits(waited: Iterable[TimelineSpan], scale: _Scale) -> tuple[list[Bar], int]:
     """Give each wait the first free lane. Return the bars that found one, and the number of lanes."""
     free_from: list[float] = []
     found: list[Bar] = []
     for each in sorted(waited, key=lambda one: one.from_ms or 0):
-        bar = scale.bar(each, 0, LANE_HEIGHT - 3)
-        lane = next((number for number, free in enumerate(free_from) if free <= bar.x), len(free_from))
-        if lane < WAIT_LANES:
-            free_from[lane : lane + 1] = [bar.x + bar.width + 1]
-            found.append(msgspec.structs.replace(bar, y=lane * LANE_HEIGHT))
+        bar = scale.bar(each, 0, WAIT_ROW_HEIGHT - 3)
+        row = next((number for number, free in enumerate(free_from) if free <= bar.x), len(free_from))
+        if row < WAIT_ROWS_MAX:
+            free_from[row : row + 1] = [bar.x + bar.width + 1]
+            found.append(msgspec.structs.replace(bar, y=row * WAIT_ROW_HEIGHT))
     return found, len(free_from)
 
 
-def _ticks(scale: _Scale) -> list[Tick]:
+def _ticks(scale: _Scale) -> list[TimeTick]:
     """Return at most about `TICKS_MAX` ticks at round times."""
     length_ms = scale.to_ms - scale.from_ms
     step_ms = next((step for step in _STEPS_MS if length_ms / step <= TICKS_MAX), _STEPS_MS[-1])
     while length_ms / step_ms > TICKS_MAX:
         step_ms *= 10  # A wrong wall clock may span centuries.
     first_ms = -(-scale.from_ms // step_ms) * step_ms
-    return [Tick(scale.x(at_ms), at_ms, step_ms) for at_ms in range(first_ms, scale.to_ms + 1, step_ms)]
+    return [TimeTick(scale.x(at_ms), at_ms, step_ms) for at_ms in range(first_ms, scale.to_ms + 1, step_ms)]

@@ -28,31 +28,31 @@ from holdfast.engine.build import HistoryQuery
 from holdfast.engine.ids import new_uuid
 from holdfast.server.operations.decoding import fingerprint, read_uuid
 from holdfast.server.pages import site
-from holdfast.server.pages.history import draw, happened, page_of, story_of
-from holdfast.server.pages.rows import Gone, Row, gone_of, row_of
+from holdfast.server.pages.history import draw, history_row, job_history_of, timeline_of
+from holdfast.server.pages.rows import FreeJob, JobRow, free_job_of, row_of
 
 if TYPE_CHECKING:
     from holdfast.server.http.messages import ResponseParts
     from holdfast.server.operations.context import RequestContext
     from holdfast.server.service import ApiService, Renderer
 
-LINE_SHOWN = 100
+WAITERS_SHOWN = 100
 LINKS_SHOWN = 12  # Of a chain; the rest is only counted.
 
 
-def view_of(state: State, now: Instant, name: str, prefix: str | None, line_from: int = 1) -> dict[str, Any]:
+def view_of(state: State, now: Instant, name: str, prefix: str | None, first_waiter: int = 1) -> dict[str, Any]:
     """Return what `job.html` shows of the state."""
 
-    def known_of(name: str) -> tuple[str, Row | None, Gone]:
+    def known_of(name: str) -> tuple[str, JobRow | None, FreeJob]:
         lease = state.lease_of(name)
         row = None if lease is None else row_of(name, lease, state, now)
-        return state_of(state, now, name), row, gone_of(name, state, now)
+        return state_of(state, now, name), row, free_job_of(name, state, now)
 
-    line = state.index.queues.get(name, {})
-    first = min(max(line_from, 1), max(len(line), 1))
+    queue = state.index.queues.get(name, {})
+    first = min(max(first_waiter, 1), max(len(queue), 1))
     present = state.connected.queues.get(name)
     chain = why(state, name, prefix or "")
-    shown = islice(line, first - 1, first - 1 + LINE_SHOWN)
+    shown = islice(queue, first - 1, first - 1 + WAITERS_SHOWN)
     its_state, row, gone = known_of(name)
     return {
         "name": name,
@@ -61,10 +61,10 @@ def view_of(state: State, now: Instant, name: str, prefix: str | None, line_from
         "row": row,
         "gone": gone,
         "wall_ahead_ms": now.wall_ms - now.ms,
-        "line_total": len(line),
+        "line_total": len(queue),
         "line_there": state.waiter_count(name),
         "line_first": first,
-        "line_shown": LINE_SHOWN,
+        "line_shown": WAITERS_SHOWN,
         "places": [(state.tickets[ticket_id], ticket_id in state.connected.attached) for ticket_id in shown],
         "next": state.tickets[next(iter(present))[1]] if present else None,
         "chain": [(link, *known_of(link.name)) for link in chain.links[:LINKS_SHOWN]],
@@ -90,7 +90,7 @@ QUERY = dict.fromkeys(("name", "before", "offset", "queue", "did"), "")
 _NUMBER = re.compile(r"[0-9]{1,16}")
 
 
-class Tried(msgspec.Struct, frozen=True):
+class RejectedForm(msgspec.Struct, frozen=True):
     """A rejected form, shown again with the problem."""
 
     verb: str
@@ -111,7 +111,7 @@ def by_query(api: ApiService, context: RequestContext) -> None:
     show(api, context)
 
 
-def show(api: ApiService, context: RequestContext, tried: Tried | None = None) -> None:
+def show(api: ApiService, context: RequestContext, rejected: RejectedForm | None = None) -> None:
     name, query = context.item, context.query
     before, offset = _number(query.get("before")), _number(query.get("offset")) or 0
     wanted = HistoryQuery(name=name, before_seq=before + 1 if before is not None and offset else before, limit=RECORDS)
@@ -122,7 +122,7 @@ def show(api: ApiService, context: RequestContext, tried: Tried | None = None) -
 
     async def respond() -> ResponseParts:
         seq = api.engine.state.seq
-        told = page_of(await api.engine.history(wanted), name, offset=offset, before=before)
+        history = job_history_of(await api.engine.history(wanted), name, offset=offset, before=before)
         shown, lease, now = await api.engine.query(view)
         is_newest = before is None
         return await site.page(
@@ -131,17 +131,17 @@ def show(api: ApiService, context: RequestContext, tried: Tried | None = None) -
             now,
             "job.html",
             "jobs",
-            200 if tried is None else tried.status,
+            200 if rejected is None else rejected.status,
             seq=seq,
-            tried=tried,
+            rejected=rejected,
             did=query.get("did", ""),
             key=new_uuid(),
             path=site.path_of(name),
-            drawing=draw(story_of(told, lease, is_newest=is_newest), now.wall_ms, is_newest=is_newest),
-            happened=[happened(record, each) for record, each in told.told],
+            drawing=draw(timeline_of(history, lease, is_newest=is_newest), now.wall_ms, is_newest=is_newest),
+            happened=[history_row(record, each) for record, each in history.events],
             is_newest=is_newest,
-            next_before=told.next_before,
-            next_offset=told.next_offset,
+            next_before=history.next_before,
+            next_offset=history.next_offset,
             **shown,
         )
 
@@ -176,7 +176,7 @@ def transfer(api: ApiService, context: RequestContext) -> None:
     to_owner = _field(context, "to_owner")
     fields = _checked(api, context, "transfer", api.engine.state.lease_of(context.item), to_owner)
     if fields is not None and not 0 < len(to_owner) <= OWNER_CHARS_MAX:
-        show(api, context, Tried("transfer", _NO_OWNER, _UNPROCESSABLE, fields["reason"], to_owner))
+        show(api, context, RejectedForm("transfer", _NO_OWNER, _UNPROCESSABLE, fields["reason"], to_owner))
     elif fields is not None:
         # Without a lease id, as an operator: the page does not know it.
         command = Transfer(**fields, lease_id=None, new_lease_id=new_uuid(), to_owner=to_owner)
@@ -191,18 +191,18 @@ def _checked(
     A form that was sent before passes, if it is the same: its key gives it the first answer.
     """
     principal, reason, key = context.caller.principal, _field(context, "reason"), _key(context)
-    mark = fingerprint(context.request, context.item, (verb, *parts, reason))
+    content_hash = fingerprint(context.request, context.item, (verb, *parts, reason))
     sent = api.engine.state.memos.get((principal, key))
     token = None if about is None else about.token
     if not 0 < len(reason) <= REASON_CHARS_MAX:
         problem, status = _NO_REASON, _UNPROCESSABLE
-    elif sent is not None and sent.fingerprint != mark:
+    elif sent is not None and sent.fingerprint != content_hash:
         problem, status = _SENT, _CONFLICT
     elif sent is None and str(token) != context.body.get("token"):
         problem, status = _CHANGED, _CONFLICT
     else:
-        return {"name": context.item, "principal": principal, "reason": reason, "key": key, "fingerprint": mark}
-    show(api, context, Tried(verb, problem, status, reason, _field(context, "to_owner")))
+        return {"name": context.item, "principal": principal, "reason": reason, "key": key, "fingerprint": content_hash}
+    show(api, context, RejectedForm(verb, problem, status, reason, _field(context, "to_owner")))
     return None
 
 

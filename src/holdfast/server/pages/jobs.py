@@ -24,7 +24,7 @@ import msgspec
 from holdfast.server.handlers import paging
 from holdfast.server.http.messages import ResponseParts
 from holdfast.server.pages import site
-from holdfast.server.pages.rows import Row, Totals, row_of, totals_of
+from holdfast.server.pages.rows import JobRow, Totals, row_of, totals_of
 from holdfast.server.render import encode
 
 if TYPE_CHECKING:
@@ -51,10 +51,10 @@ class Search(msgspec.Struct, frozen=True):
     words: tuple[str, ...] = ()
 
     @property
-    def is_of_names_alone(self) -> bool:
+    def is_prefix_only(self) -> bool:
         return not (self.owners or self.labels or self.words)
 
-    def fits(self, row: Row) -> bool:
+    def matches(self, row: JobRow) -> bool:
         owner, text = row.owner.lower(), _text_of(row) if self.words else ""
         return (
             all(map(row.name.startswith, self.prefixes))
@@ -64,7 +64,7 @@ class Search(msgspec.Struct, frozen=True):
         )
 
 
-def _text_of(row: Row) -> str:
+def _text_of(row: JobRow) -> str:
     """Return everything that words are searched in. Line breaks keep a word from matching across two parts."""
     labels = (f"{key}:{value}" for key, value in row.labels.items())
     fields = (f"{key}={value}" for key, value in row.fields)
@@ -117,11 +117,11 @@ def rows(api: ApiService, context: RequestContext) -> None:
         for name in () if prefix is None else state.index.held.walk(prefix, reached):
             lease = state.lease_of(name)
             row = None if lease is None else row_of(name, lease, state, now)
-            fits = row is not None and search.fits(row)
-            if (fits and page.is_full) or scanned >= SCANNED_NAMES_MAX:
+            matches = row is not None and search.matches(row)
+            if (matches and page.is_full) or scanned >= SCANNED_NAMES_MAX:
                 reply.next_after = reached
                 return True
-            if fits:
+            if matches:
                 page.add(row)
             reached = name
             scanned += 1

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from holdfast.engine.build import JournalError
 from holdfast.engine.feed import DirtyNames
-from holdfast.server.pages.rows import beat_of, gone_of, row_of, totals_of
+from holdfast.server.pages.rows import free_job_of, heartbeat_of, row_of, totals_of
 from holdfast.server.render import encode
 from holdfast.server.stream import WRITE_BYTES, Stream
 
@@ -257,10 +257,10 @@ def _encode_name(name: str, state: State, now: Instant, *, is_full_row: bool) ->
     """Encode a name as one of the kinds `gone`, `rows` and `beats`."""
     lease = state.lease_of(name)
     if lease is None:
-        return "gone", encode(gone_of(name, state, now))
+        return "gone", encode(free_job_of(name, state, now))
     if is_full_row:
         return "rows", encode(row_of(name, lease, state, now))
-    return "beats", encode(beat_of(name, lease, state, now))
+    return "beats", encode(heartbeat_of(name, lease, state, now))
 
 
 class Live(Stream):

@@ -25,9 +25,9 @@ from holdfast.server.handlers.history import (
 )
 from holdfast.server.http.messages import ResponseParts
 from holdfast.server.pages import site
-from holdfast.server.pages.history import happened, owner_of
+from holdfast.server.pages.history import history_row, owner_of
 from holdfast.server.pages.jobs import Search, prefix_for, read_search
-from holdfast.server.pages.rows import DAY_MS, Row
+from holdfast.server.pages.rows import DAY_MS, JobRow
 from holdfast.server.render import encode
 from holdfast.server.times import rfc3339
 from holdfast.wire.problems import Problem
@@ -56,7 +56,7 @@ def show(api: ApiService, context: RequestContext) -> None:
     async def respond() -> ResponseParts:
         engine = api.engine
         now: Instant = await engine.query(lambda _state, now: now)
-        rows: list[Row] = []
+        rows: list[JobRow] = []
         as_of: AsOf | None = None
         problem: Problem | None = None
         next_after: str | None = None
@@ -117,15 +117,15 @@ def _last_past(clock: str, now_ms: int) -> int:
 
 async def _rows(
     engine: Engine, as_of: AsOf, prefix: str, search: Search, after: str | None
-) -> tuple[list[Row], str | None]:
+) -> tuple[list[JobRow], str | None]:
     """Return the rows of a page, and the name to continue after. Raises if the history was dropped meanwhile."""
-    found: list[Row] = []
+    found: list[JobRow] = []
     labels = frozenset((key, value) for key, value in search.labels if value is not None)
-    limit = PAGE_ROWS if search.is_of_names_alone else NAMES_PER_QUERY
+    limit = PAGE_ROWS if search.is_prefix_only else NAMES_PER_QUERY
     for _ in range(QUERIES_MAX):
         query = HeldQuery(seq=as_of.record, after=after, prefix=prefix, labels=labels, limit=limit)
         page = await engine.journal.held(query)
-        fitting = [row for row in map(past_row, page.held) if search.fits(row)]
+        fitting = [row for row in map(past_row, page.held) if search.matches(row)]
         space = PAGE_ROWS - len(found)
         found += fitting[:space]
         after = found[-1].name if len(fitting) > space else page.next_after
@@ -135,11 +135,11 @@ async def _rows(
     return found, after
 
 
-def past_row(held: Held) -> Row:
+def past_row(held: Held) -> JobRow:
     """Return the row of a name that was held, with the lease as it was granted."""
     lease = held.lease
     since = lease.granted_wall_ms
-    return Row(
+    return JobRow(
         held.name,
         owner_of(lease),
         lease.token,
@@ -185,5 +185,5 @@ def marker_of(record: Record, prefix: str) -> TimelineMarker | None:
     if not ended:
         return None
     name, change = ended[0]
-    row = happened(record, change)
+    row = history_row(record, change)
     return TimelineMarker(record.seq, rfc3339(record.wall_ms), row.event, name, row.owner, len(ended) - 1)

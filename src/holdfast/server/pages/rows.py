@@ -31,10 +31,10 @@ TAIL_CHARS = 16  # The end of a name that is never cut: numbers are there.
 _RIGHT_TO_LEFT = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufeff]")
 FIELDS_SHOWN = 8
 FIELD_CHARS_SHOWN = 120  # Metadata in a row; the job's own page has all of it.
-FIELDS_KEPT = 1_024  # Cached parsed metadata: a job is shown repeatedly.
+FIELDS_CACHED = 1_024  # Cached parsed metadata: a job is shown repeatedly.
 
 
-class Row(msgspec.Struct, omit_defaults=True):
+class JobRow(msgspec.Struct, omit_defaults=True):
     name: str
     owner: str  # For a claim without an owner, the display name of its holder.
     token: int
@@ -52,10 +52,10 @@ class Row(msgspec.Struct, omit_defaults=True):
     own: int = 0  # Its own end, if its session ends before; else 0.
 
 
-Beat = tuple[str, int, int, int, int, int]  # As in `Row`: name, token, beat, until, ttl, own.
+HeartbeatUpdate = tuple[str, int, int, int, int, int]  # As in `JobRow`: name, token, beat, until, ttl, own.
 
 
-class Gone(msgspec.Struct, omit_defaults=True):
+class FreeJob(msgspec.Struct, omit_defaults=True):
     name: str
     how: str = ""  # `released`, `done`, `expired`, `revoked`, `session_ended`; empty if no end is known.
     owner: str = ""
@@ -75,9 +75,9 @@ def totals_of(state: State) -> Totals:
     return Totals(len(state.index.held), len(state.tickets), len(state.sessions))
 
 
-def row_of(name: str, lease: Lease, state: State, now: Instant) -> Row:
-    _, token, beat_wall_ms, until_wall_ms, ttl_ms, own_wall_ms = beat_of(name, lease, state, now)
-    return Row(
+def row_of(name: str, lease: Lease, state: State, now: Instant) -> JobRow:
+    _, token, beat_wall_ms, until_wall_ms, ttl_ms, own_wall_ms = heartbeat_of(name, lease, state, now)
+    return JobRow(
         name,
         shown_as(lease.principal, lease.metadata) if lease.owner is None else lease.owner,
         token,
@@ -96,7 +96,7 @@ def row_of(name: str, lease: Lease, state: State, now: Instant) -> Row:
     )
 
 
-@lru_cache(maxsize=FIELDS_KEPT)
+@lru_cache(maxsize=FIELDS_CACHED)
 def _fields_in_row(metadata: str) -> tuple[tuple[str, str], ...]:
     return tuple((_cut(each.key), _cut(each.value)) for each in fields_of(metadata, FIELDS_SHOWN))
 
@@ -105,7 +105,7 @@ def _cut(text: str) -> str:
     return text if len(text) <= FIELD_CHARS_SHOWN else text[: FIELD_CHARS_SHOWN - 1] + "…"
 
 
-def beat_of(name: str, lease: Lease, state: State, now: Instant) -> Beat:
+def heartbeat_of(name: str, lease: Lease, state: State, now: Instant) -> HeartbeatUpdate:
     """Return what a heartbeat changes. If the session ends before the lease, its keepalives are the heartbeats."""
     to_wall_ms, until_ms = now.wall_ms - now.ms, state.until_of(lease)
     if until_ms == lease.until_ms:
@@ -117,16 +117,16 @@ def beat_of(name: str, lease: Lease, state: State, now: Instant) -> Beat:
     return name, lease.token, beat_wall_ms, until_ms + to_wall_ms, ttl_ms, lease.until_ms + to_wall_ms
 
 
-def gone_of(name: str, state: State, now: Instant) -> Gone:
+def free_job_of(name: str, state: State, now: Instant) -> FreeJob:
     slot = state.slots.get(name, EMPTY)
     done, end = slot.done, slot.last_end
     if done is not None and done.until_ms > now.ms:
-        return Gone(name, "done", done.owner or shown_as(done.whose), token=done.token, at=done.wall_ms)
+        return FreeJob(name, "done", done.owner or shown_as(done.whose), token=done.token, at=done.wall_ms)
     if end is None:
-        return Gone(name)
+        return FreeJob(name)
     owner = end.owner or shown_as(nameless_holder(end))
     by = "" if end.how == "released" else end.by or ""
-    return Gone(name, end.how, owner, by, end.reason or "", end.token, end.wall_ms)
+    return FreeJob(name, end.how, owner, by, end.reason or "", end.token, end.wall_ms)
 
 
 def name_parts(name: str) -> tuple[str, str]:
@@ -137,7 +137,7 @@ def name_parts(name: str) -> tuple[str, str]:
     return name[:cut], name[cut:]
 
 
-def sign_of(row: Row, now_wall_ms: int) -> str:
+def liveness_of(row: JobRow, now_wall_ms: int) -> str:
     if (row.until - now_wall_ms) * ENDING_PART < row.ttl:
         return "ending"
     return "late" if (now_wall_ms - row.beat) * 3 > row.ttl * LATE_OF_3 else "alive"
@@ -158,7 +158,7 @@ def span_text(ms: int) -> str:
     return f"{max(0, ms) // SECOND_MS} s"
 
 
-def left_text(ms: int) -> str:
+def time_left_text(ms: int) -> str:
     """Return the time left: `0:09`, `1:32`, `2:05:00`, `3 d`."""
     if ms >= DAY_MS:
         return f"{ms // DAY_MS} d"
@@ -173,8 +173,8 @@ FIELDS_MAX = 64  # Of one metadata. The last one then has the rest, unchanged.
 LINK_CHARS_MAX = 2_048
 
 _PAIR = re.compile(r"([\w./-]{1,63})=(.*)", re.DOTALL)
-_BEGINNING = re.compile(r"[\s,;]*[\w./-]{1,63}=")
-_BETWEEN = tuple(map(re.compile, (r"[\s,;]+", r"\s+", r"[\n;]\s*", r"\n\s*")))
+_FIRST_PAIR = re.compile(r"[\s,;]*[\w./-]{1,63}=")
+_SEPARATORS = tuple(map(re.compile, (r"[\s,;]+", r"\s+", r"[\n;]\s*", r"\n\s*")))
 """Separators of pairs, the finest first; the first that leaves only pairs is used.
 
 None begins with blanks before something else: that would take quadratic time on a long run of blanks.
@@ -189,12 +189,12 @@ class Field(msgspec.Struct, frozen=True):
     href: str | None = None  # The value, if all of it is an address.
 
 
-def fields_of(metadata: str | None, most: int = FIELDS_MAX) -> tuple[Field, ...]:
+def fields_of(metadata: str | None, maximum: int = FIELDS_MAX) -> tuple[Field, ...]:
     """Split a JSON object or `key=value` pairs; any other text is one field."""
     text = "" if metadata is None else metadata.strip()
     if not text:
         return ()
-    pairs = _of_json(text, most) if text.startswith("{") else _of_pairs(text, most)
+    pairs = _of_json(text, maximum) if text.startswith("{") else _of_pairs(text, maximum)
     return tuple(Field(key, value, link_of(value)) for key, value in pairs or [("", text)])
 
 
@@ -208,13 +208,13 @@ def link_of(text: str) -> str | None:
         return None
 
 
-def _of_json(text: str, most: int) -> list[tuple[str, str]]:
+def _of_json(text: str, maximum: int) -> list[tuple[str, str]]:
     try:
         found = list(_RAW_OBJECT.decode(text.encode()).items())
-        shown = [(key, _unquoted(value)) for key, value in found[:most]]
+        shown = [(key, _unquoted(value)) for key, value in found[:maximum]]
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return []
-    return shown if len(found) <= most else [*shown, ("…", f"{len(found) - most} more")]
+    return shown if len(found) <= maximum else [*shown, ("…", f"{len(found) - maximum} more")]
 
 
 def _unquoted(value: msgspec.Raw) -> str:
@@ -222,11 +222,11 @@ def _unquoted(value: msgspec.Raw) -> str:
     return msgspec.json.decode(written, type=str) if written.startswith(b'"') else written.decode()
 
 
-def _of_pairs(text: str, most: int) -> list[tuple[str, str]]:
-    if not _BEGINNING.match(text):
+def _of_pairs(text: str, maximum: int) -> list[tuple[str, str]]:
+    if not _FIRST_PAIR.match(text):
         return []
-    for between in _BETWEEN:
-        pieces = [piece.strip() for piece in between.split(text, most) if piece.strip()]
+    for separator in _SEPARATORS:
+        pieces = [piece.strip() for piece in separator.split(text, maximum) if piece.strip()]
         pairs = [_PAIR.fullmatch(piece) for piece in pieces]
         if pieces and all(pairs):
             return [(pair[1], pair[2].strip()) for pair in pairs if pair is not None]

@@ -27,22 +27,22 @@ if TYPE_CHECKING:
 
 SHOWN = 100
 OWNERS_SHOWN = 50
-OWNERS_LOOKED_AT_MAX = 1_000
+OWNERS_SCANNED_MAX = 1_000
 LIST_QUERY = {"token": "Whose sessions.", "from": "The first to show, counted from the newest."}
 ONE_QUERY = {"after": "Only names after this one: the next page."}
 
 
-class Run(msgspec.Struct, frozen=True):
+class SessionRow(msgspec.Struct, frozen=True):
     session: Session
     until_ms: int  # Wall time.
     holds: int
     waits: int
 
 
-def run_of(session: Session, state: State, now: Instant) -> Run:
+def run_of(session: Session, state: State, now: Instant) -> SessionRow:
     held = state.index.names_by_session.get(session.session_id, ())
     waits = state.index.tickets_by_session.get(session.session_id, ())
-    return Run(session, now.wall_ms + session.until_ms - now.ms, len(held), len(waits))
+    return SessionRow(session, now.wall_ms + session.until_ms - now.ms, len(held), len(waits))
 
 
 def sessions(api: ApiService, context: RequestContext) -> None:
@@ -52,8 +52,8 @@ def sessions(api: ApiService, context: RequestContext) -> None:
 
     def view(state: State, now: Instant) -> tuple[dict[str, Any], Instant]:
         owned = state.index.sessions_by_principal
-        looked_at = islice(owned, OWNERS_LOOKED_AT_MAX if "admin" in caller.scopes else 0)
-        counts = [(each, len(owned[each])) for each in looked_at if may_see(api, caller, each)]
+        scanned = islice(owned, OWNERS_SCANNED_MAX if "admin" in caller.scopes else 0)
+        counts = [(each, len(owned[each])) for each in scanned if may_see(api, caller, each)]
         owners = nlargest(OWNERS_SHOWN, counts, key=lambda each: each[1])
         # The default is the caller's own token; for an operator without sessions, the token with most.
         unasked = owners[0][0] if owners and caller.principal not in owned else caller.principal

@@ -64,12 +64,12 @@ def sign_in_page(status: int, note: str = "", back: str = "/") -> ResponseParts:
     return status, body, (*HEADERS, (b"referrer-policy", b"same-origin"))
 
 
-def inside(handler: Handler, status: int = _UNAUTHORISED) -> Handler:
+def sign_in_required(handler: Handler, status: int = _UNAUTHORISED) -> Handler:
     """Wrap a handler: unauthenticated callers get the sign-in page."""
 
     def answer(api: ApiService, context: RequestContext) -> None:
         if context.caller is ANONYMOUS:
-            context.answer(sign_in_page(status, back=_asked(context.request)))
+            context.answer(sign_in_page(status, back=_return_path(context.request)))
         else:
             handler(api, context)
 
@@ -79,33 +79,33 @@ def inside(handler: Handler, status: int = _UNAUTHORISED) -> Handler:
 def refusal(problem: Problem, request: Request) -> ResponseParts:
     """Render a problem as a page: for unauthenticated callers, the sign-in page."""
     if request.path == SIGN_IN and request.method == b"POST":
-        status, body, fields = sign_in_page(problem.status, problem.details, _way_back(request))
+        status, body, fields = sign_in_page(problem.status, problem.details, _form_return_path(request))
         return status, body, (*fields, *problem.headers())
     if problem.status == _UNAUTHORISED:
-        return sign_in_page(_UNAUTHORISED, problem.details, _asked(request))
+        return sign_in_page(_UNAUTHORISED, problem.details, _return_path(request))
     return problem_page(problem, request)
 
 
 def refusal_at_root(problem: Problem, request: Request) -> ResponseParts:
     """Render a problem at `/`, which is open to everybody: a missing token is not an error there."""
     if problem.status == _UNAUTHORISED:
-        return sign_in_page(_OK, problem.details, _asked(request))
+        return sign_in_page(_OK, problem.details, _return_path(request))
     return refusal(problem, request)
 
 
-def _asked(request: Request) -> str:
+def _return_path(request: Request) -> str:
     """Return the address to return to after sign-in."""
     query = b"?" + request.query if request.query else b""
-    return _checked((request.path + query).decode("latin-1")) if request.method in {b"GET", b"HEAD"} else "/"
+    return _checked_path((request.path + query).decode("latin-1")) if request.method in {b"GET", b"HEAD"} else "/"
 
 
-def _checked(back: str) -> str:
+def _checked_path(back: str) -> str:
     return back if len(back) <= NEXT_CHARS_MAX and _NEXT.fullmatch(back) else "/"
 
 
-def _way_back(request: Request) -> str:
+def _form_return_path(request: Request) -> str:
     try:
-        return _checked(read_form(request).get("next", "/"))
+        return _checked_path(read_form(request).get("next", "/"))
     except Problem:
         return "/"
 
@@ -123,7 +123,7 @@ def sign_in(api: ApiService, context: RequestContext) -> None:
         raise Problem("invalid_input", "Enter an access token.")
     if token.startswith((SESSION_PREFIX, CLAIM_PREFIX)):
         raise Problem("forbidden", _OTHER_SECRET)
-    back, is_https = _way_back(request), api.origins.is_https(request)
+    back, is_https = _form_return_path(request), api.origins.is_https(request)
     # From here on the token is the credential, not the browser's earlier cookie.
     request.authorization = b"Bearer " + token.encode("latin-1", "replace")
     caller = api.admit(request, "read")
@@ -148,14 +148,14 @@ def here(api: ApiService, context: RequestContext) -> None:
         return
 
     def view(_state: State, now: Instant) -> ResponseParts:
-        said = {
+        identity = {
             "signed_in": True,
             "principal": caller.principal,
             "scopes": in_order(caller.scopes),
             "prefix": caller.prefix,
             "server_ms": now.wall_ms,
         }
-        return _OK, encode(said), renewal(api, context, now.wall_ms)
+        return _OK, encode(identity), renewal(api, context, now.wall_ms)
 
     api.read(context, view)
 

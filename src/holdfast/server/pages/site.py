@@ -38,7 +38,7 @@ from holdfast.server.operations.decoding import (
 )
 from holdfast.server.pages.history import BADLY, owner_of
 from holdfast.server.pages.rows import fields_of as metadata_fields
-from holdfast.server.pages.rows import label_term, left_text, name_parts, sign_of, span_text
+from holdfast.server.pages.rows import label_term, liveness_of, name_parts, span_text, time_left_text
 from holdfast.server.times import rfc3339
 from holdfast.wire.problems import Problem
 
@@ -64,7 +64,7 @@ HEADERS: Fields = (
     (b"x-frame-options", b"DENY"),
 )  # Every answer also has `x-content-type-options` and `cache-control: no-store`.
 NO_REFERRER = (b"referrer-policy", b"no-referrer")
-_KEPT_FOR_EVER = (b"cache-control", b"public, max-age=31536000, immutable")
+_CACHED_FOREVER = (b"cache-control", b"public, max-age=31536000, immutable")
 _TYPES = {".css": b"text/css; charset=utf-8", ".js": b"text/javascript; charset=utf-8", ".svg": b"image/svg+xml"}
 SLICE_PIECES = 300  # Of a page: about a millisecond, then other requests are served.
 _OK = 200
@@ -156,11 +156,11 @@ def environment() -> jinja2.Environment:
         "name_parts": name_parts,
         "owner_of": owner_of,
         "path_of": path_of,
-        "sign_of": sign_of,
+        "liveness_of": liveness_of,
         "static": static_path,
         "version": __version__,
     }
-    made.filters |= {"rfc3339": rfc3339, "span": span_text, "left": left_text}
+    made.filters |= {"rfc3339": rfc3339, "span": span_text, "left": time_left_text}
     return made
 
 
@@ -225,14 +225,14 @@ class Files(msgspec.Struct, frozen=True):
 @cache
 def static_files() -> Files:
     by_name: dict[str, tuple[bytes, bytes]] = {}
-    whole = hashlib.blake2b(digest_size=10)
+    hasher = hashlib.blake2b(digest_size=10)
     for file in sorted(files(__package__).joinpath("static").iterdir(), key=lambda file: file.name):
         media_type = _TYPES.get("." + file.name.rpartition(".")[2])
         if media_type is not None:
             content = file.read_bytes()
             by_name[file.name] = media_type, content
-            whole.update(b"%b %d " % (file.name.encode(), len(content)) + content)
-    return Files(whole.hexdigest(), by_name)
+            hasher.update(b"%b %d " % (file.name.encode(), len(content)) + content)
+    return Files(hasher.hexdigest(), by_name)
 
 
 def static_path(name: str) -> str:
@@ -250,7 +250,7 @@ def static(_api: ApiService, context: RequestContext) -> None:
         context.answer(envelope(Problem("not_found", "There is no such file."), context.request))
         return
     media_type, content = known.by_name[name]
-    kept = (_KEPT_FOR_EVER,) if version == known.version else ()
+    caching = (_CACHED_FOREVER,) if version == known.version else ()
     context.answer(
-        (_OK, content, ((b"content-type", media_type), (b"cross-origin-resource-policy", b"same-origin"), *kept))
+        (_OK, content, ((b"content-type", media_type), (b"cross-origin-resource-policy", b"same-origin"), *caching))
     )

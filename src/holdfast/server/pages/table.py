@@ -33,7 +33,9 @@ def _view(  # noqa: PLR0917 - a row
 ) -> Operation:
     """Return the row of a page, or of a form on one. `status` is that of the sign-in page in its place."""
     row: dict[str, Any] = {"replies": {200: _HTML}, "refusal": signin.refusal, "in_documents": False, **more}
-    return Operation(method, path, signin.inside(handler, status), summary, scope=scope, reader=page_reader, **row)
+    return Operation(
+        method, path, signin.sign_in_required(handler, status), summary, scope=scope, reader=page_reader, **row
+    )
 
 
 def _data(path: str, handler: Handler, summary: str, media_type: str = "application/json", **more: Any) -> Operation:  # noqa: ANN401 - fields of a row
