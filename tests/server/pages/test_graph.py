@@ -8,15 +8,15 @@ from itertools import pairwise
 import pytest
 
 from holdfast.server.pages.waits import (
-    LINES_SHOWN,
     NAMES_MAX,
-    PLACES_SHOWN,
+    QUEUES_SHOWN,
+    WAITERS_SHOWN,
     Edge,
-    Knot,
-    circles_for,
+    GraphNode,
+    cycles_for,
     draw,
-    longest_lines,
-    tangle_of,
+    longest_queues,
+    wait_graph_of,
 )
 from holdfast.server.recent import ENTRIES_MAX, PER_PRINCIPAL_MAX, RETENTION_MS, Entry, RecentEvents
 from tests.core.bare_core import Core
@@ -25,9 +25,9 @@ from tests.support.steps import count_steps
 
 def found(core: Core, prefix: str = "") -> tuple[set[str], set[tuple[str, str, str]]]:
     """Labels, and edges by label."""
-    names, _, _ = longest_lines(core.state, prefix)
-    knots, edges = tangle_of(core.state, names, prefix)
-    label = {knot.key: knot.label for knot in knots}
+    names, _, _ = longest_queues(core.state, prefix)
+    nodes, edges = wait_graph_of(core.state, names, prefix)
+    label = {node.key: node.label for node in nodes}
     return set(label.values()), {(label[edge.waiter], edge.name, label[edge.holder]) for edge in edges}
 
 
@@ -79,9 +79,9 @@ def test_a_long_line_is_a_crowd() -> None:
     core.hold("docs", owner="w20")
     core.want("docs", "ana")
     labels, edges = found(core)
-    assert f"{30 - PLACES_SHOWN - 1} more" in labels
+    assert f"{30 - WAITERS_SHOWN - 1} more" in labels
     assert ("w20", "deploy", "ben") in edges
-    assert len(labels) == 1 + PLACES_SHOWN + 1 + 1 + 1
+    assert len(labels) == 1 + WAITERS_SHOWN + 1 + 1 + 1
 
 
 def test_looking_costs_what_is_shown() -> None:
@@ -92,46 +92,46 @@ def test_looking_costs_what_is_shown() -> None:
         core.want(f"n{number}", f"w{number}")
     for number in range(600):
         core.want("n7", f"x{number}")
-    names, lines, left_out = longest_lines(core.state, "")
-    assert len(names) == LINES_SHOWN and names[0] == "n7" and (lines, left_out) == (400, 0)
-    assert count_steps(lambda: tangle_of(core.state, names, "")) < 200 * NAMES_MAX
+    names, lines, left_out = longest_queues(core.state, "")
+    assert len(names) == QUEUES_SHOWN and names[0] == "n7" and (lines, left_out) == (400, 0)
+    assert count_steps(lambda: wait_graph_of(core.state, names, "")) < 200 * NAMES_MAX
 
 
 # Drawn.
 
 
-def knots(*keys: str) -> tuple[Knot, ...]:
-    return tuple(Knot(key, key) for key in keys)
+def nodes(*keys: str) -> tuple[GraphNode, ...]:
+    return tuple(GraphNode(key, key) for key in keys)
 
 
 def test_whoever_is_waited_for_stands_on_the_left() -> None:
     """The column of a knot is the length of its longest chain; arrows lead to the left."""
     edges = [Edge("ana", "deploy", "ben"), Edge("ben", "schema", "cem"), Edge("dan", "schema", "cem")]
-    drawn = draw(knots("ana", "ben", "cem", "dan"), edges)
-    x = {box.knot.key: box.x for box in drawn.boxes}
+    drawn = draw(nodes("ana", "ben", "cem", "dan"), edges)
+    x = {box.node.key: box.x for box in drawn.boxes}
     assert x["cem"] < x["ben"] == x["dan"] < x["ana"]
-    assert not any(arrow.closes_circle for arrow in drawn.arrows)
+    assert not any(arrow.closes_cycle for arrow in drawn.arrows)
     assert all(box.x + box.width <= drawn.width and box.y + box.height <= drawn.height for box in drawn.boxes)
 
 
 def test_no_two_boxes_overlap() -> None:
     """Every box has a place of its own."""
     edges = [Edge(f"w{number}", "x", f"h{number % 3}") for number in range(20)]
-    drawn = draw(knots("h0", "h1", "h2", *(f"w{number}" for number in range(20))), edges)
+    drawn = draw(nodes("h0", "h1", "h2", *(f"w{number}" for number in range(20))), edges)
     assert len({(box.x, box.y) for box in drawn.boxes}) == 23
 
 
 def test_a_circle_is_drawn_and_marked() -> None:
     """A circle does not end the drawing, and its closing edge is marked."""
     edges = [Edge("a", "x", "b"), Edge("b", "y", "c"), Edge("c", "z", "a"), Edge("d", "x", "b")]
-    drawn = draw(knots("a", "b", "c", "d"), edges)
-    assert [arrow.closes_circle for arrow in drawn.arrows].count(True) == 1
+    drawn = draw(nodes("a", "b", "c", "d"), edges)
+    assert [arrow.closes_cycle for arrow in drawn.arrows].count(True) == 1
     assert len(drawn.boxes) == 4
 
 
 def test_several_names_between_two_are_one_arrow() -> None:
     """Who waits for two names of the same holder has one arrow with both."""
-    drawn = draw(knots("a", "b"), [Edge("a", "x", "b"), Edge("a", "y", "b")])
+    drawn = draw(nodes("a", "b"), [Edge("a", "x", "b"), Edge("a", "y", "b")])
     assert [arrow.names for arrow in drawn.arrows] == [["x", "y"]]
 
 
@@ -139,7 +139,7 @@ def test_a_long_chain_is_drawn() -> None:
     """The longest chain that is shown is drawn, each knot in a column of its own."""
     keys = [f"k{number}" for number in range(NAMES_MAX + 1)]
     edges = [Edge(one, "n", other) for one, other in pairwise(keys)]
-    drawn = draw(knots(*keys), edges)
+    drawn = draw(nodes(*keys), edges)
     assert len({box.x for box in drawn.boxes}) == NAMES_MAX + 1
 
 
@@ -149,7 +149,7 @@ def test_a_chain_in_the_state_is_cut_far_below_the_recursion_limit() -> None:
     for number in range(2 * NAMES_MAX):
         core.hold(f"n{number}", owner=f"h{number}")
         core.want(f"n{number}", f"h{number - 1}")
-    drawn = draw(*tangle_of(core.state, ["n0"], ""))
+    drawn = draw(*wait_graph_of(core.state, ["n0"], ""))
     assert len({box.x for box in drawn.boxes}) == NAMES_MAX + 1
     assert sys.getrecursionlimit() > 10 * NAMES_MAX
 
@@ -172,8 +172,8 @@ PATH = ("ana", "web/b", "ben", "db/x", "cem", "web/a")
 )
 def test_a_circle_is_shown_as_far_as_the_reader_may_see(prefix: str, shown: tuple[str, ...] | None) -> None:
     """A name outside of the prefix is hidden, and so is whoever holds it; a circle without any other is not shown."""
-    circles = circles_for([Entry(PATH, "p", 1, 2, 2)], prefix)
-    assert [path for path, _ in circles] == ([] if shown is None else [shown])
+    cycles = cycles_for([Entry(PATH, "p", 1, 2, 2)], prefix)
+    assert [path for path, _ in cycles] == ([] if shown is None else [shown])
 
 
 def note(recent: RecentEvents[str], what: str, principal: str = "p", now_ms: int = 0) -> None:

@@ -45,7 +45,7 @@ COLUMN_GAP, ROW_GAP = 120, 14
 MARGIN = 8
 
 
-class Knot(msgspec.Struct, frozen=True):
+class GraphNode(msgspec.Struct, frozen=True):
     """A holder or waiter."""
 
     key: str
@@ -60,7 +60,7 @@ class Edge(msgspec.Struct, frozen=True):
 
 
 class Box(msgspec.Struct, frozen=True):
-    knot: Knot
+    node: GraphNode
     x: int
     y: int
     width: int = BOX_WIDTH
@@ -74,22 +74,22 @@ class Arrow(msgspec.Struct, frozen=True):
     path: str
     x: int  # Of the names.
     y: int
-    closes_circle: bool
+    closes_cycle: bool
 
 
-class Drawing(msgspec.Struct, frozen=True):
+class GraphDrawing(msgspec.Struct, frozen=True):
     boxes: list[Box]
     arrows: list[Arrow]
     width: int
     height: int
 
 
-def draw(knots: Iterable[Knot], edges: Sequence[Edge]) -> Drawing:
-    by_key = {knot.key: knot for knot in knots}
+def draw(nodes: Iterable[GraphNode], edges: Sequence[Edge]) -> GraphDrawing:
+    by_key = {node.key: node for node in nodes}
     waits_for: WaitsFor = {key: {} for key in by_key}
     for edge in edges:
         waits_for[edge.waiter].setdefault(edge.holder, []).append(edge.name)
-    depth, circles = _depths(waits_for)
+    depth, cycles = _depths(waits_for)
     columns: list[list[str]] = [[] for _ in range(max(depth.values(), default=-1) + 1)]
     for key in by_key:
         columns[depth[key]].append(key)
@@ -102,24 +102,24 @@ def draw(knots: Iterable[Knot], edges: Sequence[Edge]) -> Drawing:
 
     for number, column in enumerate(columns):
         column.sort(key=middle)
-        for place, key in enumerate(column):
-            row[key] = place
+        for index, key in enumerate(column):
+            row[key] = index
             x = MARGIN + number * (BOX_WIDTH + COLUMN_GAP)
-            boxes[key] = Box(by_key[key], x, MARGIN + place * (BOX_HEIGHT + ROW_GAP))
+            boxes[key] = Box(by_key[key], x, MARGIN + index * (BOX_HEIGHT + ROW_GAP))
     arrows = [
-        _arrow(boxes[waiter], boxes[holder], names, closes_circle=(waiter, holder) in circles)
+        _arrow(boxes[waiter], boxes[holder], names, closes_cycle=(waiter, holder) in cycles)
         for waiter, those in waits_for.items()
         for holder, names in those.items()
     ]
     width = max((box.x + box.width for box in boxes.values()), default=MARGIN) + MARGIN
     height = max((box.y + box.height for box in boxes.values()), default=MARGIN) + MARGIN
-    return Drawing(list(boxes.values()), arrows, width, height)
+    return GraphDrawing(list(boxes.values()), arrows, width, height)
 
 
 def _depths(waits_for: WaitsFor) -> tuple[dict[str, int], set[tuple[str, str]]]:
     """Return the column of each knot, and the edges that close a cycle."""
     depth: dict[str, int] = {}
-    circles: set[tuple[str, str]] = set()
+    cycles: set[tuple[str, str]] = set()
     chain: set[str] = set()
 
     def visit(key: str) -> None:
@@ -127,59 +127,59 @@ def _depths(waits_for: WaitsFor) -> tuple[dict[str, int], set[tuple[str, str]]]:
         chain.add(key)
         for holder in waits_for[key]:
             if holder in chain:
-                circles.add((key, holder))
+                cycles.add((key, holder))
             elif holder not in depth:
                 visit(holder)
         chain.remove(key)
-        depth[key] = 1 + max((depth[each] for each in waits_for[key] if (key, each) not in circles), default=-1)
+        depth[key] = 1 + max((depth[each] for each in waits_for[key] if (key, each) not in cycles), default=-1)
 
     for key in waits_for:
         if key not in depth:
             visit(key)
-    return depth, circles
+    return depth, cycles
 
 
-def _arrow(waiter: Box, holder: Box, names: list[str], *, closes_circle: bool) -> Arrow:
+def _arrow(waiter: Box, holder: Box, names: list[str], *, closes_cycle: bool) -> Arrow:
     from_x, from_y = waiter.x, waiter.y + BOX_HEIGHT // 2
     to_x, to_y = holder.x + BOX_WIDTH, holder.y + BOX_HEIGHT // 2
     bend = COLUMN_GAP // 2
     path = f"M{from_x} {from_y}C{from_x - bend} {from_y} {to_x + bend} {to_y} {to_x} {to_y}"
     # The names are in the gap before the waiter: elsewhere boxes may cover them.
-    return Arrow(names, path, from_x - COLUMN_GAP + 4, from_y - 6, closes_circle)
+    return Arrow(names, path, from_x - COLUMN_GAP + 4, from_y - 6, closes_cycle)
 
 
 SCANNED_NAMES_MAX = 5_000  # Names with a queue: about a millisecond.
-LINES_SHOWN = 24
+QUEUES_SHOWN = 24
 NAMES_MAX = 48  # With what their holders wait for. Bounds the recursion of `_depths`.
 WAITS_FOLLOWED = 10  # Of one holder.
-PLACES_LOOKED_AT = 50
-PLACES_SHOWN = 5  # Of those who hold nothing that others want.
+WAITERS_SCANNED = 50
+WAITERS_SHOWN = 5  # Of those who hold nothing that others want.
 
 
-def longest_lines(state: State, prefix: str) -> tuple[list[str], int, int]:
+def longest_queues(state: State, prefix: str) -> tuple[list[str], int, int]:
     """Return the names with the longest queues, and how many queues were found and skipped."""
-    lines = state.connected.queues
-    found = [(len(lines[name]), name) for name in islice(lines, SCANNED_NAMES_MAX) if name.startswith(prefix)]
-    return [name for _, name in nlargest(LINES_SHOWN, found)], len(found), max(0, len(lines) - SCANNED_NAMES_MAX)
+    queues = state.connected.queues
+    found = [(len(queues[name]), name) for name in islice(queues, SCANNED_NAMES_MAX) if name.startswith(prefix)]
+    return [name for _, name in nlargest(QUEUES_SHOWN, found)], len(found), max(0, len(queues) - SCANNED_NAMES_MAX)
 
 
-def tangle_of(state: State, names: Iterable[str], prefix: str) -> tuple[list[Knot], list[Edge]]:
+def wait_graph_of(state: State, names: Iterable[str], prefix: str) -> tuple[list[GraphNode], list[Edge]]:
     """Return the wait graph around these names."""
-    knots: dict[str, Knot] = {}
+    nodes: dict[str, GraphNode] = {}
     edges: list[Edge] = []
     holders: dict[str, Holder | None] = {}
     for name in _with_what_holders_want(state, names, prefix):
         lease = state.lease_of(name)
         holders[name] = holder = None if lease is None else holder_of_lease(lease)
         if lease is None or holder is None:
-            knots[f"nobody {name}"] = Knot(f"nobody {name}", "(nobody: it opens soon)")
+            nodes[f"nobody {name}"] = GraphNode(f"nobody {name}", "(nobody: it opens soon)")
         else:
             label = shown_as(lease.principal, lease.metadata) if lease.owner is None else lease.owner
-            knots.setdefault(_key(holder), Knot(_key(holder), label))
+            nodes.setdefault(_key(holder), GraphNode(_key(holder), label))
     wanted = set(holders.values())
     for name, holder in holders.items():
-        _add_line(state, name, f"nobody {name}" if holder is None else _key(holder), wanted, knots, edges)
-    return list(knots.values()), edges
+        _add_queue(state, name, f"nobody {name}" if holder is None else _key(holder), wanted, nodes, edges)
+    return list(nodes.values()), edges
 
 
 def _with_what_holders_want(state: State, names: Iterable[str], prefix: str) -> list[str]:
@@ -197,27 +197,27 @@ def _with_what_holders_want(state: State, names: Iterable[str], prefix: str) -> 
     return list(found)
 
 
-def _add_line(  # noqa: PLR0917 - what is looked at, then what is added to
-    state: State, name: str, holder: str, wanted: set[Holder | None], knots: dict[str, Knot], edges: list[Edge]
+def _add_queue(  # noqa: PLR0917 - what is looked at, then what is added to
+    state: State, name: str, holder: str, wanted: set[Holder | None], nodes: dict[str, GraphNode], edges: list[Edge]
 ) -> None:
-    line = state.connected.queues.get(name)
-    if line is None:
+    queue = state.connected.queues.get(name)
+    if queue is None:
         return
     shown = idle = 0
-    for _, ticket_id in islice(line, PLACES_LOOKED_AT):
+    for _, ticket_id in islice(queue, WAITERS_SCANNED):
         ticket = state.tickets[ticket_id]
         waiter = holder_of_ticket(ticket)
         if waiter not in wanted:
             idle += 1
-            if idle > PLACES_SHOWN:
+            if idle > WAITERS_SHOWN:
                 continue
         key = _key(waiter)
-        knots.setdefault(key, Knot(key, owner_of(ticket.terms)))
+        nodes.setdefault(key, GraphNode(key, owner_of(ticket.terms)))
         edges.append(Edge(key, name, holder))
         shown += 1
-    if len(line) > shown:
+    if len(queue) > shown:
         crowd = f"crowd {name}"
-        knots[crowd] = Knot(crowd, f"{len(line) - shown} more", len(line) - shown)
+        nodes[crowd] = GraphNode(crowd, f"{len(queue) - shown} more", len(queue) - shown)
         edges.append(Edge(crowd, name, holder))
 
 
@@ -225,7 +225,7 @@ def _key(holder: Holder) -> str:
     return "\n".join((holder[0], holder[1], holder[2] or ""))
 
 
-def circles_for(entries: Iterable[Entry[tuple[str, ...]]], prefix: str) -> list[tuple[tuple[str, ...], object]]:
+def cycles_for(entries: Iterable[Entry[tuple[str, ...]]], prefix: str) -> list[tuple[tuple[str, ...], object]]:
     """Return the refused cycles that a reader may see, with their paths masked for it (see `masked`)."""
     found: list[tuple[tuple[str, ...], object]] = []
     for entry in entries:
@@ -242,14 +242,14 @@ def circles_for(entries: Iterable[Entry[tuple[str, ...]]], prefix: str) -> list[
 def waits(api: ApiService, context: RequestContext) -> None:
     prefix = context.caller.prefix or ""
 
-    def view(state: State, now: Instant) -> tuple[list[str], int, int, list[Knot], list[Edge], Instant]:
-        longest = longest_lines(state, prefix)
-        return *longest, *tangle_of(state, longest[0], prefix), now
+    def view(state: State, now: Instant) -> tuple[list[str], int, int, list[GraphNode], list[Edge], Instant]:
+        longest = longest_queues(state, prefix)
+        return *longest, *wait_graph_of(state, longest[0], prefix), now
 
     async def respond() -> ResponseParts:
         seq = api.engine.state.seq
-        names, lines, left_out, knots, edges, now = await api.engine.query(view)
-        label = {knot.key: knot.label for knot in knots}
+        names, queues, left_out, nodes, edges, now = await api.engine.query(view)
+        label = {node.key: node.label for node in nodes}
         return await site.page(
             api,
             context,
@@ -257,12 +257,12 @@ def waits(api: ApiService, context: RequestContext) -> None:
             "waits.html",
             "waits",
             seq=seq,
-            drawing=draw(knots, edges),
+            drawing=draw(nodes, edges),
             edges=[(label[edge.waiter], edge.name, label[edge.holder]) for edge in edges],
-            lines=lines,
+            lines=queues,
             lines_shown=len(names),
             left_out=left_out,
-            circles=circles_for(api.refused_deadlocks.newest_first(api.engine.clock.monotonic_ms()), prefix),
+            cycles=cycles_for(api.refused_deadlocks.newest_first(api.engine.clock.monotonic_ms()), prefix),
             circles_since_ms=api.refused_deadlocks.since_wall_ms,
         )
 
