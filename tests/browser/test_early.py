@@ -146,7 +146,7 @@ def test_a_wait_that_begins_before_its_room_listens(readers: Readers, alice: Api
     page = context.new_page()
     scripts = Held(page, "**/views.js")
     page.goto("/ui/waits", wait_until="commit")
-    expect(page.locator("#circles")).to_be_visible()
+    expect(page.locator("#cycles")).to_be_visible()
     with waiting(alice, name, owner="ben"):
         scripts.let_go()
         expect(page.locator("#graph")).to_contain_text("ben")

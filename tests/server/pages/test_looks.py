@@ -21,14 +21,14 @@ NOW = Instant(0, 5_000)
 OPERATOR = Caller("op", frozenset({"read", "claim", "admin"}))
 READER = Caller("p", frozenset({"read"}))
 HOLDER = Caller("p", frozenset({"read", "claim"}))
-NO_HISTORY: dict[str, Any] = {"drawing": None, "happened": [], "is_newest": True, "next_before": None}
+NO_HISTORY: dict[str, Any] = {"drawing": None, "history_rows": [], "is_newest": True, "next_before": None}
 
 
 def page_of(core: Core, caller: Caller) -> Page:
     """The page of `job`, for somebody who came by a token."""
     api: Any = SimpleNamespace(engine=SimpleNamespace(state=core.state))
     call: Any = SimpleNamespace(caller=caller)
-    shown = {"tried": None, "did": "", "key": "k", "path": "/ui/jobs/job", **NO_HISTORY}
+    shown = {"rejected": None, "did": "", "key": "k", "path": "/ui/jobs/job", **NO_HISTORY}
     view = view_of(core.state, NOW, "job", caller.prefix)
     _, body, _ = asyncio.run(site.page(api, call, NOW, "job.html", "jobs", **shown, **view))
     page = Page()
@@ -98,14 +98,14 @@ def test_a_line_is_shown_in_parts() -> None:
         core.want("job", f"w{number}")
     core.state.detach("t-w3-job", 0)
     line = view(core)
-    assert (line["line_total"], line["line_there"], line["line_first"]) == (total, total - 1, 1)
-    assert [ticket.terms.owner for ticket, is_there in line["places"] if not is_there] == ["w3"]
+    assert (line["queue_total"], line["queue_connected"], line["first_position"]) == (total, total - 1, 1)
+    assert [ticket.terms.owner for ticket, is_there in line["waiters"] if not is_there] == ["w3"]
     owners: list[str] = []
     while len(owners) < total:
-        owners += [ticket.terms.owner for ticket, _ in view(core, first_waiter=len(owners) + 1)["places"]]
+        owners += [ticket.terms.owner for ticket, _ in view(core, first_waiter=len(owners) + 1)["waiters"]]
     assert owners == [f"w{number}" for number in range(1, total + 1)]
-    assert view(core, first_waiter=10**15)["line_first"] == total
-    assert view(Core(), first_waiter=5)["places"] == []
+    assert view(core, first_waiter=10**15)["first_position"] == total
+    assert view(Core(), first_waiter=5)["waiters"] == []
 
 
 def test_a_chain_is_shown_up_to_a_bound() -> None:
@@ -116,7 +116,7 @@ def test_a_chain_is_shown_up_to_a_bound() -> None:
     for number in range(39):
         core.want(f"n{number + 1}", f"h{number}")
     shown = view_of(core.state, NOW, "n0", None)
-    assert (len(shown["chain"]), shown["chain_left_out"], shown["is_circle"]) == (LINKS_SHOWN, 40 - LINKS_SHOWN, False)
+    assert (len(shown["chain"]), shown["chain_left_out"], shown["is_cycle"]) == (LINKS_SHOWN, 40 - LINKS_SHOWN, False)
     assert [(row.owner, link.waits_for) for link, _, row, _ in shown["chain"][:2]] == [("h0", ("n1",)), ("h1", ("n2",))]
     [(link, *_)] = view_of(core.state, NOW, "n0", "n0")["chain"]
     assert (link.name, link.waits_for) == ("n0", ())

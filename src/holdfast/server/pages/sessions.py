@@ -119,7 +119,8 @@ def _parts_of(session_id: str, state: State, now: Instant, prefix: str, after: s
         "next_after": names[SHOWN - 1] if len(names) > SHOWN else None,
         "hidden": len(held) - len(seen),
         "waits": [
-            (ticket, [each for each in ticket.names if each.startswith(prefix)], here) for ticket, here in waiting
+            (ticket, [each for each in ticket.names if each.startswith(prefix)], is_connected)
+            for ticket, is_connected in waiting
         ],
         "waits_left_out": len(tickets) - len(waiting),
         "shown": SHOWN,

@@ -1,6 +1,6 @@
 """Shared by all pages: templates, headers, requests and static files.
 
-    handler ──► await page(api, call, now, "room.html", …) ──► status, bytes, headers
+    handler ──► await page(api, call, now, "view.html", …) ──► status, bytes, headers
     problem ──► problem_page(problem, request)             ──► the same, for a reader who was refused
 
 Templates escape all values (autoescape), and an undefined name is an error. `POLICY` forbids inline scripts and styles,
@@ -85,11 +85,11 @@ async def page(  # noqa: PLR0917 - what every page has, in the order in which it
     context: RequestContext,
     now: Instant,
     template: str,
-    room: str = "",
+    view: str = "",
     status: int = _OK,
     **shown: object,
 ) -> ResponseParts:
-    """Render a page for the caller, a slice at a time. `room` is marked in the head of the page.
+    """Render a page for the caller, a slice at a time. `view` is marked in the head of the page.
 
     `seq` is the last record before the state was read: a live view loads again if the stream begins after it.
     """
@@ -97,7 +97,7 @@ async def page(  # noqa: PLR0917 - what every page has, in the order in which it
     form_token = "" if cookie is None else cookies.form_token(api.auth.key, cookie, caller.digest)
     known = {
         "me": Me(caller.principal, in_order(caller.scopes), caller.prefix, form_token),
-        "room": room,
+        "view": view,
         "server_ms": now.wall_ms,
         "counts": {"jobs": len(state.index.held), "waits": len(state.tickets), "sessions": len(state.sessions)},
     }
@@ -160,7 +160,7 @@ def environment() -> jinja2.Environment:
         "static": static_path,
         "version": __version__,
     }
-    made.filters |= {"rfc3339": rfc3339, "span": span_text, "left": time_left_text}
+    made.filters |= {"rfc3339": rfc3339, "span": span_text, "time_left": time_left_text}
     return made
 
 

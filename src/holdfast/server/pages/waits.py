@@ -259,11 +259,11 @@ def waits(api: ApiService, context: RequestContext) -> None:
             seq=seq,
             drawing=draw(nodes, edges),
             edges=[(label[edge.waiter], edge.name, label[edge.holder]) for edge in edges],
-            lines=queues,
-            lines_shown=len(names),
+            queues=queues,
+            queues_shown=len(names),
             left_out=left_out,
             cycles=cycles_for(api.refused_deadlocks.newest_first(api.engine.clock.monotonic_ms()), prefix),
-            circles_since_ms=api.refused_deadlocks.since_wall_ms,
+            cycles_since_ms=api.refused_deadlocks.since_wall_ms,
         )
 
     api.answer_slowly(context, respond)

@@ -2,9 +2,9 @@
 // Keeps a view current that the server drew: its parts are loaded again, and its signs of life go on in between.
 //
 //   <section data-part=…>     the page is loaded again, and each of its parts takes the place of ours
-//   <tr data-life="NAME" data-token= data-since= data-beat= data-until= data-own= data-ttl= data-session=>   a held job
+//   <tr data-job="NAME" data-token= data-since= data-beat= data-until= data-own= data-ttl= data-session=>   a held job
 //   <tr data-run="ID" data-until=>                                                                          a session
-//     … data-live="sign | held | beat | left | bar"      what is written below it (templates/room_parts.html, `life`)
+//     … data-live="sign | held | beat | left | bar"      what is written below it (templates/view_parts.html, `job_data`)
 //
 // The browser itself parses the document that is loaded, so no script turns text into a page, and the policy lets it pass.
 // While the page is not live nothing moves: how it goes on is not known then.
@@ -140,10 +140,10 @@ let jobs = [];
 let sessions = [];
 
 function read() {
-  jobs = [.../** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll("[data-life]"))].map((element) => {
-    const { life = "", token = "", session = "", since, beat, until, own, ttl } = element.dataset;
+  jobs = [.../** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll("[data-job]"))].map((element) => {
+    const { job = "", token = "", session = "", since, beat, until, own, ttl } = element.dataset;
     const times = { since: Number(since), beat: Number(beat), until: Number(until), own: Number(own), ttl: Number(ttl) };
-    return { element, name: life, token, session, ended: null, ...times };
+    return { element, name: job, token, session, ended: null, ...times };
   });
   sessions = [.../** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll("[data-run]"))].map((element) => {
     return { element, id: element.dataset.run ?? "", until: Number(element.dataset.until) };

@@ -5,7 +5,7 @@ import { isOlderThan, refreshSoon, refreshWhenSeen, startLife } from "./refresh.
 import { subscribe } from "./live.js";
 
 const EVERY_MS = 5_000;
-const view = document.body.dataset.room;
+const view = document.body.dataset.view;
 let isFirstHello = true;
 
 const counted = document.getElementById("count-sessions");
