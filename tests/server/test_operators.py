@@ -21,16 +21,16 @@ def test_revoke_tells_the_holder(alice: Api, bob: Api, operator: Api, name: str)
     answer = operator.revoke(name, reason="maintenance window")
     assert (answer.status, answer.body) == (204, b"")
     assert alice.status(name).json()["status"] == "free"
-    _is_told(alice, name, lease["lease_id"], 404)
+    _assert_revoked(alice, name, lease["lease_id"], 404)
     granted = bob.acquired(name, owner="ben")
     assert (granted["previous"]["ended"], granted["previous"]["owner"]) == ("revoked", "ana")
-    _is_told(alice, name, lease["lease_id"], 404)
+    _assert_revoked(alice, name, lease["lease_id"], 404)
     # To anybody else the old lease id says nothing of it.
     assert bob.renew(name, lease["lease_id"]).json()["code"] == "lease_not_current"
     assert bob.renew(name, granted["lease_id"]).status == 200
 
 
-def _is_told(api: Api, name: str, lease_id: str, status: int) -> None:
+def _assert_revoked(api: Api, name: str, lease_id: str, status: int) -> None:
     for answer in (api.renew(name, lease_id), api.release(name, lease_id), api.transfer(name, lease_id, to_owner="x")):
         body = refused(answer, status, "revoked")
         assert (body["ended"], body["by"], body["reason"]) == ("revoked", "operator", "maintenance window")
@@ -43,11 +43,11 @@ def test_revoke_tells_a_holder_bound_to_a_session(alice: Api, bob: Api, operator
     run = Api(alice.host, alice.port, session["session_secret"])
     lease = run.acquired(name)
     operator.revoke(name, reason="maintenance window")
-    _is_told(run, name, lease["lease_id"], 404)
+    _assert_revoked(run, name, lease["lease_id"], 404)
     other = bob.new_session()["session_id"]
     bob.acquired(name, session_id=other, ephemeral=True)
-    _is_told(run, name, lease["lease_id"], 404)
-    _is_told(alice, name, lease["lease_id"], 404)
+    _assert_revoked(run, name, lease["lease_id"], 404)
+    _assert_revoked(alice, name, lease["lease_id"], 404)
 
 
 def test_revoke_is_for_operators(alice: Api, nobody: Api, server: ServerProcess, name: str) -> None:
@@ -102,7 +102,7 @@ def test_revoke_is_remembered_across_kill(tmp_path_factory: pytest.TempPathFacto
         server.kill()
         with server.restart() as again:
             Api.of(again, callers.BOB).acquired("job")
-            _is_told(Api.of(again, callers.ALICE), "job", lease["lease_id"], 404)
+            _assert_revoked(Api.of(again, callers.ALICE), "job", lease["lease_id"], 404)
 
 
 # Transfer.

@@ -52,7 +52,7 @@ def acquired(answer: Acquired, now: Instant, waited_ms: int = 0) -> AcquiredRepl
     return reply
 
 
-def with_carried(reply: R, lease: Lease) -> R:
+def with_labels(reply: R, lease: Lease) -> R:
     if lease.labels is not None:
         reply.labels = lease.labels
     if lease.owner is None:
@@ -102,7 +102,7 @@ def lock(name: str, state: State, now: Instant, key: AuthorityKey) -> LockReply:
         slot.attempts,
         before,
     )
-    return with_carried(reply, lease)
+    return with_labels(reply, lease)
 
 
 def _free(name: str, slot: Slot, state: State, now: Instant, *, before: Previous | None, waits: int) -> LockReply:
@@ -123,7 +123,7 @@ def no_content(_api: object, _context: object, _outcome: object, _now: Instant) 
     return 204, b"", ()
 
 
-_PLAIN: dict[type[object], tuple[str, str]] = {
+_PLAIN_PROBLEMS: dict[type[object], tuple[str, str]] = {
     refusals.SessionLapsed: (
         "session_expired",
         "The session missed its keepalive; all that was bound to it has ended.",
@@ -153,8 +153,8 @@ _PLAIN: dict[type[object], tuple[str, str]] = {
 
 def problem(outcome: object, prefix: str | None = None, *, has_revoked_code: bool = True) -> Problem:
     """Put a refusal into the words of the wire. Without `has_revoked_code` the codes are OctoStore's."""
-    if type(outcome) in _PLAIN:
-        return Problem(*_PLAIN[type(outcome)])
+    if type(outcome) in _PLAIN_PROBLEMS:
+        return Problem(*_PLAIN_PROBLEMS[type(outcome)])
     match outcome:
         case refusals.NotCurrent():
             return _not_current(outcome, has_revoked_code=has_revoked_code)
@@ -167,7 +167,7 @@ def problem(outcome: object, prefix: str | None = None, *, has_revoked_code: boo
         case refusals.SessionUnknown():
             return Problem("not_found", "No such session of this access token.", label="Session not found")
         case refusals.Deadlock(path=path, own=own):
-            return _circle(masked(path, prefix), own)
+            return _deadlock_problem(masked(path, prefix), own)
         case refusals.DeadlockSearchExceeded(limit=limit):
             text = (
                 f"Too many waits hang together: more than {limit} would have to be looked at"
@@ -217,7 +217,7 @@ def masked(path: tuple[str, ...], prefix: str | None) -> tuple[str, ...]:
     return tuple(shown[: len(path)])
 
 
-def _circle(path: tuple[str, ...], lease: Lease | None) -> Problem:
+def _deadlock_problem(path: tuple[str, ...], lease: Lease | None) -> Problem:
     """Say who waits for whom; for a wait for its own lease, as after a lost answer, since when it has it (D1a)."""
     if lease is None:
         around = " → ".join([*path, path[0]])
@@ -230,8 +230,8 @@ def _circle(path: tuple[str, ...], lease: Lease | None) -> Problem:
         f" If that lease is yours, claim {name} with resume: true to have it back."
         " If it is another worker's, give each worker an owner of its own."
     )
-    beat_at = rfc3339(lease.beat_wall_ms)
-    own = {"owner": lease.owner, "same_owner": True, "claimed_at": claimed_at, "last_heartbeat_at": beat_at}
+    heartbeat_at = rfc3339(lease.beat_wall_ms)
+    own = {"owner": lease.owner, "same_owner": True, "claimed_at": claimed_at, "last_heartbeat_at": heartbeat_at}
     return Problem("deadlock", text, fields={"cycle": list(path), **own})
 
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import lru_cache
 
-KEPT_MAX = 2_048  # The texts of a second or two. Dropping them all takes well under a millisecond.
+CACHED_MAX = 2_048  # The texts of a second or two. Dropping them all takes well under a millisecond.
 
 
 class _Texts(dict[int, str]):
     def __missing__(self, wall_ms: int) -> str:
-        if len(self) >= KEPT_MAX:
+        if len(self) >= CACHED_MAX:
             self.clear()
         seconds, ms = divmod(wall_ms, 1000)
         text = self[wall_ms] = f"{_second(seconds)}.{ms:03d}Z"

@@ -172,7 +172,7 @@ def _held(api: ApiService, context: RequestContext, outcome: Held, now: Instant)
         lease.note,
         outcome.waiting,
     )
-    return _refused(context, render.with_carried(reply, lease), left_ms)
+    return _refused(context, render.with_labels(reply, lease), left_ms)
 
 
 def _delayed(_api: ApiService, context: RequestContext, outcome: Delayed, now: Instant) -> ResponseParts:
@@ -241,7 +241,7 @@ def _all_held(api: ApiService, context: RequestContext, outcome: AllHeld, now: I
                 rfc3339(lease.beat_wall_ms),
                 rfc3339(now.wall_ms + left_ms),
             )
-            reply = render.with_carried(reply, lease)
+            reply = render.with_labels(reply, lease)
         else:
             reply = HeldName(name, None, None, left_ms, None, None, None, None, None)
         bytes_left -= len(encode(reply))
