@@ -4,7 +4,7 @@
 import { axisText } from "./clock.js";
 import { subscribe } from "./live.js";
 import { addKey } from "./page.js";
-import { isOlderThan, namesShown, refreshSoon, refreshWhenSeen, startLife } from "./refresh.js";
+import { isOlderThan, namesShown, refreshSoon, refreshWhenSeen, startTimers } from "./refresh.js";
 
 const EVERY_MS = 1_000;
 const CHAIN_EVERY_MS = 5_000;
@@ -12,7 +12,7 @@ const view = /** @type {HTMLElement} */ (document.getElementById("job"));
 const isPast = view.hasAttribute("data-past");
 let isFirstHello = true;
 
-/** @param {Row} row */
+/** @param {JobRow} row */
 function showRow(row) {
   const isSame = String(row.token) === view.dataset.token && String(row.line ?? 0) === view.dataset.queue;
   if (!isSame) {
@@ -95,7 +95,7 @@ if (!isPast) {
     },
     rows: heard,
   });
-  startLife(EVERY_MS);
+  startTimers(EVERY_MS);
   refreshWhenSeen(EVERY_MS);
 }
 addKey("w", "why it cannot be had", () => { location.hash = "why"; });

@@ -52,7 +52,7 @@ let sort = readSort("name");
 let totals = null;
 let total = 0;
 let isCut = false; // There are more jobs than are kept here: the server searches.
-let isWhole = true; // All that fits is here.
+let isComplete = true; // All that fits is here.
 /** @type {Loading | null} */
 let loading = null;
 let isBegun = false; // The first rows have come.
@@ -66,7 +66,7 @@ let isSettled = false; // All rows were shown once.
 // Jobs.
 
 /**
- * @param {Row} row
+ * @param {JobRow} row
  * @param {boolean} isNew
  */
 function put(row, isNew) {
@@ -83,15 +83,15 @@ function put(row, isNew) {
 
 /**
  * Whether a job that was not there before is shown: where not all are here, only one that would have been found.
- * @param {Row} row
+ * @param {JobRow} row
  */
 function hasRoomFor(row) {
   if (jobs.size >= JOBS_MAX) isCut = true;
   if (!isCut) return true;
-  return jobs.size < JOBS_MAX && isWhole && fits(search, { labels: {}, fields: [], note: "", ...row });
+  return jobs.size < JOBS_MAX && isComplete && fits(search, { labels: {}, fields: [], note: "", ...row });
 }
 
-/** @param {Beat} beat */
+/** @param {HeartbeatUpdate} beat */
 function beat([name, token, heard, until, ttl, own]) {
   const job = jobs.get(name);
   if (job === undefined || job.token !== token) return;
@@ -99,7 +99,7 @@ function beat([name, token, heard, until, ttl, own]) {
   job.version += 1;
 }
 
-/** @param {Gone} gone */
+/** @param {FreeJob} gone */
 function end(gone) {
   const job = jobs.get(gone.name);
   if (job === undefined || job.ended) return;
@@ -147,8 +147,8 @@ class Loading {
    * What the stream told meanwhile, by name: it is newer than a page that began before.
    * @type {Map<string, number>}
    */
-  told = new Map();
-  /** @type {Map<string, Beat>} */
+  updatedAt = new Map();
+  /** @type {Map<string, HeartbeatUpdate>} */
   beats = new Map();
   /**
    * Sessions that were kept meanwhile.
@@ -177,11 +177,11 @@ class Loading {
       refresh();
       if (!isLoaded && after !== null) say(`Loading ${number(found.size)} of ${number(page.total)} jobs…`);
     }
-    isWhole = after === null;
-    if (isWhole && total <= JOBS_MAX) isCut = false;
+    isComplete = after === null;
+    if (isComplete && total <= JOBS_MAX) isCut = false;
     for (const name of jobs.keys()) {
       // It ended while nobody told us: how is not known here.
-      if (!found.has(name) && !this.told.has(name)) end({ name });
+      if (!found.has(name) && !this.updatedAt.has(name)) end({ name });
     }
     keep([...this.kept]);
     isLoaded = true;
@@ -197,7 +197,7 @@ class Loading {
     totals = page.totals ?? null;
     for (const row of page.rows) {
       found.add(row.name);
-      const seq = this.told.get(row.name);
+      const seq = this.updatedAt.get(row.name);
       if (seq === undefined || seq < page.seq) put(row, false);
     }
     for (const each of this.beats.values()) {
@@ -260,7 +260,7 @@ function take(frame) {
   keep(frame.kept);
   if (frame.totals) totals = frame.totals;
   if (loading !== null) {
-    for (const each of [...frame.rows, ...frame.gone]) loading.told.set(each.name, frame.seq);
+    for (const each of [...frame.rows, ...frame.gone]) loading.updatedAt.set(each.name, frame.seq);
     for (const each of frame.beats) loading.beats.set(each[0], each);
     for (const [session, until] of frame.kept) loading.kept.set(session, until);
   }
@@ -364,7 +364,7 @@ function count() {
   const fitting = view.reduce((sum, job) => sum + (job.ended ? 0 : 1), 0);
   const isAll = isEmpty(search);
   if (isCut && loading !== null) say(`Looking among ${number(total)} jobs, ${number(fitting)} found…`);
-  else if (isCut && !isWhole) say(`The first ${number(fitting)} found among ${number(total)} jobs. Search by prefix to see others.`);
+  else if (isCut && !isComplete) say(`The first ${number(fitting)} found among ${number(total)} jobs. Search by prefix to see others.`);
   else if (isCut) say(`${number(fitting)} of ${number(total)} jobs fit.`);
   else say(isAll ? "" : `${number(fitting)} of ${number(live)} jobs fit.`);
   emptyText.hidden = !(isAll && live === 0 && view.length === 0);

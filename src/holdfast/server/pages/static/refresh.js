@@ -206,13 +206,13 @@ function tick() {
  * @param {Frame} frame
  */
 function take({ rows, beats, gone, kept }) {
-  /** @type {Map<string, Beat>} */
-  const told = new Map(rows.map(({ name, token, beat, until, ttl, own = 0 }) => [name, [name, token, beat, until, ttl, own]]));
-  for (const beat of beats) told.set(beat[0], beat);
+  /** @type {Map<string, HeartbeatUpdate>} */
+  const updates = new Map(rows.map(({ name, token, beat, until, ttl, own = 0 }) => [name, [name, token, beat, until, ttl, own]]));
+  for (const beat of beats) updates.set(beat[0], beat);
   const ends = new Map(kept);
   let isOther = false;
   for (const job of jobs) {
-    const said = told.get(job.name);
+    const said = updates.get(job.name);
     const end = ends.get(job.session);
     if (said !== undefined && String(said[1]) !== job.token) isOther = true;
     else if (said !== undefined) {
@@ -236,7 +236,7 @@ export function namesShown() {
  * Begin. Where somebody else has a job now, the page is loaded again, at most so often.
  * @param {number} everyMs
  */
-export function startLife(everyMs) {
+export function startTimers(everyMs) {
   read();
   document.addEventListener("holdfast:fresh", () => {
     read();

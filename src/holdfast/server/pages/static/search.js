@@ -91,7 +91,7 @@ const byName = (a, b) => (a.name < b.name ? -1 : a.name > b.name ? 1 : 0);
 
 /**
  * What an operator looks for first comes first: held longest, heard of longest ago, ending first, most waited for.
- * @type {Record<string, (a: Required<Row>, b: Required<Row>) => number>}
+ * @type {Record<string, (a: Required<JobRow>, b: Required<JobRow>) => number>}
  */
 const ORDERS = {
   name: byName,
@@ -118,7 +118,7 @@ export function writeSort({ kind, isReversed }) {
 
 /**
  * @param {Sort} sort
- * @returns {(a: Required<Row>, b: Required<Row>) => number}
+ * @returns {(a: Required<JobRow>, b: Required<JobRow>) => number}
  */
 export function orderOf({ kind, isReversed }) {
   const order = ORDERS[kind] ?? byName;

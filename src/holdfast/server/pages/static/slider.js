@@ -45,15 +45,15 @@ function spanMs() {
 }
 
 /** @param {number} ms */
-function placeOf(ms) {
+function stepOf(ms) {
   const part = Math.min(1, Math.max(0, (serverNow() - ms) / spanMs()));
   return STEPS * (1 - part ** (1 / CURVE));
 }
 
-/** @param {number} place */
-function momentAt(place) {
-  if (place >= STEPS) return null;
-  return Math.round(serverNow() - spanMs() * (1 - place / STEPS) ** CURVE);
+/** @param {number} step */
+function momentAt(step) {
+  if (step >= STEPS) return null;
+  return Math.round(serverNow() - spanMs() * (1 - step / STEPS) ** CURVE);
 }
 
 // Going there.
@@ -87,7 +87,7 @@ function point(ms) {
 }
 
 function show() {
-  if (beginsMs !== null) range.value = String(atMs === null ? STEPS : placeOf(atMs));
+  if (beginsMs !== null) range.value = String(atMs === null ? STEPS : stepOf(atMs));
   showWords();
 }
 
@@ -200,21 +200,21 @@ function begin() {
   if (beginsMs === null) return;
   const shown = new Map();
   for (const { ms, event } of marks) {
-    const place = Math.round(placeOf(ms) / 2) * 2;
-    if (ms >= beginsMs && !shown.has(place)) shown.set(place, event);
+    const step = Math.round(stepOf(ms) / 2) * 2;
+    if (ms >= beginsMs && !shown.has(step)) shown.set(step, event);
   }
-  drawing.replaceChildren(...[...shown].map(([place, event]) => bar(place, event)));
+  drawing.replaceChildren(...[...shown].map(([step, event]) => bar(step, event)));
   show();
   if (location.hash === "#moment" && document.activeElement === document.body) range.focus();
 }
 
 /**
- * @param {number} place
+ * @param {number} step
  * @param {string} event
  */
-function bar(place, event) {
+function bar(step, event) {
   const made = document.createElementNS("http://www.w3.org/2000/svg", "rect");
-  made.setAttribute("x", String(Math.min(STEPS - 2, place)));
+  made.setAttribute("x", String(Math.min(STEPS - 2, step)));
   made.setAttribute("width", "2");
   made.setAttribute("height", "6");
   made.setAttribute("class", event);

@@ -1,7 +1,7 @@
 // The data that the server sends to the page's scripts, and what they make of it. Read by `tsc` alone; never served.
 
-/** A held job, as `rows.Row` in server/pages/rows.py: fields with their default value are left out. */
-interface Row {
+/** A held job, as `rows.JobRow` in server/pages/rows.py: fields with their default value are left out. */
+interface JobRow {
   name: string;
   owner: string;
   token: number;
@@ -20,9 +20,9 @@ interface Row {
 }
 
 /** A name, its fencing token, its last heartbeat, its end, its ttl, and when it would end without its session. */
-type Beat = [name: string, token: number, beat: number, until: number, ttl: number, own: number];
+type HeartbeatUpdate = [name: string, token: number, beat: number, until: number, ttl: number, own: number];
 
-interface Gone {
+interface FreeJob {
   name: string;
   how?: string;
   owner?: string;
@@ -45,9 +45,9 @@ interface Totals {
 interface Frame {
   seq: number;
   now: number;
-  rows: Row[];
-  beats: Beat[];
-  gone: Gone[];
+  rows: JobRow[];
+  beats: HeartbeatUpdate[];
+  gone: FreeJob[];
   kept: Kept[];
   totals?: Totals;
 }
@@ -56,7 +56,7 @@ interface Frame {
 interface RowsReply {
   seq: number;
   now: number;
-  rows: Row[];
+  rows: JobRow[];
   total: number;
   next_after?: string;
   totals?: Totals;
@@ -72,7 +72,7 @@ interface Life {
 }
 
 /** A job in the list: a row with all its fields, and what the list knows of it. */
-interface Job extends Required<Row>, Life {
+interface Job extends Required<JobRow>, Life {
   /** Counts changes: a row of the document with another version is written again. */
   version: number;
   isFresh: boolean;

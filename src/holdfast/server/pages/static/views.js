@@ -1,7 +1,7 @@
 // @ts-check
 // The views that the server draws whole: who waits for whom, sessions, nodes. They are loaded again when something changed.
 
-import { isOlderThan, refreshSoon, refreshWhenSeen, startLife } from "./refresh.js";
+import { isOlderThan, refreshSoon, refreshWhenSeen, startTimers } from "./refresh.js";
 import { subscribe } from "./live.js";
 
 const EVERY_MS = 5_000;
@@ -33,7 +33,7 @@ subscribe({
     if (frame.rows.length || frame.gone.length || (view === "sessions" && areOtherSessions(frame))) refreshSoon(EVERY_MS);
   },
 });
-startLife(EVERY_MS);
+startTimers(EVERY_MS);
 refreshWhenSeen(EVERY_MS);
 // No stream tells of nodes, and a silent one says nothing: they are asked for while somebody looks.
 if (view === "nodes") setInterval(() => refreshSoon(EVERY_MS), EVERY_MS);
