@@ -123,7 +123,7 @@ browser: .venv/dev.stamp ## Install Chromium (Debian's, as root), for the tests 
 pictures: .venv/dev.stamp ## Draw the pictures of the docs anew; those of the page need `make browser`
 	@.venv/bin/python docs/pictures/draw.py
 	@.venv/bin/python docs/pictures/recording.py
-	@.venv/bin/python -m tests.browser.photographs
+	@.venv/bin/python -m tests.browser.screenshots
 
 recording: .venv/run.stamp ## Record `make demo` anew for the README; half a minute
 	@exec .venv/bin/python docs/pictures/recording.py --record

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.browser.photographs import BYTES_MAX, SHOTS
+from tests.browser.screenshots import BYTES_MAX, SHOTS
 from tests.support.pages import PAGES, ROOT
 
 FOLDER = ROOT / "docs" / "pictures"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page
 
-from tests.browser.hands import Run, command, environment, wait_for_list
+from tests.browser.page_actions import Run, command, environment, wait_for_list
 from tests.support import callers, chromium
 from tests.support.api import Api
 from tests.support.chromium import Readers

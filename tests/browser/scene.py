@@ -28,7 +28,7 @@ DEPLOY = "deploy-main"
 NIGHTLY = "nightly-report"
 SILENT = "cache-warmup"
 DONE = "backfill/2026-11"
-TANGLED = ("migrate/users", "migrate/orders", "migrate/bills")
+DEADLOCKED = ("migrate/users", "migrate/orders", "migrate/bills")
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Scene:
     bob: Api
     clock: WallClock
     session: str = ""
-    stretch: int = 1
+    time_scale: int = 1
     """How much longer everything lives than in the pictures."""
     leases: dict[str, str] = field(default_factory=dict)
     waits: dict[tuple[str, str], tuple[Api, Pending]] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Scene:
         got = (api or self.alice).acquired(name, owner=owner, ttl_seconds=self._ttl(ttl_seconds), **fields)
         self.leases[name] = got["lease_id"]
 
-    def beat(self, name: str, note: str | None = None, ttl_seconds: int = 120, api: Api | None = None) -> None:
+    def heartbeat(self, name: str, note: str | None = None, ttl_seconds: int = 120, api: Api | None = None) -> None:
         """Renew it, with a note."""
         said = {} if note is None else {"note": note}
         answer = (api or self.alice).renew(name, self.leases[name], ttl_seconds=self._ttl(ttl_seconds), **said)
@@ -82,16 +82,16 @@ class Scene:
             request.close()
 
     def _ttl(self, seconds: int) -> int:
-        return seconds if seconds == SILENT_SECONDS else min(DAY, seconds * self.stretch)
+        return seconds if seconds == SILENT_SECONDS else min(DAY, seconds * self.time_scale)
 
 
 @contextlib.contextmanager
-def scene(folder: Path, stretch: int = 1) -> Iterator[Scene]:
+def scene(folder: Path, time_scale: int = 1) -> Iterator[Scene]:
     """Set it up, on a server of its own."""
     clock = WallClock(folder / "shift")
     clock.set(-27 * HOUR)
     with serving(folder / "data", tokens=callers.TOKENS, wrapper=clock.wrapper) as server:
-        made = Scene(server, Api.of(server, callers.ALICE), Api.of(server, callers.BOB), clock, stretch=stretch)
+        made = Scene(server, Api.of(server, callers.ALICE), Api.of(server, callers.BOB), clock, time_scale=time_scale)
         with contextlib.closing(made):
             _yesterday(made)
             _deploys(made)
@@ -118,7 +118,7 @@ def _deploys(made: Scene) -> None:
     made.back(3 * HOUR)
     made.claim(DEPLOY, "ci-4", 600)
     made.back(2.6 * HOUR)
-    made.beat(DEPLOY, "smoke tests pass")
+    made.heartbeat(DEPLOY, "smoke tests pass")
     made.release(DEPLOY)
     made.back(2.3 * HOUR)
     made.claim(DEPLOY, "ci-5", SILENT_SECONDS)
@@ -128,13 +128,13 @@ def _deploys(made: Scene) -> None:
     wait_until(lambda: made.alice.status(DEPLOY).json()["status"] == "free")
     made.back(1.8 * HOUR)
     made.claim(DEPLOY, "ci-6", 600)
-    made.beat(DEPLOY, "picked up after ci-5")
+    made.heartbeat(DEPLOY, "picked up after ci-5")
     made.back(1.2 * HOUR)
     Api.of(made.server, callers.OPERATOR).revoke(DEPLOY, reason="wrong branch")
     made.back(1 * HOUR)
     made.claim(DEPLOY, "ci-6b", 600)
     made.back(55 * MINUTE)
-    made.beat(NIGHTLY, "3 of 7 regions", 3_600)
+    made.heartbeat(NIGHTLY, "3 of 7 regions", 3_600)
     made.back(36 * MINUTE)
     made.release(DEPLOY)
 
@@ -161,21 +161,21 @@ def _today(made: Scene) -> None:
     for number in range(8, 26):
         name = f"github://acme/app/issues/{number * 7}"
         made.back(30 - number)
-        made.beat(
+        made.heartbeat(
             name, ("", "", "running the tests", "", "reading the code")[number % 5] or None, 100 + 25 * (number % 7)
         )
 
 
 def _now(made: Scene) -> None:
-    made.beat(ISSUE, "tests pass, opening the PR", 180)
-    made.beat(DEPLOY, "migrating", 90)
+    made.heartbeat(ISSUE, "tests pass, opening the PR", 180)
+    made.heartbeat(DEPLOY, "migrating", 90)
     made.alice.acquired(SILENT, owner="cron-3", ttl_seconds=6)
     made.claim(f"import/{'very-long-part-' * 3}end/0007", "agent-1", 600)
-    for name, owner, api in zip(TANGLED, ("ana", "ben", "cleo"), (made.alice, made.bob, made.alice), strict=True):
+    for name, owner, api in zip(DEADLOCKED, ("ana", "ben", "cleo"), (made.alice, made.bob, made.alice), strict=True):
         made.claim(name, owner, 300, api)
     for owner in ("ci-8", "ci-9"):
         made.wait_for(DEPLOY, owner)
     made.wait_for(ISSUE, "agent-6", made.bob)
-    made.wait_for(TANGLED[1], "ana")
-    made.wait_for(TANGLED[2], "ben", made.bob)
-    refused(made.alice.acquire(TANGLED[0], owner="cleo", wait_seconds=5), 409, "deadlock")
+    made.wait_for(DEADLOCKED[1], "ana")
+    made.wait_for(DEADLOCKED[2], "ben", made.bob)
+    refused(made.alice.acquire(DEADLOCKED[0], owner="cleo", wait_seconds=5), 409, "deadlock")

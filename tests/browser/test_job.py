@@ -7,7 +7,7 @@ from pathlib import Path
 
 from playwright.sync_api import Page, expect
 
-from tests.browser.hands import command, environment, is_live, job_path, mark, marked, row, until
+from tests.browser.page_actions import command, environment, is_live, job_path, mark, marked, row, until
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import unique

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.hands import is_live, names, row, until, wait_for_list, wait_for_scripts
+from tests.browser.page_actions import is_live, names, row, until, wait_for_list, wait_for_scripts
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import unique

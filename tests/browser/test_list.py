@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import APIResponse, Browser, Page, Route, expect
 
-from tests.browser.hands import ROWS, Run, fill, is_live, mark, marked, names, row, until, wait_for_list
+from tests.browser.page_actions import ROWS, Run, fill, is_live, mark, marked, names, row, until, wait_for_list
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import moment, unique, wait_until
@@ -67,7 +67,7 @@ def test_a_session_that_is_kept_during_a_load_is_not_lost(page: Page, alice: Api
     alice.acquired(name, ttl_seconds=600, owner="agent-1", session_id=session, ephemeral=True)
     held: list[tuple[Route, APIResponse]] = []
     page.route("**/ui/rows*", lambda route: held.append((route, route.fetch())))
-    page.add_init_script(_NOTE_KEPT)
+    page.add_init_script(_RECORD_RENEWALS)
     page.reload()
     expect(is_live(page)).to_be_visible()
     until(lambda: is_live(page).count() == 1 and held != [], "the list was made")
@@ -80,14 +80,14 @@ def test_a_session_that_is_kept_during_a_load_is_not_lost(page: Page, alice: Api
     assert abs(moment(shown).timestamp() * 1_000 - ends_ms) < 500, (shown, ends_ms, opened)
 
 
-def _later(kept: dict[str, Any], opened: dict[str, Any]) -> float:
+def _later(renewed: dict[str, Any], opened: dict[str, Any]) -> float:
     """When the session ends now, in milliseconds, if that is clearly later than when it was opened; else 0."""
-    by = moment(kept["expires_at"]) - moment(opened["expires_at"])
-    return moment(kept["expires_at"]).timestamp() * 1_000 if by.total_seconds() > 2 else 0
+    by = moment(renewed["expires_at"]) - moment(opened["expires_at"])
+    return moment(renewed["expires_at"]).timestamp() * 1_000 if by.total_seconds() > 2 else 0
 
 
 # Of every frame that the page reads: until when a session was kept.
-_NOTE_KEPT = """
+_RECORD_RENEWALS = """
     window.kept = [];
     const parse = JSON.parse;
     JSON.parse = (...given) => {

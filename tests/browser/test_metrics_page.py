@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from playwright.sync_api import Browser, Route, expect
 
-from tests.browser.hands import mark, marked
+from tests.browser.page_actions import mark, marked
 from tests.support import callers
 from tests.support.chromium import Readers
 from tests.support.server import serving

@@ -7,7 +7,7 @@ import unicodedata
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.hands import ROWS, job_path, moment_path, row, sticks_out, until, wait_for_list
+from tests.browser.page_actions import ROWS, job_path, moment_path, row, sticks_out, until, wait_for_list
 from tests.support import callers
 from tests.support.api import Api, lock_path
 from tests.support.chromium import Readers
@@ -54,8 +54,10 @@ NAMES_ARE = "job:"
 
 def as_name(payload: str, number: int) -> str:
     """The payload as a name that the server takes."""
-    kept = "".join(char for char in payload if not char.isspace() and unicodedata.category(char) not in {"Cf", "Cc"})
-    return unicodedata.normalize("NFC", f"{NAMES_ARE}{number:02}:{kept[:100]}")
+    printable = "".join(
+        char for char in payload if not char.isspace() and unicodedata.category(char) not in {"Cf", "Cc"}
+    )
+    return unicodedata.normalize("NFC", f"{NAMES_ARE}{number:02}:{printable[:100]}")
 
 
 NAMES = [as_name(payload, number) for number, payload in enumerate(PAYLOADS)]

@@ -6,7 +6,7 @@ import re
 
 from playwright.sync_api import expect
 
-from tests.browser.hands import is_live, names, row, until, wait_for_list
+from tests.browser.page_actions import is_live, names, row, until, wait_for_list
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import unique

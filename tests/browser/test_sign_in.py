@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.hands import ROWS, is_live, job_path, mark, row, wait_for_list
+from tests.browser.page_actions import ROWS, is_live, job_path, mark, row, wait_for_list
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import unique
@@ -33,11 +33,11 @@ def test_a_token_opens_the_list_and_stays_nowhere(readers: Readers) -> None:
     _sign_in(page, callers.OPERATOR)
     expect(is_live(page)).to_be_visible()
     expect(page.locator("#menu summary")).to_have_text("operator")
-    kept = page.evaluate("""() => [
+    stored = page.evaluate("""() => [
         location.href, document.cookie, document.documentElement.outerHTML, JSON.stringify(history.state),
         ...Object.values(localStorage), ...Object.values(sessionStorage),
     ].join(" ")""")
-    assert callers.OPERATOR not in kept
+    assert callers.OPERATOR not in stored
     (cookie,) = page.context.cookies()
     assert cookie["httpOnly"] and cookie["sameSite"] == "Strict" and callers.OPERATOR not in cookie["value"]
 

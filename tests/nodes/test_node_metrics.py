@@ -11,7 +11,7 @@ from holdfast.server.handlers.metrics import FollowerMetrics
 from holdfast.server.observability.metrics import Meter, NodeRole
 from tests.nodes.linked import ANA, OneNode, nodes, run, two_nodes, until
 from tests.nodes.test_node_serving import Serving, cluster
-from tests.server.observability.reading import samples_in, value
+from tests.server.observability.metrics_reader import samples_in, value
 
 KNOWN_HERE = "monitor:monitor-has-this-token:read,claimer:claimer-has-this-token:claim"
 

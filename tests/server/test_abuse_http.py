@@ -455,11 +455,11 @@ def test_strangers_give_way_to_those_who_come(tmp_path: Path) -> None:
         stream = stack.enter_context(Api.of(server, callers.BOB).events())
         stream.wait_for_comment(5)
         address = (server.host, server.port)
-        strangers = [stack.enter_context(socket.create_connection(address, timeout=10)) for _ in range(40)]
+        unauthenticated = [stack.enter_context(socket.create_connection(address, timeout=10)) for _ in range(40)]
         late = stack.enter_context(Connection(server.host, server.port))
         assert late.request("GET", "/locks", token=callers.ALICE).status == 200
         assert user.request("GET", "/locks", token=callers.ALICE).status == 200
-        assert strangers[0].recv(1) == b"", "the eldest was to give way"
+        assert unauthenticated[0].recv(1) == b"", "the eldest was to give way"
         name = unique()
         Api.of(server, callers.ALICE).acquired(name)
         assert stream.next().json()["changes"][0]["name"] == name
@@ -479,8 +479,8 @@ def test_strangers_give_way_before_descriptors_run_out(tmp_path: Path) -> None:
         user = stack.enter_context(Connection(server.host, server.port))
         assert user.request("GET", "/locks", token=callers.ALICE).status == 200
         address = (server.host, server.port)
-        strangers = [stack.enter_context(socket.create_connection(address, timeout=10)) for _ in range(300)]
-        assert strangers[0].recv(1) == b"", "the eldest was to give way"
+        unauthenticated = [stack.enter_context(socket.create_connection(address, timeout=10)) for _ in range(300)]
+        assert unauthenticated[0].recv(1) == b"", "the eldest was to give way"
         late = stack.enter_context(Connection(server.host, server.port))
         assert late.request("GET", "/locks", token=callers.BOB).status == 200
         assert late.request("GET", "/", token=callers.BOB).status == 200, "the page has files"

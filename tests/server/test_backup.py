@@ -35,7 +35,7 @@ def restored(server: ServerProcess, tmp_path: Path, backup: bytes) -> Path:
     wall_ms = contents.about.wall_ms + 5_000
     start = start_after(contents, wall_ms)
     data = tmp_path / "restored"
-    restore(file, contents, start, data, key_file=KEY_FILE, wall_ms=wall_ms, version="test", tell=lambda _told: None)
+    restore(file, contents, start, data, key_file=KEY_FILE, wall_ms=wall_ms, version="test", tell=lambda _message: None)
     assert (data / KEY_FILE).read_bytes() == (server.data / KEY_FILE).read_bytes()
     return data
 
@@ -52,9 +52,9 @@ def test_only_an_operator_without_a_prefix_gets_it(server: ServerProcess) -> Non
         assert b"holdfast backup" not in answer.body
     assert "confined to a prefix" in Api.of(server, part.json()["token"]).get("/backup").json()["details"]
     refused(Api.of(server, None).get("/backup"), 401, "authentication_required")
-    whole = operator.get("/backup")
-    assert (whole.status, whole.content_type) == (200, "application/octet-stream")
-    assert "no-store" in str(whole.headers["Cache-Control"])
+    backup = operator.get("/backup")
+    assert (backup.status, backup.content_type) == (200, "application/octet-stream")
+    assert "no-store" in str(backup.headers["Cache-Control"])
 
 
 def test_backup_needs_an_access_token_and_no_cookie(server: ServerProcess) -> None:
@@ -78,16 +78,16 @@ def test_restored_server_knows_what_the_backup_knew(server: ServerProcess, tmp_p
     """Leases live on, session secrets and keys work; what came later is 404; tokens go on 2^32 later; I16 by resync."""
     alice, operator = Api.of(server, callers.ALICE), Api.of(server, callers.OPERATOR)
     job, later = unique("job/"), unique("job/")
-    kept = alice.acquired(job, owner="ana", ttl_seconds=600, key=unique("key"))
+    claimed = alice.acquired(job, owner="ana", ttl_seconds=600, key=unique("key"))
     session = alice.create_session(ttl_seconds=600).json()
     lost_later = operator.get("/backup").body
     since = alice.acquired(later, owner="ana", ttl_seconds=600)
-    assert alice.release(job, kept["lease_id"]).status == 200
+    assert alice.release(job, claimed["lease_id"]).status == 200
     data = restored(server, tmp_path, lost_later)
     with ServerProcess.start(data, tokens=callers.TOKENS) as again:
         alice = Api.of(again, callers.ALICE)
-        assert alice.status(job).json()["fencing_token"] == kept["fencing_token"]
-        assert alice.renew(job, kept["lease_id"], ttl_seconds=60).status == 200
+        assert alice.status(job).json()["fencing_token"] == claimed["fencing_token"]
+        assert alice.renew(job, claimed["lease_id"], ttl_seconds=60).status == 200
         assert Api.of(again, session["session_secret"]).session(session["session_id"]).status == 200
         refused(alice.renew(later, since["lease_id"], ttl_seconds=60), 404, "lease_not_current")
         assert alice.acquired(later, owner="bea")["fencing_token"] > since["fencing_token"] + TOKEN_GAP

@@ -201,9 +201,9 @@ def test_the_gateway_says_it_in_its_own_words(alice: Api) -> None:
     """The gateway's routes take 16 KiB, other fields included; more is 413 with `ok` and `error`."""
     asked = Run(alice)
     wanted = {"secret": asked.secret, "resourceKey": f"file:///{unique()}", "other": ""}
-    room = SMALL_BODY_BYTES - len(json.dumps(wanted))
-    assert _post(alice, "/locks/acquire", json.dumps(wanted | {"other": "x" * room}).encode()).status == 200
-    answer = _post(alice, "/locks/release", json.dumps(wanted | {"other": "x" * (room + 1)}).encode())
+    bytes_left = SMALL_BODY_BYTES - len(json.dumps(wanted))
+    assert _post(alice, "/locks/acquire", json.dumps(wanted | {"other": "x" * bytes_left}).encode()).status == 200
+    answer = _post(alice, "/locks/release", json.dumps(wanted | {"other": "x" * (bytes_left + 1)}).encode())
     assert answer.status == 413, answer
     assert answer.json() == {"ok": False, "error": f"The body may have at most {SMALL_BODY_BYTES} bytes."}
 
@@ -213,8 +213,8 @@ def test_ignored_fields_have_room(tmp_path: Path) -> None:
     with ServerProcess.start(tmp_path, settings={"unknown_fields": "ignore"}, tokens=callers.TOKENS) as server:
         alice = Api.of(server, callers.ALICE)
         body = json.dumps({"fencing_token": 1, "other": ""}).encode()
-        room = LIMITS["POST", "/locks/{name}/check"] - len(body)
-        filled = body.replace(b'""', b'"' + b"x" * room + b'"')
+        bytes_left = LIMITS["POST", "/locks/{name}/check"] - len(body)
+        filled = body.replace(b'""', b'"' + b"x" * bytes_left + b'"')
         assert _post(alice, "/locks/{name}/check", filled).status == 200
         refused(_post(alice, "/locks/{name}/check", filled + b" "), 413, "invalid_input")
 

@@ -18,8 +18,8 @@ DAYS_30 = 30 * 86_400
 
 def _finish(api: Api, name: str, **fields: object) -> dict[str, object]:
     lease = api.acquired(name, owner="ana")
-    told: dict[str, Any] = {"outcome": "done", "remember_seconds": 60, **fields}
-    assert api.release(name, lease["lease_id"], **told).status == 200
+    body: dict[str, Any] = {"outcome": "done", "remember_seconds": 60, **fields}
+    assert api.release(name, lease["lease_id"], **body).status == 200
     return lease
 
 

@@ -86,13 +86,13 @@ async def frames_of(engine: Engine, directory: Path, after: str | None, count: i
     query = {} if after is None else {"after": after}
     call = RequestContext(lambda *_: (0, b"", ()), request, lambda *_: None, "", query, None, caller, api)
     stream = Events(api, call)
-    told: list[bytes] = []
+    received: list[bytes] = []
     frames = stream.frames()
-    while sum(frame.count(b"\n\n") for frame in told) < count:
-        told.append(await asyncio.wait_for(anext(frames), 5))
+    while sum(frame.count(b"\n\n") for frame in received) < count:
+        received.append(await asyncio.wait_for(anext(frames), 5))
     stream.close()
     await frames.aclose()  # type: ignore[attr-defined] # it is an async generator
-    return [part + b"\n\n" for part in b"".join(told).split(b"\n\n") if part]
+    return [part + b"\n\n" for part in b"".join(received).split(b"\n\n") if part]
 
 
 def test_a_reader_who_saw_a_lost_record_looks_anew(tmp_path: Path) -> None:

@@ -102,9 +102,9 @@ def test_a_life_is_told_in_order(alice: Api, bob: Api, operator: Api, name: str)
         last = alice.acquired(name, owner="dora", ttl_seconds=60)
         bob.acquire(name, owner="ben", wait_seconds=0.001)
         alice.renew(name, last["lease_id"], ttl_seconds=1)
-        told = _changes(stream, name, 12)
+        changes = _changes(stream, name, 12)
         request.close()
-    assert [(each["event"], each["owner"]) for each in told] == [
+    assert [(each["event"], each["owner"]) for each in changes] == [
         ("granted", "ana"),
         ("waiting", "ben"),
         ("transferred", "cara"),
@@ -118,15 +118,15 @@ def test_a_life_is_told_in_order(alice: Api, bob: Api, operator: Api, name: str)
         ("waiting", "ben"),
         ("expired", "dora"),
     ]
-    by = {each["event"]: (each["by"], each["reason"]) for each in told}
+    by = {each["event"]: (each["by"], each["reason"]) for each in changes}
     assert by["revoked"] == ("operator", "maintenance")
     assert by["reopened"] == ("operator", "wrong")
     assert by["transferred"][0] == "alice"
-    assert told[3]["reason"] == "failed"
+    assert changes[3]["reason"] == "failed"
     tokens = [lease, moved, granted, again, last]
-    told_tokens = [each["fencing_token"] for each in told if each["event"] in {"granted", "transferred"}]
-    assert told_tokens == [each["fencing_token"] for each in tokens]
-    assert all(moment(each["at"]) for each in told)
+    granted_tokens = [each["fencing_token"] for each in changes if each["event"] in {"granted", "transferred"}]
+    assert granted_tokens == [each["fencing_token"] for each in tokens]
+    assert all(moment(each["at"]) for each in changes)
 
 
 def test_who_leaves_the_line_is_told(alice: Api, bob: Api, name: str) -> None:
@@ -138,8 +138,8 @@ def test_who_leaves_the_line_is_told(alice: Api, bob: Api, name: str) -> None:
         bob.leave(ticket)
         alice.claims(all=[f"{name}/c", f"{name}/d"])
         frames = [stream.next() for _ in range(4)]
-    told = [[(each["event"], each["name"], each["reason"]) for each in _of(frame)] for frame in frames]
-    assert told == [
+    changes = [[(each["event"], each["name"], each["reason"]) for each in _of(frame)] for frame in frames]
+    assert changes == [
         [("granted", f"{name}/a", None)],
         [("waiting", f"{name}/a", None), ("waiting", f"{name}/b", None)],
         [("left", f"{name}/a", "withdrawn"), ("left", f"{name}/b", "withdrawn")],
@@ -282,7 +282,7 @@ def test_resuming_by_header_and_by_query(alice: Api, name: str) -> None:
 def test_what_happens_between_is_neither_lost_nor_doubled(alice: Api, bob: Api, name: str) -> None:
     """A reader that connects while things happen hears each of them once, however the moment falls."""
     after = _seq(alice)
-    heard: list[str] = []
+    names: list[str] = []
     for number in range(60):
         answer = [alice.acquired(f"{name}/{number}/{step}", ttl_seconds=60) for step in range(2)]
         with bob.events(after=after, prefix=name) as stream:
@@ -291,9 +291,9 @@ def test_what_happens_between_is_neither_lost_nor_doubled(alice: Api, bob: Api, 
                 frame = stream.next()
                 (change,) = _of(frame)
                 assert change["fencing_token"] == wanted["fencing_token"]
-                heard.append(change["name"])
+                names.append(change["name"])
                 after = int(str(frame.field("id")))
-    assert heard == [f"{name}/{number}/{step}" for number in range(60) for step in range(3)]
+    assert names == [f"{name}/{number}/{step}" for number in range(60) for step in range(3)]
 
 
 def _churn(server: ServerProcess, names: list[str]) -> int:
@@ -468,11 +468,11 @@ def test_a_slow_reader_costs_little_and_finds_everything(start: Start) -> None:
         # With the end of the one before: what is looked for may stand across two.
         pieces[-1:] = [pieces[-1][:-1_000], pieces[-1][-1_000:] + data]
     stuck[0].close()
-    told = b"".join(pieces)
+    changes = b"".join(pieces)
     # A chunk may begin in the middle of a name or a number: a few names of so many may be missing here.
-    granted, ended = (told.count(b'"event":"%b"' % event) for event in (b"granted", b"session_ended"))
+    granted, ended = (changes.count(b'"event":"%b"' % event) for event in (b"granted", b"session_ended"))
     assert 119_000 < granted <= 120_001 and 119_000 < ended <= 120_000
-    assert told.count(b"id: ") - 1 in {240, 241, 242}, "one of them says where it began"
+    assert changes.count(b"id: ") - 1 in {240, 241, 242}, "one of them says where it began"
 
 
 @pytest.mark.parametrize("is_live", [True, False], ids=["live", "journal"])

@@ -8,48 +8,48 @@ from holdfast.testing.clock import ManualClock
 from tests.engine.harness import run
 
 
-def played(scene: Callable[[FairLock, list[str]], object]) -> list[str]:
-    told: list[str] = []
+def run_scenario(scene: Callable[[FairLock, list[str]], object]) -> list[str]:
+    log: list[str] = []
 
     async def play(_clock: ManualClock) -> None:
-        result = scene(FairLock(), told)
+        result = scene(FairLock(), log)
         assert asyncio.iscoroutine(result)
         await result
 
     run(play)
-    return told
+    return log
 
 
-async def look(lock: FairLock, who: str, told: list[str]) -> None:
+async def hold(lock: FairLock, who: str, log: list[str]) -> None:
     async with lock.held_for(who.rstrip("0123456789")):
-        told.append(f"{who} begins")
+        log.append(f"{who} begins")
         for _ in range(3):
             await asyncio.sleep(0)
-        told.append(f"{who} ends")
+        log.append(f"{who} ends")
 
 
 def test_one_looks_at_a_time_and_who_asks_for_many_waits_for_its_own() -> None:
     """Of nine looks by one and one look by another, the other's comes third, and no two are made at once."""
 
-    async def scene(lock: FairLock, told: list[str]) -> None:
-        await asyncio.gather(*(look(lock, f"eve{number}", told) for number in range(9)), look(lock, "ana", told))
+    async def scene(lock: FairLock, log: list[str]) -> None:
+        await asyncio.gather(*(hold(lock, f"eve{number}", log) for number in range(9)), hold(lock, "ana", log))
 
-    told = played(scene)
-    assert told.index("ana begins") == 4
-    assert [line.split()[1] for line in told] == ["begins", "ends"] * 10
+    log = run_scenario(scene)
+    assert log.index("ana begins") == 4
+    assert [line.split()[1] for line in log] == ["begins", "ends"] * 10
 
 
 def test_one_who_left_does_not_keep_the_turn() -> None:
     """A look that was given up while it waited, or just as it was given the turn, stops nobody."""
 
-    async def scene(lock: FairLock, told: list[str]) -> None:
-        tasks = [asyncio.ensure_future(look(lock, f"eve{number}", told)) for number in range(4)]
+    async def scene(lock: FairLock, log: list[str]) -> None:
+        tasks = [asyncio.ensure_future(hold(lock, f"eve{number}", log)) for number in range(4)]
         await asyncio.sleep(0)
         tasks[1].cancel()
-        while "eve0 ends" not in told:  # noqa: ASYNC110 - it must be seen at once
+        while "eve0 ends" not in log:  # noqa: ASYNC110 - it must be seen at once
             await asyncio.sleep(0)
         # The turn was passed on in the same step.
         tasks[2].cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    assert played(scene) == ["eve0 begins", "eve0 ends", "eve3 begins", "eve3 ends"]
+    assert run_scenario(scene) == ["eve0 begins", "eve0 ends", "eve3 begins", "eve3 ends"]

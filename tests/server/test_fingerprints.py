@@ -35,7 +35,7 @@ def read(method: str, path: str, segment: bytes, body: bytes) -> RequestContext:
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "segment", "body", "kept"),
+    ("method", "path", "segment", "body", "expected"),
     [
         ("POST", "/locks/{name}/acquire", b"job", b"{}", "b25eefe45a8689854bdcbaf7"),
         ("POST", "/locks/{name}/acquire", b"job", b'{%b,"resume":true}' % TERMS, "093bec1815535a8fb875edee"),
@@ -59,10 +59,10 @@ def read(method: str, path: str, segment: bytes, body: bytes) -> RequestContext:
     ],
 )
 def test_a_retry_after_an_upgrade_is_the_same_request(
-    method: str, path: str, segment: bytes, body: bytes, kept: str
+    method: str, path: str, segment: bytes, body: bytes, expected: str
 ) -> None:
-    """C5: 0.1.0 kept these fingerprints; another one for the same request would be a conflict of its key."""
-    assert read(method, path, segment, body).fingerprint == kept
+    """C5: 0.1.0 expected these fingerprints; another one for the same request would be a conflict of its key."""
+    assert read(method, path, segment, body).fingerprint == expected
 
 
 def test_a_retry_may_wait_for_another_time_at_another_place() -> None:

@@ -109,7 +109,7 @@ def test_an_expired_lock_is_had(ana: Run, ben: Run) -> None:
     key = resource()
     locked(ana, key, ttl=0.05)
     wait_until(lambda: ben.rlock(key).status == 200)
-    answered(ana.beat(key), 409, {"ok": False, "reason": f"held by {ben.name}"})
+    answered(ana.heartbeat(key), 409, {"ok": False, "reason": f"held by {ben.name}"})
 
 
 def test_claims_of_other_routes_are_in_the_way(ana: Run, bob: Api) -> None:
@@ -132,7 +132,7 @@ def test_a_claim_under_another_owner_is_not_the_runs_own(ana: Run, alice: Api) -
     secret = Api(alice.host, alice.port, ana.secret)
     lease = secret.acquired(key, owner="subagent")
     assert ana.rlock(key).json()["holder"] == "subagent"
-    assert ana.runlock(key).json()["reason"] == ana.beat(key).json()["reason"] == "held by subagent"
+    assert ana.runlock(key).json()["reason"] == ana.heartbeat(key).json()["reason"] == "held by subagent"
     assert ana.locks() == []
     assert secret.release(key, lease["lease_id"]).status == 200
 
@@ -166,10 +166,10 @@ def test_release(ana: Run, ben: Run) -> None:
 def test_heartbeat(ana: Run, ben: Run) -> None:
     """Heartbeat is 200 with the new expiry for one's own, 404 for what nobody holds, 409 for another's."""
     key = resource()
-    answered(ana.beat(key), 404, {"ok": False, "reason": "lock not found"})
+    answered(ana.heartbeat(key), 404, {"ok": False, "reason": "lock not found"})
     locked(ana, key)
-    answered(ben.beat(key), 409, {"ok": False, "reason": f"held by {ana.name}"})
-    answer = ana.beat(key, ttl=100)
+    answered(ben.heartbeat(key), 409, {"ok": False, "reason": f"held by {ana.name}"})
+    answer = ana.heartbeat(key, ttl=100)
     body = answer.json()
     assert answer.status == 200 and set(body) == {"ok", "expiresAt"} and body["ok"] is True
     assert abs(body["expiresAt"] - now_ms() - 100_000) < 5_000
@@ -182,8 +182,8 @@ def test_heartbeat_without_a_ttl_means_the_default(ana: Run) -> None:
     long = Run(ana.api, ttl_seconds=80_000)
     locked(long, key, ttl=60_000)
     for fields in ({}, {"ttl": 0}, {"ttl": None}, {"ttl": 0.0}):
-        long.beat(key, ttl=60_000)
-        assert abs(long.beat(key, **fields).json()["expiresAt"] - now_ms() - 1_800_000) < 5_000
+        long.heartbeat(key, ttl=60_000)
+        assert abs(long.heartbeat(key, **fields).json()["expiresAt"] - now_ms() - 1_800_000) < 5_000
 
 
 def test_an_expired_lock_cannot_be_revived(ana: Run) -> None:
@@ -191,7 +191,7 @@ def test_an_expired_lock_cannot_be_revived(ana: Run) -> None:
     key = resource()
     locked(ana, key, ttl=0.05)
     wait_until(lambda: not ana.has(key))
-    answered(ana.beat(key), 404, {"ok": False, "reason": "lock not found"})
+    answered(ana.heartbeat(key), 404, {"ok": False, "reason": "lock not found"})
     answered(ana.runlock(key), 404, {"ok": False, "reason": "lock not found"})
 
 
@@ -257,8 +257,8 @@ def test_of_runs_that_ask_at_once_one_has_it(alice: Api, bob: Api) -> None:
     for key, answers in zip(keys, rounds, strict=True):
         assert sorted(answer.status for answer in answers) == [200, 409, 409, 409]
         won = next(run for run, answer in zip(runs, answers, strict=True) if answer.status == 200)
-        told = [answer.json() for answer in answers if answer.status == 409]
-        assert all(won.name in (refusal.get("holder"), *refusal.get("cycle", [])) for refusal in told)
+        refusals = [answer.json() for answer in answers if answer.status == 409]
+        assert all(won.name in (refusal.get("holder"), *refusal.get("cycle", [])) for refusal in refusals)
         assert won.runlock(key).status == 200
     assert [run.locks() for run in runs] == [[], [], [], []]
 
@@ -272,12 +272,12 @@ def test_the_end_of_a_run_never_frees_anothers_lock(alice: Api, ana: Run, ben: R
     third = Run(alice, "cem")
     locked(ana, key, ttl=0.05)
     wait_until(lambda: not ana.has(key))
-    assert ana.beat(key).status == 404
+    assert ana.heartbeat(key).status == 404
     assert ana.runlock(key).status == 404
     locked(ben, key)
     ana.end()
     assert third.rlock(key).json()["holder"] == ben.name
-    assert ben.beat(key).status == 200
+    assert ben.heartbeat(key).status == 200
 
 
 def test_any_call_keeps_the_session_alive(alice: Api) -> None:
@@ -286,7 +286,7 @@ def test_any_call_keeps_the_session_alive(alice: Api) -> None:
     for call in (
         lambda: run.rlock(resource()),
         lambda: run.runlock(resource()),
-        lambda: run.beat(resource()),
+        lambda: run.heartbeat(resource()),
         run.locks,
     ):
         # Until some of the session's time has passed, so that a keepalive can be seen.
@@ -307,7 +307,7 @@ def test_a_lock_lives_no_longer_than_its_session(alice: Api) -> None:
     """S2: the expiry shown is the earlier of the lock's and its session's."""
     run, key = Run(alice, ttl_seconds=20), resource()
     locked(run, key, ttl=5_000)
-    assert abs(run.beat(key, ttl=5_000).json()["expiresAt"] - now_ms() - 20_000) < 5_000
+    assert abs(run.heartbeat(key, ttl=5_000).json()["expiresAt"] - now_ms() - 20_000) < 5_000
 
 
 # List and status.
@@ -369,12 +369,12 @@ def test_a_confined_token_confines_its_runs(operator: Api, alice: Api, ana: Run)
     inside, outside = f"test://{stem}/1", resource()
     locked(run, inside)
     locked(ana, outside)
-    for answer in (run.rlock(outside), run.runlock(outside), run.beat(outside)):
+    for answer in (run.rlock(outside), run.runlock(outside), run.heartbeat(outside)):
         assert answer.status == 403 and set(answer.json()) == {"ok", "error"} and answer.json()["ok"] is False
     locks = alice.get("/locks/status", token=made).json()["locks"]
     assert [lock["resourceKey"] for lock in locks] == [inside]
     operator.delete(f"/tokens/{stem}")
-    answered(run.beat(inside), 403, {"ok": False, "error": "invalid secret"})
+    answered(run.heartbeat(inside), 403, {"ok": False, "error": "invalid secret"})
 
 
 # What is refused before anything is decided, and in which order.
@@ -432,7 +432,7 @@ def test_a_ttl_that_cannot_be_meant_is_refused(ttl: object, ana: Run, ben: Run) 
     key = resource()
     locked(ana, key, ttl=500)
     before = ana.locks()[0]["expiresAt"]
-    for answer in (ana.rlock(key, ttl=ttl), ana.beat(key, ttl=ttl), ben.rlock(resource(), ttl=ttl)):
+    for answer in (ana.rlock(key, ttl=ttl), ana.heartbeat(key, ttl=ttl), ben.rlock(resource(), ttl=ttl)):
         assert answer.status == 400 and answer.json()["error"].startswith("invalid ttl: "), answer
         assert set(answer.json()) == {"ok", "error"} and answer.json()["ok"] is False
     assert ana.locks()[0]["expiresAt"] == pytest.approx(before, abs=1_000)
@@ -508,7 +508,7 @@ def test_uris_are_keys(key: str, ana: Run) -> None:
 )
 def test_what_is_no_uri_is_no_key(key: str, ana: Run) -> None:
     """N1: a key without a scheme, with a blank, or without the host that its scheme needs is 400 with the reason."""
-    for answer in (ana.rlock(key), ana.runlock(key), ana.beat(key)):
+    for answer in (ana.rlock(key), ana.runlock(key), ana.heartbeat(key)):
         body = answer.json()
         assert answer.status == 400 and set(body) == {"ok", "error"} and body["ok"] is False, answer
         assert body["error"].startswith("Invalid URI format: ") and len(body["error"]) > 25

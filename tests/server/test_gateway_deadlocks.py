@@ -28,7 +28,7 @@ def cem(alice: Api) -> Run:
     return Run(alice, "cem")
 
 
-def circle(run: Run, key: str) -> list[str]:
+def expect_deadlock(run: Run, key: str) -> list[str]:
     """The run is told of a circle. Returns it."""
     answer = run.rlock(key)
     body = answer.json()
@@ -53,9 +53,9 @@ def test_the_request_that_closes_a_circle_is_told(ana: Run, ben: Run) -> None:
     locked(ana, x)
     locked(ben, y)
     plain(ben, x, ana)
-    assert circle(ana, y) == [ana.name, y, ben.name, x]
-    assert circle(ana, y) == [ana.name, y, ben.name, x]
-    assert circle(ben, x) == [ben.name, x, ana.name, y]
+    assert expect_deadlock(ana, y) == [ana.name, y, ben.name, x]
+    assert expect_deadlock(ana, y) == [ana.name, y, ben.name, x]
+    assert expect_deadlock(ben, x) == [ben.name, x, ana.name, y]
     assert ana.has(x) and ben.has(y), "nothing is taken away"
 
 
@@ -66,7 +66,7 @@ def test_a_circle_of_three(ana: Run, ben: Run, cem: Run) -> None:
         locked(run, key)
     plain(ana, y, ben)
     plain(ben, z, cem)
-    assert circle(cem, x) == [cem.name, x, ana.name, y, ben.name, z]
+    assert expect_deadlock(cem, x) == [cem.name, x, ana.name, y, ben.name, z]
 
 
 def test_one_outside_a_circle_is_not_in_it(ana: Run, ben: Run, cem: Run) -> None:
@@ -75,7 +75,7 @@ def test_one_outside_a_circle_is_not_in_it(ana: Run, ben: Run, cem: Run) -> None
     locked(ana, x)
     locked(ben, y)
     plain(ana, y, ben)
-    circle(ben, x)
+    expect_deadlock(ben, x)
     plain(cem, x, ana)
     locked(cem, resource())
     plain(cem, y, ben)
@@ -113,8 +113,8 @@ def test_a_success_elsewhere_keeps_the_interests(ana: Run, ben: Run) -> None:
     plain(ana, y, ben)
     locked(ana, resource())
     locked(ana, x)
-    assert ana.beat(x).status == 200
-    assert circle(ben, x) == [ben.name, x, ana.name, y]
+    assert ana.heartbeat(x).status == 200
+    assert expect_deadlock(ben, x) == [ben.name, x, ana.name, y]
 
 
 def test_a_run_may_want_two_resources(ana: Run, ben: Run, cem: Run) -> None:
@@ -125,8 +125,8 @@ def test_a_run_may_want_two_resources(ana: Run, ben: Run, cem: Run) -> None:
     locked(cem, z)
     plain(ana, y, ben)
     plain(ana, z, cem)
-    assert circle(ben, x) == [ben.name, x, ana.name, y]
-    assert circle(cem, x) == [cem.name, x, ana.name, z]
+    assert expect_deadlock(ben, x) == [ben.name, x, ana.name, y]
+    assert expect_deadlock(cem, x) == [cem.name, x, ana.name, z]
 
 
 def test_a_dead_run_in_the_middle_closes_nothing(ana: Run, ben: Run, cem: Run) -> None:
@@ -159,7 +159,7 @@ def test_interests_count_only_against_the_gateway(ana: Run, ben: Run, bob: Api) 
     plain(ana, y, ben)
     secret = Api(bob.host, bob.port, ben.secret)
     with waiting(secret, x, owner=ben.name) as wait:
-        assert circle(ana, y) == [ana.name, y, ben.name, x]
+        assert expect_deadlock(ana, y) == [ana.name, y, ben.name, x]
         assert ana.runlock(x).status == 200
         assert wait.json()["status"] == "acquired"
     refused(bob.release(x, "00000000-0000-4000-8000-000000000000"), 400, "lease_not_current")

@@ -54,8 +54,8 @@ def test_history_tells_everything_newest_first(alice: Api, bob: Api, operator: A
     operator.revoke(name, reason="stuck")
     alice.acquired(f"{name}x")
     answer = bob.history(name)
-    told = answer.json()["history"]
-    assert [(each["event"], each["owner"], each["by"]) for each in told] == [
+    entries = answer.json()["history"]
+    assert [(each["event"], each["owner"], each["by"]) for each in entries] == [
         ("revoked", "ben", "operator"),
         ("granted", "ben", "bob"),
         ("released", "cara", "alice"),
@@ -63,9 +63,9 @@ def test_history_tells_everything_newest_first(alice: Api, bob: Api, operator: A
         ("waiting", "ben", "bob"),
         ("granted", "ana", "alice"),
     ]
-    assert told[0]["reason"] == "stuck"
-    assert all(set(each) - {"shown_as"} == HAPPENED and each["name"] == name for each in told)
-    seqs = [each["seq"] for each in told]
+    assert entries[0]["reason"] == "stuck"
+    assert all(set(each) - {"shown_as"} == HAPPENED and each["name"] == name for each in entries)
+    seqs = [each["seq"] for each in entries]
     assert seqs == sorted(set(seqs), reverse=True)
     for secret in (lease["lease_id"], moved["lease_id"], granted["lease_id"], "hidden"):
         assert secret not in answer.text
@@ -75,10 +75,10 @@ def test_history_is_paged(alice: Api, name: str) -> None:
     """`limit` bounds a page, `before` goes on where it ended, and the pages together are the whole."""
     for _ in range(12):
         alice.release(name, alice.acquired(name)["lease_id"])
-    whole = alice.history(name, limit=1_000).json()["history"]
-    assert len(whole) == 24
+    complete = alice.history(name, limit=1_000).json()["history"]
+    assert len(complete) == 24
     for limit in (1, 5, 24, 25):
-        assert _all(alice, name, limit=limit) == whole
+        assert _all(alice, name, limit=limit) == complete
     # A last page that is just full cannot know that it is the last.
     page = alice.history(name, limit=24).json()
     assert page["next_before"] == page["history"][-1]["seq"]
@@ -92,11 +92,11 @@ def test_a_page_is_bounded_also_when_a_record_says_much(alice: Api, bob: Api, na
         for number in range(8):
             assert bob.acquire(name, owner=f"o-{number}", wait_seconds=0.001).json()["status"] == "waiting"
         alice.release(name, lease["lease_id"], outcome="done", remember_seconds=60)
-    whole = _all(alice, name, limit=1_000)
-    assert [each["event"] for each in whole] == 3 * (8 * ["left"] + ["done"] + 8 * ["waiting"] + ["granted"])
-    assert _all(alice, name, limit=5) == whole
+    complete = _all(alice, name, limit=1_000)
+    assert [each["event"] for each in complete] == 3 * (8 * ["left"] + ["done"] + 8 * ["waiting"] + ["granted"])
+    assert _all(alice, name, limit=5) == complete
     page = alice.history(name, limit=5).json()["history"]
-    assert {each["seq"] for each in page} == {whole[0]["seq"]} and len(page) == 9
+    assert {each["seq"] for each in page} == {complete[0]["seq"]} and len(page) == 9
     assert len(_all(alice, name, limit=5, owner="o-3")) == 6
 
 
@@ -109,10 +109,10 @@ def test_history_by_owner_and_time(alice: Api, bob: Api, name: str) -> None:
     assert len(by_ana) == 10
     assert {each["owner"] for each in by_ana} == {"ana"}
     assert _all(bob, name, owner="nobody") == []
-    whole = _all(bob, name)
-    middle = whole[10]["at"]
+    complete = _all(bob, name)
+    middle = complete[10]["at"]
     since, until = _all(bob, name, since=middle), _all(bob, name, until=middle)
-    assert {each["seq"] for each in since} | {each["seq"] for each in until} == {each["seq"] for each in whole}
+    assert {each["seq"] for each in since} | {each["seq"] for each in until} == {each["seq"] for each in complete}
     assert all(moment(each["at"]) >= moment(middle) for each in since)
     assert all(moment(each["at"]) <= moment(middle) for each in until)
     far = (datetime.now(UTC) + timedelta(days=1)).isoformat()
@@ -189,10 +189,10 @@ def _live(server: ServerProcess, rounds: int) -> None:
 
 def _from_journal(data: Path) -> dict[str, list[tuple[int, str, str | None]]]:
     """What the journal says of each name, oldest first: number, kind of record, owner."""
-    told: dict[str, list[tuple[int, str, str | None]]] = {}
+    entries: dict[str, list[tuple[int, str, str | None]]] = {}
 
     def tell(record: dict[str, Any], name: str, what: str, owner: str | None) -> None:
-        told.setdefault(name, []).append((record["seq"], what, owner))
+        entries.setdefault(name, []).append((record["seq"], what, owner))
 
     def leave(record: dict[str, Any], those: list[dict[str, Any]]) -> None:
         for each in those:
@@ -220,7 +220,7 @@ def _from_journal(data: Path) -> dict[str, list[tuple[int, str, str | None]]]:
                     tell(record, name, "waiting", record["ticket"]["owner"])
             case "left":
                 leave(record, [record])
-    return told
+    return entries
 
 
 def test_history_equals_journal(tmp_path: Path) -> None:
@@ -238,17 +238,17 @@ def test_history_equals_journal(tmp_path: Path) -> None:
             }
             with alice.events(after=0) as stream:
                 streamed: dict[str, list[tuple[int, str, str | None]]] = {}
-                wanted = {seq for told in shown.values() for seq, _, _ in told}
+                wanted = {seq for entries in shown.values() for seq, _, _ in entries}
                 seen: set[int] = set()
                 while not wanted <= seen:
                     for change in stream.next().json()["changes"]:
                         seen.add(change["seq"])
-                        told = streamed.setdefault(change["name"], [])
-                        told.append((change["seq"], change["event"], change["owner"]))
+                        entries = streamed.setdefault(change["name"], [])
+                        entries.append((change["seq"], change["event"], change["owner"]))
             again.terminate()
     assert shown == _from_journal(tmp_path / "data")
     assert streamed == shown
-    assert sum(len(told) for told in shown.values()) > 500
+    assert sum(len(entries) for entries in shown.values()) > 500
 
 
 def test_a_page_ends_inside_a_record_that_says_very_much(tmp_path: Path) -> None:
@@ -263,8 +263,8 @@ def test_a_page_ends_inside_a_record_that_says_very_much(tmp_path: Path) -> None
         page = alice.history("job", limit=1).json()
         assert len(page["history"]) == page["next_offset"] == 100
         assert page["next_before"] == page["history"][0]["seq"]
-        told = [(each["event"], each["owner"]) for each in _all(alice, "job", limit=1)]
-        assert told == [
+        entries = [(each["event"], each["owner"]) for each in _all(alice, "job", limit=1)]
+        assert entries == [
             *(("left", owner) for owner in reversed(owners)),
             ("done", "ana"),
             *(("waiting", owner) for owner in reversed(owners)),
@@ -276,7 +276,7 @@ def test_a_page_ends_inside_a_record_that_says_very_much(tmp_path: Path) -> None
         assert alice.history("job", limit=1, **before).json()["history"][0]["event"] == "waiting", "a plain number"
         assert alice.history("job", limit=1, **before, offset=999).json()["history"] == []
         with Holdfast(server.url, token=callers.ALICE, environment={}) as client:
-            assert [(each.event, each.owner) for each in client.history("job", limit=1_000)] == told
+            assert [(each.event, each.owner) for each in client.history("job", limit=1_000)] == entries
 
 
 def test_a_page_costs_a_bounded_search(tmp_path: Path) -> None:
@@ -291,9 +291,9 @@ def test_a_page_costs_a_bounded_search(tmp_path: Path) -> None:
             alice.end_session(session)
         page = alice.history("wanted", limit=1_000).json()
         assert page["next_before"] is not None and len(page["history"]) < 30
-        whole = _all(alice, "wanted", limit=1_000)
-        assert [each["event"] for each in whole] == ["session_ended", "granted"] * 15
-        assert {each["name"] for each in whole} == {"wanted"}
+        complete = _all(alice, "wanted", limit=1_000)
+        assert [each["event"] for each in complete] == ["session_ended", "granted"] * 15
+        assert {each["name"] for each in complete} == {"wanted"}
         assert _all(alice, "wanted", owner="nobody") == []
 
 
@@ -330,9 +330,9 @@ def test_history_is_bounded(tmp_path: Path) -> None:
             return bool(alice.history("job", limit=1_000).json()["history"][-1]["seq"] > 50)
 
         wait_until(some_more)
-        whole = _all(alice, "job", limit=9)
-        seqs = [each["seq"] for each in whole]
+        complete = _all(alice, "job", limit=9)
+        seqs = [each["seq"] for each in complete]
         # One of the thirty is the record of the start: it is nobody's, and whoever left the most gives first.
-        assert 29 <= len(whole) <= 200
+        assert 29 <= len(complete) <= 200
         assert seqs == sorted(set(seqs), reverse=True)
         assert seqs[0] - seqs[-1] == len(seqs) - 1, "a gap inside what is kept"

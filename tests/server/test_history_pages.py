@@ -13,19 +13,19 @@ from holdfast.server.handlers.paging import PAGE_BYTES
 from holdfast.server.render import encode
 
 LABELS = {f"k{number:09}" * 6: "v" * 120 for number in range(14)}
-PLACES = 2_000
+WAITERS = 2_000
 
 
 def _record(seq: int) -> Record:
     """The end of a lease with a long line, as it was written by those who repeated names and labels."""
-    left = tuple(Left(f"t-{number}", "done", ("job",), f"o-{number}", LABELS) for number in range(PLACES))
+    left = tuple(Left(f"t-{number}", "done", ("job",), f"o-{number}", LABELS) for number in range(WAITERS))
     return Record(seq, 0, 0, Ended("job", "l", 1, "released", True, done=Done("ana", 1, None, 0, 9), left=left))
 
 
 def test_a_page_is_bounded_in_bytes_inside_a_record() -> None:
     """A record of megabytes is told page by page: none is much larger than a page, and none says anything twice."""
     records = [_record(8), _record(5)]
-    told: list[tuple[int, str | None]] = []
+    entries: list[tuple[int, str | None]] = []
     before: int | None = None
     offset = pages = 0
     while pages == 0 or before is not None:
@@ -34,11 +34,11 @@ def test_a_page_is_bounded_in_bytes_inside_a_record() -> None:
         found = [record for record in records if before_seq is None or record.seq < before_seq]
         reply: Any = history_reply(HistoryPage(found, None), query, offset)
         assert len(encode(reply)) < PAGE_BYTES + 10_000
-        told += [(int(seq), owner) for seq, owner in map(_who, reply.history)]
+        entries += [(int(seq), owner) for seq, owner in map(_who, reply.history)]
         before, offset = reply.next_before, reply.next_offset or 0
         pages += 1
-    line = [f"o-{number}" for number in reversed(range(PLACES))]
-    assert told == [(seq, owner) for seq in (8, 5) for owner in (*line, None)]
+    line = [f"o-{number}" for number in reversed(range(WAITERS))]
+    assert entries == [(seq, owner) for seq in (8, 5) for owner in (*line, None)]
     assert pages > 5
 
 

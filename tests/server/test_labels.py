@@ -87,9 +87,9 @@ def test_events_can_be_asked_for_labels(alice: Api, bob: Api, operator: Api, nam
         bob.acquire(other, owner="ben", wait_seconds=0.001, labels=INFRA)
         moved = alice.transfer(job, again["lease_id"], to_owner="cem").json()
         alice.release(job, moved["lease_id"], outcome="done", remember_seconds=60)
-        told = _changes(stream, 6)
+        changes = _changes(stream, 6)
         request.close()
-    assert [(each["event"], each["owner"]) for each in told] == [
+    assert [(each["event"], each["owner"]) for each in changes] == [
         ("granted", "ana"),
         ("released", "ana"),
         ("granted", "ana"),
@@ -97,7 +97,7 @@ def test_events_can_be_asked_for_labels(alice: Api, bob: Api, operator: Api, nam
         ("transferred", "cem"),
         ("done", "cem"),
     ]
-    assert all(each["labels"] == INFRA for each in told)
+    assert all(each["labels"] == INFRA for each in changes)
 
 
 def test_a_place_keeps_the_labels_of_its_claim(alice: Api, bob: Api, name: str) -> None:

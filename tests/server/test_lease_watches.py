@@ -42,15 +42,15 @@ def _end(stream: EventStream) -> dict[str, Any]:
 def test_a_revocation_is_told_at_once_and_by_whom(alice: Api, operator: Api, name: str) -> None:
     """L9: the holder of a lease with a long ttl hears of its revocation now, with the reason, and hears it once."""
     lease, other = alice.acquired(name, ttl_seconds=3600), f"{name}-other"
-    kept = alice.acquired(other, ttl_seconds=3600)
-    with alice.watch_leases({name: lease["lease_id"], other: kept["lease_id"]}) as stream:
+    held = alice.acquired(other, ttl_seconds=3600)
+    with alice.watch_leases({name: lease["lease_id"], other: held["lease_id"]}) as stream:
         first = _following(stream)
         assert (first["following"], first["ended"], first["unknown"]) == (2, [], [])
         assert operator.revoke(name, reason="wrong branch").status == 204
         end = _end(stream)
         assert (end["id"], end["name"], end["ended"]) == (lease["lease_id"], name, "revoked")
         assert (end["by"], end["reason"]) == ("operator", "wrong branch")
-        alice.release(other, kept["lease_id"])
+        alice.release(other, held["lease_id"])
         assert _end(stream)["ended"] == "released", "the next that is told is the end of the other"
 
 
@@ -173,8 +173,8 @@ def test_a_command_does_not_blind_the_one_that_started_it(tmp_path: Path) -> Non
         streams = [stack.enter_context(Api.of(server, secret).watch_leases({"job": lease})) for _ in range(9)]
         for stream in streams:
             _following(stream)
-        told = streams[0].next()
-        assert (told.field("event"), told.json()) == ("displaced", {"id": lease})
+        frame = streams[0].next()
+        assert (frame.field("event"), frame.json()) == ("displaced", {"id": lease})
         assert streams[0].wait_for_end(5)
         Api.of(server, callers.OPERATOR).revoke("job", reason="r")
         assert [_end(stream)["ended"] for stream in (supervisor, *streams[1:])] == ["revoked"] * 9

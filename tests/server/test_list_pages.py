@@ -101,8 +101,8 @@ def test_total_is_said_where_one_page_has_all(bob: Api, name: str) -> None:
     """With a filter `total` is a number only if the page is the whole."""
     for letter in "abc":
         bob.acquired(f"{name}/{letter}", owner="ana")
-    whole = bob.locks(prefix=f"{name}/", owner="ana").json()
-    assert (len(whole["locks"]), whole["total"]) == (3, 3)
+    complete = bob.locks(prefix=f"{name}/", owner="ana").json()
+    assert (len(complete["locks"]), complete["total"]) == (3, 3)
     part = bob.locks(prefix=f"{name}/", owner="ana", limit=2).json()
     assert (part["total"], part["next_after"]) == (None, f"{name}/b")
 
@@ -138,9 +138,9 @@ def test_tokens_are_pages(operator: Api) -> None:
     """The tokens come in order of name, in pages; the static ones are among them."""
     for number in range(20):
         assert operator.post("/tokens", {"name": f"page-{number:02}"}).status == 201
-    whole = operator.get("/tokens").json()
-    assert set(whole) == {"tokens"}
-    names = [each["name"] for each in whole["tokens"]]
+    complete = operator.get("/tokens").json()
+    assert set(complete) == {"tokens"}
+    names = [each["name"] for each in complete["tokens"]]
     assert names == sorted(names) and {"alice", "page-00", "page-19"} <= set(names)
     found: list[dict[str, Any]] = []
     page = operator.get("/tokens?limit=7").json()
@@ -148,5 +148,5 @@ def test_tokens_are_pages(operator: Api) -> None:
         assert len(page["tokens"]) == 7
         found += page["tokens"]
         page = operator.get("/tokens?" + urlencode({"limit": 7, "after": page["next_after"]})).json()
-    assert found + page["tokens"] == whole["tokens"]
+    assert found + page["tokens"] == complete["tokens"]
     refused(operator.get("/tokens?limit=x"), 400, "invalid_input")

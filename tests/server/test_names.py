@@ -48,7 +48,7 @@ def test_a_name_that_looks_blank_is_not_claimed(alice: Api, name: str) -> None:
     assert [alice.status(each).json()["status"] for each in (blank, free)] == ["free", "free"]
 
 
-def _kept(data: Path, *events: Event) -> None:
+def _write_journal(data: Path, *events: Event) -> None:
     """A data directory as a server of before the rule left it."""
 
     async def scene(journal: SqliteJournal) -> None:
@@ -68,11 +68,11 @@ def test_what_is_held_under_such_a_name_is_reached(tmp_path: Path) -> None:
     up and revoked by name; then the name is closed for good.
     """
     names = [f"old/{number}{FILLER}" for number in range(4)]
-    place = Ticket(TICKET, (names[3],), (f"{LEASE}9",), Terms(principal="bob", ttl_ms=HOUR_MS, owner="ben"))
-    _kept(
+    ticket = Ticket(TICKET, (names[3],), (f"{LEASE}9",), Terms(principal="bob", ttl_ms=HOUR_MS, owner="ben"))
+    _write_journal(
         tmp_path / "data",
         *(Granted(name, _lease(number)) for number, name in enumerate(names, 1)),
-        Joined(place),
+        Joined(ticket),
     )
     with ServerProcess.start(tmp_path / "data", tokens=callers.TOKENS) as server:
         alice, bob, operator = (Api.of(server, each) for each in (callers.ALICE, callers.BOB, callers.OPERATOR))
@@ -97,7 +97,7 @@ def test_a_run_keeps_and_gives_back_such_a_key(tmp_path: Path) -> None:
     """N3: the gateway's heartbeat, release, and acquire of what the run has already go on under such a key."""
     session_id, key = f"{LEASE}5", f"test://old/{FILLER}"
     session = Session(session_id, "alice", "run-1", None, HOUR_MS, HOUR_MS, WALL_MS, salt="pepper")
-    _kept(
+    _write_journal(
         tmp_path / "data",
         SessionOpened(session),
         Granted(key, _lease(1, owner="run-1", session=session_id, bound=True)),

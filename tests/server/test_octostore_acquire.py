@@ -262,9 +262,9 @@ def test_names_are_compared_byte_for_byte(alice: Api, bob: Api, name: str) -> No
 def test_election_names_are_reserved(request: pytest.FixtureRequest, caller: str) -> None:
     """Names beginning `__election/` are 403 `forbidden` on every route, for everyone."""
     api: Api = request.getfixturevalue(caller)
-    room = "__election/room-1234"
+    name = "__election/room-1234"
     lease_id = str(uuid.uuid4())
-    answers = [api.acquire(room), api.status(room), api.renew(room, lease_id), api.release(room, lease_id)]
+    answers = [api.acquire(name), api.status(name), api.renew(name, lease_id), api.release(name, lease_id)]
     answers.append(api.get("/locks/__election%2Froom-1234/watch"))
     for answer in answers:
         refused(answer, 403, "forbidden")
@@ -275,7 +275,7 @@ def test_election_names_are_reserved(request: pytest.FixtureRequest, caller: str
 
 def test_a_user_holds_at_most_a_hundred(alice: Api, carol: Api, name: str) -> None:
     """The 101st lease is 403 `lock_limit_exceeded`, also on a name held by another; one's own may be reacquired; a
-    release makes room.
+    release frees a slot.
     """
     session_id = carol.new_session()["session_id"]
     holder_id = _holder_of(carol, alice)

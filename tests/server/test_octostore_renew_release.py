@@ -176,10 +176,10 @@ def test_revoked_lease_has_a_code_that_octostore_knows(
     """L7: OctoStore's own client takes only its codes for a loss: it is `lease_not_current`, and `ended` says how."""
     lease = alice.acquired(name)["lease_id"]
     operator.revoke(name, reason="maintenance window")
-    told = ("revoked", "operator", "maintenance window")
+    ended = ("revoked", "operator", "maintenance window")
     gone = refused(getattr(alice, verb)(name, lease), 404, "lease_not_current")
-    assert (gone["ended"], gone["by"], gone["reason"]) == told
+    assert (gone["ended"], gone["by"], gone["reason"]) == ended
     bob.acquired(name)
     taken = refused(getattr(alice, verb)(name, lease), 400, "lease_not_current")
-    assert (taken["ended"], taken["by"], taken["reason"]) == told
+    assert (taken["ended"], taken["by"], taken["reason"]) == ended
     assert "maintenance window" in taken["details"]

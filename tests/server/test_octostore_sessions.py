@@ -83,7 +83,7 @@ def test_keepalive_starts_the_ttl_anew(alice: Api) -> None:
     session = alice.new_session(ttl_seconds=100)
     before = moment(session["expires_at"])
     answer = wait_until(
-        lambda: moment((kept := alice.keepalive(session["session_id"])).json()["expires_at"]) > before and kept
+        lambda: moment((renewed := alice.keepalive(session["session_id"])).json()["expires_at"]) > before and renewed
     )
     assert answer.status == 200
     body = answer.json()

@@ -48,7 +48,7 @@ def _found() -> dict[str, str]:
                     name, colon, rest = entry.partition(":")
                     token = rest.partition(":")[0] if colon else name
                     found.setdefault(token.strip("`"), str(path.relative_to(PROJECT)))
-    return {token: place for token, place in found.items() if token}
+    return {token: source for token, source in found.items() if token}
 
 
 def test_something_is_found() -> None:
@@ -56,8 +56,8 @@ def test_something_is_found() -> None:
     assert {"TOKEN", "$TOKEN", "$SECRET", "…"} <= set(_found())
 
 
-@pytest.mark.parametrize(("token", "place"), sorted(_found().items()))
-def test_what_our_documents_show_is_no_token(token: str, place: str) -> None:
+@pytest.mark.parametrize(("token", "source"), sorted(_found().items()))
+def test_what_our_documents_show_is_no_token(token: str, source: str) -> None:
     """Nothing that is shown as a token in the documents, the examples or the program's own texts can be set as one, or
     passes as one.
     """
@@ -66,7 +66,7 @@ def test_what_our_documents_show_is_no_token(token: str, place: str) -> None:
     auth = Auth(StaticTokens.parse(callers.TOKENS), AuthorityKey(b"k" * 32))
     with pytest.raises(Problem) as refused:
         auth.identify(f"Bearer {token}".encode(), State(), 0)
-    assert refused.value.status == 401, place
+    assert refused.value.status == 401, source
 
 
 @pytest.mark.parametrize(

@@ -162,10 +162,10 @@ def test_who_is_let_in_leaves_no_line(server: ServerProcess) -> None:
 
 
 def _refuse(
-    kept: RefusalLog, now_ms: int, *, source: int = 0, path: bytes = b"/locks/a", who: str | None = None
+    refusal_log: RefusalLog, now_ms: int, *, source: int = 0, path: bytes = b"/locks/a", who: str | None = None
 ) -> None:
     problem = Problem("forbidden" if who else "authentication_failed", "No.")
-    kept.note(problem, request_from(b"GET", path, b"", {}, b""), who, FIRST + source, now_ms)
+    refusal_log.note(problem, request_from(b"GET", path, b"", {}, b""), who, FIRST + source, now_ms)
 
 
 def test_ten_minutes_of_attack_are_a_small_log(capfd: pytest.CaptureFixture[str]) -> None:
@@ -176,14 +176,14 @@ def test_ten_minutes_of_attack_are_a_small_log(capfd: pytest.CaptureFixture[str]
     before = logging.getLogger().handlers[:]
     try:
         configure("json")
-        kept = RefusalLog()
+        refusal_log = RefusalLog()
         for second in range(60 * ATTACK_MINUTES):
             for each in range(100):
-                _refuse(kept, second * 1_000, source=second * 100 + each, path=b"/locks/" + b"\xff" * 8_000)
-                _refuse(kept, second * 1_000, path=b"/locks/" + b"\x1b]0;" * 2_000, who="ana")
-            kept.tick(second * 1_000 + 999)
-            assert len(kept._lines_by_source) <= LINES_MAX and len(kept._suppressed) <= LINES_MAX
-        kept.end()
+                _refuse(refusal_log, second * 1_000, source=second * 100 + each, path=b"/locks/" + b"\xff" * 8_000)
+                _refuse(refusal_log, second * 1_000, path=b"/locks/" + b"\x1b]0;" * 2_000, who="ana")
+            refusal_log.tick(second * 1_000 + 999)
+            assert len(refusal_log._lines_by_source) <= LINES_MAX and len(refusal_log._suppressed) <= LINES_MAX
+        refusal_log.end()
     finally:
         logging.basicConfig(handlers=before, force=True)
     written = capfd.readouterr().err
@@ -198,24 +198,24 @@ def test_ten_minutes_of_attack_are_a_small_log(capfd: pytest.CaptureFixture[str]
 
 def test_a_minute_ends_without_another_refusal(caplog: pytest.LogCaptureFixture) -> None:
     """What was left out is told when the minute is over, though nobody is refused any more; and only once."""
-    kept = RefusalLog()
+    refusal_log = RefusalLog()
     with caplog.at_level(logging.WARNING, "holdfast.server"):
         for _ in range(LINES_PER_SOURCE_MAX + 3):
-            _refuse(kept, 5_000, who="ana")
-        kept.tick(5_000 + WINDOW_MS - 1)
+            _refuse(refusal_log, 5_000, who="ana")
+        refusal_log.tick(5_000 + WINDOW_MS - 1)
         assert len(caplog.records) == LINES_PER_SOURCE_MAX
-        kept.tick(5_000 + WINDOW_MS)
-        kept.tick(5_000 + 2 * WINDOW_MS)
+        refusal_log.tick(5_000 + WINDOW_MS)
+        refusal_log.tick(5_000 + 2 * WINDOW_MS)
         assert caplog.messages[LINES_PER_SOURCE_MAX:] == ["3 more refusals in the last minute (token ana 3)"]
-        _refuse(kept, 5_000 + 3 * WINDOW_MS, who="ana")
+        _refuse(refusal_log, 5_000 + 3 * WINDOW_MS, who="ana")
         assert caplog.messages[-1].startswith("refused 403"), "the next minute has lines of its own"
 
 
 def test_addresses_of_one_network_are_one_source(caplog: pytest.LogCaptureFixture) -> None:
     """One customer with a network of IPv6 to himself gets the lines of one client."""
-    kept = RefusalLog()
+    refusal_log = RefusalLog()
     problem, request = Problem("authentication_failed", "No."), request_from(b"GET", b"/locks/a", b"", {}, b"")
     with caplog.at_level(logging.WARNING, "holdfast.server"):
         for number in range(LINES_PER_SOURCE_MAX * 2):
-            kept.note(problem, request, None, ip_address(f"2001:db8:1:2::{number:x}"), 0)
+            refusal_log.note(problem, request, None, ip_address(f"2001:db8:1:2::{number:x}"), 0)
     assert len(caplog.records) == LINES_PER_SOURCE_MAX

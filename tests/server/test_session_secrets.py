@@ -80,8 +80,8 @@ def test_changed_secret_is_a_wrong_one() -> None:
     world = World()
     secret = world.secret()
     assert len(secret) == SECRET_CHARS_MAX
-    for place in (40, 55, 69, 75, 81):
-        wrong = secret[:place] + ("A" if secret[place] != "A" else "Q") + secret[place + 1 :]
+    for index in (40, 55, 69, 75, 81):
+        wrong = secret[:index] + ("A" if secret[index] != "A" else "Q") + secret[index + 1 :]
         with pytest.raises(Problem):
             world.identify(wrong)
     with pytest.raises(WrongTokenError):

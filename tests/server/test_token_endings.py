@@ -93,9 +93,9 @@ def test_kept_session_has_a_new_secret(worker: Worker, name: str) -> None:
     token = worker.rotated(keep_sessions=True)
     shut_out(run.renew(name, lease["lease_id"]))
     path = f"/sessions/{opened['session_id']}/secret"
-    told = token.post(path)
-    assert told.status == 200 and set(told.json()) == {"session_id", "session_secret"}, told
-    secret = told.json()["session_secret"]
+    answer = token.post(path)
+    assert answer.status == 200 and set(answer.json()) == {"session_id", "session_secret"}, answer
+    secret = answer.json()["session_secret"]
     assert secret != opened["session_secret"]
     retried = token.create_session(key=key, ttl_seconds=600, name="night run").json()
     assert (retried["session_id"], retried["session_secret"]) == (opened["session_id"], secret)

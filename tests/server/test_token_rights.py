@@ -178,8 +178,8 @@ def test_no_route_leads_outside(
     before = worker.locks().json()["locks"]
     body = None if fields is None else {field: put(value) for field, value in fields.items()}
     answer = admin.request(method, filled(path, quoted=True), body)
-    told = answer.text.replace(filled("PLACE"), "").replace(filled("JOB"), "").replace(filled("NAME"), "")
-    assert "secret" not in told and f"{root}/out" not in told, answer
+    shown = answer.text.replace(filled("PLACE"), "").replace(filled("JOB"), "").replace(filled("NAME"), "")
+    assert "secret" not in shown and f"{root}/out" not in shown, answer
     after = worker.locks().json()["locks"]
     keep = ("name", "fencing_token", "owner", "metadata")
     assert [{k: row[k] for k in keep} for row in after] == [{k: row[k] for k in keep} for row in before]

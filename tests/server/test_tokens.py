@@ -157,13 +157,13 @@ def test_typo_is_refused(operator: Api, index: int) -> None:
 def test_token_routes_are_for_operators(alice: Api, nobody: Api, operator: Api) -> None:
     """Without a token `/tokens` is 401, without the admin scope 403, and nothing happens."""
     name = unique()
-    kept = _create(operator)["name"]
+    remaining = _create(operator)["name"]
     for api, status, code in ((alice, 403, "forbidden"), (nobody, 401, "authentication_required")):
         refused(api.post("/tokens", {"name": name}), status, code)
         refused(api.get("/tokens"), status, code)
-        refused(api.delete(f"/tokens/{kept}"), status, code)
+        refused(api.delete(f"/tokens/{remaining}"), status, code)
     names = {row["name"] for row in _listed(operator.get("/tokens"))}
-    assert kept in names and name not in names
+    assert remaining in names and name not in names
 
 
 # Scopes and prefixes.
@@ -234,17 +234,17 @@ def test_tokens_survive_a_restart_as_hashes(tmp_path: Path) -> None:
     server = ServerProcess.start(data, tokens=callers.TOKENS)
     try:
         operator = Api.of(server, callers.OPERATOR)
-        kept, revoked = _create(operator), _create(operator)
+        remaining, revoked = _create(operator), _create(operator)
         assert operator.delete(f"/tokens/{revoked['name']}").status == 204
         for stop in (ServerProcess.terminate, ServerProcess.kill):
-            _assert_nowhere(data, kept["token"], revoked["token"], callers.OPERATOR)
+            _assert_nowhere(data, remaining["token"], revoked["token"], callers.OPERATOR)
             stop(server)
-            _assert_nowhere(data, kept["token"], revoked["token"], callers.OPERATOR)
-            assert kept["token"] not in server.log and callers.OPERATOR not in server.log
+            _assert_nowhere(data, remaining["token"], revoked["token"], callers.OPERATOR)
+            assert remaining["token"] not in server.log and callers.OPERATOR not in server.log
             server = server.restart()
-            assert _as(operator, kept["token"]).locks().status == 200
+            assert _as(operator, remaining["token"]).locks().status == 200
             refused(operator.get("/locks", token=revoked["token"]), 401, "authentication_failed")
-            assert kept["name"] in {row["name"] for row in _listed(operator.get("/tokens"))}
+            assert remaining["name"] in {row["name"] for row in _listed(operator.get("/tokens"))}
     finally:
         server.kill()
 

@@ -47,8 +47,8 @@ def _use_up(server: ServerProcess, client: str = "192.0.2.7") -> None:
         refused(_look(server, WRONG, client), 401, "authentication_failed")
 
 
-def _wait_for_line(server: ServerProcess, place: str) -> None:
-    wait_until(lambda: f"too many wrong access tokens from {place}" in server.log)
+def _wait_for_line(server: ServerProcess, network: str) -> None:
+    wait_until(lambda: f"too many wrong access tokens from {network}" in server.log)
 
 
 def test_too_many_wrong_tokens(server: ServerProcess) -> None:

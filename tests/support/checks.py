@@ -48,8 +48,8 @@ def has_request_id(answer: Answer) -> str:
 def moment(text: object) -> datetime:
     """A timestamp as the API writes it: RFC 3339, UTC, `Z`."""
     assert isinstance(text, str) and TIMESTAMP.fullmatch(text), f"not a timestamp: {text!r}"
-    whole, _, fraction = text.removesuffix("Z").partition(".")
-    return datetime.fromisoformat(f"{whole}.{(fraction + '000000')[:6]}").replace(tzinfo=UTC)
+    seconds, _, fraction = text.removesuffix("Z").partition(".")
+    return datetime.fromisoformat(f"{seconds}.{(fraction + '000000')[:6]}").replace(tzinfo=UTC)
 
 
 def moment_over() -> str:

@@ -31,7 +31,7 @@ class Run:
         headers = {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
         return self.post("release", key, fields, headers=headers)
 
-    def beat(self, key: str, **fields: object) -> Answer:
+    def heartbeat(self, key: str, **fields: object) -> Answer:
         """POST /locks/heartbeat."""
         return self.post("heartbeat", key, fields)
 

@@ -163,13 +163,13 @@ def test_no_route_lets_a_canary_into_the_log(server: ServerProcess, who: str | N
 def _worked(server: ServerProcess) -> list[str]:
     """Use every field of a claim's whole life, with canaries that are accepted. Return all secrets that were told."""
     alice, operator = Api.of(server, callers.ALICE), Api.of(server, callers.OPERATOR)
-    told: list[Any] = []
+    secrets: list[Any] = []
     lease = alice.acquired(
         "work", owner=secret_canary(), metadata=canary(), labels={"team": canary()}, key=canary(), ttl_seconds=600
     )
-    told += [lease["lease_id"], alice.renew("work", lease["lease_id"], note=canary(), metadata=canary()).json()]
+    secrets += [lease["lease_id"], alice.renew("work", lease["lease_id"], note=canary(), metadata=canary()).json()]
     asked = {"lock_name": "work", "lease_id": lease["lease_id"]}
-    told.append(alice.post("/claims/secret", asked).json().get("claim_secret"))
+    secrets.append(alice.post("/claims/secret", asked).json().get("claim_secret"))
     assert (
         alice.release(
             "work", lease["lease_id"], outcome="done", remember_seconds=60, result=canary(), key=canary()
@@ -180,10 +180,10 @@ def _worked(server: ServerProcess) -> list[str]:
     lease = alice.acquired("work", metadata=canary())
     moved = alice.transfer("work", lease["lease_id"], to_owner=secret_canary())
     assert moved.status == 200, moved
-    told += [lease["lease_id"], moved.json().get("lease_id")]
+    secrets += [lease["lease_id"], moved.json().get("lease_id")]
     assert operator.revoke("work", reason=canary()).status == 204
     session = alice.new_session(ttl_seconds=600, metadata=canary())
-    told.append(session["session_secret"])
+    secrets.append(session["session_secret"])
     mine = Api.of(server, session["session_secret"])
     mine.acquired(secret_canary(), metadata=canary())
     run = Run(alice)
@@ -194,8 +194,8 @@ def _worked(server: ServerProcess) -> list[str]:
     assert Api.of(server, made).get("/locks").status == 401
     assert operator.delete("/tokens/made").status == 204
     assert alice.end_session(session["session_id"]).status == 204
-    told += [made, rotated, run.secret]
-    return [text for text in told if isinstance(text, str)]
+    secrets += [made, rotated, run.secret]
+    return [text for text in secrets if isinstance(text, str)]
 
 
 def _visited(server: ServerProcess) -> list[str]:
@@ -203,12 +203,12 @@ def _visited(server: ServerProcess) -> list[str]:
     Api.of(server, callers.ALICE).acquired("paged", metadata=canary())
     visitor = Visitor(server)
     visitor.sign_in(callers.OPERATOR)
-    told = [*visitor.cookies.values(), visitor.form_token()]
-    assert len(told) == 2
+    secrets = [*visitor.cookies.values(), visitor.form_token()]
+    assert len(secrets) == 2
     assert visitor.get(f"/?q={canary()}").status == 200
     fields = {**page_of(visitor.get("/ui/jobs/paged")).fields, "reason": canary()}
     assert visitor.send("/ui/jobs/paged/revoke", fields).status == 303
-    return told
+    return secrets
 
 
 def test_no_life_of_a_claim_lets_a_canary_into_the_log(server: ServerProcess) -> None:

@@ -19,8 +19,8 @@ from holdfast.engine.metrics import EngineMetrics, Histogram
 from holdfast.server.observability.metrics import ROWS, MetricRow, Sources, as_markdown, bound_text, take_snapshot
 from holdfast.settings import Settings
 from holdfast.testing.clock import ManualClock
+from tests.server.observability.metrics_reader import samples_of
 from tests.server.observability.promql import spoken_of
-from tests.server.observability.reading import samples_of
 from tests.support import callers
 from tests.support.fronts import make_certificate
 from tests.support.server import serving
@@ -121,8 +121,8 @@ def test_every_alert_is_about_something(rule: dict[str, str]) -> None:
     assert wrong_in(rule["expr"]) == []
     assert 'job="holdfast"' in rule["expr"] and "job_name: holdfast\n" in SCRAPE.read_text(encoding="utf-8")
     shown = set(re.findall(r"\$labels\.(\w+)", rule["summary"] + rule["description"]))
-    kept = spoken_of(rule["expr"]).grouped
-    assert shown <= ((kept - {"le"}) or OF_PROMETHEUS), "a label that the expression has lost cannot be shown"
+    grouped = spoken_of(rule["expr"]).grouped
+    assert shown <= ((grouped - {"le"}) or OF_PROMETHEUS), "a label that the expression has lost cannot be shown"
 
 
 @pytest.mark.parametrize(
@@ -148,10 +148,13 @@ def test_the_dashboard_is_one_that_grafana_takes() -> None:
     assert len(ids) == len(set(ids))
     taken: set[tuple[int, int]] = set()
     for panel in board()["panels"]:
-        place = panel["gridPos"]
-        across, down = range(place["x"], place["x"] + place["w"]), range(place["y"], place["y"] + place["h"])
+        position = panel["gridPos"]
+        across, down = (
+            range(position["x"], position["x"] + position["w"]),
+            range(position["y"], position["y"] + position["h"]),
+        )
         cells = {(x, y) for x in across for y in down}
-        assert not cells & taken and place["x"] + place["w"] <= 24, panel["title"]
+        assert not cells & taken and position["x"] + position["w"] <= 24, panel["title"]
         taken |= cells
     for panel in panels():
         assert panel["datasource"]["uid"] == "${source}" and panel["targets"], panel["title"]

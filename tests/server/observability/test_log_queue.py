@@ -187,11 +187,11 @@ def test_a_line_is_one_write(monkeypatch: pytest.MonkeyPatch, pipe: Pipe) -> Non
     written: list[int] = []
     write = os.write
 
-    def noted(fd: int, data: bytes) -> int:
+    def record_write(fd: int, data: bytes) -> int:
         written.append(len(data))
         return write(fd, data)
 
-    monkeypatch.setattr(os, "write", noted)
+    monkeypatch.setattr(os, "write", record_write)
     queue = log_queue(pipe.writes)
     queue.start()
     put(queue, LINE)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.server.observability.metrics import ENDS, REASONS, ROWS
-from tests.server.observability.reading import Samples, samples_in, samples_of, value
+from tests.server.observability.metrics_reader import Samples, samples_in, samples_of, value
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import refused, unique, wait_until
@@ -16,7 +16,7 @@ from tests.support.pending import waiting
 from tests.support.server import ServerProcess
 
 
-def told(api: Api, name: str, **labels: str) -> float:
+def metric_value(api: Api, name: str, **labels: str) -> float:
     """What the server says now: its text may be a second old."""
     answer = api.get("/metrics")
     assert answer.status == 200, answer.body
@@ -25,7 +25,7 @@ def told(api: Api, name: str, **labels: str) -> float:
 
 def rises(api: Api, by: float, name: str, before: float, **labels: str) -> None:
     """Wait until a sample has risen by so much."""
-    wait_until(lambda: told(api, name, **labels) == before + by)
+    wait_until(lambda: metric_value(api, name, **labels) == before + by)
 
 
 def test_prometheus_can_read_it(alice: Api) -> None:
@@ -65,31 +65,31 @@ def test_what_happens_is_counted(alice: Api, bob: Api, operator: Api, name: str)
         ("holdfast_hold_seconds_count", {}, 2),
         ("holdfast_wait_seconds_count", {}, 1),
     ):
-        assert told(alice, metric, **labels) == before(metric, **labels) + by, (metric, labels)
-    assert told(alice, "holdfast_answer_seconds_count") > before("holdfast_answer_seconds_count")
-    assert told(alice, "holdfast_commit_records_sum") > before("holdfast_commit_records_sum")
+        assert metric_value(alice, metric, **labels) == before(metric, **labels) + by, (metric, labels)
+    assert metric_value(alice, "holdfast_answer_seconds_count") > before("holdfast_answer_seconds_count")
+    assert metric_value(alice, "holdfast_commit_records_sum") > before("holdfast_commit_records_sum")
 
 
 def test_what_is_so_now_is_told(alice: Api, name: str) -> None:
     """Held names, sessions, connections and streams are told as they are."""
-    held, sessions = told(alice, "holdfast_leases_held"), told(alice, "holdfast_sessions_open")
+    held, sessions = metric_value(alice, "holdfast_leases_held"), metric_value(alice, "holdfast_sessions_open")
     alice.acquired(name)
     alice.new_session()
     rises(alice, 1, "holdfast_leases_held", held)
-    assert told(alice, "holdfast_sessions_open") == sessions + 1
-    assert told(alice, "holdfast_connections") >= 1
-    before = told(alice, "holdfast_streams_open", kind="watches")
+    assert metric_value(alice, "holdfast_sessions_open") == sessions + 1
+    assert metric_value(alice, "holdfast_connections") >= 1
+    before = metric_value(alice, "holdfast_streams_open", kind="watches")
     with alice.watch_lock(name):
         rises(alice, 1, "holdfast_streams_open", before, kind="watches")
     rises(alice, 0, "holdfast_streams_open", before, kind="watches")
-    assert (told(alice, "holdfast_leader"), told(alice, "holdfast_takeovers_total")) == (1, 1)
+    assert (metric_value(alice, "holdfast_leader"), metric_value(alice, "holdfast_takeovers_total")) == (1, 1)
 
 
 def test_who_is_refused_before_anything_is_decided_counts_too(alice: Api, nobody: Api, server: ServerProcess) -> None:
     """No token, a wrong one, a body that is none: each has its reason, though no command was ever made of it."""
     wrong = Api.of(server, "wrong-0123456789abcdef-wrong")
     reasons = ("authentication_required", "authentication_failed", "invalid_input", "not_found")
-    before = {reason: told(alice, "holdfast_refusals_total", reason=reason) for reason in reasons}
+    before = {reason: metric_value(alice, "holdfast_refusals_total", reason=reason) for reason in reasons}
     nobody.get("/locks")
     wrong.get("/locks")
     alice.post("/locks/x/acquire", {"no_such_field": 1})

@@ -25,7 +25,7 @@ class Receiver(ThreadingHTTPServer):
     """Takes spans as a collector does: OTLP over HTTP."""
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Taking)
+        super().__init__(("127.0.0.1", 0), _Collector)
         self.spans: list[Any] = []
         self.resources: list[dict[str, str]] = []
 
@@ -34,13 +34,13 @@ class Receiver(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_address[1]}"
 
 
-class _Taking(BaseHTTPRequestHandler):
+class _Collector(BaseHTTPRequestHandler):
     server: Receiver
 
     def do_POST(self) -> None:
         assert self.path == "/v1/traces"
-        told = ExportTraceServiceRequest.FromString(self.rfile.read(int(self.headers["Content-Length"])))
-        for group in told.resource_spans:
+        exported = ExportTraceServiceRequest.FromString(self.rfile.read(int(self.headers["Content-Length"])))
+        for group in exported.resource_spans:
             self.server.resources.append({each.key: each.value.string_value for each in group.resource.attributes})
             self.server.spans += [span for scope in group.scope_spans for span in scope.spans]
         self.send_response(200)
@@ -98,8 +98,8 @@ def test_each_request_is_a_span(receiver: Receiver, tmp_path: Path) -> None:
         "GET /locks/{name}/watch",
         "POST /locks/{name}/acquire",
     ]
-    whole = b"".join(each.SerializeToString() for each in receiver.spans)
-    assert not any(text.encode() in whole for text in (name, "owner-of-ours", "alice", callers.ALICE))
+    payload = b"".join(each.SerializeToString() for each in receiver.spans)
+    assert not any(text.encode() in payload for text in (name, "owner-of-ours", "alice", callers.ALICE))
     assert receiver.resources[0]["service.name"] == "holdfast"
     assert receiver.resources[0]["deployment.environment"] == "test"
 

@@ -49,8 +49,8 @@ def act(visitor: Visitor, name: str, verb: str, **fields: str) -> Answer:
 
 
 def events(api: Api, name: str) -> list[tuple[str, str | None, str | None]]:
-    told: list[dict[str, Any]] = api.history(name).json()["history"]
-    return [(each["event"], each["by"], each["reason"]) for each in told]
+    entries: list[dict[str, Any]] = api.history(name).json()["history"]
+    return [(each["event"], each["by"], each["reason"]) for each in entries]
 
 
 def test_a_form_ends_a_lease(alice: Api, boss: Visitor, name: str) -> None:

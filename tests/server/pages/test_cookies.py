@@ -109,9 +109,9 @@ def test_of_another_server_it_is_nobodys() -> None:
 def test_whatever_is_changed_it_is_not_believed(at: int, change: int) -> None:
     """With any character replaced by another it lets nobody in."""
     value, letters = value_of(), "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
-    place = at % len(value)
-    other = letters[(letters.find(value[place]) + change) % len(letters)]
-    refusal_of(auth_of(), value[:place] + other + value[place + 1 :])
+    index = at % len(value)
+    other = letters[(letters.find(value[index]) + change) % len(letters)]
+    refusal_of(auth_of(), value[:index] + other + value[index + 1 :])
 
 
 @given(st.binary(max_size=300))

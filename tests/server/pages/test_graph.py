@@ -26,8 +26,8 @@ from tests.support.steps import count_steps
 def found(core: Core, prefix: str = "") -> tuple[set[str], set[tuple[str, str, str]]]:
     """Labels, and edges by label."""
     names, _, _ = longest_queues(core.state, prefix)
-    nodes, edges = wait_graph_of(core.state, names, prefix)
-    label = {node.key: node.label for node in nodes}
+    graph_nodes, edges = wait_graph_of(core.state, names, prefix)
+    label = {node.key: node.label for node in graph_nodes}
     return set(label.values()), {(label[edge.waiter], edge.name, label[edge.holder]) for edge in edges}
 
 
@@ -100,14 +100,14 @@ def test_looking_costs_what_is_shown() -> None:
 # Drawn.
 
 
-def nodes(*keys: str) -> tuple[GraphNode, ...]:
+def graph_nodes(*keys: str) -> tuple[GraphNode, ...]:
     return tuple(GraphNode(key, key) for key in keys)
 
 
 def test_whoever_is_waited_for_stands_on_the_left() -> None:
     """The column of a knot is the length of its longest chain; arrows lead to the left."""
     edges = [Edge("ana", "deploy", "ben"), Edge("ben", "schema", "cem"), Edge("dan", "schema", "cem")]
-    drawn = draw(nodes("ana", "ben", "cem", "dan"), edges)
+    drawn = draw(graph_nodes("ana", "ben", "cem", "dan"), edges)
     x = {box.node.key: box.x for box in drawn.boxes}
     assert x["cem"] < x["ben"] == x["dan"] < x["ana"]
     assert not any(arrow.closes_cycle for arrow in drawn.arrows)
@@ -117,21 +117,21 @@ def test_whoever_is_waited_for_stands_on_the_left() -> None:
 def test_no_two_boxes_overlap() -> None:
     """Every box has a place of its own."""
     edges = [Edge(f"w{number}", "x", f"h{number % 3}") for number in range(20)]
-    drawn = draw(nodes("h0", "h1", "h2", *(f"w{number}" for number in range(20))), edges)
+    drawn = draw(graph_nodes("h0", "h1", "h2", *(f"w{number}" for number in range(20))), edges)
     assert len({(box.x, box.y) for box in drawn.boxes}) == 23
 
 
 def test_a_circle_is_drawn_and_marked() -> None:
     """A circle does not end the drawing, and its closing edge is marked."""
     edges = [Edge("a", "x", "b"), Edge("b", "y", "c"), Edge("c", "z", "a"), Edge("d", "x", "b")]
-    drawn = draw(nodes("a", "b", "c", "d"), edges)
+    drawn = draw(graph_nodes("a", "b", "c", "d"), edges)
     assert [arrow.closes_cycle for arrow in drawn.arrows].count(True) == 1
     assert len(drawn.boxes) == 4
 
 
 def test_several_names_between_two_are_one_arrow() -> None:
     """Who waits for two names of the same holder has one arrow with both."""
-    drawn = draw(nodes("a", "b"), [Edge("a", "x", "b"), Edge("a", "y", "b")])
+    drawn = draw(graph_nodes("a", "b"), [Edge("a", "x", "b"), Edge("a", "y", "b")])
     assert [arrow.names for arrow in drawn.arrows] == [["x", "y"]]
 
 
@@ -139,7 +139,7 @@ def test_a_long_chain_is_drawn() -> None:
     """The longest chain that is shown is drawn, each knot in a column of its own."""
     keys = [f"k{number}" for number in range(NAMES_MAX + 1)]
     edges = [Edge(one, "n", other) for one, other in pairwise(keys)]
-    drawn = draw(nodes(*keys), edges)
+    drawn = draw(graph_nodes(*keys), edges)
     assert len({box.x for box in drawn.boxes}) == NAMES_MAX + 1
 
 
@@ -180,7 +180,7 @@ def note(recent: RecentEvents[str], what: str, principal: str = "p", now_ms: int
     recent.note(what, principal, now_ms=now_ms, wall_ms=now_ms)
 
 
-def kept(recent: RecentEvents[str], now_ms: int = 0) -> list[tuple[str, int]]:
+def entries_of(recent: RecentEvents[str], now_ms: int = 0) -> list[tuple[str, int]]:
     return [(entry.what, entry.count) for entry in recent.newest_first(now_ms)]
 
 
@@ -189,7 +189,7 @@ def test_the_same_again_is_counted() -> None:
     recent: RecentEvents[str] = RecentEvents(0)
     for what in ("a", "b", "a", "a"):
         note(recent, what)
-    assert kept(recent) == [("a", 3), ("b", 1)]
+    assert entries_of(recent) == [("a", 3), ("b", 1)]
 
 
 def test_a_day_later_it_is_forgotten() -> None:
@@ -197,8 +197,8 @@ def test_a_day_later_it_is_forgotten() -> None:
     recent: RecentEvents[str] = RecentEvents(0)
     note(recent, "old")
     note(recent, "new", now_ms=1_000)
-    assert kept(recent, RETENTION_MS) == [("new", 1), ("old", 1)]
-    assert kept(recent, RETENTION_MS + 1) == [("new", 1)]
+    assert entries_of(recent, RETENTION_MS) == [("new", 1), ("old", 1)]
+    assert entries_of(recent, RETENTION_MS + 1) == [("new", 1)]
 
 
 def test_nobody_pushes_out_what_another_did() -> None:
@@ -207,8 +207,8 @@ def test_nobody_pushes_out_what_another_did() -> None:
     note(recent, "mine", "quiet")
     for number in range(10 * ENTRIES_MAX):
         note(recent, f"loud {number}", "loud")
-    assert len(kept(recent)) == 1 + PER_PRINCIPAL_MAX
+    assert len(entries_of(recent)) == 1 + PER_PRINCIPAL_MAX
     for number in range(10 * ENTRIES_MAX):
         note(recent, f"many {number}", f"loud {number % 20}")
-    assert len(kept(recent)) == ENTRIES_MAX
-    assert ("mine", 1) in kept(recent)
+    assert len(entries_of(recent)) == ENTRIES_MAX
+    assert ("mine", 1) in entries_of(recent)

@@ -17,7 +17,7 @@ from tests.support.visitor import Visitor, page_of
 
 STATIC = Path(str(files("holdfast.server.pages"))) / "static"
 TEMPLATES = STATIC.parent / "templates"
-ROOMS = ["/", "/ui/sign-in", "/ui/nowhere"]
+VIEWS = ["/", "/ui/sign-in", "/ui/nowhere"]
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def policy_of(answer: Answer) -> dict[str, list[str]]:
     return {name: words for name, *words in parts}
 
 
-@pytest.mark.parametrize("path", ROOMS)
+@pytest.mark.parametrize("path", VIEWS)
 def test_the_policy_of_every_page(signed_in: Visitor, nobody: Api, path: str) -> None:
     """Nothing is allowed but files of our own: no script or style in the page, no frame, no base, no form elsewhere."""
     for answer in (signed_in.get(path), nobody.get(path)):
@@ -101,7 +101,7 @@ def test_nothing_else_is_served(nobody: Api, path: str) -> None:
 def test_what_pages_load_is_there(signed_in: Visitor, nobody: Api) -> None:
     """Every file that a page names, and every module that one imports, is served; nothing comes from elsewhere."""
     known = site.static_files().by_name
-    for path in ROOMS:
+    for path in VIEWS:
         for tag, said in (*page_of(signed_in.get(path)).tags, *page_of(nobody.get(path)).tags):
             loaded = said.get("src") or (said.get("href") if tag == "link" else None)
             if loaded is not None:

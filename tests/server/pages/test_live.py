@@ -49,9 +49,9 @@ def _row(stream: EventStream, name: str) -> dict[str, Any]:
     return found
 
 
-def _beat(stream: EventStream, name: str) -> list[Any]:
+def _heartbeat(stream: EventStream, name: str) -> list[Any]:
     found: list[Any] = _find(
-        stream, lambda body: next((beat for beat in body.get("beats", ()) if beat[0] == name), None)
+        stream, lambda body: next((heartbeat for heartbeat in body.get("beats", ()) if heartbeat[0] == name), None)
     )
     return found
 
@@ -94,8 +94,8 @@ def test_a_life_of_a_job(alice: Api, bob: Api, operator: Api, name: str) -> None
         # Two clocks, each in whole milliseconds.
         assert row["ttl"] == 60_000 and abs(row["until"] - row["beat"] - row["ttl"]) <= 2
         alice.renew(name, lease["lease_id"], ttl_seconds=120)
-        beat = _beat(stream, name)
-        assert beat[1] == row["token"] and beat[4] == 120_000 and beat[3] > row["until"]
+        heartbeat = _heartbeat(stream, name)
+        assert heartbeat[1] == row["token"] and heartbeat[4] == 120_000 and heartbeat[3] > row["until"]
         alice.renew(name, lease["lease_id"], note="tests pass")
         assert _row(stream, name)["note"] == "tests pass"
         request = waiting(bob, name, owner="ben")
@@ -263,9 +263,9 @@ def test_a_reader_that_takes_nothing_is_told_to_look_anew(server: ServerProcess,
             for name, lease in zip(names, leases, strict=True):
                 dave.renew(name, lease, note=f"{turn}:" + "🦞" * 1_000)
             # One who reads tells when it was told: what changes faster than that is told once.
-            told = b""
-            while f'"note":"{turn}:'.encode() not in told or names[-1].encode() not in told:
-                told += other.recv(1 << 20)
+            received = b""
+            while f'"note":"{turn}:'.encode() not in received or names[-1].encode() not in received:
+                received += other.recv(1 << 20)
         seen = b""
         while b"event: resync" not in seen[-200_000:]:
             more = sock.recv(65_536)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from holdfast.testing.clock import ManualClock
 
 
-def _told(frame: bytes | None) -> dict[str, Any]:
+def _decode(frame: bytes | None) -> dict[str, Any]:
     assert frame is not None, "it fell behind"
     event, data = frame.decode().split("\n")[:2]
     assert event == "event: rows"
@@ -36,16 +36,16 @@ def _told(frame: bytes | None) -> dict[str, Any]:
     return body
 
 
-async def _next(place: Subscription) -> dict[str, Any]:
-    while not place.is_lagging:
-        place.news.clear()
-        await place.news.wait()
-    return _told(place.next())
+async def _next(subscription: Subscription) -> dict[str, Any]:
+    while not subscription.is_lagging:
+        subscription.news.clear()
+        await subscription.news.wait()
+    return _decode(subscription.next())
 
 
-def _fell_behind(place: Subscription) -> bool:
+def _lost_frames(subscription: Subscription) -> bool:
     """Is a reader told that it missed something?"""
-    return place.is_lagging and place.next() is None
+    return subscription.is_lagging and subscription.next() is None
 
 
 async def _rounds(count: int = 3) -> None:
@@ -58,27 +58,27 @@ def test_a_claim_its_heartbeat_and_its_end_are_told() -> None:
 
     async def test(clock: ManualClock) -> None:
         async with serving(MemoryJournal(), clock) as engine:
-            place = LiveFeed(engine).subscribe(None)
+            subscription = LiveFeed(engine).subscribe(None)
             await engine.ask(acquire("job", owner="ben", labels={"team": "web"}, metadata="model=x n=1"))
-            told = await _next(place)
-            (row,) = told["rows"]
+            frame = await _next(subscription)
+            (row,) = frame["rows"]
             assert (row["name"], row["owner"], row["labels"]) == ("job", "ben", {"team": "web"})
             assert row["fields"] == [["model", "x"], ["n", "1"]]
             assert row["until"] - row["since"] == row["ttl"] == 60_000
-            assert told["totals"] == {"jobs": 1, "waiting": 0, "sessions": 0}
+            assert frame["totals"] == {"jobs": 1, "waiting": 0, "sessions": 0}
             await _pass(5_000, clock, engine)
             await engine.ask(renew("job"))
-            told = await _next(place)
-            assert "rows" not in told
-            ((name, token, beat, until, ttl, own),) = told["beats"]
+            frame = await _next(subscription)
+            assert "rows" not in frame
+            ((name, token, heartbeat, until, ttl, own),) = frame["beats"]
             assert (name, token, ttl, own) == ("job", row["token"], 60_000, 0)
-            assert until - row["until"] == beat - row["beat"] >= 5_000
+            assert until - row["until"] == heartbeat - row["beat"] >= 5_000
             await engine.ask(renew("job", note="tests pass"))
-            assert (await _next(place))["rows"][0]["note"] == "tests pass"
+            assert (await _next(subscription))["rows"][0]["note"] == "tests pass"
             await engine.ask(release("job"))
-            (gone,) = (await _next(place))["gone"]
+            (gone,) = (await _next(subscription))["gone"]
             assert (gone["name"], gone["how"], gone["owner"]) == ("job", "released", "ben")
-            place.close()
+            subscription.close()
 
     run(test)
 
@@ -88,19 +88,19 @@ def test_what_changes_often_is_told_at_most_five_times_a_second() -> None:
 
     async def test(clock: ManualClock) -> None:
         async with serving(MemoryJournal(), clock) as engine:
-            place = LiveFeed(engine).subscribe(None)
+            subscription = LiveFeed(engine).subscribe(None)
             for _ in range(100):
                 await engine.ask(acquire("job") if not engine.state.index.held else renew("job"))
                 await asyncio.sleep(0.01)
             await _rounds()
             frames = []
-            while place.is_lagging:
-                frames.append(_told(place.next()))
+            while subscription.is_lagging:
+                frames.append(_decode(subscription.next()))
             assert 4 <= len(frames) <= 7
             last = frames[-1]["beats"][0]
             lease = engine.state.lease_of("job")
             assert lease is not None and last[2] == lease.beat_wall_ms
-            place.close()
+            subscription.close()
 
     run(test)
 
@@ -141,15 +141,20 @@ def test_readers_of_equal_rights_are_given_the_same_bytes() -> None:
 
     async def test(clock: ManualClock) -> None:
         async with serving(MemoryJournal(), clock) as engine:
-            whole = LiveFeed(engine)
-            places = [whole.subscribe(None), whole.subscribe(None), whole.subscribe("a/"), whole.subscribe("a/")]
+            live_feed_ = LiveFeed(engine)
+            subscriptions = [
+                live_feed_.subscribe(None),
+                live_feed_.subscribe(None),
+                live_feed_.subscribe("a/"),
+                live_feed_.subscribe("a/"),
+            ]
             await engine.ask(acquire("a/job"))
             await _rounds()
-            frames = [place.next() for place in places]
+            frames = [subscription.next() for subscription in subscriptions]
             assert frames[0] is frames[1] and frames[2] is frames[3]
-            assert _told(frames[2])["rows"] == _told(frames[0])["rows"]
-            for place in places:
-                place.close()
+            assert _decode(frames[2])["rows"] == _decode(frames[0])["rows"]
+            for subscription in subscriptions:
+                subscription.close()
 
     run(test)
 
@@ -159,17 +164,21 @@ def test_a_confined_reader_sees_its_prefix_alone() -> None:
 
     async def test(clock: ManualClock) -> None:
         async with serving(MemoryJournal(), clock) as engine:
-            whole = LiveFeed(engine)
-            confined, deeper, other = whole.subscribe("acme/"), whole.subscribe("acme/web/"), whole.subscribe("b")
+            live_feed_ = LiveFeed(engine)
+            confined, deeper, other = (
+                live_feed_.subscribe("acme/"),
+                live_feed_.subscribe("acme/web/"),
+                live_feed_.subscribe("b"),
+            )
             for name in ("acme/one", "acme", "acme/web/two", "zebra"):
                 await engine.ask(acquire(name))
             await _rounds()
-            told = _told(confined.next())
-            assert [row["name"] for row in told["rows"]] == ["acme/one", "acme/web/two"] and "totals" not in told
-            assert [row["name"] for row in _told(deeper.next())["rows"]] == ["acme/web/two"]
+            frame = _decode(confined.next())
+            assert [row["name"] for row in frame["rows"]] == ["acme/one", "acme/web/two"] and "totals" not in frame
+            assert [row["name"] for row in _decode(deeper.next())["rows"]] == ["acme/web/two"]
             assert not (confined.is_lagging or deeper.is_lagging or other.is_lagging)
-            for place in (confined, deeper, other):
-                place.close()
+            for subscription in (confined, deeper, other):
+                subscription.close()
 
     run(test)
 
@@ -182,18 +191,18 @@ def test_a_session_that_is_kept_is_told_once_to_those_who_see_its_jobs() -> None
             await engine.ask(OpenSession(principal="ana", session_id="s", ttl_ms=60_000))
             for number in range(5):
                 await engine.ask(acquire(f"a/{number}", session="s", bound=True, ttl_ms=600_000))
-            whole = LiveFeed(engine)
-            everything, own, other = whole.subscribe(None), whole.subscribe("a/"), whole.subscribe("b/")
+            live_feed_ = LiveFeed(engine)
+            everything, own, other = live_feed_.subscribe(None), live_feed_.subscribe("a/"), live_feed_.subscribe("b/")
             await _pass(20_000, clock, engine)
             await engine.ask(KeepSession(principal="ana", session_id="s"))
             await _rounds()
-            for place in (everything, own):
-                told = _told(place.next())
-                ((session, until),) = told["kept"]
-                assert session == "s" and until - told["now"] <= 60_000 and "rows" not in told
+            for subscription in (everything, own):
+                frame = _decode(subscription.next())
+                ((session, until),) = frame["kept"]
+                assert session == "s" and until - frame["now"] <= 60_000 and "rows" not in frame
             assert not other.is_lagging
-            for place in (everything, own, other):
-                place.close()
+            for subscription in (everything, own, other):
+                subscription.close()
 
     run(test)
 
@@ -203,18 +212,18 @@ def test_a_session_that_begins_or_ends_is_told_to_those_who_see_all() -> None:
 
     async def test(clock: ManualClock) -> None:
         async with serving(MemoryJournal(), clock) as engine:
-            whole = LiveFeed(engine)
-            everything, own = whole.subscribe(None), whole.subscribe("a/")
+            live_feed_ = LiveFeed(engine)
+            everything, own = live_feed_.subscribe(None), live_feed_.subscribe("a/")
             await engine.ask(OpenSession(principal="ana", session_id="s", ttl_ms=60_000))
-            told = await _next(everything)
-            ((session, until),) = told["kept"]
-            assert (session, told["totals"]["sessions"]) == ("s", 1) and 0 < until - told["now"] <= 60_000
+            frame = await _next(everything)
+            ((session, until),) = frame["kept"]
+            assert (session, frame["totals"]["sessions"]) == ("s", 1) and 0 < until - frame["now"] <= 60_000
             await engine.ask(EndSession(principal="ana", session_id="s"))
-            told = await _next(everything)
-            assert (told["kept"], told["totals"]["sessions"]) == ([["s", 0]], 0)
+            frame = await _next(everything)
+            assert (frame["kept"], frame["totals"]["sessions"]) == ([["s", 0]], 0)
             assert not own.is_lagging
-            for place in (everything, own):
-                place.close()
+            for subscription in (everything, own):
+                subscription.close()
 
     run(test)
 
@@ -230,17 +239,17 @@ def test_a_session_that_is_kept_is_told_however_many_jobs_it_has() -> None:
                 await engine.ask(acquire(f"b/{number}", session="s", bound=True, ttl_ms=600_000))
             await engine.ask(acquire("c/1", session="s", bound=True, ttl_ms=600_000))
             feed = LiveFeed(engine)
-            places = {prefix: feed.subscribe(prefix) for prefix in (None, "a/", "b/", "c/")}
+            subscriptions = {prefix: feed.subscribe(prefix) for prefix in (None, "a/", "b/", "c/")}
             await engine.ask(KeepSession(principal="ana", session_id="s"))
             await _rounds()
-            assert {prefix: place.is_lagging for prefix, place in places.items()} == {
+            assert {prefix: subscription.is_lagging for prefix, subscription in subscriptions.items()} == {
                 None: True,
                 "a/": False,
                 "b/": True,
                 "c/": True,
             }
-            for place in places.values():
-                place.close()
+            for subscription in subscriptions.values():
+                subscription.close()
 
     run(test)
 
@@ -251,16 +260,16 @@ def test_a_step_of_the_wall_clock_makes_all_look_anew(step_ms: int) -> None:
 
     async def test(clock: ManualClock) -> None:
         async with serving(MemoryJournal(), clock) as engine:
-            place = LiveFeed(engine).subscribe(None)
+            subscription = LiveFeed(engine).subscribe(None)
             await engine.ask(acquire("job", ttl_ms=600_000))
-            assert (await _next(place))["rows"]
+            assert (await _next(subscription))["rows"]
             clock.step_wall(step_ms)
             await engine.ask(renew("job", ttl_ms=600_000))
             await _rounds()
-            assert _fell_behind(place)
+            assert _lost_frames(subscription)
             await engine.ask(renew("job", ttl_ms=600_000))
-            assert (await _next(place))["beats"]
-            place.close()
+            assert (await _next(subscription))["beats"]
+            subscription.close()
 
     run(test)
 
@@ -270,23 +279,23 @@ def test_many_readers_do_not_make_the_next_look_late() -> None:
 
     async def test(clock: ManualClock) -> None:
         async with serving(MemoryJournal(), clock) as engine:
-            whole = LiveFeed(engine)
-            places = [whole.subscribe(None) for _ in range(3_000)]
+            live_feed_ = LiveFeed(engine)
+            subscriptions = [live_feed_.subscribe(None) for _ in range(3_000)]
             await engine.ask(acquire("job"))
             await _rounds()
-            assert all(place.news.is_set() for place in places)
-            pauses = 0
+            assert all(subscription.news.is_set() for subscription in subscriptions)
+            sleeps = 0
 
             async def pause(_seconds: float) -> None:
-                nonlocal pauses
-                pauses += 1
+                nonlocal sleeps
+                sleeps += 1
 
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(asyncio, "sleep", pause)
-                await whole._wake()
-            assert 0 < pauses <= live_feed.WAKES_MAX
-            for place in places:
-                place.close()
+                await live_feed_._wake()
+            assert 0 < sleeps <= live_feed.WAKES_MAX
+            for subscription in subscriptions:
+                subscription.close()
 
     run(test)
 
@@ -297,12 +306,12 @@ def test_a_bound_job_says_when_it_would_end_by_itself() -> None:
     async def test(clock: ManualClock) -> None:
         async with serving(MemoryJournal(), clock) as engine:
             await engine.ask(OpenSession(principal="ana", session_id="s", ttl_ms=60_000))
-            place = LiveFeed(engine).subscribe(None)
+            subscription = LiveFeed(engine).subscribe(None)
             await engine.ask(acquire("job", session="s", bound=True, ttl_ms=600_000))
-            (row,) = (await _next(place))["rows"]
+            (row,) = (await _next(subscription))["rows"]
             assert row["bound"] and row["session"] == "s"
             assert row["own"] - row["since"] == 600_000 and row["until"] - row["since"] <= 60_000
-            place.close()
+            subscription.close()
 
     run(test)
 
@@ -314,10 +323,10 @@ def test_a_bound_job_lives_by_the_keepalives_of_its_session() -> None:
         async with serving(MemoryJournal(), clock) as engine:
             await engine.ask(OpenSession(principal="ana", session_id="s", ttl_ms=10_000))
             await engine.ask(acquire("job", session="s", bound=True, ttl_ms=60_000))
-            for kept in range(3):
-                assert await _after(5_000, clock, engine) == (10_000, "alive"), kept
-                assert await _after(2_500, clock, engine) == (10_000, "late"), kept
-                assert await _after(2_000, clock, engine) == (10_000, "ending"), kept
+            for round_number in range(3):
+                assert await _after(5_000, clock, engine) == (10_000, "alive"), round_number
+                assert await _after(2_500, clock, engine) == (10_000, "late"), round_number
+                assert await _after(2_000, clock, engine) == (10_000, "ending"), round_number
                 await engine.ask(KeepSession(principal="ana", session_id="s"))
 
     run(test)
@@ -350,19 +359,19 @@ def test_nothing_is_told_before_it_is_durable() -> None:
     async def test(clock: ManualClock) -> None:
         journal = GateJournal()
         async with serving(journal, clock) as engine:
-            place = LiveFeed(engine).subscribe(None)
+            subscription = LiveFeed(engine).subscribe(None)
             await engine.ask(acquire("before"))
             journal.is_shut = True
-            asking = asyncio.create_task(engine.ask(acquire("job")))
+            request = asyncio.create_task(engine.ask(acquire("job")))
             await turns(20)
             # The feed looks at "before" now, on top of a grant that is not durable: its look has to wait for it.
             await asyncio.sleep(live_feed.FIRST_SECONDS * 2)
-            assert not place.is_lagging and not asking.done()
+            assert not subscription.is_lagging and not request.done()
             journal.open_gate()
-            await asking
-            assert [row["name"] for row in (await _next(place))["rows"]] == ["before"]
-            assert [row["name"] for row in (await _next(place))["rows"]] == ["job"]
-            place.close()
+            await request
+            assert [row["name"] for row in (await _next(subscription))["rows"]] == ["before"]
+            assert [row["name"] for row in (await _next(subscription))["rows"]] == ["job"]
+            subscription.close()
 
     run(test)
 
@@ -373,19 +382,19 @@ def test_a_store_that_fails_lets_everybody_look_anew() -> None:
     async def test(clock: ManualClock) -> None:
         journal = GateJournal()
         async with serving(journal, clock) as engine:
-            place = LiveFeed(engine).subscribe(None)
+            subscription = LiveFeed(engine).subscribe(None)
             await engine.ask(acquire("before"))
             journal.is_shut = True
-            asking = asyncio.create_task(engine.ask(acquire("refused")))
+            request = asyncio.create_task(engine.ask(acquire("refused")))
             await asyncio.sleep(live_feed.FIRST_SECONDS * 2)
             journal.is_shut = False
             journal.let_through(JournalUnavailableError("no"))
-            await asking
+            await request
             await asyncio.sleep(live_feed.RETRY_SECONDS + 1)
-            assert _fell_behind(place)
+            assert _lost_frames(subscription)
             await engine.ask(acquire("after"))
-            assert [row["name"] for row in (await _next(place))["rows"]] == ["after"]
-            place.close()
+            assert [row["name"] for row in (await _next(subscription))["rows"]] == ["after"]
+            subscription.close()
 
     run(test)
 
@@ -393,14 +402,14 @@ def test_a_store_that_fails_lets_everybody_look_anew() -> None:
 def test_a_reader_that_takes_nothing_falls_behind_and_keeps_nothing() -> None:
     """A channel keeps a bounded number of bytes. A reader whose position is gone is told once, and is at the newest."""
     channel = Channel(None)
-    whole = LiveFeed.__new__(LiveFeed)
-    slow, quick = live_feed.Subscription(whole, channel), live_feed.Subscription(whole, channel)
+    live_feed_ = LiveFeed.__new__(LiveFeed)
+    slow, quick = live_feed.Subscription(live_feed_, channel), live_feed.Subscription(live_feed_, channel)
     frame = b"x" * 100_000
     for _ in range(40):
         channel.put(frame)
         assert quick.next() is frame
         assert channel.size_bytes <= CHANNEL_BYTES_MAX
-    assert _fell_behind(slow) and not slow.is_lagging
+    assert _lost_frames(slow) and not slow.is_lagging
     channel.put(b"newest")
     assert slow.next() == quick.next() == b"newest"
 
@@ -411,16 +420,16 @@ def test_too_many_changes_let_everybody_look_anew() -> None:
     async def test(clock: ManualClock) -> None:
         async with serving(MemoryJournal(), clock) as engine:
             feed = LiveFeed(engine)
-            place = feed.subscribe(None)
-            whole = feed._touched
-            assert whole is not None
-            whole.names |= {f"job-{number}": True for number in range(DIRTY_MAX)}
+            subscription = feed.subscribe(None)
+            live_feed_ = feed._touched
+            assert live_feed_ is not None
+            live_feed_.names |= {f"job-{number}": True for number in range(DIRTY_MAX)}
             await engine.ask(acquire("one-more"))
             await _rounds()
-            assert _fell_behind(place) and not place.is_lagging
+            assert _lost_frames(subscription) and not subscription.is_lagging
             await engine.ask(renew("one-more"))
-            assert (await _next(place))["beats"][0][0] == "one-more"
-            place.close()
+            assert (await _next(subscription))["beats"][0][0] == "one-more"
+            subscription.close()
 
     run(test)
 
@@ -430,17 +439,17 @@ def test_many_names_are_looked_at_in_slices() -> None:
 
     async def test(clock: ManualClock) -> None:
         async with serving(MemoryJournal(), clock) as engine:
-            place = LiveFeed(engine).subscribe(None)
+            subscription = LiveFeed(engine).subscribe(None)
             for number in range(3 * live_feed.SLICE_NAMES):
                 await engine.ask(acquire(f"job-{number:04}"))
             await _rounds()
             frames = []
-            while place.is_lagging:
-                frames.append(_told(place.next()))
+            while subscription.is_lagging:
+                frames.append(_decode(subscription.next()))
             assert max(len(frame.get("rows", ())) for frame in frames) <= live_feed.SLICE_NAMES
             names = [row["name"] for frame in frames for row in frame.get("rows", ())]
             assert sorted(set(names)) == [f"job-{number:04}" for number in range(3 * live_feed.SLICE_NAMES)]
-            place.close()
+            subscription.close()
 
     run(test)
 
@@ -450,17 +459,17 @@ def test_nothing_runs_while_nobody_looks() -> None:
 
     async def test(clock: ManualClock) -> None:
         async with serving(MemoryJournal(), clock) as engine:
-            whole = LiveFeed(engine)
-            assert _is_idle(whole, engine)
-            one, other = whole.subscribe(None), whole.subscribe("a/")
-            assert not _is_idle(whole, engine)
+            live_feed_ = LiveFeed(engine)
+            assert _is_idle(live_feed_, engine)
+            one, other = live_feed_.subscribe(None), live_feed_.subscribe("a/")
+            assert not _is_idle(live_feed_, engine)
             one.close()
             one.close()
-            assert not _is_idle(whole, engine)
+            assert not _is_idle(live_feed_, engine)
             other.close()
             await turns()
-            assert _is_idle(whole, engine)
-            again = whole.subscribe(None)
+            assert _is_idle(live_feed_, engine)
+            again = live_feed_.subscribe(None)
             await engine.ask(acquire("job"))
             assert (await _next(again))["rows"]
             again.close()
@@ -468,5 +477,10 @@ def test_nothing_runs_while_nobody_looks() -> None:
     run(test)
 
 
-def _is_idle(whole: LiveFeed, engine: Engine) -> bool:
-    return engine.feed.observers == () and whole._task is None and not whole._channels and not whole._lengths
+def _is_idle(live_feed_: LiveFeed, engine: Engine) -> bool:
+    return (
+        engine.feed.observers == ()
+        and live_feed_._task is None
+        and not live_feed_._channels
+        and not live_feed_._lengths
+    )

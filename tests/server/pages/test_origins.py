@@ -73,10 +73,10 @@ def test_where_a_request_comes_from(headers: dict[str, bytes], expected: bool | 
 
 def test_the_scheme_is_part_of_the_origin() -> None:
     """Behind a proxy that speaks https, and is trusted, a page over https is ours, and one over http is not."""
-    behind = origins(trusted_proxies="127.0.0.1")
+    proxied = origins(trusted_proxies="127.0.0.1")
     https = {"x_forwarded_proto": b"https"}
-    assert behind.is_same_origin(request(origin=b"https://127.0.0.1:7420", **https)) is True
-    assert behind.is_same_origin(request(origin=OWN, **https)) is False
+    assert proxied.is_same_origin(request(origin=b"https://127.0.0.1:7420", **https)) is True
+    assert proxied.is_same_origin(request(origin=OWN, **https)) is False
     assert origins().is_same_origin(request(origin=b"https://127.0.0.1:7420", **https)) is False
 
 
@@ -156,11 +156,11 @@ def test_what_others_can_send_is_refused(asked: Request) -> None:
 
 def test_a_plain_cookie_is_not_believed_over_https() -> None:
     """Anybody on the way may plant a cookie over plain http: where https is spoken it signs nobody in."""
-    behind = origins(trusted_proxies="127.0.0.1")
+    proxied = origins(trusted_proxies="127.0.0.1")
     with pytest.raises(Problem) as raised:
-        behind.check(request(b"GET", x_forwarded_proto=b"https"), ANA)
+        proxied.check(request(b"GET", x_forwarded_proto=b"https"), ANA)
     assert raised.value.status == 401
-    behind.check(request(b"GET", x_forwarded_proto=b"http"), ANA)
+    proxied.check(request(b"GET", x_forwarded_proto=b"http"), ANA)
 
 
 # At a real server.
@@ -229,8 +229,8 @@ def test_rights_are_those_of_the_token(server: ServerProcess, alice: Api) -> Non
     alice.acquired(name)
     reader = Visitor(server)
     reader.sign_in(callers.READER)
-    told = refused(reader.ask("POST", f"{lock_path(name)}/revoke", {"reason": "x"}), 403, "forbidden")
-    assert "'admin'" in told["details"]
+    problem = refused(reader.ask("POST", f"{lock_path(name)}/revoke", {"reason": "x"}), 403, "forbidden")
+    assert "'admin'" in problem["details"]
     refused(reader.ask("POST", f"{lock_path(name)}/acquire", {}), 403, "forbidden")
     assert reader.ask("GET", lock_path(name)).json()["status"] == "held"
 

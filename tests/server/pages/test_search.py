@@ -13,7 +13,7 @@ import pytest
 from holdfast.server.pages import jobs
 from holdfast.server.pages.jobs import SEARCH_CHARS_MAX, TERMS_MAX, read_search
 from holdfast.server.pages.rows import JobRow, label_term, liveness_of, name_parts, span_text, time_left_text
-from tests.server.pages.searches import CASES, NAMED, ROWS, SORTED, TO_SORT, filled
+from tests.server.pages.search_cases import CASES, NAMED, ROWS, SORTED, TO_SORT, filled
 
 SCRIPTS = Path(jobs.__file__).parent / "static"
 
@@ -26,7 +26,7 @@ def _row(fields: dict[str, Any]) -> JobRow:
 def test_search_finds(text: str, found: list[int]) -> None:
     """Each term is looked for where it says, all of them must fit, and whatever is typed is a search."""
     search = read_search(text)
-    assert [place for place, row in enumerate(ROWS) if search.matches(_row(row))] == found
+    assert [index for index, row in enumerate(ROWS) if search.matches(_row(row))] == found
 
 
 @pytest.mark.parametrize("value", ["web", "", "web front", "a:b", 'say"hi"', " ", "web\u00a0front"])
@@ -98,10 +98,10 @@ NODE = shutil.which("node") or shutil.which("nodejs")
 needs_node = pytest.mark.skipif(NODE is None, reason="there is no node here to run the page's scripts")
 
 
-def _run(script: str, told: object) -> Any:  # noqa: ANN401 - whatever the script prints
+def _run(script: str, argument: object) -> Any:  # noqa: ANN401 - whatever the script prints
     """Run a module of ours in node with an argument as JSON, and return the JSON that it prints."""
     done = subprocess.run(
-        [str(NODE), "--no-warnings", "--input-type=module", "-e", script, json.dumps(told)],
+        [str(NODE), "--no-warnings", "--input-type=module", "-e", script, json.dumps(argument)],
         capture_output=True,
         text=True,
         timeout=60,
@@ -123,14 +123,14 @@ def test_the_script_finds_the_same() -> None:
           sorted: sorted.map(([text]) => [...toSort].sort(orderOf(readSort(text))).map((row) => row.name)),
         }}));
     """
-    told = {
+    argument = {
         "rows": [filled(row) for row in ROWS],
         "cases": CASES,
         "toSort": [filled(row) for row in TO_SORT],
         "sorted": SORTED,
         "named": NAMED,
     }
-    seen = _run(script, told)
+    seen = _run(script, argument)
     assert seen["found"] == [found for _, found in CASES]
     assert seen["named"] == [name for _, name in NAMED]
     assert seen["sorted"] == [names for _, names in SORTED]

@@ -56,8 +56,8 @@ def test_an_operator_sees_those_of_others(server: ServerProcess, operator: Api, 
     assert "alice" in page.words
     assert "run-17" in page_of(boss.get("/ui/sessions?token=alice")).words
     assert "run-17" in page_of(boss.get(f"/ui/sessions/{run['session_id']}")).words
-    told = operator.get("/sessions?token=alice").json()
-    assert run["session_id"] in [each["session_id"] for each in told["sessions"]]
+    listed = operator.get("/sessions?token=alice").json()
+    assert run["session_id"] in [each["session_id"] for each in listed["sessions"]]
     assert operator.session(run["session_id"]).json()["name"] == "run-17"
 
 
@@ -89,11 +89,11 @@ def test_names_outside_of_the_prefix_are_hidden(server: ServerProcess, operator:
     """A confined access token whose session holds names that it may not see is told how many, and not which."""
     name = unique("tok")
     first = operator.post("/tokens", {"name": name}).json()
-    whole = Api.of(server, first["token"])
-    session_id = whole.new_session(ttl_seconds=600)["session_id"]
+    unconfined = Api.of(server, first["token"])
+    session_id = unconfined.new_session(ttl_seconds=600)["session_id"]
     inside, outside = f"web/{unique()}", f"db/{unique()}"
     for each in (inside, outside):
-        whole.acquired(each, session_id=session_id, ephemeral=True)
+        unconfined.acquired(each, session_id=session_id, ephemeral=True)
     assert operator.delete(f"/tokens/{name}?keep_sessions=true").status == 204
     second = operator.post("/tokens", {"name": name, "prefix": "web/"}).json()
     answer = signed_in(server, second["token"]).get(f"/ui/sessions/{session_id}")

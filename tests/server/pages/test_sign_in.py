@@ -26,13 +26,13 @@ def server_settings() -> dict[str, object]:
     return {"wrong_tokens_per_minute_max": 5, "trusted_proxies": "127.0.0.0/8", "log_requests": True}
 
 
-_places = iter(range(1, 10_000))
+_addresses = iter(range(1, 10_000))
 
 
 @pytest.fixture
 def visitor(server: ServerProcess) -> Visitor:
     """A browser at an address of its own."""
-    number = next(_places)
+    number = next(_addresses)
     return Visitor(server, headers={"X-Forwarded-For": f"198.51.{number // 250}.{number % 250}"})
 
 
@@ -88,8 +88,8 @@ def test_the_token_is_only_in_the_form(server: ServerProcess, visitor: Visitor) 
     wrong = f"wrong-{unique()}-0123456789"
     answers = [visitor.send("/ui/sign-in", {"token": wrong}), visitor.sign_in(callers.OPERATOR)]
     answers += [visitor.get("/"), visitor.get("/ui/here"), visitor.send("/ui/sign-in", {"token": wrong})]
-    told = "".join(f"{answer.text} {answer.headers}" for answer in answers) + server.log
-    assert callers.OPERATOR not in told and wrong not in told
+    output = "".join(f"{answer.text} {answer.headers}" for answer in answers) + server.log
+    assert callers.OPERATOR not in output and wrong not in output
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_the_sign_in_page_asks_before_it_shows_its_field(nobody: Api) -> None:
     asks = next(script for script in scripts if script.endswith("/sign_in.js"))
     assert "/ui/here" in nobody.get(asks).text
     order = [tag for tag, _ in page.tags]
-    assert order.index("body") > max(place for place, tag in enumerate(order) if tag == "script")
+    assert order.index("body") > max(index for index, tag in enumerate(order) if tag == "script")
 
 
 def test_a_bearer_token_reads_pages_too(alice: Api) -> None:

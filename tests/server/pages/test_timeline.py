@@ -172,18 +172,18 @@ def test_pages_together_tell_each_change_once() -> None:
     for number in range(CHANGES_MAX + 120):
         core.claim(f"w{number}", wait=True)
     core.ask(Release(name=NAME, principal="p", lease_id=core.lease_id, done=True, remember_ms=60_000))
-    told: list[tuple[int, str, str]] = []
+    rows: list[tuple[int, str, str]] = []
     page, pages = core.page(), 1
     while True:
-        told += [(each.seq, each.event, each.owner) for each in (history_row(*pair) for pair in page.events)]
+        rows += [(each.seq, each.event, each.owner) for each in (history_row(*pair) for pair in page.events)]
         assert len(page.events) <= CHANGES_MAX
         if page.next_before is None:
             break
         page, pages = core.page(before=page.next_before, offset=page.next_offset), pages + 1
     assert pages > 3
     waited = CHANGES_MAX + 120
-    assert [event for _, event, _ in told] == ["left"] * waited + ["done"] + ["waiting"] * waited + ["granted"]
-    assert len(set(told)) == len(told)
+    assert [event for _, event, _ in rows] == ["left"] * waited + ["done"] + ["waiting"] * waited + ["granted"]
+    assert len(set(rows)) == len(rows)
 
 
 def test_no_secret_is_in_a_story() -> None:

@@ -20,8 +20,8 @@ def signed_in(server: ServerProcess, token: str) -> Visitor:
 def made(operator: Api, **fields: Any) -> dict[str, Any]:  # noqa: ANN401 - passed on as it is
     answer = operator.post("/tokens", {"name": unique("tok"), **fields})
     assert answer.status == 201, answer
-    told: dict[str, Any] = answer.json()
-    return told
+    body: dict[str, Any] = answer.json()
+    return body
 
 
 def form_for(page: Page, name: str) -> str | None:

@@ -26,40 +26,40 @@ def _request() -> Request:
     return request_from(b"POST", b"/claims", b"", {}, b"")
 
 
-def _refused(kept: BodyBudget, who: str, size: int) -> str:
-    with pytest.raises(Problem) as told:
-        kept.take(object(), _request(), who, size)
-    return told.value.code
+def _refused(budget: BodyBudget, who: str, size: int) -> str:
+    with pytest.raises(Problem) as problem:
+        budget.take(object(), _request(), who, size)
+    return problem.value.code
 
 
 def test_each_user_has_a_bound_and_all_together() -> None:
     """The budget is a user's own; the last of what all may have is for those who have little."""
-    kept = BodyBudget()
+    budget = BodyBudget()
     for _ in range(32):
-        kept.take("line", _request(), "ana", MIB)
-    assert _refused(kept, "ana", MIB) == "quota_exceeded"
+        budget.take("line", _request(), "ana", MIB)
+    assert _refused(budget, "ana", MIB) == "quota_exceeded"
     for number in range(160):
-        kept.take(number, _request(), f"user {number // 32}", MIB)
-    assert kept.bytes == limits.ALL_BYTES_MAX - limits.SPARE_BYTES
-    assert _refused(kept, "user 7", limits.LITTLE_BYTES + 1) == "overloaded"
+        budget.take(number, _request(), f"user {number // 32}", MIB)
+    assert budget.bytes == limits.ALL_BYTES_MAX - limits.SPARE_BYTES
+    assert _refused(budget, "user 7", limits.LITTLE_BYTES + 1) == "overloaded"
     for number in range(16):
-        kept.take(number, _request(), f"small {number}", limits.LITTLE_BYTES)
-    assert _refused(kept, "one more", MIB) == "overloaded"
+        budget.take(number, _request(), f"small {number}", limits.LITTLE_BYTES)
+    assert _refused(budget, "one more", MIB) == "overloaded"
 
 
 def test_what_is_answered_or_lost_counts_no_more() -> None:
     """A body is free once, by its answer or with its connection; a single one may be as large as its route takes."""
-    kept, first, second = BodyBudget(), _request(), _request()
-    kept.take("line", first, "ana", 2 * limits.USER_BYTES_MAX)
-    kept.free(first)
-    kept.free(first)
-    kept.take("line", first, "ana", MIB)
-    kept.take("line", second, "ana", MIB)
-    kept.free(first)
-    assert kept.bytes == MIB
-    kept.drop("line")
-    kept.drop("line")
-    assert kept.bytes == 0 and not kept.kept and not kept._by_connection and not kept._by_principal
+    budget, first, second = BodyBudget(), _request(), _request()
+    budget.take("line", first, "ana", 2 * limits.USER_BYTES_MAX)
+    budget.free(first)
+    budget.free(first)
+    budget.take("line", first, "ana", MIB)
+    budget.take("line", second, "ana", MIB)
+    budget.free(first)
+    assert budget.bytes == MIB
+    budget.drop("line")
+    budget.drop("line")
+    assert budget.bytes == 0 and not budget.kept and not budget._by_connection and not budget._by_principal
 
 
 def test_bodies_that_are_held_back_are_bounded_for_one_user(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_bodies_that_are_held_back_are_bounded_for_one_user(tmp_path: Path) -> N
         bob = Api.of(server, callers.BOB)
         assert bob.acquired("first")
         before = rss_bytes(server.pid)
-        told: list[bytes] = []
+        problem: list[bytes] = []
         socks = [stack.enter_context(socket.socket()) for _ in range(60)]
         for sock in socks:
             sock.settimeout(20)
@@ -83,10 +83,10 @@ def test_bodies_that_are_held_back_are_bounded_for_one_user(tmp_path: Path) -> N
         for sock in socks:
             sock.settimeout(0.05)
             with contextlib.suppress(TimeoutError, ConnectionError):
-                told.append(sock.recv(65_536))
+                problem.append(sock.recv(65_536))
         assert rss_bytes(server.pid) - before < 60 * MIB
-        assert len(told) >= 60 - limits.USER_BYTES_MAX // BODY_BYTES
-        assert all(answer.startswith(b"HTTP/1.1 429 ") and b"quota_exceeded" in answer for answer in told)
+        assert len(problem) >= 60 - limits.USER_BYTES_MAX // BODY_BYTES
+        assert all(answer.startswith(b"HTTP/1.1 429 ") and b"quota_exceeded" in answer for answer in problem)
         large = {"any": [f"{'x' * 60}/{number}" for number in range(500)], "ttl_seconds": 60}
         assert bob.post("/claims", large).status == 200
         for sock in socks:

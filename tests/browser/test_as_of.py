@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.hands import is_live, until, wait_for_list
+from tests.browser.page_actions import is_live, until, wait_for_list
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.chromium import Readers

@@ -153,14 +153,14 @@ def test_throttled_have_their_turns_one_user_after_another() -> None:
     assert [who for each in worked for who in each][:5] == ["bob", "", "alice", "bob", ""]
 
 
-async def _rounds(backlog: _Backlog, behind: list[str], scenes: list[tuple[int, bool]]) -> list[list[str]]:
+async def _rounds(backlog: _Backlog, throttled: list[str], scenes: list[tuple[int, bool]]) -> list[list[str]]:
     """Let these stand behind, in debt for a second, and return who had a turn in each round.
 
     A scene is what the clock shows in a round, and whether somebody else asks in it.
     """
     rounds: list[list[str]] = []
-    backlog.throttled = dict.fromkeys(behind, 1_000)
-    for who in behind:
+    backlog.throttled = dict.fromkeys(throttled, 1_000)
+    for who in throttled:
         each: Any = SimpleNamespace(loop=asyncio.get_running_loop(), resume=lambda who=who: rounds[-1].append(who))
         backlog.defer(each, throttled=who, key=who)
     for backlog.clock_ms, somebody_asks in scenes:

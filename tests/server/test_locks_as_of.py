@@ -88,7 +88,7 @@ def node(tmp_path: Path) -> Iterator[tuple[str, int]]:
 
 
 @pytest.fixture(scope="module", params=["tail", "archive", "postgres"])
-def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
+def address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
     """A server on each store: all in the tail, most in the archive, and a real PostgreSQL."""
     folder = tmp_path_factory.mktemp("looking")
     if request.param == "postgres":
@@ -102,13 +102,13 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.fixture
-def ana(place: tuple[str, int]) -> Api:
-    return Api(*place, callers.ALICE)
+def ana(address: tuple[str, int]) -> Api:
+    return Api(*address, callers.ALICE)
 
 
 @pytest.fixture
-def ops(place: tuple[str, int]) -> Api:
-    return Api(*place, callers.OPERATOR)
+def ops(address: tuple[str, int]) -> Api:
+    return Api(*address, callers.OPERATOR)
 
 
 class Play:
@@ -182,8 +182,8 @@ def test_a_moment_that_is_not_the_records_own_is_not_told(ana: Api) -> None:
     record = ana.locks(at=moment_over(), prefix=name).json()["record"]
     own = ana.locks(record=record, prefix=name).json()["at"]
     for at in ("2001-01-01T00:00:00Z", "2099-01-01T00:00:00Z"):
-        told = ana.locks(at=at, record=record, prefix=name).json()
-        assert (told["at"], told["record"], set(owners(told))) == (own, record, {name})
+        found = ana.locks(at=at, record=record, prefix=name).json()
+        assert (found["at"], found["record"], set(owners(found))) == (own, record, {name})
 
 
 def test_what_is_told_is_what_history_keeps(ana: Api) -> None:
@@ -194,15 +194,15 @@ def test_what_is_told_is_what_history_keeps(ana: Api) -> None:
     answer = ana.locks(at=moment_over(), prefix=name)
     body = answer.json()
     assert set(body) == {"locks", "at", "record", "prefix", "next_after"}
-    (told,) = body["locks"]
-    assert set(told) == {*SHOWN, "labels"}
-    assert (told["owner"], told["ttl_ms"], told["labels"]) == ("ana", 600_000, {"team": "web"})
-    assert moment(told["claimed_at"]) <= moment(body["at"])
+    (found,) = body["locks"]
+    assert set(found) == {*SHOWN, "labels"}
+    assert (found["owner"], found["ttl_ms"], found["labels"]) == ("ana", 600_000, {"team": "web"})
+    assert moment(found["claimed_at"]) <= moment(body["at"])
     assert not any(secret in answer.text for secret in (lease["lease_id"], "hidden"))
     nameless = unique("told")
     ana.acquired(nameless, metadata="hidden")
-    (told,) = ana.locks(at=moment_over(), prefix=nameless).json()["locks"]
-    assert (told["owner"], told["shown_as"]) == (None, "(access token alice)")
+    (found,) = ana.locks(at=moment_over(), prefix=nameless).json()["locks"]
+    assert (found["owner"], found["shown_as"]) == (None, "(access token alice)")
 
 
 def test_pages_stay_at_the_same_record(ana: Api) -> None:
@@ -223,7 +223,7 @@ def test_pages_stay_at_the_same_record(ana: Api) -> None:
     assert {page["at"] for page in (first, second, third)} == {first["at"]}
 
 
-def test_moments_are_filtered(ana: Api, place: tuple[str, int]) -> None:
+def test_moments_are_filtered(ana: Api, address: tuple[str, int]) -> None:
     """Owner, session, labels and prefix leave what belonged to them then; a confined token sees its own part."""
     prefix = unique("filtered") + "/"
     session = ana.new_session()["session_id"]
@@ -243,10 +243,10 @@ def test_moments_are_filtered(ana: Api, place: tuple[str, int]) -> None:
     ):
         found = [each["name"] for page in pages(ana, at=at, prefix=prefix, **query) for each in page["locks"]]
         assert found == [f"{prefix}{letter}" for letter in expected], query
-    made = Api(*place, callers.OPERATOR).post(
+    made = Api(*address, callers.OPERATOR).post(
         "/tokens", {"name": unique("conf"), "scopes": ["read"], "prefix": f"{prefix}b"}
     )
-    confined = Api(*place, made.json()["token"])
+    confined = Api(*address, made.json()["token"])
     body = confined.locks(at=at).json()
     assert ([each["name"] for each in body["locks"]], body["prefix"]) == ([f"{prefix}b"], f"{prefix}b")
     refused(confined.locks(at=at, prefix=prefix), 403, "forbidden")

@@ -62,10 +62,10 @@ def test_a_search_ends_with_its_caller(tmp_path: Path) -> None:
     asyncio.run(scene())
 
 
-LOOKS = (b"/locks", b"/sessions", b"/tokens", b"/ui/rows", b"/ui/waits", b"/ui/sessions")
+QUERIES = (b"/locks", b"/sessions", b"/tokens", b"/ui/rows", b"/ui/waits", b"/ui/sessions")
 
 
-@pytest.mark.parametrize("path", LOOKS)
+@pytest.mark.parametrize("path", QUERIES)
 def test_a_long_look_ends_with_its_caller(tmp_path: Path, path: bytes) -> None:
     """Whoever hangs up leaves nothing behind that the lists and pages of others would have to wait for."""
 

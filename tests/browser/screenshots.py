@@ -1,4 +1,4 @@
-"""The pictures of the operators' page in the docs: `make pictures`, or `python -m tests.browser.photographs FOLDER`.
+"""The pictures of the operators' page in the docs: `make pictures`, or `python -m tests.browser.screenshots FOLDER`.
 
 A real server with a busy afternoon (`scene`), a real Chromium. Times are those of the moment, so no two runs make the
 same bytes, and nobody compares them.
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from playwright.sync_api import expect
 
-from tests.browser.hands import is_live, job_path, moment_path, row, until, wait_for_list
+from tests.browser.page_actions import is_live, job_path, moment_path, row, until, wait_for_list
 from tests.browser.scene import DEPLOY, HOUR, ISSUE, SILENT, Scene, scene
 from tests.support import callers
 from tests.support.chromium import PHONE, Readers, chromium
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "pictures"
 BYTES_MAX = 150_000
-STRETCH = 4
+TIME_SCALE = 4
 """A machine may be busy."""
 LATE_SECONDS = 20
 """How long somebody lives who is late in a picture."""
@@ -42,8 +42,8 @@ def _list(page: Page, made: Scene) -> None:
     until(lambda: made.alice.status(SILENT).json()["status"] == "free", "the last one was silent for long enough")
     made.alice.acquired(SILENT, owner="cron-3", ttl_seconds=LATE_SECONDS)
     expect(row(page, SILENT).locator(".sign")).to_have_text("late", timeout=1_000 * LATE_SECONDS)
-    made.beat(ISSUE, "tests pass, opening the PR", 180)
-    made.beat(DEPLOY, "migrating", 90)
+    made.heartbeat(ISSUE, "tests pass, opening the PR", 180)
+    made.heartbeat(DEPLOY, "migrating", 90)
     expect(row(page, DEPLOY).locator(".col-beat")).to_have_text(re.compile(r"^[0-2] s ago$"))
 
 
@@ -87,7 +87,7 @@ def main() -> None:
     parser.add_argument("folder", nargs="?", type=Path, default=FOLDER)
     folder: Path = parser.parse_args().folder
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as place, chromium() as browser, scene(Path(place), STRETCH) as made:
+    with tempfile.TemporaryDirectory() as scratch, chromium() as browser, scene(Path(scratch), TIME_SCALE) as made:
         readers = Readers(browser, made.server)
         for name, (go, special) in SHOTS.items():
             options = {"viewport": SIZE, "reduced_motion": "reduce", "color_scheme": "light", **special}

@@ -1,4 +1,4 @@
-"""How every room looks: on a phone, in the dark, on paper, without scripts, and by the rules of axe-core."""
+"""How every view looks: on a phone, in the dark, on paper, without scripts, and by the rules of axe-core."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
-from tests.browser.hands import ROWS, is_live, job_path, moment_path, row, sticks_out, until, wait_for_list
+from tests.browser.page_actions import ROWS, is_live, job_path, moment_path, row, sticks_out, until, wait_for_list
 from tests.browser.scene import DEPLOY, DONE, ISSUE, NIGHTLY, Scene, scene
 from tests.support import callers
 from tests.support.chromium import PHONE, WIDE, Readers
 from tests.support.server import ServerProcess
 
-ROOMS = {
+VIEWS = {
     "jobs": "/",
     "a search": "/?q=team:web+owner:agent-3",
     "no match": "/?q=nothing-is-called-so",
@@ -52,7 +52,7 @@ SAMPLE_MS = 30_000
 @pytest.fixture(scope="module")
 def stage(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     """A busy afternoon."""
-    with scene(tmp_path_factory.mktemp("scene"), stretch=20) as made:
+    with scene(tmp_path_factory.mktemp("scene"), time_scale=20) as made:
         yield made
         assert "Traceback" not in made.server.log, made.server.log
 
@@ -63,29 +63,29 @@ def server(stage: Scene) -> ServerProcess:
     return stage.server
 
 
-def visit(context: BrowserContext, stage: Scene, room: str) -> Page:
-    """Go to a room, and let it be whole: with its rows, its stream, its charts, where it has them."""
+def visit(context: BrowserContext, stage: Scene, view: str) -> Page:
+    """Go to a view, and let it be whole: with its rows, its stream, its charts, where it has them."""
     stage.keep_waiting()
-    if room == "sign-in":
+    if view == "sign-in":
         context.clear_cookies()
-    path = {"a session": f"/ui/sessions/{stage.session}", "sign-in": "/ui/sign-in"}.get(room, ROOMS[room])
+    path = {"a session": f"/ui/sessions/{stage.session}", "sign-in": "/ui/sign-in"}.get(view, VIEWS[view])
     page = context.new_page()
     page.goto(path)
-    if room in LISTS:
+    if view in LISTS:
         wait_for_list(page)
-    elif room in LIVE:
+    elif view in LIVE:
         expect(is_live(page)).to_be_visible()
-    elif room == "metrics":
+    elif view == "metrics":
         expect(page.locator("#charts")).to_be_visible(timeout=SAMPLE_MS)
     return page
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_rooms_fit_a_phone(readers: Readers, stage: Scene, room: str) -> None:
-    """On a window of 360 pixels no room scrolls sideways, nor does it on a wide one."""
+@pytest.mark.parametrize("view", VIEWS)
+def test_rooms_fit_a_phone(readers: Readers, stage: Scene, view: str) -> None:
+    """On a window of 360 pixels no view scrolls sideways, nor does it on a wide one."""
     readers.expect_trouble(r"status of (401|404|410)")
     for size in (PHONE, WIDE):
-        page = visit(readers.new(callers.OPERATOR, viewport=size), stage, room)
+        page = visit(readers.new(callers.OPERATOR, viewport=size), stage, view)
         assert sticks_out(page) == []
 
 
@@ -103,11 +103,11 @@ def test_a_row_on_a_phone_has_what_matters(readers: Readers, stage: Scene) -> No
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("room", ROOMS)
-def test_rooms_pass_the_rules_of_axe(readers: Readers, stage: Scene, room: str, theme: str) -> None:
+@pytest.mark.parametrize("view", VIEWS)
+def test_rooms_pass_the_rules_of_axe(readers: Readers, stage: Scene, view: str, theme: str) -> None:
     """Contrast, labels, names, order, roles: axe-core finds nothing to complain of, in either theme."""
     readers.expect_trouble(r"status of (401|404|410)")
-    page = visit(readers.new(callers.OPERATOR, color_scheme=theme, reduced_motion="reduce"), stage, room)
+    page = visit(readers.new(callers.OPERATOR, color_scheme=theme, reduced_motion="reduce"), stage, view)
     assert complaints(page) == []
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from playwright.sync_api import Page, Route, expect
 
-from tests.browser.hands import (
+from tests.browser.page_actions import (
     is_live,
     job_path,
     names,
@@ -67,7 +67,7 @@ def _alone(readers: Readers) -> Page:
     return context.new_page()
 
 
-def _heard(page: Page, name: str) -> None:
+def _wait_for_row(page: Page, name: str) -> None:
     """Until the page knows of a job, and has drawn what it wants to."""
     until(lambda: name in page.evaluate("window.heard"), f"{name} was told")
     wait_for_frames(page)
@@ -108,7 +108,7 @@ def test_a_list_whose_rows_have_not_come_is_not_empty(readers: Readers, alice: A
     _claimed(alice, stem)
     with _before_the_rows(readers, stem) as (page, rows):
         alice.acquired(f"{stem}/d", ttl_seconds=300)
-        _heard(page, f"{stem}/d")
+        _wait_for_row(page, f"{stem}/d")
         assert names(page) == []
         page.get_by_role("searchbox").fill(f"{stem}/b")
         wait_for_frames(page)

@@ -6,7 +6,7 @@ import re
 
 from playwright.sync_api import Browser, expect
 
-from tests.browser.hands import fill, is_live, mark, marked, row, until, wait_for_list
+from tests.browser.page_actions import fill, is_live, mark, marked, row, until, wait_for_list
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.chromium import Readers

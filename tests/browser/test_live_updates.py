@@ -9,7 +9,7 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, Locator, Page, Route, expect
 
-from tests.browser.hands import is_live, job_path, mark, marked, until
+from tests.browser.page_actions import is_live, job_path, mark, marked, until
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import unique
@@ -38,7 +38,7 @@ def _left(page: Page, part: str = "#owner") -> str:
     return page.locator(f'{part} [data-live="left"]').first.inner_text()
 
 
-def _beat(part: Locator) -> str:
+def _heartbeat(part: Locator) -> str:
     """When the last heartbeat was that a part of the page shows."""
     return part.locator('[data-live="beat"]').first.get_attribute("datetime") or ""
 
@@ -77,12 +77,12 @@ def test_the_chain_hears_of_heartbeats(readers: Readers, alice: Api, server: Ser
         expect(is_live(page)).to_be_visible()
         boxes = page.locator("#why .box")
         expect(boxes).to_have_count(2)
-        before = [_beat(boxes.first), _beat(boxes.last)]
+        before = [_heartbeat(boxes.first), _heartbeat(boxes.last)]
         alice.renew(first, lease, ttl_seconds=300)
         bob.renew(second, other, ttl_seconds=100)
         for box, left in ((boxes.first, r"4:\d\d left"), (boxes.last, r"1:\d\d left")):
             expect(box).to_contain_text(re.compile(left))
-        after = [_beat(boxes.first), _beat(boxes.last)]
+        after = [_heartbeat(boxes.first), _heartbeat(boxes.last)]
         assert all(late > early for early, late in zip(before, after, strict=True)), (before, after)
 
 
@@ -107,11 +107,11 @@ def test_a_job_that_lives_by_its_session_goes_on_with_it(readers: Readers, alice
     page = readers.open(callers.OPERATOR, job_path(name))
     expect(is_live(page)).to_be_visible()
     until(lambda: _seconds_left(page, "#owner") <= 27, "some seconds pass")
-    before = _beat(page.locator("#why .box"))
+    before = _heartbeat(page.locator("#why .box"))
     alice.keepalive(session)
-    kept = time.monotonic()
-    until(lambda: _seconds_left(page, "#owner") >= 28.5 - (time.monotonic() - kept), "the keepalive is told")
-    assert _beat(page.locator("#why .box")) > before
+    kept_alive_at = time.monotonic()
+    until(lambda: _seconds_left(page, "#owner") >= 28.5 - (time.monotonic() - kept_alive_at), "the keepalive is told")
+    assert _heartbeat(page.locator("#why .box")) > before
 
 
 def test_sessions_count_down_and_are_kept(readers: Readers, alice: Api) -> None:
@@ -124,8 +124,8 @@ def test_sessions_count_down_and_are_kept(readers: Readers, alice: Api) -> None:
     until(lambda: _seconds_left(page, "#run") <= 37, "the session's time goes by")
     until(lambda: _seconds_left(page, "#holds") <= 27, "its job's time goes by")
     alice.keepalive(session)
-    kept = time.monotonic()
-    until(lambda: _seconds_left(page, "#run") >= 38.5 - (time.monotonic() - kept), "the keepalive is told")
+    kept_alive_at = time.monotonic()
+    until(lambda: _seconds_left(page, "#run") >= 38.5 - (time.monotonic() - kept_alive_at), "the keepalive is told")
     expect(page.locator("#holds .sign")).to_have_text("alive")
     assert marked(page) == "same"
 
@@ -186,9 +186,9 @@ def test_nothing_is_reckoned_while_the_server_is_away(browser: Browser, mortal: 
     mortal.kill()
     expect(page.locator("#live")).to_have_attribute("data-state", "reconnecting")
     assert "grayscale" in page.locator("main").evaluate("each => getComputedStyle(each).filter")
-    left, beat = _left(page), page.locator('#owner [data-live="beat"]').inner_text()
+    left, heartbeat = _left(page), page.locator('#owner [data-live="beat"]').inner_text()
     expect(page.locator("#live")).to_have_text(re.compile("^server away since"))
-    assert (_left(page), page.locator('#owner [data-live="beat"]').inner_text()) == (left, beat)
+    assert (_left(page), page.locator('#owner [data-live="beat"]').inner_text()) == (left, heartbeat)
     assert readers.close() == []
 
 
@@ -222,7 +222,7 @@ def test_since_when_is_told_by_the_clock_of_the_server(browser: Browser, mortal:
     expect(is_live(page)).to_be_visible()
     mortal.kill()
     expect(page.locator("#live")).to_have_text(re.compile(r"^reconnecting since \d\d:\d\d:\d\d$"))
-    told = page.locator("#live").inner_text().split()[-1].split(":")
-    off_minutes = (datetime.now(UTC) - datetime.now(UTC).replace(hour=int(told[0]), minute=int(told[1]))).seconds / 60
+    clock = page.locator("#live").inner_text().split()[-1].split(":")
+    off_minutes = (datetime.now(UTC) - datetime.now(UTC).replace(hour=int(clock[0]), minute=int(clock[1]))).seconds / 60
     assert min(off_minutes, 1440 - off_minutes) <= 2
     assert readers.close() == []

@@ -52,9 +52,9 @@ def test_wait_that_joins_is_told_a_masked_circle(inside: Api, alice: Api, name: 
 def test_wait_that_comes_back_is_told_a_masked_circle(inside: Api, alice: Api, name: str) -> None:
     """D1: so does one that comes back to its place and finds that a circle closed meanwhile."""
     a, b, x = ring(inside, alice, name)
-    place = inside.acquire(b, owner="ana", wait_seconds=0.3).json()
+    queued = inside.acquire(b, owner="ana", wait_seconds=0.3).json()
     with waiting(alice, x, owner="ben"), waiting(alice, a, owner="secret-cem"):
-        answer = inside.acquire(b, owner="ana", wait_seconds=20, ticket=place["ticket"])
+        answer = inside.acquire(b, owner="ana", wait_seconds=20, ticket=queued["ticket"])
         assert refused(answer, 409, "deadlock")["cycle"] == ["ana", b, "ben", HIDDEN, HIDDEN, a]
         assert "secret" not in answer.text
 

@@ -79,8 +79,8 @@ def test_unread_lists_are_bounded_for_one_user(tmp_path: Path) -> None:
         unread = [_opened(server, stack, callers.ALICE, PIPELINED) for _ in range(CONNECTIONS)]
         _await_quiet(server)
         assert bob.acquired("bobs")["fencing_token"] > 0
-        whole = [_bytes_of(sock, PIPELINED * size) >= PIPELINED * size for sock in unread]
-        assert 0 < sum(whole) <= limits.USER_BYTES_MAX // size
+        complete = [_bytes_of(sock, PIPELINED * size) >= PIPELINED * size for sock in unread]
+        assert 0 < sum(complete) <= limits.USER_BYTES_MAX // size
         assert _bytes_of(others, PIPELINED * size) >= PIPELINED * size
 
 
@@ -115,45 +115,45 @@ def _principal(request: Request) -> str | None:
     return None if not request.authorization else request.authorization.decode()
 
 
-def _keep(kept: WriteBudget, who: str, size: int = MIB) -> Any:  # noqa: ANN401 - a `Line`
+def _keep(budget: WriteBudget, who: str, size: int = MIB) -> Any:  # noqa: ANN401 - a `Line`
     line: Any = Line()
-    kept.note(line, _request(who), memoryview(bytes(size))[1:])
+    budget.note(line, _request(who), memoryview(bytes(size))[1:])
     return line
 
 
 def test_the_eldest_gives_way_and_only_of_its_own() -> None:
     """The budget is a user's own, counted in whole bodies; strangers have one together, and a smaller one."""
-    kept = WriteBudget(_principal)
-    bens = _keep(kept, "ben")
-    strangers = [_keep(kept, "") for _ in range(20)]
-    anas = [_keep(kept, "ana") for _ in range(40)]
+    budget = WriteBudget(_principal)
+    bens = _keep(budget, "ben")
+    unauthenticated = [_keep(budget, "") for _ in range(20)]
+    anas = [_keep(budget, "ana") for _ in range(40)]
     assert [line.is_broken for line in anas] == [True] * 8 + [False] * 32
-    assert [line.is_broken for line in strangers] == [True] * 4 + [False] * 16
+    assert [line.is_broken for line in unauthenticated] == [True] * 4 + [False] * 16
     assert not bens.is_broken
-    assert kept.bytes == (1 + 16 + 32) * MIB
+    assert budget.bytes == (1 + 16 + 32) * MIB
 
 
 def test_what_is_taken_counts_no_more() -> None:
     """A body counts once, however often it is written on, until its last piece is taken or the connection is lost."""
-    kept = WriteBudget(_principal)
-    whole = memoryview(bytes(MIB))
+    budget = WriteBudget(_principal)
+    complete = memoryview(bytes(MIB))
     line: Any = Line()
-    lost = _keep(kept, "ana")
+    lost = _keep(budget, "ana")
     for taken in range(0, MIB, MIB // 8):
-        kept.note(line, _request("ana"), whole[taken + 1 :])
-        assert kept.bytes == 2 * MIB, "the rest is a view of the whole"
-    kept.note(line, _request("ana"), whole[MIB:])
-    kept.drop(lost)
-    kept.drop(lost)
-    assert kept.bytes == 0
+        budget.note(line, _request("ana"), complete[taken + 1 :])
+        assert budget.bytes == 2 * MIB, "the rest is a view of the whole"
+    budget.note(line, _request("ana"), complete[MIB:])
+    budget.drop(lost)
+    budget.drop(lost)
+    assert budget.bytes == 0
 
 
 def test_many_users_have_a_bound_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody with many tokens is bounded too: over the limit of all, whoever has most gives its eldest."""
     monkeypatch.setattr(limits, "ALL_BYTES_MAX", 8 * MIB)
-    kept = WriteBudget(_principal)
-    most = [_keep(kept, "ana") for _ in range(4)]
-    others = [_keep(kept, f"user {number}") for number in range(6)]
+    budget = WriteBudget(_principal)
+    most = [_keep(budget, "ana") for _ in range(4)]
+    others = [_keep(budget, f"user {number}") for number in range(6)]
     assert [line.is_broken for line in most] == [True, True, False, False]
     assert not any(line.is_broken for line in others)
-    assert kept.bytes == 8 * MIB
+    assert budget.bytes == 8 * MIB

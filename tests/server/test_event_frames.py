@@ -79,8 +79,8 @@ def test_cut_off_between_parts(alice: Api, name: str) -> None:
         before = stream.next()
         assert stream.next().field("id") is None
     with alice.events(last_event_id=str(before.field("id")), prefix=name) as stream:
-        whole = stream.next_record()
-    assert _names([whole]) == names
+        complete = stream.next_record()
+    assert _names([complete]) == names
 
 
 def test_a_small_record_is_as_it_was(alice: Api, name: str) -> None:
@@ -118,15 +118,15 @@ def test_a_slow_reader_catches_up_behind_much(alice: Api, name: str) -> None:
     ]
 
 
-def _without_chunks(told: bytes) -> bytes:
+def _without_chunks(raw: bytes) -> bytes:
     """What was sent in chunks, without their sizes."""
     pieces: list[bytes] = []
-    place = told.index(b"\r\n\r\n") + 4
-    while place < len(told):
-        end = told.index(b"\r\n", place)
-        size = int(told[place:end], 16)
-        pieces.append(told[end + 2 : end + 2 + size])
-        place = end + 2 + size + 2
+    offset = raw.index(b"\r\n\r\n") + 4
+    while offset < len(raw):
+        end = raw.index(b"\r\n", offset)
+        size = int(raw[offset:end], 16)
+        pieces.append(raw[end + 2 : end + 2 + size])
+        offset = end + 2 + size + 2
     return b"".join(pieces)
 
 
@@ -189,12 +189,12 @@ def _as_one_would_cut(record: Record) -> bytes:
             size = 0
         parts[-1].append(said)
         size += len(said) + 1
-    told = b""
+    raw = b""
     for number, part in enumerate(parts, 1):
         which = b"" if len(parts) == 1 else b'"part":%d,"parts":%d,' % (number, len(parts))
-        told += b"id: %d\n" % record.seq if number == len(parts) else b""
-        told += b'event: change\ndata: {"seq":%d,%b"changes":[%b]}\n\n' % (record.seq, which, b",".join(part))
-    return told
+        raw += b"id: %d\n" % record.seq if number == len(parts) else b""
+        raw += b'event: change\ndata: {"seq":%d,%b"changes":[%b]}\n\n' % (record.seq, which, b",".join(part))
+    return raw
 
 
 @pytest.mark.parametrize("count", [1, 2, 16, 17, 400, 501, 1_000, 5_000])
@@ -280,9 +280,9 @@ def test_one_slice_in_one_turn_of_the_loop(encoded: list[object], monkeypatch: p
         some = [frozenset({("z", str(number))}) for number in range(50)] + [
             frozenset({(f"k{number}", "v" * 120)}) for number in range(8)
         ]
-        told = await asyncio.gather(*(_all(frames, record, "", labels) for labels in some))
+        raw = await asyncio.gather(*(_all(frames, record, "", labels) for labels in some))
         everybody.cancel()
-        assert [len(each) > 0 for each in told] == [False] * 50 + [True] * 8
+        assert [len(each) > 0 for each in raw] == [False] * 50 + [True] * 8
 
     asyncio.run(read())
     assert len(looked) == 58 * 5_000

@@ -60,8 +60,8 @@ def test_any_metadata_can_be_shown(alice: Api, bob: Api, operator: Api, name: st
         assert answer.status == 200, answer
     operator.revoke(name, reason="test")
     with bob.events(after=after, prefix=name) as stream:
-        told = [stream.next().json()["changes"][0]["event"] for _ in range(2)]
-    assert told == ["granted", "revoked"]
+        events = [stream.next().json()["changes"][0]["event"] for _ in range(2)]
+    assert events == ["granted", "revoked"]
 
 
 def test_metadata_is_not_told_where_it_never_was(alice: Api, bob: Api, name: str) -> None:
@@ -73,14 +73,14 @@ def test_metadata_is_not_told_where_it_never_was(alice: Api, bob: Api, name: str
     alice.acquired(name, ttl_seconds=600, metadata=json.dumps({"key": secret}))
     with waiting(bob, name, metadata=secret):
         wait_until(lambda: alice.status(name).json()["waiting"] == 1)
-        told = alice.why(name).json()
-        assert (told["chain"][0]["shown_as"], told["waiting"][0]["shown_as"]) == (
+        events = alice.why(name).json()
+        assert (events["chain"][0]["shown_as"], events["waiting"][0]["shown_as"]) == (
             "(access token alice)",
             "(access token bob)",
         )
         with alice.events(after=0, prefix=name) as stream:
             frames = [stream.next().json() for _ in range(2)]
-    assert secret not in str((told, frames, alice.history(name).json()))
+    assert secret not in str((events, frames, alice.history(name).json()))
     assert secret not in Run(bob).rlock(name).text
     assert bob.status(name).json()["shown_as"] == f"(access token alice, key={secret})"
     spoof = unique()
@@ -121,24 +121,24 @@ def test_events_pass_over_what_cannot_be_told(
     """A change that raises is logged and left out; its record still has its number, so the reader goes on behind it."""
     right = history_entries.history_entry
 
-    def history_entry(seq: int, wall_ms: int, name: str, told: Any) -> Any:  # noqa: ANN401 - passed on as it is
+    def history_entry(seq: int, wall_ms: int, name: str, events: Any) -> Any:  # noqa: ANN401 - passed on as it is
         if name == "b":
             raise RecursionError("on purpose")
-        return right(seq, wall_ms, name, told)
+        return right(seq, wall_ms, name, events)
 
     monkeypatch.setattr(frames_module, "history_entry", history_entry)
     lease = Lease("id", 1, "alice", None, None, False, 60_000, 60_000, 0, None, None, 0, 0)
     several = GrantedMany(tuple(Granted(name, lease) for name in ("a", "b", "c")))
 
     async def scene(_clock: ManualClock) -> list[dict[str, Any]]:
-        frames, told = FrameCache(), []
+        frames, events = FrameCache(), []
         for seq, event in ((1, several), (2, Granted("b", lease))):
             seen = frames.of(Record(seq, 0, 0, event), "", frozenset())
             await frames.measure(seen)
             frame = await frames.part(seen, 0)
             assert frame.startswith(b"id: %d\n" % seq)
-            told.append(json.loads(frame.partition(b"data: ")[2]))
-        return told
+            events.append(json.loads(frame.partition(b"data: ")[2]))
+        return events
 
     first, second = run(scene)
     assert [change["name"] for change in first["changes"]] == ["a", "c"]

@@ -12,7 +12,7 @@ from holdfast.engine.engine import Engine
 from holdfast.server.observability.metrics import ROWS, Meter, NodeRole
 from holdfast.settings import Settings
 from tests.engine.harness import acquire, run, serving
-from tests.server.observability.reading import samples_in, value
+from tests.server.observability.metrics_reader import samples_in, value
 from tests.support.memory_journal import MemoryJournal
 
 if TYPE_CHECKING:

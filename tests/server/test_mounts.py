@@ -156,11 +156,11 @@ def test_a_large_body_waits_until_it_is_taken(tmp_path: Path) -> None:
     """Of a body that the application does not take yet, only a bounded part is kept; then nothing more is read."""
 
     async def test() -> None:
-        taking = asyncio.Event()
+        may_read = asyncio.Event()
         sizes: list[int] = []
 
         async def slow(_scope: Scope, receive: Receive, send: Send) -> None:
-            await taking.wait()
+            await may_read.wait()
             more = True
             while more:
                 message = await receive()
@@ -182,7 +182,7 @@ def test_a_large_body_waits_until_it_is_taken(tmp_path: Path) -> None:
             except TimeoutError:
                 pass
             assert sent < length, "all of it was read, and nobody took it"
-            taking.set()
+            may_read.set()
             caller.writer.write(bytes(length - sent))
             assert (await caller.answers(1))[0].status == 204
             assert sum(sizes) == length
@@ -255,18 +255,18 @@ def test_a_body_that_breaks_off_is_told(tmp_path: Path) -> None:
     """A body that turns out to be no HTTP ends: the application hears that nobody is there, the caller 400."""
 
     async def test() -> None:
-        heard: list[str] = []
+        events: list[str] = []
 
         async def patient(_scope: Scope, receive: Receive, _send: Send) -> None:
             await _until_gone(receive)
-            heard.append("gone")
+            events.append("gone")
 
         async with _serving(tmp_path, _as_it_is(patient)) as connect:
             caller = await connect()
             start = head("POST", "/mcp", "Host: 127.0.0.1", "Transfer-Encoding: chunked")
             answers = await caller.ask(start + b"3\r\nabc\r\nnonsense\r\n", 1)
             assert answers[0].status == 400
-            assert heard == ["gone"]
+            assert events == ["gone"]
 
     _run(test())
 
@@ -309,7 +309,7 @@ def test_it_sees_the_client_that_a_trusted_proxy_tells(tmp_path: Path) -> None:
     assert asyncio.run(test("")) == ("127.0.0.1", "http")
 
 
-def _kept() -> list[str]:
+def _retained_types() -> list[str]:
     return [
         type(each).__name__
         for each in gc.get_objects()
@@ -330,18 +330,18 @@ def test_a_connection_that_is_over_leaves_no_circle(tmp_path: Path) -> None:
                     caller.writer.write(payload)
                     await asyncio.sleep(0.05)
                     caller.writer.transport.abort()
-                looks = 0
-                while _kept() and looks < 200:
-                    looks += 1
+                attempts = 0
+                while _retained_types() and attempts < 200:
+                    attempts += 1
                     await asyncio.sleep(0.02)
-                assert _kept() == []
+                assert _retained_types() == []
             finally:
                 gc.enable()
 
     _run(test())
 
 
-def _asking(seen: list[tuple[int, bytes]], path: str, authorization: str | None) -> Mount:
+def _request(seen: list[tuple[int, bytes]], path: str, authorization: str | None) -> Mount:
     """An application that asks the server one thing, and answers what it was told."""
 
     def mount(ask: Ask) -> Application:
@@ -362,7 +362,7 @@ def test_it_asks_in_the_name_of_its_own_request(tmp_path: Path) -> None:
 
     async def test(authorization: str | None) -> tuple[int, bytes, str]:
         seen: list[tuple[int, bytes]] = []
-        async with _serving(tmp_path, _asking(seen, "/sessions?limit=1", authorization)) as connect:
+        async with _serving(tmp_path, _request(seen, "/sessions?limit=1", authorization)) as connect:
             (answer,) = await (await connect()).ask(_post(b""), 1)
             return *seen[0], answer.headers["x-request-id"]
 

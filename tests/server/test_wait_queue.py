@@ -249,8 +249,8 @@ def test_asking_again_attaches_to_the_same_place(alice: Api, bob: Api, carol: Ap
     first = waiting(bob, name, owner="ben")
     other = waiting(carol, name, owner="cara")
     again = pending(bob, f"{lock_path(name)}/acquire", {"wait_seconds": 30, "owner": "ben"})
-    told = first.json()
-    assert (told["status"], told["position"]) == ("waiting", 1)
+    body = first.json()
+    assert (body["status"], body["position"]) == ("waiting", 1)
     assert waiters(alice, name) == 2
     first.close()
     alice.release(name, lease_id)

@@ -6,7 +6,7 @@ import re
 
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.hands import is_live, job_path, moment_path, names, row, until, wait_for_list
+from tests.browser.page_actions import is_live, job_path, moment_path, names, row, until, wait_for_list
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import unique
@@ -192,8 +192,8 @@ def test_a_page_that_is_opened_does_not_say_that_it_reconnects(readers: Readers)
     for path in ("/", "/ui/waits"):
         page.goto(path)
         expect(is_live(page)).to_be_visible()
-        told = page.evaluate("window.states")
-        assert [each for each in told if each[1] == "reconnecting" and each[0] < 500] == [], told
+        states = page.evaluate("window.states")
+        assert [each for each in states if each[1] == "reconnecting" and each[0] < 500] == [], states
         page.close()
         page = context.new_page()
 

@@ -37,7 +37,7 @@ class Unread:
         found = READY.search(self.process.stdout.readline().decode())
         assert found is not None
         self.api = Api(found[2], int(found[3]), callers.ALICE)
-        self.heard = b""
+        self.received = b""
         self._reader = threading.Thread(target=self._read, daemon=True)
 
     def read(self) -> None:
@@ -47,7 +47,7 @@ class Unread:
     def _read(self) -> None:
         assert self.process.stderr is not None
         while piece := os.read(self.process.stderr.fileno(), 65_536):
-            self.heard += piece
+            self.received += piece
 
     def end(self) -> None:
         self.process.kill()
@@ -72,13 +72,13 @@ def test_nobody_waits_for_a_log_that_nobody_reads(unread: Unread) -> None:
         assert unread.api.get(f"/locks/{LONG}").status == 200
     assert unread.api.acquired("deploy")["fencing_token"] == 1
     unread.read()
-    wait_until(lambda: MISSING in unread.heard.decode())
+    wait_until(lambda: MISSING in unread.received.decode())
     assert unread.api.get("/locks/the-last").status == 200
-    wait_until(lambda: b"/locks/the-last" in unread.heard)
-    lines = unread.heard.decode().splitlines()
-    (told,) = [line for line in lines if MISSING in line]
+    wait_until(lambda: b"/locks/the-last" in unread.received)
+    lines = unread.received.decode().splitlines()
+    (report,) = [line for line in lines if MISSING in line]
     written = sum(LONG in line for line in lines)
-    assert written + int(told.partition(MISSING)[2].split()[0]) >= REQUESTS
+    assert written + int(report.partition(MISSING)[2].split()[0]) >= REQUESTS
     assert written < REQUESTS
 
 

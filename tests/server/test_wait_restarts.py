@@ -45,9 +45,9 @@ def test_a_server_that_stops_tells_those_who_wait(start: Start) -> None:
     began = time.monotonic()
     assert server.terminate() == 0
     assert time.monotonic() - began < 25
-    told = [request.json() for request in line]
-    assert [body["status"] for body in told] == ["waiting"] * 5
-    assert told[0]["position"] == 1
+    bodies = [request.json() for request in line]
+    assert [body["status"] for body in bodies] == ["waiting"] * 5
+    assert bodies[0]["position"] == 1
     for request in line:
         request.close()
 

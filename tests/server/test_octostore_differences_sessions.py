@@ -34,9 +34,9 @@ def test_only_the_session_or_its_principal_ends_a_claim(alice: Api, bob: Api, na
     """S3: another session, of the same principal or not, cannot renew or release it; the principal's own token can."""
     _, run = _run(alice)
     _, sibling = _run(alice)
-    _, stranger = _run(bob)
+    _, other_users = _run(bob)
     lease = run.acquired(name)
-    for other in (sibling, stranger, bob):
+    for other in (sibling, other_users, bob):
         for answer in (other.renew(name, lease["lease_id"]), other.release(name, lease["lease_id"])):
             refused(answer, (400, 403, 404), ("lease_not_current", "forbidden", "not_found"))
     assert alice.status(name).json()["status"] == "held"
