@@ -92,7 +92,7 @@ def test_a_moment_is_typed(readers: Readers) -> None:
     _is_yesterday(other)
 
 
-def test_a_bad_end_has_a_mark(readers: Readers) -> None:
+def test_slider_marks_bad_ends(readers: Readers) -> None:
     """Where something ended badly there is a mark on the slider, and `[` leads to the moment before it."""
     page = readers.open(callers.OPERATOR)
     expect(page.locator("#moment-marks rect.revoked")).to_have_count(1)
@@ -100,7 +100,7 @@ def test_a_bad_end_has_a_mark(readers: Readers) -> None:
     expect(page.locator(THEN)).to_contain_text("agent-1")
 
 
-def test_what_is_over_is_over(readers: Readers) -> None:
+def test_ended_lease_is_not_shown_in_the_past(readers: Readers) -> None:
     """Between the two owners nobody had it, and the page says so."""
     page = readers.open(callers.OPERATOR)
     page.get_by_label("Moment").fill("12h ago")

@@ -60,7 +60,7 @@ def test_an_expiry_and_a_takeover_are_drawn_as_they_happen(readers: Readers, ali
     assert marked(page) == "same"
 
 
-def test_the_line_and_why_are_live(readers: Readers, alice: Api, server: ServerProcess) -> None:
+def test_queue_and_wait_chain_update_live(readers: Readers, alice: Api, server: ServerProcess) -> None:
     """Who joins the line appears in it; the chain shows whom the holder itself waits for."""
     first, second = unique("first"), unique("second")
     bob = Api.of(server, callers.BOB)
@@ -102,7 +102,7 @@ def test_a_claim_is_handed_over(readers: Readers, alice: Api) -> None:
     expect(page.locator(".command code").first).to_contain_text("--resume")
 
 
-def test_what_is_written_in_a_form_is_not_taken_away(readers: Readers, alice: Api) -> None:
+def test_form_input_survives_refresh(readers: Readers, alice: Api) -> None:
     """While somebody writes a reason, the page goes on around the form, and says that another has the job now."""
     readers.expect_trouble(r"status of 409")
     name = unique("writing")

@@ -59,7 +59,7 @@ def test_a_heartbeat_fills_the_bar_and_brings_its_note(page: Page, alice: Api) -
     expect(there.locator(".left-text")).to_have_text(re.compile(r"9:\d\d|10:00"))
 
 
-def test_a_session_that_is_kept_during_a_load_is_not_lost(page: Page, alice: Api) -> None:
+def test_keepalive_during_load_is_applied(page: Page, alice: Api) -> None:
     """A list that was made before the keepalive, and arrives after the word of it, does not take the deadline back."""
     name = unique("kept")
     opened = alice.new_session(ttl_seconds=60)
@@ -129,7 +129,7 @@ def test_a_claim_of_a_session_lives_by_its_keepalives(page: Page, alice: Api) ->
     until(lambda: fill(page, row(page, name).locator(".bar > i")) > 0.5, "its bar is that of the session")
 
 
-def test_all_that_is_known_of_a_claim_stands_in_its_row(page: Page, alice: Api) -> None:
+def test_row_shows_every_field_of_a_claim(page: Page, alice: Api) -> None:
     """Labels, metadata as fields whether `k=v` or JSON, and how many wait: each is there, and the whole on hover."""
     plain, json_ = unique("plain"), unique("json")
     alice.acquired(plain, ttl_seconds=300, metadata="runner=ci-7\nbranch=main", labels={"team": "web"})
@@ -142,7 +142,7 @@ def test_all_that_is_known_of_a_claim_stands_in_its_row(page: Page, alice: Api) 
         expect(row(page, plain).locator(".col-queue")).to_have_text("1 ▸")
 
 
-def test_searching_is_kept_in_the_address(readers: Readers, alice: Api) -> None:
+def test_search_persists_in_the_address(readers: Readers, alice: Api) -> None:
     """Prefix, owner, label and words narrow the list as they are typed; a reload shows the same, and so does a link."""
     stem = unique("find")
     alice.acquired(f"{stem}/a", ttl_seconds=300, owner="ana", labels={"team": "web"})
@@ -171,7 +171,7 @@ def test_searching_is_kept_in_the_address(readers: Readers, alice: Api) -> None:
     expect(page.get_by_role("heading", name="No job that is held fits this search")).to_be_visible()
 
 
-def test_sorting_is_kept_in_the_address(page: Page, alice: Api) -> None:
+def test_order_persists_in_the_address(page: Page, alice: Api) -> None:
     """A head of a column sorts, once more the other way round; "back" goes back."""
     stem = unique("sort")
     for name, owner in (("a", "zoe"), ("b", "ana")):
@@ -190,7 +190,7 @@ def test_sorting_is_kept_in_the_address(page: Page, alice: Api) -> None:
     expect(page.locator("th.col-owner")).to_have_attribute("aria-sort", "ascending")
 
 
-def test_nothing_moves_under_the_pointer(page: Page, alice: Api) -> None:
+def test_rows_do_not_move_under_the_pointer(page: Page, alice: Api) -> None:
     """While the pointer is over the list, its order is held; when it has left, the new row is where it belongs."""
     stem = unique("held")
     leases = {name: alice.acquired(f"{stem}/{name}", ttl_seconds=300)["lease_id"] for name in ("b", "c")}

@@ -66,7 +66,7 @@ def test_a_silent_owner_is_late_and_then_ending_on_its_page(readers: Readers, al
     assert page.evaluate("window.signs") == {"sign": ["alive", "late", "ending"], "why": ["alive", "late", "ending"]}
 
 
-def test_the_chain_hears_of_heartbeats(readers: Readers, alice: Api, server: ServerProcess) -> None:
+def test_wait_chain_shows_heartbeats(readers: Readers, alice: Api, server: ServerProcess) -> None:
     """In the chain of waits every owner's last heartbeat and time left are those of now, also of other jobs."""
     first, second = unique("first"), unique("second")
     bob = Api.of(server, callers.BOB)
@@ -114,7 +114,7 @@ def test_a_job_that_lives_by_its_session_goes_on_with_it(readers: Readers, alice
     assert _heartbeat(page.locator("#why .box")) > before
 
 
-def test_sessions_count_down_and_are_kept(readers: Readers, alice: Api) -> None:
+def test_sessions_count_down_and_show_keepalives(readers: Readers, alice: Api) -> None:
     """A session's time left, and that of what it holds, goes by, and begins anew with a keepalive."""
     name = unique("of-a-session")
     session = alice.new_session(ttl_seconds=40)["session_id"]
@@ -130,7 +130,7 @@ def test_sessions_count_down_and_are_kept(readers: Readers, alice: Api) -> None:
     assert marked(page) == "same"
 
 
-def test_sessions_that_begin_and_end_are_told(readers: Readers, alice: Api) -> None:
+def test_list_shows_sessions_that_begin_and_end(readers: Readers, alice: Api) -> None:
     """A session that holds nothing appears in the list of sessions, and leaves it; the head of the page counts it."""
     page = readers.open(callers.OPERATOR, "/ui/sessions?token=alice")
     expect(is_live(page)).to_be_visible()
@@ -147,7 +147,7 @@ def test_sessions_that_begin_and_end_are_told(readers: Readers, alice: Api) -> N
     expect(page.locator("#runs")).not_to_contain_text(name)
 
 
-def test_every_room_counts(readers: Readers, alice: Api) -> None:
+def test_every_view_shows_counts(readers: Readers, alice: Api) -> None:
     """The numbers in the head of a page are those of now in every room with a stream."""
     page = readers.open(callers.OPERATOR, job_path(unique("nobody")))
     expect(is_live(page)).to_be_visible()
@@ -157,7 +157,7 @@ def test_every_room_counts(readers: Readers, alice: Api) -> None:
     until(lambda: int(page.locator("#count-jobs").inner_text()) > before, "they are counted")
 
 
-def test_nodes_are_asked_for_while_somebody_looks(readers: Readers) -> None:
+def test_nodes_are_polled_while_page_is_visible(readers: Readers) -> None:
     """The room of nodes says who leads by itself, when that is another: no reload is needed."""
     page = readers.open(callers.OPERATOR, "/ui/nodes")
     expect(is_live(page)).to_be_visible()
@@ -175,7 +175,7 @@ def test_nodes_are_asked_for_while_somebody_looks(readers: Readers) -> None:
     page.unroute_all(behavior="wait")
 
 
-def test_nothing_is_reckoned_while_the_server_is_away(browser: Browser, mortal: ServerProcess) -> None:
+def test_timers_freeze_while_the_server_is_away(browser: Browser, mortal: ServerProcess) -> None:
     """Nobody knows how a job goes on whose server says nothing: its page keeps what it showed, greyed, and says so."""
     readers = Readers(browser, mortal)
     readers.expect_trouble("ERR_")
@@ -209,7 +209,7 @@ def test_a_page_that_is_refused_the_stream_says_that_it_is_not_live(browser: Bro
         assert readers.close() == []
 
 
-def test_since_when_is_told_by_the_clock_of_the_server(browser: Browser, mortal: ServerProcess) -> None:
+def test_disconnection_time_uses_server_clock(browser: Browser, mortal: ServerProcess) -> None:
     """Since when a page is not live is a time of the server, as all others on it, where the reader's clock is wrong."""
     readers = Readers(browser, mortal)
     readers.expect_trouble("ERR_")

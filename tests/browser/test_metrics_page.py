@@ -21,7 +21,7 @@ SAMPLE_MS = 30_000
 """A sample comes every ten seconds; a machine may be busy."""
 
 
-def test_numbers_go_on_by_themselves(readers: Readers, alice: Api) -> None:
+def test_metrics_update_without_reload(readers: Readers, alice: Api) -> None:
     """A claim made while somebody looks is in the charts one sample later, without a reload."""
     page = readers.open(callers.READER, "/ui/metrics", timezone_id="Asia/Tokyo")
     expect(page.locator("#charts")).to_be_visible(timeout=SAMPLE_MS)
@@ -36,7 +36,7 @@ def test_numbers_go_on_by_themselves(readers: Readers, alice: Api) -> None:
     expect(page.locator("#chart-held text.mark").last).to_have_text(re.compile(r"^\d\d:\d\d$"))
 
 
-def test_the_first_numbers_are_waited_for_while_the_server_is_away(browser: Browser, tmp_path: Path) -> None:
+def test_metrics_page_waits_for_first_sample_while_server_is_away(browser: Browser, tmp_path: Path) -> None:
     """A page without numbers is loaded again when there may be some; not while nobody would answer that."""
 
     def too_early(route: Route) -> None:

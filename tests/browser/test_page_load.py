@@ -120,7 +120,7 @@ def test_a_list_whose_rows_have_not_come_is_not_empty(readers: Readers, alice: A
         assert names(page) == [f"{stem}/b"]
 
 
-def test_a_job_that_changes_before_its_page_listens(readers: Readers, alice: Api) -> None:
+def test_job_that_changes_before_its_page_subscribes(readers: Readers, alice: Api) -> None:
     """What happened between the making of a page and the beginning of its stream is shown."""
     name = unique("gap")
     lease = alice.acquired(name, ttl_seconds=300, owner="agent-1")["lease_id"]
@@ -135,7 +135,7 @@ def test_a_job_that_changes_before_its_page_listens(readers: Readers, alice: Api
     expect(page.locator("#owner")).to_contain_text("agent-2")
 
 
-def test_a_wait_that_begins_before_its_room_listens(readers: Readers, alice: Api) -> None:
+def test_wait_that_begins_before_its_view_subscribes(readers: Readers, alice: Api) -> None:
     """The same in the room of those who wait; and for a tab that is let in to the stream of another."""
     name = unique("gap")
     alice.acquired(name, ttl_seconds=300, owner="agent-1")
@@ -152,7 +152,7 @@ def test_a_wait_that_begins_before_its_room_listens(readers: Readers, alice: Api
         expect(page.locator("#graph")).to_contain_text("ben")
 
 
-def test_a_form_is_opened_while_its_page_is_made_anew(readers: Readers, alice: Api) -> None:
+def test_form_opened_during_refresh_stays_open(readers: Readers, alice: Api) -> None:
     """What is pressed when the news come is clicked all the same; they are shown afterwards."""
     name = unique("pressed")
     alice.acquired(name, ttl_seconds=300, owner="agent-1")

@@ -99,7 +99,7 @@ def _json(text: str) -> str:
     return json.dumps(text)
 
 
-def test_there_are_thirty() -> None:
+def test_there_are_thirty_payloads() -> None:
     """Thirty payloads, each another one."""
     assert len(set(PAYLOADS)) == len(set(NAMES)) == 30
 
@@ -128,7 +128,7 @@ def is_unharmed(page: Page) -> None:
     expect(page.locator(".top")).to_be_visible()
 
 
-def test_none_runs_in_the_list(readers: Readers, written: dict[str, str], server: ServerProcess) -> None:
+def test_list_runs_no_payload(readers: Readers, written: dict[str, str], server: ServerProcess) -> None:
     """In the list as it came, as it is drawn by scripts, and as it is told live; every row is as high as any other."""
     page = readers.open(callers.OPERATOR, "/", viewport={"width": 1280, "height": 1300})
     wait_for_list(page)
@@ -150,9 +150,7 @@ def test_none_runs_in_the_list(readers: Readers, written: dict[str, str], server
 
 
 @pytest.mark.parametrize("part", range(3))
-def test_none_runs_on_the_pages_of_jobs(
-    readers: Readers, written: dict[str, str], server: ServerProcess, part: int
-) -> None:
+def test_job_pages_run_no_payload(readers: Readers, written: dict[str, str], server: ServerProcess, part: int) -> None:
     """On each job's page: owner, fields, line, why, timeline, forms; whether it is held, done or was revoked."""
     page = readers.new(callers.OPERATOR).new_page()
     bob = Api.of(server, callers.BOB)
@@ -172,7 +170,7 @@ def _visit(page: Page, path: str) -> None:
     is_unharmed(page)
 
 
-def test_none_runs_in_the_other_rooms(readers: Readers, written: dict[str, str], server: ServerProcess) -> None:
+def test_other_views_run_no_payload(readers: Readers, written: dict[str, str], server: ServerProcess) -> None:
     """Sessions, waits, tokens, numbers, nodes, a moment, a search for it: text everywhere."""
     alice, bob = Api.of(server, callers.ALICE), Api.of(server, callers.BOB)
     owners = PAYLOADS[0][:128], PAYLOADS[7][:128]
@@ -194,7 +192,7 @@ def test_none_runs_in_the_other_rooms(readers: Readers, written: dict[str, str],
             page.close()
 
 
-def test_none_runs_from_an_address(readers: Readers) -> None:
+def test_addresses_run_no_payload(readers: Readers) -> None:
     """A search, a moment and a name that are nothing but a payload come back as text, also where they are refused."""
     from urllib.parse import quote
 
@@ -207,7 +205,7 @@ def test_none_runs_from_an_address(readers: Readers) -> None:
             assert page.locator("main img, main iframe, iframe, base, main style").count() == 0
 
 
-def test_the_words_arrive_whole(readers: Readers, written: dict[str, str]) -> None:
+def test_payload_text_arrives_unchanged(readers: Readers, written: dict[str, str]) -> None:
     """What is escaped is not lost: a reader sees what was written, sign by sign."""
     page = readers.open(callers.OPERATOR, job_path(NAMES[0]))
     expect(page.locator("#owner dd b bdi")).to_have_text(PAYLOADS[0])

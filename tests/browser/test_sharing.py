@@ -64,7 +64,7 @@ def test_without_worker_and_locks_each_tab_has_its_own(readers: Readers, server:
         expect(row(tab, name)).to_be_visible()
 
 
-def test_who_signs_in_next_is_told_by_a_stream_of_its_own(readers: Readers, alice: Api, server: ServerProcess) -> None:
+def test_next_user_gets_a_separate_stream(readers: Readers, alice: Api, server: ServerProcess) -> None:
     """A tab of somebody who may see less hears nothing of what the first one's stream tells, in the same browser."""
     prefix = unique("mine") + "/"
     operator = Api.of(server, callers.OPERATOR)

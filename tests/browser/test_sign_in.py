@@ -25,7 +25,7 @@ def _sign_in(page: Page, token: str) -> None:
     page.get_by_role("button", name="Sign in").click()
 
 
-def test_a_token_opens_the_list_and_stays_nowhere(readers: Readers) -> None:
+def test_token_opens_the_list_and_is_not_stored(readers: Readers) -> None:
     """The token is in no address, no page and no store of the browser; no script can read the cookie."""
     page = readers.open(None)
     expect(page.get_by_role("link", name="The API for programs")).to_have_attribute("href", "/docs")
@@ -42,7 +42,7 @@ def test_a_token_opens_the_list_and_stays_nowhere(readers: Readers) -> None:
     assert cookie["httpOnly"] and cookie["sameSite"] == "Strict" and callers.OPERATOR not in cookie["value"]
 
 
-def test_a_wrong_token_is_told_and_asked_for_again(readers: Readers) -> None:
+def test_wrong_token_is_reported_and_requested_again(readers: Readers) -> None:
     """A wrong token says so beside the field, and a right one works at once."""
     readers.expect_trouble(r"status of 401")
     page = readers.open(None)

@@ -81,7 +81,7 @@ def test_a_name_is_copied_where_scripts_have_no_clipboard(readers: Readers, alic
     expect(page.get_by_role("searchbox")).to_have_value(name)
 
 
-def test_a_button_that_is_clicked_twice_offers_to_copy_again(readers: Readers) -> None:
+def test_copy_button_works_twice(readers: Readers) -> None:
     """After it has said that it copied, a button says what it does, however often it was clicked."""
     page = readers.open(callers.OPERATOR, job_path(unique("twice")), permissions=["clipboard-read", "clipboard-write"])
     button = page.locator(".job-title").get_by_role("button")
@@ -103,7 +103,7 @@ def test_a_label_leads_to_those_that_have_it(readers: Readers, alice: Api) -> No
     expect(row(page, name)).to_be_visible()
 
 
-def test_who_looks_for_a_job_that_is_free_is_led_to_it(readers: Readers, alice: Api) -> None:
+def test_search_links_to_free_job(readers: Readers, alice: Api) -> None:
     """A name that nobody holds is not in the list, and a link leads from there to who had it last."""
     name = unique("Just-Released")
     alice.release(name, alice.acquired(name, ttl_seconds=60, owner="agent-7")["lease_id"])
@@ -116,7 +116,7 @@ def test_who_looks_for_a_job_that_is_free_is_led_to_it(readers: Readers, alice: 
     expect(page.locator("#owner")).to_contain_text("agent-7")
 
 
-def test_a_resting_pointer_does_not_hold_the_list(readers: Readers, alice: Api) -> None:
+def test_resting_pointer_does_not_freeze_the_list(readers: Readers, alice: Api) -> None:
     """A pointer that lies still on the list for ten seconds holds no order any more: new rows come."""
     stem = unique("wall")
     alice.acquired(f"{stem}/b", ttl_seconds=60)
@@ -140,7 +140,7 @@ def test_more_jobs_than_are_printed_are_counted_on_paper(readers: Readers, alice
     assert "more jobs, which are not printed" in said and "200" in said, said
 
 
-def test_an_order_is_kept_over_a_look_at_the_past(readers: Readers, alice: Api) -> None:
+def test_order_persists_after_viewing_the_past(readers: Readers, alice: Api) -> None:
     """Who sorted the list, looked back and comes back to now finds it sorted as before."""
     alice.acquired(unique("sorted"), ttl_seconds=60)
     page = readers.open(callers.OPERATOR, "/?sort=-held")
@@ -165,7 +165,7 @@ def test_a_name_from_right_to_left_is_one_piece_everywhere(readers: Readers, ali
     expect(page.locator("#why .name-tail")).to_have_text("")
 
 
-def test_who_wants_what_is_said_in_this_order(readers: Readers, alice: Api) -> None:
+def test_waits_are_read_out_in_order(readers: Readers, alice: Api) -> None:
     """In the table of who waits for whom, the waiter comes first, then the name, then its holder."""
     name = unique("wanted")
     alice.acquired(name, ttl_seconds=60, owner="ana")
@@ -198,7 +198,7 @@ def test_a_page_that_is_opened_does_not_say_that_it_reconnects(readers: Readers)
         page = context.new_page()
 
 
-def test_a_page_on_a_phone_does_not_jump_when_the_server_goes_away(browser: Browser, mortal: ServerProcess) -> None:
+def test_phone_layout_is_stable_when_the_server_goes_away(browser: Browser, mortal: ServerProcess) -> None:
     """The word that the page is not live has room in the head: nothing below it moves, on the narrowest screen too."""
     readers = Readers(browser, mortal)
     readers.expect_trouble("ERR_")

@@ -81,7 +81,7 @@ def visit(context: BrowserContext, stage: Scene, view: str) -> Page:
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_rooms_fit_a_phone(readers: Readers, stage: Scene, view: str) -> None:
+def test_views_fit_a_phone(readers: Readers, stage: Scene, view: str) -> None:
     """On a window of 360 pixels no view scrolls sideways, nor does it on a wide one."""
     readers.expect_trouble(r"status of (401|404|410)")
     for size in (PHONE, WIDE):
@@ -104,7 +104,7 @@ def test_a_row_on_a_phone_has_what_matters(readers: Readers, stage: Scene) -> No
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("view", VIEWS)
-def test_rooms_pass_the_rules_of_axe(readers: Readers, stage: Scene, view: str, theme: str) -> None:
+def test_views_pass_axe(readers: Readers, stage: Scene, view: str, theme: str) -> None:
     """Contrast, labels, names, order, roles: axe-core finds nothing to complain of, in either theme."""
     readers.expect_trouble(r"status of (401|404|410)")
     page = visit(readers.new(callers.OPERATOR, color_scheme=theme, reduced_motion="reduce"), stage, view)
@@ -132,7 +132,7 @@ def complaints(page: Page) -> list[str]:
     ]
 
 
-def test_a_theme_is_chosen_and_kept(readers: Readers, stage: Scene) -> None:
+def test_theme_choice_persists(readers: Readers, stage: Scene) -> None:
     """It begins as the system has it; the button goes through light, dark and the system's, and the choice is kept."""
     page = visit(readers.new(callers.OPERATOR, color_scheme="dark"), stage, "jobs")
     dark = _ground(page)

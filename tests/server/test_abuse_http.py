@@ -393,7 +393,7 @@ def test_open_watch_is_not_idle(impatient: ServerProcess) -> None:
         api.release(name, held["lease_id"])
 
 
-def test_many_slow_senders_disturb_nobody(impatient: ServerProcess) -> None:
+def test_slow_senders_do_not_delay_others(impatient: ServerProcess) -> None:
     """Beside a hundred half-sent requests, ordinary ones are answered."""
     with contextlib.ExitStack() as stack:
         for _ in range(100):
@@ -405,7 +405,7 @@ def test_many_slow_senders_disturb_nobody(impatient: ServerProcess) -> None:
             assert api.release(name, api.acquired(name)["lease_id"]).status == 200
 
 
-def test_abandoned_requests_disturb_nobody(alice: Api) -> None:
+def test_abandoned_requests_do_not_delay_others(alice: Api) -> None:
     """Callers that hang up in the middle, or before the answer, leave nothing open behind them."""
     for _ in range(50):
         with socket.create_connection((alice.host, alice.port), timeout=5) as sock:
@@ -443,7 +443,7 @@ def test_connections_have_a_limit(tmp_path: Path) -> None:
         wait_until(let_in)
 
 
-def test_strangers_give_way_to_those_who_come(tmp_path: Path) -> None:
+def test_unauthenticated_connections_are_evicted_first(tmp_path: Path) -> None:
     """When all places are taken, the eldest on which nobody known has asked gives way; a user's is never taken."""
     settings = {"connections_max": 10}
     with (
@@ -465,7 +465,7 @@ def test_strangers_give_way_to_those_who_come(tmp_path: Path) -> None:
         assert stream.next().json()["changes"][0]["name"] == name
 
 
-def test_strangers_give_way_before_descriptors_run_out(tmp_path: Path) -> None:
+def test_unauthenticated_connections_are_evicted_before_descriptors_run_out(tmp_path: Path) -> None:
     """Where the machine allows fewer descriptors than connections, as many are taken as it has room for. The log says
     so, strangers give way, and for users nothing is missing, files included.
     """

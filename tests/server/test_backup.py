@@ -66,7 +66,7 @@ def test_backup_needs_an_access_token_and_no_cookie(server: ServerProcess) -> No
         refused(visitor.get("/backup", headers), 403, "forbidden")
 
 
-def test_log_says_who_took_one(server: ServerProcess) -> None:
+def test_log_names_principal_of_backup(server: ServerProcess) -> None:
     """A backup is a copy of all secrets: the log has a line for each."""
     name = unique("who")
     made = Api.of(server, callers.OPERATOR).post("/tokens", {"name": name, "scopes": ["admin"]})
@@ -97,7 +97,7 @@ def test_restored_server_knows_what_the_backup_knew(server: ServerProcess, tmp_p
         assert [each["event"] for each in alice.history(job).json()["history"]] == ["granted"]
 
 
-def test_backup_that_is_not_read_holds_up_nobody(server: ServerProcess) -> None:
+def test_unread_backup_does_not_delay_others(server: ServerProcess) -> None:
     """One is made at a time; while it waits for its reader others are served; once it is gone the next can begin."""
     operator, alice = Api.of(server, callers.OPERATOR), Api.of(server, callers.ALICE)
     for _ in range(36):

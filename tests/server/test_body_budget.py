@@ -47,7 +47,7 @@ def test_each_user_has_a_bound_and_all_together() -> None:
     assert _refused(budget, "one more", MIB) == "overloaded"
 
 
-def test_what_is_answered_or_lost_counts_no_more() -> None:
+def test_answered_and_lost_bodies_are_freed() -> None:
     """A body is free once, by its answer or with its connection; a single one may be as large as its route takes."""
     budget, first, second = BodyBudget(), _request(), _request()
     budget.take("line", first, "ana", 2 * limits.USER_BYTES_MAX)

@@ -144,7 +144,7 @@ def test_a_small_body_is_looked_at_first(nobody: Api, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", [path for path in SIGNED if LIMITS["POST", path] > SMALL_BODY_BYTES])
-def test_a_large_body_is_read_only_for_somebody_known(server: ServerProcess, operator: Api, path: str) -> None:
+def test_large_body_requires_authentication(server: ServerProcess, operator: Api, path: str) -> None:
     """Over 16 KiB it is asked first who sends it: 401 for a body that is 400 when a known one sends it."""
     body = _padded("{", SMALL_BODY_BYTES + 1)
     refused(_post(Api.of(server, None), path, body), 401, "authentication_required")
@@ -188,7 +188,7 @@ def test_the_rest_of_a_large_body_is_not_waited_for(
         refused(answer, status, code)
 
 
-def test_a_large_body_of_somebody_known_is_waited_for(server: ServerProcess) -> None:
+def test_large_body_of_authenticated_client_is_read(server: ServerProcess) -> None:
     """A known caller may send what its route takes, in pieces; a byte more ends it."""
     limit = LIMITS["POST", "/claims"]
     start = head("POST", "/claims", *LARGE, f"Authorization: Bearer {callers.ALICE}", "Transfer-Encoding: chunked")
@@ -208,7 +208,7 @@ def test_the_gateway_says_it_in_its_own_words(alice: Api) -> None:
     assert answer.json() == {"ok": False, "error": f"The body may have at most {SMALL_BODY_BYTES} bytes."}
 
 
-def test_ignored_fields_have_room(tmp_path: Path) -> None:
+def test_body_limit_admits_ignored_fields(tmp_path: Path) -> None:
     """Where unknown fields are ignored, every route takes them in its limit."""
     with ServerProcess.start(tmp_path, settings={"unknown_fields": "ignore"}, tokens=callers.TOKENS) as server:
         alice = Api.of(server, callers.ALICE)
@@ -232,7 +232,7 @@ def test_the_settings_count() -> None:
     assert most("/claims", body_bytes_max=500) == most("/locks/acquire", body_bytes_max=500) == 500
 
 
-def test_what_a_connection_asks() -> None:
+def test_body_limit_of_a_connection() -> None:
     """`body_limit` knows from the head alone how much may come: nothing beyond 16 KiB for nobody, or where there is no
     route.
     """

@@ -75,7 +75,7 @@ def _acquired(api: Api, name: str, key: str) -> dict[str, Any] | Literal[False]:
     return answer.status == 200 and answer.json()
 
 
-def test_it_does_what_a_command_needs(server: ServerProcess, alice: Api) -> None:
+def test_claim_secret_permits_what_a_command_needs(server: ServerProcess, alice: Api) -> None:
     """It looks at the name, checks, reads history, watches, renews with a note, and releases; as a retry too."""
     name = f"repo/{unique()}"
     lease, child = _claimed(server, alice, name, ttl_seconds=60)
@@ -94,7 +94,7 @@ def test_it_does_what_a_command_needs(server: ServerProcess, alice: Api) -> None
     assert alice.status(name).json()["status"] == "free"
 
 
-def test_it_is_good_for_all_names_of_one_claim(server: ServerProcess, alice: Api) -> None:
+def test_claim_secret_covers_all_names_of_its_claim(server: ServerProcess, alice: Api) -> None:
     """Whichever of the names is asked for, a claim of several has one secret, and it reaches all of them."""
     names = [unique(), unique(), unique()]
     got = alice.claims(all=names, ttl_seconds=60, key=unique()).json()["claims"]
@@ -166,7 +166,7 @@ def test_other_names_are_refused(server: ServerProcess, alice: Api, ask: str) ->
     refused(child.get(f"{lock_path(other)}/watch"), 403, "forbidden")
 
 
-def test_a_lost_claim_is_told_as_one(server: ServerProcess, alice: Api) -> None:
+def test_claim_secret_reports_lost_claim(server: ServerProcess, alice: Api) -> None:
     """A command whose claim was taken away hears who did it and why, and touches nothing of the next owner."""
     name = unique()
     lease, child = _claimed(server, alice, name)
@@ -179,7 +179,7 @@ def test_a_lost_claim_is_told_as_one(server: ServerProcess, alice: Api) -> None:
     refused(child.status(name), 403, "forbidden")
 
 
-def test_an_ended_lease_tells_nothing_of_other_names(server: ServerProcess, alice: Api) -> None:
+def test_ended_lease_reveals_no_other_names(server: ServerProcess, alice: Api) -> None:
     """L7: what became of a lease is asked for by its own name; with its id no other name can be probed."""
     name, other = unique(), unique()
     lease, child = _claimed(server, alice, name)
@@ -213,7 +213,7 @@ def test_its_watches_are_at_most_half(server: ServerProcess, alice: Api) -> None
             assert own.next().json()["event"] == "acquired"
 
 
-def test_it_stays_dead_when_the_key_is_used_again(tmp_path: Path) -> None:
+def test_claim_secret_stays_invalid_when_key_is_reused(tmp_path: Path) -> None:
     """A key that was forgotten may make another claim: the secret of the first one is not that one's."""
     settings = {"retry_memory_seconds": 1}
     with ServerProcess.start(tmp_path / "data", settings=settings, tokens=callers.TOKENS) as server:
@@ -230,7 +230,7 @@ def test_it_stays_dead_when_the_key_is_used_again(tmp_path: Path) -> None:
             assert own.release(claimed, lease["lease_id"]).status == 200
 
 
-def test_it_dies_with_its_token(server: ServerProcess) -> None:
+def test_claim_secret_ends_with_its_token(server: ServerProcess) -> None:
     """A token that is rotated takes the secrets of its claims along; the claim lives on, and such are no guesses."""
     operator = Api.of(server, callers.OPERATOR)
     owner = Api.of(server, operator.post("/tokens", {"name": "worker"}).json()["token"])
@@ -278,7 +278,7 @@ def test_only_the_holder_gets_it(server: ServerProcess, alice: Api) -> None:
     refused(_ask(Api.of(server, callers.READER), name, lease["lease_id"]), 403, "forbidden")
 
 
-def test_it_is_confined_as_its_token_is(server: ServerProcess) -> None:
+def test_claim_secret_has_prefix_of_its_token(server: ServerProcess) -> None:
     """The scopes and the prefix of the token bound its secrets too, those that it has now."""
     operator = Api.of(server, callers.OPERATOR)
     token = operator.post("/tokens", {"name": "team", "prefix": "team/"}).json()["token"]
@@ -287,7 +287,7 @@ def test_it_is_confined_as_its_token_is(server: ServerProcess) -> None:
     assert child.renew(name, lease["lease_id"]).status == 200
 
 
-def test_it_is_in_no_log(server: ServerProcess, alice: Api) -> None:
+def test_claim_secret_is_not_logged(server: ServerProcess, alice: Api) -> None:
     """What is refused to a secret is a line with its token's name, and the secret is not in it."""
     _, child = _claimed(server, alice, unique())
     refused(child.locks(), 403, "forbidden")

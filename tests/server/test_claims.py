@@ -122,7 +122,7 @@ def test_any_passes_over_finished_jobs(alice: Api) -> None:
     assert again["name"] == names[0]
 
 
-def test_any_does_not_take_from_those_who_wait(alice: Api, bob: Api, name: str) -> None:
+def test_any_does_not_overtake_waiters(alice: Api, bob: Api, name: str) -> None:
     """W1: a release with somebody in line goes to that one; `any` finds the name held."""
     lease = alice.acquired(name)["lease_id"]
     request = waiting(bob, name)
@@ -193,7 +193,7 @@ def test_all_waits_holding_nothing(alice: Api, bob: Api, carol: Api) -> None:
     request.close()
 
 
-def test_all_comes_back_to_its_place(alice: Api, bob: Api) -> None:
+def test_claim_of_all_keeps_its_queue_position(alice: Api, bob: Api) -> None:
     """W2, M2: a wait for all that is over has a ticket; with it, or its key, it comes back to the same place."""
     names = _names(2)
     lease = alice.acquired(names[0])["lease_id"]
@@ -209,7 +209,7 @@ def test_all_comes_back_to_its_place(alice: Api, bob: Api) -> None:
     assert [claim["lease_id"] for claim in again["claims"]] == [claim["lease_id"] for claim in body["claims"]]
 
 
-def test_all_in_another_order_is_the_same_place(alice: Api, bob: Api) -> None:
+def test_claim_of_all_in_another_order_keeps_its_position(alice: Api, bob: Api) -> None:
     """W3, C5: one place for an owner and a set of names. The answer has the order asked last; a key has its own."""
     names = _names(3)
     lease = alice.acquired(names[0])["lease_id"]
@@ -240,7 +240,7 @@ def test_another_order_alone_makes_no_record(alice: Api, bob: Api) -> None:
     assert [claim["name"] for claim in body["claims"]] == orders[-1]
 
 
-def test_all_of_one_name_that_waited_looks_the_same(alice: Api, bob: Api, name: str) -> None:
+def test_claim_of_all_with_one_name_has_same_reply_after_wait(alice: Api, bob: Api, name: str) -> None:
     """M2: a claim of all of one name is answered in the form of claims, at once and after a wait."""
     lease = alice.acquired(name)["lease_id"]
     request = pending(bob, "/claims", {"all": [name], "wait_seconds": 30})
@@ -335,7 +335,7 @@ def test_quota_counts_every_name(tmp_path_factory: pytest.TempPathFactory) -> No
         assert "This access token may hold 5 leases (leases_per_principal_max)" in full["details"]
 
 
-def test_a_full_session_is_told_so(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_claim_reports_session_limit(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Limits: a session has half of its token's share, and the refusal says whose share is full."""
     from tests.support import callers
     from tests.support.server import ServerProcess

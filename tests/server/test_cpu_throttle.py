@@ -113,7 +113,7 @@ class _Accounts(ConnectionManager):
         self._expiry_ms = 0
 
 
-def test_nobody_is_in_debt_for_a_pause_of_the_machine(tmp_path: Path) -> None:
+def test_machine_pause_throttles_no_principal(tmp_path: Path) -> None:
     """A request that took 30 ms, of which others had the processor for 29, brings no debt; each pause excuses once."""
     counts = tmp_path / "schedstat"
     counts.write_text("5000000 1000000 7\n")
@@ -129,7 +129,7 @@ def test_nobody_is_in_debt_for_a_pause_of_the_machine(tmp_path: Path) -> None:
     assert accounts.throttled["ana"] < accounts.throttled["bob"]
 
 
-def test_nobody_is_in_debt_for_what_fell_due(tmp_path: Path) -> None:
+def test_expiry_work_throttles_no_principal(tmp_path: Path) -> None:
     """What ends by time, or is forgotten, before a request is decided is not charged to whoever asked just then."""
     accounts = _Accounts(tmp_path / "nothing")
     accounts.ticks.expiry_ms += 29
@@ -145,7 +145,7 @@ def test_delay_are_those_that_the_system_counts(tmp_path: Path) -> None:
     assert SchedDelay().since_last() >= 0
 
 
-def test_throttled_have_their_turns_one_user_after_another() -> None:
+def test_throttled_principals_take_turns() -> None:
     """One who fell into debt, say because the machine paused, waits for one request of each debtor and not for all."""
 
     backlog = _Backlog()
@@ -171,13 +171,13 @@ async def _rounds(backlog: _Backlog, throttled: list[str], scenes: list[tuple[in
     return rounds
 
 
-def test_throttled_have_one_turn_between_two_looks_while_others_ask() -> None:
+def test_throttled_principal_has_one_turn_between_checks() -> None:
     """While somebody else asks, one request of those in debt is begun in a round; if nobody does, more are."""
     worked = asyncio.run(_rounds(_Backlog(), ["bob"] * SESSIONS, [(0, True), (0, True), (0, False)]))
     assert [len(each) for each in worked] == [1, 1, SESSIONS - 2]
 
 
-def test_who_is_no_longer_in_debt_waits_for_no_look_of_its_own() -> None:
+def test_unthrottled_connection_resumes_without_check() -> None:
     """When a debt is over, all who still stand behind for it go on at once. Else those who ask anew would pass them,
     and of a thousand connections the last would wait for a thousand rounds.
     """

@@ -21,7 +21,7 @@ def inside(operator: Api, name: str) -> Api:
     return confined(operator, f"{name}/in/")
 
 
-def test_mask_keeps_what_is_within() -> None:
+def test_mask_keeps_names_within_prefix() -> None:
     """A name within the prefix is shown, and so is who holds it; who asks is always shown."""
     path = ("ana", "in/b", "ben", "out/x", "cem", "in/a")
     assert masked(path, "in/") == ("ana", "in/b", "ben", HIDDEN, HIDDEN, "in/a")
@@ -39,7 +39,7 @@ def ring(inside: Api, alice: Api, name: str) -> tuple[str, str, str]:
     return a, b, x
 
 
-def test_wait_that_joins_is_told_a_masked_circle(inside: Api, alice: Api, name: str) -> None:
+def test_joining_wait_gets_masked_deadlock(inside: Api, alice: Api, name: str) -> None:
     """D1: the wait that closes a circle hears of it; names and owners outside of its prefix are hidden in all words."""
     a, b, x = ring(inside, alice, name)
     with waiting(alice, x, owner="ben"), waiting(alice, a, owner="secret-cem"):
@@ -49,7 +49,7 @@ def test_wait_that_joins_is_told_a_masked_circle(inside: Api, alice: Api, name: 
         assert "secret" not in answer.text
 
 
-def test_wait_that_comes_back_is_told_a_masked_circle(inside: Api, alice: Api, name: str) -> None:
+def test_retried_wait_gets_masked_deadlock(inside: Api, alice: Api, name: str) -> None:
     """D1: so does one that comes back to its place and finds that a circle closed meanwhile."""
     a, b, x = ring(inside, alice, name)
     queued = inside.acquire(b, owner="ana", wait_seconds=0.3).json()
@@ -59,7 +59,7 @@ def test_wait_that_comes_back_is_told_a_masked_circle(inside: Api, alice: Api, n
         assert "secret" not in answer.text
 
 
-def test_circle_at_a_handover_is_masked(inside: Api, alice: Api, name: str) -> None:
+def test_deadlock_at_handover_is_masked(inside: Api, alice: Api, name: str) -> None:
     """D1: and one whose wait a transfer made a circle of."""
     a, _, x = ring(inside, alice, name)
     free = f"{name}/in/free"
@@ -75,7 +75,7 @@ def test_circle_at_a_handover_is_masked(inside: Api, alice: Api, name: str) -> N
         assert "secret" not in answer.text
 
 
-def test_gateway_tells_a_masked_circle(operator: Api, alice: Api, name: str) -> None:
+def test_gateway_masks_deadlock(operator: Api, alice: Api, name: str) -> None:
     """D3: the gateway's words for a possible deadlock are masked too."""
     ana, ben = Run(confined(operator, f"{name}://in/"), "ana"), Run(alice, "ben")
     cem = Run(alice, "secret-cem")

@@ -96,7 +96,7 @@ def test_as_many_values_as_may_be() -> None:
         assert read.all == names and read.metadata == terms["metadata"] and read.labels == terms["labels"]
 
 
-def test_unknown_values_have_some_room() -> None:
+def test_unknown_values_fit_the_limit() -> None:
     """Where unknown fields are ignored, a large body may have a thousand values in them; not any number."""
     fits = {
         "all": [f"name-{number}" for number in range(1_000)],

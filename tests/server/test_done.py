@@ -100,7 +100,7 @@ def test_reopen_can_be_retried(alice: Api, operator: Api, name: str) -> None:
     assert alice.status(name).json()["status"] == "done"
 
 
-def test_reopening_serves_who_waits_with_redo(alice: Api, bob: Api, operator: Api, name: str) -> None:
+def test_reopening_grants_to_waiter_with_redo(alice: Api, bob: Api, operator: Api, name: str) -> None:
     """L5, W1: after a reopening the name is free for all, and its line works as any other."""
     _finish(alice, name)
     operator.reopen(name)

@@ -93,7 +93,7 @@ def test_a_small_record_is_as_it_was(alice: Api, name: str) -> None:
     assert [line.partition(":")[0] for line in frame.lines] == ["id", "event", "data"]
 
 
-def test_a_slow_reader_catches_up_behind_much(alice: Api, name: str) -> None:
+def test_slow_reader_catches_up_with_backlog(alice: Api, name: str) -> None:
     """A reader that takes nothing while 100 records of 1,000 names come sees each of them once when it reads."""
     after = _newest(alice)
     with socket.socket() as sock:
@@ -226,7 +226,7 @@ def test_readers_of_equal_rights_share_their_frames(encoded: list[object]) -> No
     asyncio.run(read())
 
 
-def test_a_record_larger_than_all_that_is_kept_is_shared_too(encoded: list[object]) -> None:
+def test_record_larger_than_the_cache_is_shared(encoded: list[object]) -> None:
     """100 readers that go through more than 4 MiB together make it twice at most: to measure it, and to tell it."""
 
     async def read() -> None:
@@ -256,7 +256,9 @@ def test_the_next_part_is_not_made_before_the_last_was_taken(encoded: list[objec
     asyncio.run(read())
 
 
-def test_one_slice_in_one_turn_of_the_loop(encoded: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_record_is_processed_one_slice_per_loop_iteration(
+    encoded: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """However many readers with filters of their own look at a large record: others are served between two slices."""
     looked: list[object] = []
 
@@ -290,7 +292,7 @@ def test_one_slice_in_one_turn_of_the_loop(encoded: list[object], monkeypatch: p
     assert 0 < most["encoded"] <= FRAME_BYTES // 1_000
 
 
-def test_what_is_not_seen_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invisible_changes_are_not_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader of one name pays for one change of a record of 1,000, and one whose labels match nothing for none."""
     made: list[int] = []
 
@@ -306,7 +308,7 @@ def test_what_is_not_seen_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(made) == 1
 
 
-def test_one_who_leaves_while_it_looks_leaves_the_rest_to_others(encoded: list[object]) -> None:
+def test_cancelled_reader_leaves_record_to_other_readers(encoded: list[object]) -> None:
     """A reader that hangs up in the middle of a large record holds nobody up, and what it found is not lost."""
 
     async def read() -> None:
@@ -322,7 +324,7 @@ def test_one_who_leaves_while_it_looks_leaves_the_rest_to_others(encoded: list[o
     asyncio.run(read())
 
 
-def test_kept_frames_are_bounded(encoded: list[object]) -> None:
+def test_cached_frames_are_bounded(encoded: list[object]) -> None:
     """The newest parts are kept, up to a size; when nobody reads, none."""
 
     async def read() -> None:

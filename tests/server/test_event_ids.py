@@ -43,7 +43,7 @@ def test_an_id_says_how_many_losses_were_known(text: str, cursor: EventCursor) -
 
 
 @pytest.mark.parametrize("text", ["", ".", "1.", ".1", "1.2.3", "-1", "1e3", "٣", "1" * 17, "1.x", " 1"])
-def test_what_is_no_id_is_refused(text: str) -> None:
+def test_malformed_event_id_is_refused(text: str) -> None:
     """Anything else is a bad request, and the refusal says what an id is."""
     with pytest.raises(Problem, match="the id of an event"):
         parse_id(text)
@@ -72,7 +72,9 @@ def test_ids_before_a_loss_stay_what_they_were() -> None:
         (EventIds(), EventCursor(1, 5), False),
     ],
 )
-def test_a_place_is_known_if_nothing_before_it_was_lost(ids: EventIds, cursor: EventCursor, *, is_known: bool) -> None:
+def test_event_cursor_is_known_if_nothing_before_it_was_lost(
+    ids: EventIds, cursor: EventCursor, *, is_known: bool
+) -> None:
     """Only who was before the loss, or came after it, can go on where it was (N-32)."""
     assert ids.is_known(cursor) == is_known
 
@@ -95,7 +97,7 @@ async def frames_of(engine: Engine, directory: Path, after: str | None, count: i
     return [part + b"\n\n" for part in b"".join(received).split(b"\n\n") if part]
 
 
-def test_a_reader_who_saw_a_lost_record_looks_anew(tmp_path: Path) -> None:
+def test_reader_after_lost_record_gets_resync(tmp_path: Path) -> None:
     """After a loss an id of before it gets `resync` if it was lost; one that was not goes on (N-32)."""
 
     async def test(clock: ManualClock) -> None:

@@ -85,7 +85,7 @@ def test_stream_says_what_it_is(alice: Api) -> None:
         assert re.fullmatch(r": from \d+", stream.wait_for_comment(5).lines[0])
 
 
-def test_a_life_is_told_in_order(alice: Api, bob: Api, operator: Api, name: str) -> None:
+def test_events_report_lease_lifecycle_in_order(alice: Api, bob: Api, operator: Api, name: str) -> None:
     """Grants, lines, ends, revocations, transfers, reopenings: each once, in order, with who and how; no renewals."""
     with bob.events(prefix=name) as stream:
         stream.wait_for_comment(5)
@@ -129,7 +129,7 @@ def test_a_life_is_told_in_order(alice: Api, bob: Api, operator: Api, name: str)
     assert all(moment(each["at"]) for each in changes)
 
 
-def test_who_leaves_the_line_is_told(alice: Api, bob: Api, name: str) -> None:
+def test_events_report_leaving_the_queue(alice: Api, bob: Api, name: str) -> None:
     """A place given up is told, with how; and one record of several names is one frame with all of them."""
     with alice.events(prefix=name) as stream:
         stream.wait_for_comment(5)
@@ -232,7 +232,7 @@ def test_refusals_are_ordinary_answers(alice: Api, nobody: Api) -> None:
     refused(alice.post("/events", {}), 405, "invalid_input")
 
 
-def test_a_revoked_token_hears_no_more(alice: Api, operator: Api, name: str) -> None:
+def test_events_end_with_revoked_token(alice: Api, operator: Api, name: str) -> None:
     """A stream ends when the token that opened it is shut out, before anything that comes after is told."""
     made = operator.post("/tokens", {"name": unique("tok")}).json()
     reader = Api(alice.host, alice.port, made["token"])
@@ -279,7 +279,7 @@ def test_resuming_by_header_and_by_query(alice: Api, name: str) -> None:
             assert [stream.next().field("id") for _ in range(2)] == ids[2:]
 
 
-def test_what_happens_between_is_neither_lost_nor_doubled(alice: Api, bob: Api, name: str) -> None:
+def test_events_are_neither_lost_nor_repeated_between_catch_up_and_live(alice: Api, bob: Api, name: str) -> None:
     """A reader that connects while things happen hears each of them once, however the moment falls."""
     after = _seq(alice)
     names: list[str] = []
@@ -500,7 +500,7 @@ def test_readers_that_take_nothing_share_a_large_record(start: Start, is_live: b
     assert grown < 80_000, "40 copies would be more than 200,000 KiB"
 
 
-def test_one_that_never_reads_is_hung_up_on(start: Start) -> None:
+def test_reader_that_never_reads_is_disconnected(start: Start) -> None:
     """A stream whose reader takes nothing is ended after the idle time, and its place is free again."""
     server = start(idle_timeout_seconds=1, watches_per_principal_max=1)
     alice = Api.of(server, callers.ALICE)

@@ -28,7 +28,7 @@ async def hold(lock: FairLock, who: str, log: list[str]) -> None:
         log.append(f"{who} ends")
 
 
-def test_one_looks_at_a_time_and_who_asks_for_many_waits_for_its_own() -> None:
+def test_fair_lock_takes_principals_in_turn() -> None:
     """Of nine looks by one and one look by another, the other's comes third, and no two are made at once."""
 
     async def scene(lock: FairLock, log: list[str]) -> None:
@@ -39,7 +39,7 @@ def test_one_looks_at_a_time_and_who_asks_for_many_waits_for_its_own() -> None:
     assert [line.split()[1] for line in log] == ["begins", "ends"] * 10
 
 
-def test_one_who_left_does_not_keep_the_turn() -> None:
+def test_fair_lock_skips_cancelled_waiter() -> None:
     """A look that was given up while it waited, or just as it was given the turn, stops nobody."""
 
     async def scene(lock: FairLock, log: list[str]) -> None:

@@ -140,7 +140,7 @@ def test_first_token_replaces_a_link(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("below", ["", "below"])
-def test_data_that_is_a_file_is_told(tmp_path: Path, below: str) -> None:
+def test_data_directory_that_is_a_file_is_reported(tmp_path: Path, below: str) -> None:
     """A file in the place of the data directory, or on the way to it, stops the start by its name."""
     file = tmp_path / "file"
     file.touch()

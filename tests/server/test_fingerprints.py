@@ -65,7 +65,7 @@ def test_a_retry_after_an_upgrade_is_the_same_request(
     assert read(method, path, segment, body).fingerprint == expected
 
 
-def test_a_retry_may_wait_for_another_time_at_another_place() -> None:
+def test_fingerprint_ignores_wait_and_ticket() -> None:
     """C5: how long a claim waits and at which place in line is no part of what it asks for; its owner is."""
     path = "/locks/{name}/acquire"
     first = read("POST", path, b"job", b'{"owner":"ana","wait_seconds":20}')

@@ -44,7 +44,7 @@ def now_ms() -> float:
 # Acquire.
 
 
-def test_a_free_resource_is_had(ana: Run) -> None:
+def test_free_resource_is_acquired(ana: Run) -> None:
     """C1: a free resource is 200 with `ok` and the key, and nothing else."""
     key = resource()
     answered(ana.rlock(key), 200, {"ok": True, "resourceKey": key})
@@ -96,7 +96,7 @@ def test_a_run_without_a_name_is_shown_by_its_id(alice: Api, ben: Run) -> None:
     assert ben.rlock(other).json()["holder"] == unnamed.session_id
 
 
-def test_a_dead_run_holds_nothing(ana: Run, ben: Run, alice: Api) -> None:
+def test_expired_run_holds_nothing(ana: Run, ben: Run, alice: Api) -> None:
     """S2: the locks of a run whose session has ended are free at once."""
     key = resource()
     locked(ana, key)
@@ -239,7 +239,7 @@ def test_a_release_has_no_ttl(ana: Run) -> None:
     answered(ana.runlock(key, ttl="soon"), 200, {"ok": True})
 
 
-def test_of_runs_that_ask_at_once_one_has_it(alice: Api, bob: Api) -> None:
+def test_concurrent_runs_get_one_grant(alice: Api, bob: Api) -> None:
     """I1: of four runs that ask for one resource at the same moment, a hundred times, one gets it each time."""
     runs = [Run(api, "racer") for api in (alice, alice, bob, bob)]
     keys = [resource() for _ in range(100)]
@@ -333,7 +333,7 @@ def test_list_shows_the_runs_own_locks(ana: Run, ben: Run, nobody: Api) -> None:
     assert nobody.get("/locks/list?secret=%ff").status == 400
 
 
-def test_status_shows_everybodys_locks(ana: Run, ben: Run, alice: Api) -> None:
+def test_status_shows_all_locks(ana: Run, ben: Run, alice: Api) -> None:
     """The status is for a reader's token: all live locks, with the agent's name and without expiry."""
     mine, other, plain = resource(), resource(), resource()
     locked(ana, mine)
@@ -439,7 +439,7 @@ def test_a_ttl_that_cannot_be_meant_is_refused(ttl: object, ana: Run, ben: Run) 
     assert ben.locks() == []
 
 
-def test_a_number_that_is_none_is_refused(ana: Run, nobody: Api) -> None:
+def test_non_numeric_ttl_is_refused(ana: Run, nobody: Api) -> None:
     """NaN, the infinite and numbers beyond all numbers are 400."""
     for text in ("NaN", "Infinity", "-Infinity", "1e999", "-1e999", "9" * 5_000):
         body = f'{{"secret":"{ana.secret}","resourceKey":"{resource()}","ttl":{text}}}'
@@ -506,7 +506,7 @@ def test_uris_are_keys(key: str, ana: Run) -> None:
         "test://e\u0301",
     ],
 )
-def test_what_is_no_uri_is_no_key(key: str, ana: Run) -> None:
+def test_malformed_uri_is_refused(key: str, ana: Run) -> None:
     """N1: a key without a scheme, with a blank, or without the host that its scheme needs is 400 with the reason."""
     for answer in (ana.rlock(key), ana.runlock(key), ana.heartbeat(key)):
         body = answer.json()
@@ -540,7 +540,7 @@ def test_routes_and_names(alice: Api, nobody: Api) -> None:
     refused(alice.get("/locks/%6cist"), 400, "invalid_lock_name")
 
 
-def test_status_tells_the_default_ttl(nobody: Api) -> None:
+def test_status_reports_default_ttl(nobody: Api) -> None:
     """GET /status has what a lock lives for when nothing else is said."""
     assert nobody.get("/status").json()["resource_lock_timeout_seconds"] == 1_800
 
@@ -593,7 +593,7 @@ def test_with_reentrant_holder_a_session_is_one_holder(short: ServerProcess) -> 
     run.end()
 
 
-def test_what_cannot_be_written_did_not_happen(tmp_path: Path) -> None:
+def test_failed_write_changes_nothing(tmp_path: Path) -> None:
     """I6: when the journal cannot take it the answer is 503 with `ok: false`, and nothing was changed."""
     # The first passing is the server's own first record, the second opens the session, the third is the acquire.
     env = {"HOLDFAST_TESTING": "1", "HOLDFAST_FAILPOINTS": "before_commit=error@3"}

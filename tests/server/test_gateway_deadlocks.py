@@ -47,7 +47,7 @@ def plain(run: Run, key: str, holder: Run) -> None:
     assert body["holder"] == holder.name
 
 
-def test_the_request_that_closes_a_circle_is_told(ana: Run, ben: Run) -> None:
+def test_deadlock_is_reported_to_the_last_requester(ana: Run, ben: Run) -> None:
     """D3: the first refusal is plain; the one that closes the circle has the path, and so has every later one."""
     x, y = resource(), resource()
     locked(ana, x)
@@ -59,7 +59,7 @@ def test_the_request_that_closes_a_circle_is_told(ana: Run, ben: Run) -> None:
     assert ana.has(x) and ben.has(y), "nothing is taken away"
 
 
-def test_a_circle_of_three(ana: Run, ben: Run, cem: Run) -> None:
+def test_deadlock_of_three_runs(ana: Run, ben: Run, cem: Run) -> None:
     """D3: circles of any length are found, and told from the requester's point of view."""
     x, y, z = resource(), resource(), resource()
     for run, key in ((ana, x), (ben, y), (cem, z)):
@@ -69,7 +69,7 @@ def test_a_circle_of_three(ana: Run, ben: Run, cem: Run) -> None:
     assert expect_deadlock(cem, x) == [cem.name, x, ana.name, y, ben.name, z]
 
 
-def test_one_outside_a_circle_is_not_in_it(ana: Run, ben: Run, cem: Run) -> None:
+def test_deadlock_excludes_outside_runs(ana: Run, ben: Run, cem: Run) -> None:
     """D2: who waits behind a circle, or holds nothing, closes none."""
     x, y = resource(), resource()
     locked(ana, x)

@@ -18,7 +18,7 @@ def _made(operator: Api, name: str, **fields: object) -> Api:
     return Api(operator.host, operator.port, answer.json()["token"])
 
 
-def test_a_made_token_behind_a_static_one_is_out(tmp_path: Path) -> None:
+def test_token_hidden_by_static_token_is_rejected(tmp_path: Path) -> None:
     """S5: a principal has one token. The made one is not let in, is told at the start, and can be revoked alone."""
     with ServerProcess.start(tmp_path / "data", tokens=callers.TOKENS) as server:
         token = _made(Api.of(server, callers.OPERATOR), "dora").token
@@ -38,7 +38,7 @@ def test_a_made_token_behind_a_static_one_is_out(tmp_path: Path) -> None:
         assert "are not let in" not in server.log
 
 
-def test_a_confined_operator_leaves_half_of_the_places(tmp_path: Path) -> None:
+def test_confined_operator_may_use_half_of_the_tokens(tmp_path: Path) -> None:
     """House rule 10: within one prefix operators make half of tokens_max, also if they make operators to make more."""
     with ServerProcess.start(tmp_path / "data", tokens=callers.TOKENS, settings={"tokens_max": 8}) as server:
         operator = Api.of(server, callers.OPERATOR)

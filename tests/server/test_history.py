@@ -37,12 +37,12 @@ def _all(api: Api, name: str, **query: object) -> list[dict[str, Any]]:
             before["offset"] = body["next_offset"]
 
 
-def test_history_of_a_name_nobody_claimed(alice: Api, name: str) -> None:
+def test_history_of_unknown_name_is_empty(alice: Api, name: str) -> None:
     """A name without a past has an empty history."""
     assert alice.history(name).json() == {"history": [], "next_before": None}
 
 
-def test_history_tells_everything_newest_first(alice: Api, bob: Api, operator: Api, name: str) -> None:
+def test_history_lists_changes_newest_first(alice: Api, bob: Api, operator: Api, name: str) -> None:
     """Grants, lines, ends, revocations with who and why; no renewals, no secrets, nothing of other names."""
     lease = alice.acquired(name, owner="ana", metadata="hidden")
     alice.renew(name, lease["lease_id"])
@@ -85,7 +85,7 @@ def test_history_is_paged(alice: Api, name: str) -> None:
     assert alice.history(name, limit=24, before=page["next_before"]).json() == {"history": [], "next_before": None}
 
 
-def test_a_page_is_bounded_also_when_a_record_says_much(alice: Api, bob: Api, name: str) -> None:
+def test_history_page_is_bounded_with_large_record(alice: Api, bob: Api, name: str) -> None:
     """A record that answers a whole line is told whole, and ends its page."""
     for _ in range(3):
         lease = alice.acquired(name, redo=True)
@@ -251,7 +251,7 @@ def test_history_equals_journal(tmp_path: Path) -> None:
     assert sum(len(entries) for entries in shown.values()) > 500
 
 
-def test_a_page_ends_inside_a_record_that_says_very_much(tmp_path: Path) -> None:
+def test_history_page_ends_inside_large_record(tmp_path: Path) -> None:
     """However many one record answers, a page is bounded; pages together have each once, and our client follows."""
     with ServerProcess.start(tmp_path / "data", tokens=callers.TOKENS) as server:
         alice = Api.of(server, callers.ALICE)

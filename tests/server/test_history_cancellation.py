@@ -39,7 +39,7 @@ class Endless(MemoryJournal):
         return await super().history(query)
 
 
-def test_a_search_ends_with_its_caller(tmp_path: Path) -> None:
+def test_history_search_is_cancelled_with_its_client(tmp_path: Path) -> None:
     """Whoever hangs up while the journal is searched ends the search; nobody is answered."""
 
     async def scene() -> None:
@@ -66,7 +66,7 @@ QUERIES = (b"/locks", b"/sessions", b"/tokens", b"/ui/rows", b"/ui/waits", b"/ui
 
 
 @pytest.mark.parametrize("path", QUERIES)
-def test_a_long_look_ends_with_its_caller(tmp_path: Path, path: bytes) -> None:
+def test_slow_read_is_cancelled_with_its_client(tmp_path: Path, path: bytes) -> None:
     """Whoever hangs up leaves nothing behind that the lists and pages of others would have to wait for."""
 
     async def scene() -> None:

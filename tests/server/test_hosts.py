@@ -94,7 +94,7 @@ def test_other_names_are_refused(server: ServerProcess, host: str) -> None:
 
 
 @pytest.mark.parametrize("host", UNREADABLE)
-def test_what_is_no_host_is_refused(server: ServerProcess, host: str) -> None:
+def test_malformed_host_is_refused(server: ServerProcess, host: str) -> None:
     """What cannot be read as a host is 400."""
     refused(_ask(server, host), 400, "invalid_input")
 
@@ -102,12 +102,12 @@ def test_what_is_no_host_is_refused(server: ServerProcess, host: str) -> None:
 @pytest.mark.parametrize(
     "path", ["/", "/docs", "/openapi.json", "/status", "/locks", "/locks/a/watch", "/events", "/nowhere"]
 )
-def test_every_route_is_behind_it(server: ServerProcess, path: str) -> None:
+def test_every_route_checks_host(server: ServerProcess, path: str) -> None:
     """Pages, streams, and paths that are no route: all are 421 for another name."""
     refused(_ask(server, "evil.example", path), 421, "misdirected")
 
 
-def test_the_gateway_is_behind_it(server: ServerProcess) -> None:
+def test_gateway_checks_host(server: ServerProcess) -> None:
     """The gateway's routes are 421 for another name too, in the gateway's words."""
     answer = _ask(server, "evil.example", "/locks/list")
     assert answer.status == 421
@@ -162,7 +162,7 @@ def test_the_name_that_is_listened_on_passes() -> None:
         Hosts("", "127.0.0.1").check(b"holdfast.internal:7420")
 
 
-def test_what_passed_is_remembered_within_bounds() -> None:
+def test_accepted_hosts_cache_is_bounded() -> None:
     """Headers that passed are kept at hand, a bounded number of them; what was refused is not kept at all."""
     hosts = Hosts("", "127.0.0.1")
     for number in range(3 * ACCEPTED_MAX):
@@ -186,7 +186,7 @@ def test_the_public_address_is_a_name_of_ours(tmp_path: Path) -> None:
         assert "public_url" not in api.get("/status").json()
 
 
-def test_without_a_public_address_none_is_told(tmp_path: Path) -> None:
+def test_session_has_no_public_url_without_setting(tmp_path: Path) -> None:
     """A session's answer has no `public_url` where none is set, and one that is no address stops the start."""
     with ServerProcess.start(tmp_path, tokens=callers.TOKENS) as server:
         assert "public_url" not in Api.of(server, callers.ALICE).post("/sessions", {}).json()

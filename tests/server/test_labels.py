@@ -100,7 +100,7 @@ def test_events_can_be_asked_for_labels(alice: Api, bob: Api, operator: Api, nam
     assert all(each["labels"] == INFRA for each in changes)
 
 
-def test_a_place_keeps_the_labels_of_its_claim(alice: Api, bob: Api, name: str) -> None:
+def test_waiter_keeps_labels_of_its_claim(alice: Api, bob: Api, name: str) -> None:
     """Who is granted after a wait has the labels it asked for, and leaving the line tells them too."""
     lease = alice.acquired(name)
     with bob.events(prefix=name, label="who:ben") as stream:
@@ -143,7 +143,7 @@ def test_labels_survive_a_restart(tmp_path: Path) -> None:
         ({"k": "v" * 129}, "at most 128 characters"),
     ],
 )
-def test_what_is_no_label_is_refused(alice: Api, name: str, labels: dict[str, str], says: str) -> None:
+def test_malformed_label_is_refused(alice: Api, name: str, labels: dict[str, str], says: str) -> None:
     """Too many, a key that is none, a value that is too long: 400 says what is allowed, and nothing is claimed."""
     assert says in refused(alice.acquire(name, labels=labels), 400, "invalid_input")["details"]
     assert says in refused(alice.claims(all=[name], labels=labels), 400, "invalid_input")["details"]

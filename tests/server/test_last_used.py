@@ -105,7 +105,7 @@ def test_requests_write_nothing() -> None:
     run(scene)
 
 
-def test_what_is_shown_is_right_to_the_minute() -> None:
+def test_last_use_is_exact_to_the_minute() -> None:
     """At once after a use, and as long as nobody uses it again, the minute of the last use is told."""
 
     async def scene(clock: ManualClock) -> None:

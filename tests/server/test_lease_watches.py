@@ -39,7 +39,7 @@ def _end(stream: EventStream) -> dict[str, Any]:
     return found
 
 
-def test_a_revocation_is_told_at_once_and_by_whom(alice: Api, operator: Api, name: str) -> None:
+def test_revocation_is_reported_immediately_with_its_author(alice: Api, operator: Api, name: str) -> None:
     """L9: the holder of a lease with a long ttl hears of its revocation now, with the reason, and hears it once."""
     lease, other = alice.acquired(name, ttl_seconds=3600), f"{name}-other"
     held = alice.acquired(other, ttl_seconds=3600)
@@ -54,7 +54,7 @@ def test_a_revocation_is_told_at_once_and_by_whom(alice: Api, operator: Api, nam
         assert _end(stream)["ended"] == "released", "the next that is told is the end of the other"
 
 
-def test_every_kind_of_end_is_told(alice: Api, name: str) -> None:
+def test_every_kind_of_end_is_reported(alice: Api, name: str) -> None:
     """L9: released, expired, transferred, session_ended: each says how it ended, a session's own end too."""
     session = alice.create_session(ttl_seconds=60).json()["session_id"]
     bound = alice.acquired(f"{name}-bound", session_id=session, ephemeral=True, ttl_seconds=60)["lease_id"]
@@ -86,7 +86,7 @@ def test_transfer_by_an_operator_reaches_the_old_session(alice: Api, operator: A
     assert (end["id"], end["ended"], end["by"], end["reason"]) == (lease, "transferred", "operator", "ill")
 
 
-def test_what_has_ended_already_is_answered_at_once(alice: Api, operator: Api, name: str) -> None:
+def test_ended_leases_are_in_the_first_frame(alice: Api, operator: Api, name: str) -> None:
     """An end that came before the stream is in its first frame; what nobody knows is said to be unknown."""
     gone = alice.acquired(name, ttl_seconds=60)["lease_id"]
     operator.revoke(name, reason="too slow")
@@ -103,7 +103,7 @@ def test_what_has_ended_already_is_answered_at_once(alice: Api, operator: Api, n
     assert (first["following"], first["unknown"]) == (0, [never, no_session])
 
 
-def test_what_is_claimed_later_is_added(alice: Api, bob: Api, operator: Api, name: str) -> None:
+def test_later_claims_are_added(alice: Api, bob: Api, operator: Api, name: str) -> None:
     """One stream serves a process: leases are added to it by its id, by whoever could have opened it alone."""
     with alice.watch_leases() as stream:
         id_ = _following(stream)["stream"]
@@ -120,7 +120,7 @@ def test_what_is_claimed_later_is_added(alice: Api, bob: Api, operator: Api, nam
     wait_until(lambda: alice.add_to_lease_watch(id_, leases={}).status == 404)
 
 
-def test_nobody_follows_what_is_another_s(alice: Api, bob: Api, operator: Api, name: str) -> None:
+def test_leases_of_other_principals_are_unknown(alice: Api, bob: Api, operator: Api, name: str) -> None:
     """L3: who may not renew a lease may not follow it, with its id either: not living, and not when it has ended."""
     lease = alice.acquired(name, ttl_seconds=60)["lease_id"]
     session = alice.create_session(ttl_seconds=60).json()["session_id"]
@@ -132,7 +132,7 @@ def test_nobody_follows_what_is_another_s(alice: Api, bob: Api, operator: Api, n
         assert (late["ended"], late["unknown"]) == ([], [lease])
 
 
-def test_a_session_s_secret_follows_its_own(server: ServerProcess, alice: Api, name: str) -> None:
+def test_session_secret_watches_its_own_leases(server: ServerProcess, alice: Api, name: str) -> None:
     """S3: a run follows its own session and what is bound to it; its end is told before the stream ends with it."""
     opened = alice.create_session(ttl_seconds=60).json()
     run = Api.of(server, opened["session_secret"])
@@ -147,7 +147,7 @@ def test_a_session_s_secret_follows_its_own(server: ServerProcess, alice: Api, n
         assert stream.wait_for_end(5)
 
 
-def test_a_claim_s_secret_follows_that_claim(server: ServerProcess, alice: Api, operator: Api, name: str) -> None:
+def test_claim_secret_watches_its_claim(server: ServerProcess, alice: Api, operator: Api, name: str) -> None:
     """What a command inside of `holdfast run` has is good for the ends of its own claim, and for no other."""
     lease = alice.acquired(name, ttl_seconds=60, key=unique())["lease_id"]
     other = alice.acquired(f"{name}-other", ttl_seconds=60, key=unique())["lease_id"]
@@ -162,7 +162,7 @@ def test_a_claim_s_secret_follows_that_claim(server: ServerProcess, alice: Api, 
         assert [end["ended"] for end in _following(stream)["ended"]] == ["revoked"]
 
 
-def test_a_command_does_not_blind_the_one_that_started_it(tmp_path: Path) -> None:
+def test_claim_secret_displaces_no_stream_of_its_token(tmp_path: Path) -> None:
     """L9: however often a command follows its claim, its supervisor hears of the revocation; the command is told."""
     with serving(tmp_path / "data", tokens=callers.TOKENS) as server, contextlib.ExitStack() as stack:
         holder = Api.of(server, callers.ALICE)
@@ -180,7 +180,7 @@ def test_a_command_does_not_blind_the_one_that_started_it(tmp_path: Path) -> Non
         assert [_end(stream)["ended"] for stream in (supervisor, *streams[1:])] == ["revoked"] * 9
 
 
-def test_it_ends_with_its_token(server: ServerProcess, operator: Api, name: str) -> None:
+def test_cookie_ends_with_its_token(server: ServerProcess, operator: Api, name: str) -> None:
     """A token that is revoked follows nothing any more; the end of its sessions is the last that it hears."""
     token = operator.post("/tokens", {"name": unique(), "scopes": ["claim"]}).json()
     holder = Api.of(server, token["token"])
@@ -196,7 +196,7 @@ def test_it_ends_with_its_token(server: ServerProcess, operator: Api, name: str)
         assert idle.wait_for_end(5), "one that follows nothing ends too"
 
 
-def test_it_has_a_limit_of_its_own(alice: Api, dave: Api, name: str) -> None:
+def test_lease_watches_have_their_own_limit(alice: Api, dave: Api, name: str) -> None:
     """A token has so many streams, apart from its watches, and is told the setting."""
     streams = [dave.watch_leases() for _ in range(6)]
     try:
@@ -236,7 +236,7 @@ def test_a_bad_body_is_refused_with_the_reason(alice: Api, body: object, status:
         assert (stream.status, says in stream.refusal.decode()) == (status, True), stream.refusal
 
 
-def test_it_needs_the_scope_and_a_post(server: ServerProcess, alice: Api, name: str) -> None:
+def test_lease_watch_requires_claim_scope_and_post(server: ServerProcess, alice: Api, name: str) -> None:
     """Who may not claim holds nothing to follow. Ids never stand in an address: there is no GET."""
     with Api.of(server, callers.READER).watch_leases() as stream:
         assert (stream.status, b"'claim'" in stream.refusal) == (403, True)
@@ -261,7 +261,7 @@ def test_a_connection_that_claimed_before_opens_a_stream(alice: Api, operator: A
     assert b"HTTP/1.1 200 " in answer and b"event: following" in answer, answer
 
 
-def test_it_ends_when_the_server_stops(tmp_path: Path) -> None:
+def test_lease_watch_ends_when_the_server_stops(tmp_path: Path) -> None:
     """A server that is told to stop does not wait for those who follow."""
     with ServerProcess.start(tmp_path / "data", tokens=callers.TOKENS) as server:
         api = Api.of(server, callers.ALICE)

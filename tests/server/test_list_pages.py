@@ -71,7 +71,7 @@ def test_pages_by_name_show_everything_once(bob: Api, crowd: str) -> None:
     assert (_names([one]), one["total"], one["next_after"]) == ([f"{crowd}000000"], CROWD, f"{crowd}000000")
 
 
-def test_a_filter_looks_at_a_bounded_number_of_names(bob: Api, crowd: str) -> None:
+def test_filter_scans_a_bounded_number_of_names(bob: Api, crowd: str) -> None:
     """An owner that is not there is searched for page by page: none of them has anything, the last has no next."""
     pages = _pages(bob, owner="nobody at all")
     assert len(pages) > 1

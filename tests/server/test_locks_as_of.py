@@ -175,7 +175,7 @@ def test_every_moment_is_exact_to_the_record(ana: Api, ops: Api) -> None:
         assert (owners(again), again["record"]) == (expected, record)
 
 
-def test_a_moment_that_is_not_the_records_own_is_not_told(ana: Api) -> None:
+def test_time_of_another_record_is_not_reported(ana: Api) -> None:
     """An address with a record and some other moment tells the record, at its own time: nobody can pass on a lie."""
     name = unique("lie")
     ana.acquired(name, owner="ana", ttl_seconds=LONG)
@@ -186,7 +186,7 @@ def test_a_moment_that_is_not_the_records_own_is_not_told(ana: Api) -> None:
         assert (found["at"], found["record"], set(owners(found))) == (own, record, {name})
 
 
-def test_what_is_told_is_what_history_keeps(ana: Api) -> None:
+def test_past_lock_has_only_fields_of_history(ana: Api) -> None:
     """The lease as it was granted, without deadline, heartbeat, note, metadata or any secret."""
     name = unique("told")
     lease = ana.acquired(name, owner="ana", ttl_seconds=600, metadata="hidden", labels={"team": "web"})
@@ -252,7 +252,7 @@ def test_moments_are_filtered(ana: Api, address: tuple[str, int]) -> None:
     refused(confined.locks(at=at, prefix=prefix), 403, "forbidden")
 
 
-def test_moments_that_cannot_be_looked_at_are_refused(ana: Api) -> None:
+def test_unavailable_times_are_refused(ana: Api) -> None:
     """The future, what is no time, and a record that is not there yet each have a plain answer."""
     ahead = refused(ana.locks(at=now_text(60)), 400, "invalid_input")
     assert "in the future" in ahead["details"]
@@ -267,7 +267,7 @@ def test_moments_that_cannot_be_looked_at_are_refused(ana: Api) -> None:
     assert ana.locks(at=before_all["history_begins_at"]).json()["record"] > 0
 
 
-def test_a_lease_older_than_the_kept_history_is_shown(tmp_path: Path) -> None:
+def test_lease_older_than_retained_history_is_shown(tmp_path: Path) -> None:
     """What is dropped is told with when the history begins; who held what since then is known, by old leases too."""
     settings = {"snapshot_records": 1, "history_records_max": 6}
     with ServerProcess.start(tmp_path / "data", settings=settings, tokens=callers.TOKENS) as server:

@@ -64,7 +64,7 @@ def test_any_metadata_can_be_shown(alice: Api, bob: Api, operator: Api, name: st
     assert events == ["granted", "revoked"]
 
 
-def test_metadata_is_not_told_where_it_never_was(alice: Api, bob: Api, name: str) -> None:
+def test_metadata_is_not_shown_in_other_replies(alice: Api, bob: Api, name: str) -> None:
     """History, events, `why`, those in line and the gateway say the access token alone; a live claim's words say more.
 
     `shown_as` is a field of its own: an owner that calls itself the same is still in `owner`.
@@ -115,9 +115,7 @@ def test_an_outcome_that_cannot_be_shown_is_a_500(tmp_path: Path) -> None:
     assert [(status, msgspec.json.decode(body)["code"]) for status, body in replies] == [(500, "internal_error")] * 2
 
 
-def test_events_pass_over_what_cannot_be_told(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_events_skip_unrenderable_changes(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """A change that raises is logged and left out; its record still has its number, so the reader goes on behind it."""
     right = history_entries.history_entry
 

@@ -125,7 +125,7 @@ def _post(body: bytes, *headers: str, path: str = "/mcp/place") -> bytes:
     return head("POST", path, "Host: 127.0.0.1", f"Content-Length: {len(body)}", *headers) + body
 
 
-def test_it_answers_in_its_place_between_ours(tmp_path: Path) -> None:
+def test_mounted_app_answers_in_pipeline_order(tmp_path: Path) -> None:
     """Pipelined requests to the application and to our routes are answered in their order."""
 
     async def test() -> None:
@@ -139,7 +139,7 @@ def test_it_answers_in_its_place_between_ours(tmp_path: Path) -> None:
     _run(test())
 
 
-def test_a_body_in_chunks_reaches_it_whole(tmp_path: Path) -> None:
+def test_mounted_app_receives_entire_chunked_body(tmp_path: Path) -> None:
     """A chunked body reaches the application without its framing, and the request behind it is not part of it."""
 
     async def test() -> None:
@@ -226,7 +226,7 @@ async def _until_gone(receive: Receive) -> None:
         pass
 
 
-def test_one_that_fails_is_a_500_and_the_connection_goes_on(tmp_path: Path) -> None:
+def test_failing_mounted_app_answers_500_and_keeps_the_connection(tmp_path: Path) -> None:
     """An application that fails before it has answered is 500 in our envelope; one that fails later breaks off."""
 
     async def test() -> None:
@@ -251,7 +251,7 @@ def test_one_that_fails_is_a_500_and_the_connection_goes_on(tmp_path: Path) -> N
     _run(test())
 
 
-def test_a_body_that_breaks_off_is_told(tmp_path: Path) -> None:
+def test_mounted_app_sees_truncated_body(tmp_path: Path) -> None:
     """A body that turns out to be no HTTP ends: the application hears that nobody is there, the caller 400."""
 
     async def test() -> None:
@@ -290,7 +290,7 @@ def test_head_and_http_1_0_have_their_own_framing(tmp_path: Path) -> None:
     _run(test())
 
 
-def test_it_sees_the_client_that_a_trusted_proxy_tells(tmp_path: Path) -> None:
+def test_mounted_app_sees_client_behind_trusted_proxy(tmp_path: Path) -> None:
     """Address and scheme of the client are those that a proxy tells, if the settings name it, and else our own."""
 
     async def test(trusted_proxies: str) -> tuple[str, str]:
@@ -317,7 +317,7 @@ def _retained_types() -> list[str]:
     ]
 
 
-def test_a_connection_that_is_over_leaves_no_circle(tmp_path: Path) -> None:
+def test_closed_connection_leaves_no_reference_cycle(tmp_path: Path) -> None:
     """What a connection was made of is freed at its end, without the garbage collector: that would make others wait."""
 
     async def test() -> None:
@@ -357,7 +357,7 @@ def _request(seen: list[tuple[int, bytes]], path: str, authorization: str | None
     return mount
 
 
-def test_it_asks_in_the_name_of_its_own_request(tmp_path: Path) -> None:
+def test_mounted_app_asks_on_behalf_of_its_request(tmp_path: Path) -> None:
     """What an application asks the server has the rights of its token, and the id of the request it answers."""
 
     async def test(authorization: str | None) -> tuple[int, bytes, str]:

@@ -31,7 +31,7 @@ WALL_MS = 1_800_000_000_000
 # Names that cannot be read.
 
 
-def test_a_name_that_looks_blank_is_not_claimed(alice: Api, name: str) -> None:
+def test_blank_looking_name_is_refused(alice: Api, name: str) -> None:
     """N3: acquire, with or without a wait, any, all and the gateway refuse it with 400 and name the character."""
     blank, free = f"{name}/{FILLER}", f"{name}/free"
     for answer in (
@@ -63,7 +63,7 @@ def _lease(number: int, **terms: object) -> Lease:
     return lease_from(given, f"{LEASE}{number}", number, Instant(number, WALL_MS))
 
 
-def test_what_is_held_under_such_a_name_is_reached(tmp_path: Path) -> None:
+def test_lease_of_such_a_name_can_be_used(tmp_path: Path) -> None:
     """N3: leases and places of an older release are looked at, listed, renewed, taken back, handed on, released, given
     up and revoked by name; then the name is closed for good.
     """

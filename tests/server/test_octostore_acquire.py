@@ -54,7 +54,7 @@ def test_ttl_outside_is_400(alice: Api, name: str, ttl_seconds: int) -> None:
 
 
 @pytest.mark.parametrize("metadata", ["", "x" * 1024, "é" * 1024, "🦭" * 1024, 'quotes " and \\ and \n lines', "null"])
-def test_metadata_is_kept_as_sent(alice: Api, bob: Api, name: str, metadata: str) -> None:
+def test_metadata_is_returned_unchanged(alice: Api, bob: Api, name: str, metadata: str) -> None:
     """Metadata of up to 1024 Unicode characters, the empty text too, comes back as it was sent."""
     assert alice.acquired(name, metadata=metadata)["metadata"] == metadata
     assert bob.held(name)["metadata"] == metadata
@@ -301,7 +301,7 @@ def test_a_user_holds_at_most_a_hundred(alice: Api, carol: Api, name: str) -> No
     carol.acquired(f"{name}/yet-more")
 
 
-def test_parallel_acquires_cannot_pass_the_last_place(dave: Api, name: str) -> None:
+def test_parallel_acquires_cannot_exceed_the_limit(dave: Api, name: str) -> None:
     """With one place left, eight parallel acquires of eight names make one lease."""
     for index in range(99):
         dave.acquired(f"{name}/{index}")

@@ -148,7 +148,7 @@ def test_every_operation_is_described(nobody: Api) -> None:
 # Restart and stop, each on a server of its own.
 
 
-def test_restart_keeps_what_was_acknowledged(tmp_path: Path) -> None:
+def test_restart_keeps_acknowledged_leases(tmp_path: Path) -> None:
     """C6, I5: leases, sessions, delays and the counter come back after a stop and after a kill."""
     server = ServerProcess.start(tmp_path / "data", settings=callers.OCTOSTORE_SETTINGS, tokens=callers.TOKENS)
     try:
@@ -192,7 +192,7 @@ def test_two_servers_cannot_share_a_data_directory(tmp_path: Path) -> None:
         Api.of(server, callers.ALICE).acquired(unique())
 
 
-def test_stop_answers_what_is_in_flight(tmp_path: Path) -> None:
+def test_stop_answers_requests_in_flight(tmp_path: Path) -> None:
     """SIGTERM under load: every request that got an answer got a whole one, the exit code is 0, open watches do not
     hold it up.
     """

@@ -78,7 +78,7 @@ def test_session_ttl_is_clamped(alice: Api, asked: int, given: int) -> None:
     assert body["keepalive_interval_secs"] == given // 2
 
 
-def test_keepalive_starts_the_ttl_anew(alice: Api) -> None:
+def test_keepalive_restarts_the_ttl(alice: Api) -> None:
     """S1: a keepalive moves the expiry to now + the session's own TTL and echoes the id."""
     session = alice.new_session(ttl_seconds=100)
     before = moment(session["expires_at"])
@@ -189,7 +189,7 @@ def test_holder_id_of_an_ephemeral_lease_is_no_session_id(alice: Api, bob: Api, 
 # What an expired session answers, all from one wait.
 
 
-def test_session_lives_its_whole_ttl(lapsed: Lapsed) -> None:
+def test_session_lives_its_entire_ttl(lapsed: Lapsed) -> None:
     """L1: the session and what is bound to it did not end before the 10 s were over."""
     assert 9.99 <= lapsed.lived_seconds < 13
 
@@ -226,7 +226,7 @@ def test_expiry_of_a_session_frees_only_ephemeral_leases(alice: Api, bob: Api, l
     assert alice.locks(prefix=lapsed.ephemeral).json()["total"] == 0
 
 
-def test_watch_tells_the_end_of_a_session(lapsed: Lapsed) -> None:
+def test_watch_reports_end_of_session(lapsed: Lapsed) -> None:
     """A watcher of a lease that ended with its session is told. (OctoStore leaves open by which of the two words.)"""
     body = lapsed.stream.next().json()
     assert body["event"] in ("expired", "released")

@@ -62,7 +62,7 @@ def test_snapshot_of_a_held_name(alice: Api, bob: Api, name: str) -> None:
         assert lease["lease_id"] not in frame.data and "private" not in frame.data
 
 
-def test_life_of_a_lease(alice: Api, bob: Api, name: str) -> None:
+def test_watch_reports_lease_lifecycle(alice: Api, bob: Api, name: str) -> None:
     """Watchers hear `acquired`, `renewed`, `renewed` for a reacquire, `released`, in order, and never a secret."""
     with bob.watch_lock(name) as stream:
         assert stream.next().json()["event"] == "released"
@@ -84,7 +84,7 @@ def test_life_of_a_lease(alice: Api, bob: Api, name: str) -> None:
             assert lease["lease_id"] not in frame.data and "hidden" not in frame.data
 
 
-def test_expiry_is_told_in_time(alice: Api, bob: Api, name: str) -> None:
+def test_watch_reports_expiry_in_time(alice: Api, bob: Api, name: str) -> None:
     """L2: `expired` leaves within 250 ms of its time, and not before it."""
     with bob.watch_lock(name) as stream:
         stream.next()
@@ -112,7 +112,7 @@ def test_end_of_a_session_is_released(alice: Api, name: str) -> None:
         assert session_id not in str(body)
 
 
-def test_only_the_watched_name_is_told(alice: Api, name: str) -> None:
+def test_watch_reports_only_its_name(alice: Api, name: str) -> None:
     """A watch hears of its own name alone, not of names that begin with it."""
     with alice.watch_lock(name) as stream:
         stream.next()
@@ -122,7 +122,7 @@ def test_only_the_watched_name_is_told(alice: Api, name: str) -> None:
         assert stream.next().json()["lock_name"] == name
 
 
-def test_refusals_and_reads_are_not_told(alice: Api, bob: Api, name: str) -> None:
+def test_watch_does_not_report_refusals_and_reads(alice: Api, bob: Api, name: str) -> None:
     """A held refusal, a read and a failed renewal are no events."""
     lease = alice.acquired(name)
     with alice.watch_lock(name) as stream:
@@ -134,7 +134,7 @@ def test_refusals_and_reads_are_not_told(alice: Api, bob: Api, name: str) -> Non
         assert stream.next().json()["event"] == "released"
 
 
-def test_many_watchers_hear_the_same(alice: Api, name: str) -> None:
+def test_watchers_receive_the_same_events(alice: Api, name: str) -> None:
     """Every watcher of a name hears every event."""
     streams = [alice.watch_lock(name) for _ in range(5)]
     try:
@@ -157,7 +157,7 @@ def test_errors_are_ordinary_answers(alice: Api, nobody: Api) -> None:
     refused(alice.get("/locks/__election%2Fx/watch"), 403, "forbidden")
 
 
-def test_quiet_stream_is_kept_alive(quiet_stream: EventStream) -> None:
+def test_quiet_stream_gets_keepalives(quiet_stream: EventStream) -> None:
     """A stream on which nothing happens carries a comment every 15 s."""
     comment = quiet_stream.wait_for_comment(20)
     assert comment.received_at - quiet_stream.opened_at < 18

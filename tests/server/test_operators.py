@@ -15,7 +15,7 @@ from tests.support.server import ServerProcess
 # Revoke.
 
 
-def test_revoke_tells_the_holder(alice: Api, bob: Api, operator: Api, name: str) -> None:
+def test_revoke_informs_the_holder(alice: Api, bob: Api, operator: Api, name: str) -> None:
     """L7: a revoked holder's next call says `revoked`, by whom and why, also when somebody else owns the name."""
     lease = alice.acquired(name, owner="ana")
     answer = operator.revoke(name, reason="maintenance window")
@@ -37,7 +37,7 @@ def _assert_revoked(api: Api, name: str, lease_id: str, status: int) -> None:
         assert moment(body["at"]) is not None
 
 
-def test_revoke_tells_a_holder_bound_to_a_session(alice: Api, bob: Api, operator: Api, name: str) -> None:
+def test_revoke_informs_holder_bound_to_session(alice: Api, bob: Api, operator: Api, name: str) -> None:
     """L7: the same for a claim of a session, whose successor may be another session's."""
     session = alice.new_session()
     run = Api(alice.host, alice.port, session["session_secret"])
@@ -71,7 +71,7 @@ def test_revoke_needs_a_reason_and_a_holder(alice: Api, operator: Api, name: str
     assert operator.revoke(name, reason="ä" * 1_024).status == 204
 
 
-def test_revoke_serves_the_line_and_keeps_the_delay(alice: Api, bob: Api, operator: Api, name: str) -> None:
+def test_revoke_grants_to_queue_after_lock_delay(alice: Api, bob: Api, operator: Api, name: str) -> None:
     """L6, L7, W1: after a revocation the next in line is served, once a lock delay is over."""
     alice.acquired(name, lock_delay_seconds=1)
     request = waiting(bob, name)
@@ -292,7 +292,7 @@ def _why(api: Api, name: str) -> dict[str, Any]:
     return body
 
 
-def test_why_of_names_nobody_holds(alice: Api, name: str) -> None:
+def test_why_of_free_names(alice: Api, name: str) -> None:
     """A free, a closed and a finished name are a chain of one link that says so."""
     assert [link["status"] for link in _why(alice, name)["chain"]] == ["free"]
     alice.release(name, alice.acquired(name, lock_delay_seconds=20)["lease_id"])
@@ -346,7 +346,7 @@ def test_why_ends_at_the_prefix_of_the_token(alice: Api, operator: Api, server: 
         assert [link["name"] for link in _why(alice, inside)["chain"]] == [inside, outside]
 
 
-def test_why_sees_no_circle_where_waits_are_refused(alice: Api) -> None:
+def test_why_reports_no_cycle_for_refused_waits(alice: Api) -> None:
     """D1: a wait that would close a circle was refused, so the chain has an end; one that is away is no wait."""
     stem = unique()
     a, b = f"{stem}/a", f"{stem}/b"
@@ -361,7 +361,7 @@ def test_why_sees_no_circle_where_waits_are_refused(alice: Api) -> None:
     assert _why(alice, a)["circle"] is False
 
 
-def test_why_shows_a_hundred_of_those_in_line(alice: Api, name: str) -> None:
+def test_why_shows_a_hundred_waiters(alice: Api, name: str) -> None:
     """The line is shown to a bound."""
     alice.acquired(name)
     for number in range(105):

@@ -57,7 +57,7 @@ def test_something_is_found() -> None:
 
 
 @pytest.mark.parametrize(("token", "source"), sorted(_found().items()))
-def test_what_our_documents_show_is_no_token(token: str, source: str) -> None:
+def test_documented_example_tokens_are_placeholders(token: str, source: str) -> None:
     """Nothing that is shown as a token in the documents, the examples or the program's own texts can be set as one, or
     passes as one.
     """
@@ -111,7 +111,7 @@ def test_other_tokens_are_not_taken_for_one(token: str) -> None:
     assert not is_placeholder(token)
 
 
-def test_what_we_make_is_never_one() -> None:
+def test_generated_tokens_are_not_placeholders() -> None:
     """Tokens and secrets that the server makes do not look like placeholders."""
     key = AuthorityKey(b"k" * 32)
     for _ in range(1_000):

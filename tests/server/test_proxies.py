@@ -40,7 +40,7 @@ def _request(peer: str, **headers: str) -> Request:
         ("a-name", "192.0.2.7", "None"),
     ],
 )
-def test_who_the_client_is(peer: str, forwarded: str, client: str) -> None:
+def test_client_address_is_determined(peer: str, forwarded: str, client: str) -> None:
     """The walk goes from the end, over proxies that are trusted, to the first that is not; nonsense ends it."""
     assert str(Proxies(TRUSTED).client_of(_request(peer, x_forwarded_for=forwarded))) == client
 
@@ -52,7 +52,7 @@ def test_without_the_header_it_is_the_peer() -> None:
 
 
 @pytest.mark.parametrize(("trusted", "warnings"), [("0.0.0.0/0", 1), ("10.0.0.1, ::/0", 1), (TRUSTED, 0)])
-def test_believing_everybody_is_told(trusted: str, warnings: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_trusting_all_proxies_is_warned_about(trusted: str, warnings: int, caplog: pytest.LogCaptureFixture) -> None:
     """That everybody's word is believed is one line in the log at the start."""
     Proxies(trusted)
     assert caplog.text.count("everybody is believed") == warnings
@@ -71,11 +71,11 @@ def test_believing_everybody_is_told(trusted: str, warnings: int, caplog: pytest
         ("", "https", "own"),
     ],
 )
-def test_what_the_client_spoke(peer: str, forwarded: str, scheme: str) -> None:
+def test_client_scheme_is_determined(peer: str, forwarded: str, scheme: str) -> None:
     """X-Forwarded-Proto is believed of a trusted proxy, if it is http or https; the last word is the proxy's own."""
     assert Proxies(TRUSTED).scheme_of(_request(peer, x_forwarded_proto=forwarded), "own") == scheme
 
 
-def test_what_nobody_told() -> None:
+def test_scheme_without_header_is_own() -> None:
     """Without the header it is the scheme of the connection."""
     assert Proxies(TRUSTED).scheme_of(_request("10.0.0.1"), "http") == "http"

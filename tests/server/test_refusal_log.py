@@ -147,7 +147,7 @@ def test_too_many_wrong_tokens_are_counted(tmp_path: Path) -> None:
         assert _lines(server)[-1] == "3 more refusals in the last minute (address 127.0.0.1 3)"
 
 
-def test_who_is_let_in_leaves_no_line(server: ServerProcess) -> None:
+def test_accepted_requests_are_not_logged(server: ServerProcess) -> None:
     """What is granted, held by another or not there is no refusal of this kind."""
     alice, bob = Api.of(server, callers.ALICE), Api.of(server, callers.BOB)
     lease = alice.acquired("deploy")

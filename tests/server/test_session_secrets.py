@@ -63,7 +63,7 @@ def test_secret_seen_before_costs_nothing() -> None:
     assert (first.principal, first.session) == ("ana", world.session_id)
 
 
-def test_what_was_seen_before_does_not_outlive_the_token() -> None:
+def test_cached_session_secret_ends_with_its_token() -> None:
     """A secret that was right before is wrong as soon as the token is another one, or the session is over."""
     world = World()
     secret = world.secret()

@@ -120,7 +120,7 @@ def refusal(folder: Path, settings: dict[str, object]) -> str:
         (for_all, "tls_key {}/key.pem", "(mode 0644); run: chmod 600"),
     ],
 )
-def test_what_cannot_be_used_is_named(folder: Path, spoil: Callable[[Path], None], file: str, problem: str) -> None:
+def test_unusable_tls_files_are_named(folder: Path, spoil: Callable[[Path], None], file: str, problem: str) -> None:
     """A certificate and a key that cannot be used stop the start: which file, and why; nothing ever asks."""
     spoil(folder)
     line = refusal(folder, settings_of(folder))

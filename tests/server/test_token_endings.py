@@ -84,7 +84,7 @@ def test_old_secrets_are_dead(worker: Worker, operator: Api, how: str) -> None:
     assert (answer.status, answer.json()["code"]) in {(401, "authentication_failed"), (410, "session_expired")}, answer
 
 
-def test_kept_session_has_a_new_secret(worker: Worker, name: str) -> None:
+def test_remaining_session_has_a_new_secret(worker: Worker, name: str) -> None:
     """With `keep_sessions` the session, its claims and its places live on; its new secret comes with the new token."""
     key = unique("key")
     opened = worker.token.create_session(key=key, ttl_seconds=600, name="night run").json()
@@ -115,7 +115,7 @@ def test_waits_end_at_once(worker: Worker, alice: Api, name: str) -> None:
     assert alice.why(name).json()["waiting"] == []
 
 
-def test_bound_place_is_kept_with_its_session(worker: Worker, alice: Api, name: str) -> None:
+def test_bound_ticket_remains_with_its_session(worker: Worker, alice: Api, name: str) -> None:
     """With `keep_sessions` a waiter is answered too. Its place stays, blocks nobody, and is had by the new secret."""
     lease = alice.acquired(name, ttl_seconds=600)
     with waiting(worker.run, name, owner="run") as bound, waiting(worker.token, name) as plain:
@@ -248,7 +248,7 @@ def test_static_token_that_changed_has_other_secrets(tmp_path: Path) -> None:
         assert Api.of(server, secret).locks().status == 200
 
 
-def test_dead_secret_is_told_from_a_guess(tmp_path: Path) -> None:
+def test_invalid_secret_is_distinguished_from_a_guess(tmp_path: Path) -> None:
     """A secret that was right once is not counted as a wrong token; a guess is, though the session is there."""
     settings: dict[str, object] = {"wrong_tokens_per_minute_max": 3}
     with ServerProcess.start(tmp_path / "data", settings=settings, tokens=callers.TOKENS) as server:

@@ -54,7 +54,7 @@ def test_prefix_left_out_is_the_makers_own(operator: Api, name: str) -> None:
     refused(worker.acquire(f"{name}-other"), 403, "forbidden")
 
 
-def test_what_is_outside_is_unknown(operator: Api, name: str) -> None:
+def test_token_outside_of_rights_is_unknown(operator: Api, name: str) -> None:
     """Tokens outside of an operator's rights are not listed, and revoking or rotating one is 404, static ones too."""
     admin, inside, outside, wider = confined(operator, f"{name}/"), f"{name}-in", f"{name}-out", f"{name}-wide"
     for token, prefix in ((inside, f"{name}/x/"), (outside, "elsewhere/"), (wider, None)):

@@ -37,7 +37,7 @@ class Ring:
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])
-def test_a_circle_is_refused_at_once(alice: Api, size: int) -> None:
+def test_deadlock_is_refused_immediately(alice: Api, size: int) -> None:
     """D1: the wait that closes a circle of two, three or four is 409 `deadlock` at once, with the path; after a
     release everybody else proceeds.
     """
@@ -65,7 +65,7 @@ def test_a_circle_is_refused_at_once(alice: Api, size: int) -> None:
 
 
 @pytest.mark.parametrize("released", [0, 1, 2])
-def test_any_release_opens_the_circle(alice: Api, released: int) -> None:
+def test_any_release_resolves_the_deadlock(alice: Api, released: int) -> None:
     """D2: once any lease of the would-be circle is given back, the same wait is no deadlock any more."""
     ring = Ring(alice, 3)
     refused(alice.acquire(ring.names[0], owner=ring.owners[2], wait_seconds=50), 409, "deadlock")
@@ -75,7 +75,7 @@ def test_any_release_opens_the_circle(alice: Api, released: int) -> None:
     ring.close()
 
 
-def test_waiting_for_oneself_is_a_circle(alice: Api, name: str) -> None:
+def test_waiting_for_own_lease_is_a_deadlock(alice: Api, name: str) -> None:
     """D1a: a holder that waits for what it holds itself is refused, and told whose lease that is and since when."""
     alice.acquired(name, owner="ana")
     since = alice.held(name, owner="ben")["claimed_at"]
@@ -91,7 +91,7 @@ def test_waiting_for_oneself_is_a_circle(alice: Api, name: str) -> None:
     assert alice.acquire(name, owner="ana", resume=True, wait_seconds=10).json()["reacquired"]
 
 
-def test_waiting_for_ones_own_session_is_a_circle(alice: Api, name: str) -> None:
+def test_waiting_for_own_session_is_a_deadlock(alice: Api, name: str) -> None:
     """D1a: so with a session's secret and no owner: it is the session that holds it, and `resume` gives it back."""
     session = alice.new_session(name="nightly")
     run = Api(alice.host, alice.port, session["session_secret"])
@@ -102,7 +102,7 @@ def test_waiting_for_ones_own_session_is_a_circle(alice: Api, name: str) -> None
     assert run.acquire(name, resume=True, wait_seconds=10).json()["lease_id"] == lease
 
 
-def test_a_longer_circle_speaks_of_no_own_lease(alice: Api) -> None:
+def test_longer_deadlock_names_no_own_lease(alice: Api) -> None:
     """D1a: what is said of one's own lease is said of a circle of one alone."""
     ring = Ring(alice, 2)
     body = refused(alice.acquire(ring.names[0], owner=ring.owners[1], wait_seconds=50), 409, "deadlock")
@@ -117,7 +117,7 @@ def test_a_plain_try_is_never_a_deadlock(alice: Api) -> None:
     ring.close()
 
 
-def test_no_alarm_for_one_that_is_away(alice: Api) -> None:
+def test_no_deadlock_for_disconnected_waiter(alice: Api) -> None:
     """D2: a ticket whose holder is not there has no edge; who comes back to a circle is refused and loses the place."""
     ring = Ring(alice, 2)
     ring.waits[0].close()
@@ -130,7 +130,7 @@ def test_no_alarm_for_one_that_is_away(alice: Api) -> None:
     second.close()
 
 
-def test_no_alarm_for_a_lease_that_has_ended(alice: Api) -> None:
+def test_no_deadlock_for_ended_lease(alice: Api) -> None:
     """D2: a circle through a lease that ran out is none; it is granted instead."""
     stem = unique()
     a, b = f"{stem}-a", f"{stem}-b"
@@ -144,7 +144,7 @@ def test_no_alarm_for_a_lease_that_has_ended(alice: Api) -> None:
     first.close()
 
 
-def test_no_alarm_for_a_session_that_has_ended(alice: Api) -> None:
+def test_no_deadlock_for_ended_session(alice: Api) -> None:
     """D2: the end of a session inside the circle takes its leases and its waits out of the graph."""
     stem = unique()
     a, b = f"{stem}-a", f"{stem}-b"
@@ -185,7 +185,7 @@ def test_claims_without_an_owner_are_each_alone(alice: Api) -> None:
     first.close()
 
 
-def test_a_circle_closed_by_a_grant(alice: Api, bob: Api) -> None:
+def test_deadlock_closed_by_a_grant(alice: Api, bob: Api) -> None:
     """D1: when a grant hands a name to a holder that waits elsewhere, the wait that closes the circle is answered."""
     stem = unique()
     a, b = f"{stem}-a", f"{stem}-b"
@@ -206,7 +206,7 @@ def test_a_circle_closed_by_a_grant(alice: Api, bob: Api) -> None:
         request.close()
 
 
-def test_a_circle_closed_by_a_transfer(alice: Api) -> None:
+def test_deadlock_closed_by_a_transfer(alice: Api) -> None:
     """D1: the same when a transfer hands the name over."""
     stem = unique()
     a, b = f"{stem}-a", f"{stem}-b"

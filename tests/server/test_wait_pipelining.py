@@ -8,7 +8,7 @@ from tests.support.checks import unique, wait_until
 from tests.support.pending import payload, waiters, waiting
 
 
-def test_a_broken_connection_forgets_what_was_behind(alice: Api, bob: Api, name: str) -> None:
+def test_broken_connection_drops_pipelined_requests(alice: Api, bob: Api, name: str) -> None:
     """What was sent behind a wait and not yet begun does not happen when the connection breaks."""
     alice.acquired(name)
     other = unique()

@@ -43,7 +43,7 @@ def test_a_free_name_is_granted_without_waiting(alice: Api, name: str) -> None:
     assert granted["waited_ms"] == 0
 
 
-def test_a_release_serves_the_one_who_waits(alice: Api, bob: Api, name: str) -> None:
+def test_release_grants_to_waiter(alice: Api, bob: Api, name: str) -> None:
     """W1, W4, C7: a release grants the name to the one in line, who hears how long it waited and who was before."""
     lease = alice.acquired(name, owner="ana", ttl_seconds=60)
     with waiting(bob, name, owner="ben", ttl_seconds=40, metadata="mine") as ben:
@@ -63,7 +63,7 @@ def test_a_release_serves_the_one_who_waits(alice: Api, bob: Api, name: str) -> 
     assert bob.renew(name, granted["lease_id"]).status == 200
 
 
-def test_an_expiry_serves_the_one_who_waits(alice: Api, bob: Api, name: str) -> None:
+def test_expiry_grants_to_waiter(alice: Api, bob: Api, name: str) -> None:
     """W1, L2: the line moves when a lease runs out by itself."""
     lease = alice.acquired(name, owner="ana", ttl_seconds=60)
     with waiting(bob, name, owner="ben") as ben:
@@ -73,7 +73,7 @@ def test_an_expiry_serves_the_one_who_waits(alice: Api, bob: Api, name: str) -> 
     assert 0 < granted["waited_ms"] < 30_000
 
 
-def test_grants_follow_the_line(alice: Api, bob: Api, name: str) -> None:
+def test_grants_follow_queue_order(alice: Api, bob: Api, name: str) -> None:
     """W1, W5, I12: a release wakes exactly one, the one that joined first; the others wait on."""
     lease_id = alice.acquired(name)["lease_id"]
     line = [waiting(bob, name, owner=f"agent-{number}") for number in range(5)]
@@ -121,7 +121,7 @@ def test_waits_over_a_lock_delay(alice: Api, bob: Api, carol: Api, name: str) ->
     second.close()
 
 
-def test_one_who_waits_for_a_closed_name_alone(alice: Api, bob: Api, name: str) -> None:
+def test_sole_waiter_for_closed_name(alice: Api, bob: Api, name: str) -> None:
     """L6, I14: a wait that begins while the name is closed is granted by the clock alone."""
     alice.release(name, alice.acquired(name, lock_delay_seconds=1)["lease_id"])
     granted = bob.acquired(name, wait_seconds=10)
@@ -131,7 +131,7 @@ def test_one_who_waits_for_a_closed_name_alone(alice: Api, bob: Api, name: str) 
 # Going away and coming back.
 
 
-def test_a_wait_that_ends_keeps_its_place(alice: Api, bob: Api, carol: Api, name: str) -> None:
+def test_ended_wait_keeps_its_position(alice: Api, bob: Api, carol: Api, name: str) -> None:
     """W2: a wait that is over comes with ticket and position; who comes back with it stands where it stood."""
     lease_id = alice.acquired(name)["lease_id"]
     answer = bob.acquire(name, wait_seconds=0.2, owner="ben").json()
@@ -148,7 +148,7 @@ def test_a_wait_that_ends_keeps_its_place(alice: Api, bob: Api, carol: Api, name
     second.close()
 
 
-def test_positions_count_those_who_are_there(alice: Api, bob: Api, name: str) -> None:
+def test_positions_count_connected_waiters(alice: Api, bob: Api, name: str) -> None:
     """W2: a position counts those ahead that are there, and itself."""
     alice.acquired(name)
     away = _ticket(bob, name, owner="away")
@@ -160,7 +160,7 @@ def test_positions_count_those_who_are_there(alice: Api, bob: Api, name: str) ->
         request.close()
 
 
-def test_one_that_is_away_blocks_nobody(alice: Api, bob: Api, name: str) -> None:
+def test_disconnected_waiter_blocks_no_other(alice: Api, bob: Api, name: str) -> None:
     """W2: later tickets are served while an earlier one is away, and a plain try too; the earlier comes back to its
     place.
     """
@@ -181,7 +181,7 @@ def test_one_that_is_away_blocks_nobody(alice: Api, bob: Api, name: str) -> None
         request.close()
 
 
-def test_who_comes_back_to_a_free_name_gets_it(alice: Api, bob: Api, name: str) -> None:
+def test_returning_waiter_gets_free_name(alice: Api, bob: Api, name: str) -> None:
     """W2: a ticket is good for the name also when that became free meanwhile; it is used up then."""
     lease = alice.acquired(name)
     ticket = _ticket(bob, name, owner="ben")
@@ -213,7 +213,7 @@ def test_a_key_comes_back_too(alice: Api, bob: Api, name: str) -> None:
 
 
 @pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
-def test_a_broken_connection_keeps_the_place(alice: Api, bob: Api, name: str, reset: bool) -> None:
+def test_broken_connection_keeps_its_position(alice: Api, bob: Api, name: str, reset: bool) -> None:
     """W2, W5: who is known to be gone delays nobody, and comes back to its place with its key within a minute."""
     lease_id = alice.acquired(name)["lease_id"]
     key = unique("key")
@@ -232,7 +232,7 @@ def test_a_broken_connection_keeps_the_place(alice: Api, bob: Api, name: str, re
         request.close()
 
 
-def test_a_name_is_not_granted_to_one_that_is_gone(alice: Api, bob: Api, name: str) -> None:
+def test_disconnected_waiter_is_not_granted(alice: Api, bob: Api, name: str) -> None:
     """W5: when all in line are gone the name is free for whoever asks."""
     lease_id = alice.acquired(name)["lease_id"]
     for number in range(3):
@@ -243,7 +243,7 @@ def test_a_name_is_not_granted_to_one_that_is_gone(alice: Api, bob: Api, name: s
     alice.acquired(name)
 
 
-def test_asking_again_attaches_to_the_same_place(alice: Api, bob: Api, carol: Api, name: str) -> None:
+def test_repeated_request_attaches_to_same_ticket(alice: Api, bob: Api, carol: Api, name: str) -> None:
     """W3: one ticket for each holder and name: asking again takes the place over, and the earlier request is told."""
     lease_id = alice.acquired(name)["lease_id"]
     first = waiting(bob, name, owner="ben")
@@ -274,7 +274,7 @@ def test_attaching_outlives_the_first_connection(alice: Api, bob: Api, name: str
     again.close()
 
 
-def test_claims_without_an_owner_have_each_their_own_place(alice: Api, bob: Api, name: str) -> None:
+def test_claims_without_owner_have_separate_tickets(alice: Api, bob: Api, name: str) -> None:
     """W3, C3: two who give no name are two, also with one token."""
     lease_id = alice.acquired(name)["lease_id"]
     first, second = waiting(bob, name), waiting(bob, name)
@@ -288,7 +288,7 @@ def test_claims_without_an_owner_have_each_their_own_place(alice: Api, bob: Api,
     second.close()
 
 
-def test_who_gets_the_name_otherwise_leaves_the_line(alice: Api, bob: Api, name: str) -> None:
+def test_waiter_granted_otherwise_leaves_the_queue(alice: Api, bob: Api, name: str) -> None:
     """W3: a holder that is granted the name while its ticket is away has no ticket there any more."""
     lease = alice.acquired(name)
     ticket = _ticket(bob, name, owner="ben")
@@ -300,7 +300,7 @@ def test_who_gets_the_name_otherwise_leaves_the_line(alice: Api, bob: Api, name:
 # Leaving.
 
 
-def test_leaving_the_line(alice: Api, bob: Api, carol: Api, name: str) -> None:
+def test_leaving_the_queue(alice: Api, bob: Api, carol: Api, name: str) -> None:
     """W2: a place can be given up: who waits there is told, nobody else moves, and only its owner's token can."""
     lease_id = alice.acquired(name)["lease_id"]
     key = unique("key")
@@ -319,7 +319,7 @@ def test_leaving_the_line(alice: Api, bob: Api, carol: Api, name: str) -> None:
     later.close()
 
 
-def test_a_run_gives_up_only_its_own_places(alice: Api, bob: Api, name: str) -> None:
+def test_run_can_delete_only_its_own_tickets(alice: Api, bob: Api, name: str) -> None:
     """S3: a session's secret leaves the line for that session alone; the token it belongs to may for all of its own."""
     alice.acquired(name)
     first, second = (bob.new_session() for _ in range(2))
@@ -333,7 +333,7 @@ def test_a_run_gives_up_only_its_own_places(alice: Api, bob: Api, name: str) -> 
     assert bob.leave(plain).status == 204
 
 
-def test_leaving_needs_a_uuid_and_a_token(alice: Api, nobody: Api) -> None:
+def test_leaving_the_queue_requires_uuid_and_token(alice: Api, nobody: Api) -> None:
     """The id of a ticket is a UUID; without a token there is nothing to give up."""
     refused(alice.leave("nope"), 400, "invalid_input")
     refused(alice.leave(ANONYMOUS), 404, "ticket_gone")
@@ -435,7 +435,7 @@ def test_a_revoked_token_is_not_granted(alice: Api, operator: Api, name: str) ->
     later.close()
 
 
-def test_finished_work_answers_the_line(alice: Api, bob: Api, name: str) -> None:
+def test_finished_work_answers_the_queue(alice: Api, bob: Api, name: str) -> None:
     """L5: when the work is done all in line hear so, except who wants to do it again: that one gets it."""
     lease_id = alice.acquired(name, owner="ana")["lease_id"]
     line = [waiting(bob, name, owner=f"agent-{number}") for number in range(3)]
@@ -453,7 +453,7 @@ def test_finished_work_answers_the_line(alice: Api, bob: Api, name: str) -> None
 # On one connection.
 
 
-def test_requests_behind_a_wait_come_after_it(alice: Api, bob: Api, name: str) -> None:
+def test_requests_after_a_wait_are_answered_after_it(alice: Api, bob: Api, name: str) -> None:
     """Requests sent behind a waiting one on the same connection are answered after it, in order."""
     lease_id = alice.acquired(name)["lease_id"]
     request = waiting(bob, name, owner="ben")
@@ -477,7 +477,7 @@ def test_waits_one_after_the_other_on_one_connection(alice: Api, bob: Api, name:
             assert connection.answers(number)[-1].json()["status"] == "waiting"
 
 
-def test_ids_of_tickets_are_shown_to_nobody_else(alice: Api, bob: Api, name: str) -> None:
+def test_ticket_ids_are_shown_only_to_their_owner(alice: Api, bob: Api, name: str) -> None:
     """A ticket and the lease id it carries appear in no answer to anybody but its holder."""
     alice.acquired(name)
     ticket = _ticket(bob, name, owner="ben")

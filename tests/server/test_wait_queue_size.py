@@ -91,7 +91,7 @@ class Crowd:
 
 
 @pytest.mark.parametrize("seed", [1])
-def test_two_hundred_in_line(tmp_path: Path, seed: int) -> None:
+def test_queue_of_two_hundred(tmp_path: Path, seed: int) -> None:
     """I12, I1, W2: 200 in line, a third of them killed, the server killed −9 and restarted twice in the middle: grants
     follow the order of joining among those who are there, nobody is granted twice, nothing hangs.
     """

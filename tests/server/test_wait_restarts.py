@@ -36,7 +36,7 @@ def _pair(server: ServerProcess) -> tuple[Api, Api]:
     return Api.of(server, callers.ALICE), Api.of(server, callers.BOB)
 
 
-def test_a_server_that_stops_tells_those_who_wait(start: Start) -> None:
+def test_stopping_server_answers_waiters(start: Start) -> None:
     """W2: SIGTERM answers every wait with its ticket at once, and the server does not stay for them."""
     server = start()
     alice, bob = _pair(server)
@@ -53,7 +53,7 @@ def test_a_server_that_stops_tells_those_who_wait(start: Start) -> None:
 
 
 @pytest.mark.parametrize("how", ["terminate", "kill"])
-def test_the_line_survives_a_restart(start: Start, how: str) -> None:
+def test_queue_survives_a_restart(start: Start, how: str) -> None:
     """W2, I12: after SIGTERM and after kill −9 every place is where it was, by ticket and by key."""
     server = start()
     alice, bob = _pair(server)
@@ -99,7 +99,7 @@ def test_a_grant_survives_kill(start: Start) -> None:
     assert (again["lease_id"], again["fencing_token"]) == (granted["lease_id"], granted["fencing_token"])
 
 
-def test_quotas_of_the_line(start: Start) -> None:
+def test_queue_limits(start: Start) -> None:
     """W1: a line and a token's places in lines are bounded: one more is 429, and leaving makes room."""
     alice, bob = _pair(start(line_max=5, tickets_per_principal_max=5))
     for name in ("a", "b"):

@@ -84,7 +84,7 @@ def test_unread_lists_are_bounded_for_one_user(tmp_path: Path) -> None:
         assert _bytes_of(others, PIPELINED * size) >= PIPELINED * size
 
 
-def test_an_answer_that_was_taken_is_not_kept(tmp_path: Path) -> None:
+def test_delivered_response_is_freed(tmp_path: Path) -> None:
     """A connection that stays open keeps nothing of the answers that went out on it."""
     with (
         ServerProcess.start(tmp_path / "data", tokens=callers.TOKENS) as server,
@@ -121,7 +121,7 @@ def _keep(budget: WriteBudget, who: str, size: int = MIB) -> Any:  # noqa: ANN40
     return line
 
 
-def test_the_eldest_gives_way_and_only_of_its_own() -> None:
+def test_oldest_response_of_same_principal_is_dropped() -> None:
     """The budget is a user's own, counted in whole bodies; strangers have one together, and a smaller one."""
     budget = WriteBudget(_principal)
     bens = _keep(budget, "ben")
@@ -133,7 +133,7 @@ def test_the_eldest_gives_way_and_only_of_its_own() -> None:
     assert budget.bytes == (1 + 16 + 32) * MIB
 
 
-def test_what_is_taken_counts_no_more() -> None:
+def test_delivered_bytes_are_freed() -> None:
     """A body counts once, however often it is written on, until its last piece is taken or the connection is lost."""
     budget = WriteBudget(_principal)
     complete = memoryview(bytes(MIB))

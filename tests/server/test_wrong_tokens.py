@@ -83,7 +83,7 @@ def test_every_kind_of_wrong_token_counts(server: ServerProcess, token: str) -> 
     refused(_look(server, token), 429, "too_many_wrong_tokens")
 
 
-def test_what_is_no_guess_does_not_count(server: ServerProcess) -> None:
+def test_recognizable_secrets_are_not_counted_as_guesses(server: ServerProcess) -> None:
     """No token at all, another scheme, and the secret of a session that is over do not count."""
     alice = Api.of(server, callers.ALICE)
     opened = alice.new_session()
@@ -155,7 +155,7 @@ def test_a_large_body_is_refused_the_same_way(server: ServerProcess) -> None:
     refused(answer, 429, "too_many_wrong_tokens")
 
 
-def test_without_trusted_proxies_nobody_is_believed(tmp_path: Path) -> None:
+def test_forwarded_address_is_ignored_without_trusted_proxies(tmp_path: Path) -> None:
     """Without the setting all that comes over one connection is one client, whatever it writes."""
     settings = {"wrong_tokens_per_minute_max": MAX}
     with ServerProcess.start(tmp_path / "data", settings=settings, tokens=callers.TOKENS) as server:
@@ -173,7 +173,7 @@ def test_a_window_ends() -> None:
     assert [counted.count(client, 61_000 + extra) for extra in range(3)] == [0, 0, 59_998]
 
 
-def test_what_is_kept_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
+def test_wrong_token_windows_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
     """The table forgets the oldest address first, and the log has a bounded number of lines, however many guess."""
     counted = WrongTokens(1)
     first = ip_address("10.0.0.0")

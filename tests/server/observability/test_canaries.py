@@ -135,7 +135,7 @@ def _assert_no_canary(server: ServerProcess, *secrets: str) -> None:
     assert "Traceback" not in log, log[-5_000:]
 
 
-def test_no_route_lets_a_canary_into_the_log(server: ServerProcess, who: str | None) -> None:
+def test_routes_log_no_canary(server: ServerProcess, who: str | None) -> None:
     """Every route, with canaries in its path, query, headers and body: nothing of it is logged, whoever asks."""
     known = {} if who is None else {"Authorization": f"Bearer {who}"}
     typed = {"Content-Type": "application/json"}
@@ -211,7 +211,7 @@ def _visited(server: ServerProcess) -> list[str]:
     return secrets
 
 
-def test_no_life_of_a_claim_lets_a_canary_into_the_log(server: ServerProcess) -> None:
+def test_claim_lifecycle_logs_no_canary(server: ServerProcess) -> None:
     """Metadata, notes, labels, keys, results, reasons, lease ids, secrets of sessions and claims, access tokens: all of
     them are used, and none is logged. Each grant and each end is.
     """

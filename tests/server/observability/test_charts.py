@@ -83,7 +83,7 @@ def test_a_line_goes_through_its_values() -> None:
     assert [tick.text for tick in drawn.charts[0].scale] == ["0/s", "5/s", "10/s"]
 
 
-def test_where_nothing_was_there_is_a_gap() -> None:
+def test_chart_shows_gap_without_samples() -> None:
     """A step without a commit breaks the line: it is not drawn as a commit that took no time."""
     samples = [sample(number, commit_p50=NAN if number == 2 else 0.001) for number in range(5)]
     half = line(draw(samples, "1h"), "commits", "half")
@@ -102,7 +102,7 @@ def test_many_samples_are_few_points() -> None:
     assert len(msgspec.json.encode(drawn)) < 60_000
 
 
-def test_what_was_lost_is_counted_from_the_first_sample_on() -> None:
+def test_chart_counts_losses_from_first_sample() -> None:
     """Half a claim a second for ten seconds is five, also if there is only one sample yet."""
     for number in (1, 3):
         drawn = draw([sample(each, losses=0.5) for each in range(number)], "1h")
@@ -115,7 +115,7 @@ def test_every_chart_is_about_fields_that_samples_have() -> None:
     assert len({plan.key for plan in charts.PLANS}) == len(charts.PLANS)
 
 
-def test_of_no_sample_nothing_is_drawn() -> None:
+def test_chart_without_samples_is_empty() -> None:
     """In the first ten seconds there is nothing to see, and it says so."""
     assert draw([], "1h") == charts.ChartSet("1h", None, [], [])
 

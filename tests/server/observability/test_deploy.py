@@ -110,13 +110,13 @@ def wrong_in(query: str) -> list[str]:
 
 
 @pytest.mark.parametrize("query", board_queries())
-def test_every_query_of_the_dashboard_is_about_something(query: str) -> None:
+def test_dashboard_queries_name_known_metrics(query: str) -> None:
     """Each names metrics, labels and values that the server has."""
     assert wrong_in(query) == []
 
 
 @pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])
-def test_every_alert_is_about_something(rule: dict[str, str]) -> None:
+def test_alerts_name_known_metrics(rule: dict[str, str]) -> None:
     """Each names metrics, labels and values that the server has, of the job that the file beside it makes."""
     assert wrong_in(rule["expr"]) == []
     assert 'job="holdfast"' in rule["expr"] and "job_name: holdfast\n" in SCRAPE.read_text(encoding="utf-8")
@@ -137,7 +137,7 @@ def test_every_alert_is_about_something(rule: dict[str, str]) -> None:
         ("histogram_quantile(0.99, rate(holdfast_wait_seconds[5m]))", "no metric holdfast_wait_seconds"),
     ],
 )
-def test_a_query_about_nothing_is_found(query: str, wrong: str) -> None:
+def test_dashboard_check_finds_query_of_unknown_metric(query: str, wrong: str) -> None:
     """A name, a label, a value or a bound that is not there is seen."""
     assert wrong_in(query) == [wrong]
 
@@ -177,7 +177,7 @@ def test_the_guide_shows_the_file_for_prometheus() -> None:
     assert set(job) == {"job_name", "scrape_interval", "scheme", "tls_config", "authorization", "static_configs"}
 
 
-def test_what_the_file_for_prometheus_says_reads_the_metrics(tmp_path: Path) -> None:
+def test_prometheus_file_reads_the_metrics(tmp_path: Path) -> None:
     """With the scheme, the CA, the token and the name of the file, a server that speaks TLS tells its numbers; without
     the token, or with another CA, it does not.
     """

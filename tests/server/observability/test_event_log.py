@@ -79,7 +79,7 @@ def _ended(number: int) -> Ended:
     return Ended(f"job-{number}", f"lease-{number}", number, "expired", False, owner="ana", principal="ana")
 
 
-def test_a_large_record_is_told_in_slices(caplog: pytest.LogCaptureFixture) -> None:
+def test_event_log_writes_large_record_in_slices(caplog: pytest.LogCaptureFixture) -> None:
     """The end of a session with ten thousand leases holds the loop for a few lines at a time; all are written."""
 
     async def run() -> list[int]:
@@ -101,9 +101,7 @@ def test_a_large_record_is_told_in_slices(caplog: pytest.LogCaptureFixture) -> N
     assert len(caplog.records) == 1_001, "nothing after the end"
 
 
-def test_what_finds_no_room_is_counted_and_told(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_event_log_reports_dropped_lines(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """More than may wait is left out, and one line says how many; at the end the rest is written at once."""
     monkeypatch.setattr(events, "LINES_MAX", 10)
 

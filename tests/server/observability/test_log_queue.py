@@ -88,7 +88,7 @@ def test_lines_come_out_in_order(pipe: Pipe) -> None:
     assert not queue.thread.is_alive() and queue.dropped == 0
 
 
-def test_overflow_is_dropped_and_reported_in_its_place(pipe: Pipe) -> None:
+def test_log_queue_drops_and_reports_overflow_in_order(pipe: Pipe) -> None:
     """Beyond the bound nothing is kept. The count is between what came before and what came after."""
     queue = log_queue(pipe.writes, lines_max=3)
     for number in range(8):
@@ -122,7 +122,7 @@ def test_lines_below_a_warning_never_cost_a_warning(pipe: Pipe) -> None:
     queue.close()
 
 
-def test_nobody_waits_for_a_reader_that_does_not_read(pipe: Pipe) -> None:
+def test_logging_does_not_wait_for_stalled_reader(pipe: Pipe) -> None:
     """With a full pipe each line is queued, the queue stays within its bound, and flushes wait only so long."""
     pipe.fill()
     queue = log_queue(pipe.writes, lines_max=100)
@@ -201,7 +201,7 @@ def test_a_line_is_one_write(monkeypatch: pytest.MonkeyPatch, pipe: Pipe) -> Non
     queue.close()
 
 
-def test_a_line_that_cannot_be_formatted_hurts_nobody(pipe: Pipe) -> None:
+def test_log_queue_survives_unformattable_record(pipe: Pipe) -> None:
     """A message that does not fit its arguments is a line that says so, and no exception for the caller."""
     queue = LogQueue(pipe.writes, JsonFormatter())
     queue.start()

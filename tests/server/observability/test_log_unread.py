@@ -66,7 +66,7 @@ def unread(tmp_path: Path) -> Iterator[Unread]:
     made.end()
 
 
-def test_nobody_waits_for_a_log_that_nobody_reads(unread: Unread) -> None:
+def test_requests_do_not_wait_for_unread_log(unread: Unread) -> None:
     """Every request is answered though the log is full. Read again, it says how much is missing, and goes on."""
     for _ in range(REQUESTS):
         assert unread.api.get(f"/locks/{LONG}").status == 200
@@ -82,7 +82,7 @@ def test_nobody_waits_for_a_log_that_nobody_reads(unread: Unread) -> None:
     assert written < REQUESTS
 
 
-def test_a_server_ends_though_nobody_takes_its_last_words(unread: Unread) -> None:
+def test_server_stops_with_unread_log(unread: Unread) -> None:
     """Told to stop, it ends within its time, with 0."""
     for _ in range(REQUESTS):
         assert unread.api.get(f"/locks/{LONG}").status == 200

@@ -39,7 +39,7 @@ def test_prometheus_can_read_it(alice: Api) -> None:
         assert f"# HELP {row.name} {row.help}\n# TYPE {row.name} {row.kind}\n" in text
 
 
-def test_what_happens_is_counted(alice: Api, bob: Api, operator: Api, name: str) -> None:
+def test_metrics_count_operations(alice: Api, bob: Api, operator: Api, name: str) -> None:
     """Grants, heartbeats, ends by how, refusals by reason, holds and waits: each rises by what happened."""
     first = samples_in(alice.get("/metrics").body)
 
@@ -70,7 +70,7 @@ def test_what_happens_is_counted(alice: Api, bob: Api, operator: Api, name: str)
     assert metric_value(alice, "holdfast_commit_records_sum") > before("holdfast_commit_records_sum")
 
 
-def test_what_is_so_now_is_told(alice: Api, name: str) -> None:
+def test_metrics_report_current_state(alice: Api, name: str) -> None:
     """Held names, sessions, connections and streams are told as they are."""
     held, sessions = metric_value(alice, "holdfast_leases_held"), metric_value(alice, "holdfast_sessions_open")
     alice.acquired(name)
@@ -85,7 +85,7 @@ def test_what_is_so_now_is_told(alice: Api, name: str) -> None:
     assert (metric_value(alice, "holdfast_leader"), metric_value(alice, "holdfast_takeovers_total")) == (1, 1)
 
 
-def test_who_is_refused_before_anything_is_decided_counts_too(alice: Api, nobody: Api, server: ServerProcess) -> None:
+def test_metrics_count_refusals_before_decision(alice: Api, nobody: Api, server: ServerProcess) -> None:
     """No token, a wrong one, a body that is none: each has its reason, though no command was ever made of it."""
     wrong = Api.of(server, "wrong-0123456789abcdef-wrong")
     reasons = ("authentication_required", "authentication_failed", "invalid_input", "not_found")
@@ -98,7 +98,7 @@ def test_who_is_refused_before_anything_is_decided_counts_too(alice: Api, nobody
         rises(alice, 1, "holdfast_refusals_total", before[reason], reason=reason)
 
 
-def test_reading_needs_read(alice: Api, nobody: Api, server: ServerProcess, operator: Api) -> None:
+def test_metrics_require_read_scope(alice: Api, nobody: Api, server: ServerProcess, operator: Api) -> None:
     """Without a token it is refused, with one that may only claim too, and a token that was made may read."""
     refused(nobody.get("/metrics"), 401, "authentication_required")
     refused(Api.of(server, "wrong-0123456789abcdef-wrong").get("/metrics"), 401, "authentication_failed")
@@ -110,7 +110,7 @@ def test_reading_needs_read(alice: Api, nobody: Api, server: ServerProcess, oper
     assert Api.of(server, callers.READER).get("/metrics").status == 200
 
 
-def test_nothing_that_users_write_is_in_it(alice: Api, bob: Api) -> None:
+def test_metrics_contain_no_user_input(alice: Api, bob: Api) -> None:
     """Fifty names, owners, labels and notes later, it has the same samples as before, and none of those words."""
 
     def names(samples: Samples) -> set[object]:

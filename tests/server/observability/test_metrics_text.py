@@ -41,7 +41,7 @@ def calls_for(meter: Meter) -> int:
     return count
 
 
-def test_it_does_not_walk_the_leases() -> None:
+def test_metrics_text_does_not_iterate_leases() -> None:
     """With two thousand leases it takes as many calls as with two: nothing is looked at one by one."""
 
     async def test(clock: ManualClock) -> None:
@@ -63,7 +63,7 @@ def test_it_does_not_walk_the_leases() -> None:
     run(test)
 
 
-def test_it_is_made_once_a_second() -> None:
+def test_metrics_text_is_cached_for_a_second() -> None:
     """Who asks ten thousand times in a second makes one text of us."""
 
     async def test(clock: ManualClock) -> None:
@@ -80,7 +80,7 @@ def test_it_is_made_once_a_second() -> None:
     run(test)
 
 
-def test_a_node_that_follows_tells_what_it_knows() -> None:
+def test_follower_reports_its_own_metrics() -> None:
     """It says that it does not lead, which epoch it knows and whether it is linked, and nothing of the leases."""
 
     async def test(clock: ManualClock) -> None:
@@ -98,7 +98,7 @@ def test_a_node_that_follows_tells_what_it_knows() -> None:
     run(test)
 
 
-def test_what_was_counted_outlives_a_tenure() -> None:
+def test_counters_survive_leader_term() -> None:
     """A counter of a process never falls, however often it begins to lead anew."""
 
     async def test(clock: ManualClock) -> None:

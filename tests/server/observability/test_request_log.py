@@ -81,7 +81,7 @@ def test_a_stream_is_a_line_when_it_ends(server: ServerProcess) -> None:
     assert (line["status"], line["route"], line["principal"]) == (200, "/locks/{name}/watch", "alice")
 
 
-def test_a_client_that_leaves_is_a_line(tmp_path: Path) -> None:
+def test_request_log_writes_disconnected_client(tmp_path: Path) -> None:
     """Somebody who waits in line and goes away was never answered, and the line says so."""
     with ServerProcess.start(tmp_path / "data", settings=SETTINGS, tokens=callers.TOKENS) as server:
         alice, bob = Api.of(server, callers.ALICE), Api.of(server, callers.BOB)
@@ -94,7 +94,7 @@ def test_a_client_that_leaves_is_a_line(tmp_path: Path) -> None:
         assert "the client left" in left[0]["message"]
 
 
-def test_what_is_no_request_is_a_line(tmp_path: Path) -> None:
+def test_request_log_writes_malformed_request(tmp_path: Path) -> None:
     """What the parser refuses has a line with its status and request id."""
     with ServerProcess.start(tmp_path / "data", settings=SETTINGS, tokens=callers.TOKENS) as server:
         with socket.create_connection((server.host, server.port), timeout=10) as sock:
@@ -104,7 +104,7 @@ def test_what_is_no_request_is_a_line(tmp_path: Path) -> None:
         assert line["status"] == 400 and line["request_id"].startswith("req_")
 
 
-def test_nothing_is_logged_unless_it_is_asked_for(tmp_path: Path) -> None:
+def test_request_log_is_off_by_default(tmp_path: Path) -> None:
     """Without the settings a server that does its work says nothing."""
     with ServerProcess.start(tmp_path / "data", tokens=callers.TOKENS) as server:
         alice = Api.of(server, callers.ALICE)

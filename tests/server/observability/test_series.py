@@ -29,17 +29,17 @@ def meter_on(clock: ManualClock) -> Meter:
         ([1, 0, 0], 0.99, 0.99),
     ],
 )
-def test_a_quantile_is_reckoned_as_prometheus_does(counts: list[int], part: float, expected: float) -> None:
+def test_quantile_matches_prometheus(counts: list[int], part: float, expected: float) -> None:
     """Evenly between two bounds, and what is beyond the last is told as the last."""
     assert quantile((1.0, 2.0), counts, part) == pytest.approx(expected)
 
 
-def test_of_nothing_there_is_no_quantile() -> None:
+def test_quantile_of_empty_histogram_is_nan() -> None:
     """Where nothing was noted there is no number, not a zero that looks like a very fast commit."""
     assert math.isnan(quantile((1.0, 2.0), [0, 0, 0], 0.5))
 
 
-def test_a_sample_tells_what_happened_since_the_last() -> None:
+def test_sample_has_rates_since_previous_sample() -> None:
     """Rates are for one second, whatever the step was; what was before the last sample counts no more."""
 
     async def test(clock: ManualClock) -> None:
@@ -74,7 +74,7 @@ def test_a_sample_is_taken_when_it_is_time() -> None:
     assert len(meter.series) == 3
 
 
-def test_six_hours_are_kept_and_no_more() -> None:
+def test_series_retains_six_hours() -> None:
     """After a day there are as many samples as after six hours, and they are the last ones."""
     clock = ManualClock()
     meter = meter_on(clock)

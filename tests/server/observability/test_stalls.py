@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from holdfast.testing.clock import ManualClock
 
 
-def test_a_loop_that_is_held_is_seen() -> None:
+def test_stalls_measure_blocked_loop() -> None:
     """Ten looks a second of a loop that is on time; one that was held for 300 ms is that late, and is the longest."""
 
     async def test(clock: ManualClock) -> None:

@@ -104,7 +104,7 @@ def test_each_request_is_a_span(receiver: Receiver, tmp_path: Path) -> None:
     assert receiver.resources[0]["deployment.environment"] == "test"
 
 
-def test_a_server_ends_though_nobody_takes_its_spans(tmp_path: Path) -> None:
+def test_server_stops_without_collector(tmp_path: Path) -> None:
     """With a receiver that is not there, requests are answered and a stop is one."""
     env = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}
     with ServerProcess.start(tmp_path / "data", settings={"traces": True}, env=env, tokens=callers.TOKENS) as server:
@@ -112,13 +112,13 @@ def test_a_server_ends_though_nobody_takes_its_spans(tmp_path: Path) -> None:
         assert server.terminate(10) == 0
 
 
-def test_nothing_is_imported_unless_it_is_asked_for() -> None:
+def test_opentelemetry_is_imported_only_with_traces() -> None:
     """A server without the setting knows nothing of OpenTelemetry."""
     program = "import sys, holdfast.server.app; sys.exit(any(name.startswith('opentelemetry') for name in sys.modules))"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
-def test_a_missing_extra_is_told(tmp_path: Path) -> None:
+def test_traces_setting_reports_missing_extra(tmp_path: Path) -> None:
     """Where the extra is not installed, the start is refused, with what to install."""
     hidden = tmp_path / "hidden"
     hidden.mkdir()

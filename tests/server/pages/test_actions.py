@@ -121,7 +121,7 @@ def test_a_form_that_is_sent_again_with_other_words_says_so(alice: Api, boss: Vi
     assert alice.status(name).json()["status"] == "free"
 
 
-def test_an_old_page_ends_nobody_else(alice: Api, boss: Visitor, name: str) -> None:
+def test_stale_form_does_not_end_another_lease(alice: Api, boss: Visitor, name: str) -> None:
     """A form that was made for another lease does nothing, says so, and keeps what was written."""
     alice.acquired(name, owner="ana")
     fields = form_of(boss, name)

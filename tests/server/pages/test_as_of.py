@@ -35,7 +35,7 @@ def at(**fields: str) -> str:
     return "/?" + urlencode(fields)
 
 
-def test_the_page_shows_who_held_what_then(reader: Visitor, alice: Api) -> None:
+def test_page_shows_past_holders(reader: Visitor, alice: Api) -> None:
     """It has the owner of then, says the moment, and nothing can be done on it but look."""
     name = unique("moment")
     lease = alice.acquired(name, owner="before", ttl_seconds=600)
@@ -85,7 +85,7 @@ def test_a_moment_is_searched(reader: Visitor, alice: Api) -> None:
 
 
 @pytest.mark.parametrize(("moment", "status"), [("2999-01-01T00:00:00Z", 400), ("nonsense", 400)])
-def test_a_moment_that_cannot_be_shown_says_why(reader: Visitor, moment: str, status: int) -> None:
+def test_page_explains_unavailable_past(reader: Visitor, moment: str, status: int) -> None:
     """The page says what is wrong, when the history begins, and leads there and back to now."""
     answer = reader.get(at(at=moment))
     links = [said.get("href", "") for tag, said in page_of(answer).tags if tag == "a"]
@@ -102,7 +102,7 @@ def test_all_ways_to_write_a_moment_are_named(reader: Visitor) -> None:
         assert reader.get(at(at=form)).status in {200, 410}, form
 
 
-def test_what_users_wrote_is_text_on_it(reader: Visitor, alice: Api) -> None:
+def test_past_page_escapes_user_input(reader: Visitor, alice: Api) -> None:
     """Names, owners and labels are escaped, and so is the search."""
     name, owner = unique("text"), "<script>alert(1)</script>"
     alice.acquired(name, owner=owner, labels={"k": '"><img src=x onerror=alert(1)>'})
@@ -113,7 +113,7 @@ def test_what_users_wrote_is_text_on_it(reader: Visitor, alice: Api) -> None:
         assert owner not in text and "<img src" not in text and "<i>" not in text
 
 
-def test_strangers_and_other_prefixes_see_nothing(server: ServerProcess, alice: Api, operator: Api) -> None:
+def test_past_state_requires_read_scope_and_prefix(server: ServerProcess, alice: Api, operator: Api) -> None:
     """Without a token it is the sign-in page; a confined one sees its own part."""
     prefix = unique("confined") + "/"
     alice.acquired(f"{prefix}own/a", owner="own-owner")
@@ -128,7 +128,7 @@ def test_strangers_and_other_prefixes_see_nothing(server: ServerProcess, alice: 
     assert "other-owner" not in confined.get(at(at=then, q=f"prefix:{prefix}other")).text
 
 
-def test_marks_are_where_things_ended_badly(reader: Visitor, server: ServerProcess, alice: Api, operator: Api) -> None:
+def test_markers_are_bad_ends(reader: Visitor, server: ServerProcess, alice: Api, operator: Api) -> None:
     """Revoked and failed ends are marked, newest first, within the caller's prefix; plain releases are not."""
     prefix = unique("marks") + "/"
     alice.release(f"{prefix}well", alice.acquired(f"{prefix}well")["lease_id"])
@@ -165,7 +165,7 @@ def test_a_time_of_day_in_an_address_is_the_last_one_past_in_utc() -> None:
         assert read_moment({"at": text}, now_ms).at_ms == datetime.fromisoformat(expected).timestamp() * 1000
 
 
-def test_a_row_of_then_has_nothing_that_history_does_not_tell() -> None:
+def test_past_row_has_only_fields_of_history() -> None:
     """No note and no metadata, whatever the lease carried."""
     lease = Lease("id", 7, "ci", None, None, False, 60_000, 1, 0, "hidden", "hidden", 5_000, 5_000)
     row = past_row(Held("job", lease, 3))

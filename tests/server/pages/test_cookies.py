@@ -44,7 +44,7 @@ def refusal_of(auth: Auth, value: str, wall_ms: int = NOW_MS) -> Problem:
     return raised.value
 
 
-def test_whoever_has_it_is_who_signed_in() -> None:
+def test_cookie_identifies_its_principal() -> None:
     """A cookie stands for the token it was made for, with its name and scopes, and is told from the token itself."""
     caller = auth_of().identify(shown(value_of()), State(), NOW_MS)
     assert (caller.principal, caller.scopes, caller.cookie) == ("ana", frozenset({"read", "admin"}), ANA)
@@ -61,7 +61,7 @@ def test_a_cookie_of_a_neighbour_does_not_hide_ours() -> None:
     assert auth.identify(authorization, State(), NOW_MS).principal == "ana"
 
 
-def test_it_is_over_after_twelve_hours_without_use() -> None:
+def test_cookie_expires_after_twelve_hours_without_use() -> None:
     """It is good to the last millisecond of its life, and not beyond; one that was renewed counts from then."""
     auth, value = auth_of(), value_of()
     assert auth.identify(shown(value), State(), NOW_MS + LIFETIME_MS - 1).principal == "ana"
@@ -87,26 +87,26 @@ def test_cookie_from_a_clock_that_was_ahead_is_refused(field: str) -> None:
     assert auth.identify(shown(value_of(set_back)), State(), NOW_MS).principal == "ana"
 
 
-def test_it_is_renewed_when_it_is_ten_minutes_old() -> None:
+def test_cookie_is_renewed_after_ten_minutes() -> None:
     """A young one is left as it is; one that is older, or from a clock that was set back, is made anew."""
     assert not ANA.needs_renewal(NOW_MS + 599_999)
     assert ANA.needs_renewal(NOW_MS + 600_000)
     assert ANA.needs_renewal(NOW_MS - 1)
 
 
-def test_it_ends_with_its_token() -> None:
+def test_cookie_ends_with_its_token() -> None:
     """When another token has the name, or none, the cookie of the old one says that it is over."""
     assert "revoked, replaced" in refusal_of(auth_of(NEXT_TOKEN), value_of()).details
     assert "revoked, replaced" in refusal_of(auth_of("ben:0123456789abcdef-ben"), value_of()).details
 
 
-def test_of_another_server_it_is_nobodys() -> None:
+def test_cookie_of_another_server_is_unauthenticated() -> None:
     """A cookie of another server on the same host is no guess: whoever has it is a stranger, and is not counted."""
     assert "none of this server's" in refusal_of(auth_of(), value_of(key=OTHER_KEY)).details
 
 
 @given(at=st.integers(0), change=st.integers(1, 63))
-def test_whatever_is_changed_it_is_not_believed(at: int, change: int) -> None:
+def test_changed_cookie_is_rejected(at: int, change: int) -> None:
     """With any character replaced by another it lets nobody in."""
     value, letters = value_of(), "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
     index = at % len(value)
@@ -115,7 +115,7 @@ def test_whatever_is_changed_it_is_not_believed(at: int, change: int) -> None:
 
 
 @given(st.binary(max_size=300))
-def test_nonsense_lets_nobody_in(nonsense: bytes) -> None:
+def test_malformed_cookie_is_rejected(nonsense: bytes) -> None:
     """Whatever stands in its place: a refusal that says to sign in, and nothing else."""
     with pytest.raises(Problem) as raised:
         auth_of().identify(COOKIE + nonsense, State(), NOW_MS)
@@ -126,7 +126,7 @@ def test_nonsense_lets_nobody_in(nonsense: bytes) -> None:
     ("change", "what"),
     [({"principal": "ben"}, "whose"), ({"made_ms": NOW_MS + 1}, "when"), ({"is_https": True}, "over what")],
 )
-def test_what_it_says_is_signed(change: dict[str, object], what: str) -> None:
+def test_cookie_payload_is_signed(change: dict[str, object], what: str) -> None:
     """Whose it is, when it was made and over what it was given cannot be changed: each is under the signature."""
     tokens = f"{TOKEN},ben:0123456789abcdef-ben"
     lie = cookies.sign(OTHER_KEY, msgspec.structs.replace(ANA, **change), "").split(".")
@@ -183,7 +183,7 @@ def test_a_token_counts_before_a_cookie() -> None:
         (b"holdfast=p.a.b; " + b"x" * 20_000, None),
     ],
 )
-def test_it_is_found_by_its_name(sent: bytes, found: bytes | None) -> None:
+def test_cookie_is_found_by_its_name(sent: bytes, found: bytes | None) -> None:
     """It is found among others, the safe one first; one under the name of the other kind is none."""
     assert authorization(head(sent)) == (None if found is None else b"Cookie " + found)
 

@@ -34,7 +34,7 @@ def found(core: Core, prefix: str = "") -> tuple[set[str], set[tuple[str, str, s
 # From the state.
 
 
-def test_a_chain_is_found_whole() -> None:
+def test_wait_graph_has_entire_chain() -> None:
     """Who waits, for which name, and who holds it: up to the one who waits for nobody."""
     core = Core()
     core.hold("docs", owner="ana")
@@ -48,7 +48,7 @@ def test_a_chain_is_found_whole() -> None:
     )
 
 
-def test_who_is_away_blocks_nobody() -> None:
+def test_wait_graph_omits_disconnected_waiters() -> None:
     """A place whose request is gone for the moment is no edge."""
     core = Core()
     core.hold("deploy", owner="ben")
@@ -70,7 +70,7 @@ def test_a_prefix_hides_all_else() -> None:
     assert ("ben", "db/x", "secret-owner") in found(core)[1]
 
 
-def test_a_long_line_is_a_crowd() -> None:
+def test_wait_graph_shortens_long_queue() -> None:
     """Of many who hold nothing, the first are shown and the others counted; one who is waited for is always shown."""
     core = Core()
     core.hold("deploy", owner="ben")
@@ -84,7 +84,7 @@ def test_a_long_line_is_a_crowd() -> None:
     assert len(labels) == 1 + WAITERS_SHOWN + 1 + 1 + 1
 
 
-def test_looking_costs_what_is_shown() -> None:
+def test_wait_graph_cost_is_bounded_by_its_size() -> None:
     """However many names have queues and however long these are, a graph takes a bounded number of steps."""
     core = Core()
     for number in range(400):
@@ -104,7 +104,7 @@ def graph_nodes(*keys: str) -> tuple[GraphNode, ...]:
     return tuple(GraphNode(key, key) for key in keys)
 
 
-def test_whoever_is_waited_for_stands_on_the_left() -> None:
+def test_wait_graph_places_holders_left_of_waiters() -> None:
     """The column of a knot is the length of its longest chain; arrows lead to the left."""
     edges = [Edge("ana", "deploy", "ben"), Edge("ben", "schema", "cem"), Edge("dan", "schema", "cem")]
     drawn = draw(graph_nodes("ana", "ben", "cem", "dan"), edges)
@@ -121,7 +121,7 @@ def test_no_two_boxes_overlap() -> None:
     assert len({(box.x, box.y) for box in drawn.boxes}) == 23
 
 
-def test_a_circle_is_drawn_and_marked() -> None:
+def test_wait_graph_marks_cycle() -> None:
     """A circle does not end the drawing, and its closing edge is marked."""
     edges = [Edge("a", "x", "b"), Edge("b", "y", "c"), Edge("c", "z", "a"), Edge("d", "x", "b")]
     drawn = draw(graph_nodes("a", "b", "c", "d"), edges)
@@ -170,7 +170,7 @@ PATH = ("ana", "web/b", "ben", "db/x", "cem", "web/a")
         ("else/", None),
     ],
 )
-def test_a_circle_is_shown_as_far_as_the_reader_may_see(prefix: str, shown: tuple[str, ...] | None) -> None:
+def test_refused_deadlock_is_masked_by_prefix(prefix: str, shown: tuple[str, ...] | None) -> None:
     """A name outside of the prefix is hidden, and so is whoever holds it; a circle without any other is not shown."""
     cycles = cycles_for([Entry(PATH, "p", 1, 2, 2)], prefix)
     assert [path for path, _ in cycles] == ([] if shown is None else [shown])
@@ -201,7 +201,7 @@ def test_a_day_later_it_is_forgotten() -> None:
     assert entries_of(recent, RETENTION_MS + 1) == [("new", 1)]
 
 
-def test_nobody_pushes_out_what_another_did() -> None:
+def test_recent_events_are_limited_per_principal() -> None:
     """One principal has a share, and beyond the room for all the eldest of whoever has most goes."""
     recent: RecentEvents[str] = RecentEvents(0)
     note(recent, "mine", "quiet")

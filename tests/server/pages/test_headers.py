@@ -50,7 +50,7 @@ def test_the_policy_of_every_page(signed_in: Visitor, nobody: Api, path: str) ->
         assert answer.headers.get_all("Cache-Control") == ["no-store"]
 
 
-def test_pages_tell_nobody_where_their_reader_was(signed_in: Visitor, nobody: Api) -> None:
+def test_pages_send_no_referrer(signed_in: Visitor, nobody: Api) -> None:
     """Names and searches in addresses go to no other site; the sign-in page tells its own site alone."""
     assert signed_in.get("/").headers.get_all("Referrer-Policy") == ["no-referrer"]
     assert signed_in.get("/ui/nowhere").headers.get_all("Referrer-Policy") == ["no-referrer"]
@@ -76,7 +76,7 @@ def test_no_script_makes_a_page_of_text(script: str) -> None:
     assert set(re.findall(r"https?://[^\"]*", text)) <= {"http://www.w3.org/2000/svg"}
 
 
-def test_files_are_kept_for_ever_under_their_hash(nobody: Api) -> None:
+def test_static_files_are_immutable_under_their_hash(nobody: Api) -> None:
     """A file has the hash of all files in its address, so it is kept; under another version it is not."""
     known = site.static_files()
     assert {"page.css", "page.js", "theme.js"} <= set(known.by_name)
@@ -98,7 +98,7 @@ def test_nothing_else_is_served(nobody: Api, path: str) -> None:
     assert nobody.get(f"/ui/static/{site.static_files().version}/{path}").status == 404
 
 
-def test_what_pages_load_is_there(signed_in: Visitor, nobody: Api) -> None:
+def test_pages_load_existing_files(signed_in: Visitor, nobody: Api) -> None:
     """Every file that a page names, and every module that one imports, is served; nothing comes from elsewhere."""
     known = site.static_files().by_name
     for path in VIEWS:

@@ -57,14 +57,14 @@ def test_a_held_job_shows_its_owner(alice: Api, reader: Visitor, name: str) -> N
     assert bars(answer) == ["alive"]
 
 
-def test_a_name_that_nobody_claimed_has_a_page(reader: Visitor, name: str) -> None:
+def test_unknown_name_has_a_page(reader: Visitor, name: str) -> None:
     """An unknown name says that nobody has claimed it, and how to."""
     page = shown(reader.get(path_of(name)))
     assert "Nobody has claimed this name" in page.text
     assert f"holdfast claim '{name}'" in page.text
 
 
-def test_a_free_name_tells_its_last_end(alice: Api, operator: Api, reader: Visitor, name: str) -> None:
+def test_free_job_shows_its_last_end(alice: Api, operator: Api, reader: Visitor, name: str) -> None:
     """A name that was revoked says by whom and why, and its timeline has the end that nobody wanted."""
     alice.acquired(name, owner="ana")
     operator.revoke(name, reason="stuck for hours")
@@ -75,7 +75,7 @@ def test_a_free_name_tells_its_last_end(alice: Api, operator: Api, reader: Visit
     assert answer.text.count('class="badly"') == 1
 
 
-def test_a_done_name_tells_its_result(alice: Api, reader: Visitor, name: str) -> None:
+def test_done_job_shows_its_result(alice: Api, reader: Visitor, name: str) -> None:
     """Finished work says by whom, and its result as fields."""
     lease = alice.acquired(name, owner="ana")
     alice.release(name, lease["lease_id"], outcome="done", remember_seconds=600, result="pr=17")
@@ -83,7 +83,7 @@ def test_a_done_name_tells_its_result(alice: Api, reader: Visitor, name: str) ->
     assert "Finished by ana" in page.text and "17" in page.words
 
 
-def test_the_line_and_why_are_shown(alice: Api, bob: Api, reader: Visitor, name: str) -> None:
+def test_job_page_shows_queue_and_wait_chain(alice: Api, bob: Api, reader: Visitor, name: str) -> None:
     """Who stands in line is shown with who is away, and the chain names what the holder itself waits for."""
     other = unique()
     alice.acquired(name, owner="ana")
@@ -185,7 +185,7 @@ def test_a_confined_reader_sees_nothing_else(operator: Api, alice: Api, bob: Api
         assert outside not in answer.text and "hidden-owner" not in answer.text
 
 
-def test_what_users_wrote_is_text(alice: Api, reader: Visitor, name: str) -> None:
+def test_job_page_escapes_user_input(alice: Api, reader: Visitor, name: str) -> None:
     """Markup in owners, notes, metadata and labels is shown and does nothing."""
     evil = "<script>alert(1)</script><img src=x onerror=alert(1)>"
     lease = alice.acquired(name, owner=evil[:100], metadata=f"a={evil}", labels={"k": evil[:100]})
@@ -199,7 +199,7 @@ def test_what_users_wrote_is_text(alice: Api, reader: Visitor, name: str) -> Non
     assert evil in page.words
 
 
-def test_a_stranger_is_asked_to_sign_in(server: ServerProcess, name: str) -> None:
+def test_unauthenticated_reader_is_asked_to_sign_in(server: ServerProcess, name: str) -> None:
     """Nobody sees a job without a token."""
     answer = Visitor(server).get(path_of(name))
     assert answer.status == 401 and name not in page_of(answer).text

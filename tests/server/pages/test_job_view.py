@@ -89,7 +89,7 @@ def test_the_last_owner_without_a_name_is_its_access_token() -> None:
         assert free_job_of("job", core.state, NOW).owner == "(access token p)"
 
 
-def test_a_line_is_shown_in_parts() -> None:
+def test_queue_is_shown_in_pages() -> None:
     """Of a line of any length a part is shown, with places, and who is away; the parts together are the line."""
     core = Core()
     core.hold("job", owner="ana")
@@ -122,7 +122,7 @@ def test_a_chain_is_shown_up_to_a_bound() -> None:
     assert (link.name, link.waits_for) == ("n0", ())
 
 
-def test_a_look_costs_what_is_shown() -> None:
+def test_job_view_cost_is_bounded_by_its_size() -> None:
     """A name with a line of thousands costs no more to look at than one with hundreds."""
     core = Core()
     core.hold("job", owner="ana")
@@ -134,7 +134,7 @@ def test_a_look_costs_what_is_shown() -> None:
 # What is offered.
 
 
-def test_offers_ask_for_the_scope_that_the_api_asks_for() -> None:
+def test_actions_require_the_scope_of_the_api() -> None:
     """L8: ending, reopening and handing over without a lease id need `admin`, also for the holder's own token."""
     core = Core()
     assert verbs(core, OPERATOR) == []
@@ -147,7 +147,7 @@ def test_offers_ask_for_the_scope_that_the_api_asks_for() -> None:
     assert verbs(core, HOLDER) == []
 
 
-def test_it_is_said_what_will_happen() -> None:
+def test_actions_describe_their_effects() -> None:
     """Who loses it and when it hears of that, who is next, and whether the name stays closed: all of it beforehand."""
     core = Core()
     core.hold("job", owner="ana")
@@ -161,7 +161,7 @@ def test_it_is_said_what_will_happen() -> None:
     assert "All who wait are away" in text_of(core)
 
 
-def test_what_is_said_comes_true() -> None:
+def test_described_effects_happen() -> None:
     """Who is named as the next has it after the revocation, and not before a lock delay is over."""
     core = Core()
     core.ask(acquire(name="job", principal="p", owner="ana", lease_id="A", ttl_ms=FAR_MS, delay_ms=30_000))

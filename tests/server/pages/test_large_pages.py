@@ -47,14 +47,14 @@ def make(*, again: bool) -> tuple[Any, int]:
     return asyncio.run(run())
 
 
-def test_a_long_page_leaves_room_for_others() -> None:
+def test_long_page_yields_to_other_requests() -> None:
     """While a long page is made, the loop goes on turning."""
     made, turned = make(again=True)
     assert made[1].count(b"run-") == 500
     assert turned >= 10
 
 
-def test_templates_are_compiled_beside_the_loop() -> None:
+def test_templates_are_compiled_off_the_event_loop() -> None:
     """The first reader waits until all templates are compiled, and the loop goes on turning meanwhile."""
     site.environment.cache_clear()
     site.compiled.cache_clear()
@@ -62,7 +62,7 @@ def test_templates_are_compiled_beside_the_loop() -> None:
     assert turned >= 100
 
 
-def test_a_template_is_told_of_all_that_it_names() -> None:
+def test_templates_receive_all_their_variables() -> None:
     """A name that nobody gave is an error in a test, and not a gap on a page; and text is escaped."""
     known = site.environment()
     with pytest.raises(jinja2.UndefinedError):

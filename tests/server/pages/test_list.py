@@ -111,7 +111,7 @@ def test_an_empty_list_has_three_commands(start: Start) -> None:
     ]
 
 
-def test_a_confined_reader_is_told_its_prefix(server: ServerProcess, operator: Api) -> None:
+def test_list_shows_prefix_of_confined_reader(server: ServerProcess, operator: Api) -> None:
     """The page of a token with a prefix says which names it may see, and claims one of them in its command."""
     prefix = unique("acme") + "/"
     made = operator.post("/tokens", {"name": unique("confined"), "scopes": ["read"], "prefix": prefix}).json()
@@ -141,7 +141,7 @@ def test_strange_queries_are_pages_too(visitor: Visitor) -> None:
 # Rows as JSON.
 
 
-def test_a_row_says_all_of_a_job(alice: Api, bob: Api) -> None:
+def test_row_has_all_fields_of_a_job(alice: Api, bob: Api) -> None:
     """Owner, times, note, labels and the fields of the metadata are in its row, each as its user wrote it."""
     name = unique("all")
     lease = alice.acquired(name, owner=PAYLOAD, ttl_seconds=90, labels={"team": PAYLOAD}, metadata="model=opus")

@@ -74,7 +74,7 @@ def _with_token(operator: Api, scopes: list[str], **more: str) -> tuple[str, Api
 # What is told.
 
 
-def test_it_begins_with_where_it_is(alice: Api) -> None:
+def test_stream_begins_with_its_position(alice: Api) -> None:
     """The stream is one of server-sent events that nobody keeps, and begins with the server's time and record."""
     with _live(alice) as stream:
         assert stream.status == 200
@@ -84,7 +84,7 @@ def test_it_begins_with_where_it_is(alice: Api) -> None:
         assert abs(hello["now"] - time.time() * 1_000) < 60_000 and hello["seq"] >= 1
 
 
-def test_a_life_of_a_job(alice: Api, bob: Api, operator: Api, name: str) -> None:
+def test_stream_shows_job_lifecycle(alice: Api, bob: Api, operator: Api, name: str) -> None:
     """A claim, its heartbeat, its note, its line and its end are told as they happen, and never a lease id."""
     with _live(bob) as stream:
         _hello(stream)
@@ -156,7 +156,7 @@ def test_many_changes_come_as_few_frames(alice: Api, bob: Api, name: str) -> Non
 # Who is told.
 
 
-def test_strangers_and_claimers_are_not_let_in(server: ServerProcess, nobody: Api, operator: Api) -> None:
+def test_stream_requires_read_scope(server: ServerProcess, nobody: Api, operator: Api) -> None:
     """Without a token it is 401, without the scope `read` 403, both as JSON."""
     refused(nobody.get(PATH), 401, "authentication_required")
     _, claimer = _with_token(operator, ["claim"])
@@ -245,7 +245,7 @@ TURNS = 15
 """Of 700 KB each: more than the kernel keeps on the way to somebody who takes nothing, and than is kept for it."""
 
 
-def test_a_reader_that_takes_nothing_is_told_to_look_anew(server: ServerProcess, dave: Api, bob: Api) -> None:
+def test_stalled_reader_gets_resync(server: ServerProcess, dave: Api, bob: Api) -> None:
     """Who does not read for long is not kept for: it is told `resync`, and goes on from there."""
     # Rows that are large, so that they soon fill all that the machine itself keeps on the way.
     labels = {f"label-{number}": "🦞" * 128 for number in range(16)}

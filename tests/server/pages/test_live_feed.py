@@ -53,7 +53,7 @@ async def _rounds(count: int = 3) -> None:
     await asyncio.sleep(count * (live_feed.FIRST_SECONDS + live_feed.GATHER_SECONDS))
 
 
-def test_a_claim_its_heartbeat_and_its_end_are_told() -> None:
+def test_live_feed_sends_claim_heartbeat_and_end() -> None:
     """A claim is a row, a heartbeat tells its times alone, a note tells the row again, an end says how it ended."""
 
     async def test(clock: ManualClock) -> None:
@@ -83,7 +83,7 @@ def test_a_claim_its_heartbeat_and_its_end_are_told() -> None:
     run(test)
 
 
-def test_what_changes_often_is_told_at_most_five_times_a_second() -> None:
+def test_live_feed_sends_at_most_five_frames_a_second() -> None:
     """A job that is renewed every ten milliseconds for a second is told about five times, each time as it is then."""
 
     async def test(clock: ManualClock) -> None:
@@ -136,7 +136,7 @@ def test_many_frames_are_one_write() -> None:
     run(test)
 
 
-def test_readers_of_equal_rights_are_given_the_same_bytes() -> None:
+def test_live_feed_shares_bytes_between_equal_readers() -> None:
     """What is told is put into bytes once: two readers of one prefix get the very same object."""
 
     async def test(clock: ManualClock) -> None:
@@ -183,7 +183,7 @@ def test_a_confined_reader_sees_its_prefix_alone() -> None:
     run(test)
 
 
-def test_a_session_that_is_kept_is_told_once_to_those_who_see_its_jobs() -> None:
+def test_live_feed_sends_keepalive_once_to_readers_of_its_jobs() -> None:
     """The new deadline of a session is told as one entry, and only to channels that see a job bound to it."""
 
     async def test(clock: ManualClock) -> None:
@@ -207,7 +207,7 @@ def test_a_session_that_is_kept_is_told_once_to_those_who_see_its_jobs() -> None
     run(test)
 
 
-def test_a_session_that_begins_or_ends_is_told_to_those_who_see_all() -> None:
+def test_live_feed_sends_session_changes_to_unconfined_readers() -> None:
     """A session without jobs changes one number on the page: who may see all is told of its begin, and of its end."""
 
     async def test(clock: ManualClock) -> None:
@@ -228,7 +228,7 @@ def test_a_session_that_begins_or_ends_is_told_to_those_who_see_all() -> None:
     run(test)
 
 
-def test_a_session_that_is_kept_is_told_however_many_jobs_it_has() -> None:
+def test_live_feed_sends_keepalive_of_large_session() -> None:
     """Jobs that were only claimed in a session hide none that is bound to it, nor do jobs that a reader may not see."""
 
     async def test(clock: ManualClock) -> None:
@@ -255,7 +255,7 @@ def test_a_session_that_is_kept_is_told_however_many_jobs_it_has() -> None:
 
 
 @pytest.mark.parametrize("step_ms", [3_600_000, -3_600_000, 3_000])
-def test_a_step_of_the_wall_clock_makes_all_look_anew(step_ms: int) -> None:
+def test_live_feed_resyncs_after_wall_clock_step(step_ms: int) -> None:
     """What was told of deadlines is wall time: where that clock is set, or the server stood still, it is told anew."""
 
     async def test(clock: ManualClock) -> None:
@@ -274,7 +274,7 @@ def test_a_step_of_the_wall_clock_makes_all_look_anew(step_ms: int) -> None:
     run(test)
 
 
-def test_many_readers_do_not_make_the_next_look_late() -> None:
+def test_live_feed_wakes_many_readers_in_groups() -> None:
     """However many read, they are woken in a bounded number of groups: thousands who take nothing delay nobody."""
 
     async def test(clock: ManualClock) -> None:
@@ -353,7 +353,7 @@ def _row_and_sign(state: State, now: Instant) -> tuple[JobRow, str]:
     return row, liveness_of(row, now.wall_ms)
 
 
-def test_nothing_is_told_before_it_is_durable() -> None:
+def test_live_feed_sends_only_durable_changes() -> None:
     """A row waits for the record that it rests on, like every answer (I16)."""
 
     async def test(clock: ManualClock) -> None:
@@ -376,7 +376,7 @@ def test_nothing_is_told_before_it_is_durable() -> None:
     run(test)
 
 
-def test_a_store_that_fails_lets_everybody_look_anew() -> None:
+def test_live_feed_resyncs_after_store_failure() -> None:
     """If a look cannot be answered, nothing of it is told; every reader is told to look anew, and then goes on."""
 
     async def test(clock: ManualClock) -> None:
@@ -399,7 +399,7 @@ def test_a_store_that_fails_lets_everybody_look_anew() -> None:
     run(test)
 
 
-def test_a_reader_that_takes_nothing_falls_behind_and_keeps_nothing() -> None:
+def test_live_feed_drops_frames_of_stalled_reader() -> None:
     """A channel keeps a bounded number of bytes. A reader whose position is gone is told once, and is at the newest."""
     channel = Channel(None)
     live_feed_ = LiveFeed.__new__(LiveFeed)
@@ -414,7 +414,7 @@ def test_a_reader_that_takes_nothing_falls_behind_and_keeps_nothing() -> None:
     assert slow.next() == quick.next() == b"newest"
 
 
-def test_too_many_changes_let_everybody_look_anew() -> None:
+def test_live_feed_resyncs_after_too_many_changes() -> None:
     """When more names change than are noted, readers are told to look anew; what changes afterwards is told."""
 
     async def test(clock: ManualClock) -> None:
@@ -434,7 +434,7 @@ def test_too_many_changes_let_everybody_look_anew() -> None:
     run(test)
 
 
-def test_many_names_are_looked_at_in_slices() -> None:
+def test_live_feed_reads_names_in_slices() -> None:
     """A claim of many names is told in several frames: no look takes more than a slice."""
 
     async def test(clock: ManualClock) -> None:
@@ -454,7 +454,7 @@ def test_many_names_are_looked_at_in_slices() -> None:
     run(test)
 
 
-def test_nothing_runs_while_nobody_looks() -> None:
+def test_live_feed_is_idle_without_readers() -> None:
     """The feed listens from its first reader to its last; then nothing is noted, kept or running."""
 
     async def test(clock: ManualClock) -> None:

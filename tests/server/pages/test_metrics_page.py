@@ -44,7 +44,7 @@ def test_every_chart_is_in_the_page(drawn: Answer) -> None:
     assert "jobs held" in page.text and "longest stall" in page.text
 
 
-def test_it_has_neither_style_nor_script_in_it(drawn: Answer) -> None:
+def test_metrics_page_has_no_inline_style_or_script(drawn: Answer) -> None:
     """The policy of the page forbids both; a drawing needs neither."""
     text = drawn.body.decode()
     assert " style=" not in text and "<style" not in text
@@ -52,7 +52,7 @@ def test_it_has_neither_style_nor_script_in_it(drawn: Answer) -> None:
     assert "default-src 'none'" in drawn.headers["content-security-policy"]
 
 
-def test_no_name_is_in_it(drawn: Answer) -> None:
+def test_metrics_page_contains_no_names(drawn: Answer) -> None:
     """What jobs and owners are called is nobody's business here."""
     assert b"numbers-1" not in drawn.body
 
@@ -74,7 +74,7 @@ def test_the_script_gets_the_same(alice: Api, drawn: Answer) -> None:
     assert {stat["key"] for stat in said["drawn"]["stats"]} >= {"grants", "held", "stall"}
 
 
-def test_numbers_are_for_those_who_may_read(nobody: Api, server: ServerProcess, operator: Api) -> None:
+def test_metrics_page_requires_read_scope(nobody: Api, server: ServerProcess, operator: Api) -> None:
     """A stranger is asked to sign in, a token that may only claim is refused, one that may only read sees it."""
     assert nobody.get("/ui/metrics").status == 401
     refused(nobody.get("/ui/metrics/drawn"), 401, "authentication_required")

@@ -66,7 +66,7 @@ def request(
         ({}, None),
     ],
 )
-def test_where_a_request_comes_from(headers: dict[str, bytes], expected: bool | None) -> None:
+def test_request_origin_is_classified(headers: dict[str, bytes], expected: bool | None) -> None:
     """What the browser says of the site counts; where it says nothing, the origin must be the very address asked."""
     assert origins().is_same_origin(request(**headers)) is expected
 
@@ -87,7 +87,7 @@ def test_the_public_address_is_ours_too() -> None:
     assert known.is_same_origin(request(origin=b"https://locks.example.evil")) is False
 
 
-def test_another_node_tells_the_scheme() -> None:
+def test_forwarded_request_has_scheme_of_first_node() -> None:
     """Of a request that a follower passed on, the scheme is what the client spoke with that node."""
     passed_on = request(origin=b"https://127.0.0.1:7420")
     passed_on.scheme = "https"
@@ -115,7 +115,7 @@ FORM = {"content_type": b"application/x-www-form-urlencoded; charset=utf-8"}
         request(path=b"/ui/jobs/a/revoke", body=b"form_token=" + FIELD, **FORM),
     ],
 )
-def test_what_our_pages_send_passes(asked: Request) -> None:
+def test_requests_of_our_pages_are_accepted(asked: Request) -> None:
     """Scripts show the header, forms the field; a form may come from nowhere. Looks need neither."""
     origins().check(asked, ANA)
 
@@ -147,14 +147,14 @@ def test_what_our_pages_send_passes(asked: Request) -> None:
         request(path=b"/ui/jobs/a/revoke", origin=OWN, **FORM),
     ],
 )
-def test_what_others_can_send_is_refused(asked: Request) -> None:
+def test_cross_origin_requests_are_refused(asked: Request) -> None:
     """Without both halves it is refused, whichever is missing: no other site can have both, or load our data."""
     with pytest.raises(Problem) as raised:
         origins().check(asked, ANA)
     assert (raised.value.status, raised.value.code) == (403, "forbidden")
 
 
-def test_a_plain_cookie_is_not_believed_over_https() -> None:
+def test_plain_cookie_is_rejected_over_https() -> None:
     """Anybody on the way may plant a cookie over plain http: where https is spoken it signs nobody in."""
     proxied = origins(trusted_proxies="127.0.0.1")
     with pytest.raises(Problem) as raised:
@@ -193,7 +193,7 @@ def changing() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("method", "path"), changing())
-def test_no_route_takes_what_another_site_sends(server: ServerProcess, method: str, path: str) -> None:
+def test_every_route_refuses_cross_origin_requests(server: ServerProcess, method: str, path: str) -> None:
     """With the cookie and only one half, or from another origin, every route that changes something refuses."""
     visitor = Visitor(server)
     visitor.sign_in(callers.OPERATOR)

@@ -81,7 +81,7 @@ TIMES = [
 
 
 @pytest.mark.parametrize(("beat", "until", "sign"), SIGNS)
-def test_signs_of_life(beat: int, until: int, sign: str) -> None:
+def test_liveness_matches_script(beat: int, until: int, sign: str) -> None:
     """Late is a job without a heartbeat for two thirds of its ttl, ending one with less than a tenth of it left."""
     now = 1_000_000
     row = _row({"name": "a", "owner": "b", "beat": now + beat, "until": now + until, "ttl": 30_000})

@@ -61,7 +61,9 @@ def test_an_operator_sees_those_of_others(server: ServerProcess, operator: Api, 
     assert operator.session(run["session_id"]).json()["name"] == "run-17"
 
 
-def test_nobody_else_sees_them(server: ServerProcess, bob: Api, operator: Api, run: dict[str, Any]) -> None:
+def test_sessions_are_hidden_from_other_tokens(
+    server: ServerProcess, bob: Api, operator: Api, run: dict[str, Any]
+) -> None:
     """Another access token without `admin`, and an operator that is confined, see nothing of them."""
     visitor = signed_in(server, callers.BOB)
     assert "run-17" not in visitor.get("/ui/sessions?token=alice").text
@@ -101,7 +103,7 @@ def test_names_outside_of_the_prefix_are_hidden(server: ServerProcess, operator:
     assert "(hidden)" in answer.text
 
 
-def test_a_session_that_is_over_says_so(server: ServerProcess, alice: Api) -> None:
+def test_ended_session_page_shows_its_end(server: ServerProcess, alice: Api) -> None:
     """A session that was ended is shown as such for a while; one that never was is unknown."""
     session_id = alice.new_session()["session_id"]
     alice.end_session(session_id)

@@ -50,20 +50,20 @@ def test_the_root_is_a_page_for_anyone(nobody: Api) -> None:
 
 
 @pytest.mark.parametrize("path", ["/ui/sessions", "/ui/jobs/a", "/ui/nowhere", "/ui/"])
-def test_other_pages_ask_strangers_to_sign_in(nobody: Api, path: str) -> None:
+def test_other_pages_ask_unauthenticated_readers_to_sign_in(nobody: Api, path: str) -> None:
     """Every other page is 401 for a stranger, whether it exists or not, and shows the same field."""
     answer = nobody.get(path)
     assert answer.status == 401 and "Access token" in page_of(answer).text
     assert not answer.headers.get_all("Set-Cookie")
 
 
-def test_strangers_cost_nothing_but_bytes(server: ServerProcess, nobody: Api) -> None:
+def test_unauthenticated_requests_read_no_state(server: ServerProcess, nobody: Api) -> None:
     """The sign-in page is the same bytes for everybody, made once: no state is looked at for it."""
     assert nobody.get("/").body == nobody.get("/").body == nobody.get("/ui/sign-in").body
     assert signin.sign_in_page(200)[1] is signin.sign_in_page(401)[1]
 
 
-def test_a_stranger_is_not_logged_as_refused(server: ServerProcess, nobody: Api) -> None:
+def test_unauthenticated_page_request_is_not_logged_as_refused(server: ServerProcess, nobody: Api) -> None:
     """Who opens a page without a token has tried nothing: the log has no refusal of it."""
     path = f"/ui/{unique()}"
     assert nobody.get(path).status == 401
@@ -113,7 +113,7 @@ def test_the_token_is_only_in_the_form(server: ServerProcess, visitor: Visitor) 
         ("/?q=" + "a" * 3_000, "/"),
     ],
 )
-def test_it_leads_back_to_a_page_of_ours(visitor: Visitor, back: str, leads: str) -> None:
+def test_sign_in_redirects_to_own_page_only(visitor: Visitor, back: str, leads: str) -> None:
     """Where the reader wanted to go is kept, if it is a page of this server: never another host, never a header."""
     answer = visitor.sign_in(callers.READER, next=back)
     assert answer.headers["Location"] == leads
@@ -132,7 +132,7 @@ def test_the_way_back_is_in_the_page(visitor: Visitor, server: ServerProcess) ->
 # Not in.
 
 
-def test_a_wrong_token_is_told_and_counted(visitor: Visitor, server: ServerProcess) -> None:
+def test_sign_in_reports_and_counts_wrong_token(visitor: Visitor, server: ServerProcess) -> None:
     """It shows the field again with the reason, and counts for its address: after a few it says so."""
     for _ in range(5):
         answer = visitor.send("/ui/sign-in", {"token": "wrong-0123456789abcdef"})
@@ -156,7 +156,7 @@ def test_a_wrong_token_is_told_and_counted(visitor: Visitor, server: ServerProce
         ("holdc_0000_0000", 403, "secret of a session or of a claim"),
     ],
 )
-def test_what_is_no_token_is_told_so(visitor: Visitor, token: str, status: int, words: str) -> None:
+def test_sign_in_rejects_malformed_token(visitor: Visitor, token: str, status: int, words: str) -> None:
     """Each mistake has its own words, on the page with the field."""
     answer = visitor.send("/ui/sign-in", {"token": token})
     assert answer.status == status and words in page_of(answer).text
@@ -180,7 +180,7 @@ def test_a_token_that_may_not_look_does_not_sign_in(tmp_path: Path) -> None:
         {"Sec-Fetch-Site": "same-site"},
     ],
 )
-def test_another_site_signs_nobody_in(visitor: Visitor, said: dict[str, str]) -> None:
+def test_sign_in_rejects_cross_origin_form(visitor: Visitor, said: dict[str, str]) -> None:
     """A form of another site cannot make our reader somebody else, even with a right token."""
     answer = visitor.send("/ui/sign-in", {"token": callers.READER}, headers=said)
     assert answer.status == 403 and "at the page itself" in page_of(answer).text
@@ -197,7 +197,7 @@ def test_only_a_form_signs_in(visitor: Visitor) -> None:
 # Staying.
 
 
-def test_here_says_who(visitor: Visitor, nobody: Api) -> None:
+def test_sign_in_status_names_the_principal(visitor: Visitor, nobody: Api) -> None:
     """`/ui/here` tells a page of ours whether its reader is signed in: how a link from a chat opens signed in."""
     assert nobody.get("/ui/here").json() == {"signed_in": False}
     visitor.sign_in(callers.OPERATOR)
@@ -255,7 +255,7 @@ def test_a_stream_ends_with_its_sign_in(operator: Api, visitor: Visitor, server:
         assert stream.wait() in {0, 18}
 
 
-def test_it_is_over_after_twelve_hours_and_renewed_by_use(tmp_path: Path) -> None:
+def test_sign_in_expires_after_twelve_hours_and_is_renewed_by_use(tmp_path: Path) -> None:
     """At a real server whose clock is moved: used within twelve hours it goes on, then it is over and says so."""
     clock = WallClock(tmp_path / "shift")
     with serving(tmp_path / "data", tokens=callers.TOKENS, wrapper=clock.wrapper) as server:

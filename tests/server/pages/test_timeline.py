@@ -165,7 +165,7 @@ def test_the_lease_that_lives_is_there_though_its_grant_is_not_on_the_page() -> 
     assert len(core.story().held) == 1
 
 
-def test_pages_together_tell_each_change_once() -> None:
+def test_timeline_pages_show_each_change_once() -> None:
     """A record that says more than fits is cut, and the next page goes on inside of it."""
     core = HistoryEvent()
     core.claim("ana", seconds=10_000)
@@ -186,7 +186,7 @@ def test_pages_together_tell_each_change_once() -> None:
     assert len(set(rows)) == len(rows)
 
 
-def test_no_secret_is_in_a_story() -> None:
+def test_timeline_contains_no_secret() -> None:
     """Neither a lease id nor a ticket leaves the history."""
     core = HistoryEvent()
     core.claim("ana")
@@ -213,7 +213,7 @@ def draw(
     return drawn
 
 
-def test_nothing_is_no_drawing() -> None:
+def test_timeline_without_changes_is_empty() -> None:
     """A name without a past has no history."""
     assert history.draw(JobTimeline([], []), 5, is_newest=True) is None
 
@@ -249,7 +249,7 @@ def test_an_older_page_ends_with_its_last_record() -> None:
     assert drawn.bars[1].x == history.WIDTH - history.BAR_WIDTH_MIN
 
 
-def test_waits_at_the_same_time_stand_in_lanes() -> None:
+def test_timeline_stacks_simultaneous_waits() -> None:
     """Waits that overlap stand in lanes of their own; of a crowd the first are drawn, the others counted."""
     crowd = [TimelineSpan("ben", 1_000 * number, None) for number in range(50)]
     drawn = draw(held(0, None, ""), waited=crowd)

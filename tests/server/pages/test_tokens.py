@@ -76,7 +76,7 @@ def test_a_form_revokes_one(server: ServerProcess, operator: Api) -> None:
     assert visitor.get(f"/ui/sessions/{session_id}").status == 200, "for a while it is known how it ended"
 
 
-def test_sessions_can_be_kept(server: ServerProcess, operator: Api) -> None:
+def test_revoking_token_can_keep_sessions(server: ServerProcess, operator: Api) -> None:
     """With the box ticked, sessions live on for the next access token of that name."""
     token = made(operator)
     session_id = Api.of(server, token["token"]).new_session(ttl_seconds=600)["session_id"]

@@ -25,7 +25,7 @@ class Untouchable:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.method} {row.path}")
-def test_every_page_answers_a_stranger_without_a_look(row: Operation) -> None:
+def test_pages_answer_unauthenticated_readers_without_reading_state(row: Operation) -> None:
     """No state, no setting, no template: neither the query, nor the name, nor the form of a stranger is read."""
     answered: list[tuple[int, bytes]] = []
     server: Any = Untouchable()
@@ -50,7 +50,7 @@ def test_every_row_below_ui_is_known_to_be_guarded() -> None:
     assert all(row.handler.__qualname__.startswith("sign_in_required.") for row in ROWS if row.path != "/ui/here")
 
 
-def test_what_is_kept_for_strangers_is_bounded() -> None:
+def test_memory_of_unauthenticated_requests_is_bounded() -> None:
     """The way back is cut off where it is longer than any of ours: a page for a stranger is small."""
     request = request_from(b"GET", b"/ui/" + b"a" * 16_000, b"", {}, b"")
     assert signin._return_path(request) == "/"
@@ -59,7 +59,7 @@ def test_what_is_kept_for_strangers_is_bounded() -> None:
     assert sum(len(content) for _, content in site.static_files().by_name.values()) < 500_000
 
 
-def test_what_is_written_into_those_bytes_is_text() -> None:
+def test_sign_in_page_escapes_input() -> None:
     """A reason or a way back is text on the sign-in page, whatever is in it."""
     page = page_of_bytes(signin.sign_in_page(401, '<b id="x">&', '/ui/"><i id=y>')[1])
     assert not any(said.get("id") in {"x", "y"} for _, said in page.tags)

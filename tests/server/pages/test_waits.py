@@ -33,7 +33,7 @@ def confined(server: ServerProcess, operator: Api, prefix: str) -> Visitor:
     return visitor
 
 
-def test_nobody_waits(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_wait_page_without_waiters(tmp_path_factory: pytest.TempPathFactory) -> None:
     """A server on which nobody waits says so, and that no circle was refused."""
     with ServerProcess.start(tmp_path_factory.mktemp("idle") / "data", tokens=callers.TOKENS) as idle:
         visitor = Visitor(idle)
@@ -59,7 +59,7 @@ def test_waits_are_drawn_and_listed(alice: Api, bob: Api, reader: Visitor) -> No
         )
 
 
-def test_a_refused_circle_is_shown(alice: Api, bob: Api, reader: Visitor) -> None:
+def test_wait_page_shows_refused_deadlock(alice: Api, bob: Api, reader: Visitor) -> None:
     """A wait that was refused because it closes a circle is on the page with its whole path, and counted."""
     first, second = unique("one"), unique("two")
     alice.acquired(first, owner="ana")
@@ -72,7 +72,7 @@ def test_a_refused_circle_is_shown(alice: Api, bob: Api, reader: Visitor) -> Non
     assert "3times" in said
 
 
-def test_a_circle_is_masked(server: ServerProcess, operator: Api, alice: Api, bob: Api) -> None:
+def test_wait_page_masks_deadlock(server: ServerProcess, operator: Api, alice: Api, bob: Api) -> None:
     """A confined reader sees its own names in a circle and `(hidden)` for the others; one without any not at all."""
     stem = unique()
     mine, other = f"{stem}/a", unique("secret")
@@ -86,7 +86,7 @@ def test_a_circle_is_masked(server: ServerProcess, operator: Api, alice: Api, bo
     assert mine not in words(confined(server, operator, f"{unique()}/"))
 
 
-def test_a_circle_of_runs_is_shown(alice: Api, reader: Visitor) -> None:
+def test_wait_page_shows_deadlock_of_runs(alice: Api, reader: Visitor) -> None:
     """What the gateway refuses as a possible deadlock is on the page too."""
     first, second = f"x://{unique()}/a", f"x://{unique()}/b"
     one, two = Run(alice), Run(alice)
