@@ -22,7 +22,7 @@ from holdfast.server.access.auth import Auth, StaticTokens
 from holdfast.server.access.secrets import AuthorityKey
 from holdfast.server.http.messages import request_from
 from holdfast.server.operations.router import Routes
-from holdfast.server.service import Api
+from holdfast.server.service import ApiService
 from holdfast.server.starting.routes import OPERATIONS
 from holdfast.settings import Settings
 from holdfast.testing.clock import ManualClock
@@ -50,7 +50,7 @@ class WrongAnswerError(Exception):
 class InProcessServer:
     """One server, and one who asks it."""
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: ApiService) -> None:
         self.api = api
         self._routes = Routes(api, OPERATIONS)
         self._tasks: list[asyncio.Task[None]] = []
@@ -151,7 +151,7 @@ async def server_with(kind: str, count: int, folder: Path) -> AsyncIterator[InPr
     for ticket_id in engine.state.tickets:
         engine.state.attach(ticket_id)
     static = StaticTokens.parse(f"{ME}:{TOKEN}:read+claim+admin")
-    server = InProcessServer(Api(engine, Auth(static, AuthorityKey.load(folder)), Settings(data=folder)))
+    server = InProcessServer(ApiService(engine, Auth(static, AuthorityKey.load(folder)), Settings(data=folder)))
     try:
         await server.drained()
         gc.collect()

@@ -279,7 +279,7 @@ def ended_badly(event: Event) -> bool:
         case SessionEnded():
             return event.how != "deleted" and bool(event.leases)
         case TokenEnded():
-            return any(each.leases for each in event.sessions)
+            return any(waiter.leases for waiter in event.sessions)
         case _:
             return False
 
@@ -345,10 +345,10 @@ _WITHOUT_HISTORY = frozenset(
 )
 
 
-Told: TypeAlias = Granted | Ended | Transferred | Reopened | Joined | Left  # The events that tell of names.
+HistoryEvent: TypeAlias = Granted | Ended | Transferred | Reopened | Joined | Left  # The events that tell of names.
 
 
-def concerned(event: Event) -> Iterator[tuple[str, Told]]:
+def events_by_name(event: Event) -> Iterator[tuple[str, HistoryEvent]]:
     """Yield each name that an event concerns, with its part of the event."""
     match event:
         case Ended():
@@ -365,7 +365,7 @@ def concerned(event: Event) -> Iterator[tuple[str, Told]]:
             yield from _left(event.left)
         case TokenEnded():
             for session in event.sessions:
-                yield from concerned(session)
+                yield from events_by_name(session)
             yield from _left(event.left)
         case Joined():
             for name in event.ticket.names:
@@ -376,25 +376,25 @@ def concerned(event: Event) -> Iterator[tuple[str, Told]]:
             return
 
 
-def _left(those: tuple[Left, ...], own: tuple[str, ...] = ()) -> Iterator[tuple[str, Told]]:
+def _left(those: tuple[Left, ...], own: tuple[str, ...] = ()) -> Iterator[tuple[str, HistoryEvent]]:
     """Yield waiters that left. A ticket without names in the end of a lease was for the lease's own name."""
-    for each in those:
-        for name in each.names or own:
-            yield name, each
+    for waiter in those:
+        for name in waiter.names or own:
+            yield name, waiter
 
 
-def claim_of(told: Told) -> Lease | Terms | Ended | Left | None:
-    match told:
+def claim_of(event: HistoryEvent) -> Lease | Terms | Ended | Left | None:
+    match event:
         case Granted() | Transferred():
-            return told.lease
+            return event.lease
         case Joined():
-            return told.ticket.terms
+            return event.ticket.terms
         case Reopened():
             return None
         case _:
-            return told
+            return event
 
 
-def labels_of(told: Told) -> Labels | None:
-    claim = claim_of(told)
+def labels_of(event: HistoryEvent) -> Labels | None:
+    claim = claim_of(event)
     return None if claim is None else claim.labels

@@ -172,7 +172,7 @@ class VisibleRecord(msgspec.Struct):
         try:
             return encode(history_entry(self.seq, self.wall_ms, name, event))
         except Exception:
-            log.exception("a bug: record %d cannot be told, and /events passes it over", self.seq)
+            log.exception("a bug: record %d cannot be rendered; /events skips a change", self.seq)
             return b""
 
 

@@ -208,7 +208,7 @@ def problem(outcome: object, prefix: str | None = None, *, has_revoked_code: boo
 
 
 def masked(path: tuple[str, ...], prefix: str | None) -> tuple[str, ...]:
-    """Return a circle (who asks, what it wants, who holds that, …) as a caller confined to a prefix may see it."""
+    """Return a cycle (who asks, what it wants, who holds that, …) as a caller confined to a prefix may see it."""
     if prefix is None:
         return path
     shown = [path[0]]

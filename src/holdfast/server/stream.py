@@ -39,7 +39,8 @@ class OpenStreams:
         if limit is not None:
             of_all = limit == self._per_principal_max
             whose, why = ("access token", "") if of_all else ("claim or session", ", half of what its token may")
-            text = f"This {whose} may have {limit} {self._kind} open{why} ({self._kind}_per_principal_max): close some."
+            open_now = f"{limit} {self._kind.replace('_', ' ')} open{why}"
+            text = f"This {whose} may have {open_now} ({self._kind}_per_principal_max): close some."
             raise Problem("quota_exceeded", text)
         self.count += 1
         for who in {(principal, None), (principal, share)}:

@@ -76,7 +76,7 @@ class DelayedReply(msgspec.Struct, gc=False, tag_field="status", tag="delayed"):
 
 
 class WaitingReply(msgspec.Struct, gc=False, tag_field="status", tag="waiting"):
-    """The caller stands in line: ask again with the ticket within a minute to keep the place."""
+    """The caller waits in the queue: repeat the request with the ticket within a minute to keep the position."""
 
     ticket: Uuid
     position: int
@@ -158,7 +158,7 @@ class HistoryEntryReply(ShownClaim, gc=False):
 
 
 class EndReply(msgspec.Struct, gc=False):
-    """The end of a lease or a session, for whoever follows it."""
+    """The end of a lease or a session, for a lease watch."""
 
     id: Uuid
     name: str | None
@@ -169,7 +169,7 @@ class EndReply(msgspec.Struct, gc=False):
 
 
 class LeaseWatchReply(msgspec.Struct, gc=False):
-    """What came of asking to follow leases and sessions."""
+    """Which of the leases and sessions are watched, have ended, or are unknown."""
 
     stream: Uuid  # The stream that reports their ends: `POST /lease-watches/{id}` adds to it.
     following: int
@@ -178,7 +178,7 @@ class LeaseWatchReply(msgspec.Struct, gc=False):
 
 
 class DisplacedReply(msgspec.Struct, gc=False):
-    """Why a stream of ends was ended: too many follow the same with the same token or secret, and it was the eldest."""
+    """Why a stream of ends was ended: too many watch the same with one token or secret, and it was the oldest."""
 
     id: Uuid
 
@@ -205,7 +205,7 @@ class WhyLink(_WithDisplayName, gc=False):
 
 
 class WhyWaiter(_WithDisplayName, gc=False):
-    """One who stands in line."""
+    """A waiter in the queue."""
 
     owner: str | None
     since: Time
@@ -396,7 +396,7 @@ class NodeReply(msgspec.Struct, gc=False):
 
 
 class NodesReply(msgspec.Struct, gc=False):
-    """Who leads, in which tenure, and who else is there."""
+    """The leader, its term, and the other nodes."""
 
     leader: str | None
     epoch: int

@@ -87,7 +87,7 @@ class ClaimSecretBody(_Body):
 
 
 class LeaseWatchBody(_Body):
-    """Be told when these end. At most `names_per_call_max` of both together."""
+    """Watch the ends of these. At most `names_per_call_max` of both together."""
 
     leases: dict[str, str] = {}
     sessions: list[str] = []

@@ -146,7 +146,7 @@ class WrongTokens:
 
 
 def network_of(client: Address | None) -> str:
-    """Return what is counted as one place: an address, or a network of IPv6 that one customer has to himself."""
+    """Return what is counted as one client: an IPv4 address, or the IPv6 network of one customer."""
     if isinstance(client, IPv6Address):
         return str(IPv6Network((int(client), _PREFIX_BITS), strict=False))
     return str(client or "an unknown address")

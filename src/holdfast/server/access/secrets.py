@@ -3,7 +3,7 @@
 - A bearer token is `hold_`, 30 random base62 characters and a 6-character checksum: leaked ones can be found by their
   shape, and a typo is refused without a look-up. Kept as SHA-256: 178 random bits need no salt.
 - A session's secret is derived under the authority's key (S5) from its id, its salt and the digest of its principal's
-  current token. It can be told to a retry again, is stored nowhere, and dies with the token.
+  current token. It can be returned to a retry again, is stored nowhere, and dies with the token.
 - The secret of a claim is `holdc_`, the principal, grant and key of the claim in base64, and a signature. All leases of
   one claim share the key and the grant (the id of the first), so it is good for several names. It dies with its token,
   and with the claim, which `claim_holds` looks up by name at each request, also if the key is used again.

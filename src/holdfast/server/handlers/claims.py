@@ -1,4 +1,4 @@
-"""Claiming one name or several, giving up a place in a line, and a secret for whoever works on a claim.
+"""Claiming one name or several, leaving a queue, and a secret for whoever works on a claim.
 
 POST /locks/{name}/acquire, POST /claims, DELETE /tickets/{id}, POST /claims/secret.
 """
@@ -198,7 +198,7 @@ def _done(_api: ApiService, context: RequestContext, outcome: Finished, now: Ins
 def _claimed(
     _api: ApiService, context: RequestContext, outcome: AcquiredMany | Acquired, now: Instant
 ) -> ResponseParts:
-    # A place in the line has the order of the request that joined. The answer has the order of this one. One name of
+    # A ticket has the order of the request that joined. The answer has the order of this one. One name of
     # `all` that had to wait comes as a claim of one.
     claims = dict(outcome.claims) if isinstance(outcome, AcquiredMany) else {context.body.all[0]: outcome}
     claimed: list[ClaimReply] = []
@@ -222,7 +222,7 @@ def _claimed(
 
 
 def _all_held(api: ApiService, context: RequestContext, outcome: AllHeld, now: Instant) -> ResponseParts:
-    """Say who is in the way: the first of them, as many as there is room for, and at least one."""
+    """Say who is in the way: the first of them, as many as fit into the reply, and at least one."""
     held: list[HeldName] = []
     left_out: int | UnsetType = UNSET
     bytes_left = _HELD_BYTES_MAX

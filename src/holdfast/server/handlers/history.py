@@ -45,7 +45,7 @@ def history(api: ApiService, context: RequestContext) -> None:
         raise Problem("invalid_input", "offset goes with before: both are of the page before.")
     wanted = HistoryQuery(
         name=context.item,
-        # With an offset the record of that number itself is not yet told whole.
+        # With an offset the record of that number itself was not returned completely.
         before_seq=before + 1 if before is not None and offset else before,
         since_wall_ms=time_of(query.get("since"), "since"),
         until_wall_ms=time_of(query.get("until"), "until"),
@@ -61,7 +61,7 @@ def history(api: ApiService, context: RequestContext) -> None:
 
 
 def history_reply(page: HistoryPage, query: HistoryQuery, offset: int) -> HistoryReply:
-    """Return a page of changes, newest first. `offset` is how much of the first record was told before."""
+    """Return a page of changes, newest first. `offset` is how many changes of the first record were returned before."""
     found: list[Any] = []
     size = 0
     for number, record in enumerate(page.records, 1):
@@ -115,7 +115,7 @@ class AsOf(msgspec.Struct, frozen=True):
 
 
 def read_as_of(query: dict[str, Any]) -> None:
-    """Put the moment that is asked for into the query, in place of its words. None of them: nothing is put there."""
+    """Replace the fields `at` and `record` of a query, if it has them, by an `AsOfQuery`."""
     if "at" not in query and "record" not in query:
         return
     query[AS_OF] = AsOfQuery(time_of(query.pop("at", None), "at"), _number(query, "record"))

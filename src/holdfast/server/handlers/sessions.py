@@ -1,4 +1,4 @@
-"""The session routes: open, look, keep alive, end.
+"""The session routes: open, describe, keep alive, end.
 
 A session is its access token's own. An operator sees those of the access tokens that it could replace or revoke
 (`may_see`), and can neither keep nor end them: that is done by their token.

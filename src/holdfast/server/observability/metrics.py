@@ -65,13 +65,13 @@ REASONS = (*dict.fromkeys(REASON_OF_REPLY.values()), *KINDS)
 class Counters:
     """What was answered since the process started and left no record; the engine's feed counts what did."""
 
-    __slots__ = ("reacquires", "reasons", "refusals", "shown")
+    __slots__ = ("reacquires", "reasons", "refusal_replies", "refusals")
 
     def __init__(self) -> None:
         self.reacquires = 0  # Claims given once more to their holder.
         self.refusals = 0  # Decided against: held names, lost leases, full quotas, bad values.
         self.reasons: dict[str, int] = {}  # All problems by code: also what was never decided.
-        self.shown: dict[type, int] = {}  # Refusals that are replies of their own: held, done, delayed.
+        self.refusal_replies: dict[type, int] = {}  # Refusals that are replies of their own: held, done, delayed.
 
     def refuse(self, code: str) -> None:
         self.reasons[code] = self.reasons.get(code, 0) + 1

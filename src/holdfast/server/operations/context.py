@@ -1,4 +1,4 @@
-"""A call: one request after all of it was read, and the way to answer it. Knows nothing of rows and handlers."""
+"""The context of a request: what was decoded of it, its caller, and the way to answer it."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class RequestContext(msgspec.Struct):
     api: Any  # The `ApiService`, which imports this module.
     key: str | None = None
     fingerprint: str = ""  # Of the content, if the operation compares it; empty without a key.
-    waited_ms: int = 0  # How long it waited in line before its outcome came.
-    renderers: Mapping[type, Any] = {}  # Shows each kind of outcome. Set when a command is submitted.
+    waited_ms: int = 0  # How long it waited in the queue before its outcome came.
+    renderers: Mapping[type, Any] = {}  # By the type of the outcome. Set when a command is submitted.
 
     def answer(self, answered: ResponseParts) -> None:
         self.reply(self.request, *answered)

@@ -1,4 +1,4 @@
-r"""Requests become calls: every part is decoded once, strictly, in the order that the wire promises.
+r"""Requests become request contexts: every part is decoded once, strictly, in the order that the wire promises.
 
     path → query → body (size, content type, syntax, types, values) → key → who asks → its scope → its session → name
 

@@ -42,7 +42,9 @@ class Operation(msgspec.Struct, frozen=True):
 
     in_documents: bool = True  # Part of the API, and so of `/docs` and of the OpenAPI document: pages are not.
     any_host: bool = False  # Answers to any `Host`: a health check may not know the server's name.
-    is_local: bool = False  # Every node answers it itself: the handler uses the call alone, not even the `ApiService`.
+    is_local: bool = (
+        False  # Every node answers it itself: the handler uses the context alone, not even the `ApiService`.
+    )
 
     # What is done on the way to the handler. `decoding.token_reader` has the order.
 

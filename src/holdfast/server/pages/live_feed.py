@@ -6,7 +6,7 @@
 
 Of a job that changed ten times in 200 ms only the last state is sent, unlike in `/events`:
 
-    feed ──► DirtyNames ──► every 200 ms: one look at each touched name ──► Channel of each prefix ──► subscriptions
+    feed ──► DirtyNames ──► every 200 ms: one read of each touched name ──► Channel of each prefix ──► subscriptions
              names       rows as bytes, once for all readers              the newest frames
 
 **Equal rights.** What a reader sees depends only on its token's prefix; scopes beyond `read` change what it may do. So
@@ -22,7 +22,7 @@ lags; beyond the bound of `DirtyNames`, all readers load again.
 A keepalive of a session moves the end of all leases bound to it, and is sent once, for the session (`kept`). So is a
 new session; an ended one is sent with 0.
 
-Every look goes through the engine: a row is shown once everything it depends on is durable, like every answer (I16).
+Every read goes through the engine: a row is shown once everything it depends on is durable, like every answer (I16).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from holdfast.server.operations.context import RequestContext
     from holdfast.server.service import ApiService
 
-    Shown: TypeAlias = dict[str, list[bytes]]  # Of one look and one channel: `rows`, `beats`, `gone`, `kept`.
+    Shown: TypeAlias = dict[str, list[bytes]]  # Of one read and one channel: `rows`, `beats`, `gone`, `kept`.
 
 log = logging.getLogger("holdfast.server")
 

@@ -1,8 +1,8 @@
-"""A job as the operators' page shows it: its row, sign of life, metadata and times.
+"""A job as the operators' page shows it: its row, liveness, metadata and times.
 
-    Row    a held name: for `GET /ui/rows`, the page's stream and the server's own templates
-    Beat   what a heartbeat changes of it: most of what the stream carries
-    Gone   a free name, and how its last lease ended
+    JobRow           a held name: for `GET /ui/rows`, the page's stream and the server's own templates
+    HeartbeatUpdate  what a heartbeat changes of it: most of what the stream carries
+    FreeJob          a free name, and how its last lease ended
 
 A row never has a lease id. Times are wall times in milliseconds; `static/clock.js` formats signs and times in the same
 way. User input is plain text here, and escaped by templates and scripts.

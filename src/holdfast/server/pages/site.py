@@ -1,6 +1,6 @@
 """Shared by all pages: templates, headers, requests and static files.
 
-    handler ──► await page(api, call, now, "view.html", …) ──► status, bytes, headers
+    handler ──► await page(api, context, now, "view.html", …) ──► status, bytes, headers
     problem ──► problem_page(problem, request)             ──► the same, for a reader who was refused
 
 Templates escape all values (autoescape), and an undefined name is an error. `POLICY` forbids inline scripts and styles,
@@ -172,7 +172,7 @@ def compiled() -> jinja2.Environment:
     return environment()
 
 
-# Requests for pages become calls: caller → scope → name → query → form. Of unauthenticated requests nothing is read:
+# Requests for pages become contexts: caller → scope → name → query → form. Of unauthenticated requests nothing is read:
 # their caller is `ANONYMOUS`, and `signin.inside` answers with the sign-in page, which reads no state.
 # Unlike the API, a page ignores unknown fields of a query: services that pass a link on may add some.
 

@@ -76,7 +76,7 @@ PAGES: tuple[Operation, ...] = (
     _view("GET", "/ui/metrics", admin.metrics, "What the server has measured of itself", query=admin.METRICS_QUERY),
     _data("/ui/metrics/drawn", admin.chart_set, "The same, as its script takes it", query=admin.METRICS_QUERY),
     _data("/ui/here", signin.here, "Who is signed in", reader=page_reader, refusal=signin.not_here),
-    _data("/ui/live", Live, "Which rows of the list look different now", "text/event-stream", is_stream=True),
+    _data("/ui/live", Live, "The rows of the list that changed", "text/event-stream", is_stream=True),
     _data(
         "/ui/marks",
         moment.markers,

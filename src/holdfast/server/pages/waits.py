@@ -54,7 +54,7 @@ class GraphNode(msgspec.Struct, frozen=True):
 
 
 class Edge(msgspec.Struct, frozen=True):
-    waiter: str  # The key of a knot, as is `holder`.
+    waiter: str  # The key of a node, as is `holder`.
     name: str
     holder: str
 
@@ -68,7 +68,7 @@ class Box(msgspec.Struct, frozen=True):
 
 
 class Arrow(msgspec.Struct, frozen=True):
-    """All edges between the same two knots."""
+    """All edges between the same two nodes."""
 
     names: list[str]
     path: str
@@ -117,7 +117,7 @@ def draw(nodes: Iterable[GraphNode], edges: Sequence[Edge]) -> GraphDrawing:
 
 
 def _depths(waits_for: WaitsFor) -> tuple[dict[str, int], set[tuple[str, str]]]:
-    """Return the column of each knot, and the edges that close a cycle."""
+    """Return the column of each node, and the edges that close a cycle."""
     depth: dict[str, int] = {}
     cycles: set[tuple[str, str]] = set()
     chain: set[str] = set()
