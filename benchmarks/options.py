@@ -40,7 +40,7 @@ def parse_options(parts: Sequence[str], systems: Sequence[str], argv: Sequence[s
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description="Our server and the peers found here, in one run. Without a part it runs them all.",
-        epilog="Other programs: `report`, `check`, `get`, `costliest`, `followers`, `path`, `pythons`; see each --help.",
+        epilog="Others: `report`, `check`, `get`, `costliest`, `followers`, `path`, `pythons`; they have --help.",
     )
     add = parser.add_argument
     add("parts", nargs="*", metavar="PART", help=f"some of: {', '.join(parts)}")

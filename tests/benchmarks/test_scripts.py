@@ -115,6 +115,7 @@ def test_a_plan_names_a_script_that_exists() -> None:
 
 
 def test_path_lists_the_modules_of_a_request() -> None:
+    """An acquire enters at most 30 modules of the server, a renewal at most 12 of the client."""
     command = [sys.executable, "-m", "benchmarks", "path"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
     server, client = result.stdout.partition("server, ")[2].split("client, ")
