@@ -13,7 +13,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from holdfast.cli.operators import nodes as nodes_command
-from holdfast.journal import mark, sqlite, store
+from holdfast.journal import sqlite, store, watermark
 from holdfast.journal.archive import file as archive
 from holdfast.server.access import cookies, secrets
 from holdfast.server.handlers import health
@@ -121,7 +121,7 @@ def test_every_file_of_a_data_directory_is_documented(tmp_path: Path) -> None:
         while_it_runs = {path.name for path in (tmp_path / "data").iterdir()}
         assert server.terminate() == 0
     made = while_it_runs | {path.name for path in (tmp_path / "data").iterdir()}
-    at_times = {mark.FILE, mark.MOVED, mark.RESTORING, mark.ARCHIVE, sqlite.BALLAST, store.UNSYNCED}
+    at_times = {watermark.FILE, watermark.MOVED, watermark.RESTORING, watermark.ARCHIVE, sqlite.BALLAST, store.UNSYNCED}
     at_times |= {archive.LOCK, archive.UNSYNCED, secrets.KEY_FILE, firsttoken.TOKEN_FILE}
     assert len(made) > 3 and (made | at_times) - documented == set()
 

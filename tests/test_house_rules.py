@@ -459,7 +459,7 @@ def test_imports_follow_the_arrows() -> None:
     assert wrong_arrows("core/decide.py", "from holdfast.errors import HoldfastError")
     assert wrong_arrows("core/decide.py", "from .. import journal")
     assert wrong_arrows("journal/sql/loader.py", "from ...engine import clock")
-    assert wrong_arrows("journal/base.py", "import holdfast.engine.clock")
+    assert wrong_arrows("journal/interface.py", "import holdfast.engine.clock")
     assert wrong_arrows("client/sync.py", "def late():\n    from holdfast.core import values")
     assert wrong_arrows("client/sync.py", "importlib.import_module('holdfast.server')")
     assert wrong_arrows("client/sync.py", "from holdfast import Claim")
@@ -475,7 +475,9 @@ def test_imports_follow_the_arrows() -> None:
     ]
 
     assert wrong_arrows("core/decide.py", "import math\nfrom . import values\nfrom holdfast.core import state") == []
-    assert wrong_arrows("engine/engine.py", "from holdfast.journal.base import Journal\nfrom ..errors import E") == []
+    assert (
+        wrong_arrows("engine/engine.py", "from holdfast.journal.interface import Journal\nfrom ..errors import E") == []
+    )
     assert wrong_arrows("cli/operators/serve.py", "from holdfast.server import app") == []
     assert wrong_arrows("cli/operators/serve.py", "from holdfast import __version__") == []
     assert wrong_arrows("cli/operators/token.py", "from holdfast import Holdfast, JobClaim") == []

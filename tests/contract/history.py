@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from holdfast.core.events import Ended, Record, SessionEnded, TokenEnded, is_history
-from holdfast.journal.base import HistoryQuery, Keeping
+from holdfast.journal.interface import HistoryQuery, Keeping
 from tests.contract.tools import (
     WALL_MS,
     archived,

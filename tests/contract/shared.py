@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import msgspec
 
 from holdfast.core.events import names_of
-from holdfast.journal.base import (
+from holdfast.journal.interface import (
     DeposedError,
     JournalError,
     JournalLockedError,

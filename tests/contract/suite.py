@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from tests.contract import history, reading, writing
+from tests.contract import history, reads, writes
 from tests.contract.shared import SHARED_CHECKS, Fate, SharedCheck, SharedPlace
 from tests.contract.tools import (
     WALL_MS,
@@ -40,7 +40,7 @@ __all__ = [
     "sample_events",
 ]
 
-CHECKS: list[Check] = [*writing.CHECKS, *history.CHECKS, *reading.CHECKS]
+CHECKS: list[Check] = [*writes.CHECKS, *history.CHECKS, *reads.CHECKS]
 """All of them, in the order they are best read."""
 
 

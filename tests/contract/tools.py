@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.core.events import Event, Granted, Record, Renewed, is_history
 from holdfast.core.values import Lease
-from holdfast.journal.base import HEAD, Changes, Held, HeldQuery, HistoryQuery, Journal, Keeping, Values
+from holdfast.journal.interface import HEAD, Changes, Held, HeldQuery, HistoryQuery, Journal, Keeping, Values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -12,8 +12,8 @@ from holdfast.engine.restore import read_backup
 from holdfast.journal.inspect import dump, inspect
 from tests.support import callers
 from tests.support.api import Api
-from tests.support.archivist import archived_by_now, archivists_of, is_archivist
 from tests.support.checks import wait_until
+from tests.support.compactor import archived_by_now, archivists_of, is_archivist
 from tests.support.server import ServerProcess, serving
 
 OFTEN: dict[str, object] = {"snapshot_records": 20, "disk_reserve_mib": 1}

@@ -26,8 +26,8 @@ from holdfast.journal.inspect import dump, inspect
 from tests.crash.history import judge
 from tests.crash.load import Crowd
 from tests.support import proof
-from tests.support.archivist import Hunter
 from tests.support.checks import wait_until
+from tests.support.compactor import Hunter
 from tests.support.server import ServerFailed, ServerProcess
 
 ERAS = proof.count("crash: eras")

@@ -9,8 +9,8 @@ import pytest
 
 from tests.support import callers
 from tests.support.api import Api
-from tests.support.archivist import archived_by_now
 from tests.support.checks import wait_until
+from tests.support.compactor import archived_by_now
 from tests.support.server import ServerFailed, ServerProcess, serving
 
 EX_IOERR = 74

@@ -17,7 +17,7 @@ from holdfast.core.values import Limits
 from holdfast.engine import snapshot
 from holdfast.engine.archiver import ArchivePolicy
 from holdfast.engine.engine import Engine
-from holdfast.journal.base import AtOnce, HistoryQuery, JournalUnavailableError, OutcomeUnknownError
+from holdfast.journal.interface import AtOnce, HistoryQuery, JournalUnavailableError, OutcomeUnknownError
 from holdfast.testing.clock import ManualClock
 from tests.support import commands, proof
 from tests.support.memory_journal import MemoryJournal
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from holdfast.core.values import Instant
     from holdfast.engine.clock import Clock
     from holdfast.engine.watchdog import Watchdog
-    from holdfast.journal.base import Changes, Journal, Values
+    from holdfast.journal.interface import Changes, Journal, Values
 
 T = TypeVar("T")
 

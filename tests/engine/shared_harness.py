@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.journal.base import Peer, Recovered
+from holdfast.journal.interface import Peer, Recovered
 from tests.support.shared_journal import SharedMemoryJournal, SharedShelf
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from holdfast.core.events import Record
-    from holdfast.journal.base import Changes
+    from holdfast.journal.interface import Changes
 
 __all__ = ["GatedJournal", "SharedShelf", "journal_on", "peer"]
 

@@ -13,7 +13,7 @@ from holdfast.core.state import TrackedDict
 from holdfast.core.values import Limits
 from holdfast.engine import archiver, snapshot
 from holdfast.engine.archiver import RETRY_MS_MAX, RETRY_MS_MIN, ArchivePolicy
-from holdfast.journal.base import Changes, JournalUnavailableError
+from holdfast.journal.interface import Changes, JournalUnavailableError
 from tests.engine.harness import SlicedJournal, acquire, picture, release, renew, run, serving, tail, turns
 from tests.support.memory_journal import MemoryJournal
 

@@ -15,7 +15,7 @@ from holdfast.core.refusals import Held
 from holdfast.core.values import Limits
 from holdfast.engine.engine import Engine
 from holdfast.engine.replies import Unavailable
-from holdfast.journal.base import Health, JournalUnavailableError
+from holdfast.journal.interface import Health, JournalUnavailableError
 from tests.engine.harness import Asked, GateJournal, acquire, release, renew, run, serving, tail, turns
 from tests.support.memory_journal import MemoryJournal
 

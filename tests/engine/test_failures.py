@@ -14,8 +14,8 @@ from holdfast.engine import engine as engine_module
 from holdfast.engine.archiver import ArchivePolicy
 from holdfast.engine.replies import Unavailable, Unknown
 from holdfast.engine.waiters import after_wait
-from holdfast.journal.base import DeposedError, JournalDamagedError, JournalUnavailableError, OutcomeUnknownError
 from holdfast.journal.failpoints import arm
+from holdfast.journal.interface import DeposedError, JournalDamagedError, JournalUnavailableError, OutcomeUnknownError
 from tests.engine.harness import (
     Asked,
     FateJournal,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from holdfast.core.events import Record
     from holdfast.core.state import State
-    from holdfast.journal.base import Recovered, Values
+    from holdfast.journal.interface import Recovered, Values
     from holdfast.testing.clock import ManualClock
 
 REFUSED = JournalUnavailableError("append: no")

@@ -23,7 +23,7 @@ from holdfast.core.events import (
 )
 from holdfast.core.values import Lease
 from holdfast.engine.feed import ALL_BACKLOG_MAX, BACKLOG_MAX, EVERYTHING, NAMES_BACKLOG_MAX, WATCHES_PER_ID_MAX, Feed
-from holdfast.journal.base import JournalUnavailableError
+from holdfast.journal.interface import JournalUnavailableError
 from tests.engine.harness import GateJournal, acquire, release, renew, run, serving, turns
 from tests.support.memory_journal import MemoryJournal
 

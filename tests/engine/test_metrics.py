@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.core.commands import EndSession, OpenSession, Revoke
 from holdfast.engine.metrics import Histogram
-from holdfast.journal.base import JournalUnavailableError
+from holdfast.journal.interface import JournalUnavailableError
 from tests.engine.harness import Asked, GateJournal, acquire, release, renew, run, serving, turns
 from tests.support.memory_journal import MemoryJournal
 

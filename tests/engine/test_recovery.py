@@ -26,7 +26,7 @@ from holdfast.core.values import Limits, Terms
 from holdfast.engine.archiver import ArchivePolicy
 from holdfast.engine.engine import Engine
 from holdfast.engine.replies import Unavailable
-from holdfast.journal.base import JournalDamagedError
+from holdfast.journal.interface import JournalDamagedError
 from holdfast.journal.sqlite import SqliteJournal
 from tests.engine.harness import (
     FateJournal,

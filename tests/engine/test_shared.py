@@ -17,7 +17,7 @@ from holdfast.engine.feed import EVERYTHING
 from holdfast.engine.recovery import TOKEN_GAP, TOKEN_GAP_PER_MS, UNKNOWN_MS
 from holdfast.engine.replies import NotLeader
 from holdfast.engine.waiters import after_wait
-from holdfast.journal.base import DeposedError, JournalError, JournalUnavailableError, Keeping, OutcomeUnknownError
+from holdfast.journal.interface import DeposedError, JournalError, JournalUnavailableError, Keeping, OutcomeUnknownError
 from tests.engine.harness import Asked, acquire, picture, run, serving, turns
 from tests.engine.shared_harness import SharedShelf, journal_on
 

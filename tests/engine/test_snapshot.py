@@ -12,7 +12,7 @@ from holdfast.core.state import State
 from holdfast.engine import engine as engine_module
 from holdfast.engine import snapshot
 from holdfast.engine.archiver import ArchivePolicy
-from holdfast.journal.base import JournalDamagedError, Values
+from holdfast.journal.interface import JournalDamagedError, Values
 from tests.engine.harness import GateJournal, SlicedJournal, acquire, picture, release, renew, run, serving, tail, turns
 from tests.support.memory_journal import MemoryJournal
 

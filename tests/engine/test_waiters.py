@@ -14,7 +14,7 @@ from holdfast.core.refusals import TicketGone
 from holdfast.engine.archiver import ArchivePolicy
 from holdfast.engine.replies import Unavailable, Unknown
 from holdfast.engine.waiters import RECONNECT_MS_MAX, STALE_DEADLINES_MAX, Waited, Waiter, Waiters, after_wait
-from holdfast.journal.base import JournalUnavailableError, OutcomeUnknownError
+from holdfast.journal.interface import JournalUnavailableError, OutcomeUnknownError
 from tests.engine.harness import FineClock, GateJournal, acquire, events, release, run, serving, turns
 from tests.support.commands import claim_all
 from tests.support.memory_journal import MemoryJournal

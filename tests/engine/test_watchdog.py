@@ -12,7 +12,7 @@ from holdfast.testing.clock import ManualClock
 from tests.engine.harness import GateJournal, run, serving
 
 if TYPE_CHECKING:
-    from holdfast.journal.base import Recovered
+    from holdfast.journal.interface import Recovered
 
 
 @pytest.fixture

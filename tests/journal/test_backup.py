@@ -22,8 +22,8 @@ from holdfast.journal.backup import (
     frames,
     values_in,
 )
-from holdfast.journal.base import History, JournalDamagedError, JournalTooNewError, Tail, Values
 from holdfast.journal.codec import decode_batch
+from holdfast.journal.interface import History, JournalDamagedError, JournalTooNewError, Tail, Values
 from holdfast.server.access import secrets
 from tests.journal.records import grants, sample_records
 

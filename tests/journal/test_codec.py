@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.core.events import Ended, Record
-from holdfast.journal.base import JournalDamagedError
 from holdfast.journal.codec import FORMAT, count_records, decode_batch, encode_batch
+from holdfast.journal.interface import JournalDamagedError
 from tests.journal.records import framed, sample_records
 from tests.support import proof
 

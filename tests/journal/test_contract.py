@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.events import Record
-from holdfast.journal.archive.archivist import Child
-from holdfast.journal.base import (
+from holdfast.journal.archive.compactor import Child
+from holdfast.journal.interface import (
     Changes,
     HeldPage,
     HeldQuery,

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from holdfast.journal.base import Journal, JournalUnavailableError, Keeping, OutcomeUnknownError
+from holdfast.journal.interface import Journal, JournalUnavailableError, Keeping, OutcomeUnknownError
 from tests.contract.suite import check_journal
 from tests.journal.records import grants
 from tests.support.flaky_journal import FlakyJournal

@@ -10,11 +10,11 @@ import pytest
 from holdfast.core.events import Granted, GrantedMany, Record
 from holdfast.core.values import Lease
 from holdfast.journal import tail
-from holdfast.journal.base import HistoryQuery
 from holdfast.journal.codec import decode_batch, encode_batch
+from holdfast.journal.interface import HistoryQuery
 from holdfast.journal.sqlite import SqliteJournal
 from tests.journal.records import WALL_MS
-from tests.journal.running import run
+from tests.journal.runner import run
 
 RECORDS = 60
 NAMES = 500

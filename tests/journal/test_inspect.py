@@ -18,9 +18,9 @@ from holdfast.core.values import Slot
 from holdfast.journal import inspect as inspection
 from holdfast.journal.archive.file import FILE as ARCHIVE
 from holdfast.journal.archive.file import LOCK
-from holdfast.journal.base import Changes, JournalDamagedError, JournalError, JournalLockedError
 from holdfast.journal.codec import encode_batch
 from holdfast.journal.inspect import as_json, dump, inspect
+from holdfast.journal.interface import Changes, JournalDamagedError, JournalError, JournalLockedError
 from holdfast.journal.sqlite import FILE, SqliteJournal
 from tests.contract.suite import sample_events
 from tests.journal.records import WALL_MS, grants

@@ -18,15 +18,15 @@ import pytest
 
 from holdfast.core.events import Granted, Record
 from holdfast.journal import tail
-from holdfast.journal.base import JournalError, JournalUnavailableError, OutcomeUnknownError
+from holdfast.journal.interface import JournalError, JournalUnavailableError, OutcomeUnknownError
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.journal.store import UNSYNCED
 from tests.contract.tools import tables_of
-from tests.journal.archiving import archive, tables_at, upto_of
-from tests.journal.ondisk import OnDisk
-from tests.journal.powervfs import CHECKPOINT_PAGES, Disk
+from tests.journal.archive_samples import archive, tables_at, upto_of
+from tests.journal.disk_journal import OnDisk
+from tests.journal.power_vfs import CHECKPOINT_PAGES, Disk
 from tests.journal.records import WALL_MS, grant
-from tests.journal.running import takes_claims
+from tests.journal.runner import takes_claims
 from tests.support import proof
 
 POSITIONS = proof.count("I/O errors: positions")

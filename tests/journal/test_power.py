@@ -15,12 +15,12 @@ import pytest
 
 from holdfast.core.events import Record, is_history
 from holdfast.journal import tail
-from holdfast.journal.base import HistoryQuery, JournalError, Keeping
+from holdfast.journal.interface import HistoryQuery, JournalError, Keeping
 from holdfast.journal.sqlite import SqliteJournal
 from tests.contract.tools import tables_of
-from tests.journal.archiving import archive, tables_at, upto_of
-from tests.journal.ondisk import OnDisk
-from tests.journal.powervfs import CHECKPOINT_PAGES, MODES, Disk
+from tests.journal.archive_samples import archive, tables_at, upto_of
+from tests.journal.disk_journal import OnDisk
+from tests.journal.power_vfs import CHECKPOINT_PAGES, MODES, Disk
 from tests.journal.records import grant
 from tests.support import proof
 

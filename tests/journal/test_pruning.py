@@ -15,9 +15,9 @@ from holdfast.core.events import Ended, Granted, GrantedMany, Record, SessionEnd
 from holdfast.journal.archive import writer
 from holdfast.journal.archive.file import FILE as ARCHIVE
 from holdfast.journal.archive.file import OPEN
-from holdfast.journal.base import HeldQuery, HistoryQuery, JournalUnavailableError, Keeping
 from holdfast.journal.codec import decode_batch
 from holdfast.journal.failpoints import arm
+from holdfast.journal.interface import HeldQuery, HistoryQuery, JournalUnavailableError, Keeping
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.journal.store import Store
 from tests.contract.tools import grant

@@ -8,8 +8,8 @@ import pytest
 
 from holdfast.core.events import Event, Record, Renewed, ends_of, grants_of, is_history
 from holdfast.journal import search
-from holdfast.journal.base import JournalDamagedError, JournalTooNewError
 from holdfast.journal.codec import encode_batch
+from holdfast.journal.interface import JournalDamagedError, JournalTooNewError
 from holdfast.journal.search import Latest, follow, last_by_in
 from tests.contract.tools import grant, sample_events
 from tests.journal.records import framed

@@ -7,8 +7,8 @@ from functools import partial
 import pytest
 
 from holdfast.core.events import Record
-from holdfast.journal.base import Changes, JournalUnavailableError, Keeping, OutcomeUnknownError, Recovered
 from holdfast.journal.codec import encode_batch
+from holdfast.journal.interface import Changes, JournalUnavailableError, Keeping, OutcomeUnknownError, Recovered
 from tests.contract.suite import (
     CHECKS,
     SHARED_CHECKS,
@@ -20,7 +20,7 @@ from tests.contract.suite import (
     run_check,
     run_shared_check,
 )
-from tests.journal.sharing import InMemory
+from tests.journal.shared_stores import InMemory
 from tests.support.memory_journal import MemoryJournal, Shelf
 from tests.support.shared_journal import SharedMemoryJournal
 

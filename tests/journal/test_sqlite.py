@@ -13,17 +13,17 @@ from typing import Any
 import apsw
 import pytest
 
-from holdfast.journal import mark, tail
-from holdfast.journal.archive.archivist import Child, Local
+from holdfast.journal import tail, watermark
+from holdfast.journal.archive.compactor import Child, Local
 from holdfast.journal.archive.file import FILE as ARCHIVE
 from holdfast.journal.archive.file import LOCK
-from holdfast.journal.base import Changes, HistoryQuery, JournalDamagedError, JournalError, Keeping
 from holdfast.journal.codec import encode_batch
+from holdfast.journal.interface import Changes, HistoryQuery, JournalDamagedError, JournalError, Keeping
 from holdfast.journal.sqlite import BALLAST, FILE, SqliteJournal
-from tests.journal.archiving import archive
-from tests.journal.powervfs import Disk, Image
+from tests.journal.archive_samples import archive
+from tests.journal.power_vfs import Disk, Image
 from tests.journal.records import WALL_MS, grants
-from tests.journal.running import found_in, run
+from tests.journal.runner import found_in, run
 from tests.support import proof
 
 FLIPS = proof.count("journal: bytes changed")
@@ -99,7 +99,7 @@ def test_files_are_private(tmp_path: Path) -> None:
             await journal.append(grants(1, 1))
             modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in directory.iterdir()}
             archive = {ARCHIVE + suffix: 0o600 for suffix in ("", "-wal", "-shm")}
-            journal_files = {FILE: 0o600, FILE + "-wal": 0o600, BALLAST: 0o600, mark.FILE: 0o600}
+            journal_files = {FILE: 0o600, FILE + "-wal": 0o600, BALLAST: 0o600, watermark.FILE: 0o600}
             assert modes == {**journal_files, **archive, LOCK: 0o600}
 
         run(scene, directory, ballast_bytes=4096)

@@ -17,9 +17,9 @@ from urllib.parse import urlsplit, urlunsplit
 import asyncpg
 
 from holdfast.core.events import Record
-from holdfast.journal.base import Peer
 from holdfast.journal.codec import FORMAT, decode_batch
 from holdfast.journal.inspect import as_json
+from holdfast.journal.interface import Peer
 from holdfast.journal.postgres.journal import PostgresJournal
 from holdfast.journal.postgres.leadership import Fresh, Knowledge
 

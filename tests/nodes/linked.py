@@ -25,7 +25,7 @@ from holdfast.core.values import Limits
 from holdfast.engine.clock import SystemClock
 from holdfast.engine.engine import Engine
 from holdfast.engine.ids import new_secret
-from holdfast.journal.base import Peer, Seat
+from holdfast.journal.interface import Peer, Seat
 from holdfast.server.access.auth import Auth, StaticTokens
 from holdfast.server.access.secrets import AuthorityKey
 from holdfast.server.http.manager import ConnectionManager

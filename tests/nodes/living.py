@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.core.values import Limits
 from holdfast.engine.engine import Engine
-from holdfast.journal.base import Peer, Recovered, Seat, SharedJournal
+from holdfast.journal.interface import Peer, Recovered, Seat, SharedJournal
 from holdfast.server.access.auth import StaticTokens
 from holdfast.server.nodes.node import Node, Tenure, begin_tenure
 from holdfast.server.nodes.node_life import Life

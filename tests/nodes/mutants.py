@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from holdfast.journal.base import JournalError
+from holdfast.journal.interface import JournalError
 from holdfast.journal.postgres.journal import PostgresJournal
 from holdfast.server.nodes import watcher
 

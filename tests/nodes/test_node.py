@@ -11,7 +11,7 @@ import pytest
 from holdfast.core.answers import Acquired, Waiting
 from holdfast.engine.replies import NotLeader
 from holdfast.engine.waiters import after_wait
-from holdfast.journal.base import (
+from holdfast.journal.interface import (
     JournalDamagedError,
     JournalError,
     JournalLockedError,

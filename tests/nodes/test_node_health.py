@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from holdfast.journal.base import JournalUnavailableError, Peer, Seat
+from holdfast.journal.interface import JournalUnavailableError, Peer, Seat
 from holdfast.server.http.messages import Request, request_from
 from holdfast.server.nodes.node import FollowersHealth, Node
 from holdfast.server.nodes.node_life import in_public

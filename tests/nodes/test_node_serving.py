@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.engine.build import store_secret
 from holdfast.errors import SettingsError
-from holdfast.journal.base import JournalUnavailableError, Peer, Seat
+from holdfast.journal.interface import JournalUnavailableError, Peer, Seat
 from holdfast.server.access.auth import StaticTokens
 from holdfast.server.nodes import pending
 from holdfast.server.nodes.node_life import Life

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 
 from holdfast.core.events import Record
-from holdfast.journal.base import JournalError, JournalUnavailableError, OutcomeUnknownError
+from holdfast.journal.interface import JournalError, JournalUnavailableError, OutcomeUnknownError
 from holdfast.journal.postgres.journal import PostgresJournal
 from holdfast.journal.postgres.writer import Batch, Tenancy
 from tests.journal.records import grants

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.journal.base import JournalError, JournalUnavailableError, OutcomeUnknownError
+from holdfast.journal.interface import JournalError, JournalUnavailableError, OutcomeUnknownError
 from holdfast.journal.postgres import connection
 from holdfast.journal.postgres.connection import Line
 from tests.journal.records import grants

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from holdfast.journal.base import Seat
+from holdfast.journal.interface import Seat
 from holdfast.server.nodes import watcher
 from holdfast.server.nodes.watcher import Watcher
 from tests.support import proof

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from holdfast.journal.base import JournalError, JournalLockedError, Recovered
+from holdfast.journal.interface import JournalError, JournalLockedError, Recovered
 from holdfast.journal.postgres import connection
 from holdfast.journal.postgres.connection import statements
 from holdfast.journal.postgres.journal import PostgresJournal

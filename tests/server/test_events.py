@@ -14,8 +14,8 @@ import pytest
 
 from tests.support import callers, proof
 from tests.support.api import Api
-from tests.support.archivist import archived_by_now
 from tests.support.checks import moment, refused, unique, wait_until
+from tests.support.compactor import archived_by_now
 from tests.support.http import EventStream, Frame
 from tests.support.pending import payload, waiting
 from tests.support.server import ServerProcess

@@ -12,8 +12,8 @@ from holdfast import Holdfast
 from holdfast.journal.inspect import dump
 from tests.support import callers
 from tests.support.api import Api
-from tests.support.archivist import archived_by_now
 from tests.support.checks import moment, refused, unique, wait_until
+from tests.support.compactor import archived_by_now
 from tests.support.pending import waiting
 from tests.support.server import ServerProcess
 

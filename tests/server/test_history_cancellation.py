@@ -11,7 +11,7 @@ from holdfast import __version__
 from holdfast.core.values import Limits
 from holdfast.engine.clock import SystemClock
 from holdfast.engine.engine import Engine
-from holdfast.journal.base import HistoryPage, HistoryQuery
+from holdfast.journal.interface import HistoryPage, HistoryQuery
 from holdfast.server.access.auth import Auth, StaticTokens
 from holdfast.server.access.secrets import AuthorityKey
 from holdfast.server.http.messages import Request, request_from

@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Literal
 
-from holdfast.journal.base import (
+from holdfast.journal.interface import (
     Changes,
     Health,
     HeldPage,

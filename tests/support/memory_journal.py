@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.core.events import ends_of, grants_of, is_history, principal_of
 from holdfast.journal.archive.writer import eldest_of_the_largest, weight_of
-from holdfast.journal.base import (
+from holdfast.journal.codec import decode_batch, encode_batch
+from holdfast.journal.interface import (
     HEAD,
     Changes,
     Health,
@@ -32,7 +33,6 @@ from holdfast.journal.base import (
     Values,
     at_once,
 )
-from holdfast.journal.codec import decode_batch, encode_batch
 from holdfast.journal.search import matches, suits
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.journal.base import (
+from holdfast.journal.codec import FORMAT
+from holdfast.journal.interface import (
     DeposedError,
     JournalLockedError,
     JournalLostError,
@@ -20,7 +21,6 @@ from holdfast.journal.base import (
     Recovered,
     Seat,
 )
-from holdfast.journal.codec import FORMAT
 from tests.support.memory_journal import MemoryJournal, Shelf
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from holdfast.core.values import Instant
 from holdfast.engine import snapshot
 from holdfast.engine.clock import Clock
 from holdfast.engine.replies import PendingReply, outcome_or_raise, resolve_future
-from holdfast.journal.base import DeposedError, Journal, JournalUnavailableError
+from holdfast.journal.interface import DeposedError, Journal, JournalUnavailableError
 
 RETRY_MS_MIN = 1_000  # how soon a refusal is followed by another attempt, however many records come
 RETRY_MS_MAX = 30_000  # without new records: a journal that is too full takes no claims until archived

@@ -15,7 +15,7 @@ from holdfast.engine.engine import Engine
 from holdfast.engine.snapshot import parts
 from holdfast.journal import inspect
 from holdfast.journal.backup import About, BackupWriter
-from holdfast.journal.base import Snapshot
+from holdfast.journal.interface import Snapshot
 
 T = TypeVar("T")
 

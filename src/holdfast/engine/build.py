@@ -19,8 +19,8 @@ from holdfast.engine.ids import new_identity, new_secret
 from holdfast.engine.metrics import EngineMetrics
 from holdfast.engine.watchdog import Watchdog
 from holdfast.errors import SettingsError
-from holdfast.journal.archive.archivist import Child
-from holdfast.journal.base import (
+from holdfast.journal.archive.compactor import Child
+from holdfast.journal.interface import (
     DeposedError as DeposedError,
     Health as Health,
     Held as Held,

@@ -59,15 +59,15 @@ from holdfast.engine.recovery import recover
 from holdfast.engine.replies import NotLeader, Unavailable, Unknown, answer_all, outcome_or_raise, resolve_future
 from holdfast.engine.waiters import Waited, Waiter, Waiters, replies_after_rollback
 from holdfast.engine.watchdog import Watchdog
-from holdfast.journal.base import AtOnce, DeposedError, Journal, JournalError, JournalUnavailableError
 from holdfast.journal.failpoints import failpoint
+from holdfast.journal.interface import AtOnce, DeposedError, Journal, JournalError, JournalUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
     from holdfast.core.decision import Due, Notice
     from holdfast.engine.replies import PendingReply, Reply
-    from holdfast.journal.base import HistoryPage, HistoryQuery, SharedJournal
+    from holdfast.journal.interface import HistoryPage, HistoryQuery, SharedJournal
 
 LAST_ANSWERS_SECONDS = 3.0
 UNANSWERED_MS_MAX = 1_000

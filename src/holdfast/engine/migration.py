@@ -1,7 +1,7 @@
 """Moving: all that a data directory holds, copied into a store that nodes share. Offline, and never half.
 
 Only one of the two may ever count, or both would give out the same fencing tokens. So the copy is one transaction of
-the store, and a file in the directory (`journal/mark.py`) says that it is moved before that is committed:
+the store, and a file in the directory (`journal/watermark.py`) says that it is moved before that is committed:
 
     take the directory's seat ─► copy ─► read back, compare ─► mark: about to be ─► commit ─► mark: moved
                                                                     │
@@ -27,10 +27,10 @@ import msgspec
 from holdfast.core.events import is_history
 from holdfast.engine.recovery import replay
 from holdfast.engine.snapshot import copy, load, parts
-from holdfast.journal import mark
-from holdfast.journal.base import JournalError, Part, Values
+from holdfast.journal import watermark
 from holdfast.journal.codec import encode_batch
 from holdfast.journal.failpoints import failpoint
+from holdfast.journal.interface import JournalError, Part, Values
 from holdfast.journal.postgres.admin import PostgresWriter
 from holdfast.journal.sqlite import SqliteJournal
 
@@ -69,29 +69,29 @@ async def move(
     """
     tell("waiting for the store")
     async with filling as store:
-        if (known := mark.moved_to(directory)) is not None and known.authority == store.authority:
-            mark.leave_moved(directory, msgspec.structs.replace(known, is_done=True))
+        if (known := watermark.moved_to(directory)) is not None and known.authority == store.authority:
+            watermark.leave_moved(directory, msgspec.structs.replace(known, is_done=True))
             return Moved(authority=known.authority, was_done=True)
         _refuse(directory, known, store.authority, to, schema)
         if known is not None:
-            mark.take_moved(directory)
+            watermark.take_moved(directory)
         source = SqliteJournal(directory, ballast_bytes=0, witnesses=witnesses)
         try:
             moved = await _copy(source, store, key=key, authority=authority, tell=tell)
             failpoint("move_before_mark")
-            left = mark.Moved(to=to, schema=schema, authority=authority, is_done=False, wall_ms=wall_ms)
-            mark.leave_moved(directory, left)
+            left = watermark.Moved(to=to, schema=schema, authority=authority, is_done=False, wall_ms=wall_ms)
+            watermark.leave_moved(directory, left)
             tell("letting it count")
             failpoint("move_before_commit")
             await store.commit()
             failpoint("move_after_commit")
-            mark.leave_moved(directory, msgspec.structs.replace(left, is_done=True))
+            watermark.leave_moved(directory, msgspec.structs.replace(left, is_done=True))
         finally:
             await source.close()
     return moved
 
 
-def _refuse(directory: Path, known: mark.Moved | None, there: str | None, to: str, schema: str) -> None:
+def _refuse(directory: Path, known: watermark.Moved | None, there: str | None, to: str, schema: str) -> None:
     if known is not None and known.is_done:
         problem = f"{directory} was moved to {known.to} already, and counts no more"
         raise JournalError(problem, f"Start the nodes on it: holdfast serve --store {known.to}")
@@ -101,9 +101,7 @@ def _refuse(directory: Path, known: mark.Moved | None, there: str | None, to: st
         )
         problem += " that store knows which of them counts"
         again = f"Move it there again: holdfast move --from {directory} --to {known.to}, with HOLDFAST_STORE_SCHEMA"
-        gone = (
-            f"If that store is gone for good: make sure that no node serves from there, remove {directory / mark.MOVED}"
-        )
+        gone = f"If that store is gone for good: make sure that no node serves from there, remove {directory / watermark.MOVED}"
         raise JournalError(problem, f"{again}={known.schema}", f"{gone}, and move it")
     if there is not None:
         problem = f"{to} is not empty: there is an authority in it ({there}). Nothing is written over it"

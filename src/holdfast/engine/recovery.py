@@ -27,14 +27,14 @@ from holdfast.core.evolve import event_fits, evolve
 from holdfast.core.values import TOKEN_MAX
 from holdfast.engine import snapshot
 from holdfast.engine.snapshot import all_steps
-from holdfast.journal.base import RESTORE, HistoryQuery, JournalDamagedError, JournalError
+from holdfast.journal.interface import RESTORE, HistoryQuery, JournalDamagedError, JournalError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Iterable
 
     from holdfast.core.state import State
     from holdfast.engine.clock import Clock
-    from holdfast.journal.base import Journal, Recovered, SharedJournal
+    from holdfast.journal.interface import Journal, Recovered, SharedJournal
 
 STEP_RECORDS = 1_000
 REPORT_EVERY = 10 * STEP_RECORDS

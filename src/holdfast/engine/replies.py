@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from holdfast.core.values import Instant
-from holdfast.journal.base import DeposedError, JournalUnavailableError
+from holdfast.journal.interface import DeposedError, JournalUnavailableError
 
 log = logging.getLogger("holdfast.engine")
 

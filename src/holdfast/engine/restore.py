@@ -26,17 +26,17 @@ from holdfast.core.values import TOKEN_MAX
 from holdfast.engine import snapshot
 from holdfast.engine.ids import new_identity
 from holdfast.engine.recovery import replay, token_gap_since
-from holdfast.journal import mark
+from holdfast.journal import watermark
 from holdfast.journal.archive.file import FILE as ARCHIVE
 from holdfast.journal.backup import ANOTHER, KEY, RECORDS, ROWS, TAIL, About, BackupReader, Totals, frames, values_in
-from holdfast.journal.base import History, JournalDamagedError, JournalError, JournalTooNewError, Part, Values
 from holdfast.journal.codec import decode_batch
 from holdfast.journal.inspect import inspect
+from holdfast.journal.interface import History, JournalDamagedError, JournalError, JournalTooNewError, Part, Values
 from holdfast.journal.sqlite import FILE, SqliteWriter
 from holdfast.privatefiles import check_folder, make_folder, replace, sync_folder
 
 READ_BYTES = 1024 * 1024
-FILES = (ARCHIVE, mark.FILE, FILE)  # made beside the key, in the order in which they are moved into place
+FILES = (ARCHIVE, watermark.FILE, FILE)  # made beside the key, in the order in which they are moved into place
 NOT_CONTENT = frozenset({"lost+found"})
 
 
@@ -140,7 +140,7 @@ def restore(
     make_folder(directory)
     check_folder(directory)
     _refuse_unless_empty(directory, key_file)
-    staging = directory / mark.RESTORING
+    staging = directory / watermark.RESTORING
     try:
         staging.mkdir(mode=0o700)
         sync_folder(directory)
@@ -169,7 +169,7 @@ def _refuse_unless_empty(directory: Path, key_file: str) -> None:
         return
     names = ", ".join(there[:5]) + (", …" if len(there) > 5 else "")  # noqa: PLR2004 - enough to know it by
     problem = f"{directory} is not empty: there is {names}. Nothing is written over what is there"
-    if mark.RESTORING in there or set(there) <= {key_file, mark.FILE, ARCHIVE}:
+    if watermark.RESTORING in there or set(there) <= {key_file, watermark.FILE, ARCHIVE}:
         raise JournalError(problem, f"A restore broke off there: remove {names} and try again")
     raise JournalError(
         problem, "Name another directory with --data, or stop the server that used this one and move the directory away"

@@ -13,14 +13,14 @@ import msgspec
 
 from holdfast.core.state import TABLES, Frozen, State, StateScalars
 from holdfast.core.values import AccessToken, IdempotencyRecord, Remembered, Session, Slot
-from holdfast.journal.base import HEAD, RESTORE, Changes, History, JournalDamagedError, Tail, Values
 from holdfast.journal.codec import PAIRS, TicketRow, ticket_of, ticket_row
+from holdfast.journal.interface import HEAD, RESTORE, Changes, History, JournalDamagedError, Tail, Values
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
 
     from holdfast.core.state import ChangeSet, StateChanges
-    from holdfast.journal.base import Part, Snapshot, StoreWriter
+    from holdfast.journal.interface import Part, Snapshot, StoreWriter
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ from holdfast.engine.build import store_secret
 from holdfast.engine.clock import SystemClock
 from holdfast.engine.ids import new_secret
 from holdfast.errors import SettingsError
-from holdfast.journal.base import JournalError, JournalUnavailableError, Peer, Seat
+from holdfast.journal.interface import JournalError, JournalUnavailableError, Peer, Seat
 from holdfast.journal.postgres.admin import Contents, Facts, Operating, PostgresWriter, filling
 from holdfast.journal.postgres.leadership import Fresh
 from holdfast.settings import load

@@ -25,9 +25,9 @@ import msgspec
 
 from holdfast.core.events import Event, Record, Restored, grants_of, is_history
 from holdfast.core.state import StateScalars
-from holdfast.journal.base import HEAD as HEAD_TABLE
-from holdfast.journal.base import History, JournalDamagedError, JournalTooNewError, Part, Tail, Values
 from holdfast.journal.codec import encode_batch
+from holdfast.journal.interface import HEAD as HEAD_TABLE
+from holdfast.journal.interface import History, JournalDamagedError, JournalTooNewError, Part, Tail, Values
 
 MAGIC = b"holdfast backup\n"
 FORMAT = 1  # Of the file. Its records have the formats of the journal.

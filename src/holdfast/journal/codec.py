@@ -20,7 +20,7 @@ import msgspec
 
 from holdfast.core.events import Event, Joined, Record, is_history
 from holdfast.core.values import Labels, Terms, Ticket
-from holdfast.journal.base import JournalDamagedError, JournalTooNewError
+from holdfast.journal.interface import JournalDamagedError, JournalTooNewError
 
 FORMAT = 1  # Raise it when older versions must not read the records: they ignore fields they do not know.
 PAIRS = frozenset({"memos"})  # Tables whose keys are pairs of texts, in MessagePack. All other keys are UTF-8.

@@ -27,12 +27,12 @@ import msgspec
 
 from holdfast.core.events import Record, Restored, ends_of, grants_of, names_of, principal_of
 from holdfast.core.values import Slot
-from holdfast.journal import mark
+from holdfast.journal import watermark
 from holdfast.journal.archive.file import FILE as ARCHIVE
 from holdfast.journal.archive.file import LOCK, Reader, look_at, segment_of, wait_for_lock
 from holdfast.journal.archive.writer import weight_of
-from holdfast.journal.base import RESTORE, JournalDamagedError, JournalError, JournalLockedError, Values
 from holdfast.journal.codec import decode_batch, event_row
+from holdfast.journal.interface import RESTORE, JournalDamagedError, JournalError, JournalLockedError, Values
 from holdfast.journal.sqlite import (
     APPLICATION_ID,
     FILE,
@@ -69,7 +69,7 @@ def inspect(directory: Path, witnesses: Sequence[str] = ()) -> Inspection:
     `witnesses` are names of files in the directory that only exist after a journal.
     """
     if not (directory / FILE).exists():
-        mark.check(directory / FILE, None, witnesses)
+        watermark.check(directory / FILE, None, witnesses)
     try:
         with _read_only() as closing:
             inspector = _Inspector(Files(directory, closing), witnesses)
@@ -199,7 +199,7 @@ class _Inspector:
     def _is_ours(self) -> bool:
         db = self._store.db
         if db.execute("PRAGMA schema_version").get == 0:
-            mark.check(self._files.path, None, self._witnesses)
+            watermark.check(self._files.path, None, self._witnesses)
             self._problem("the journal is empty: no server has finished its first start here", ("Start the server",))
             return False
         if db.execute("PRAGMA application_id").get != APPLICATION_ID:
@@ -213,7 +213,7 @@ class _Inspector:
 
     def _check_contents(self) -> None:
         with self._noting():
-            mark.check(self._files.path, mark_of(self._store, self._files.last_seq), self._witnesses)
+            watermark.check(self._files.path, mark_of(self._store, self._files.last_seq), self._witnesses)
             self._files.check()
         with self._noting():
             if (archive := self._files.archive) is not None:

@@ -19,8 +19,8 @@ from typing import TypeAlias
 
 from holdfast.core.events import BAD_WORDS, Record, ended_badly, ends_of, grants_of, is_history, names_of, owners_of
 from holdfast.core.values import Lease, has_labels
-from holdfast.journal.base import Held, HeldPage, HeldQuery, HistoryQuery
 from holdfast.journal.codec import decode_batch
+from holdfast.journal.interface import Held, HeldPage, HeldQuery, HistoryQuery
 
 Latest: TypeAlias = dict[str, tuple[int, Lease] | None]  # Latest grants in the tail; None: ended; missing: no change.
 Hold: TypeAlias = tuple[str, int, Lease | None]  # Name, number of the grant, and the lease if that is in the tail.

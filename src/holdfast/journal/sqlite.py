@@ -5,7 +5,7 @@
 - `append` runs on the event loop: one commit serves the whole tick, and handing over to a thread would cost more.
 - A full disk is the one failed COMMIT that does not end the process: the journal removes the reserve file and tries
   the same batch again. None of it was announced yet, and the second try writes the same rows.
-- A journal that is missing, or older than its watermark (`journal/mark.py`), is refused and never recreated; so is an
+- A journal that is missing, or older than its watermark (`journal/watermark.py`), is refused and never recreated; so is an
   archive that ends before the journal begins. Acknowledged leases would be lost.
 - After a failed sync, the readable bytes may only be in memory: the next process writes them again.
 - SQLite must be 3.51.3 or later: earlier ones could reset a WAL at the wrong moment and damage the file.
@@ -34,12 +34,14 @@ import apsw
 import msgspec
 
 from holdfast.core.events import Record
-from holdfast.journal import mark
+from holdfast.journal import watermark
 from holdfast.journal.archive import file as archive_file
-from holdfast.journal.archive.archivist import Archivist, Local, Place
+from holdfast.journal.archive.compactor import Archivist, Local, Place
 from holdfast.journal.archive.file import Position, Reader
 from holdfast.journal.archive.writer import Commit
-from holdfast.journal.base import (
+from holdfast.journal.codec import count_records, decode_batch, encode_batch
+from holdfast.journal.failpoints import failpoint
+from holdfast.journal.interface import (
     NOBODY,
     RESTORE,
     Changes,
@@ -63,9 +65,7 @@ from holdfast.journal.base import (
     at_once,
     watched,
 )
-from holdfast.journal.base import Tail as TailPart
-from holdfast.journal.codec import count_records, decode_batch, encode_batch
-from holdfast.journal.failpoints import failpoint
+from holdfast.journal.interface import Tail as TailPart
 from holdfast.journal.store import SQL, UNSYNCED, DiskFullError, Store, set_pragmas, write_again
 from holdfast.journal.tail import LARGE_BYTES, Room, Tail, part_of
 from holdfast.journal.tail import Part as LargeBatch
@@ -285,11 +285,11 @@ class SqliteJournal:
         try:
             with watched(self._watch, "write the mark"):
                 failpoint("before_mark")
-                mark.write(self._directory, mark.Mark(self._identity, self._epoch, self._last))
+                watermark.write(self._directory, watermark.Mark(self._identity, self._epoch, self._last))
         except OSError as error:
             # The old watermark stays valid: it claims less.
             why = reason_of(error)
-            log.warning("%s cannot be written: %s; it is tried again later", self._directory / mark.FILE, why)
+            log.warning("%s cannot be written: %s; it is tried again later", self._directory / watermark.FILE, why)
 
     async def _unlock(self) -> None:
         """Release the archive first, which the journal's lock protects."""
@@ -383,13 +383,13 @@ class SqliteJournal:
 
     def _open_files(self) -> None:
         if not self._path.exists():
-            mark.check(self._path, None, self._witnesses)
+            watermark.check(self._path, None, self._witnesses)
         with contextlib.ExitStack() as undo:
             store = Store(self._connect(str(self._path)), self._path, self._watch)
             undo.callback(store.close_untouched)
             is_new = self._lock_journal(store.db)
             if is_new:
-                mark.check(self._path, None, self._witnesses)
+                watermark.check(self._path, None, self._witnesses)
                 self._refuse_lone_archive()
             pages = self._checkpoint_pages
             set_pragmas(store, locking_mode="exclusive", synchronous=self._synchronous, checkpoint_pages=pages)
@@ -438,7 +438,7 @@ class SqliteJournal:
     def _check(self, store: Store) -> Found:
         """Check all that will be replayed, the watermark first: a wrong journal must not ask for another archive."""
         check_sound(store)
-        mark.check(self._path, mark_of(store, last_seq_of(store)), self._witnesses)
+        watermark.check(self._path, mark_of(store, last_seq_of(store)), self._witnesses)
         if not store.meta("epoch"):  # No start has finished: there need be no archive.
             return look_at_tail(store, Position(self._identity, 0, 0), [])
         if not self._archive_path.exists():
@@ -466,7 +466,7 @@ class SqliteJournal:
         if upto:
             name = self._archive_path.name
             problem = f"{self._path} is missing, but {name} is there, with all up to record {upto}"
-            raise JournalLostError(problem, mark.PUT_BACK, mark.all_is_new(name))
+            raise JournalLostError(problem, watermark.PUT_BACK, watermark.all_is_new(name))
 
     def _make_archive(self) -> None:
         """Make an empty archive in place of one that an interrupted first start left."""
@@ -707,10 +707,10 @@ def check_files(directory: Path) -> None:
         check_file(ballast, ballast.lstat(), one_name=True)
 
 
-def mark_of(store: Store, last_seq: int) -> mark.Mark | None:
+def mark_of(store: Store, last_seq: int) -> watermark.Mark | None:
     """Return how far a journal has come; None before its first start has finished."""
     epoch = store.meta("epoch")
-    return mark.Mark(store.meta("identity"), epoch, last_seq) if epoch else None
+    return watermark.Mark(store.meta("identity"), epoch, last_seq) if epoch else None
 
 
 def _create(db: apsw.Connection) -> None:

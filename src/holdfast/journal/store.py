@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import apsw
 
-from holdfast.journal.base import (
+from holdfast.journal.interface import (
     NOBODY,
     RESTORE,
     JournalDamagedError,

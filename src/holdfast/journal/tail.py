@@ -20,11 +20,11 @@ from datetime import UTC, datetime
 from itertools import accumulate, islice
 
 from holdfast.core.events import Record, is_history, principal_of
-from holdfast.journal.archive.archivist import Archivist
+from holdfast.journal.archive.compactor import Archivist
 from holdfast.journal.archive.file import Reader
-from holdfast.journal.base import HeldPage, HeldQuery, HistoryPage, HistoryQuery, JournalUnavailableError, Values
 from holdfast.journal.codec import decode_batch, frame_sizes
 from holdfast.journal.failpoints import failpoint
+from holdfast.journal.interface import HeldPage, HeldQuery, HistoryPage, HistoryQuery, JournalUnavailableError, Values
 from holdfast.journal.search import Grants, Latest, PageOfHeld, Texts, all_held, follow, held_names, last_by_in, matches
 from holdfast.journal.store import DiskFullError, Store
 

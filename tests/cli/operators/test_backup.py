@@ -16,8 +16,8 @@ import msgspec
 import pytest
 
 from holdfast.journal.backup import HEAD, KEY, RECORDS, ROWS, TAIL, About, BackupWriter, frames, values_in
-from holdfast.journal.base import History, Tail
 from holdfast.journal.codec import decode_batch
+from holdfast.journal.interface import History, Tail
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import unique

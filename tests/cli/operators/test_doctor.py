@@ -23,8 +23,8 @@ from holdfast.cli.operators import doctor
 from holdfast.journal.inspect import inspect
 from tests.support import callers
 from tests.support.api import Api
-from tests.support.archivist import archived_by_now
 from tests.support.checks import unique, wait_until
+from tests.support.compactor import archived_by_now
 from tests.support.fronts import front
 from tests.support.server import ServerProcess
 

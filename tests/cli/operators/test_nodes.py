@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast import __version__
 from holdfast.cli.operators import nodes
-from holdfast.journal.base import Peer, Seat
+from holdfast.journal.interface import Peer, Seat
 from holdfast.server.handlers.health import SILENT_MS, reply_of
 from tests.support import callers
 from tests.support.api import Api

@@ -15,8 +15,8 @@ import pytest
 
 from holdfast import __version__
 from holdfast.core.events import Record
-from holdfast.journal.base import Peer
 from holdfast.journal.codec import FORMAT
+from holdfast.journal.interface import Peer
 from holdfast.journal.postgres.journal import PostgresJournal
 from holdfast.journal.postgres.leadership import Fresh
 from tests.support import callers, postgres

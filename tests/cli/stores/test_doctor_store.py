@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.cli.operators import doctor
 from holdfast.engine.stores import StoreAddress
-from holdfast.journal.base import Peer, Seat
+from holdfast.journal.interface import Peer, Seat
 from holdfast.journal.postgres.admin import Facts, Replica
 from holdfast.journal.postgres.connection import Marks, Server
 from tests.cli.stores.conftest import Ask, Leader, leading

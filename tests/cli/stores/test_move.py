@@ -17,17 +17,17 @@ import pytest
 
 from holdfast.engine import snapshot
 from holdfast.engine.recovery import replay
-from holdfast.journal import mark
-from holdfast.journal.base import HeldQuery, HistoryQuery, Journal, JournalError, Snapshot
+from holdfast.journal import watermark
 from holdfast.journal.inspect import inspect
+from holdfast.journal.interface import HeldQuery, HistoryQuery, Journal, JournalError, Snapshot
 from holdfast.journal.postgres.admin import PostgresWriter
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.testing import RunningServer, server
 from tests.cli.stores.conftest import Ask, Leader, Serve
 from tests.support import postgres
 from tests.support.api import Api
-from tests.support.archivist import archived_by_now
 from tests.support.checks import wait_until
+from tests.support.compactor import archived_by_now
 
 LONG = 3_600
 
@@ -201,7 +201,7 @@ def test_killed_at_its_last_step_a_second_move_finds_out(
     told = json.loads(ask("move", "--from", stopped.data, "--json").stdout)
     assert told["was_done"] == is_there
     assert all_of(Leader(schema)._journal) == before
-    moved = mark.moved_to(stopped.data)
+    moved = watermark.moved_to(stopped.data)
     assert moved is not None and moved.is_done
 
 
@@ -209,10 +209,10 @@ def test_killed_at_its_last_step_a_second_move_finds_out(
 def test_an_interrupted_move_goes_on_to_no_other_store(stopped: RunningServer, schema: str, point: str) -> None:
     """Killed around the commit, the directory is moved to no other store: the first may count, and both would."""
     assert moving(stopped.data, schema, f"{point}=kill").returncode == -signal.SIGKILL
-    left, other = mark.moved_to(stopped.data), postgres.new_schema()
+    left, other = watermark.moved_to(stopped.data), postgres.new_schema()
     done = moving(stopped.data, other)
     assert done.returncode == 1 and f"(schema {schema}) was interrupted at its last step" in done.stderr
-    assert not is_filled(other) and mark.moved_to(stopped.data) == left
+    assert not is_filled(other) and watermark.moved_to(stopped.data) == left
     assert moving(stopped.data, schema).returncode == 0 and is_filled(schema)
 
 

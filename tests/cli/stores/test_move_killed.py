@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast import __version__
-from holdfast.journal.base import JournalError, Peer
 from holdfast.journal.codec import FORMAT
+from holdfast.journal.interface import JournalError, Peer
 from holdfast.journal.postgres.journal import PostgresJournal
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.testing import server
@@ -25,7 +25,7 @@ from tests.support import postgres, proof
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.journal.base import Journal
+    from holdfast.journal.interface import Journal
 
 KILLS = proof.count("stores: kills of a move")
 KEY, LOCK = "authority.key", "archive.lock"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.journal.base import SharedJournal
+from holdfast.journal.interface import SharedJournal
 from tests.cli.stores.conftest import Ask, Leader, leading
 from tests.support import postgres
 

@@ -43,7 +43,7 @@ from holdfast.server.starting.routes import OPERATIONS
 from holdfast.settings import Settings
 from holdfast.testing.clock import ManualClock
 from tests.engine.harness import run
-from tests.journal.kept.reading import KEPT, state_in
+from tests.journal.kept.reader import KEPT, state_in
 from tests.journal.kept.scene import OPERATOR, Plain, World, comparable, everything, questions
 
 TOKENS = f"operator:{OPERATOR}:read+claim+admin"

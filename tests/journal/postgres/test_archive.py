@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.journal.base import (
+from holdfast.journal.interface import (
     Changes,
     DeposedError,
     HeldQuery,
@@ -30,7 +30,7 @@ from tests.contract.tools import (
     pages,
     read,
 )
-from tests.journal.postgres.stores import Place, all_of, play
+from tests.journal.postgres.archive_store import Place, all_of, play
 from tests.nodes.journals import connected
 from tests.support import proof
 

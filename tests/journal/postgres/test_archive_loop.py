@@ -10,10 +10,10 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast.core.events import Ended, Record
-from holdfast.journal.base import Changes, HeldQuery, HistoryQuery
+from holdfast.journal.interface import Changes, HeldQuery, HistoryQuery
 from holdfast.journal.postgres.archive import PIECE_BYTES, PIECE_ROWS, values_in_pieces
 from tests.contract.tools import WALL_MS, grant
-from tests.journal.postgres.stores import Place, play
+from tests.journal.postgres.archive_store import Place, play
 
 STALL_SECONDS_MAX = 0.08
 """Of processor time, on a machine that others use too. In one piece the least of it takes several times as long."""

@@ -18,9 +18,9 @@ from holdfast.core.events import (
     TokenEnded,
     Transferred,
 )
-from holdfast.journal.base import Journal, Keeping
+from holdfast.journal.interface import Journal, Keeping
 from tests.contract.tools import WALL_MS, archived, followed, grant, held_pages, pages
-from tests.journal.postgres.stores import Place, play
+from tests.journal.postgres.archive_store import Place, play
 from tests.support import proof
 from tests.support.memory_journal import MemoryJournal
 

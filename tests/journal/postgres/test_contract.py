@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from tests.contract.suite import CHECKS, SHARED_CHECKS, Check, SharedCheck, run_check, run_shared_check
-from tests.journal.sharing import in_postgres
+from tests.journal.shared_stores import in_postgres
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)

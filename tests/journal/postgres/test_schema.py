@@ -6,7 +6,8 @@ import uuid
 import msgspec
 import pytest
 
-from holdfast.journal.base import (
+from holdfast.journal.codec import FORMAT
+from holdfast.journal.interface import (
     JournalDamagedError,
     JournalError,
     JournalLockedError,
@@ -14,11 +15,10 @@ from holdfast.journal.base import (
     JournalTooNewError,
     JournalUnavailableError,
 )
-from holdfast.journal.codec import FORMAT
 from holdfast.journal.postgres.connection import statements
 from holdfast.journal.postgres.leadership import Knowledge
 from tests.journal.records import grants
-from tests.journal.sharing import InPostgres, a_peer, in_postgres
+from tests.journal.shared_stores import InPostgres, a_peer, in_postgres
 
 ROLE = "owner_of_tests"
 

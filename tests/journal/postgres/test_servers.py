@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.journal.base import JournalError, JournalUnavailableError
+from holdfast.journal.interface import JournalError, JournalUnavailableError
 from holdfast.journal.postgres import connection
 from holdfast.journal.postgres.connection import KEEPALIVE, WANTED, Servers, addresses, refuse_if_weak
 from holdfast.journal.postgres.journal import PostgresJournal
 from tests.journal.records import grants
-from tests.journal.sharing import InPostgres, a_peer, in_postgres
+from tests.journal.shared_stores import InPostgres, a_peer, in_postgres
 from tests.support.postgres import Postgres, free_port, running, shared, standby_of
 
 GOOD = {name: min(wanted) for name, (wanted, _) in WANTED.items()}

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 import pytest
 
 from holdfast.core.values import Lease
-from holdfast.journal.base import Held, HeldPage, HeldQuery
+from holdfast.journal.interface import Held, HeldPage, HeldQuery
 from holdfast.server.handlers.history import AsOf
 from holdfast.server.pages.jobs import read_search
 from holdfast.server.pages.moment import PAGE_ROWS, _rows, past_row, read_moment

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.core.commands import EndSession, KeepSession, OpenSession
 from holdfast.engine.feed import DIRTY_MAX
-from holdfast.journal.base import JournalUnavailableError
+from holdfast.journal.interface import JournalUnavailableError
 from holdfast.server.pages import live_feed
 from holdfast.server.pages.live_feed import CHANNEL_BYTES_MAX, SLICE_NAMES, Channel, Live, LiveFeed
 from holdfast.server.pages.rows import liveness_of, row_of

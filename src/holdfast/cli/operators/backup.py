@@ -45,7 +45,7 @@ def backup(*, file: Path, force: bool, data: Path | None) -> int:
     holds the server's key and the hashes of all access tokens. It ends with 0 only when FILE is whole and on the disk.
     """
     from holdfast.journal.backup import BackupReader
-    from holdfast.journal.base import JournalError
+    from holdfast.journal.interface import JournalError
 
     reader = BackupReader("what the server sent" if data is None else str(data))
     try:
@@ -74,7 +74,7 @@ def _from_server() -> Iterator[bytes]:
 def _from_directory(data: Path) -> Iterator[bytes]:
     from holdfast import __version__
     from holdfast.engine.backup import BackupWriter, backup_of_directory
-    from holdfast.journal.base import JournalError
+    from holdfast.journal.interface import JournalError
     from holdfast.privatefiles import NotOursError, read_ours
     from holdfast.server.access.secrets import KEY_BYTES, KEY_FILE
 

@@ -33,7 +33,7 @@ from holdfast.sanitize import in_json
 if TYPE_CHECKING:
     from holdfast.cli.operators.probe import Answer, Probe
     from holdfast.engine.stores import StoreAddress
-    from holdfast.journal.base import JournalError
+    from holdfast.journal.interface import JournalError
     from holdfast.journal.postgres.admin import Facts
 
 OK = 200
@@ -312,7 +312,7 @@ def _directory_checks(data: Path) -> list[Verdict]:
 def _backup_checks(file: Path) -> list[Verdict]:
     from holdfast.engine.restore import read_backup
     from holdfast.journal.backup import MAGIC
-    from holdfast.journal.base import JournalError, JournalTooNewError
+    from holdfast.journal.interface import JournalError, JournalTooNewError
 
     with file.open("rb") as opened:
         if opened.read(len(MAGIC)) != MAGIC:
@@ -371,8 +371,8 @@ def _disk(free: int) -> Verdict:
 
 def _journal(data: Path) -> Verdict:
     from holdfast.core.events import Restored
-    from holdfast.journal.base import JournalError, JournalLockedError
     from holdfast.journal.inspect import inspect
+    from holdfast.journal.interface import JournalError, JournalLockedError
     from holdfast.server.access.secrets import KEY_FILE
 
     try:
@@ -416,8 +416,8 @@ def _key(data: Path) -> Verdict:
 
 
 def _dump(data: Path) -> int:
-    from holdfast.journal.base import JournalError
     from holdfast.journal.inspect import dump
+    from holdfast.journal.interface import JournalError
 
     try:
         for record in dump(data):
@@ -434,7 +434,7 @@ def _dump(data: Path) -> int:
 
 def store_checks(place: StoreAddress) -> list[Verdict]:
     from holdfast.engine import stores
-    from holdfast.journal.base import JournalError
+    from holdfast.journal.interface import JournalError
 
     try:
         facts, round_trip_ms = stores.facts(place)
@@ -445,7 +445,7 @@ def store_checks(place: StoreAddress) -> list[Verdict]:
 
 def _store_journal(place: StoreAddress) -> Verdict:
     from holdfast.engine import stores
-    from holdfast.journal.base import DeposedError, JournalError
+    from holdfast.journal.interface import DeposedError, JournalError
 
     try:
         found = stores.contents(place, lambda records: output.progress(f"{records} records read …"))

@@ -94,7 +94,7 @@ def _row_of(node: Probe) -> dict[str, Any]:
 
 def _from_store(store: str) -> dict[str, Any] | None:
     from holdfast.engine import stores
-    from holdfast.journal.base import JournalError
+    from holdfast.journal.interface import JournalError
     from holdfast.server.handlers.health import reply_of
 
     try:

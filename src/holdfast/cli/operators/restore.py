@@ -50,7 +50,7 @@ def restore(*, file: Path, data: Path | None, beyond: int) -> int:
     from holdfast import __version__
     from holdfast.engine.restore import read_backup, start_after
     from holdfast.engine.restore import restore as write
-    from holdfast.journal.base import JournalError
+    from holdfast.journal.interface import JournalError
     from holdfast.server.access.secrets import KEY_FILE
     from holdfast.settings import load
 

@@ -43,8 +43,8 @@ def move(*, directory: Path, to: str | None) -> int:
 
     from holdfast.engine import ids, stores
     from holdfast.engine.migration import move as write
-    from holdfast.journal.base import JournalError
     from holdfast.journal.failpoints import arm
+    from holdfast.journal.interface import JournalError
     from holdfast.privatefiles import NotOursError, reason_of
     from holdfast.server.access.secrets import KEY_BYTES, KEY_FILE
 
@@ -75,7 +75,7 @@ def move(*, directory: Path, to: str | None) -> int:
 
 
 def _key_of(file: Path, size_bytes: int) -> bytes:
-    from holdfast.journal.base import JournalError
+    from holdfast.journal.interface import JournalError
     from holdfast.privatefiles import read_ours
 
     try:

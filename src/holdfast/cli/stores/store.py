@@ -39,7 +39,7 @@ def init(*, store: str | None) -> int:
     may not make tables. What is there already is left as it is.
     """
     from holdfast.engine import stores
-    from holdfast.journal.base import JournalError
+    from holdfast.journal.interface import JournalError
 
     place = stores.named(store, os.environ)
     try:
@@ -67,7 +67,7 @@ def restored(*, store: str | None, yes: bool) -> int:
     knows, and readers of /events are told to look anew. Stop all nodes before: while one leads, this is refused.
     """
     from holdfast.engine import stores
-    from holdfast.journal.base import JournalError
+    from holdfast.journal.interface import JournalError
 
     place = stores.named(store, os.environ)
     if not yes and not _agrees(place.shown):

@@ -32,8 +32,8 @@ import msgspec
 from holdfast import __version__
 from holdfast.journal.archive.file import Position, give_back, open_for_writing
 from holdfast.journal.archive.writer import Batches, Commit, Writer
-from holdfast.journal.base import Changes, JournalError, Keeping, OutcomeUnknownError
 from holdfast.journal.failpoints import arm
+from holdfast.journal.interface import Changes, JournalError, Keeping, OutcomeUnknownError
 from holdfast.journal.store import DiskFullError
 
 LENGTH = struct.Struct("<I")

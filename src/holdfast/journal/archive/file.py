@@ -29,8 +29,8 @@ import apsw
 import msgspec
 
 from holdfast.core.events import Record
-from holdfast.journal.base import HEAD, Changes, HeldQuery, JournalError, JournalLockedError, Values, Watch
 from holdfast.journal.codec import decode_batch
+from holdfast.journal.interface import HEAD, Changes, HeldQuery, JournalError, JournalLockedError, Values, Watch
 from holdfast.journal.search import Grants, Hold
 from holdfast.journal.sql import load
 from holdfast.journal.store import Store, set_pragmas, write_again

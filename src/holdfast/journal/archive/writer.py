@@ -33,9 +33,9 @@ import msgspec
 from holdfast.core.events import Event, Granted, Record, ends_of, grants_of, names_of, principal_of
 from holdfast.core.values import Lease, Slot
 from holdfast.journal.archive.file import OPEN, StateRows, places_of, position_of, segment_of, stretch_of
-from holdfast.journal.base import Changes, History, JournalUnavailableError, Keeping, Values
 from holdfast.journal.codec import decode_batch, encode_batch, history_in
 from holdfast.journal.failpoints import failpoint
+from holdfast.journal.interface import Changes, History, JournalUnavailableError, Keeping, Values
 from holdfast.journal.store import DiskFullError, Store
 
 Unit = Literal["records", "bytes"]

@@ -2,7 +2,7 @@
 
 | module | holds |
 |---|---|
-| `journal` | the journal: implements `journal/base.py` with the other parts |
+| `journal` | the journal: implements `journal/interface.py` with the other parts |
 | `connection` | asyncpg, which only this module knows; which server it is, and what it must guarantee |
 | `leadership` | the tables; reading the seat, and taking it; a store that went back in time; the sealed key |
 | `writer` | every write under the seat, and how a lost answer is resolved |

@@ -21,7 +21,8 @@ import msgspec
 from holdfast.core.events import Granted, Record, grants_of
 from holdfast.core.state import StateScalars
 from holdfast.core.values import Slot
-from holdfast.journal.base import (
+from holdfast.journal.codec import decode_batch, encode_batch
+from holdfast.journal.interface import (
     HEAD,
     Changes,
     History,
@@ -35,7 +36,6 @@ from holdfast.journal.base import (
     Tail,
     Values,
 )
-from holdfast.journal.codec import decode_batch, encode_batch
 from holdfast.journal.postgres.archive import checksum_of, records_in_pieces, values_in_pieces
 from holdfast.journal.postgres.connection import LostError, RefusedError, Servers, Side, addresses, marks_of
 from holdfast.journal.postgres.history import PostgresSnapshot, snapshot
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from holdfast.core.values import Lease
-    from holdfast.journal.base import Part, Snapshot
+    from holdfast.journal.interface import Part, Snapshot
     from holdfast.journal.postgres.connection import Line, Marks, Row, Server
 
 APPLICATION = "holdfast operator"

@@ -33,8 +33,8 @@ import msgspec
 
 from holdfast.core.events import ends_of, grants_of, names_of, principal_of
 from holdfast.journal.archive.writer import PRUNE_ROWS, STEP_MAX, choose
-from holdfast.journal.base import HEAD, JournalDamagedError, JournalUnavailableError, OutcomeUnknownError, Values
 from holdfast.journal.codec import decode_batch, history_in
+from holdfast.journal.interface import HEAD, JournalDamagedError, JournalUnavailableError, OutcomeUnknownError, Values
 from holdfast.journal.postgres.connection import LostError, RefusedError
 from holdfast.journal.postgres.writer import Ground, deposed, position
 from holdfast.journal.tail import FEED_BYTES
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 
     from holdfast.core.events import Event, Record
-    from holdfast.journal.base import Changes, Keeping
+    from holdfast.journal.interface import Changes, Keeping
     from holdfast.journal.postgres.connection import Row
     from holdfast.journal.postgres.writer import Ask
     from holdfast.journal.tail import Room

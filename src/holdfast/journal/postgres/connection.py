@@ -22,7 +22,7 @@ from urllib.parse import parse_qs, quote, urlunsplit
 import asyncpg
 import msgspec
 
-from holdfast.journal.base import JournalUnavailableError
+from holdfast.journal.interface import JournalUnavailableError
 from holdfast.journal.sql import load
 from holdfast.settings.addresses import ESCAPES, is_torn, split_url
 

@@ -15,7 +15,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from holdfast.core.events import Record, is_history
-from holdfast.journal.base import JournalDamagedError
+from holdfast.journal.interface import JournalDamagedError
 from holdfast.journal.postgres.archive import READ_BYTES, READ_ROWS, read_batches, read_history, read_values
 from holdfast.journal.postgres.connection import Servers, Side
 from holdfast.journal.postgres.writer import LOOK_SECONDS, Ground, position
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from holdfast.core.events import Record
-    from holdfast.journal.base import HeldPage, HeldQuery, HistoryPage, HistoryQuery, Values
+    from holdfast.journal.interface import HeldPage, HeldQuery, HistoryPage, HistoryQuery, Values
     from holdfast.journal.postgres.connection import Row
     from holdfast.journal.postgres.leadership import Mine
     from holdfast.journal.postgres.writer import Ask

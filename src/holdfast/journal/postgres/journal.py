@@ -1,4 +1,4 @@
-"""The journal in PostgreSQL: it implements `journal/base.py`. One object has one leader term at most.
+"""The journal in PostgreSQL: it implements `journal/interface.py`. One object has one leader term at most.
 
 Watching    reads the seat, and takes it                        a connection of its own
 Tenancy     writes under the seat, and resolves lost answers    the connection that took it
@@ -13,7 +13,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from holdfast.core.events import Restored
-from holdfast.journal.base import (
+from holdfast.journal.codec import count_records, decode_batch, encode_batch
+from holdfast.journal.interface import (
     Health,
     JournalDamagedError,
     JournalError,
@@ -24,7 +25,6 @@ from holdfast.journal.base import (
     Recovered,
     Seat,
 )
-from holdfast.journal.codec import count_records, decode_batch, encode_batch
 from holdfast.journal.postgres.archive import Archive
 from holdfast.journal.postgres.connection import Servers, Side
 from holdfast.journal.postgres.history import Looking, snapshot
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from holdfast.core.events import Record
-    from holdfast.journal.base import Changes, HeldPage, HeldQuery, HistoryPage, HistoryQuery, Snapshot
+    from holdfast.journal.interface import Changes, HeldPage, HeldQuery, HistoryPage, HistoryQuery, Snapshot
     from holdfast.journal.postgres.connection import Line
     from holdfast.journal.tail import Part
 

@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.journal.base import (
+from holdfast.journal.codec import FORMAT
+from holdfast.journal.interface import (
     JournalDamagedError,
     JournalError,
     JournalLockedError,
@@ -33,13 +34,12 @@ from holdfast.journal.base import (
     JournalUnavailableError,
     Seat,
 )
-from holdfast.journal.codec import FORMAT
 from holdfast.journal.postgres.connection import RefusedError, marks_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.journal.base import Peer
+    from holdfast.journal.interface import Peer
     from holdfast.journal.postgres.connection import Line, Marks, Row, Server, Servers, Side
 
 log = logging.getLogger("holdfast.journal")

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from holdfast.journal.base import (
+from holdfast.journal.interface import (
     DeposedError,
     JournalError,
     JournalLostError,

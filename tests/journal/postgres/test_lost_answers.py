@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.journal.base import (
+from holdfast.journal.interface import (
     DeposedError,
     JournalError,
     JournalUnavailableError,
@@ -16,7 +16,7 @@ from holdfast.journal.base import (
 from holdfast.journal.postgres.journal import PostgresJournal
 from holdfast.journal.postgres.writer import Ask
 from tests.journal.records import grants
-from tests.journal.sharing import InPostgres, in_postgres
+from tests.journal.shared_stores import InPostgres, in_postgres
 from tests.nodes.proxy import Fate
 from tests.support.checks import wait_until
 from tests.support.postgres import Postgres, running

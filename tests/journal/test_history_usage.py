@@ -12,8 +12,8 @@ from holdfast.core.commands import EndSession, OpenSession
 from holdfast.core.events import Ended, Left, SessionEnded, is_history, principal_of
 from holdfast.journal.archive.file import FILE as ARCHIVE
 from holdfast.journal.archive.writer import weight_of
-from holdfast.journal.base import Keeping
 from holdfast.journal.codec import decode_batch
+from holdfast.journal.interface import Keeping
 from holdfast.journal.sqlite import SqliteJournal
 from tests.contract.tools import WALL_MS, grant, sample_events
 from tests.engine.harness import acquire, events, run, serving

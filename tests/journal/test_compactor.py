@@ -18,12 +18,12 @@ import msgspec
 import pytest
 
 from holdfast.core.events import Record, is_history
-from holdfast.journal.archive.archivist import Child, Local
 from holdfast.journal.archive.child import Order, Setup
+from holdfast.journal.archive.compactor import Child, Local
 from holdfast.journal.archive.file import FILE as ARCHIVE
 from holdfast.journal.archive.file import LOCK, Lock
 from holdfast.journal.archive.writer import Commit, Writer
-from holdfast.journal.base import (
+from holdfast.journal.interface import (
     Changes,
     Journal,
     JournalLockedError,
@@ -33,9 +33,9 @@ from holdfast.journal.base import (
 )
 from holdfast.journal.sqlite import FILE, SqliteJournal
 from tests.contract.tools import pages, tables_of
-from tests.journal.archiving import archive, changes, head_at, rows_at, tables_at, upto_of
+from tests.journal.archive_samples import archive, changes, head_at, rows_at, tables_at, upto_of
 from tests.journal.records import WALL_MS, grants
-from tests.journal.running import found_in, nothing, run, takes_claims
+from tests.journal.runner import found_in, nothing, run, takes_claims
 
 POINTS = ("archive_begin", "archive_mid", "archive_before_commit", "archive_after_commit")
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.journal import mark
-from holdfast.journal.archive.archivist import Local
-from holdfast.journal.base import HistoryQuery, Keeping
+from holdfast.journal import watermark
+from holdfast.journal.archive.compactor import Local
+from holdfast.journal.interface import HistoryQuery, Keeping
 from holdfast.journal.sqlite import SqliteJournal
-from tests.journal.archiving import archive
-from tests.journal.powervfs import CHECKPOINT_PAGES, Disk, Image
+from tests.journal.archive_samples import archive
+from tests.journal.power_vfs import CHECKPOINT_PAGES, Disk, Image
 from tests.journal.records import grant
 
 
@@ -64,7 +64,7 @@ def test_every_call_to_the_disk_is_heard_of(tmp_path: Path, monkeypatch: pytest.
     """
     disk, watcher = WatchedDisk(), Watcher()
     disk.watcher = watcher
-    for module, name in ((mark, "replace"), (os, "posix_fallocate"), (Path, "unlink")):
+    for module, name in ((watermark, "replace"), (os, "posix_fallocate"), (Path, "unlink")):
         real = getattr(module, name)
 
         def heard(*args: object, real: object = real, name: str = name, **more: object) -> object:

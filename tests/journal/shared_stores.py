@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
-from holdfast.journal.base import Keeping, Peer
 from holdfast.journal.codec import FORMAT
+from holdfast.journal.interface import Keeping, Peer
 from holdfast.journal.postgres.connection import addresses
 from holdfast.journal.postgres.journal import PostgresJournal
 from holdfast.journal.postgres.leadership import Fresh, Knowledge

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import apsw
 
-from holdfast.journal.archive.archivist import Local
-from holdfast.journal.base import Journal
+from holdfast.journal.archive.compactor import Local
+from holdfast.journal.interface import Journal
 from holdfast.journal.sqlite import SqliteJournal
 from tests.contract.tools import Tables, tables_of
 

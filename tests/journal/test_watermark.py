@@ -14,20 +14,20 @@ import apsw
 import msgspec
 import pytest
 
-from holdfast.journal import mark
+from holdfast.journal import watermark
 from holdfast.journal.archive.file import FILE as ARCHIVE
-from holdfast.journal.base import JournalError, JournalLostError
 from holdfast.journal.inspect import inspect
+from holdfast.journal.interface import JournalError, JournalLostError
 from holdfast.journal.sqlite import FILE, SqliteJournal
 from tests.journal.records import WALL_MS, grants
-from tests.journal.running import found_in, nothing, run
+from tests.journal.runner import found_in, nothing, run
 
 WITNESS = "some.key"
 
 
 def left_in(directory: Path) -> dict[str, int]:
     """Return the mark as it stands there."""
-    told: dict[str, int] = json.loads((directory / mark.FILE).read_text())
+    told: dict[str, int] = json.loads((directory / watermark.FILE).read_text())
     return told
 
 
@@ -82,25 +82,25 @@ def begun(journal: Path) -> None:
 
 
 @pytest.mark.parametrize("lose", [gone, emptied, begun])
-@pytest.mark.parametrize("witnesses", [{WITNESS}, {mark.FILE}, {WITNESS, mark.FILE}])
+@pytest.mark.parametrize("witnesses", [{WITNESS}, {watermark.FILE}, {WITNESS, watermark.FILE}])
 def test_lost_journal_is_not_begun_anew(data: Path, lose: Callable[[Path], None], witnesses: set[str]) -> None:
     """A journal that is gone or empty is refused as long as a mark or a key is there, with what to do, both ways."""
     kept = (data / FILE).read_bytes()
-    for name in {WITNESS, mark.FILE} - witnesses:
+    for name in {WITNESS, watermark.FILE} - witnesses:
         (data / name).unlink()
     lose(data / FILE)
     text = refused(data)
     assert str(data / FILE) in text and "given a second time" in text and "backup" in text
     for name in witnesses:
         assert name in text
-    if mark.FILE in witnesses:
+    if watermark.FILE in witnesses:
         assert "up to record 10, at least" in text
     assert len(text.splitlines()) == 3, "what is wrong, and a line for each way out"
 
     (data / FILE).write_bytes(kept)
     assert found_in(data)[1] == list(range(1, 11)), "the journal was put back"
     lose(data / FILE)
-    for name in (WITNESS, mark.FILE):
+    for name in (WITNESS, watermark.FILE):
         (data / name).unlink(missing_ok=True)
     assert found_in(data)[1] == [], "it was said to be lost for good"
 
@@ -117,9 +117,9 @@ def test_older_journal_is_refused(data: Path, tmp_path: Path) -> None:
     shutil.copy(kept, data / FILE)
     text = refused(data)
     assert "ends with record 10 of start 3" in text and "record 15 of start 4" in text
-    assert "given a second time" in text and f"remove {data / mark.FILE}" in text
+    assert "given a second time" in text and f"remove {data / watermark.FILE}" in text
 
-    (data / mark.FILE).unlink()
+    (data / watermark.FILE).unlink()
     run(nothing, data)
     assert left_in(data) == {"identity": 77, "epoch": 4, "last_seq": 10}
 
@@ -157,7 +157,7 @@ def test_another_journal_is_refused(data: Path, tmp_path: Path) -> None:
     for name in (FILE, ARCHIVE):
         shutil.copy(other / name, data / name)
     assert "is another journal" in refused(data)
-    (data / mark.FILE).unlink()
+    (data / watermark.FILE).unlink()
     run(nothing, data)
     assert left_in(data)["identity"] == 78
 
@@ -176,20 +176,20 @@ def test_mark_is_left_at_start_snapshot_and_stop(tmp_path: Path) -> None:
 
     run(scene, tmp_path, identity=9)
     assert left_in(tmp_path) == {"identity": 9, "epoch": 1, "last_seq": 5}
-    assert sorted(path.name for path in tmp_path.iterdir()) == [ARCHIVE, mark.FILE, FILE]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [ARCHIVE, watermark.FILE, FILE]
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"identity": 1}', b"x" * 10_000])
 def test_damaged_mark_is_refused(data: Path, content: bytes) -> None:
     """A mark that cannot be read is refused with what to do, and not taken for none."""
-    (data / mark.FILE).write_bytes(content)
-    with pytest.raises(JournalError, match=f"is damaged.*remove {data / mark.FILE}"):
+    (data / watermark.FILE).write_bytes(content)
+    with pytest.raises(JournalError, match=f"is damaged.*remove {data / watermark.FILE}"):
         run(nothing, data)
 
 
 def test_mark_of_others_is_refused(data: Path) -> None:
     """A mark that others could have written is refused, like everything in the directory."""
-    (data / mark.FILE).chmod(0o666)
+    (data / watermark.FILE).chmod(0o666)
     with pytest.raises(JournalError, match="chmod 600"):
         run(nothing, data)
 
@@ -204,36 +204,36 @@ def test_mark_that_cannot_be_written_is_told(
 
     before = left_in(data)
     with monkeypatch.context() as patched, caplog.at_level(logging.WARNING):
-        patched.setattr(mark, "replace", full)
+        patched.setattr(watermark, "replace", full)
         assert found_in(data)[1] == list(range(1, 11))
     assert left_in(data) == before and "journal.mark cannot be written" in caplog.text
     run(nothing, data)
     assert left_in(data)["epoch"] == before["epoch"] + 2
 
 
-MOVED = mark.Moved(to="postgresql://db/holdfast", schema="holdfast", authority="a1", is_done=True, wall_ms=WALL_MS)
+MOVED = watermark.Moved(to="postgresql://db/holdfast", schema="holdfast", authority="a1", is_done=True, wall_ms=WALL_MS)
 
 
 def test_a_directory_that_was_moved_is_refused(data: Path) -> None:
     """No server starts on a directory whose content counts elsewhere: both would give out the same fencing tokens."""
-    mark.leave_moved(data, MOVED)
+    watermark.leave_moved(data, MOVED)
     said = refused(data)
     assert "was moved to postgresql://db/holdfast" in said
     assert "holdfast serve --store postgresql://db/holdfast" in said
-    assert mark.moved_to(data) == MOVED
+    assert watermark.moved_to(data) == MOVED
 
 
 def test_a_directory_whose_move_was_interrupted_is_refused(data: Path) -> None:
     """While nobody knows which of the two counts, neither the directory is served nor is anything lost."""
-    mark.leave_moved(data, msgspec.structs.replace(MOVED, is_done=False))
+    watermark.leave_moved(data, msgspec.structs.replace(MOVED, is_done=False))
     assert "Move it again: that finds out" in refused(data)
-    mark.take_moved(data)
+    watermark.take_moved(data)
     assert len(found_in(data)[1]) == 10
 
 
 def test_a_file_that_tells_of_a_move_and_is_damaged_is_refused(data: Path) -> None:
     """What cannot be read may say that the directory counts no more."""
-    mark.leave_moved(data, MOVED)
-    (data / mark.MOVED).write_bytes(b"{")
+    watermark.leave_moved(data, MOVED)
+    (data / watermark.MOVED).write_bytes(b"{")
     with pytest.raises(JournalError, match=r"journal\.moved is damaged"):
         run(nothing, data)

@@ -15,7 +15,7 @@ from holdfast.testing.clock import ManualClock
 from tests.engine.harness import run
 from tests.journal.kept.make import make
 from tests.journal.kept.scene import Plain
-from tests.journal.test_kept import NOT_IN_THE_SCENE
+from tests.journal.test_stored_formats import NOT_IN_THE_SCENE
 
 ONLY_IN_A_STORE = frozenset({"Head.restores", "Head.restored_seq"})
 """What only a store that lost records has: numbers in a directory jump instead."""

@@ -20,7 +20,7 @@ from holdfast.engine.restore import read_backup, restore, start_after
 from holdfast.journal.codec import FORMAT
 from holdfast.journal.inspect import dump, inspect
 from holdfast.journal.sqlite import FILE
-from tests.journal.kept.reading import KEPT, differences, expected_of, history_of, rows_of, state_in
+from tests.journal.kept.reader import KEPT, differences, expected_of, history_of, rows_of, state_in
 from tests.journal.kept.scene import comparable
 from tests.journal.records import framed
 from tests.support.api import Api

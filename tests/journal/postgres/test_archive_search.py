@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import pytest
 
 from holdfast.journal import tail
-from holdfast.journal.base import HeldQuery, HistoryQuery, Keeping
+from holdfast.journal.interface import HeldQuery, HistoryQuery, Keeping
 from holdfast.journal.postgres.connection import Line, Row
 from tests.contract.tools import archived, followed, grant, held_pages, newest_first, pages
-from tests.journal.postgres.stores import Place, play, until
+from tests.journal.postgres.archive_store import Place, play, until
 from tests.nodes.journals import connected
 
 RECORDS = 60

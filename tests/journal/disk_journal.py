@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from holdfast.journal import mark
-from holdfast.journal.archive.archivist import Local
+from holdfast.journal import watermark
+from holdfast.journal.archive.compactor import Local
 from holdfast.journal.archive.file import FILE as ARCHIVE
 from holdfast.journal.archive.file import LOCK
-from holdfast.journal.base import Recovered
+from holdfast.journal.interface import Recovered
 from holdfast.journal.sqlite import CHECKPOINT_PAGES, FILE, SqliteJournal
-from tests.journal.powervfs import Disk
+from tests.journal.power_vfs import Disk
 
 
 class OnDisk(SqliteJournal):
@@ -45,7 +45,7 @@ class OnDisk(SqliteJournal):
                 path.touch(0o600)
         # Each disk is another machine, though all have this one directory.
         (self._directory / LOCK).unlink(missing_ok=True)
-        left = self._directory / mark.FILE
+        left = self._directory / watermark.FILE
         left.unlink(missing_ok=True)
         if self._disk.mark is not None:
             left.touch(0o600)
@@ -56,4 +56,4 @@ class OnDisk(SqliteJournal):
         # The real file is only the way to the disk: tens of thousands of them need not last.
         with mock.patch.object(os, "fsync"):
             super()._leave_mark()
-        self._disk.mark = (self._directory / mark.FILE).read_bytes()
+        self._disk.mark = (self._directory / watermark.FILE).read_bytes()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.journal.base import JournalError
+from holdfast.journal.interface import JournalError
 from holdfast.journal.postgres.leadership import KEY_BYTES, seal, unseal
 
 KEY = bytes(range(KEY_BYTES))

@@ -9,7 +9,7 @@ from typing import Any
 
 import asyncpg
 
-from holdfast.journal.base import Keeping
+from holdfast.journal.interface import Keeping
 from holdfast.journal.postgres.journal import PostgresJournal
 from tests.contract.tools import Tables, held_pages, pages, read
 from tests.nodes.journals import connected, journal_at

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 import msgspec
 
-from holdfast.journal.base import JournalError, JournalLostError
+from holdfast.journal.interface import JournalError, JournalLostError
 from holdfast.privatefiles import NotOursError, read_ours, reason_of, replace, sync_folder
 
 FILE = "journal.mark"

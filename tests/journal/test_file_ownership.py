@@ -10,10 +10,10 @@ import pytest
 
 from holdfast.journal.archive.file import FILE as ARCHIVE
 from holdfast.journal.archive.file import LOCK
-from holdfast.journal.base import JournalError
+from holdfast.journal.interface import JournalError
 from holdfast.journal.sqlite import FILE, SqliteJournal
 from tests.journal.records import grants
-from tests.journal.running import found_in, nothing, run
+from tests.journal.runner import found_in, nothing, run
 
 
 @pytest.fixture

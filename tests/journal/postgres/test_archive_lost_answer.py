@@ -7,10 +7,10 @@ import random
 
 import pytest
 
-from holdfast.journal.base import JournalUnavailableError, OutcomeUnknownError
+from holdfast.journal.interface import JournalUnavailableError, OutcomeUnknownError
 from holdfast.journal.postgres import archive
 from tests.contract.tools import archived, grant, marked, read
-from tests.journal.postgres.stores import Place, all_of, play
+from tests.journal.postgres.archive_store import Place, all_of, play
 from tests.nodes.journals import address_of, connected, through
 from tests.nodes.proxy import TcpProxy, at_random, pass_all
 from tests.support import proof

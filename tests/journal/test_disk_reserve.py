@@ -10,10 +10,10 @@ from typing import Any
 import apsw
 import pytest
 
-from holdfast.journal.base import HistoryQuery, JournalError, JournalUnavailableError, OutcomeUnknownError
+from holdfast.journal.interface import HistoryQuery, JournalError, JournalUnavailableError, OutcomeUnknownError
 from holdfast.journal.sqlite import BALLAST, SqliteJournal
 from tests.journal.records import grants
-from tests.journal.running import found_in, nothing, run, takes_claims
+from tests.journal.runner import found_in, nothing, run, takes_claims
 
 BALLAST_BYTES = 64 * 1024
 

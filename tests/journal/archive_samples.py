@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from zlib import crc32
 
 from holdfast.core.events import Record
-from holdfast.journal.base import HEAD, Changes, Journal
 from holdfast.journal.codec import encode_batch
+from holdfast.journal.interface import HEAD, Changes, Journal
 from tests.contract.tools import Tables
 from tests.journal.records import WALL_MS
 

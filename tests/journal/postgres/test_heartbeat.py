@@ -7,13 +7,13 @@ import contextlib
 
 import pytest
 
-from holdfast.journal.base import DeposedError
+from holdfast.journal.interface import DeposedError
 from holdfast.journal.postgres import journal as postgres_journal
 from holdfast.journal.postgres.writer import Ask
 from tests.contract.tools import archived, grant
-from tests.journal.postgres.stores import Place, play, until
+from tests.journal.postgres.archive_store import Place, play, until
 from tests.journal.records import grants
-from tests.journal.sharing import InPostgres, in_postgres
+from tests.journal.shared_stores import InPostgres, in_postgres
 from tests.nodes.journals import connected
 
 SLICES = 12

@@ -10,9 +10,9 @@ from functools import partial
 import asyncpg
 import pytest
 
-from holdfast.journal.base import DeposedError, JournalLockedError, JournalUnavailableError
+from holdfast.journal.interface import DeposedError, JournalLockedError, JournalUnavailableError
 from tests.journal.records import grants
-from tests.journal.sharing import InPostgres, a_peer, in_postgres
+from tests.journal.shared_stores import InPostgres, a_peer, in_postgres
 from tests.nodes.proxy import Fate
 from tests.support.checks import wait_until
 

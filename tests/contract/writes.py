@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from holdfast.core.events import Record
-from holdfast.journal.base import HEAD, Changes, JournalLockedError, JournalUnavailableError, Keeping
+from holdfast.journal.interface import HEAD, Changes, JournalLockedError, JournalUnavailableError, Keeping
 from tests.contract.tools import (
     WALL_MS,
     archived,

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from holdfast.core.events import Record, Restored
-from holdfast.journal.base import (
+from holdfast.journal.interface import (
     DeposedError,
     JournalLostError,
     JournalUnavailableError,
@@ -15,7 +15,7 @@ from holdfast.journal.base import (
 )
 from holdfast.journal.postgres.leadership import Knowledge, Watching
 from tests.journal.records import grants
-from tests.journal.sharing import InPostgres, in_postgres
+from tests.journal.shared_stores import InPostgres, in_postgres
 from tests.support.postgres import Postgres, running, standby_of
 
 MARKS = ("system_id", "timeline", "database_oid", "table_oid")

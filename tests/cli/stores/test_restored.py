@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from holdfast.journal.base import JournalLostError, Recovered
+from holdfast.journal.interface import JournalLostError, Recovered
 from tests.cli.stores.conftest import Ask, Leader
 from tests.journal.records import grants
 from tests.support import postgres

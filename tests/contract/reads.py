@@ -22,7 +22,7 @@ from holdfast.core.events import (
     is_history,
 )
 from holdfast.core.values import Lease
-from holdfast.journal.base import Held, HeldQuery, Keeping, Values
+from holdfast.journal.interface import Held, HeldQuery, Keeping, Values
 from tests.contract.tools import (
     WALL_MS,
     archived,
@@ -43,7 +43,7 @@ from tests.contract.tools import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.journal.base import Journal, Snapshot
+    from holdfast.journal.interface import Journal, Snapshot
     from tests.contract.tools import Check, JournalPlace, Tables
 
 CHECKS: list[Check] = []

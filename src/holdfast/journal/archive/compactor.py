@@ -35,7 +35,14 @@ from holdfast.journal.archive.file import (
     open_for_writing,
 )
 from holdfast.journal.archive.writer import Batches, Commit, Writer
-from holdfast.journal.base import Changes, JournalError, JournalUnavailableError, Keeping, OutcomeUnknownError, Watch
+from holdfast.journal.interface import (
+    Changes,
+    JournalError,
+    JournalUnavailableError,
+    Keeping,
+    OutcomeUnknownError,
+    Watch,
+)
 from holdfast.journal.store import DiskFullError, Store
 
 Feed = Callable[[int], list[tuple[int, int, bytes]]]  # Returns batches after a number; none at the end of the step.
