@@ -252,7 +252,7 @@ def test_unknown_name_names_the_nearest(tmp_path: Path) -> None:
         ("node_name", "node\u00fc", "up to 100 letters, digits and . _ : - [ ]"),
         ("store_schema", "holdfast; drop", "up to 63 of a-z, 0-9 and _, no digit first"),
         ("store_schema", "", "up to 63 of a-z, 0-9 and _, no digit first"),
-        ("after_loss", "ignore", "stop or continue"),
+        ("after_data_loss", "ignore", "stop or continue"),
     ],
 )
 def test_value_that_is_not_allowed_is_refused(name: str, text: str, allowed: str) -> None:

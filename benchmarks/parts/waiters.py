@@ -87,7 +87,7 @@ def measure(work: Work) -> Row:
     capacity = count + 1_000
     settings = {
         "connections_max": capacity,
-        "line_max": 2 * capacity,
+        "queue_max": 2 * capacity,
         "tickets_per_principal_max": capacity,
         "waiting_names_per_principal_max": capacity,
     }

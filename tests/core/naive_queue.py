@@ -239,10 +239,10 @@ class Waiting(ABC):
             if names > -(-limits.waiting_names_per_principal_max // share):
                 return ("quota-exceeded",)
         for name in wanted.names:
-            if len(self.queue.at(name)) >= limits.line_max:
-                return ("queue-full", limits.line_max)
+            if len(self.queue.at(name)) >= limits.queue_max:
+                return ("queue-full", limits.queue_max)
             for share, those in parts:
-                if sum(name in entry.names for entry in those) >= -(-half(limits.line_max) // share):
+                if sum(name in entry.names for entry in those) >= -(-half(limits.queue_max) // share):
                     return ("quota-exceeded",)
         return None
 

@@ -46,7 +46,7 @@ SMALL = Limits(
     retry_bytes_max=5,
     ended_bytes_max=3,
     tickets_per_principal_max=4,
-    line_max=3,
+    queue_max=3,
 )
 
 

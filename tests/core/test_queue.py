@@ -38,7 +38,7 @@ MODEL_WALKS = proof.count("line: walks beside the naive model")
 STEPS = 120
 
 SMALL = Limits(
-    leases_per_principal_max=6, tickets_per_principal_max=8, line_max=6, retry_memory_ms=30_000, retry_bytes_max=20
+    leases_per_principal_max=6, tickets_per_principal_max=8, queue_max=6, retry_memory_ms=30_000, retry_bytes_max=20
 )
 
 
@@ -206,7 +206,7 @@ def test_core_and_naive_model_notify_waiters_alike(block: int) -> None:
     tokens, deadlines, predecessors and attempts (C5, C7, L5, L7, L8, W1–W5, D1, M1, M2, I12, I13, I15)."""
     for seed in range(block * MODEL_WALKS // 10, (block + 1) * MODEL_WALKS // 10):
         walk = Walk(seed, Limits())
-        walk.crowd = CoreAndNaive(SMALL if seed % 2 else replace(SMALL, retry_bytes_max=1_000, line_max=100))
+        walk.crowd = CoreAndNaive(SMALL if seed % 2 else replace(SMALL, retry_bytes_max=1_000, queue_max=100))
         try:
             for _ in range(STEPS):
                 walk.step()
@@ -287,7 +287,7 @@ class Hasty(Crowd):
 def test_chain_of_claims_of_all_is_granted_in_one_pass() -> None:
     """Two thousand claims of all, each sharing names with its neighbours, are met in order when all is free at once:
     the cost is that of the lines, and nothing is looked at again and again (M2)."""
-    crowd = Hasty(Limits(names_per_call_max=10_000, line_max=10_000))
+    crowd = Hasty(Limits(names_per_call_max=10_000, queue_max=10_000))
     count = 2_000
     names = tuple(f"n{number:04}" for number in range(count + 2))
     lease_ids = tuple(f"A{name}" for name in names)

@@ -71,7 +71,7 @@ def test_each_part_is_changed_only_by_its_owner() -> None:
     """Only evolve changes what is durable or an index; decide changes nothing. Settle takes from the agenda, and notes
     for those present that a delay is over."""
     for seed in range(WALKS):
-        walk = Walk(seed, Limits() if seed % 2 else replace(SMALL, retry_bytes_max=1_000, line_max=100))
+        walk = Walk(seed, Limits() if seed % 2 else replace(SMALL, retry_bytes_max=1_000, queue_max=100))
         for _ in range(STEPS):
             walk.step()
             assert isinstance(walk.crowd, crowd.Crowd)

@@ -1,6 +1,6 @@
 """PostgreSQL itself fails over to a standby. A synchronous one has everything; without, the newest records may be gone.
 
-A loss is noticed and said aloud. By default nothing is served then until an operator says so; with `after_loss =
+A loss is noticed and said aloud. By default nothing is served then until an operator says so; with `after_data_loss =
 "continue"` the tokens jump, and no token ever comes twice (N-21 to N-23, C6).
 """
 
@@ -88,7 +88,7 @@ def test_loss_is_noticed_and_no_token_comes_twice(
     round_: int, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     """C6, N-21, N-22: after a promotion that lost grants it is said aloud, and tokens jump beyond all of them."""
-    with pair(tmp_path, callers.TOKENS, is_synchronous=False, after_loss="continue") as both:
+    with pair(tmp_path, callers.TOKENS, is_synchronous=False, after_data_loss="continue") as both:
         alice = Api.of(both.cluster.members[round_ % 2].server, callers.ALICE)
         first = tokens_granted(alice)
         both.cut_off()
@@ -104,7 +104,7 @@ def test_loss_is_noticed_and_no_token_comes_twice(
 
 def test_loss_of_a_whole_tenure_does_not_end_the_service(tmp_path: Path) -> None:
     """N-13, N-23: a promotion that lost a tenure shows a lower epoch; who may go on after a loss does so."""
-    with pair(tmp_path, callers.TOKENS, is_synchronous=False, after_loss="continue") as both:
+    with pair(tmp_path, callers.TOKENS, is_synchronous=False, after_data_loss="continue") as both:
         first = both.cluster.leader()
         tokens_granted(Api.of(first.server, callers.ALICE))
         both.cut_off()

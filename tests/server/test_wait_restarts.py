@@ -101,12 +101,12 @@ def test_a_grant_survives_kill(start: Start) -> None:
 
 def test_queue_limits(start: Start) -> None:
     """W1: a line and a token's places in lines are bounded: one more is 429, and leaving makes room."""
-    alice, bob = _pair(start(line_max=5, tickets_per_principal_max=5))
+    alice, bob = _pair(start(queue_max=5, tickets_per_principal_max=5))
     for name in ("a", "b"):
         alice.acquired(name)
     tickets = [bob.acquire("a", owner=f"o-{n}", wait_seconds=0.001).json()["ticket"] for n in range(3)]
     # One token has half of a line, so that there is room for others.
-    assert "line_max" in refused(bob.acquire("a", owner="o-3", wait_seconds=1), 429, "quota_exceeded")["details"]
+    assert "queue_max" in refused(bob.acquire("a", owner="o-3", wait_seconds=1), 429, "quota_exceeded")["details"]
     others = [alice.acquire("a", owner=f"o-{n}", wait_seconds=0.001).json()["ticket"] for n in range(2)]
     full = refused(alice.acquire("a", owner="o-2", wait_seconds=1), 429, "quota_exceeded")
     assert full["retry_after_ms"] > 0

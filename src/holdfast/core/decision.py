@@ -170,13 +170,13 @@ def why_no_ticket(state: State, ticket: Ticket, limits: Limits) -> Refusal | Non
             f"{whose} (waiting_names_per_principal_max): leave some lines, or wait for fewer names"
         )
     for name in ticket.names:
-        if len(index.queues.get(name, ())) >= limits.line_max:
-            return refusals.QueueFull(limits.line_max)
+        if len(index.queues.get(name, ())) >= limits.queue_max:
+            return refusals.QueueFull(limits.queue_max)
         taken = None if session is None else index.ticket_counts.get((name, who, session), 0)
-        principal_limit = half_of(limits.line_max)
+        principal_limit = half_of(limits.queue_max)
         if (limit := exceeded(principal_limit, 1, index.ticket_counts.get((name, who, None), 0), taken)) is not None:
             whose = quota_message(f"have {limit} places in one line", of_session=limit != principal_limit)
             return refusals.QuotaExceeded(
-                f"{whose} (an access token has half of line_max): leave some, or try again later"
+                f"{whose} (an access token has half of queue_max): leave some, or try again later"
             )
     return None

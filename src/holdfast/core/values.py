@@ -54,7 +54,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     tokens_max: int = 10_000
     tickets_per_principal_max: int = 10_000
     waiting_names_per_principal_max: int = 10_000
-    line_max: int = 20_000
+    queue_max: int = 20_000
     names_per_call_max: int = 1_000
     reentrant: str = "resume"  # `resume`: only `resume: true` gives a lease back (C4); `holder`: any equal holder
 

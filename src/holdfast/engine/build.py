@@ -126,7 +126,7 @@ def shared_journals(settings: Settings, me: Peer, clock: Clock, retention: Keepi
             knowledge=rollback_detector,
             fresh=fresh,
             secret=secret,
-            may_lose=settings.after_loss == "continue",
+            may_lose=settings.after_data_loss == "continue",
             append_ms=settings.append_timeout_seconds * 1000,
             resolve_ms=settings.resolve_seconds * 1000,
             tail_bytes_max=settings.tail_mib_max * 2**20,

@@ -122,7 +122,7 @@ class Seat(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     jumps: int = 0  # How often tokens jumped after a loss. The epoch may be lower after one.
     wants_jump: bool = False  # An operator declared the store restored: earlier observations are void.
-    is_behind: bool = False  # This node saw more than the store has, and may continue (`after_loss`).
+    is_behind: bool = False  # This node saw more than the store has, and may continue (`after_data_loss`).
 
 
 class Peer(msgspec.Struct, frozen=True, kw_only=True):

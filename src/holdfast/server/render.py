@@ -189,7 +189,7 @@ def problem(outcome: object, prefix: str | None = None, *, has_revoked_code: boo
         case refusals.QuotaExceeded(text=text):
             return Problem("quota_exceeded", f"{text}.")
         case refusals.QueueFull(limit=limit):
-            text = f"{limit} stand in this line, the most there may be (line_max): try again."
+            text = f"{limit} stand in this line, the most there may be (queue_max): try again."
             return Problem("quota_exceeded", text, retry_after_ms=RETRY_LATER_MS)
         case Unavailable(text=text):
             return Problem(

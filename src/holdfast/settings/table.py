@@ -235,7 +235,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         1,
         3_600,
     )
-    after_loss: Literal["stop", "continue"] = _about(
+    after_data_loss: Literal["stop", "continue"] = _about(
         "stop",
         "With `store`: what a node does when the database lost what was answered. `stop` serves nothing until"
         " `holdfast store restored` was run; `continue` lets the fencing counter jump, and serves on.",
@@ -309,7 +309,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     waiting_names_per_principal_max: int = _about(
         10_000, "The names one token may wait for, counted with each of its places.", "names", 1
     )
-    line_max: int = _about(
+    queue_max: int = _about(
         20_000, "The longest line for one name. One token has at most half of the places.", "tickets", 1
     )
     names_per_call_max: int = _about(1_000, "The most names one call may claim.", "names", 1)

@@ -216,7 +216,7 @@ def test_who_knew_more_learns_anew_after_the_jump() -> None:
 
 
 def test_who_may_lose_goes_on_after_what_it_remembers() -> None:
-    """With `after_loss = "continue"` a node that remembers more than the store has jumps, and is not stopped (N-23)."""
+    """With `after_data_loss = "continue"` a node that remembers more than the store has jumps, and is not stopped (N-23)."""
 
     async def scene(place: InPostgres) -> None:
         knowledge = Knowledge()

@@ -556,7 +556,7 @@ def _marks(facts: Facts) -> Verdict:
     if facts.has_standby and as_before == facts.server.marks:
         text = f"{text}: it was promoted since the last record, and that one waited for a synchronous standby"
         return ok("timeline", text, "the next leader goes on, and lets fencing tokens jump")
-    hint = "if it was restored from a backup: holdfast store restored; else the next leader decides, by after_loss"
+    hint = "if it was restored from a backup: holdfast store restored; else the next leader decides, by after_data_loss"
     return warn("timeline", changed, hint)
 
 

@@ -73,7 +73,7 @@ class PostgresJournal:
 
         `tenure` names the leader term that this journal may begin: 32 random hexadecimal digits. `knowledge` outlives
         the journal. `fresh` is for making an authority where there is none; None: none is made. `secret` seals the
-        authority's key. `may_lose` lets it go on after the store lost records (`after_loss = "continue"`).
+        authority's key. `may_lose` lets it go on after the store lost records (`after_data_loss = "continue"`).
         """
         try:
             self._servers = Servers(url, schema, f"holdfast {peer.node}")

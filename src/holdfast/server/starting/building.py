@@ -39,7 +39,7 @@ def limits_of(settings: Settings) -> Limits:
         tokens_max=settings.tokens_max,
         tickets_per_principal_max=settings.tickets_per_principal_max,
         waiting_names_per_principal_max=settings.waiting_names_per_principal_max,
-        line_max=settings.line_max,
+        queue_max=settings.queue_max,
         names_per_call_max=settings.names_per_call_max,
         reentrant=settings.reentrant,
     )
