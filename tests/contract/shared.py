@@ -20,10 +20,10 @@ from holdfast.journal.interface import (
     JournalLostError,
     JournalUnavailableError,
     Keeping,
+    Leadership,
     OutcomeUnknownError,
     Peer,
     Recovered,
-    Seat,
     SharedJournal,
 )
 from tests.contract.tools import (
@@ -96,10 +96,10 @@ async def _leader(place: SharedPlace, *batches: Sequence[Record]) -> SharedJourn
     return journal
 
 
-async def _successor(place: SharedPlace, seat: Seat | None = None) -> tuple[SharedJournal, Recovered]:
+async def _successor(place: SharedPlace, leadership: Leadership | None = None) -> tuple[SharedJournal, Recovered]:
     """Return another journal that took the seat from whoever has it, as it was seen."""
     journal = place(keeping=Keeping())
-    journal.depose(seat or await journal.look())
+    journal.depose(leadership or await journal.read_leadership())
     return journal, await journal.open()
 
 
@@ -112,22 +112,26 @@ async def _close(*journals: SharedJournal) -> None:
 async def _looking_needs_no_seat(place: SharedPlace) -> None:
     """Any node sees who has the seat, how far it is, and that it beats: with every append and every confirm (N-1)."""
     watching = place(keeping=Keeping())
-    empty = await watching.look()
+    empty = await watching.read_leadership()
     expect((empty.is_held, empty.last_seq), (False, 0), "the seat that nobody had")
     leader = await _leader(place)
-    seats = [await watching.look()]
+    leaderships = [await watching.read_leadership()]
     await leader.append([grant(1), grant(2)])
-    seats.append(await watching.look())
+    leaderships.append(await watching.read_leadership())
     await leader.confirm(7)
-    seats.append(await watching.look())
+    leaderships.append(await watching.read_leadership())
     await leader.close()
-    seats.append(await watching.look())
-    beats = [seat.beat for seat in seats]
+    leaderships.append(await watching.read_leadership())
+    beats = [leadership.beat for leadership in leaderships]
     expect(beats, sorted(set(beats)), "the beats, each higher than the one before")
-    expect([seat.is_held for seat in seats], [True, True, True, False], "whether it is held")
-    expect([seat.last_seq for seat in seats], [0, 2, 2, 2], "the last numbers")
-    expect({(seat.epoch, seat.tenure) for seat in seats}, {(1, seats[0].tenure)}, "one tenure")
-    expect({seat.authority for seat in [empty, *seats]}, {empty.authority}, "one authority")
+    expect([leadership.is_held for leadership in leaderships], [True, True, True, False], "whether it is held")
+    expect([leadership.last_seq for leadership in leaderships], [0, 2, 2, 2], "the last numbers")
+    expect(
+        {(leadership.epoch, leadership.tenure) for leadership in leaderships},
+        {(1, leaderships[0].tenure)},
+        "one tenure",
+    )
+    expect({leadership.authority for leadership in [empty, *leaderships]}, {empty.authority}, "one authority")
     await watching.close()
 
 
@@ -158,7 +162,7 @@ async def _deposed_node_changes_nothing(place: SharedPlace) -> None:
     await expect_refusal(first.append([grant(3, "stale")]), DeposedError, "the same append again")
     expect(await read(second), ({}, [grant(1), grant(2), grant(3)]), "the records")
     await first.close()
-    expect((await second.look()).is_held, True, "whether the seat is held after the first was closed")
+    expect((await second.read_leadership()).is_held, True, "whether the seat is held after the first was closed")
     await second.append([grant(4)])
     await second.close()
 
@@ -168,9 +172,9 @@ async def _archive_of_a_deposed_node_does_not_count(place: SharedPlace) -> None:
     """What whoever takes the seat finds is what there is: an archive that still runs under another's changes it not."""
     for steps in (0, 1, 2, 5, 20, 80):
         first = place(keeping=Keeping())
-        first.depose(await first.look())
+        first.depose(await first.read_leadership())
         before = len(list((await first.open()).records))
-        seq = (await first.look()).last_seq
+        seq = (await first.read_leadership()).last_seq
         await first.append([grant(seq + 1)])
         await first.append([grant(seq + 2)])
         archiving = asyncio.create_task(archived(first, seq + 2, count=30))
@@ -192,13 +196,13 @@ async def _archive_of_a_deposed_node_does_not_count(place: SharedPlace) -> None:
 async def _leader_that_beats_is_not_deposed(place: SharedPlace) -> None:
     """A seat is taken only as it was seen: if its leader wrote since, or another took it, it is not (N-2)."""
     leader = await _leader(place, [grant(1)])
-    seen = await leader.look()
+    seen = await leader.read_leadership()
     await leader.confirm(5)
     late = place(keeping=Keeping())
     late.depose(seen)
     await expect_refusal(late.open(), JournalLockedError, "a seat whose leader confirmed since it was seen")
     await leader.append([grant(2)])
-    seen = await leader.look()
+    seen = await leader.read_leadership()
     quick, _ = await _successor(place, seen)
     later = place(keeping=Keeping())
     later.depose(seen)
@@ -217,8 +221,8 @@ async def _answer_that_is_lost_is_found(place: SharedPlace) -> None:
         await leader.append([grant(seq + 1, fate), grant(seq + 2, fate)])
         await leader.append([grant(seq + 3)])
         seq += 3
-    seat = await leader.look()
-    expect((seat.epoch, seat.last_seq), (1, seq), "the tenure and its last number")
+    leadership = await leader.read_leadership()
+    expect((leadership.epoch, leadership.last_seq), (1, seq), "the tenure and its last number")
     expect([record.seq for record in (await read(leader))[1]], list(range(1, seq + 1)), "the numbers")
     for fate in FATES:
         place.lose_answer(fate)
@@ -267,14 +271,14 @@ async def _what_is_said_of_a_lost_answer_is_true(place: SharedPlace) -> None:
         list(recovered.records)
         place.lose_answer(fate)
         successor = place(keeping=Keeping())
-        successor.depose(await successor.look())
+        successor.depose(await successor.read_leadership())
         name = f"{number}/{fate}"
         outcome, taken = await asyncio.gather(
             leader.append([grant(len(expected) + 1, name)]), successor.open(), return_exceptions=True
         )
         if isinstance(taken, JournalLockedError):
             # The append came first, so the leadership had changed since the look. The cut only hits the leader.
-            successor.depose(await successor.look())
+            successor.depose(await successor.read_leadership())
             taken = await successor.open()
         if isinstance(taken, BaseException):
             raise taken
@@ -304,11 +308,11 @@ async def _store_that_went_back_is_noticed(place: SharedPlace) -> None:
     """A store that lost what was durable is found out by the next write, and by whoever looks (N-21)."""
     leader = await _leader(place, [grant(1)], [grant(2)], [grant(3)])
     watching = place(keeping=Keeping())
-    await watching.look()
+    await watching.read_leadership()
     await place.lose_records(1)
     await expect_refusal(leader.confirm(1), JournalLostError, "a confirm after records were lost")
     await expect_refusal(leader.append([grant(4)]), JournalLostError, "an append after records were lost")
-    await expect_refusal(watching.look(), JournalLostError, "a look by one who knew more")
+    await expect_refusal(watching.read_leadership(), JournalLostError, "a look by one who knew more")
     await _close(leader, watching)
 
 
@@ -319,7 +323,7 @@ async def _append_onto_a_store_that_went_back(place: SharedPlace) -> None:
     await place.lose_records(2)
     await expect_refusal(leader.append([grant(4)]), JournalLostError, "an append after records were lost")
     stranger = place(keeping=Keeping())
-    expect((await stranger.look()).last_seq, 2, "what one who knew nothing sees")
+    expect((await stranger.read_leadership()).last_seq, 2, "what one who knew nothing sees")
     await _close(leader, stranger)
 
 
@@ -380,7 +384,7 @@ async def _all_nodes_have_one_key(place: SharedPlace) -> None:
 async def _nodes_know_of_each_other(place: SharedPlace) -> None:
     """A node that reports is seen by all, once, with what it said last; no seat is needed."""
     one, two = place(keeping=Keeping()), place(keeping=Keeping())
-    await one.look()
+    await one.read_leadership()
     expect(list(await one.peers()), [], "the nodes before any told of itself")
     told = [_peer("a", "1"), _peer("b", "1"), _peer("a", "2")]
     for peer in told:

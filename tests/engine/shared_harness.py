@@ -82,6 +82,6 @@ class GatedJournal(SharedMemoryJournal):
 
 async def journal_on(shelf: SharedShelf, node: str = "a", *, must_jump: bool = False) -> GatedJournal:
     """A journal that may take the seat from whoever has it now."""
-    journal = GatedJournal(shelf, node, tenure=f"{node}{shelf.seat.epoch + 1}", must_jump=must_jump)
-    journal.depose(await journal.look())
+    journal = GatedJournal(shelf, node, tenure=f"{node}{shelf.leadership.epoch + 1}", must_jump=must_jump)
+    journal.depose(await journal.read_leadership())
     return journal

@@ -50,7 +50,7 @@ def test_answer_without_a_record_waits_for_confirmation() -> None:
         journal = await journal_on(shelf)
         async with serving(journal, clock) as engine:
             asked = Asked(engine)
-            heartbeat = shelf.seat.beat
+            heartbeat = shelf.leadership.beat
             journal.is_shut = True
             asked.read("one", holders)
             asked.read("two", holders)
@@ -60,7 +60,7 @@ def test_answer_without_a_record_waits_for_confirmation() -> None:
             journal.let_through()
             await turns()
             assert asked.labels == ["one", "two"] and len(journal.confirms) == 1
-            assert shelf.seat.beat == heartbeat + 1
+            assert shelf.leadership.beat == heartbeat + 1
             await engine.ask(acquire("job"))
             assert len(journal.confirms) == 1, "an append is a proof itself"
 
@@ -118,7 +118,7 @@ def test_confirmation_records_the_time_of_the_answer() -> None:
             asked = Asked(engine)
             asked.read("late", nothing)
             await turns()
-            assert shelf.seat.now_ms == asked.moments["late"].ms == 200
+            assert shelf.leadership.now_ms == asked.moments["late"].ms == 200
 
     run(test)
 
@@ -211,7 +211,7 @@ def test_refused_write_is_rolled_back_in_the_same_term() -> None:
                 await turns(10)
             assert asked.kinds == ["Unavailable", "Unavailable"]
             assert isinstance((await engine.ask(acquire("job")))[0], Acquired)
-            assert shelf.seat.epoch == engine.state.epoch == 1
+            assert shelf.leadership.epoch == engine.state.epoch == 1
 
     run(test)
 
@@ -382,7 +382,7 @@ def test_time_continues_after_the_previous_term() -> None:
             for _ in range(3):
                 clock.advance(200)
                 await engine.query(nothing)
-            returned_ms = shelf.seat.now_ms
+            returned_ms = shelf.leadership.now_ms
             last_ms = old.appends[-1][-1].at_ms
             assert returned_ms > last_ms, "nothing was written since, but something was answered"
             clock.advance(10_000)
@@ -412,14 +412,14 @@ def test_long_recovery_sends_heartbeats() -> None:
                 asked.submit(f"{number} again", acquire(f"more/{number}"))
             await turns()
         journal = await journal_on(shelf, "b")
-        epoch = shelf.seat.epoch
+        epoch = shelf.leadership.epoch
         slow = SlowClock(clock)
         engine = Engine(journal, limits, clock=slow, version="test")
         slow.runs = True
         await engine.start()
         slow.runs = False
         assert len(journal.confirms) >= 7 and set(journal.confirms) == {0}
-        assert shelf.seat.epoch == epoch + 1
+        assert shelf.leadership.epoch == epoch + 1
         assert len(engine.state.index.held) == 10_000
         await engine.stop()
 
@@ -568,12 +568,12 @@ def test_orderly_stop_returns_tickets_to_waiters() -> None:
             journal.is_shut = True
             stopping = asyncio.ensure_future(engine.stop())
             await turns()
-            assert asked.answers == [] and shelf.seat.is_held
+            assert asked.answers == [] and shelf.leadership.is_held
             journal.is_shut = False
             journal.let_through()
             await stopping
             assert after_wait(asked["waits"])[0] == Waiting("ticket-of-ben", 1)
-            assert not shelf.seat.is_held
+            assert not shelf.leadership.is_held
 
     run(test)
 
@@ -591,7 +591,7 @@ def test_stop_after_lost_leadership_returns_no_tickets() -> None:
             async with serving(await journal_on(shelf, "b"), clock):
                 await engine.stop()
                 assert [type(after_wait(outcome)[0]) for _, outcome in asked.answers] == [NotLeader]
-                assert shelf.seat.is_held and shelf.seat.node == "b", "and it takes the seat from nobody"
+                assert shelf.leadership.is_held and shelf.leadership.node == "b", "and it takes the seat from nobody"
 
     run(test)
 

@@ -388,7 +388,7 @@ def test_full_disk_under_the_tail_does_not_undo_a_step(tmp_path: Path) -> None:
         Full.is_full = False
         assert await truth_is_there(await journal.open(), journal, records) == 30
         await archive(journal, 30, 60, records)
-        assert journal._seated("test").db.execute("SELECT count(*) FROM batch").get == 0
+        assert journal._require_open("test").db.execute("SELECT count(*) FROM batch").get == 0
         await journal.close()
 
     asyncio.run(scene())

@@ -212,7 +212,7 @@ class Story:
     async def _look(self, disk: Disk, when: str, *, and_go_on: bool = False) -> None:
         journal = self.journal(disk)
         await self._read(journal, when)
-        for store in (journal._seated("test"), journal._archivist.reader.store):
+        for store in (journal._require_open("test"), journal._archivist.reader.store):
             assert store.db.execute("PRAGMA integrity_check").get == "ok", f"{store.path.name} {when}"
         if and_go_on:
             await self.play(journal)

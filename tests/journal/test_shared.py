@@ -44,7 +44,7 @@ class OverALossyWay(SharedMemoryJournal):
 
     def is_there(self, batch: Sequence[Record]) -> bool:
         """The question, after an answer was lost."""
-        self._seated("append")
+        self._require_open("append")
         return self._shared.last_seq == batch[-1].seq
 
     def send_late(self, batch: Sequence[Record]) -> None:
@@ -110,14 +110,14 @@ class HasNoFence(SharedMemoryJournal):
 class DeposesTheLiving(SharedMemoryJournal):
     async def open(self) -> Recovered:
         if self._seen is not None:
-            self._seen = self._shared.seat
+            self._seen = self._shared.leadership
         return await super().open()
 
 
 class TakesAnySeat(SharedMemoryJournal):
     async def open(self) -> Recovered:
         if self._epoch is None:
-            self._seen = self._shared.seat
+            self._seen = self._shared.leadership
         return await super().open()
 
 
@@ -128,9 +128,9 @@ class ForgetsTheTime(SharedMemoryJournal):
 
 class NeverBeats(SharedMemoryJournal):
     async def confirm(self, now_ms: int) -> None:
-        beat = self._shared.seat.beat
+        beat = self._shared.leadership.beat
         await super().confirm(now_ms)
-        self._shared.change_seat(beat=beat)
+        self._shared.change_leadership(beat=beat)
 
 
 class SeesNoLoss(SharedMemoryJournal):
@@ -147,17 +147,17 @@ class ArchivesToTheEnd(SharedMemoryJournal):
     """It asks for the seat when it begins, and not again when what it brings begins to count."""
 
     async def archive(self, upto: int, head: bytes, changes: Iterable[Changes], wall_ms: int) -> None:
-        self._seated("archive")
-        self._seated_once = True
+        self._require_open("archive")
+        self._was_checked = True
         try:
             await super().archive(upto, head, changes, wall_ms)
         finally:
-            self._seated_once = False
+            self._was_checked = False
 
-    _seated_once = False
+    _was_checked = False
 
-    def _seated(self, operation: str) -> Shelf:
-        return self._shared if self._seated_once and operation == "archive" else super()._seated(operation)
+    def _require_open(self, operation: str) -> Shelf:
+        return self._shared if self._was_checked and operation == "archive" else super()._require_open(operation)
 
 
 class LooksInsteadOfSending(OverALossyWay):

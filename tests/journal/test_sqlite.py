@@ -63,7 +63,7 @@ def test_pragmas_hold_after_open(tmp_path: Path) -> None:
     async def scene(journal: SqliteJournal) -> None:
         await journal.append(grants(1, 1))
         await journal.open()
-        db = journal._seated("test").db
+        db = journal._require_open("test").db
         pragmas = ("locking_mode", "journal_mode", "synchronous", "fullfsync", "checkpoint_fullfsync")
         assert [db.execute(f"PRAGMA {pragma}").get for pragma in pragmas] == ["exclusive", "wal", 2, 1, 1]
 
@@ -217,7 +217,7 @@ def test_damage_in_the_wal_is_left_alone(tmp_path: Path) -> None:
 
     async def scene(journal: SqliteJournal) -> None:
         await journal.append(grants(1, 2))
-        journal._seated("test").db.execute("UPDATE batch SET body = x'0102'")
+        journal._require_open("test").db.execute("UPDATE batch SET body = x'0102'")
         shutil.copytree(tmp_path / "data", crashed)
 
     run(scene, tmp_path / "data")
@@ -296,7 +296,7 @@ def test_read_only_file_is_told(tmp_path: Path) -> None:
 
 def note_commits(journal: SqliteJournal, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """Note, for every commit to the journal, how many rows changed and how many bytes went to the WAL."""
-    store, seen = journal._seated("test"), list[tuple[int, int]]()
+    store, seen = journal._require_open("test"), list[tuple[int, int]]()
     wal, commit = store.path.with_name(FILE + "-wal"), store.commit
     # The WAL begins anew, so that it grows with every commit.
     store.db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
@@ -363,7 +363,7 @@ def test_a_step_that_broke_off_leaves_nothing_behind(tmp_path: Path) -> None:
     """A step that breaks off changes nothing; one that is over leaves no batch that it stands for in the tail."""
 
     def rows(journal: SqliteJournal) -> list[int]:
-        tail, archive = journal._seated("test").db, journal._archivist.reader.store.db
+        tail, archive = journal._require_open("test").db, journal._archivist.reader.store.db
         counts = [tail.execute("SELECT count(*) FROM batch").get]
         return counts + [archive.execute(f"SELECT count(*) FROM {table}").get for table in ("state", "history", "name")]
 
@@ -397,6 +397,6 @@ def test_leftovers_of_a_crash_are_removed(tmp_path: Path) -> None:
         expected = [r.seq for r in reversed(grants(1, 10)) if r.seq % 3]
         assert [record.seq for record in (await journal.history(HistoryQuery())).records] == expected
         await journal.archive(6, b"not written", [], WALL_MS)
-        assert journal._seated("test").db.execute("SELECT count(*) FROM batch").get == 2
+        assert journal._require_open("test").db.execute("SELECT count(*) FROM batch").get == 2
 
     run(scene, tmp_path)

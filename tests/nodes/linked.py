@@ -25,7 +25,7 @@ from holdfast.core.values import Limits
 from holdfast.engine.clock import SystemClock
 from holdfast.engine.engine import Engine
 from holdfast.engine.ids import new_secret
-from holdfast.journal.interface import Peer, Seat
+from holdfast.journal.interface import Leadership, Peer
 from holdfast.server.access.auth import Auth, StaticTokens
 from holdfast.server.access.secrets import AuthorityKey
 from holdfast.server.http.manager import ConnectionManager
@@ -160,9 +160,9 @@ class OneNode:
             await asyncio.sleep(1)
             await self.manager.tick()
 
-    async def lead(self) -> Seat:
+    async def lead(self) -> Leadership:
         """Take the seat and lead."""
-        seen = self.shelf.seat
+        seen = self.shelf.leadership
         journal = SharedMemoryJournal(self.shelf, self.node.me, tenure=uuid.uuid4().hex)
         journal.depose(seen)
         limits = Limits(metadata_chars_max=self.settings.metadata_chars_max)
@@ -170,7 +170,7 @@ class OneNode:
         await engine.start()
         api = ApiService(engine, Auth(StaticTokens.parse(TOKENS), AuthorityKey(self.shelf.key)), self.settings)
         routes = CountedRoutes(api, OPERATIONS)
-        self.tenure = Tenure(self.shelf.seat, engine, api, routes)
+        self.tenure = Tenure(self.shelf.leadership, engine, api, routes)
         self.node.tell(None, self.tenure)
         self.manager.set_handler(routes.handler())
         return self.tenure.seat
@@ -180,7 +180,7 @@ class OneNode:
         await self.lead()
         self.proxy = TcpProxy("127.0.0.1", self.port)
 
-    def follow(self, seat: Seat | None, url: str = "") -> None:
+    def follow(self, seat: Leadership | None, url: str = "") -> None:
         """Know that another leads, there; or nobody."""
         known = None if seat is None else msgspec.structs.replace(seat, url=url)
         self.node.tell(known, None)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.core.values import Limits
 from holdfast.engine.engine import Engine
-from holdfast.journal.interface import Peer, Recovered, Seat, SharedJournal
+from holdfast.journal.interface import Leadership, Peer, Recovered, SharedJournal
 from holdfast.server.access.auth import StaticTokens
 from holdfast.server.nodes.node import Node, Tenure, begin_tenure
 from holdfast.server.nodes.node_life import Life
@@ -60,11 +60,11 @@ class WiredJournal(SharedMemoryJournal):
         super().__init__(shelf, peer, tenure=tenure, wall_ms=wall_ms)
         self._wires = wires
 
-    async def look(self) -> Seat:
+    async def read_leadership(self) -> Leadership:
         await self._wires.answer()
         if self._wires.look_error is not None:
             raise self._wires.look_error
-        return await super().look()
+        return await super().read_leadership()
 
     async def open(self) -> Recovered:
         await self._wires.answer()
@@ -98,7 +98,7 @@ class Living:
         settings = Settings(data=Path("unused"))
         static = StaticTokens.parse(f"ana:{TOKEN}:read+claim+admin")
 
-        async def begin(journal: SharedJournal, seat: Seat) -> Tenure:
+        async def begin(journal: SharedJournal, seat: Leadership) -> Tenure:
             engine = Engine(journal, Limits(), clock=clock, version="test")
             return await begin_tenure(seat, engine, settings, static, OPERATIONS, self._prepare)
 

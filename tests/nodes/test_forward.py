@@ -244,7 +244,7 @@ def test_a_lost_answer_with_a_key_is_found(tmp_path: Path) -> None:
             await leader.start_leading_behind_proxy()
             proxy = leader.proxy
             assert proxy is not None
-            follower.follow(leader.shelf.seat, f"http://127.0.0.1:{proxy.port}")
+            follower.follow(leader.shelf.leadership, f"http://127.0.0.1:{proxy.port}")
             await until(lambda: follower.node.is_linked)
             proxy.draw = _once(b"acquire")
             answer = await (await follower.call()).ask("POST", "/locks/a/acquire", CLAIM, Idempotency_Key="k1")
@@ -282,7 +282,7 @@ def test_a_key_where_none_is_honoured_does_not_help(tmp_path: Path) -> None:
             await leader.start_leading_behind_proxy()
             proxy = leader.proxy
             assert proxy is not None
-            follower.follow(leader.shelf.seat, f"http://127.0.0.1:{proxy.port}")
+            follower.follow(leader.shelf.leadership, f"http://127.0.0.1:{proxy.port}")
             await until(lambda: follower.node.is_linked)
             caller = await follower.call()
             proxy.draw = _once(b"/tickets/")
@@ -369,7 +369,7 @@ def test_a_request_is_passed_on_once(tmp_path: Path) -> None:
             caller.send("POST", "/locks/a/acquire", CLAIM)
             await until(lambda: len(follower.forwarding._held) == 1)
             assert second.tenure is not None and second.tenure.engine.state.lease_of("a") is None
-            follower.follow(second.shelf.seat, second.url)
+            follower.follow(second.shelf.leadership, second.url)
             assert (await caller.answer()).json()["status"] == "acquired"
 
     run(test)

@@ -159,7 +159,7 @@ def test_a_link_that_takes_nothing_is_not_fed(tmp_path: Path, monkeypatch: pytes
         async with nodes(tmp_path, 2) as (leader, follower):
             await leader.start_leading_behind_proxy()
             assert leader.proxy is not None
-            follower.follow(leader.shelf.seat, f"http://127.0.0.1:{leader.proxy.port}")
+            follower.follow(leader.shelf.leadership, f"http://127.0.0.1:{leader.proxy.port}")
             await until(lambda: follower.node.is_linked)
             link = follower.forwarding._link
             assert link is not None

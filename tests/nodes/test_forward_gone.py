@@ -152,7 +152,7 @@ def test_a_copy_that_no_leader_takes_says_nothing_of_the_first(tmp_path: Path, m
         async with two_nodes(tmp_path) as (leader, follower):
             caller = await _uncertain(leader, follower)
             monkeypatch.setattr(Link, "ask", lambda *_: False)
-            follower.follow(leader.shelf.seat, leader.url)
+            follower.follow(leader.shelf.leadership, leader.url)
             refused(await caller.answer(), 503, "outcome_unknown")
 
     run(test)

@@ -25,7 +25,7 @@ def test_what_is_said_is_so_however_links_break(tmp_path: Path, seed: int) -> No
             await leader.start_leading_behind_proxy()
             proxy = leader.proxy
             assert proxy is not None and leader.tenure is not None
-            follower.follow(leader.shelf.seat, f"http://127.0.0.1:{proxy.port}")
+            follower.follow(leader.shelf.leadership, f"http://127.0.0.1:{proxy.port}")
             await until(lambda: follower.node.is_linked)
             proxy.draw = at_random(random.Random(seed), 0.3, bytes_min=100)
             said = await asyncio.gather(*(_claim(follower, number) for number in range(CLIENTS)))

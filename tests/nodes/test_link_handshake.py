@@ -154,7 +154,7 @@ def test_strangers_with_a_prefix_get_nothing(tmp_path: Path) -> None:
 
     async def test() -> None:
         async with two_nodes(tmp_path) as (leader, follower):
-            seat = leader.shelf.seat
+            seat = leader.shelf.leadership
             hello = framed(Hello(seat.authority, seat.epoch, seat.tenure, F))
             asked = framed(Asked(1, b"GET", b"/", b"", {}, b"", "", "", 0, "req", False))
             for data in (
@@ -181,7 +181,7 @@ def test_the_prefix_may_come_in_pieces_and_http_is_not_hurt(tmp_path: Path) -> N
 
     async def test() -> None:
         async with two_nodes(tmp_path) as (leader, _):
-            seat = leader.shelf.seat
+            seat = leader.shelf.leadership
             reader, writer = await _stranger(leader, PREFIX[:3])
             await asyncio.sleep(0)
             writer.write(PREFIX[3:] + framed(Hello(seat.authority, seat.epoch, seat.tenure, F)))
@@ -277,7 +277,7 @@ def test_silence_ends_a_link(tmp_path: Path) -> None:
         async with nodes(tmp_path, 2) as (leader, follower):
             await leader.start_leading_behind_proxy()
             assert leader.proxy is not None and leader.tenure is not None
-            follower.follow(leader.shelf.seat, f"http://127.0.0.1:{leader.proxy.port}")
+            follower.follow(leader.shelf.leadership, f"http://127.0.0.1:{leader.proxy.port}")
             await until(lambda: follower.node.is_linked)
             holder, waiter = await leader.call(), await follower.call()
             await holder.ask("POST", "/locks/a/acquire", {"ttl_seconds": 60})

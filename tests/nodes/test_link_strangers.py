@@ -64,7 +64,7 @@ def test_who_knows_the_tenure_stays_when_strangers_crowd(tmp_path: Path, monkeyp
 
     async def test() -> None:
         async with two_nodes(tmp_path) as (leader, _):
-            seat = leader.shelf.seat
+            seat = leader.shelf.leadership
             ours, own = await _stranger(leader, PREFIX + framed(Hello(seat.authority, seat.epoch, seat.tenure, F)))
             assert await asyncio.wait_for(ours.read(1_000), 10)
             strangers = [await _stranger(leader, PREFIX) for _ in range(6)]

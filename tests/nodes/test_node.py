@@ -70,7 +70,7 @@ def test_of_many_that_start_at_once_one_leads() -> None:
         several = [nodes.start(name) for name in "abcde"]
         await nodes.until(lambda: any(node.leads for node in several))
         await asyncio.sleep(5)
-        assert sum(node.leads for node in several) == 1 and nodes.shelf.seat.epoch == 1
+        assert sum(node.leads for node in several) == 1 and nodes.shelf.leadership.epoch == 1
 
     cluster(test)
 
@@ -87,7 +87,7 @@ def test_a_killed_leader_is_replaced() -> None:
         a.freeze()
         took = await nodes.until(lambda: b.leads)
         assert 1.5 <= took <= 2.6
-        assert nodes.shelf.seat.epoch == 2
+        assert nodes.shelf.leadership.epoch == 2
         assert await b.engine.query(lambda state, _: list(state.index.held.walk())) == ["job"]
 
     cluster(test)
@@ -111,7 +111,7 @@ def test_a_leader_that_wakes_follows() -> None:
         assert took < 1 and not a.leads
         assert asked.kinds == ["NotLeader"]
         assert isinstance((await old.ask(acquire("job")))[0], NotLeader)
-        assert nodes.shelf.seat.is_held and nodes.shelf.seat.node == "b", (
+        assert nodes.shelf.leadership.is_held and nodes.shelf.leadership.node == "b", (
             "what was left of a's tenure gave nothing back"
         )
 
@@ -167,7 +167,7 @@ def test_a_follower_stops_at_once() -> None:
         began_ms = nodes.clock.monotonic_ms()
         await b.stop()
         assert nodes.clock.monotonic_ms() - began_ms < 300
-        assert b.node.leader() is None and nodes.shelf.seat.is_held
+        assert b.node.leader() is None and nodes.shelf.leadership.is_held
 
     cluster(test)
 
@@ -179,11 +179,11 @@ def test_the_heart_beats_though_nobody_asks() -> None:
         a = nodes.start("a")
         await nodes.until(lambda: a.leads)
         nodes.start("b")
-        beat, now_ms = nodes.shelf.seat.beat, nodes.shelf.seat.now_ms
+        beat, now_ms = nodes.shelf.leadership.beat, nodes.shelf.leadership.now_ms
         await asyncio.sleep(60)
-        assert a.leads and nodes.shelf.seat.epoch == 1
-        assert 115 <= nodes.shelf.seat.beat - beat <= 125
-        assert nodes.shelf.seat.now_ms > now_ms, "and the time is carried along (N-15)"
+        assert a.leads and nodes.shelf.leadership.epoch == 1
+        assert 115 <= nodes.shelf.leadership.beat - beat <= 125
+        assert nodes.shelf.leadership.now_ms > now_ms, "and the time is carried along (N-15)"
 
     cluster(test)
 
@@ -201,7 +201,7 @@ def test_a_paused_follower_deposes_nobody() -> None:
             await asyncio.sleep(4)
             b.thaw()
             await asyncio.sleep(1)
-        assert a.leads and nodes.shelf.seat.epoch == 1
+        assert a.leads and nodes.shelf.leadership.epoch == 1
 
     cluster(test)
 
@@ -215,7 +215,7 @@ def test_a_node_that_restarts_leads_again_at_once() -> None:
         a.freeze()
         again = nodes.start("a", "another process")
         assert await nodes.until(lambda: again.leads) < 0.3
-        assert nodes.shelf.seat.epoch == 2
+        assert nodes.shelf.leadership.epoch == 2
 
     cluster(test)
 
@@ -271,7 +271,7 @@ def test_who_cannot_look_follows_as_before() -> None:
         await nodes.until(lambda: b.follows == "a")
         b.wires.look_error = JournalUnavailableError("look: no way there")
         await asyncio.sleep(60)
-        assert b.follows == "a" and nodes.shelf.seat.epoch == 1
+        assert b.follows == "a" and nodes.shelf.leadership.epoch == 1
 
     cluster(test)
 
@@ -377,7 +377,7 @@ def test_a_leader_alone_in_the_world_stays() -> None:
         a.node.links = 0
         await nodes.until(lambda: a.leads)
         await asyncio.sleep(60)
-        assert a.leads and nodes.shelf.seat.epoch == 1
+        assert a.leads and nodes.shelf.leadership.epoch == 1
 
     cluster(test)
 

@@ -6,12 +6,12 @@ import uuid
 
 import pytest
 
-from holdfast.journal.interface import JournalUnavailableError, Peer, Seat
+from holdfast.journal.interface import JournalUnavailableError, Leadership, Peer
 from holdfast.server.http.messages import Request, request_from
 from holdfast.server.nodes.node import FollowersHealth, Node
 from holdfast.server.nodes.node_life import in_public
 
-SEAT = Seat(
+SEAT = Leadership(
     authority="authority",
     epoch=1,
     tenure="t" * 32,

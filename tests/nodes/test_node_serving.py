@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.engine.build import store_secret
 from holdfast.errors import SettingsError
-from holdfast.journal.interface import JournalUnavailableError, Peer, Seat
+from holdfast.journal.interface import JournalUnavailableError, Leadership, Peer
 from holdfast.server.access.auth import StaticTokens
 from holdfast.server.nodes import pending
 from holdfast.server.nodes.node_life import Life
@@ -33,7 +33,7 @@ TOKENS = f"ana:{ANA}:read+claim+admin"
 class Away(SharedMemoryJournal):
     """A journal whose store nobody reaches."""
 
-    async def look(self) -> Seat:
+    async def look(self) -> Leadership:
         raise JournalUnavailableError("look: no way there")
 
 

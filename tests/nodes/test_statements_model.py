@@ -80,7 +80,7 @@ class Both:
             *("node", "process", "http://node", "test", 0, FORMAT),
             *(self._authority, False, 0, *msgspec.structs.astuple(self._server.marks)),
         )
-        rows = await self._line.ask("take", *values, seconds=SECONDS_MAX)
+        rows = await self._line.ask("acquire_leadership", *values, seconds=SECONDS_MAX)
         wanted = None
         if seen.tenure == self._store.tenure and (not self._is_held or seen.beat == self._beat):
             it = Statement("take", 0, is_heard=True, epoch=seen.epoch, tenure=self._tenures)
@@ -129,7 +129,7 @@ async def walk(seed: int, statements: int) -> list[str]:
     """Send so many; complaints."""
     url, schema = shared_url(), new_schema()
     looking = journal_at(url, schema, "looking")
-    authority = (await looking.look()).authority
+    authority = (await looking.read_leadership()).authority
     line, server = await Servers(url, schema, "test").connect()
     both = Both(line, server, authority, random.Random(seed))
     complaints = [complaint for _ in range(statements) if (complaint := await both.step())]

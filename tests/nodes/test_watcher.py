@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.engine.build import Seat
+from holdfast.engine.build import Leadership
 from holdfast.server.nodes.watcher import LINK_MS, LONELY_MS, Loneliness, Seen, Watcher
 
 LOOK_MS = 250
-SEAT = Seat(
+SEAT = Leadership(
     authority="x",
     epoch=7,
     tenure="t7",
@@ -28,7 +28,7 @@ SEAT = Seat(
 )
 
 
-def seat(**changes: object) -> Seat:
+def seat(**changes: object) -> Leadership:
     return msgspec.structs.replace(SEAT, **changes)
 
 
@@ -39,11 +39,11 @@ class Looking:
         self.watcher = Watcher("a", "pa", takeover_ms=takeover_ms)
         self.now_ms = 50_000
 
-    def look(self, seen: Seat, after_ms: int = LOOK_MS, *, is_ours_over: bool = True) -> Seen:
+    def look(self, seen: Leadership, after_ms: int = LOOK_MS, *, is_ours_over: bool = True) -> Seen:
         self.now_ms += after_ms
         return self.watcher.see(seen, self.now_ms, is_ours_over=is_ours_over)
 
-    def looks_until_taken(self, seen: Seat, after_ms: int = LOOK_MS) -> int:
+    def looks_until_taken(self, seen: Leadership, after_ms: int = LOOK_MS) -> int:
         """How many more looks at a seat that stands still it takes."""
         for number in range(1, 1_000):
             if self.look(seen, after_ms).why_take is not None:

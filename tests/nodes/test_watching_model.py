@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from holdfast.journal.interface import Seat
+from holdfast.journal.interface import Leadership
 from holdfast.server.nodes import watcher
 from holdfast.server.nodes.watcher import Watcher
 from tests.support import proof
@@ -43,8 +43,8 @@ LOOKS = [
 ]
 
 
-def seat(epoch: int, beat: int, *, is_held: bool) -> Seat:
-    return Seat(
+def seat(epoch: int, beat: int, *, is_held: bool) -> Leadership:
+    return Leadership(
         authority="a",
         epoch=epoch,
         tenure=f"{epoch:032x}",
@@ -61,9 +61,9 @@ def seat(epoch: int, beat: int, *, is_held: bool) -> Seat:
     )
 
 
-def shown(looks: tuple[Look, ...]) -> list[tuple[int, Seat | None]]:
+def shown(looks: tuple[Look, ...]) -> list[tuple[int, Leadership | None]]:
     """When each look was, and what it showed; None if the store could not be asked."""
-    found: list[tuple[int, Seat | None]] = [(0, seat(FIRST_EPOCH, 1, is_held=True))]
+    found: list[tuple[int, Leadership | None]] = [(0, seat(FIRST_EPOCH, 1, is_held=True))]
     epoch, beat, now_ms = FIRST_EPOCH, 1, 0
     for look in looks:
         now_ms += look.after_ms
@@ -85,7 +85,7 @@ def shown(looks: tuple[Look, ...]) -> list[tuple[int, Seat | None]]:
     return found
 
 
-def should_take(past: list[tuple[int, Seat | None]]) -> bool:
+def should_take(past: list[tuple[int, Leadership | None]]) -> bool:
     """What N-13 says, by the whole past: the seat is free, or stood still for so long in looks that succeeded."""
     last = past[-1][1]
     if last is None or last.epoch < FIRST_EPOCH:

@@ -62,7 +62,7 @@ async def take(url: str, schema: str, name: str, knowledge: Knowledge) -> tuple[
     """Take the seat; look again while it moves, for the last write of one that was stopped may still arrive."""
     while True:
         journal = journal_at(url, schema, name, knowledge=knowledge)
-        journal.depose(await journal.look())
+        journal.depose(await journal.read_leadership())
         try:
             return journal, await journal.open()
         except JournalLockedError:

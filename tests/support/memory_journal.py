@@ -195,7 +195,7 @@ class MemoryJournal:
     @at_once
     def append(self, batch: Sequence[Record]) -> None:
         """Keep a batch."""
-        shelf = self._seated("append")
+        shelf = self._require_open("append")
         if not batch:
             return
         if batch[0].seq != shelf.last_seq + 1:
@@ -206,7 +206,7 @@ class MemoryJournal:
 
     async def archive(self, upto: int, head: bytes, changes: Iterable[Changes], wall_ms: int) -> None:
         """Let another archive stand for what came before."""
-        archive = self._seated("archive").archive.copy()
+        archive = self._require_open("archive").archive.copy()
         if upto > archive.upto:
             if upto not in {last for last, _ in self._shelf.batches}:
                 raise JournalUnavailableError(f"archive: no durable batch ends with record {upto}")
@@ -215,7 +215,7 @@ class MemoryJournal:
             for each in changes:
                 archive.change(each)
                 await asyncio.sleep(0)
-            shelf = self._seated("archive")
+            shelf = self._require_open("archive")
             archive.take_in([record for record in shelf.tail() if record.seq <= upto], upto, head)
         archive.prune(self._keeping, wall_ms)
         self._shelf.archive = archive
@@ -225,12 +225,12 @@ class MemoryJournal:
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator[MemorySnapshot]:
         """Give all that there is now."""
-        yield MemorySnapshot(self._seated("snapshot"))
+        yield MemorySnapshot(self._require_open("snapshot"))
 
     async def history(self, query: HistoryQuery) -> HistoryPage:
         """Look through everything, newest first."""
         found: list[Record] = []
-        for record in reversed(self._seated("history").history()):
+        for record in reversed(self._require_open("history").history()):
             if len(found) >= query.limit:
                 break
             if matches(query, record):
@@ -239,16 +239,16 @@ class MemoryJournal:
 
     async def follow(self, after_seq: int, limit: int) -> Sequence[Record]:
         """Look through everything, oldest first."""
-        return [record for record in self._seated("follow").history() if record.seq > after_seq][:limit]
+        return [record for record in self._require_open("follow").history() if record.seq > after_seq][:limit]
 
     async def last_by(self, wall_ms: int) -> int:
         """Look through everything, newest first."""
-        newest_first = reversed(self._seated("last_by").history())
+        newest_first = reversed(self._require_open("last_by").history())
         return next((record.seq for record in newest_first if record.wall_ms <= wall_ms), 0)
 
     async def held(self, query: HeldQuery) -> HeldPage:
         """Follow every grant and every end."""
-        shelf = self._seated("held")
+        shelf = self._require_open("held")
         found = [
             Held(hold.name, hold.lease, hold.granted_seq)
             for hold in holds_after(shelf.archive.holds, shelf.tail())
@@ -283,7 +283,7 @@ class MemoryJournal:
         """Return what a crash at this instant would leave: the same records, nobody in the seat."""
         return MemoryJournal(self._keeping, self._shelf.copy())
 
-    def _seated(self, operation: str) -> Shelf:
+    def _require_open(self, operation: str) -> Shelf:
         if self._shelf.holder is not self:
             raise JournalUnavailableError(f"{operation}: the journal is not open; open it first")
         return self._shelf

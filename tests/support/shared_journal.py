@@ -17,9 +17,9 @@ from holdfast.journal.interface import (
     JournalLostError,
     JournalUnavailableError,
     Keeping,
+    Leadership,
     Peer,
     Recovered,
-    Seat,
 )
 from tests.support.memory_journal import MemoryJournal, Shelf
 
@@ -38,7 +38,7 @@ class SharedShelf(Shelf):
         self.is_away = False
         """Whether nobody can reach it. A test sets it."""
         self.peers: dict[str, Peer] = {}
-        self.seat = Seat(
+        self.leadership = Leadership(
             authority=authority,
             epoch=0,
             tenure="",
@@ -54,9 +54,9 @@ class SharedShelf(Shelf):
             version="",
         )
 
-    def change_seat(self, **changes: object) -> None:
+    def change_leadership(self, **changes: object) -> None:
         """Write the seat: its beat rises."""
-        self.seat = msgspec.structs.replace(self.seat, beat=self.seat.beat + 1, **changes)
+        self.leadership = msgspec.structs.replace(self.leadership, beat=self.leadership.beat + 1, **changes)
 
 
 class SharedMemoryJournal(MemoryJournal):
@@ -73,34 +73,34 @@ class SharedMemoryJournal(MemoryJournal):
         self._peer = peer
         self._tenure = tenure
         self._wall_ms = wall_ms
-        self._seen: Seat | None = None
+        self._seen: Leadership | None = None
         self._epoch: int | None = None
         """Of the tenure that this journal began; None before, and after it gave the seat back."""
         self._known_seq = 0
         """A record that was durable: a shelf that has less went back in time."""
 
-    async def look(self) -> Seat:
+    async def read_leadership(self) -> Leadership:
         """Show the seat."""
-        self._reach("look")
-        self._know("look")
-        return msgspec.structs.replace(self._shared.seat, last_seq=self._shared.last_seq)
+        self._reach("read_leadership")
+        self._know("read_leadership")
+        return msgspec.structs.replace(self._shared.leadership, last_seq=self._shared.last_seq)
 
-    def depose(self, seat: Seat) -> None:
+    def depose(self, leadership: Leadership) -> None:
         """Let `open` take this seat."""
-        self._seen = seat
+        self._seen = leadership
 
     async def open(self) -> Recovered:
         """Take the seat if it is free, or as it was seen."""
         self._reach("open")
         shelf = self._shared
-        was_closed = not shelf.seat.is_held
+        was_closed = not shelf.leadership.is_held
         if self._epoch is None:
             seen = self._seen
-            is_as_seen = seen is not None and (seen.epoch, seen.beat) == (shelf.seat.epoch, shelf.seat.beat)
-            if shelf.seat.is_held and not is_as_seen:
-                raise JournalLockedError(f"open: {shelf.seat.node} has the seat (epoch {shelf.seat.epoch})")
-            self._epoch = shelf.seat.epoch + 1
-            shelf.change_seat(
+            is_as_seen = seen is not None and (seen.epoch, seen.beat) == (shelf.leadership.epoch, shelf.leadership.beat)
+            if shelf.leadership.is_held and not is_as_seen:
+                raise JournalLockedError(f"open: {shelf.leadership.node} has the seat (epoch {shelf.leadership.epoch})")
+            self._epoch = shelf.leadership.epoch + 1
+            shelf.change_leadership(
                 epoch=self._epoch,
                 tenure=self._tenure,
                 is_held=True,
@@ -112,28 +112,28 @@ class SharedMemoryJournal(MemoryJournal):
             )
         else:
             was_closed = True
-            self._seated("open")
+            self._require_open("open")
         self._know("open")
         self._weigh_tail()
         records = shelf.tail()
         return Recovered(
-            self._epoch, shelf.archive.values(), records, was_closed, now_ms=shelf.seat.now_ms, key=shelf.key
+            self._epoch, shelf.archive.values(), records, was_closed, now_ms=shelf.leadership.now_ms, key=shelf.key
         )
 
     async def append(self, batch: Sequence[Record]) -> None:
         """Keep a batch, if the seat is still ours."""
-        self._seated("append")
+        self._require_open("append")
         self._know("append")
         await super().append(batch)
         if batch:
             self._known_seq = batch[-1].seq
-            self._shared.change_seat(now_ms=max(self._shared.seat.now_ms, batch[-1].at_ms))
+            self._shared.change_leadership(now_ms=max(self._shared.leadership.now_ms, batch[-1].at_ms))
 
     async def confirm(self, now_ms: int) -> None:
         """Write nothing but that the seat is ours."""
-        self._seated("confirm")
+        self._require_open("confirm")
         self._know("confirm")
-        self._shared.change_seat(now_ms=max(self._shared.seat.now_ms, now_ms))
+        self._shared.change_leadership(now_ms=max(self._shared.leadership.now_ms, now_ms))
 
     def hurry(self, seconds: float) -> None:
         """Do nothing: whoever asks is answered at once."""
@@ -156,12 +156,12 @@ class SharedMemoryJournal(MemoryJournal):
     async def close(self) -> None:
         """Give the seat back, if it is ours."""
         if self._is_ours():
-            self._shared.change_seat(is_held=False)
+            self._shared.change_leadership(is_held=False)
         self._epoch = None
 
     def _is_ours(self) -> bool:
-        seat = self._shared.seat
-        return self._epoch is not None and (seat.epoch, seat.tenure) == (self._epoch, self._tenure)
+        leadership = self._shared.leadership
+        return self._epoch is not None and (leadership.epoch, leadership.tenure) == (self._epoch, self._tenure)
 
     def _know(self, operation: str) -> None:
         found = self._shared.last_seq
@@ -173,12 +173,12 @@ class SharedMemoryJournal(MemoryJournal):
         if self._shared.is_away:
             raise JournalUnavailableError(f"{operation}: nobody can reach the shelf")
 
-    def _seated(self, operation: str) -> Shelf:
+    def _require_open(self, operation: str) -> Shelf:
         self._reach(operation)
         if self._epoch is None:
             raise JournalUnavailableError(f"{operation}: the journal is not open; open it first")
         if not self._is_ours():
-            if self._shared.seat.epoch < self._epoch:
+            if self._shared.leadership.epoch < self._epoch:
                 raise JournalLostError(f"{operation}: the shelf went back in time")
-            raise DeposedError(f"{operation}: {self._shared.seat.node} has the seat now")
+            raise DeposedError(f"{operation}: {self._shared.leadership.node} has the seat now")
         return self._shared

@@ -35,7 +35,7 @@ from holdfast.journal.interface import (
     Keeping as Keeping,
     OutcomeUnknownError as OutcomeUnknownError,
     Peer as Peer,
-    Seat as Seat,
+    Leadership as Leadership,
     SharedJournal as SharedJournal,
 )
 from holdfast.journal.codec import FORMAT as FORMAT

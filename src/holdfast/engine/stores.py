@@ -16,7 +16,7 @@ from holdfast.engine.build import store_secret
 from holdfast.engine.clock import SystemClock
 from holdfast.engine.ids import new_secret
 from holdfast.errors import SettingsError
-from holdfast.journal.interface import JournalError, JournalUnavailableError, Peer, Seat
+from holdfast.journal.interface import JournalError, JournalUnavailableError, Leadership, Peer
 from holdfast.journal.postgres.admin import Contents, Facts, Operating, PostgresWriter, filling
 from holdfast.journal.postgres.leadership import Fresh
 from holdfast.settings import load
@@ -61,7 +61,7 @@ def named(url: str | None, environment: Mapping[str, str]) -> StoreAddress:
     )
 
 
-def roster(address: StoreAddress) -> tuple[Seat, Sequence[Peer]]:
+def roster(address: StoreAddress) -> tuple[Leadership, Sequence[Peer]]:
     return _ask(address, lambda store: store.roster())
 
 

@@ -104,7 +104,7 @@ class Recovered(msgspec.Struct, frozen=True):
     key: bytes | None = None  # The authority's key. None: a file next to the journal has it.
 
 
-class Seat(msgspec.Struct, frozen=True, kw_only=True):
+class Leadership(msgspec.Struct, frozen=True, kw_only=True):
     """The leadership row of a shared store. Any node may read it."""
 
     authority: str  # The id of the authority: created with the store, never changed.
@@ -350,14 +350,14 @@ class Journal(Protocol):
 class SharedJournal(Journal, Protocol):
     """A journal that several nodes share. One leads; the others read, and may take over."""
 
-    async def look(self) -> Seat:
+    async def read_leadership(self) -> Leadership:
         """Return who leads. Any node may ask.
 
         Raises `JournalUnavailableError` if the store does not answer, `JournalLostError` if its authority is missing or
         another, or it was rolled back, and `JournalTooNewError` if this version cannot read it.
         """
 
-    def depose(self, seat: Seat) -> None:
+    def depose(self, leadership: Leadership) -> None:
         """Let `open` take over from this leader if its seat is unchanged; otherwise `open` needs a vacant seat.
 
         One journal object has one term: the next term needs another object.

@@ -166,7 +166,7 @@ class SqliteJournal:
     def append(self, batch: Sequence[Record]) -> None:
         if not batch:
             return
-        store = self._seated("append")
+        store = self._require_open("append")
         if batch[0].seq != self._last + 1:
             raise JournalUnavailableError(f"append: record {batch[0].seq} does not follow {self._last} in {self._path}")
         row = (batch[0].seq, batch[-1].seq, encode_batch(batch))
@@ -190,7 +190,7 @@ class SqliteJournal:
         failpoint("after_commit")
 
     async def archive(self, upto: int, head: bytes, changes: Iterable[Changes], wall_ms: int) -> None:
-        self._seated("archive")
+        self._require_open("archive")
         tail, fed_bytes = self._tail, 0
         commit = Commit(tail.upto, None, wall_ms)
         if upto > tail.upto:
@@ -221,23 +221,23 @@ class SqliteJournal:
         self._leave_mark()
 
     def snapshot(self) -> AbstractAsyncContextManager[Snapshot]:
-        self._seated("snapshot")
+        self._require_open("snapshot")
         return self._tail.snapshot(self._last)
 
     async def history(self, query: HistoryQuery) -> HistoryPage:
-        self._seated("history")
+        self._require_open("history")
         return await self._tail.history(query)
 
     async def follow(self, after_seq: int, limit: int) -> Sequence[Record]:
-        self._seated("follow")
+        self._require_open("follow")
         return await self._tail.follow(after_seq, limit)
 
     async def last_by(self, wall_ms: int) -> int:
-        self._seated("last_by")
+        self._require_open("last_by")
         return await self._tail.last_by(wall_ms)
 
     async def held(self, query: HeldQuery) -> HeldPage:
-        self._seated("held")
+        self._require_open("held")
         return await self._tail.held(query, self._last)
 
     @property
@@ -246,7 +246,7 @@ class SqliteJournal:
 
     @property
     def history_begins_after(self) -> int:
-        self._seated("history")
+        self._require_open("history")
         return self._archivist.reader.position().pruned
 
     def health(self) -> Health:
@@ -306,13 +306,13 @@ class SqliteJournal:
     # Filling (`SqliteWriter`).
 
     def put(self, records: Sequence[Record]) -> None:
-        store = self._seated("fill")
+        store = self._require_open("fill")
         row = (records[0].seq, records[-1].seq, encode_batch(records))
         store.commit("fill", lambda: store.do("append_batch", [row]))
 
     def reach(self, epoch: int, upto: int, last_seq: int) -> None:
         """Set how far the archive and the tail reach."""
-        store = self._seated("fill")
+        store = self._require_open("fill")
         store.commit("fill", lambda: store.do("write_meta", [("epoch", epoch), ("archived", upto)]))
         self._epoch, self._tail.upto, self._last = epoch, upto, last_seq
 
@@ -334,7 +334,7 @@ class SqliteJournal:
                 raise store.outcome_unknown(f"{text}; then {again}") from again
             raise
 
-    def _seated(self, operation: str) -> Store:
+    def _require_open(self, operation: str) -> Store:
         if self._store is None:
             raise JournalUnavailableError(f"{operation}: {self._path} is not open; open it first")
         return self._store
@@ -501,7 +501,7 @@ class SqliteJournal:
             yield self._values.popleft()
 
     def _records(self) -> Iterator[Record]:
-        store, upto = self._seated("open"), self._tail.upto
+        store, upto = self._require_open("open"), self._tail.upto
         wanted = upto + 1
         for _, _, body in store.run("read_batches", (upto,)):
             for record in decode_batch(body):

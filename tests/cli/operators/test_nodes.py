@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast import __version__
 from holdfast.cli.operators import nodes
-from holdfast.journal.interface import Peer, Seat
+from holdfast.journal.interface import Leadership, Peer
 from holdfast.server.handlers.health import SILENT_MS, reply_of
 from tests.support import callers
 from tests.support.api import Api
@@ -19,7 +19,7 @@ from tests.support.server import ServerProcess
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
-SEAT = Seat(
+LEADERSHIP = Leadership(
     authority="a1",
     epoch=7,
     tenure="t",
@@ -88,7 +88,7 @@ def test_nodes_need_the_scope_read(holdfast: Run, server: ServerProcess) -> None
 
 def test_the_leader_stands_first_and_who_is_silent_is_said(holdfast: Run) -> None:
     """The seat says who leads; the others are followers while they are heard of, and silent afterwards."""
-    told = reply_of(SEAT, [peer("3", SILENT_MS), peer("1"), peer("2", 300)])
+    told = reply_of(LEADERSHIP, [peer("3", SILENT_MS), peer("1"), peer("2", 300)])
     shown = [(each.name, each.role, each.seen_ms_ago) for each in told.nodes]
     assert shown == [("node2", "leader", 300), ("node1", "follower", 100), ("node3", "silent", SILENT_MS)]
     assert (told.leader, told.epoch, told.since) == ("node2", 7, "2023-11-14T22:13:20.000Z")
@@ -96,22 +96,22 @@ def test_the_leader_stands_first_and_who_is_silent_is_said(holdfast: Run) -> Non
 
 def test_a_seat_that_was_given_back_has_no_leader() -> None:
     """Nobody leads once the seat was given back, and the one that had it is a node as all others."""
-    told = reply_of(msgspec.structs.replace(SEAT, is_held=False), [peer("2")])
+    told = reply_of(msgspec.structs.replace(LEADERSHIP, is_held=False), [peer("2")])
     assert (told.leader, told.since) == (None, None)
     assert [(each.name, each.role) for each in told.nodes] == [("node2", "follower")]
 
 
 def test_a_leader_that_told_nothing_yet_is_shown() -> None:
     """Who has the seat is a node also before it told the store of itself."""
-    assert [(each.name, each.role) for each in reply_of(SEAT, []).nodes] == [("node2", "leader")]
+    assert [(each.name, each.role) for each in reply_of(LEADERSHIP, []).nodes] == [("node2", "leader")]
 
 
 def test_two_processes_of_one_name_are_both_shown() -> None:
     """Another process with the leader's name is a node of its own; one that is silent is the leader's of before."""
     twin = msgspec.structs.replace(peer("2"), process="twin")
-    assert [(each.name, each.role) for each in reply_of(SEAT, [twin]).nodes] == [
+    assert [(each.name, each.role) for each in reply_of(LEADERSHIP, [twin]).nodes] == [
         ("node2", "leader"),
         ("node2", "follower"),
     ]
     former = msgspec.structs.replace(twin, seen_ms_ago=SILENT_MS)
-    assert [(each.name, each.role) for each in reply_of(SEAT, [former]).nodes] == [("node2", "leader")]
+    assert [(each.name, each.role) for each in reply_of(LEADERSHIP, [former]).nodes] == [("node2", "leader")]

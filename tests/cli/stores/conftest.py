@@ -85,7 +85,7 @@ class Leader:
             await self._journal.append(batch)
         if not gives_back:
             self._journal._tenancy._drop()
-            self._journal._may_have_seat = False
+            self._journal._may_lead = False
         await self._journal.close()
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.cli.operators import doctor
 from holdfast.engine.stores import StoreAddress
-from holdfast.journal.interface import Peer, Seat
+from holdfast.journal.interface import Leadership, Peer
 from holdfast.journal.postgres.admin import Facts, Replica
 from holdfast.journal.postgres.connection import Marks, Server
 from tests.cli.stores.conftest import Ask, Leader, leading
@@ -29,7 +29,7 @@ SERVER = Server(
     version=160002,
     settings={"synchronous_commit": "on", "fsync": "on", "full_page_writes": "on"},
 )
-SEAT = Seat(
+LEADERSHIP = Leadership(
     authority="a1",
     epoch=7,
     tenure="t",
@@ -52,7 +52,7 @@ PEERS = [
 ]
 WELL = Facts(
     server=SERVER,
-    seat=SEAT,
+    leadership=LEADERSHIP,
     marks=MARKS,
     has_standby=True,
     wants_jump=False,
@@ -195,10 +195,10 @@ def test_versions_that_differ_are_a_warning() -> None:
 
 def test_nobody_who_leads_fails() -> None:
     """A store that was served and is not is said; one that is new is not wrong."""
-    empty = msgspec.structs.replace(SEAT, is_held=False)
-    assert verdicts(seat=empty, is_beating=False)["leader"].startswith("FAIL nobody leads; the last epoch was 7")
+    empty = msgspec.structs.replace(LEADERSHIP, is_held=False)
+    assert verdicts(leadership=empty, is_beating=False)["leader"].startswith("FAIL nobody leads; the last epoch was 7")
     new = msgspec.structs.replace(empty, epoch=0)
-    assert verdicts(seat=new, is_beating=False)["leader"].startswith("warn nobody has ever led")
+    assert verdicts(leadership=new, is_beating=False)["leader"].startswith("warn nobody has ever led")
 
 
 def test_another_server_than_before_is_a_warning() -> None:
@@ -219,12 +219,12 @@ def test_promoted_standby_is_no_loss() -> None:
 
 def test_nodes_that_run_are_not_to_be_started() -> None:
     """Where nobody leads and nodes run, the hint is where they say why."""
-    empty = msgspec.structs.replace(SEAT, is_held=False)
-    assert verdicts(seat=empty, is_beating=False)["leader"].endswith("each that runs say why: node1, node2")
+    empty = msgspec.structs.replace(LEADERSHIP, is_held=False)
+    assert verdicts(leadership=empty, is_beating=False)["leader"].endswith("each that runs say why: node1, node2")
     assert verdicts(is_beating=False)["leader"].endswith("each that runs say why: node1, node2")
     away = [PEERS[0], msgspec.structs.replace(PEERS[1], seen_ms_ago=60_000)]
     assert "they may run" in verdicts(marks=msgspec.structs.replace(MARKS, table_oid=9), peers=away)["nodes"]
-    assert verdicts(seat=empty, is_beating=False, peers=[])["leader"].endswith("start a node on it")
+    assert verdicts(leadership=empty, is_beating=False, peers=[])["leader"].endswith("start a node on it")
 
 
 def test_what_to_do_about_silent_nodes_is_a_whole_sentence() -> None:

@@ -42,7 +42,7 @@ class Place:
     async def successor(self, keeping: Keeping | None = None) -> PostgresJournal:
         """Take the seat from whoever has it."""
         journal = self.journal("successor", keeping=keeping)
-        journal.depose(await journal.look())
+        journal.depose(await journal.read_leadership())
         await journal.open()
         return journal
 

@@ -108,7 +108,7 @@ def test_a_takeover_finds_a_step_whole_or_not_at_all() -> None:
             await journal.append([grant(seq, f"job/{seq % 7}") for seq in range(records + 1, records + size + 1)])
             records += size
             successor = place.journal("successor")
-            successor.depose(await successor.look())
+            successor.depose(await successor.read_leadership())
             step, is_so_far = step_begun(journal, records, statements=chance.randint(0, 7))
             await is_so_far.wait()
             await successor.open()

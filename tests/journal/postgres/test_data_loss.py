@@ -13,7 +13,7 @@ from holdfast.journal.interface import (
     JournalUnavailableError,
     OutcomeUnknownError,
 )
-from holdfast.journal.postgres.leadership import Knowledge, Watching
+from holdfast.journal.postgres.leadership import Knowledge, LeadershipTable
 from tests.journal.records import grants
 from tests.journal.shared_stores import InPostgres, in_postgres
 from tests.support.postgres import Postgres, running, standby_of
@@ -48,10 +48,10 @@ def test_process_remembers_over_its_tenures() -> None:
         await first.close()
         await place.lose_records(0)
         again, stranger = place(knowledge=knowledge), place()
-        for asked in (again.look, again.open):
+        for asked in (again.read_leadership, again.open):
             with pytest.raises(JournalLostError, match="went back in time: its last record is 0, and 3 was durable"):
                 await asked()
-        assert (await stranger.look()).last_seq == 0
+        assert (await stranger.read_leadership()).last_seq == 0
         await again.close()
         await stranger.close()
 
@@ -70,9 +70,9 @@ def test_seat_that_was_seen_does_not_come_back(change: str) -> None:
         await filled(place)
         knowledge = Knowledge()
         watching = place(knowledge=knowledge)
-        await watching.look()
+        await watching.read_leadership()
         place.sql(f"UPDATE {{s}}.seat {change}")
-        for asked in (watching.look, watching.open):
+        for asked in (watching.read_leadership, watching.open):
             with pytest.raises(JournalLostError, match="went back in time"):
                 await asked()
         await watching.close()
@@ -91,10 +91,10 @@ def test_lost_epoch_is_shown_to_whoever_may_go_on(change: str, may_lose: bool) -
     async def scene(place: InPostgres) -> None:
         await filled(place)
         watching = place(may_lose=may_lose)
-        before = await watching.look()
+        before = await watching.read_leadership()
         place.sql(f"UPDATE {{s}}.seat {change}")
         for _ in range(2):
-            seen = await watching.look()
+            seen = await watching.read_leadership()
             assert (seen.epoch, seen.is_behind, before.is_behind) == (before.epoch - 1, True, False)
         await watching.close()
 
@@ -108,19 +108,19 @@ def test_write_that_is_answered_while_the_seat_is_read_is_no_loss(monkeypatch: p
     async def scene(place: InPostgres) -> None:
         leader = place()
         await leader.open()
-        read = Watching._read
+        read = LeadershipTable._read
 
-        async def read_slowly(watching: Watching) -> object:
+        async def read_slowly(watching: LeadershipTable) -> object:
             row = await read(watching)
             await leader.append(grants(1, 3))
             return row
 
         with monkeypatch.context() as patch:
-            patch.setattr(Watching, "_read", read_slowly)  # So the answer is late.
-            assert (await leader.look()).last_seq == 0
+            patch.setattr(LeadershipTable, "_read", read_slowly)  # So the answer is late.
+            assert (await leader.read_leadership()).last_seq == 0
         await place.lose_records(2)
         with pytest.raises(JournalLostError, match="its last record is 2, and 3 was durable"):
-            await leader.look()
+            await leader.read_leadership()
         await leader.close()
 
     with in_postgres() as place:
@@ -135,7 +135,7 @@ def test_store_in_another_place_waits_for_an_operator(mark: str) -> None:
         await filled(place)
         place.sql(f"UPDATE {{s}}.seat SET {mark} = {mark} - 1")
         journal = place()
-        assert (await journal.look()).last_seq == 3
+        assert (await journal.read_leadership()).last_seq == 3
         with pytest.raises(JournalLostError, match=r"(?s)went back in time.*holdfast store restored"):
             await journal.open()
         assert place.sql("SELECT epoch, held FROM {s}.seat") == "1|f"
@@ -195,16 +195,16 @@ def test_who_knew_more_learns_anew_after_the_jump() -> None:
         await filled(place, 5)
         knowledge = Knowledge()
         follower = place(knowledge=knowledge)
-        await follower.look()
+        await follower.read_leadership()
         await place.lose_records(0)
         with pytest.raises(JournalLostError):
-            await follower.look()
+            await follower.read_leadership()
         place.sql("UPDATE {s}.seat SET wants_jump = true")
-        assert (await follower.look()).last_seq == 0
+        assert (await follower.read_leadership()).last_seq == 0
         leader = place()
         assert (await leader.open()).must_jump
         await leader.append(restored(1))
-        assert (await follower.look()).last_seq == 1
+        assert (await follower.read_leadership()).last_seq == 1
         assert (knowledge.last_seq, knowledge.jumps) == (1, 1)
         await leader.close()
         await follower.open()
@@ -228,7 +228,7 @@ def test_who_may_lose_goes_on_after_what_it_remembers() -> None:
             await leader.confirm(1)
         await leader.close()
         again = place(knowledge=knowledge, may_lose=True)
-        again.depose(await again.look())
+        again.depose(await again.read_leadership())
         assert (await again.open()).must_jump
         await again.append(restored(1))
         await again.close()
@@ -265,7 +265,7 @@ async def lead(place: InPostgres, urls: str, **options: object) -> tuple[list[ty
     await leader.close()
     successor = place.at(urls, **options)
     try:
-        successor.depose(await successor.look())
+        successor.depose(await successor.read_leadership())
         recovered = await successor.open()
         return said, recovered.must_jump
     finally:
@@ -298,7 +298,7 @@ def test_promotion_ends_the_tenure(primary: Postgres, is_synchronous: bool) -> N
 async def follow_on(place: InPostgres, urls: str) -> tuple[list[type[Exception] | None], bool]:
     """An operator let it go on."""
     successor = place.at(urls, may_lose=True)
-    successor.depose(await successor.look())
+    successor.depose(await successor.read_leadership())
     recovered = await successor.open()
     await successor.close()
     return [], recovered.must_jump

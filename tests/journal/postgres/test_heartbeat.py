@@ -68,11 +68,11 @@ def test_beat_rises_while_a_step_of_the_archive_is_waited_for() -> None:
             step.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await step
-            before = (await journal.look()).beat
+            before = (await journal.read_leadership()).beat
             opening = asyncio.create_task(journal.open())
 
             async def has_beaten() -> int:
-                return (await journal.look()).beat - before >= 4
+                return (await journal.read_leadership()).beat - before >= 4
 
             await until(has_beaten)
             assert not opening.done(), "the step is not settled yet"

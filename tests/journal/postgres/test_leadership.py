@@ -56,13 +56,13 @@ def test_lost_takeover_deposes_nobody_later(fate: Fate) -> None:
         await leader.append(grants(1, 1))
         peer = a_peer("unlucky")
         unlucky = place.node(peer)
-        unlucky.depose(await unlucky.look())
+        unlucky.depose(await unlucky.read_leadership())
         place.proxy.draw = lambda piece: fate if peer.process.encode() in piece else Fate.PASS
         with pytest.raises(JournalUnavailableError):
             await unlucky.open()
         place.proxy.draw = lambda _: Fate.PASS
         lucky = place()
-        lucky.depose(await lucky.look())
+        lucky.depose(await lucky.read_leadership())
         epoch = (await lucky.open()).epoch
         await lucky.append(grants(2, 2))
         await unlucky.close()
@@ -70,8 +70,8 @@ def test_lost_takeover_deposes_nobody_later(fate: Fate) -> None:
         # The late copy is there by then: only the connections of the lucky one are left.
         wait_until(lambda: place.proxy.connections <= 3)
         await lucky.append(grants(3, 3))
-        seat = await lucky.look()
-        assert (seat.epoch, seat.is_held, seat.last_seq) == (epoch, True, 3)
+        leadership = await lucky.read_leadership()
+        assert (leadership.epoch, leadership.is_held, leadership.last_seq) == (epoch, True, 3)
         await lucky.close()
 
     with in_postgres() as place:
@@ -84,7 +84,7 @@ def test_seat_that_may_be_ours_is_given_back() -> None:
     async def scene(place: InPostgres) -> None:
         peer = a_peer("unlucky")
         unlucky = place.node(peer)
-        await unlucky.look()
+        await unlucky.read_leadership()
         place.proxy.draw = lambda piece: Fate.AFTER if peer.process.encode() in piece else Fate.PASS
         with pytest.raises(JournalUnavailableError):
             await unlucky.open()
@@ -107,10 +107,10 @@ def test_whoever_blocks_a_takeover_is_ended() -> None:
             await stopped.execute("BEGIN")
             await stopped.execute(f"UPDATE {place.schema}.seat SET last_seq = 99")
             successor = place()
-            successor.depose(await successor.look())
+            successor.depose(await successor.read_leadership())
             recovered = await successor.open()
             assert [record.seq for record in recovered.records] == [1]
-            assert (await successor.look()).last_seq == 1
+            assert (await successor.read_leadership()).last_seq == 1
             assert stopped.is_closed()
         await successor.append(grants(2, 2))
         await successor.close()
@@ -129,9 +129,9 @@ def test_half_a_statement_is_ended() -> None:
         with half_sent(place, f"UPDATE {place.schema}.seat SET last_seq = 99"):
             wait_until(lambda: place.sql(WHO_WAITS) == "1")
             successor = place()
-            successor.depose(await successor.look())
+            successor.depose(await successor.read_leadership())
             assert (await successor.open()).epoch == 2
-            assert (await successor.look()).last_seq == 0
+            assert (await successor.read_leadership()).last_seq == 0
             await successor.close()
         await leader.close()
 

@@ -30,7 +30,7 @@ def own() -> Iterator[Postgres]:
 
 
 async def last_of(leader: PostgresJournal) -> int:
-    return (await leader.look()).last_seq
+    return (await leader.read_leadership()).last_seq
 
 
 def numbers_in(place: InPostgres) -> list[int]:
@@ -206,12 +206,12 @@ def test_lost_answer_and_lost_seat_are_unknown() -> None:
 
     async def scene(place: InPostgres, fate: Fate) -> type[JournalError] | None:
         leader = place(append_ms=300)
-        leader.depose(await leader.look())
+        leader.depose(await leader.read_leadership())
         await leader.open()
         seq = await last_of(leader) + 1
         others = place()
-        seat = await others.look()
-        others.depose(seat)
+        leadership = await others.read_leadership()
+        others.depose(leadership)
         place.proxy.draw = lambda piece: fate if b"lease-" in piece else Fate.PASS
         place.proxy.delay_seconds = 0.02
         appending = asyncio.ensure_future(leader.append(grants(seq, seq)))
@@ -237,7 +237,7 @@ def test_no_row_to_the_only_copy_is_deposed() -> None:
     async def scene(place: InPostgres) -> None:
         leader, other = place(), place()
         await leader.open()
-        other.depose(await other.look())
+        other.depose(await other.read_leadership())
         await other.open()
         for _ in range(2):
             with pytest.raises(DeposedError):
@@ -325,8 +325,8 @@ def test_server_that_crashed_is_asked_again(own: Postgres) -> None:
                 own.crash()
                 own.start()
             await appending
-        seat = await leader.look()
-        assert (seat.epoch, seat.last_seq, numbers_in(place)) == (1, 39, list(range(1, 40)))
+        leadership = await leader.read_leadership()
+        assert (leadership.epoch, leadership.last_seq, numbers_in(place)) == (1, 39, list(range(1, 40)))
         await leader.close()
 
     with in_postgres(own) as place:

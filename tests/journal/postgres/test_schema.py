@@ -31,13 +31,13 @@ def test_many_who_find_nothing_make_one_authority(caplog: pytest.LogCaptureFixtu
 
     async def scene(place: InPostgres) -> None:
         nodes = [place() for _ in range(8)]
-        seats = await asyncio.gather(*(node.look() for node in nodes))
+        leaderships = await asyncio.gather(*(node.read_leadership() for node in nodes))
         keys = await asyncio.gather(*(node.key() for node in nodes))
-        assert len({seat.authority for seat in seats}) == 1 and len(set(keys)) == 1
+        assert len({leadership.authority for leadership in leaderships}) == 1 and len(set(keys)) == 1
         assert place.sql("SELECT count(*) FROM {s}.authority") == "1"
         told = [line for line in caplog.messages if "had no store" in line or "has no store" in line]
         assert sum("it was made now" in line for line in told) == 1
-        assert all(line.endswith(f"as authority {seats[0].authority}") for line in told)
+        assert all(line.endswith(f"as authority {leaderships[0].authority}") for line in told)
         opened = await asyncio.gather(*(node.open() for node in nodes), return_exceptions=True)
         assert sum(not isinstance(each, JournalLockedError) for each in opened) == 1
         for node in nodes:
@@ -53,7 +53,7 @@ def test_who_has_nothing_to_make_makes_nothing() -> None:
     async def scene(place: InPostgres) -> None:
         journal = place(fresh=None)
         with pytest.raises(JournalUnavailableError, match="holdfast store init"):
-            await journal.look()
+            await journal.read_leadership()
         await journal.close()
 
     with in_postgres() as place:
@@ -74,14 +74,14 @@ def test_authority_that_is_gone_is_not_made_anew() -> None:
         again = place(knowledge=knowledge)
         for _ in range(2):
             with pytest.raises(JournalLostError, match="has no authority"):
-                await again.look()
+                await again.read_leadership()
         with pytest.raises(JournalLostError, match="has no authority"):
             await again.open()
         assert place.sql("SELECT to_regnamespace('{s}') IS NULL") == "t"
         stranger = place()
-        await stranger.look()
+        await stranger.read_leadership()
         with pytest.raises(JournalLostError, match="has the authority"):
-            await again.look()
+            await again.read_leadership()
         await again.close()
         await stranger.close()
 
@@ -99,7 +99,7 @@ def test_role_needs_no_rights_but_its_schema() -> None:
         await journal.archive(3, b"head", [], 0)
         await journal.report(a_peer("a"))
         assert [peer.node for peer in await other.peers()] == ["a"]
-        other.depose(await other.look())
+        other.depose(await other.read_leadership())
         assert (await other.open()).epoch == 2
         await other.close()
         await journal.close()
@@ -123,9 +123,9 @@ def test_what_cannot_be_read_is_left_alone(change: str, error: type[JournalError
 
     async def scene(place: InPostgres) -> None:
         journal = place()
-        await journal.look()
+        await journal.read_leadership()
         place.sql(change)
-        for asked in (journal.look, journal.open):
+        for asked in (journal.read_leadership, journal.open):
             with pytest.raises(error) as caught:
                 await asked()
             assert type(caught.value) is error
@@ -141,7 +141,7 @@ def test_newer_format_waits_for_older_nodes() -> None:
 
     async def scene(place: InPostgres) -> None:
         old, new = place.node(a_peer("old")), place.node(a_peer("new"))
-        await old.look()
+        await old.read_leadership()
         place.sql(f"UPDATE {{s}}.seat SET format = {FORMAT - 1}")
         await old.report(msgspec.structs.replace(old._peer, format_max=FORMAT - 1))
         await new.report(new._peer)
@@ -149,7 +149,7 @@ def test_newer_format_waits_for_older_nodes() -> None:
             await new.open()
         await old.close()
         assert (await new.open()).epoch == 1
-        assert (await new.look()).format == FORMAT
+        assert (await new.read_leadership()).format == FORMAT
         await new.close()
 
     with in_postgres() as place:
@@ -161,7 +161,7 @@ def test_nodes_that_are_gone_are_forgotten() -> None:
 
     async def scene(place: InPostgres) -> None:
         one, two = place.node(a_peer("one")), place.node(a_peer("two"))
-        await one.look()
+        await one.read_leadership()
         await one.report(one._peer)
         await two.report(two._peer)
         place.sql("INSERT INTO {s}.node SELECT 'gone', 'p', '', '', 4, '', now() - interval '25 hours'")
@@ -220,9 +220,9 @@ def test_authority_never_changes() -> None:
 
     async def scene(place: InPostgres) -> None:
         one, two = place(), place()
-        first = await one.look()
+        first = await one.read_leadership()
         assert uuid.UUID(first.authority).hex == first.authority
-        assert (await two.look()).authority == first.authority
+        assert (await two.read_leadership()).authority == first.authority
         await one.close()
         await two.close()
 

@@ -40,10 +40,10 @@ def test_server_that_may_forget_is_refused(own: Postgres, setting: str) -> None:
         own.configure(**{setting: "off"})
         own.reload()
         with pytest.raises(JournalUnavailableError, match=rf"{setting} = 'off'.*Set it to on in postgresql.conf"):
-            await journal.look()
+            await journal.read_leadership()
         own.configure(**{setting: "on"})
         own.reload()
-        await journal.look()
+        await journal.read_leadership()
         await journal.close()
 
     with in_postgres(own) as place:
@@ -238,9 +238,9 @@ def test_beside_the_one_that_writes_nobody_goes_elsewhere(own: Postgres) -> None
         leader._servers._addresses = addresses(shared().url)
         leader._side.drop()
         with pytest.raises(JournalUnavailableError, match="is not the server that this tenure is at"):
-            await leader.look()
+            await leader.read_leadership()
         leader._servers._addresses = addresses(place.url)
-        assert (await leader.look()).last_seq == 1
+        assert (await leader.read_leadership()).last_seq == 1
         await leader.close()
 
     with in_postgres(own) as place:
@@ -287,7 +287,7 @@ def test_password_is_never_shown(port: str, caplog: pytest.LogCaptureFixture, ow
         where = free_port() if port == "closed" else own.port
         url = f"postgresql://nosuch:{PASSWORD}@127.0.0.1:{where}/nosuch"
         journal = PostgresJournal(url, a_peer("a"), tenure="t")
-        for asked in (journal.look, journal.open):
+        for asked in (journal.read_leadership, journal.open):
             with pytest.raises(JournalUnavailableError) as caught:
                 await asked()
             error: BaseException | None = caught.value

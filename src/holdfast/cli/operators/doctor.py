@@ -482,19 +482,19 @@ def _store_verdicts(facts: Facts, round_trip_ms: float, place: StoreAddress) -> 
     yield _marks(facts)
     yield _writes(facts)
     yield _space(facts)
-    yield ok("format", f"records of format {facts.seat.format}, tables of version {facts.schema_version}")
+    yield ok("format", f"records of format {facts.leadership.format}, tables of version {facts.schema_version}")
 
 
 def _leader(facts: Facts) -> Verdict:
-    seat = facts.seat
+    leadership = facts.leadership
     running = ", ".join(sorted(peer.node for peer in facts.peers if peer.seen_ms_ago < SILENT_MS))
     hint = f"/readyz and the log of each that runs say why: {running}" if running else "start a node on it"
-    if not seat.is_held:
-        if seat.epoch == 0:
+    if not leadership.is_held:
+        if leadership.epoch == 0:
             return warn("leader", "nobody has ever led", hint)
-        return fail("leader", f"nobody leads; the last epoch was {seat.epoch}", hint)
+        return fail("leader", f"nobody leads; the last epoch was {leadership.epoch}", hint)
     now = times.now()
-    who = f"{seat.node} at {seat.url} since {times.since(times.at_ms(seat.since_wall_ms), now)}, epoch {seat.epoch}"
+    who = f"{leadership.node} at {leadership.url} since {times.since(times.at_ms(leadership.since_wall_ms), now)}, epoch {leadership.epoch}"
     if facts.is_beating:
         return ok("leader", who)
     return fail("leader", f"{who}: it is silent, and nobody took over", hint)
@@ -514,9 +514,9 @@ def _nodes(facts: Facts) -> Iterator[Verdict]:
         yield warn("nodes", f"heard of: {names}", "start another one: now nobody could take over")
     else:
         yield (ok if live else warn)("nodes", f"heard of: {names}")
-    seat = facts.seat
-    if facts.is_beating and any(peer.node == seat.node and peer.process != seat.process for peer in live):
-        text = f"two processes call themselves {seat.node}: one leads, and another one told of itself"
+    leadership = facts.leadership
+    if facts.is_beating and any(peer.node == leadership.node and peer.process != leadership.process for peer in live):
+        text = f"two processes call themselves {leadership.node}: one leads, and another one told of itself"
         yield fail("names", text, "give each node a name of its own (setting node_name)")
     if len({peer.tokens for peer in live}) > 1:
         text = "the nodes have different static access tokens"
@@ -550,7 +550,7 @@ def _marks(facts: Facts) -> Verdict:
     if facts.marks == facts.server.marks:
         return ok("timeline", f"{text}, as when the last record was written")
     changed = f"{text}: this is another server, timeline or copy than the last record was written on"
-    if facts.seat.is_held and facts.is_beating:
+    if facts.leadership.is_held and facts.is_beating:
         return warn("timeline", changed, "the leader has not met it yet")
     as_before = msgspec.structs.replace(facts.marks, timeline=facts.server.marks.timeline)
     if facts.has_standby and as_before == facts.server.marks:

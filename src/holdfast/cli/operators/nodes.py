@@ -98,11 +98,11 @@ def _from_store(store: str) -> dict[str, Any] | None:
     from holdfast.server.handlers.health import reply_of
 
     try:
-        seat, peers = stores.roster(stores.named(store, os.environ))
+        leadership, peers = stores.roster(stores.named(store, os.environ))
     except JournalError as error:
         output.complain(error.in_one_line)
         return None
-    told: dict[str, Any] = msgspec.to_builtins(reply_of(seat, peers))
+    told: dict[str, Any] = msgspec.to_builtins(reply_of(leadership, peers))
     return told
 
 

@@ -30,16 +30,16 @@ from holdfast.journal.interface import (
     JournalLockedError,
     JournalLostError,
     JournalUnavailableError,
+    Leadership,
     OutcomeUnknownError,
     Peer,
-    Seat,
     Tail,
     Values,
 )
 from holdfast.journal.postgres.archive import checksum_of, records_in_pieces, values_in_pieces
 from holdfast.journal.postgres.connection import LostError, RefusedError, Servers, Side, addresses, marks_of
 from holdfast.journal.postgres.history import PostgresSnapshot, snapshot
-from holdfast.journal.postgres.leadership import Fresh, Mine, create, create_tables, read_seat, seat_of
+from holdfast.journal.postgres.leadership import Fresh, Mine, create, create_tables, leadership_of, read_leadership
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -64,7 +64,7 @@ class Replica(msgspec.Struct, frozen=True):
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     server: Server
-    seat: Seat
+    leadership: Leadership
     marks: Marks  # In the seat: of the server that wrote the last records.
     has_standby: bool  # Whether the last record waited for a synchronous standby.
     wants_jump: bool
@@ -98,8 +98,8 @@ class Operating:
     async def close(self) -> None:
         await self._side.close()
 
-    async def roster(self) -> tuple[Seat, Sequence[Peer]]:
-        return seat_of(await self._seat()), await self._peers()
+    async def roster(self) -> tuple[Leadership, Sequence[Peer]]:
+        return leadership_of(await self._leadership()), await self._peers()
 
     async def ask_nothing(self, times: int) -> None:
         for _ in range(times):
@@ -107,13 +107,13 @@ class Operating:
 
     async def facts(self, watch_seconds: float) -> Facts:
         """A held seat is watched until it beats, at most for so long. Raises `JournalError`."""
-        row = await self._seat()
+        row = await self._leadership()
         is_beating = row["held"] and await self._watched(row, watch_seconds) is None
         size = await self._side.rows("read_size", self.schema)
         tail = await self._side.rows("read_tail_size")
         return Facts(
             server=self._side.server,
-            seat=seat_of(await self._seat()),
+            leadership=leadership_of(await self._leadership()),
             marks=marks_of(row),
             has_standby=row["has_standby"],
             wants_jump=row["wants_jump"],
@@ -133,7 +133,7 @@ class Operating:
 
         Raises `JournalError`, also if the seat is taken at that moment.
         """
-        row = await self._seat()
+        row = await self._leadership()
         mine = Mine(row["tenure"], row["epoch"])
         records = 0
         async with snapshot(self._servers, mine) as found:
@@ -164,18 +164,18 @@ class Operating:
             side.drop()
         return {}
 
-    async def init(self, fresh: Fresh, secret: bytes | None) -> Seat | None:
+    async def init(self, fresh: Fresh, secret: bytes | None) -> Leadership | None:
         """Make the tables and the authority. Return the seat if there was one already. Raises `JournalError`."""
-        before = await read_seat(self._side, self.where)
+        before = await read_leadership(self._side, self.where)
         if before is not None:
-            return seat_of(before)
+            return leadership_of(before)
         await create(self._side, self.schema, fresh, secret)
-        made = seat_of(await self._seat())
+        made = leadership_of(await self._leadership())
         return None if made.authority == fresh.authority else made
 
     async def restored(self, tenure: str, watch_seconds: float) -> int:
         """Let the next term begin with `Restored`; return its epoch. Raises `JournalLockedError` if a leader lives."""
-        row = await self._seat()
+        row = await self._leadership()
         if row["held"]:
             still = await self._watched(row, watch_seconds)
             if still is None:
@@ -183,14 +183,14 @@ class Operating:
             row = still
         done = await self._side.rows("mark_restored", row["epoch"], row["tenure"], row["beat"], tenure)
         if not done:
-            raise self._led(await self._seat())
+            raise self._led(await self._leadership())
         return int(done[0]["epoch"]) + 1
 
     async def _watched(self, row: Row, seconds: float) -> Row | None:
         """Watch a seat that is held. Return it if it stood still all the time, None as soon as it beats."""
         for _ in range(LOOKS):
             await asyncio.sleep(seconds / LOOKS)
-            now = await self._seat()
+            now = await self._leadership()
             if (now["epoch"], now["tenure"], now["beat"]) != (row["epoch"], row["tenure"], row["beat"]):
                 return None
         return row
@@ -199,8 +199,8 @@ class Operating:
         problem = f"{row['node']} at {row['url']} leads (epoch {row['epoch']})"
         return JournalLockedError(problem, "Stop all nodes of this store first, as with: systemctl stop holdfast")
 
-    async def _seat(self) -> Row:
-        row = await read_seat(self._side, self.where)
+    async def _leadership(self) -> Row:
+        row = await read_leadership(self._side, self.where)
         if row is None:
             raise JournalLostError(f"{self.where} has no authority in the schema {self.schema}", INIT)
         return row
@@ -261,15 +261,15 @@ class PostgresWriter:
         await self._ask("begin")
         await self._ask("fill_in_peace")
         await self._ask("lock_creation")
-        if (await self._ask("has_seat", self._schema))[0][0]:
-            rows = await self._ask("read_seat")
+        if (await self._ask("has_leadership", self._schema))[0][0]:
+            rows = await self._ask("read_leadership")
             self.authority = rows[0]["authority"] if rows else ""
 
     async def begin(self, authority: str, key: bytes, epoch: int) -> None:
         """Make the tables, the authority, and a seat that is ours while we fill."""
         await create_tables(self._line, self._schema, Fresh(authority, key, self._wall_ms), self._secret, self._marks)
         self._epoch = epoch
-        await self._ask("fill_take", epoch, self._tenure)
+        await self._ask("fill_acquire_leadership", epoch, self._tenure)
 
     async def put(self, part: Part) -> None:
         match part:
@@ -316,7 +316,7 @@ class PostgresWriter:
         await self._ask("fill_archive", source.pruned, self._rows)
         await self._let_go(source.pruned)
         await self._hold()
-        await self._ask("fill_seat", self._epoch, self._tenure, source.last_seq, self._now_ms)
+        await self._ask("fill_leadership", self._epoch, self._tenure, source.last_seq, self._now_ms)
 
     async def _let_go(self, pruned: int) -> None:
         """End what the history says is held, and the state does not."""

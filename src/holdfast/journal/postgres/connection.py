@@ -309,11 +309,11 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-async def ask_server(line: Line, seat: str) -> Server:
+async def ask_server(line: Line, leadership: str) -> Server:
     """Identify a server. Raises `JournalUnavailableError` for one whose guarantees are too weak."""
-    rows = await line.ask("ask_server", seat, seconds=ASK_SECONDS)
+    rows = await line.ask("ask_server", leadership, seconds=ASK_SECONDS)
     pids = {line.pid, int(rows[0]["pid"])}
-    row = dict((await line.ask("ask_server", seat, seconds=ASK_SECONDS))[0])
+    row = dict((await line.ask("ask_server", leadership, seconds=ASK_SECONDS))[0])
     settings = {name: str(row[name]) for name in WANTED}
     refuse_if_weak(line.where, settings, version=int(row["version"]), is_standby=bool(row["is_standby"]))
     is_pooled = len({*pids, int(row["pid"])}) > 1

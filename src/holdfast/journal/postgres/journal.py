@@ -21,14 +21,14 @@ from holdfast.journal.interface import (
     JournalLockedError,
     JournalUnavailableError,
     Keeping,
+    Leadership,
     Peer,
     Recovered,
-    Seat,
 )
 from holdfast.journal.postgres.archive import Archive
 from holdfast.journal.postgres.connection import Servers, Side
 from holdfast.journal.postgres.history import Looking, snapshot
-from holdfast.journal.postgres.leadership import Fresh, Knowledge, Mine, Watching, unseal
+from holdfast.journal.postgres.leadership import Fresh, Knowledge, LeadershipTable, Mine, unseal
 from holdfast.journal.postgres.writer import NO_ANSWER, Ask, Batch, Beating, Ground, Tenancy
 from holdfast.journal.tail import LARGE_BYTES, Room, part_of
 
@@ -69,7 +69,7 @@ class PostgresJournal:
         resolve_ms: int = 10_000,
         tail_bytes_max: int = 4096 * MIB,
     ) -> None:
-        """Nothing is sent before `look` or `open`.
+        """Nothing is sent before `read_leadership` or `open`.
 
         `tenure` names the leader term that this journal may begin: 32 random hexadecimal digits. `knowledge` outlives
         the journal. `fresh` is for making an authority where there is none; None: none is made. `secret` seals the
@@ -88,7 +88,7 @@ class PostgresJournal:
         self._room = Room(tail_bytes_max)
         self._side = Side(self._servers)
         self._archiving = Ground(self._servers, self._mine)
-        self._watching = Watching(
+        self._leadership_table = LeadershipTable(
             self._servers, self._side, self._knowledge, may_lose=may_lose, fresh=fresh, secret=secret
         )
         self._archive = Archive(self._archiving, self._room, keeping or Keeping())
@@ -100,8 +100,8 @@ class PostgresJournal:
             append_seconds=append_ms / 1000,
             resolve_seconds=self._resolve_seconds,
         )
-        self._seen: Seat | None = None
-        self._may_have_seat = False
+        self._seen: Leadership | None = None
+        self._may_lead = False
         self._is_open = False
         self._has_reported = False
         self._size_bytes = 0
@@ -109,11 +109,11 @@ class PostgresJournal:
 
     # For any node.
 
-    async def look(self) -> Seat:
-        return await self._watching.look()
+    async def read_leadership(self) -> Leadership:
+        return await self._leadership_table.read()
 
     async def key(self) -> bytes:
-        await self._watching.look()
+        await self._leadership_table.read()
         return self._unsealed(await self._side.one("read_key"))
 
     async def report(self, peer: Peer) -> None:
@@ -124,13 +124,13 @@ class PostgresJournal:
     async def peers(self) -> Sequence[Peer]:
         return [Peer(**dict(row)) for row in await self._side.rows("read_peers")]
 
-    def depose(self, seat: Seat) -> None:
-        self._seen = seat
+    def depose(self, leadership: Leadership) -> None:
+        self._seen = leadership
 
     # For the node that has the seat.
 
     async def open(self) -> Recovered:
-        line, was_held = (await self._tenancy.line(), False) if self._is_open else await self._take()
+        line, was_held = (await self._tenancy.line(), False) if self._is_open else await self._acquire()
         try:
             return await self._recover(line, was_closed=not was_held)
         except JournalDamagedError:
@@ -141,7 +141,7 @@ class PostgresJournal:
     async def append(self, batch: Sequence[Record]) -> None:
         if not batch:
             return
-        self._seated("append")
+        self._require_open("append")
         mine = self._mine
         first, last = batch[0], batch[-1]
         if first.seq != mine.last_seq + 1:
@@ -159,14 +159,14 @@ class PostgresJournal:
             self._judge()
 
     async def confirm(self, now_ms: int) -> None:
-        self._seated("confirm")
+        self._require_open("confirm")
         await self._tenancy.confirm(now_ms)
 
     def hurry(self, seconds: float) -> None:
         self._tenancy.hurry(seconds)
 
     async def archive(self, upto: int, head: bytes, changes: Iterable[Changes], wall_ms: int) -> None:
-        self._seated("archive")
+        self._require_open("archive")
         try:
             await self._archive.archive(upto, head, changes, wall_ms)
         except JournalUnavailableError as error:
@@ -178,23 +178,23 @@ class PostgresJournal:
         await self._measure()
 
     def snapshot(self) -> AbstractAsyncContextManager[Snapshot]:
-        self._seated("snapshot")
+        self._require_open("snapshot")
         return snapshot(self._servers, self._mine)
 
     async def history(self, query: HistoryQuery) -> HistoryPage:
-        self._seated("history")
+        self._require_open("history")
         return await self._looking.history(query)
 
     async def follow(self, after_seq: int, limit: int) -> Sequence[Record]:
-        self._seated("follow")
+        self._require_open("follow")
         return await self._looking.follow(after_seq, limit)
 
     async def last_by(self, wall_ms: int) -> int:
-        self._seated("last_by")
+        self._require_open("last_by")
         return await self._looking.last_by(wall_ms)
 
     async def held(self, query: HeldQuery) -> HeldPage:
-        self._seated("held")
+        self._require_open("held")
         return await self._looking.held(query)
 
     @property
@@ -219,8 +219,8 @@ class PostgresJournal:
     async def close(self) -> None:
         """Give the seat back, if it is or may be ours, and disconnect."""
         self._is_open = False
-        if self._may_have_seat:
-            self._may_have_seat = False
+        if self._may_lead:
+            self._may_lead = False
             await self._tenancy.vacate(self._tenancy.seconds_left(VACATE_SECONDS))
             self._mine.end()
         if self._has_reported:
@@ -242,13 +242,15 @@ class PostgresJournal:
 
     # Taking the seat, and reading.
 
-    async def _take(self) -> tuple[Line, bool]:
+    async def _acquire(self) -> tuple[Line, bool]:
         # From here on the seat may be ours, even without an answer.
-        self._may_have_seat = True
+        self._may_lead = True
         try:
-            taken = await self._watching.take(self._seen, self._peer, self._mine, self._wall_ms, self._resolve_seconds)
+            taken = await self._leadership_table.acquire(
+                self._seen, self._peer, self._mine, self._wall_ms, self._resolve_seconds
+            )
         except JournalLockedError:
-            self._may_have_seat = False
+            self._may_lead = False
             await self._side.close()
             raise
         line, server, was_held = taken
@@ -315,7 +317,7 @@ class PostgresJournal:
     def _judge(self) -> None:
         self.takes_claims = self._room.is_open_to_all
 
-    def _seated(self, operation: str) -> None:
+    def _require_open(self, operation: str) -> None:
         if not self._is_open:
             raise JournalUnavailableError(f"{operation}: the journal is not open; open it first")
 

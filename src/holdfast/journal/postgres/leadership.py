@@ -32,7 +32,7 @@ from holdfast.journal.interface import (
     JournalLostError,
     JournalTooNewError,
     JournalUnavailableError,
-    Seat,
+    Leadership,
 )
 from holdfast.journal.postgres.connection import RefusedError, marks_of
 
@@ -157,7 +157,7 @@ async def create(side: Side, schema: str, fresh: Fresh, secret: bytes | None) ->
         async with asyncio.timeout(CREATE_SECONDS):
             await line.ask("begin", seconds=None)
             await line.ask("lock_creation", seconds=None)
-            if not (await line.ask("has_seat", schema, seconds=None))[0][0]:
+            if not (await line.ask("has_leadership", schema, seconds=None))[0][0]:
                 await create_tables(line, schema, fresh, secret, side.server.marks)
             await line.ask("commit", seconds=None)
     except BaseException:
@@ -174,13 +174,13 @@ async def create_tables(line: Line, schema: str, fresh: Fresh, secret: bytes | N
     authority = (fresh.authority, seal(fresh.key, secret), fresh.wall_ms, SCHEMA_VERSION)
     await line.ask("write_authority", *authority, seconds=None)
     places = (marks.system_id, marks.timeline, marks.database_oid, f"{schema}.seat")
-    await line.ask("write_seat", fresh.authority, FORMAT, *places, seconds=None)
+    await line.ask("create_leadership", fresh.authority, FORMAT, *places, seconds=None)
 
 
-async def read_seat(side: Side, where: str) -> Row | None:
+async def read_leadership(side: Side, where: str) -> Row | None:
     """Return the seat's row; None if there are no tables. Raises if it is incomplete, or not for this version."""
     try:
-        row = await side.one("read_seat")
+        row = await side.one("read_leadership")
     except RefusedError as error:
         if error.sqlstate in NOT_THERE:
             return None
@@ -201,9 +201,9 @@ async def read_seat(side: Side, where: str) -> Row | None:
     return row
 
 
-def seat_of(row: Row, *, is_behind: bool = False) -> Seat:
-    fields = {name: row[name] for name in Seat.__struct_fields__ if name not in {"is_held", "is_behind"}}
-    return Seat(**fields, is_held=row["held"], is_behind=is_behind)
+def leadership_of(row: Row, *, is_behind: bool = False) -> Leadership:
+    fields = {name: row[name] for name in Leadership.__struct_fields__ if name not in {"is_held", "is_behind"}}
+    return Leadership(**fields, is_held=row["held"], is_behind=is_behind)
 
 
 BLOCKED_SECONDS = 1.0  # After so long a takeover ends the sessions that block it (N-3).
@@ -225,7 +225,7 @@ class Mine(msgspec.Struct, eq=False):
         self.tenure = sha256(self.tenure.encode()).hexdigest()[: len(self.tenure)]
 
 
-class Watching(msgspec.Struct, eq=False):
+class LeadershipTable(msgspec.Struct, eq=False):
     servers: Servers
     side: Side
     knowledge: Knowledge
@@ -235,18 +235,18 @@ class Watching(msgspec.Struct, eq=False):
 
     __repr__ = object.__repr__  # Without the secret.
 
-    async def look(self) -> Seat:
-        row, loss = await self._look()
-        return seat_of(row, is_behind=loss is not None)
+    async def read(self) -> Leadership:
+        row, loss = await self._read_allowed()
+        return leadership_of(row, is_behind=loss is not None)
 
-    async def take(
-        self, seen: Seat | None, me: Peer, mine: Mine, wall_ms: int, seconds: float
+    async def acquire(
+        self, seen: Leadership | None, me: Peer, mine: Mine, wall_ms: int, seconds: float
     ) -> tuple[Line, Server, bool]:
         """Take the seat: if it is free, or as it was seen. Raises `JournalLockedError` if another node has it.
 
         Returns the connection that took it, its server, and whether the seat was held.
         """
-        row, loss = await self._look()
+        row, loss = await self._read_allowed()
         is_lost = loss is not None
         knowledge, may_lose = self.knowledge, self.may_lose or (is_lost and row["wants_jump"])
         epoch, before, beat = (row["epoch"], row["tenure"], NOBODY)
@@ -260,9 +260,9 @@ class Watching(msgspec.Struct, eq=False):
             *(row["authority"], may_lose, knowledge.last_seq, *msgspec.structs.astuple(server.marks)),
         )
         try:
-            rows = await self._write(line, values, seconds)
+            rows = await self._acquire(line, values, seconds)
             if not rows:
-                raise self._why_not(*await self._learned(), epoch, before, server.marks)
+                raise self._why_not(*await self._read_and_observe(), epoch, before, server.marks)
         except BaseException:
             line.drop()
             self.servers.must_be = None
@@ -275,8 +275,8 @@ class Watching(msgspec.Struct, eq=False):
         knowledge.jumps = found["jumps"]
         return line, server, found["was_held"]
 
-    async def _write(self, line: Line, values: Sequence[object], seconds: float) -> Sequence[Row]:
-        task = asyncio.create_task(line.ask("take", *values, seconds=seconds))
+    async def _acquire(self, line: Line, values: Sequence[object], seconds: float) -> Sequence[Row]:
+        task = asyncio.create_task(line.ask("acquire_leadership", *values, seconds=seconds))
         try:
             while not task.done():
                 await asyncio.wait((task,), timeout=BLOCKED_SECONDS)
@@ -295,14 +295,14 @@ class Watching(msgspec.Struct, eq=False):
         except JournalUnavailableError as error:
             log.warning("who keeps the seat cannot be ended: %s", error)
 
-    async def _look(self) -> tuple[Row, str | None]:
+    async def _read_allowed(self) -> tuple[Row, str | None]:
         """Return the seat's row, and what was lost if this node may go on nevertheless."""
-        row, loss = await self._learned()
+        row, loss = await self._read_and_observe()
         if loss and not (self.may_lose or row["wants_jump"]):
             raise went_back(self._where, loss)
         return row, loss
 
-    async def _learned(self) -> tuple[Row, str | None]:
+    async def _read_and_observe(self) -> tuple[Row, str | None]:
         """Return the seat's row, and what was lost. Anything learned after the read began is ignored."""
         noted = msgspec.structs.replace(self.knowledge)
         row = await self._read()
@@ -310,7 +310,7 @@ class Watching(msgspec.Struct, eq=False):
         return row, self.knowledge.learn(seen, noted)
 
     async def _read(self) -> Row:
-        row = await read_seat(self.side, self._where)
+        row = await read_leadership(self.side, self._where)
         if row is not None:
             return row
         if self.knowledge.authority is not None:
@@ -323,7 +323,7 @@ class Watching(msgspec.Struct, eq=False):
         await create(self.side, self.servers.schema, self.fresh, self.secret)
         # The marks of the seat's own table are read on the next connection.
         self.side.drop()
-        row = await read_seat(self.side, self._where)
+        row = await read_leadership(self.side, self._where)
         if row is None:
             raise JournalUnavailableError(f"{self._where} has no store of Holdfast any more")
         is_ours = row["authority"] == self.fresh.authority
@@ -332,7 +332,7 @@ class Watching(msgspec.Struct, eq=False):
         return row
 
     def _why_not(self, row: Row, loss: str | None, epoch: int, tenure: str, marks: Marks) -> JournalError:
-        now = seat_of(row)
+        now = leadership_of(row)
         if (now.epoch, now.tenure) == (epoch, tenure):
             if loss is not None:
                 return went_back(self._where, loss)

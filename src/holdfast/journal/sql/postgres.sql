@@ -9,7 +9,7 @@ SELECT pg_advisory_xact_lock(7201901)
 -- Whether the schema is there: somebody may have made it for us, with rights that we do not have.
 SELECT EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = $1)
 
--- name: has_seat
+-- name: has_leadership
 -- Whether an authority is there. Asked of the catalogue itself: `to_regclass` may remember that there was none.
 SELECT EXISTS (SELECT 1 FROM pg_tables WHERE schemaname = $1 AND tablename = 'seat')
 
@@ -78,7 +78,7 @@ COMMIT
 -- The authority: its id and its key are made with the tables, and never changed.
 INSERT INTO {s}.authority (id, key, made_wall_ms, schema_version) VALUES ($1, $2, $3, $4)
 
--- name: write_seat
+-- name: create_leadership
 -- The seat, before anybody had it, with the marks of the server that it was made on (N-22).
 INSERT INTO {s}.seat (
     epoch, authority, tenure, last_seq, beat, now_ms, held, was_held, node, process, url, version, since_wall_ms, format,
@@ -88,11 +88,11 @@ INSERT INTO {s}.seat (
     $3, $4, $5, to_regclass($6)::oid::bigint, current_setting('synchronous_standby_names') <> '', false, 0
 )
 
--- name: read_seat
+-- name: read_leadership
 -- The seat as any node may see it, and whose it is.
-SELECT s.*, a.id AS made_as, a.schema_version FROM {s}.seat AS s CROSS JOIN {s}.authority AS a
+SELECT s.*, tenure AS term_id, beat AS heartbeat, jumps AS token_gaps, wants_jump AS wants_token_gap, a.id AS made_as, a.schema_version FROM {s}.seat AS s CROSS JOIN {s}.authority AS a
 
--- name: take
+-- name: acquire_leadership
 -- Become the leader (N-2). It names what was seen: epoch ($1), tenure ($2) and, of one who holds it, the beat ($4). So a
 -- late copy of it deposes nobody. It finds no row, too, for a node that is too old for what is stored ($10), for one that
 -- would write what another live node cannot read (N-36), and for one that knows more than the store has ($13) or meets it

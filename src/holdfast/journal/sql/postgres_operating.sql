@@ -32,11 +32,11 @@ SELECT set_config('idle_in_transaction_session_timeout', '0', true)
 -- Records that a move brings, which are not archived.
 INSERT INTO {s}.batch (first_seq, last_seq, epoch, body) VALUES ($1, $2, $3, $4)
 
--- name: fill_seat
+-- name: fill_leadership
 -- Let nobody have the seat: what a move brought ends here, and the next tenure begins after it.
 UPDATE {s}.seat SET last_seq = $3, now_ms = $4, held = false, was_held = false WHERE epoch = $1 AND tenure = $2
 
--- name: fill_take
+-- name: fill_acquire_leadership
 -- Let the seat be the mover's while it fills the store.
 UPDATE {s}.seat SET epoch = $1, tenure = $2
 

@@ -12,7 +12,7 @@ from typing import Literal, cast
 from holdfast import __version__
 from holdfast.core.state import State
 from holdfast.core.values import Instant
-from holdfast.engine.build import Peer, Seat, SharedJournal
+from holdfast.engine.build import Leadership, Peer, SharedJournal
 from holdfast.server.http.messages import ResponseParts
 from holdfast.server.operations.context import RequestContext
 from holdfast.server.render import encode
@@ -101,10 +101,10 @@ async def read_nodes(api: ApiService) -> NodesReply:
     if not journal.is_shared:
         return await _read_single_node(api)
     shared = cast("SharedJournal", journal)
-    return reply_of(await shared.look(), await shared.peers())
+    return reply_of(await shared.read_leadership(), await shared.peers())
 
 
-def reply_of(leadership: Seat, peers: Sequence[Peer]) -> NodesReply:
+def reply_of(leadership: Leadership, peers: Sequence[Peer]) -> NodesReply:
     leader = leadership.node if leadership.is_held else None
     others = sorted((peer for peer in peers if not _is_leader(peer, leadership)), key=lambda peer: peer.node)
     shown = [_node_reply(peer) for peer in others]
@@ -116,7 +116,7 @@ def reply_of(leadership: Seat, peers: Sequence[Peer]) -> NodesReply:
     return NodesReply(leader, leadership.epoch, since, leadership.authority, shown)
 
 
-def _is_leader(peer: Peer, leadership: Seat) -> bool:
+def _is_leader(peer: Peer, leadership: Leadership) -> bool:
     """Tell whether it is the one that has the seat. Another process of the same name, heard of just now, is not."""
     return (
         leadership.is_held

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from holdfast.engine.build import Peer, Seat
+from holdfast.engine.build import Leadership, Peer
 from holdfast.engine.engine import Engine
 from holdfast.server.access.auth import Auth, StaticTokens
 from holdfast.server.access.secrets import AuthorityKey
@@ -46,11 +46,11 @@ class Node:
         self.is_served = True  # Whether the leader answers requests, as far as it has said.
         self.hurry = asyncio.Event()
         self.trouble: str | None = None  # Fixed words, seen unauthenticated: why no leader is known, or we cannot lead.
-        self._leader: Seat | None = None
+        self._leader: Leadership | None = None
         self._tenure: Tenure | None = None
         self._changed = asyncio.Event()
 
-    def leader(self) -> Seat | None:
+    def leader(self) -> Leadership | None:
         return self._leader
 
     def tenure(self) -> Tenure | None:
@@ -67,7 +67,7 @@ class Node:
     def look_soon(self) -> None:
         self.hurry.set()
 
-    def tell(self, leader: Seat | None, tenure: Tenure | None) -> None:
+    def tell(self, leader: Leadership | None, tenure: Tenure | None) -> None:
         """Set the leader and wake all who wait for a change. Another beat is no change."""
         if tenure is self._tenure and _term_of(leader) == _term_of(self._leader):
             return
@@ -76,7 +76,7 @@ class Node:
         changed.set()
 
 
-def _term_of(seat: Seat | None) -> tuple[int, str, str] | None:
+def _term_of(seat: Leadership | None) -> tuple[int, str, str] | None:
     return None if seat is None else (seat.epoch, seat.tenure, seat.url)
 
 
@@ -129,7 +129,7 @@ class CountedRoutes(Routes):
 
 
 class Tenure(msgspec.Struct, eq=False):
-    seat: Seat  # As we took it.
+    seat: Leadership  # As we took it.
     engine: Engine
     api: ApiService
     routes: CountedRoutes
@@ -149,7 +149,7 @@ class Tenure(msgspec.Struct, eq=False):
 
 
 async def begin_tenure(  # noqa: PLR0917 - the parts of a term
-    seat: Seat,
+    seat: Leadership,
     engine: Engine,
     settings: Settings,
     static: StaticTokens,

@@ -32,8 +32,8 @@ from holdfast.engine.build import (
     JournalLockedError,
     JournalLostError,
     JournalUnavailableError,
+    Leadership,
     OutcomeUnknownError,
-    Seat,
     SharedJournal,
 )
 from holdfast.engine.clock import Clock
@@ -63,7 +63,7 @@ class Life:
         node: Node,
         *,
         journals: Callable[[str], SharedJournal],
-        tenures: Callable[[SharedJournal, Seat], Awaitable[Tenure]],
+        tenures: Callable[[SharedJournal, Leadership], Awaitable[Tenure]],
         clock: Clock,
         takeover_ms: int,
         jitter_ms: Callable[[], int],
@@ -139,7 +139,7 @@ class Life:
     async def _watch(self) -> None:
         try:
             async with asyncio.timeout(LOOK_SECONDS_MAX) as self._looking:
-                seat = await self._journal.look()
+                seat = await self._journal.read_leadership()
                 if not self._node.key:
                     self._node.key = await self._journal.key()
                     self._known(self._node.key)
@@ -169,7 +169,7 @@ class Life:
 
     # Leading.
 
-    async def _take(self, seat: Seat, why_take: str) -> None:
+    async def _take(self, seat: Leadership, why_take: str) -> None:
         await asyncio.sleep(self._jitter_ms() / 1000)
         if self._told_to_stop.is_set():
             return
@@ -195,7 +195,7 @@ class Life:
         self._node.look_soon()
         self._log.follows(tenure.seat, why)
 
-    async def _begin(self, seat: Seat) -> Tenure | None:
+    async def _begin(self, seat: Leadership) -> Tenure | None:
         """Take the seat as it was seen, and return our term; None if that failed."""
         me, ours = self._node.me, _new_tenure()
         journal = self._journals(ours)
@@ -265,7 +265,7 @@ class Life:
             log.exception("what was left of a leader term could not be ended in order")
 
 
-def _as_seen(seat: Seat) -> tuple[int, str, int]:
+def _as_seen(seat: Leadership) -> tuple[int, str, int]:
     return seat.epoch, seat.tenure, seat.beat
 
 
@@ -286,7 +286,7 @@ class NodeLog:
         self._since = ""
         self.trouble: str | None = None  # Why the leader is unknown, and since when; None if the last look succeeded.
 
-    def saw(self, seat: Seat, seen: Seen) -> None:
+    def saw(self, seat: Leadership, seen: Seen) -> None:
         if self.trouble is not None:
             log.warning("the store can be used again; it could not since %s", self._since)
             self.trouble = None
@@ -327,12 +327,12 @@ class NodeLog:
             is_ours = isinstance(error, JournalError | OSError)
             log.error("%s; it goes on trying", why, exc_info=None if is_ours else error)
 
-    def leads(self, seat: Seat, why: str) -> None:
+    def leads(self, seat: Leadership, why: str) -> None:
         self._followed = None
         self._said.clear()
         log.warning("this node leads since %s, epoch %d: %s", rfc3339(seat.since_wall_ms), seat.epoch, why)
 
-    def follows(self, seat: Seat, why: str) -> None:
+    def follows(self, seat: Leadership, why: str) -> None:
         why = why.removeprefix(f"epoch {seat.epoch} is over: ")
         log.warning("this node does not lead any more, its epoch %d is over: %s", seat.epoch, why)
 

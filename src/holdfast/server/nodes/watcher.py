@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.engine.build import Seat
+from holdfast.engine.build import Leadership
 
 COUNTED_MS_MAX = 500  # Of the time between two looks.
 JITTER_MS = 50  # The longest random wait before taking the seat: two nodes should not write at once.
@@ -32,7 +32,7 @@ LINK_MS = 2_000  # How long a node that has reported has to open its link.
 
 
 class Seen(msgspec.Struct, frozen=True):
-    leader: Seat | None  # The node to follow. None: there is none, or we have the seat.
+    leader: Leadership | None  # The node to follow. None: there is none, or we have the seat.
     why_take: str | None = None  # Why to take the seat now; None: not now.
     is_namesake: bool = False  # Whether another live process has our node name.
 
@@ -42,7 +42,7 @@ class Watcher:
         self._node = node
         self._process = process
         self._takeover_ms = takeover_ms
-        self._last: Seat | None = None  # With the highest epoch since the store last lost one.
+        self._last: Leadership | None = None  # With the highest epoch since the store last lost one.
         self._looked_ms: int | None = None  # Of the last look; None if it failed.
         self._silent_ms = 0
         self._not_before_ms = 0
@@ -54,7 +54,7 @@ class Watcher:
         """Called when a look failed: the time until the next one does not count."""
         self._looked_ms = None
 
-    def see(self, seat: Seat, now_ms: int, *, is_ours_over: bool) -> Seen:
+    def see(self, seat: Leadership, now_ms: int, *, is_ours_over: bool) -> Seen:
         """Tell what a look means. `is_ours_over`: no tenure of this process runs, or is still being ended."""
         last, looked_ms = self._last, self._looked_ms
         if last is not None and _is_of_the_past(seat, last):
@@ -75,10 +75,10 @@ class Watcher:
         is_namesake = is_alive and is_other and seat.node == self._node and why is None
         return Seen(self._leader(seat), why, is_namesake)
 
-    def _leader(self, seat: Seat) -> Seat | None:
+    def _leader(self, seat: Leadership) -> Leadership | None:
         return seat if seat.is_held and seat.process != self._process else None
 
-    def _why_take(self, seat: Seat, *, is_first: bool, is_ours_over: bool) -> str | None:
+    def _why_take(self, seat: Leadership, *, is_first: bool, is_ours_over: bool) -> str | None:
         if not seat.is_held:
             return "nobody has the seat"
         if seat.process == self._process:
@@ -90,7 +90,7 @@ class Watcher:
         return None
 
 
-def _is_of_the_past(seat: Seat, last: Seat) -> bool:
+def _is_of_the_past(seat: Leadership, last: Leadership) -> bool:
     """Tell whether it is from an old copy of the store (N-2): not if the store lost an epoch, and may go on."""
     if seat.wants_jump or seat.is_behind:
         return False

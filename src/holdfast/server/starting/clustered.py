@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Mapping
 import msgspec
 
 from holdfast import __version__
-from holdfast.engine.build import FORMAT, Peer, Seat, SharedJournal, shared_journals
+from holdfast.engine.build import FORMAT, Leadership, Peer, SharedJournal, shared_journals
 from holdfast.engine.clock import SystemClock
 from holdfast.engine.engine import Engine
 from holdfast.engine.ids import drawn, new_secret
@@ -114,7 +114,7 @@ class Clustered:
         self._linking = Linking(self.node, self._forwarding, self._manager, new_secret, security)
         self._living: asyncio.Task[None] | None = None
 
-    async def _begin(self, journal: SharedJournal, seat: Seat) -> Tenure:
+    async def _begin(self, journal: SharedJournal, seat: Leadership) -> Tenure:
         settings = self._settings
         engine = Engine(
             journal,

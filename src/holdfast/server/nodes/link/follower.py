@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from holdfast.engine.build import Seat
+from holdfast.engine.build import Leadership
 from holdfast.server.http.manager import ConnectionManager
 from holdfast.server.http.messages import Request
 from holdfast.server.nodes.link import frames
@@ -274,7 +274,7 @@ class Linking:
             else:
                 await self._follow(seat)
 
-    async def _follow(self, seat: Seat) -> None:
+    async def _follow(self, seat: Leadership) -> None:
         bond = frames.Bond(seat.authority, seat.epoch, seat.tenure, self._node.key)
         link = Link(self._manager, frames.Handshake(bond, self._new_secret(frames.NONCE_BYTES)), self._forwarder)
         opening = asyncio.ensure_future(connect(seat.url, link, self._security))
@@ -296,7 +296,7 @@ class Linking:
             opening.cancel()
             link.end(at_once=True)
 
-    def _is_open(self, opening: asyncio.Future[None], seat: Seat) -> bool:
+    def _is_open(self, opening: asyncio.Future[None], seat: Leadership) -> bool:
         """Tell whether a link is open, and log each reason why not once."""
         error = opening.exception()
         if error is None:
@@ -311,7 +311,7 @@ class Linking:
             log.warning("the leader %s at %s cannot be reached: %s", seat.node, seat.url, reason)
         return False
 
-    def _is_for(self, seat: Seat) -> bool:
+    def _is_for(self, seat: Leadership) -> bool:
         if self._node.tenure() is not None:
             return False
         leader = self._node.leader()
