@@ -127,8 +127,8 @@ async def _looking_needs_no_seat(place: SharedPlace) -> None:
     expect([leadership.is_held for leadership in leaderships], [True, True, True, False], "whether it is held")
     expect([leadership.last_seq for leadership in leaderships], [0, 2, 2, 2], "the last numbers")
     expect(
-        {(leadership.epoch, leadership.tenure) for leadership in leaderships},
-        {(1, leaderships[0].tenure)},
+        {(leadership.epoch, leadership.term_id) for leadership in leaderships},
+        {(1, leaderships[0].term_id)},
         "one tenure",
     )
     expect({leadership.authority for leadership in [empty, *leaderships]}, {empty.authority}, "one authority")

@@ -27,8 +27,8 @@ def peer(name: str) -> Peer:
 class GatedJournal(SharedMemoryJournal):
     """A node's journal. While its gate is shut, an append or a confirm waits until it is let through or refused."""
 
-    def __init__(self, shelf: SharedShelf, node: str, *, tenure: str, must_jump: bool = False) -> None:
-        super().__init__(shelf, peer(node), tenure=tenure)
+    def __init__(self, shelf: SharedShelf, node: str, *, term_id: str, must_jump: bool = False) -> None:
+        super().__init__(shelf, peer(node), term_id=term_id)
         self.is_shut = False
         self.must_jump = must_jump
         self.appends: list[list[Record]] = []
@@ -82,6 +82,6 @@ class GatedJournal(SharedMemoryJournal):
 
 async def journal_on(shelf: SharedShelf, node: str = "a", *, must_jump: bool = False) -> GatedJournal:
     """A journal that may take the seat from whoever has it now."""
-    journal = GatedJournal(shelf, node, tenure=f"{node}{shelf.leadership.epoch + 1}", must_jump=must_jump)
+    journal = GatedJournal(shelf, node, term_id=f"{node}{shelf.leadership.epoch + 1}", must_jump=must_jump)
     journal.depose(await journal.read_leadership())
     return journal

@@ -40,7 +40,7 @@ class InMemory:
 
     def __call__(self, *, keeping: Keeping) -> SharedMemoryJournal:
         peer = a_peer(f"node{next(self._numbers)}")
-        return self._kind(self.shelf, peer, tenure=uuid.uuid4().hex, keeping=keeping)
+        return self._kind(self.shelf, peer, term_id=uuid.uuid4().hex, keeping=keeping)
 
     def lose_answer(self, fate: contract.Fate) -> None:
         """A shelf answers in the call itself."""
@@ -67,7 +67,7 @@ class InPostgres:
         """What a test does to the database in the middle of it."""
         self._due: list[Fate] = []
         self._may_be_cut: list[bytes] = []
-        self._tenures: list[bytes] = []
+        self._term_ids: list[bytes] = []
         self._processes: list[bytes] = []
 
     @property
@@ -90,11 +90,11 @@ class InPostgres:
 
     def node(self, peer: Peer, **options: object) -> PostgresJournal:
         """The journal of one node."""
-        tenure = uuid.uuid4().hex
-        self._tenures.append(tenure.encode())
+        term_id = uuid.uuid4().hex
+        self._term_ids.append(term_id.encode())
         self._processes.append(peer.process.encode())
         given: dict[str, Any] = {
-            "tenure": tenure,
+            "term_id": term_id,
             "schema": self.schema,
             "knowledge": Knowledge(),
             "fresh": Fresh(uuid.uuid4().hex, KEY, 0),
@@ -116,13 +116,13 @@ class InPostgres:
 
     def lose_answer(self, fate: contract.Fate) -> None:
         # A node that is made later also names its tenure, in a read after it took the seat: that must not be cut.
-        self._may_be_cut = list(self._tenures)
+        self._may_be_cut = list(self._term_ids)
         self._due.append(FATES[fate])
         self.proxy.draw = self._draw
 
     def _draw(self, piece: bytes) -> Fate:
         """Break the way under the next write of a leader: one that names a tenure, and no process."""
-        is_write = any(tenure in piece for tenure in self._may_be_cut)
+        is_write = any(term_id in piece for term_id in self._may_be_cut)
         if self._due and is_write and not any(process in piece for process in self._processes):
             return self._due.pop(0)
         return Fate.PASS

@@ -140,7 +140,7 @@ class SeesNoLoss(SharedMemoryJournal):
 
 class HasItsOwnKey(SharedMemoryJournal):
     async def key(self) -> bytes:
-        return self._tenure.encode()
+        return self._term_id.encode()
 
 
 class ArchivesToTheEnd(SharedMemoryJournal):

@@ -33,7 +33,7 @@ def journal_at(url: str, schema: str, node: str, *, knowledge: Knowledge | None 
     """A journal for one tenure. The store is made if there is none."""
     fresh = Fresh("authority-of-the-test", bytes(32), 0)
     return PostgresJournal(
-        url, peer(node), tenure=secrets.token_hex(16), schema=schema, knowledge=knowledge, fresh=fresh, **more
+        url, peer(node), term_id=secrets.token_hex(16), schema=schema, knowledge=knowledge, fresh=fresh, **more
     )
 
 

@@ -163,7 +163,7 @@ class OneNode:
     async def lead(self) -> Leadership:
         """Take the seat and lead."""
         seen = self.shelf.leadership
-        journal = SharedMemoryJournal(self.shelf, self.node.me, tenure=uuid.uuid4().hex)
+        journal = SharedMemoryJournal(self.shelf, self.node.me, term_id=uuid.uuid4().hex)
         journal.depose(seen)
         limits = Limits(metadata_chars_max=self.settings.metadata_chars_max)
         engine = Engine(journal, limits, clock=self.clock, version="test")

@@ -56,8 +56,8 @@ class Wires:
 class WiredJournal(SharedMemoryJournal):
     """A journal behind wires."""
 
-    def __init__(self, shelf: SharedShelf, peer: Peer, wires: Wires, *, tenure: str, wall_ms: int) -> None:
-        super().__init__(shelf, peer, tenure=tenure, wall_ms=wall_ms)
+    def __init__(self, shelf: SharedShelf, peer: Peer, wires: Wires, *, term_id: str, wall_ms: int) -> None:
+        super().__init__(shelf, peer, term_id=term_id, wall_ms=wall_ms)
         self._wires = wires
 
     async def read_leadership(self) -> Leadership:
@@ -104,7 +104,9 @@ class Living:
 
         self.life = Life(
             self.node,
-            journals=lambda tenure: WiredJournal(shelf, self.peer, self.wires, tenure=tenure, wall_ms=clock.wall_ms()),
+            journals=lambda term_id: WiredJournal(
+                shelf, self.peer, self.wires, term_id=term_id, wall_ms=clock.wall_ms()
+            ),
             tenures=begin,
             clock=clock,
             takeover_ms=2_000,
@@ -125,9 +127,9 @@ class Living:
     @property
     def engine(self) -> Engine:
         """That of the tenure."""
-        tenure = self.node.tenure()
-        assert tenure is not None
-        return tenure.engine
+        term_id = self.node.tenure()
+        assert term_id is not None
+        return term_id.engine
 
     def freeze(self) -> None:
         """Stop it as SIGSTOP would, for the store: nothing it sends arrives, and it hears nothing."""

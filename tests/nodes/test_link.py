@@ -121,7 +121,7 @@ def test_a_deposed_leader_blames_nobody_for_wrong_tokens(tmp_path: Path) -> None
             caller = await leader.call()
             asked = [await caller.ask("GET", "/locks/a", token="nobody-has-this-one") for _ in range(2)]
             assert [each.status for each in asked] == [401, 429]
-            leader.shelf.change_leadership(epoch=leader.shelf.leadership.epoch + 1, tenure="another")
+            leader.shelf.change_leadership(epoch=leader.shelf.leadership.epoch + 1, term_id="another")
             late = await caller.ask("GET", "/locks/a", token="nobody-has-this-one")
             refused(late, 503, "not_leader")
 

@@ -155,7 +155,7 @@ def test_strangers_with_a_prefix_get_nothing(tmp_path: Path) -> None:
     async def test() -> None:
         async with two_nodes(tmp_path) as (leader, follower):
             seat = leader.shelf.leadership
-            hello = framed(Hello(seat.authority, seat.epoch, seat.tenure, F))
+            hello = framed(Hello(seat.authority, seat.epoch, seat.term_id, F))
             asked = framed(Asked(1, b"GET", b"/", b"", {}, b"", "", "", 0, "req", False))
             for data in (
                 b"\xff" * 100,
@@ -184,11 +184,11 @@ def test_the_prefix_may_come_in_pieces_and_http_is_not_hurt(tmp_path: Path) -> N
             seat = leader.shelf.leadership
             reader, writer = await _stranger(leader, PREFIX[:3])
             await asyncio.sleep(0)
-            writer.write(PREFIX[3:] + framed(Hello(seat.authority, seat.epoch, seat.tenure, F)))
+            writer.write(PREFIX[3:] + framed(Hello(seat.authority, seat.epoch, seat.term_id, F)))
             decoder = Decoder(ToFollower, HELLO_BYTES_MAX)
             while (greeting := decoder.next()) is None:
                 decoder.put(await reader.read(1_000))
-            Handshake(Bond(seat.authority, seat.epoch, seat.tenure, leader.shelf.key), F).answer(greeting)
+            Handshake(Bond(seat.authority, seat.epoch, seat.term_id, leader.shelf.key), F).answer(greeting)
             writer.close()
             caller = await leader.call()
             caller.writer.write(b"HEA")

@@ -65,7 +65,7 @@ def test_who_knows_the_tenure_stays_when_strangers_crowd(tmp_path: Path, monkeyp
     async def test() -> None:
         async with two_nodes(tmp_path) as (leader, _):
             seat = leader.shelf.leadership
-            ours, own = await _stranger(leader, PREFIX + framed(Hello(seat.authority, seat.epoch, seat.tenure, F)))
+            ours, own = await _stranger(leader, PREFIX + framed(Hello(seat.authority, seat.epoch, seat.term_id, F)))
             assert await asyncio.wait_for(ours.read(1_000), 10)
             strangers = [await _stranger(leader, PREFIX) for _ in range(6)]
             assert await _is_closed(strangers[0][0]) and await _is_closed(strangers[1][0])
@@ -131,7 +131,7 @@ def test_localhost_is_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             async def resolve(host: str, *_: object, **__: object) -> list[object]:
                 raise AssertionError(f"{host} was resolved")
 
-            bond = Bond(seat.authority, seat.epoch, seat.tenure, leader.shelf.key)
+            bond = Bond(seat.authority, seat.epoch, seat.term_id, leader.shelf.key)
             link = Link(follower.manager, Handshake(bond, F), follower.forwarding)
             monkeypatch.setattr(socket, "getaddrinfo", resolve)
             await connect(f"http://localhost:{leader.port}", link, Security())

@@ -14,7 +14,7 @@ from holdfast.server.nodes.node_life import in_public
 SEAT = Leadership(
     authority="authority",
     epoch=1,
-    tenure="t" * 32,
+    term_id="t" * 32,
     beat=1,
     is_held=True,
     node="node1",

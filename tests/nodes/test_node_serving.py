@@ -66,7 +66,7 @@ class Serving:
         self.task = asyncio.ensure_future(self.whole.run(self.listener, self.greeted.set))
 
     def _journals(self, me: Peer) -> Callable[[str], SharedMemoryJournal]:
-        return lambda tenure: self.journal(self._shelf, me, tenure=tenure)
+        return lambda tenure: self.journal(self._shelf, me, term_id=tenure)
 
     @property
     def leads(self) -> bool:
@@ -276,7 +276,7 @@ def test_a_node_without_a_store_is_alive_and_not_ready(tmp_path: Path) -> None:
 
     async def test() -> None:
         node = Serving("a", SharedShelf(), tmp_path, TOKENS)
-        node.whole._life._journal = Away(SharedShelf(), node.whole.node.me, tenure="none")
+        node.whole._life._journal = Away(SharedShelf(), node.whole.node.me, term_id="none")
         try:
             await node.greeted.wait()
             await until(lambda: node.whole.node.trouble is not None)

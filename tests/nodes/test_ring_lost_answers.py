@@ -16,7 +16,7 @@ import pytest
 from holdfast.core.events import Record
 from holdfast.journal.interface import JournalError, JournalUnavailableError, OutcomeUnknownError
 from holdfast.journal.postgres.journal import PostgresJournal
-from holdfast.journal.postgres.writer import Batch, Tenancy
+from holdfast.journal.postgres.writer import Batch, FencedWriter
 from tests.journal.records import grants
 from tests.nodes.journals import address_of, journal_at, stored, through
 from tests.nodes.proxy import Fate, TcpProxy, at_random
@@ -103,12 +103,12 @@ def test_each_batch_is_there_once(record_property: Callable[[str, object], None]
 def test_looking_instead_of_sending_again_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """A journal that believes "not there" after a lost answer is caught by this ring: a late copy comes after it."""
 
-    async def believe(self: Tenancy, batch: Batch) -> None:
+    async def believe(self: FencedWriter, batch: Batch) -> None:
         last_seq = await self._ask(await self._connected(), batch.at_ms)
         if last_seq != batch.last:
             raise JournalUnavailableError("append: it is not there")
 
-    monkeypatch.setattr(Tenancy, "_resolve", believe)
+    monkeypatch.setattr(FencedWriter, "_resolve", believe)
     for seed in range(20):
         outcome, complaints, _ = play(150, seed)
         if complaints or outcome.end is not None:

@@ -14,7 +14,7 @@ LOOK_MS = 250
 SEAT = Leadership(
     authority="x",
     epoch=7,
-    tenure="t7",
+    term_id="t7",
     beat=100,
     is_held=True,
     node="b",
@@ -67,7 +67,7 @@ def test_a_leader_that_writes_is_followed() -> None:
         assert looking.look(seat(beat=beat)).why_take is None
 
 
-@pytest.mark.parametrize("changes", [{"beat": 101}, {"epoch": 8, "tenure": "t8"}, {"tenure": "other"}])
+@pytest.mark.parametrize("changes", [{"beat": 101}, {"epoch": 8, "term_id": "t8"}, {"term_id": "other"}])
 def test_any_change_is_a_sign_of_life(changes: dict[str, object]) -> None:
     """Another beat, epoch or tenure begins the count anew (N-13, N-1)."""
     looking = Looking()
@@ -144,7 +144,7 @@ def test_a_lower_epoch_is_of_the_past() -> None:
     looking = Looking()
     looking.look(SEAT)
     for _ in range(100):
-        seen = looking.look(seat(epoch=6, tenure="t6", node="c", is_held=False))
+        seen = looking.look(seat(epoch=6, term_id="t6", node="c", is_held=False))
         assert seen == Seen(SEAT), "the leader is still the one that was seen under the higher epoch"
     assert looking.look(SEAT).why_take is None
 
@@ -155,7 +155,7 @@ def test_a_store_that_lost_an_epoch_and_goes_on_is_believed(changes: dict[str, o
     looking = Looking()
     for _ in range(7):
         looking.look(SEAT)
-    lost = seat(epoch=6, tenure="t6", node="c", **changes)
+    lost = seat(epoch=6, term_id="t6", node="c", **changes)
     assert looking.look(lost) == Seen(lost), "it is followed, and was not silent yet"
     assert looking.looks_until_taken(lost) == 2_000 // LOOK_MS
 
@@ -165,7 +165,7 @@ def test_a_store_of_before_the_jump_is_of_the_past() -> None:
     looking = Looking()
     jumped = seat(jumps=1)
     looking.look(jumped)
-    assert looking.look(seat(epoch=9, tenure="t9", node="c")) == Seen(jumped)
+    assert looking.look(seat(epoch=9, term_id="t9", node="c")) == Seen(jumped)
 
 
 def test_a_seat_can_be_left_alone() -> None:

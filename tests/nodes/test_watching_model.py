@@ -47,7 +47,7 @@ def seat(epoch: int, beat: int, *, is_held: bool) -> Leadership:
     return Leadership(
         authority="a",
         epoch=epoch,
-        tenure=f"{epoch:032x}",
+        term_id=f"{epoch:032x}",
         beat=beat,
         is_held=is_held,
         node="another",

@@ -41,7 +41,7 @@ class SharedShelf(Shelf):
         self.leadership = Leadership(
             authority=authority,
             epoch=0,
-            tenure="",
+            term_id="",
             beat=0,
             is_held=False,
             node="",
@@ -65,13 +65,13 @@ class SharedMemoryJournal(MemoryJournal):
     is_shared = True
 
     def __init__(
-        self, shelf: SharedShelf, peer: Peer, *, tenure: str, wall_ms: int = 0, keeping: Keeping | None = None
+        self, shelf: SharedShelf, peer: Peer, *, term_id: str, wall_ms: int = 0, keeping: Keeping | None = None
     ) -> None:
-        """`tenure` names the tenure that this journal may begin, and no other ever has the same."""
+        """`term_id` names the tenure that this journal may begin, and no other ever has the same."""
         super().__init__(keeping, shelf)
         self._shared = shelf
         self._peer = peer
-        self._tenure = tenure
+        self._term_id = term_id
         self._wall_ms = wall_ms
         self._seen: Leadership | None = None
         self._epoch: int | None = None
@@ -102,7 +102,7 @@ class SharedMemoryJournal(MemoryJournal):
             self._epoch = shelf.leadership.epoch + 1
             shelf.change_leadership(
                 epoch=self._epoch,
-                tenure=self._tenure,
+                term_id=self._term_id,
                 is_held=True,
                 node=self._peer.node,
                 process=self._peer.process,
@@ -161,7 +161,7 @@ class SharedMemoryJournal(MemoryJournal):
 
     def _is_ours(self) -> bool:
         leadership = self._shared.leadership
-        return self._epoch is not None and (leadership.epoch, leadership.tenure) == (self._epoch, self._tenure)
+        return self._epoch is not None and (leadership.epoch, leadership.term_id) == (self._epoch, self._term_id)
 
     def _know(self, operation: str) -> None:
         found = self._shared.last_seq

@@ -119,7 +119,7 @@ def shared_journals(settings: Settings, me: Peer, clock: Clock, retention: Keepi
         return PostgresJournal(
             settings.store,
             me,
-            tenure=term,
+            term_id=term,
             wall_ms=clock.wall_ms(),
             schema=settings.store_schema,
             keeping=retention,

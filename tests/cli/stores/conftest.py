@@ -60,7 +60,7 @@ class Leader:
         self._journal = PostgresJournal(
             url or postgres.shared_url(),
             self.peer,
-            tenure=postgres.new_schema(),
+            term_id=postgres.new_schema(),
             schema=schema,
             fresh=Fresh("a" * 32, b"k" * 32, 0),
         )
@@ -84,7 +84,7 @@ class Leader:
         for batch in batches:
             await self._journal.append(batch)
         if not gives_back:
-            self._journal._tenancy._drop()
+            self._journal._writer._drop()
             self._journal._may_lead = False
         await self._journal.close()
 

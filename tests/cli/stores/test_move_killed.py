@@ -89,7 +89,7 @@ def directory_of(data: Path) -> SqliteJournal:
 def store_of(schema: str) -> PostgresJournal:
     """The journal of a node that makes no store where there is none."""
     peer = Peer(node="n", process="p", url="http://n", version=__version__, format_max=FORMAT, tokens="")
-    return PostgresJournal(postgres.shared_url(), peer, tenure=postgres.new_schema(), schema=schema)
+    return PostgresJournal(postgres.shared_url(), peer, term_id=postgres.new_schema(), schema=schema)
 
 
 def test_move_killed_anywhere_leaves_at_most_one_side(used: Path, tmp_path: Path) -> None:

@@ -79,8 +79,8 @@ def test_a_call_that_comes_after_it_was_settled_is_refused() -> None:
             await db.execute("SELECT pg_terminate_backend($1)", pid)
             with pytest.raises(JournalUnavailableError):
                 await step
-        mine = journal._mine
-        late = (mine.epoch, mine.tenure, 1, 2, 1, b"head", 0)
+        mine = journal._term
+        late = (mine.epoch, mine.term_id, 1, 2, 1, b"head", 0)
         before = await place.rows()
         async with connected(place.url) as db:
             with pytest.raises(Exception, match="of 2 staged pieces 0 are there"):

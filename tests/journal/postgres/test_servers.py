@@ -272,7 +272,7 @@ def test_url_is_one_for_each_host(url: str, shown: list[str]) -> None:
 def test_wrong_url_is_refused_without_showing_it(url: str) -> None:
     """A URL that cannot be used is refused when the journal is made, and its text is not repeated."""
     with pytest.raises(JournalError, match="the store cannot be used") as caught:
-        PostgresJournal(url, a_peer("a"), tenure="t")
+        PostgresJournal(url, a_peer("a"), term_id="t")
     assert PASSWORD not in str(caught.value)
 
 
@@ -286,7 +286,7 @@ def test_password_is_never_shown(port: str, caplog: pytest.LogCaptureFixture, ow
     async def scene() -> None:
         where = free_port() if port == "closed" else own.port
         url = f"postgresql://nosuch:{PASSWORD}@127.0.0.1:{where}/nosuch"
-        journal = PostgresJournal(url, a_peer("a"), tenure="t")
+        journal = PostgresJournal(url, a_peer("a"), term_id="t")
         for asked in (journal.read_leadership, journal.open):
             with pytest.raises(JournalUnavailableError) as caught:
                 await asked()

@@ -39,7 +39,14 @@ from holdfast.journal.interface import (
 from holdfast.journal.postgres.archive import checksum_of, records_in_pieces, values_in_pieces
 from holdfast.journal.postgres.connection import LostError, RefusedError, Servers, Side, addresses, marks_of
 from holdfast.journal.postgres.history import PostgresSnapshot, snapshot
-from holdfast.journal.postgres.leadership import Fresh, Mine, create, create_tables, leadership_of, read_leadership
+from holdfast.journal.postgres.leadership import (
+    Fresh,
+    WriterTerm,
+    create,
+    create_tables,
+    leadership_of,
+    read_leadership,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -134,9 +141,9 @@ class Operating:
         Raises `JournalError`, also if the seat is taken at that moment.
         """
         row = await self._leadership()
-        mine = Mine(row["tenure"], row["epoch"])
+        term = WriterTerm(row["tenure"], row["epoch"])
         records = 0
-        async with snapshot(self._servers, mine) as found:
+        async with snapshot(self._servers, term) as found:
             try:
                 async for _ in found.values():
                     pass
@@ -173,7 +180,7 @@ class Operating:
         made = leadership_of(await self._leadership())
         return None if made.authority == fresh.authority else made
 
-    async def restored(self, tenure: str, watch_seconds: float) -> int:
+    async def restored(self, term_id: str, watch_seconds: float) -> int:
         """Let the next term begin with `Restored`; return its epoch. Raises `JournalLockedError` if a leader lives."""
         row = await self._leadership()
         if row["held"]:
@@ -181,7 +188,7 @@ class Operating:
             if still is None:
                 raise self._led(row)
             row = still
-        done = await self._side.rows("mark_restored", row["epoch"], row["tenure"], row["beat"], tenure)
+        done = await self._side.rows("mark_restored", row["epoch"], row["tenure"], row["beat"], term_id)
         if not done:
             raise self._led(await self._leadership())
         return int(done[0]["epoch"]) + 1
@@ -222,13 +229,13 @@ _slot_of = msgspec.msgpack.Decoder(Slot).decode
 
 @asynccontextmanager
 async def filling(
-    url: str, schema: str, secret: bytes | None, tenure: str, wall_ms: int
+    url: str, schema: str, secret: bytes | None, term_id: str, wall_ms: int
 ) -> AsyncIterator[PostgresWriter]:
     """Give a store to fill. Without `commit` nothing of it happens. Raises `JournalError`."""
     servers = Servers(url, schema, MOVE_APPLICATION)
     line, server = await servers.connect()
     try:
-        store = PostgresWriter(line, schema, secret, marks=server.marks, tenure=tenure, wall_ms=wall_ms)
+        store = PostgresWriter(line, schema, secret, marks=server.marks, term_id=term_id, wall_ms=wall_ms)
         await store.look()
         yield store
     finally:
@@ -238,12 +245,12 @@ async def filling(
 
 class PostgresWriter:
     def __init__(
-        self, line: Line, schema: str, secret: bytes | None, *, marks: Marks, tenure: str, wall_ms: int
+        self, line: Line, schema: str, secret: bytes | None, *, marks: Marks, term_id: str, wall_ms: int
     ) -> None:
         self._line = line
         self._schema = schema
         self._secret = secret
-        self._tenure = tenure
+        self._term_id = term_id
         self._wall_ms = wall_ms
         self._marks = marks
         self._epoch = 0
@@ -269,7 +276,7 @@ class PostgresWriter:
         """Make the tables, the authority, and a seat that is ours while we fill."""
         await create_tables(self._line, self._schema, Fresh(authority, key, self._wall_ms), self._secret, self._marks)
         self._epoch = epoch
-        await self._ask("fill_acquire_leadership", epoch, self._tenure)
+        await self._ask("fill_acquire_leadership", epoch, self._term_id)
 
     async def put(self, part: Part) -> None:
         match part:
@@ -296,14 +303,14 @@ class PostgresWriter:
                 await self._stage("stage_values", piece.staged())
 
     async def _stage(self, name: str, values: tuple[object, ...]) -> None:
-        await self._ask(name, self._epoch, self._tenure, self._step, self._pieces, *values)
+        await self._ask(name, self._epoch, self._term_id, self._step, self._pieces, *values)
         self._pieces += 1
         if self._pieces >= PIECES:
             await self._apply()
 
     async def _apply(self) -> None:
-        self._rows += (await self._ask("fill_values", self._tenure, self._step))[0]["grown"]
-        await self._ask("fill_records", self._tenure, self._step)
+        self._rows += (await self._ask("fill_values", self._term_id, self._step))[0]["grown"]
+        await self._ask("fill_records", self._term_id, self._step)
         await self._ask("fill_drop_staged")
         self._step, self._pieces = self._step + 1, 0
 
@@ -312,11 +319,11 @@ class PostgresWriter:
         await self._apply()
         if source.upto:
             head = (0, source.upto, self._head, checksum_of(HEAD, HEAD.encode(), self._head))
-            await self._ask("apply_step", self._epoch, self._tenure, self._step, *head)
+            await self._ask("apply_step", self._epoch, self._term_id, self._step, *head)
         await self._ask("fill_archive", source.pruned, self._rows)
         await self._let_go(source.pruned)
         await self._hold()
-        await self._ask("fill_leadership", self._epoch, self._tenure, source.last_seq, self._now_ms)
+        await self._ask("fill_leadership", self._epoch, self._term_id, source.last_seq, self._now_ms)
 
     async def _let_go(self, pruned: int) -> None:
         """End what the history says is held, and the state does not."""
@@ -361,7 +368,7 @@ class PostgresWriter:
             await self._ask("fill_hold", *map(list, zip(*made_up[start : start + SOME], strict=True)))
 
     async def snapshot(self) -> PostgresSnapshot:
-        position = (await self._ask("read_position", self._epoch, self._tenure))[0]
+        position = (await self._ask("read_position", self._epoch, self._term_id))[0]
         return PostgresSnapshot(self._ask, position)
 
     async def commit(self) -> None:

@@ -310,7 +310,7 @@ class Archive:
 
     async def begin(self, ask: Ask) -> Iterator[Values]:
         """Read the state after the last step was settled: the head first. Each part is freed once it was taken."""
-        row = await position(ask, self._ground.mine)
+        row = await position(ask, self._ground.term)
         self.upto, self.pruning.pruned = row["upto"], row["pruned"]
         found = deque([each async for each in read_values(ask, row["state_rows"])])
         return (found.popleft() for _ in range(len(found)))
@@ -377,7 +377,7 @@ class Archive:
     async def _stage(self, statement: str, piece: ValuesPiece | RecordsPiece) -> None:
         rows = await self._ground.write(statement, self._steps, self._pieces, *piece.staged(), seconds=PIECE_SECONDS)
         if not rows:
-            raise deposed("archive", self._ground.mine)
+            raise deposed("archive", self._ground.term)
         self._pieces += 1
 
     async def _stage_records(self, upto: int) -> int:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from holdfast.core.events import Record
     from holdfast.journal.interface import HeldPage, HeldQuery, HistoryPage, HistoryQuery, Values
     from holdfast.journal.postgres.connection import Row
-    from holdfast.journal.postgres.leadership import Mine
+    from holdfast.journal.postgres.leadership import WriterTerm
     from holdfast.journal.postgres.writer import Ask
     from holdfast.journal.search import Hold, Latest
 
@@ -39,16 +39,16 @@ BEHIND_ALL = b"\xff"  # Greater than every name: no byte of UTF-8 is this.
 class Looking:
     """Reads the past of one journal, on connections of its own: it may take seconds."""
 
-    def __init__(self, servers: Servers, mine: Mine) -> None:
-        self._mine = mine
-        self._ground = Ground(servers, mine)
+    def __init__(self, servers: Servers, term: WriterTerm) -> None:
+        self._term = term
+        self._ground = Ground(servers, term)
         self._instant = Side(servers)  # For reads that need one instant.
         self._lock = asyncio.Lock()
 
     # History.
 
     async def history(self, query: HistoryQuery) -> HistoryPage:
-        before = min(FOREVER if query.before_seq is None else query.before_seq, self._mine.last_seq + 1)
+        before = min(FOREVER if query.before_seq is None else query.before_seq, self._term.last_seq + 1)
         return await search(query, before, (self._tail_before, self._history_before))
 
     async def _tail_before(self, query: HistoryQuery, before: int) -> Sequence[Row]:
@@ -72,7 +72,7 @@ class Looking:
         """Walk the history, then the tail, oldest first, a slice at a time."""
         found: list[Record] = []
         while not found:
-            values = (after_seq, self._mine.last_seq, min(limit, SEARCH_ROWS), SLICE_BYTES)
+            values = (after_seq, self._term.last_seq, min(limit, SEARCH_ROWS), SLICE_BYTES)
             rows = await self._ground.look("follow", *values)
             if not rows:
                 break
@@ -85,7 +85,7 @@ class Looking:
         return found[:limit]
 
     async def last_by(self, wall_ms: int) -> int:
-        before = self._mine.last_seq + 1
+        before = self._term.last_seq + 1
         while rows := await self._ground.look("search_tail", before, SKIMMED_ROWS, SLICE_BYTES):
             for first, body in rows:
                 before = first
@@ -101,8 +101,8 @@ class Looking:
         """Apply the tail to the archive, as of one instant."""
         async with self._lock, self._instant.instant() as line:
             ask = partial(line.ask, seconds=LOOK_SECONDS)
-            upto, last_seq = itemgetter("upto", "last_seq")(await position(ask, self._mine))
-            latest = await _tail_holds(ask, upto, min(query.seq, last_seq, self._mine.last_seq))
+            upto, last_seq = itemgetter("upto", "last_seq")(await position(ask, self._term))
+            latest = await _tail_holds(ask, upto, min(query.seq, last_seq, self._term.last_seq))
             page = PageOfHeld(query)
             holds = _all_held(ask, query, upto, latest)
             is_all = False
@@ -180,12 +180,12 @@ def _behind(prefix: bytes) -> bytes:
 
 
 @asynccontextmanager
-async def snapshot(servers: Servers, mine: Mine) -> AsyncIterator[PostgresSnapshot]:
+async def snapshot(servers: Servers, term: WriterTerm) -> AsyncIterator[PostgresSnapshot]:
     side = Side(servers)
     async with side.instant() as line:
         ask = partial(line.ask, seconds=LOOK_SECONDS)
         await ask("stay_at_instant")
-        yield PostgresSnapshot(ask, await position(ask, mine))
+        yield PostgresSnapshot(ask, await position(ask, term))
     await side.close()
 
 

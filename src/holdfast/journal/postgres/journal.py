@@ -28,8 +28,8 @@ from holdfast.journal.interface import (
 from holdfast.journal.postgres.archive import Archive
 from holdfast.journal.postgres.connection import Servers, Side
 from holdfast.journal.postgres.history import Looking, snapshot
-from holdfast.journal.postgres.leadership import Fresh, Knowledge, LeadershipTable, Mine, unseal
-from holdfast.journal.postgres.writer import NO_ANSWER, Ask, Batch, Beating, Ground, Tenancy
+from holdfast.journal.postgres.leadership import Fresh, Knowledge, LeadershipTable, WriterTerm, unseal
+from holdfast.journal.postgres.writer import NO_ANSWER, Ask, Batch, Beating, FencedWriter, Ground
 from holdfast.journal.tail import LARGE_BYTES, Room, part_of
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class PostgresJournal:
         url: str,
         peer: Peer,
         *,
-        tenure: str,
+        term_id: str,
         wall_ms: int = 0,
         schema: str = "holdfast",
         keeping: Keeping | None = None,
@@ -71,7 +71,7 @@ class PostgresJournal:
     ) -> None:
         """Nothing is sent before `read_leadership` or `open`.
 
-        `tenure` names the leader term that this journal may begin: 32 random hexadecimal digits. `knowledge` outlives
+        `term_id` names the leader term that this journal may begin: 32 random hexadecimal digits. `knowledge` outlives
         the journal. `fresh` is for making an authority where there is none; None: none is made. `secret` seals the
         authority's key. `may_lose` lets it go on after the store lost records (`after_data_loss = "continue"`).
         """
@@ -84,18 +84,18 @@ class PostgresJournal:
         self._secret = secret
         self._resolve_seconds = resolve_ms / 1000
         self._knowledge = knowledge or Knowledge()
-        self._mine = Mine(tenure)
+        self._term = WriterTerm(term_id)
         self._room = Room(tail_bytes_max)
         self._side = Side(self._servers)
-        self._archiving = Ground(self._servers, self._mine)
+        self._archiving = Ground(self._servers, self._term)
         self._leadership_table = LeadershipTable(
             self._servers, self._side, self._knowledge, may_lose=may_lose, fresh=fresh, secret=secret
         )
         self._archive = Archive(self._archiving, self._room, keeping or Keeping())
-        self._looking = Looking(self._servers, self._mine)
-        self._tenancy = Tenancy(
+        self._looking = Looking(self._servers, self._term)
+        self._writer = FencedWriter(
             self._servers,
-            self._mine,
+            self._term,
             self._knowledge,
             append_seconds=append_ms / 1000,
             resolve_seconds=self._resolve_seconds,
@@ -130,26 +130,26 @@ class PostgresJournal:
     # For the node that has the seat.
 
     async def open(self) -> Recovered:
-        line, was_held = (await self._tenancy.line(), False) if self._is_open else await self._acquire()
+        line, was_held = (await self._writer.line(), False) if self._is_open else await self._acquire()
         try:
             return await self._recover(line, was_closed=not was_held)
         except JournalDamagedError:
             # A deposed node may read half of what there was. Damage counts only under the seat (N-2).
-            await self._tenancy.confirm(0)
+            await self._writer.confirm(0)
             raise
 
     async def append(self, batch: Sequence[Record]) -> None:
         if not batch:
             return
         self._require_open("append")
-        mine = self._mine
+        term = self._term
         first, last = batch[0], batch[-1]
-        if first.seq != mine.last_seq + 1:
-            raise JournalUnavailableError(f"append: record {first.seq} does not follow {mine.last_seq} in the store")
-        if mine.must_jump and not isinstance(first.event, Restored):
+        if first.seq != term.last_seq + 1:
+            raise JournalUnavailableError(f"append: record {first.seq} does not follow {term.last_seq} in the store")
+        if term.must_jump and not isinstance(first.event, Restored):
             raise JournalUnavailableError("append: the store lost records, and the first one now has to say so")
         body = encode_batch(batch)
-        await self._tenancy.append(Batch(first.seq, last.seq, body, last.at_ms))
+        await self._writer.append(Batch(first.seq, last.seq, body, last.at_ms))
         room, size_bytes = self._room, len(body)
         room.size_bytes += size_bytes
         if size_bytes > LARGE_BYTES:
@@ -160,10 +160,10 @@ class PostgresJournal:
 
     async def confirm(self, now_ms: int) -> None:
         self._require_open("confirm")
-        await self._tenancy.confirm(now_ms)
+        await self._writer.confirm(now_ms)
 
     def hurry(self, seconds: float) -> None:
-        self._tenancy.hurry(seconds)
+        self._writer.hurry(seconds)
 
     async def archive(self, upto: int, head: bytes, changes: Iterable[Changes], wall_ms: int) -> None:
         self._require_open("archive")
@@ -179,7 +179,7 @@ class PostgresJournal:
 
     def snapshot(self) -> AbstractAsyncContextManager[Snapshot]:
         self._require_open("snapshot")
-        return snapshot(self._servers, self._mine)
+        return snapshot(self._servers, self._term)
 
     async def history(self, query: HistoryQuery) -> HistoryPage:
         self._require_open("history")
@@ -221,8 +221,8 @@ class PostgresJournal:
         self._is_open = False
         if self._may_lead:
             self._may_lead = False
-            await self._tenancy.vacate(self._tenancy.seconds_left(VACATE_SECONDS))
-            self._mine.end()
+            await self._writer.vacate(self._writer.seconds_left(VACATE_SECONDS))
+            self._term.end()
         if self._has_reported:
             await self._leave()
         await self._looking.close()
@@ -233,7 +233,7 @@ class PostgresJournal:
     async def _leave(self) -> None:
         self._has_reported = False
         try:
-            async with asyncio.timeout(self._tenancy.seconds_left(VACATE_SECONDS)):
+            async with asyncio.timeout(self._writer.seconds_left(VACATE_SECONDS)):
                 await self._side.rows("leave", self._peer.node, self._peer.process)
         except (JournalUnavailableError, TimeoutError) as error:
             why = str(error) or NO_ANSWER
@@ -247,19 +247,19 @@ class PostgresJournal:
         self._may_lead = True
         try:
             taken = await self._leadership_table.acquire(
-                self._seen, self._peer, self._mine, self._wall_ms, self._resolve_seconds
+                self._seen, self._peer, self._term, self._wall_ms, self._resolve_seconds
             )
         except JournalLockedError:
             self._may_lead = False
             await self._side.close()
             raise
         line, server, was_held = taken
-        self._tenancy.begin(line, server)
+        self._writer.begin(line, server)
         self._is_open = True
         return line, was_held
 
     async def _recover(self, line: Line, *, was_closed: bool) -> Recovered:
-        with Beating(self._tenancy, line) as beating:
+        with Beating(self._writer, line) as beating:
             if not self._archive.is_settled:
                 await beating.beside(self._archive.settle())
             key = self._unsealed(next(iter(await beating.ask("read_key")), None))
@@ -269,20 +269,20 @@ class PostgresJournal:
             self._judge()
             await beating.beside(self._measure())
         return Recovered(
-            self._mine.epoch,
+            self._term.epoch,
             values,
             _records(bodies, self._archive.upto),
             was_closed,
-            now_ms=self._mine.now_ms,
-            must_jump=self._mine.must_jump,
-            why_jump=self._mine.why_jump,
+            now_ms=self._term.now_ms,
+            must_jump=self._term.must_jump,
+            why_jump=self._term.why_jump,
             key=key,
         )
 
     async def _read_tail(self, ask: Ask) -> tuple[list[bytes], list[Part]]:
         bodies: list[bytes] = []
         parts: list[Part] = []
-        done, last_seq = self._archive.upto, self._mine.last_seq
+        done, last_seq = self._archive.upto, self._term.last_seq
         while done < last_seq:
             rows = await ask("read_batches", done, SEQ_MAX, TAIL_ROWS, TAIL_BYTES)
             if not rows:

@@ -53,7 +53,7 @@ class Knowledge(msgspec.Struct, eq=False):
 
     authority: str | None = None
     epoch: int = 0
-    tenure: str = ""
+    term_id: str = ""
     last_seq: int = 0
     jumps: int = 0
 
@@ -71,7 +71,7 @@ class Knowledge(msgspec.Struct, eq=False):
             )
         loss = _lost(seen, noted)
         if loss is None and (seen.jumps, seen.epoch, seen.last_seq) >= (self.jumps, self.epoch, self.last_seq):
-            self.jumps, self.epoch, self.tenure, self.last_seq = seen.jumps, seen.epoch, seen.tenure, seen.last_seq
+            self.jumps, self.epoch, self.term_id, self.last_seq = seen.jumps, seen.epoch, seen.term_id, seen.last_seq
         return loss
 
 
@@ -84,7 +84,7 @@ def _lost(seen: Knowledge, noted: Knowledge) -> str | None:
         return f"its last record is {seen.last_seq}, and {noted.last_seq} was durable"
     if seen.epoch < noted.epoch:
         return f"its tenure is {seen.epoch}, and {noted.epoch} was seen"
-    if seen.epoch == noted.epoch and noted.tenure not in {"", seen.tenure}:
+    if seen.epoch == noted.epoch and noted.term_id not in {"", seen.term_id}:
         return f"its tenure {seen.epoch} is another than the one that was seen"
     return None
 
@@ -210,10 +210,10 @@ BLOCKED_SECONDS = 1.0  # After so long a takeover ends the sessions that block i
 NOBODY = -1  # A beat that no seat has, so a held seat is not taken.
 
 
-class Mine(msgspec.Struct, eq=False):
+class WriterTerm(msgspec.Struct, eq=False):
     """One leader term: what every fenced statement names, and how far it is durable."""
 
-    tenure: str
+    term_id: str
     epoch: int = 0
     last_seq: int = 0
     now_ms: int = 0  # The seat's time when it was taken, or confirmed last.
@@ -222,7 +222,7 @@ class Mine(msgspec.Struct, eq=False):
 
     def end(self) -> None:
         """Change the name, for the next term of this journal if there is one: no two have the same."""
-        self.tenure = sha256(self.tenure.encode()).hexdigest()[: len(self.tenure)]
+        self.term_id = sha256(self.term_id.encode()).hexdigest()[: len(self.term_id)]
 
 
 class LeadershipTable(msgspec.Struct, eq=False):
@@ -240,7 +240,7 @@ class LeadershipTable(msgspec.Struct, eq=False):
         return leadership_of(row, is_behind=loss is not None)
 
     async def acquire(
-        self, seen: Leadership | None, me: Peer, mine: Mine, wall_ms: int, seconds: float
+        self, seen: Leadership | None, me: Peer, term: WriterTerm, wall_ms: int, seconds: float
     ) -> tuple[Line, Server, bool]:
         """Take the seat: if it is free, or as it was seen. Raises `JournalLockedError` if another node has it.
 
@@ -251,11 +251,11 @@ class LeadershipTable(msgspec.Struct, eq=False):
         knowledge, may_lose = self.knowledge, self.may_lose or (is_lost and row["wants_jump"])
         epoch, before, beat = (row["epoch"], row["tenure"], NOBODY)
         if seen is not None:
-            epoch, before, beat = seen.epoch, seen.tenure, seen.beat
+            epoch, before, beat = seen.epoch, seen.term_id, seen.beat
         line, server = await self.servers.connect()
         self.servers.must_be = server
         values = (
-            *(epoch, before, mine.tenure, beat),
+            *(epoch, before, term.term_id, beat),
             *(me.node, me.process, me.url, me.version, wall_ms, FORMAT),
             *(row["authority"], may_lose, knowledge.last_seq, *msgspec.structs.astuple(server.marks)),
         )
@@ -268,10 +268,10 @@ class LeadershipTable(msgspec.Struct, eq=False):
             self.servers.must_be = None
             raise
         found = rows[0]
-        mine.epoch, mine.last_seq, mine.now_ms = found["epoch"], found["last_seq"], found["now_ms"]
-        mine.must_jump = found["must_jump"] or is_lost
-        mine.why_jump = "" if is_lost else _why_jump(row, server.marks)
-        knowledge.epoch, knowledge.tenure, knowledge.last_seq = mine.epoch, mine.tenure, mine.last_seq
+        term.epoch, term.last_seq, term.now_ms = found["epoch"], found["last_seq"], found["now_ms"]
+        term.must_jump = found["must_jump"] or is_lost
+        term.why_jump = "" if is_lost else _why_jump(row, server.marks)
+        knowledge.epoch, knowledge.term_id, knowledge.last_seq = term.epoch, term.term_id, term.last_seq
         knowledge.jumps = found["jumps"]
         return line, server, found["was_held"]
 
@@ -331,9 +331,9 @@ class LeadershipTable(msgspec.Struct, eq=False):
         log.warning("%s had no store of Holdfast: %s, as authority %s", self._where, whose, row["authority"])
         return row
 
-    def _why_not(self, row: Row, loss: str | None, epoch: int, tenure: str, marks: Marks) -> JournalError:
+    def _why_not(self, row: Row, loss: str | None, epoch: int, term_id: str, marks: Marks) -> JournalError:
         now = leadership_of(row)
-        if (now.epoch, now.tenure) == (epoch, tenure):
+        if (now.epoch, now.term_id) == (epoch, term_id):
             if loss is not None:
                 return went_back(self._where, loss)
             if marks_of(row) != marks:

@@ -45,7 +45,7 @@ from holdfast.journal.interface import (
     OutcomeUnknownError,
 )
 from holdfast.journal.postgres.connection import CannotConnectError, LostError, RefusedError, Side
-from holdfast.journal.postgres.leadership import Mine, went_back
+from holdfast.journal.postgres.leadership import WriterTerm, went_back
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Sequence
@@ -70,14 +70,14 @@ class Batch(NamedTuple):
     at_ms: int
 
 
-class Tenancy:
+class FencedWriter:
     """Writes under the seat, one statement at a time."""
 
     def __init__(
-        self, servers: Servers, mine: Mine, knowledge: Knowledge, *, append_seconds: float, resolve_seconds: float
+        self, servers: Servers, term: WriterTerm, knowledge: Knowledge, *, append_seconds: float, resolve_seconds: float
     ) -> None:
         self._servers = servers
-        self._mine = mine
+        self._term = term
         self._knowledge = knowledge
         self._append_seconds = append_seconds
         self._resolve_seconds = resolve_seconds
@@ -142,10 +142,10 @@ class Tenancy:
                 self._drop()
                 self._over(OutcomeUnknownError("append: it was given up before its answer came"))
                 raise
-            mine = self._mine
-            mine.last_seq = self._knowledge.last_seq = batch.last
-            if mine.must_jump:
-                mine.must_jump = False
+            term = self._term
+            term.last_seq = self._knowledge.last_seq = batch.last
+            if term.must_jump:
+                term.must_jump = False
                 self._knowledge.jumps += 1
 
     async def confirm(self, now_ms: int) -> None:
@@ -167,7 +167,7 @@ class Tenancy:
                         last_seq = await self._ask_again(now_ms)
                 except TimeoutError as error:
                     raise JournalUnavailableError(f"confirm: {self._could_not_ask()}") from error
-            if last_seq != self._mine.last_seq:
+            if last_seq != self._term.last_seq:
                 raise self._over(self._went_back(last_seq))
 
     async def line(self) -> Line:
@@ -215,9 +215,9 @@ class Tenancy:
 
     async def _send(self, line: Line, batch: Batch) -> bool:
         """Send one copy. Return whether it was applied: if not, only the question tells why."""
-        mine, name = self._mine, "append"
-        values: tuple[object, ...] = (mine.epoch, batch.first, batch.last, batch.body, mine.tenure, batch.at_ms)
-        if mine.must_jump:
+        term, name = self._term, "append"
+        values: tuple[object, ...] = (term.epoch, batch.first, batch.last, batch.body, term.term_id, batch.at_ms)
+        if term.must_jump:
             marks = msgspec.structs.astuple(self._server.marks) if self._server is not None else ()
             name, values = "append_restored", (*values, *marks)
         # From here on a copy is on its way, whatever ends the waiting: an error, a time limit, a cancellation.
@@ -233,12 +233,12 @@ class Tenancy:
 
     async def _ask(self, line: Line, now_ms: int) -> int:
         """Ask by a write for the last number under our seat. Raises the end of the term, if it is over."""
-        mine = self._mine
-        values = (mine.epoch, mine.tenure, now_ms, mine.must_jump)
+        term = self._term
+        values = (term.epoch, term.term_id, now_ms, term.must_jump)
         rows = await line.ask("confirm", *values, seconds=self._append_seconds)
         if not rows:
             raise self._over(self._deposed("another node has the seat now"))
-        last_seq, mine.now_ms = rows[0]
+        last_seq, term.now_ms = rows[0]
         return int(last_seq)
 
     async def _ask_again(self, now_ms: int) -> int:
@@ -280,10 +280,10 @@ class Tenancy:
     def _deposed(self, why: str) -> JournalError:
         if self._is_unanswered:
             return OutcomeUnknownError(f"the answer of the store was lost, and then the seat: {why}")
-        return DeposedError(f"epoch {self._mine.epoch} is over: {why}")
+        return DeposedError(f"epoch {self._term.epoch} is over: {why}")
 
     def _went_back(self, last_seq: int) -> JournalLostError:
-        return went_back("the store", f"its last record is {last_seq}, and {self._mine.last_seq} was durable")
+        return went_back("the store", f"its last record is {last_seq}, and {self._term.last_seq} was durable")
 
     def _over(self, error: JournalError) -> JournalError:
         self._drop()
@@ -308,7 +308,7 @@ class Tenancy:
                     if line is None or not line.is_open:
                         line, _ = await self._servers.connect()
                         self._line = line
-                    await line.ask("vacate", self._mine.tenure, seconds=seconds)
+                    await line.ask("vacate", self._term.term_id, seconds=seconds)
             except (JournalError, TimeoutError) as error:
                 why = str(error) or NO_ANSWER
                 log.warning("the seat could not be given back: %s; others take it when they see no sign of us", why)
@@ -330,33 +330,33 @@ class Ask(Protocol):
     async def __call__(self, name: str, *values: object) -> Sequence[Row]: ...
 
 
-async def position(ask: Ask, mine: Mine) -> Row:
+async def position(ask: Ask, term: WriterTerm) -> Row:
     """Return how far the archive and the journal reach. Raises `DeposedError` if the seat is not ours."""
-    rows = await ask("read_position", mine.epoch, mine.tenure)
+    rows = await ask("read_position", term.epoch, term.term_id)
     if not rows:
-        raise deposed("look", mine)
+        raise deposed("look", term)
     return rows[0]
 
 
-def deposed(operation: str, mine: Mine) -> DeposedError:
-    return DeposedError(f"{operation}: another node has the seat; tenure {mine.epoch} is over")
+def deposed(operation: str, term: WriterTerm) -> DeposedError:
+    return DeposedError(f"{operation}: another node has the seat; tenure {term.epoch} is over")
 
 
 class Ground(Side):
     """A connection for statements that name our term."""
 
-    def __init__(self, servers: Servers, mine: Mine) -> None:
+    def __init__(self, servers: Servers, term: WriterTerm) -> None:
         super().__init__(servers)
-        self.mine = mine
+        self.term = term
         self._turn = asyncio.Lock()
 
     async def write(self, name: str, *values: object, seconds: float) -> Sequence[Row]:
         """Run a statement that changes the archive. Raises `DeposedError` if the term is over."""
         try:
-            return await self.rows(name, self.mine.epoch, self.mine.tenure, *values, seconds=seconds)
+            return await self.rows(name, self.term.epoch, self.term.term_id, *values, seconds=seconds)
         except RefusedError as error:
             if error.sqlstate == NOT_OURS:
-                raise deposed("archive", self.mine) from error
+                raise deposed("archive", self.term) from error
             raise
 
     async def read(self, name: str, *values: object) -> Sequence[Row]:
@@ -365,9 +365,9 @@ class Ground(Side):
 
     async def look(self, name: str, *values: object) -> Sequence[Row]:
         """Run a statement that finds something only in our term. Raises `DeposedError` if it is over."""
-        rows = await self._shielded(name, self.mine.epoch, self.mine.tenure, *values)
+        rows = await self._shielded(name, self.term.epoch, self.term.term_id, *values)
         if not rows:
-            await position(self._shielded, self.mine)
+            await position(self._shielded, self.term)
         return rows
 
     async def _shielded(self, name: str, *values: object) -> Sequence[Row]:
@@ -402,8 +402,8 @@ T = TypeVar("T")
 class Beating:
     """Reads on the connection under the seat, and proves the seat now and then, for as long as the block lasts."""
 
-    def __init__(self, tenancy: Tenancy, line: Line) -> None:
-        self._tenancy = tenancy
+    def __init__(self, writer: FencedWriter, line: Line) -> None:
+        self._writer = writer
         self._line = line
         self._is_due = False
         self._timer: asyncio.TimerHandle | None = None
@@ -436,7 +436,7 @@ class Beating:
         return task.result()
 
     async def _beat(self) -> None:
-        await self._tenancy.confirm(0)
+        await self._writer.confirm(0)
         self._restart()
 
     def _restart(self) -> None:

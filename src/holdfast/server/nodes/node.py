@@ -77,7 +77,7 @@ class Node:
 
 
 def _term_of(seat: Leadership | None) -> tuple[int, str, str] | None:
-    return None if seat is None else (seat.epoch, seat.tenure, seat.url)
+    return None if seat is None else (seat.epoch, seat.term_id, seat.url)
 
 
 class FollowersHealth(msgspec.Struct, eq=False):

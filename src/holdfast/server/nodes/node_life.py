@@ -203,7 +203,7 @@ class Life:
             journal.depose(seat)
         taken = msgspec.structs.replace(
             seat,
-            tenure=ours,
+            term_id=ours,
             is_held=True,
             node=me.node,
             process=me.process,
@@ -266,7 +266,7 @@ class Life:
 
 
 def _as_seen(seat: Leadership) -> tuple[int, str, int]:
-    return seat.epoch, seat.tenure, seat.beat
+    return seat.epoch, seat.term_id, seat.beat
 
 
 def _new_tenure() -> str:
@@ -295,8 +295,8 @@ class NodeLog:
             if self._followed is not None and seen.why_take is None:
                 log.warning("nobody leads now")
             self._followed = None
-        elif (leader.epoch, leader.tenure) != self._followed:
-            self._followed = leader.epoch, leader.tenure
+        elif (leader.epoch, leader.term_id) != self._followed:
+            self._followed = leader.epoch, leader.term_id
             since = rfc3339(leader.since_wall_ms)
             log.warning("node %s leads since %s, epoch %d; we follow", leader.node, since, leader.epoch)
         if seen.is_namesake and self._namesake != seat.process:

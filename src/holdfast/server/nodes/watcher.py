@@ -62,7 +62,7 @@ class Watcher:
             self._looked_ms = None
             return Seen(self._leader(last))
         self._last, self._looked_ms = seat, now_ms
-        if last is None or (seat.epoch, seat.tenure, seat.beat) != (last.epoch, last.tenure, last.beat):
+        if last is None or (seat.epoch, seat.term_id, seat.beat) != (last.epoch, last.term_id, last.beat):
             self._silent_ms = 0
         elif looked_ms is not None:
             self._silent_ms += min(now_ms - looked_ms, COUNTED_MS_MAX)
@@ -70,7 +70,9 @@ class Watcher:
         if now_ms < self._not_before_ms:
             why = None
         # A dead process is not a duplicate: a restored store has the seat of our own process before this one.
-        is_alive = last is not None and (seat.epoch, seat.tenure) == (last.epoch, last.tenure) and seat.beat > last.beat
+        is_alive = (
+            last is not None and (seat.epoch, seat.term_id) == (last.epoch, last.term_id) and seat.beat > last.beat
+        )
         is_other = seat.is_held and seat.process != self._process
         is_namesake = is_alive and is_other and seat.node == self._node and why is None
         return Seen(self._leader(seat), why, is_namesake)

@@ -275,7 +275,7 @@ class Linking:
                 await self._follow(seat)
 
     async def _follow(self, seat: Leadership) -> None:
-        bond = frames.Bond(seat.authority, seat.epoch, seat.tenure, self._node.key)
+        bond = frames.Bond(seat.authority, seat.epoch, seat.term_id, self._node.key)
         link = Link(self._manager, frames.Handshake(bond, self._new_secret(frames.NONCE_BYTES)), self._forwarder)
         opening = asyncio.ensure_future(connect(seat.url, link, self._security))
         try:
@@ -315,7 +315,7 @@ class Linking:
         if self._node.tenure() is not None:
             return False
         leader = self._node.leader()
-        return leader is None or (leader.epoch, leader.tenure) == (seat.epoch, seat.tenure)
+        return leader is None or (leader.epoch, leader.term_id) == (seat.epoch, seat.term_id)
 
     async def _change(self, other: asyncio.Future[None] | None = None) -> None:
         """Wait until the leader changes or something else is done; at most `RETRY_SECONDS`."""

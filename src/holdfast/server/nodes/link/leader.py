@@ -235,7 +235,7 @@ class LinkEnd(frames.Framed):
                 self.end()
                 return
             seat = self._tenure.seat
-            bond = frames.Bond(seat.authority, seat.epoch, seat.tenure, server.node.key)
+            bond = frames.Bond(seat.authority, seat.epoch, seat.term_id, server.node.key)
             self._handshake = frames.Handshake(bond, server.new_secret(frames.NONCE_BYTES))
             self.send(self._handshake.greet(frame))
         elif isinstance(frame, frames.Proof) and self._handshake is not None:
