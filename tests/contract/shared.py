@@ -122,8 +122,8 @@ async def _looking_needs_no_seat(place: SharedPlace) -> None:
     leaderships.append(await watching.read_leadership())
     await leader.close()
     leaderships.append(await watching.read_leadership())
-    beats = [leadership.beat for leadership in leaderships]
-    expect(beats, sorted(set(beats)), "the beats, each higher than the one before")
+    heartbeats = [leadership.heartbeat for leadership in leaderships]
+    expect(heartbeats, sorted(set(heartbeats)), "the beats, each higher than the one before")
     expect([leadership.is_held for leadership in leaderships], [True, True, True, False], "whether it is held")
     expect([leadership.last_seq for leadership in leaderships], [0, 2, 2, 2], "the last numbers")
     expect(

@@ -50,7 +50,7 @@ def test_answer_without_a_record_waits_for_confirmation() -> None:
         journal = await journal_on(shelf)
         async with serving(journal, clock) as engine:
             asked = Asked(engine)
-            heartbeat = shelf.leadership.beat
+            heartbeat = shelf.leadership.heartbeat
             journal.is_shut = True
             asked.read("one", holders)
             asked.read("two", holders)
@@ -60,7 +60,7 @@ def test_answer_without_a_record_waits_for_confirmation() -> None:
             journal.let_through()
             await turns()
             assert asked.labels == ["one", "two"] and len(journal.confirms) == 1
-            assert shelf.leadership.beat == heartbeat + 1
+            assert shelf.leadership.heartbeat == heartbeat + 1
             await engine.ask(acquire("job"))
             assert len(journal.confirms) == 1, "an append is a proof itself"
 

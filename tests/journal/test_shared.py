@@ -126,11 +126,11 @@ class ForgetsTheTime(SharedMemoryJournal):
         await super().confirm(0)
 
 
-class NeverBeats(SharedMemoryJournal):
+class NeverSendsHeartbeats(SharedMemoryJournal):
     async def confirm(self, now_ms: int) -> None:
-        beat = self._shared.leadership.beat
+        heartbeat = self._shared.leadership.heartbeat
         await super().confirm(now_ms)
-        self._shared.change_leadership(beat=beat)
+        self._shared.change_leadership(heartbeat=heartbeat)
 
 
 class SeesNoLoss(SharedMemoryJournal):
@@ -199,7 +199,7 @@ class KeepsTheSeat(SharedMemoryJournal):
         DeposesTheLiving,
         TakesAnySeat,
         ForgetsTheTime,
-        NeverBeats,
+        NeverSendsHeartbeats,
         SeesNoLoss,
         HasItsOwnKey,
         ArchivesToTheEnd,

@@ -179,10 +179,10 @@ def test_the_heart_beats_though_nobody_asks() -> None:
         a = nodes.start("a")
         await nodes.until(lambda: a.leads)
         nodes.start("b")
-        beat, now_ms = nodes.shelf.leadership.beat, nodes.shelf.leadership.now_ms
+        beat, now_ms = nodes.shelf.leadership.heartbeat, nodes.shelf.leadership.now_ms
         await asyncio.sleep(60)
         assert a.leads and nodes.shelf.leadership.epoch == 1
-        assert 115 <= nodes.shelf.leadership.beat - beat <= 125
+        assert 115 <= nodes.shelf.leadership.heartbeat - beat <= 125
         assert nodes.shelf.leadership.now_ms > now_ms, "and the time is carried along (N-15)"
 
     cluster(test)

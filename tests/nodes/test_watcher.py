@@ -15,7 +15,7 @@ SEAT = Leadership(
     authority="x",
     epoch=7,
     term_id="t7",
-    beat=100,
+    heartbeat=100,
     is_held=True,
     node="b",
     process="pb",
@@ -63,11 +63,11 @@ def test_a_leader_that_writes_is_followed() -> None:
     """Whatever rises under the seat is a sign of life: it is never taken (N-13)."""
     looking = Looking()
     for beat in range(1_000):
-        assert looking.look(seat(beat=beat)).why_take is None
-        assert looking.look(seat(beat=beat)).why_take is None
+        assert looking.look(seat(heartbeat=beat)).why_take is None
+        assert looking.look(seat(heartbeat=beat)).why_take is None
 
 
-@pytest.mark.parametrize("changes", [{"beat": 101}, {"epoch": 8, "term_id": "t8"}, {"term_id": "other"}])
+@pytest.mark.parametrize("changes", [{"heartbeat": 101}, {"epoch": 8, "term_id": "t8"}, {"term_id": "other"}])
 def test_any_change_is_a_sign_of_life(changes: dict[str, object]) -> None:
     """Another beat, epoch or tenure begins the count anew (N-13, N-1)."""
     looking = Looking()
@@ -100,7 +100,7 @@ def test_a_seat_that_nobody_has_is_taken_at_once() -> None:
     """Whoever gave the seat back is waited for by nobody (N-13)."""
     looking = Looking()
     looking.look(SEAT)
-    seen = looking.look(seat(is_held=False, beat=101))
+    seen = looking.look(seat(is_held=False, heartbeat=101))
     assert seen.why_take is not None and seen.leader is None
 
 
@@ -124,7 +124,7 @@ def test_a_namesake_is_reported_and_left_alone() -> None:
     looking.look(SEAT)
     namesake = seat(node="a", process="other", epoch=8)
     looking.look(namesake)
-    alive = msgspec.structs.replace(namesake, beat=101)
+    alive = msgspec.structs.replace(namesake, heartbeat=101)
     seen = looking.look(alive)
     assert seen.is_namesake and seen.why_take is None and seen.leader is not None
     assert looking.looks_until_taken(alive) == 2_000 // LOOK_MS

@@ -48,7 +48,7 @@ def seat(epoch: int, beat: int, *, is_held: bool) -> Leadership:
         authority="a",
         epoch=epoch,
         term_id=f"{epoch:032x}",
-        beat=beat,
+        heartbeat=beat,
         is_held=is_held,
         node="another",
         process=OTHER,
@@ -93,7 +93,7 @@ def should_take(past: list[tuple[int, Leadership | None]]) -> bool:
     silent_ms = 0
     for (before_ms, before), (now_ms, now) in reversed(list(pairwise(past))):
         seen = [one for one in (before, now) if one is not None and one.epoch >= FIRST_EPOCH]
-        if any((one.epoch, one.beat) != (last.epoch, last.beat) for one in seen):
+        if any((one.epoch, one.heartbeat) != (last.epoch, last.heartbeat) for one in seen):
             break
         # What lies beside a look that failed, or that showed an old copy of the store, was not seen.
         if len(seen) == 2:

@@ -42,7 +42,7 @@ class SharedShelf(Shelf):
             authority=authority,
             epoch=0,
             term_id="",
-            beat=0,
+            heartbeat=0,
             is_held=False,
             node="",
             process="",
@@ -56,7 +56,7 @@ class SharedShelf(Shelf):
 
     def change_leadership(self, **changes: object) -> None:
         """Write the seat: its beat rises."""
-        self.leadership = msgspec.structs.replace(self.leadership, beat=self.leadership.beat + 1, **changes)
+        self.leadership = msgspec.structs.replace(self.leadership, heartbeat=self.leadership.heartbeat + 1, **changes)
 
 
 class SharedMemoryJournal(MemoryJournal):
@@ -96,7 +96,10 @@ class SharedMemoryJournal(MemoryJournal):
         was_closed = not shelf.leadership.is_held
         if self._epoch is None:
             seen = self._seen
-            is_as_seen = seen is not None and (seen.epoch, seen.beat) == (shelf.leadership.epoch, shelf.leadership.beat)
+            is_as_seen = seen is not None and (seen.epoch, seen.heartbeat) == (
+                shelf.leadership.epoch,
+                shelf.leadership.heartbeat,
+            )
             if shelf.leadership.is_held and not is_as_seen:
                 raise JournalLockedError(f"open: {shelf.leadership.node} has the seat (epoch {shelf.leadership.epoch})")
             self._epoch = shelf.leadership.epoch + 1

@@ -110,7 +110,7 @@ class Leadership(msgspec.Struct, frozen=True, kw_only=True):
     authority: str  # The id of the authority: created with the store, never changed.
     epoch: int  # Rises by one with every term.
     term_id: str  # 32 random hexadecimal digits of this term: a store that was rolled back can only repeat the epoch.
-    beat: int  # Rises with every write of the leader.
+    heartbeat: int  # Rises with every write of the leader.
     is_held: bool  # False also after a leader resigned: its name stays.
     node: str
     process: str  # 32 random hexadecimal digits of the leading process.

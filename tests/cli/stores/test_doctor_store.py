@@ -33,7 +33,7 @@ LEADERSHIP = Leadership(
     authority="a1",
     epoch=7,
     term_id="t",
-    beat=12,
+    heartbeat=12,
     is_held=True,
     node="node1",
     process="p1",
@@ -58,7 +58,7 @@ WELL = Facts(
     wants_jump=False,
     jumps=0,
     schema_version=1,
-    is_beating=True,
+    has_heartbeat=True,
     peers=PEERS,
     replicas=[Replica("standby", "streaming", "sync")],
     size_bytes=1_000_000,
@@ -196,15 +196,17 @@ def test_versions_that_differ_are_a_warning() -> None:
 def test_nobody_who_leads_fails() -> None:
     """A store that was served and is not is said; one that is new is not wrong."""
     empty = msgspec.structs.replace(LEADERSHIP, is_held=False)
-    assert verdicts(leadership=empty, is_beating=False)["leader"].startswith("FAIL nobody leads; the last epoch was 7")
+    assert verdicts(leadership=empty, has_heartbeat=False)["leader"].startswith(
+        "FAIL nobody leads; the last epoch was 7"
+    )
     new = msgspec.structs.replace(empty, epoch=0)
-    assert verdicts(leadership=new, is_beating=False)["leader"].startswith("warn nobody has ever led")
+    assert verdicts(leadership=new, has_heartbeat=False)["leader"].startswith("warn nobody has ever led")
 
 
 def test_another_server_than_before_is_a_warning() -> None:
     """After a failover or a restore of the database the marks differ, until a leader let tokens jump (N-22)."""
     moved = msgspec.structs.replace(MARKS, timeline=1)
-    text = verdicts(marks=moved, has_standby=False, is_beating=False)["timeline"]
+    text = verdicts(marks=moved, has_standby=False, has_heartbeat=False)["timeline"]
     assert text.startswith("warn timeline 2: this is another server") and "holdfast store restored" in text
     assert verdicts(marks=moved, wants_jump=True)["timeline"].startswith("ok timeline 2; the next leader lets")
     assert verdicts(jumps=2)["timeline"].startswith("ok timeline 2, fencing tokens jumped 2 times so far")
@@ -213,18 +215,18 @@ def test_another_server_than_before_is_a_warning() -> None:
 def test_promoted_standby_is_no_loss() -> None:
     """After a failover to a synchronous standby nothing is said to be lost: only the timeline is another."""
     moved = msgspec.structs.replace(MARKS, timeline=1)
-    text = verdicts(marks=moved, is_beating=False)["timeline"]
+    text = verdicts(marks=moved, has_heartbeat=False)["timeline"]
     assert text.startswith("ok timeline 2: it was promoted") and "restored" not in text
 
 
 def test_nodes_that_run_are_not_to_be_started() -> None:
     """Where nobody leads and nodes run, the hint is where they say why."""
     empty = msgspec.structs.replace(LEADERSHIP, is_held=False)
-    assert verdicts(leadership=empty, is_beating=False)["leader"].endswith("each that runs say why: node1, node2")
-    assert verdicts(is_beating=False)["leader"].endswith("each that runs say why: node1, node2")
+    assert verdicts(leadership=empty, has_heartbeat=False)["leader"].endswith("each that runs say why: node1, node2")
+    assert verdicts(has_heartbeat=False)["leader"].endswith("each that runs say why: node1, node2")
     away = [PEERS[0], msgspec.structs.replace(PEERS[1], seen_ms_ago=60_000)]
     assert "they may run" in verdicts(marks=msgspec.structs.replace(MARKS, table_oid=9), peers=away)["nodes"]
-    assert verdicts(leadership=empty, is_beating=False, peers=[])["leader"].endswith("start a node on it")
+    assert verdicts(leadership=empty, has_heartbeat=False, peers=[])["leader"].endswith("start a node on it")
 
 
 def test_what_to_do_about_silent_nodes_is_a_whole_sentence() -> None:

@@ -22,7 +22,7 @@ DELAY_SECONDS = 0.1
 READING_SECONDS_MIN = SLICES * 2 * DELAY_SECONDS
 
 
-def beat_of(place: InPostgres) -> int:
+def heartbeat_of(place: InPostgres) -> int:
     return int(place.sql("SELECT beat FROM {s}.seat"))
 
 
@@ -44,10 +44,10 @@ def test_beat_rises_while_a_long_tail_is_read(monkeypatch: pytest.MonkeyPatch) -
         for seq in range(1, SLICES + 1):
             await first.append(grants(seq, seq))
         await first.close()
-        before = beat_of(place)
+        before = heartbeat_of(place)
         recovered = await taker.open()
         # One more is the write that took it. A beat is due after 400 ms, and waits for the end of a slice.
-        assert beat_of(place) - before - 1 >= 3, f"in at least {READING_SECONDS_MIN} s"
+        assert heartbeat_of(place) - before - 1 >= 3, f"in at least {READING_SECONDS_MIN} s"
         assert len(list(recovered.records)) == SLICES
         await taker.close()
 
@@ -68,13 +68,13 @@ def test_beat_rises_while_a_step_of_the_archive_is_waited_for() -> None:
             step.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await step
-            before = (await journal.read_leadership()).beat
+            before = (await journal.read_leadership()).heartbeat
             opening = asyncio.create_task(journal.open())
 
-            async def has_beaten() -> int:
-                return (await journal.read_leadership()).beat - before >= 4
+            async def has_heartbeat() -> int:
+                return (await journal.read_leadership()).heartbeat - before >= 4
 
-            await until(has_beaten)
+            await until(has_heartbeat)
             assert not opening.done(), "the step is not settled yet"
         recovered = await opening
         assert list(recovered.records) == [], "the step counts"

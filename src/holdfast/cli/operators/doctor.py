@@ -495,7 +495,7 @@ def _leader(facts: Facts) -> Verdict:
         return fail("leader", f"nobody leads; the last epoch was {leadership.epoch}", hint)
     now = times.now()
     who = f"{leadership.node} at {leadership.url} since {times.since(times.at_ms(leadership.since_wall_ms), now)}, epoch {leadership.epoch}"
-    if facts.is_beating:
+    if facts.has_heartbeat:
         return ok("leader", who)
     return fail("leader", f"{who}: it is silent, and nobody took over", hint)
 
@@ -515,7 +515,9 @@ def _nodes(facts: Facts) -> Iterator[Verdict]:
     else:
         yield (ok if live else warn)("nodes", f"heard of: {names}")
     leadership = facts.leadership
-    if facts.is_beating and any(peer.node == leadership.node and peer.process != leadership.process for peer in live):
+    if facts.has_heartbeat and any(
+        peer.node == leadership.node and peer.process != leadership.process for peer in live
+    ):
         text = f"two processes call themselves {leadership.node}: one leads, and another one told of itself"
         yield fail("names", text, "give each node a name of its own (setting node_name)")
     if len({peer.tokens for peer in live}) > 1:
@@ -550,7 +552,7 @@ def _marks(facts: Facts) -> Verdict:
     if facts.marks == facts.server.marks:
         return ok("timeline", f"{text}, as when the last record was written")
     changed = f"{text}: this is another server, timeline or copy than the last record was written on"
-    if facts.leadership.is_held and facts.is_beating:
+    if facts.leadership.is_held and facts.has_heartbeat:
         return warn("timeline", changed, "the leader has not met it yet")
     as_before = msgspec.structs.replace(facts.marks, timeline=facts.server.marks.timeline)
     if facts.has_standby and as_before == facts.server.marks:

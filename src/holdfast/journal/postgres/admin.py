@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from holdfast.journal.postgres.connection import Line, Marks, Row, Server
 
 APPLICATION = "holdfast operator"
-LOOKS = 8  # How often a held seat is read while it is watched.
+WATCH_READS = 8  # How often a held seat is read while it is watched.
 TRIED_BYTES = 256 * 1024  # More than deleted rows can have free by chance.
 NO_SEQ = -1  # No record has this number.
 MAY_NOT = "42501"
@@ -77,7 +77,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     wants_jump: bool
     jumps: int
     schema_version: int
-    is_beating: bool  # Whether a leader wrote under the seat while we watched.
+    has_heartbeat: bool  # Whether a leader wrote under the seat while we watched.
     peers: Sequence[Peer]
     replicas: Sequence[Replica]
     size_bytes: int
@@ -115,7 +115,7 @@ class Operating:
     async def facts(self, watch_seconds: float) -> Facts:
         """A held seat is watched until it beats, at most for so long. Raises `JournalError`."""
         row = await self._leadership()
-        is_beating = row["held"] and await self._watched(row, watch_seconds) is None
+        has_heartbeat = row["held"] and await self._watched(row, watch_seconds) is None
         size = await self._side.rows("read_size", self.schema)
         tail = await self._side.rows("read_tail_size")
         return Facts(
@@ -126,7 +126,7 @@ class Operating:
             wants_jump=row["wants_jump"],
             jumps=row["jumps"],
             schema_version=row["schema_version"],
-            is_beating=is_beating,
+            has_heartbeat=has_heartbeat,
             peers=await self._peers(),
             replicas=[Replica(*each) for each in await self._side.rows("read_replicas")],
             size_bytes=size[0]["size_bytes"],
@@ -195,8 +195,8 @@ class Operating:
 
     async def _watched(self, row: Row, seconds: float) -> Row | None:
         """Watch a seat that is held. Return it if it stood still all the time, None as soon as it beats."""
-        for _ in range(LOOKS):
-            await asyncio.sleep(seconds / LOOKS)
+        for _ in range(WATCH_READS):
+            await asyncio.sleep(seconds / WATCH_READS)
             now = await self._leadership()
             if (now["epoch"], now["tenure"], now["beat"]) != (row["epoch"], row["tenure"], row["beat"]):
                 return None

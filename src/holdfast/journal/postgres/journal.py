@@ -29,7 +29,7 @@ from holdfast.journal.postgres.archive import Archive
 from holdfast.journal.postgres.connection import Servers, Side
 from holdfast.journal.postgres.history import Looking, snapshot
 from holdfast.journal.postgres.leadership import Fresh, Knowledge, LeadershipTable, WriterTerm, unseal
-from holdfast.journal.postgres.writer import NO_ANSWER, Ask, Batch, Beating, FencedWriter, Ground
+from holdfast.journal.postgres.writer import NO_ANSWER, Ask, Batch, FencedWriter, Ground, LeaderHeartbeat
 from holdfast.journal.tail import LARGE_BYTES, Room, part_of
 
 if TYPE_CHECKING:
@@ -259,15 +259,15 @@ class PostgresJournal:
         return line, was_held
 
     async def _recover(self, line: Line, *, was_closed: bool) -> Recovered:
-        with Beating(self._writer, line) as beating:
+        with LeaderHeartbeat(self._writer, line) as heartbeat:
             if not self._archive.is_settled:
-                await beating.beside(self._archive.settle())
-            key = self._unsealed(next(iter(await beating.ask("read_key")), None))
-            values = await self._archive.begin(beating.ask)
-            bodies, parts = await self._read_tail(beating.ask)
+                await heartbeat.run_alongside(self._archive.settle())
+            key = self._unsealed(next(iter(await heartbeat.ask("read_key")), None))
+            values = await self._archive.begin(heartbeat.ask)
+            bodies, parts = await self._read_tail(heartbeat.ask)
             self._room.begin(sum(map(len, bodies)), parts)
             self._judge()
-            await beating.beside(self._measure())
+            await heartbeat.run_alongside(self._measure())
         return Recovered(
             self._term.epoch,
             values,

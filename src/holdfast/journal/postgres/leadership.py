@@ -207,7 +207,7 @@ def leadership_of(row: Row, *, is_behind: bool = False) -> Leadership:
 
 
 BLOCKED_SECONDS = 1.0  # After so long a takeover ends the sessions that block it (N-3).
-NOBODY = -1  # A beat that no seat has, so a held seat is not taken.
+NO_HEARTBEAT = -1  # A beat that no seat has, so a held seat is not taken.
 
 
 class WriterTerm(msgspec.Struct, eq=False):
@@ -249,13 +249,13 @@ class LeadershipTable(msgspec.Struct, eq=False):
         row, loss = await self._read_allowed()
         is_lost = loss is not None
         knowledge, may_lose = self.knowledge, self.may_lose or (is_lost and row["wants_jump"])
-        epoch, before, beat = (row["epoch"], row["tenure"], NOBODY)
+        epoch, before, heartbeat = (row["epoch"], row["tenure"], NO_HEARTBEAT)
         if seen is not None:
-            epoch, before, beat = seen.epoch, seen.term_id, seen.beat
+            epoch, before, heartbeat = seen.epoch, seen.term_id, seen.heartbeat
         line, server = await self.servers.connect()
         self.servers.must_be = server
         values = (
-            *(epoch, before, term.term_id, beat),
+            *(epoch, before, term.term_id, heartbeat),
             *(me.node, me.process, me.url, me.version, wall_ms, FORMAT),
             *(row["authority"], may_lose, knowledge.last_seq, *msgspec.structs.astuple(server.marks)),
         )

@@ -25,7 +25,7 @@ the only copy found no row, and then the question found that another node has th
 After `DeposedError`, `OutcomeUnknownError` or `JournalLostError` every further call of the journal raises the same.
 
 **Heartbeats.** Others depose a leader whose seat stands still (N-13). So a node that took the seat, and reads for
-longer than they wait, proves it between two slices, on the same connection (`Beating`).
+longer than they wait, proves it between two slices, on the same connection (`LeaderHeartbeat`).
 """
 
 from __future__ import annotations
@@ -393,13 +393,13 @@ class Ground(Side):
         await super().close()
 
 
-BEAT_SECONDS = 0.4
+HEARTBEAT_SECONDS = 0.4
 READ_SECONDS = 30.0
 
 T = TypeVar("T")
 
 
-class Beating:
+class LeaderHeartbeat:
     """Reads on the connection under the seat, and proves the seat now and then, for as long as the block lasts."""
 
     def __init__(self, writer: FencedWriter, line: Line) -> None:
@@ -418,24 +418,24 @@ class Beating:
 
     async def ask(self, name: str, *values: object) -> Sequence[Row]:
         if self._is_due:
-            await self._beat()
+            await self._send_heartbeat()
         return await self._line.ask(name, *values, seconds=READ_SECONDS)
 
-    async def beside(self, work: Coroutine[Any, Any, T]) -> T:
+    async def run_alongside(self, work: Coroutine[Any, Any, T]) -> T:
         """Wait for work on another connection. It is cancelled if the seat is lost meanwhile."""
         task = asyncio.ensure_future(work)
         try:
             while not task.done():
-                await asyncio.wait((task,), timeout=BEAT_SECONDS)
+                await asyncio.wait((task,), timeout=HEARTBEAT_SECONDS)
                 if not task.done():
-                    await self._beat()
+                    await self._send_heartbeat()
         except BaseException:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
             raise
         return task.result()
 
-    async def _beat(self) -> None:
+    async def _send_heartbeat(self) -> None:
         await self._writer.confirm(0)
         self._restart()
 
@@ -443,7 +443,7 @@ class Beating:
         if self._timer is not None:
             self._timer.cancel()
         self._is_due = False
-        self._timer = asyncio.get_running_loop().call_later(BEAT_SECONDS, self._fall_due)
+        self._timer = asyncio.get_running_loop().call_later(HEARTBEAT_SECONDS, self._fall_due)
 
     def _fall_due(self) -> None:
         self._is_due = True

@@ -266,7 +266,7 @@ class Life:
 
 
 def _as_seen(seat: Leadership) -> tuple[int, str, int]:
-    return seat.epoch, seat.term_id, seat.beat
+    return seat.epoch, seat.term_id, seat.heartbeat
 
 
 def _new_tenure() -> str:

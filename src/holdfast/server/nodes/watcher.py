@@ -62,7 +62,7 @@ class Watcher:
             self._looked_ms = None
             return Seen(self._leader(last))
         self._last, self._looked_ms = seat, now_ms
-        if last is None or (seat.epoch, seat.term_id, seat.beat) != (last.epoch, last.term_id, last.beat):
+        if last is None or (seat.epoch, seat.term_id, seat.heartbeat) != (last.epoch, last.term_id, last.heartbeat):
             self._silent_ms = 0
         elif looked_ms is not None:
             self._silent_ms += min(now_ms - looked_ms, COUNTED_MS_MAX)
@@ -71,7 +71,9 @@ class Watcher:
             why = None
         # A dead process is not a duplicate: a restored store has the seat of our own process before this one.
         is_alive = (
-            last is not None and (seat.epoch, seat.term_id) == (last.epoch, last.term_id) and seat.beat > last.beat
+            last is not None
+            and (seat.epoch, seat.term_id) == (last.epoch, last.term_id)
+            and seat.heartbeat > last.heartbeat
         )
         is_other = seat.is_held and seat.process != self._process
         is_namesake = is_alive and is_other and seat.node == self._node and why is None
