@@ -27,10 +27,10 @@ def peer(name: str) -> Peer:
 class GatedJournal(SharedMemoryJournal):
     """A node's journal. While its gate is shut, an append or a confirm waits until it is let through or refused."""
 
-    def __init__(self, shelf: SharedShelf, node: str, *, term_id: str, must_jump: bool = False) -> None:
+    def __init__(self, shelf: SharedShelf, node: str, *, term_id: str, needs_token_gap: bool = False) -> None:
         super().__init__(shelf, peer(node), term_id=term_id)
         self.is_shut = False
-        self.must_jump = must_jump
+        self.needs_token_gap = needs_token_gap
         self.appends: list[list[Record]] = []
         self.confirms: list[int] = []
         """The times that were confirmed."""
@@ -41,7 +41,7 @@ class GatedJournal(SharedMemoryJournal):
 
     async def open(self) -> Recovered:
         """Say that the store lost something, if it is to."""
-        return msgspec.structs.replace(await super().open(), must_jump=self.must_jump)
+        return msgspec.structs.replace(await super().open(), needs_token_gap=self.needs_token_gap)
 
     async def append(self, batch: Sequence[Record]) -> None:
         """Append behind the gate."""
@@ -80,8 +80,8 @@ class GatedJournal(SharedMemoryJournal):
                 raise error
 
 
-async def journal_on(shelf: SharedShelf, node: str = "a", *, must_jump: bool = False) -> GatedJournal:
+async def journal_on(shelf: SharedShelf, node: str = "a", *, needs_token_gap: bool = False) -> GatedJournal:
     """A journal that may take the seat from whoever has it now."""
-    journal = GatedJournal(shelf, node, term_id=f"{node}{shelf.leadership.epoch + 1}", must_jump=must_jump)
+    journal = GatedJournal(shelf, node, term_id=f"{node}{shelf.leadership.epoch + 1}", needs_token_gap=needs_token_gap)
     journal.depose(await journal.read_leadership())
     return journal

@@ -471,7 +471,7 @@ def test_store_that_lost_records_gets_a_token_gap() -> None:
         async with serving(await journal_on(shelf, "a"), clock) as engine:
             await engine.ask(acquire("job"))
         clock.advance(10 * MINUTE_MS)
-        journal = await journal_on(shelf, "b", must_jump=True)
+        journal = await journal_on(shelf, "b", needs_token_gap=True)
         async with serving(journal, clock) as engine:
             (first,) = journal.appends
             restored, opened = (record.event for record in first)
@@ -500,7 +500,7 @@ def test_loss_after_archiving_gets_a_large_enough_token_gap(*, is_retained: bool
             await engine.archive()
             passed_ms = clock.wall_ms()
         clock.advance(MINUTE_MS)
-        async with serving(await journal_on(shelf, "b", must_jump=True), clock) as engine:
+        async with serving(await journal_on(shelf, "b", needs_token_gap=True), clock) as engine:
             passed_ms = clock.wall_ms() - passed_ms + 1 if is_retained else UNKNOWN_MS
             assert engine.state.last_token == 1 + TOKEN_GAP + TOKEN_GAP_PER_MS * passed_ms
 
@@ -516,7 +516,7 @@ def test_token_gap_beyond_the_last_token_is_refused() -> None:
             await engine.ask(acquire("job"))
         clock.step_wall(TOKEN_MAX // TOKEN_GAP_PER_MS)
         with pytest.raises(JournalError, match="clock of this machine"):
-            async with serving(await journal_on(shelf, "b", must_jump=True), clock):
+            async with serving(await journal_on(shelf, "b", needs_token_gap=True), clock):
                 pass
 
     run(test)
@@ -527,7 +527,7 @@ def test_counters_of_losses_are_archived() -> None:
 
     async def test(clock: ManualClock) -> None:
         shelf = SharedShelf()
-        async with serving(await journal_on(shelf, "a", must_jump=True), clock) as engine:
+        async with serving(await journal_on(shelf, "a", needs_token_gap=True), clock) as engine:
             await engine.ask(acquire("job"))
             await engine.archive()
         async with serving(await journal_on(shelf, "b"), clock) as engine:

@@ -134,7 +134,7 @@ def test_a_namesake_that_is_gone_is_none() -> None:
     """A store that was restored has the seat of this node as it was then: no other process has its name."""
     looking = Looking()
     looking.look(SEAT)
-    former = seat(node="a", process="former", epoch=3, is_behind=True)
+    former = seat(node="a", process="former", epoch=3, is_rolled_back=True)
     looking.watcher.leave_alone(looking.now_ms + 60_000)
     assert not any(looking.look(former).is_namesake for _ in range(40))
 
@@ -149,7 +149,7 @@ def test_a_lower_epoch_is_of_the_past() -> None:
     assert looking.look(SEAT).why_take is None
 
 
-@pytest.mark.parametrize("changes", [{"jumps": 1}, {"wants_jump": True}, {"is_behind": True}])
+@pytest.mark.parametrize("changes", [{"token_gaps": 1}, {"wants_token_gap": True}, {"is_rolled_back": True}])
 def test_a_store_that_lost_an_epoch_and_goes_on_is_believed(changes: dict[str, object]) -> None:
     """A lower epoch is new once tokens jumped, an operator said so, or a node may go on after a loss (N-22, N-23)."""
     looking = Looking()
@@ -163,7 +163,7 @@ def test_a_store_that_lost_an_epoch_and_goes_on_is_believed(changes: dict[str, o
 def test_a_store_of_before_the_jump_is_of_the_past() -> None:
     """An old copy from before tokens jumped changes nothing, however high its epoch is (N-2, N-21)."""
     looking = Looking()
-    jumped = seat(jumps=1)
+    jumped = seat(token_gaps=1)
     looking.look(jumped)
     assert looking.look(seat(epoch=9, term_id="t9", node="c")) == Seen(jumped)
 

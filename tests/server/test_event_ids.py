@@ -104,7 +104,7 @@ def test_reader_after_lost_record_gets_resync(tmp_path: Path) -> None:
         shelf = SharedShelf()
         async with serving(await journal_on(shelf, "a"), clock) as engine:
             await engine.ask(acquire("job"))
-        async with serving(await journal_on(shelf, "b", must_jump=True), clock) as engine:
+        async with serving(await journal_on(shelf, "b", needs_token_gap=True), clock) as engine:
             await engine.ask(release("job"))
             # Opened, granted; Restored is 3, Opened 4, released 5. Whoever saw 4 saw what was lost.
             lost = await frames_of(engine, tmp_path, "4", 2)

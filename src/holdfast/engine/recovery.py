@@ -8,7 +8,7 @@ top of it is in no journal, so the memory is discarded.
 **Time** goes on at the last record's, or at a later one that the term before may have answered with, if the journal
 knows it (N-17). `Opened` has that time, so time never goes back before it.
 
-**A store that may have lost records** (`must_jump`) may have lost grants that were answered. So `Restored` comes first,
+**A store that may have lost records** (`needs_token_gap`) may have lost grants that were answered. So `Restored` comes first,
 in the same append, and the next fencing token is greater than any that was given out (C6).
 
 If a record does not fit the records before it, the journal is damaged or had two writers, and the start is refused.
@@ -74,8 +74,8 @@ async def recover(
             gc.enable()
     now_ms = max(state.now_ms, recovered.now_ms, reached_ms)
     events: list[Event] = []
-    if recovered.must_jump:
-        events.append(await _restored(state, replayed, journal, clock, version=version, why=recovered.why_jump))
+    if recovered.needs_token_gap:
+        events.append(await _restored(state, replayed, journal, clock, version=version, why=recovered.token_gap_reason))
     if recovered.epoch != state.epoch:
         if not recovered.was_closed and not journal.is_shared:
             _report_crash(state, replayed, clock)

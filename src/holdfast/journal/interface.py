@@ -97,10 +97,12 @@ class Recovered(msgspec.Struct, frozen=True):
     records: Iterator[Record]  # Records that are not archived, in order. Read them once, between `values` and append.
     was_closed: bool = True  # False if the last writer was killed or the power failed.
     now_ms: int = 0  # The latest authority time that the last term may have answered with, if after the last record's.
-    must_jump: bool = False
+    needs_token_gap: bool = False
     """The store may have lost acknowledged records: the first record of this term must be `Restored`, with a fencing
     token beyond all earlier ones. The journal demands it until it is appended."""
-    why_jump: str = ""  # Why, if possibly no record is lost. Empty: records are missing, or the reason is unknown.
+    token_gap_reason: str = (
+        ""  # Why, if possibly no record is lost. Empty: records are missing, or the reason is unknown.
+    )
     key: bytes | None = None  # The authority's key. None: a file next to the journal has it.
 
 
@@ -120,9 +122,9 @@ class Leadership(msgspec.Struct, frozen=True, kw_only=True):
     since_wall_ms: int  # The start of the term by the leader's clock, for display.
     format: int  # A node that does not know this format can neither lead nor read.
     version: str
-    jumps: int = 0  # How often tokens jumped after a loss. The epoch may be lower after one.
-    wants_jump: bool = False  # An operator declared the store restored: earlier observations are void.
-    is_behind: bool = False  # This node saw more than the store has, and may continue (`after_data_loss`).
+    token_gaps: int = 0  # How often tokens jumped after a loss. The epoch may be lower after one.
+    wants_token_gap: bool = False  # An operator declared the store restored: earlier observations are void.
+    is_rolled_back: bool = False  # This node saw more than the store has, and may continue (`after_data_loss`).
 
 
 class Peer(msgspec.Struct, frozen=True, kw_only=True):

@@ -55,8 +55,8 @@ WELL = Facts(
     leadership=LEADERSHIP,
     marks=MARKS,
     has_standby=True,
-    wants_jump=False,
-    jumps=0,
+    wants_token_gap=False,
+    token_gaps=0,
     schema_version=1,
     has_heartbeat=True,
     peers=PEERS,
@@ -208,8 +208,8 @@ def test_another_server_than_before_is_a_warning() -> None:
     moved = msgspec.structs.replace(MARKS, timeline=1)
     text = verdicts(marks=moved, has_standby=False, has_heartbeat=False)["timeline"]
     assert text.startswith("warn timeline 2: this is another server") and "holdfast store restored" in text
-    assert verdicts(marks=moved, wants_jump=True)["timeline"].startswith("ok timeline 2; the next leader lets")
-    assert verdicts(jumps=2)["timeline"].startswith("ok timeline 2, fencing tokens jumped 2 times so far")
+    assert verdicts(marks=moved, wants_token_gap=True)["timeline"].startswith("ok timeline 2; the next leader lets")
+    assert verdicts(token_gaps=2)["timeline"].startswith("ok timeline 2, fencing tokens jumped 2 times so far")
 
 
 def test_promoted_standby_is_no_loss() -> None:

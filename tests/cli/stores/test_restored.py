@@ -48,4 +48,4 @@ def test_a_dump_that_was_put_back_is_refused_until_it_is_said(ask: Ask, schema: 
         done = ask("store", "restored", "--yes", "--store", server.url)
         assert done.returncode == 0, done.stderr
         found = asyncio.run(opened(Leader(schema, "node3", url=server.url)))
-        assert found.must_jump
+        assert found.needs_token_gap

@@ -69,12 +69,12 @@ def test_restored_lets_the_next_tenure_jump(ask: Ask, schema: str) -> None:
     assert json.loads(done.stdout)["epoch"] == 3
     journal = Leader(schema, "node2")._journal
 
-    async def must_jump(journal: SharedJournal) -> tuple[int, bool]:
+    async def needs_token_gap(journal: SharedJournal) -> tuple[int, bool]:
         found = await journal.open()
         await journal.close()
-        return found.epoch, found.must_jump
+        return found.epoch, found.needs_token_gap
 
-    assert asyncio.run(must_jump(journal)) == (3, True)
+    assert asyncio.run(needs_token_gap(journal)) == (3, True)
 
 
 def test_restored_is_refused_while_a_node_leads(ask: Ask, schema: str) -> None:
@@ -100,8 +100,8 @@ def test_restored_asks_first(ask: Ask, schema: str) -> None:
     assert postgres.shared().sql(f"SELECT wants_jump FROM {schema}.seat") == "f"
 
 
-@pytest.mark.parametrize(("said", "code", "wants_jump"), [("n", 1, "f"), ("y", 0, "t")])
-def test_restored_does_what_is_answered(schema: str, said: str, code: int, wants_jump: str) -> None:
+@pytest.mark.parametrize(("said", "code", "wants_token_gap"), [("n", 1, "f"), ("y", 0, "t")])
+def test_restored_does_what_is_answered(schema: str, said: str, code: int, wants_token_gap: str) -> None:
     """On a terminal it asks, and only a yes is one."""
     asyncio.run(Leader(schema).once())
     ours, theirs = pty.openpty()
@@ -113,7 +113,7 @@ def test_restored_does_what_is_answered(schema: str, said: str, code: int, wants
     os.close(ours)
     os.close(theirs)
     assert done.returncode == code and "cannot be taken back" in done.stderr, done.stderr
-    assert postgres.shared().sql(f"SELECT wants_jump FROM {schema}.seat") == wants_jump
+    assert postgres.shared().sql(f"SELECT wants_jump FROM {schema}.seat") == wants_token_gap
 
 
 def test_a_password_comes_from_the_environment_or_a_file(ask: Ask, tmp_path: Path) -> None:

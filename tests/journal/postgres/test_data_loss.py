@@ -95,7 +95,7 @@ def test_lost_epoch_is_shown_to_whoever_may_go_on(change: str, may_lose: bool) -
         place.sql(f"UPDATE {{s}}.seat {change}")
         for _ in range(2):
             seen = await watching.read_leadership()
-            assert (seen.epoch, seen.is_behind, before.is_behind) == (before.epoch - 1, True, False)
+            assert (seen.epoch, seen.is_rolled_back, before.is_rolled_back) == (before.epoch - 1, True, False)
         await watching.close()
 
     with in_postgres() as place:
@@ -167,21 +167,21 @@ def test_loss_is_the_first_record_of_the_next_tenure(change: str, may_lose: bool
             # One that dies before that record leaves the duty to the next.
             journal = place(may_lose=may_lose)
             recovered = await journal.open()
-            assert recovered.must_jump and len(list(recovered.records)) == 3
+            assert recovered.needs_token_gap and len(list(recovered.records)) == 3
             await journal.confirm(9)
             with pytest.raises(JournalUnavailableError, match="the first one now has to say so"):
                 await journal.append(grants(4, 4))
             assert marks_in(place) == changed
             await journal.close()
         journal = place(may_lose=may_lose)
-        assert (await journal.open()).must_jump
+        assert (await journal.open()).needs_token_gap
         await journal.append(restored(4))
         assert marks_in(place) == right
         assert place.sql("SELECT wants_jump, jumps FROM {s}.seat") == "f|1"
         await journal.append(grants(5, 5))
         await journal.close()
         again = place()
-        assert not (await again.open()).must_jump
+        assert not (await again.open()).needs_token_gap
         await again.close()
 
     with in_postgres() as place:
@@ -202,10 +202,10 @@ def test_who_knew_more_learns_anew_after_the_jump() -> None:
         place.sql("UPDATE {s}.seat SET wants_jump = true")
         assert (await follower.read_leadership()).last_seq == 0
         leader = place()
-        assert (await leader.open()).must_jump
+        assert (await leader.open()).needs_token_gap
         await leader.append(restored(1))
         assert (await follower.read_leadership()).last_seq == 1
-        assert (knowledge.last_seq, knowledge.jumps) == (1, 1)
+        assert (knowledge.last_seq, knowledge.token_gaps) == (1, 1)
         await leader.close()
         await follower.open()
         await follower.append(grants(2, 2))
@@ -229,7 +229,7 @@ def test_who_may_lose_goes_on_after_what_it_remembers() -> None:
         await leader.close()
         again = place(knowledge=knowledge, may_lose=True)
         again.depose(await again.read_leadership())
-        assert (await again.open()).must_jump
+        assert (await again.open()).needs_token_gap
         await again.append(restored(1))
         await again.close()
 
@@ -267,7 +267,7 @@ async def lead(place: InPostgres, urls: str, **options: object) -> tuple[list[ty
     try:
         successor.depose(await successor.read_leadership())
         recovered = await successor.open()
-        return said, recovered.must_jump
+        return said, recovered.needs_token_gap
     finally:
         await successor.close()
 
@@ -285,13 +285,13 @@ def test_promotion_ends_the_tenure(primary: Postgres, is_synchronous: bool) -> N
         place.fail_over = partial(promote, primary, standby)
         place.server = standby
         if is_synchronous:
-            said, must_jump = asyncio.run(lead(place, urls))
-            assert must_jump
+            said, needs_token_gap = asyncio.run(lead(place, urls))
+            assert needs_token_gap
         else:
             with pytest.raises(JournalLostError, match="another server or timeline"):
                 asyncio.run(lead(place, urls))
-            said, must_jump = asyncio.run(follow_on(place, urls))
-            assert must_jump
+            said, needs_token_gap = asyncio.run(follow_on(place, urls))
+            assert needs_token_gap
         assert said in ([DeposedError, DeposedError], [OutcomeUnknownError, OutcomeUnknownError], []), said
 
 
@@ -301,4 +301,4 @@ async def follow_on(place: InPostgres, urls: str) -> tuple[list[type[Exception] 
     successor.depose(await successor.read_leadership())
     recovered = await successor.open()
     await successor.close()
-    return [], recovered.must_jump
+    return [], recovered.needs_token_gap

@@ -507,7 +507,7 @@ def _nodes(facts: Facts) -> Iterator[Verdict]:
     if silent:
         gone = ", ".join(f"{peer.node} ({times.span(peer.seen_ms_ago / 1_000)})" for peer in silent)
         hint = "start them, or let them be: one that was silent for a day is forgotten"
-        if facts.marks != facts.server.marks and not facts.wants_jump:
+        if facts.marks != facts.server.marks and not facts.wants_token_gap:
             hint = "they may run, and keep away from a store that went back in time: ask /readyz of each"
         yield warn("nodes", f"heard of: {names}; silent: {gone}", hint)
     elif len(live) == 1:
@@ -544,10 +544,10 @@ def _replicas(facts: Facts) -> Verdict:
 
 
 def _marks(facts: Facts) -> Verdict:
-    times_so_far = "once" if facts.jumps == 1 else f"{facts.jumps} times"
-    jumps = f", fencing tokens jumped {times_so_far} so far" if facts.jumps else ""
-    text = f"timeline {facts.server.marks.timeline}{jumps}"
-    if facts.wants_jump:
+    times_so_far = "once" if facts.token_gaps == 1 else f"{facts.token_gaps} times"
+    token_gaps = f", fencing tokens jumped {times_so_far} so far" if facts.token_gaps else ""
+    text = f"timeline {facts.server.marks.timeline}{token_gaps}"
+    if facts.wants_token_gap:
         return ok("timeline", f"{text}; the next leader lets fencing tokens jump")
     if facts.marks == facts.server.marks:
         return ok("timeline", f"{text}, as when the last record was written")

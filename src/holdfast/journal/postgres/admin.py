@@ -74,8 +74,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     leadership: Leadership
     marks: Marks  # In the seat: of the server that wrote the last records.
     has_standby: bool  # Whether the last record waited for a synchronous standby.
-    wants_jump: bool
-    jumps: int
+    wants_token_gap: bool
+    token_gaps: int
     schema_version: int
     has_heartbeat: bool  # Whether a leader wrote under the seat while we watched.
     peers: Sequence[Peer]
@@ -123,8 +123,8 @@ class Operating:
             leadership=leadership_of(await self._leadership()),
             marks=marks_of(row),
             has_standby=row["has_standby"],
-            wants_jump=row["wants_jump"],
-            jumps=row["jumps"],
+            wants_token_gap=row["wants_jump"],
+            token_gaps=row["jumps"],
             schema_version=row["schema_version"],
             has_heartbeat=has_heartbeat,
             peers=await self._peers(),

@@ -146,7 +146,7 @@ class PostgresJournal:
         first, last = batch[0], batch[-1]
         if first.seq != term.last_seq + 1:
             raise JournalUnavailableError(f"append: record {first.seq} does not follow {term.last_seq} in the store")
-        if term.must_jump and not isinstance(first.event, Restored):
+        if term.needs_token_gap and not isinstance(first.event, Restored):
             raise JournalUnavailableError("append: the store lost records, and the first one now has to say so")
         body = encode_batch(batch)
         await self._writer.append(Batch(first.seq, last.seq, body, last.at_ms))
@@ -274,8 +274,8 @@ class PostgresJournal:
             _records(bodies, self._archive.upto),
             was_closed,
             now_ms=self._term.now_ms,
-            must_jump=self._term.must_jump,
-            why_jump=self._term.why_jump,
+            needs_token_gap=self._term.needs_token_gap,
+            token_gap_reason=self._term.token_gap_reason,
             key=key,
         )
 

@@ -6,7 +6,7 @@ transactions that hold the row, and for replicas.
 
 **A store that went back in time** is recognised by what this process knows of it (`Knowledge`, N-21): a number becomes
 smaller only if a lagging standby was promoted, or a disk or database restored. After such a loss a record `Restored`
-raises tokens beyond all that were given out. The store counts these records (`jumps`): a node that meets a higher count
+raises tokens beyond all that were given out. The store counts these records (`token_gaps`): a node that meets a higher count
 forgets what it knew.
 
 The first node that finds no tables makes them, in one transaction (N-6). A secret that only the nodes have seals the
@@ -55,7 +55,7 @@ class Knowledge(msgspec.Struct, eq=False):
     epoch: int = 0
     term_id: str = ""
     last_seq: int = 0
-    jumps: int = 0
+    token_gaps: int = 0
 
     def learn(self, seen: Knowledge, noted: Knowledge) -> str | None:
         """Note a seat that was read. Return what was lost since the last time, if anything; then it is not noted.
@@ -70,16 +70,25 @@ class Knowledge(msgspec.Struct, eq=False):
                 f"the store has the authority {seen.authority}, and it was {self.authority} before", OTHER_STORE
             )
         loss = _lost(seen, noted)
-        if loss is None and (seen.jumps, seen.epoch, seen.last_seq) >= (self.jumps, self.epoch, self.last_seq):
-            self.jumps, self.epoch, self.term_id, self.last_seq = seen.jumps, seen.epoch, seen.term_id, seen.last_seq
+        if loss is None and (seen.token_gaps, seen.epoch, seen.last_seq) >= (
+            self.token_gaps,
+            self.epoch,
+            self.last_seq,
+        ):
+            self.token_gaps, self.epoch, self.term_id, self.last_seq = (
+                seen.token_gaps,
+                seen.epoch,
+                seen.term_id,
+                seen.last_seq,
+            )
         return loss
 
 
 def _lost(seen: Knowledge, noted: Knowledge) -> str | None:
-    if seen.jumps > noted.jumps:
+    if seen.token_gaps > noted.token_gaps:
         return None
-    if seen.jumps < noted.jumps:
-        return f"its tokens jumped {seen.jumps} times, and {noted.jumps} were known before"
+    if seen.token_gaps < noted.token_gaps:
+        return f"its tokens jumped {seen.token_gaps} times, and {noted.token_gaps} were known before"
     if seen.last_seq < noted.last_seq:
         return f"its last record is {seen.last_seq}, and {noted.last_seq} was durable"
     if seen.epoch < noted.epoch:
@@ -201,9 +210,9 @@ async def read_leadership(side: Side, where: str) -> Row | None:
     return row
 
 
-def leadership_of(row: Row, *, is_behind: bool = False) -> Leadership:
-    fields = {name: row[name] for name in Leadership.__struct_fields__ if name not in {"is_held", "is_behind"}}
-    return Leadership(**fields, is_held=row["held"], is_behind=is_behind)
+def leadership_of(row: Row, *, is_rolled_back: bool = False) -> Leadership:
+    fields = {name: row[name] for name in Leadership.__struct_fields__ if name not in {"is_held", "is_rolled_back"}}
+    return Leadership(**fields, is_held=row["held"], is_rolled_back=is_rolled_back)
 
 
 BLOCKED_SECONDS = 1.0  # After so long a takeover ends the sessions that block it (N-3).
@@ -217,8 +226,8 @@ class WriterTerm(msgspec.Struct, eq=False):
     epoch: int = 0
     last_seq: int = 0
     now_ms: int = 0  # The seat's time when it was taken, or confirmed last.
-    must_jump: bool = False  # Whether the next batch begins with `Restored`, and brings this server's marks.
-    why_jump: str = ""  # For people, where no record need be lost.
+    needs_token_gap: bool = False  # Whether the next batch begins with `Restored`, and brings this server's marks.
+    token_gap_reason: str = ""  # For people, where no record need be lost.
 
     def end(self) -> None:
         """Change the name, for the next term of this journal if there is one: no two have the same."""
@@ -237,7 +246,7 @@ class LeadershipTable(msgspec.Struct, eq=False):
 
     async def read(self) -> Leadership:
         row, loss = await self._read_allowed()
-        return leadership_of(row, is_behind=loss is not None)
+        return leadership_of(row, is_rolled_back=loss is not None)
 
     async def acquire(
         self, seen: Leadership | None, me: Peer, term: WriterTerm, wall_ms: int, seconds: float
@@ -269,10 +278,10 @@ class LeadershipTable(msgspec.Struct, eq=False):
             raise
         found = rows[0]
         term.epoch, term.last_seq, term.now_ms = found["epoch"], found["last_seq"], found["now_ms"]
-        term.must_jump = found["must_jump"] or is_lost
-        term.why_jump = "" if is_lost else _why_jump(row, server.marks)
+        term.needs_token_gap = found["needs_token_gap"] or is_lost
+        term.token_gap_reason = "" if is_lost else _token_gap_reason(row, server.marks)
         knowledge.epoch, knowledge.term_id, knowledge.last_seq = term.epoch, term.term_id, term.last_seq
-        knowledge.jumps = found["jumps"]
+        knowledge.token_gaps = found["jumps"]
         return line, server, found["was_held"]
 
     async def _acquire(self, line: Line, values: Sequence[object], seconds: float) -> Sequence[Row]:
@@ -353,7 +362,7 @@ class LeadershipTable(msgspec.Struct, eq=False):
         return f"the schema {self.servers.schema} at {self.servers.where}"
 
 
-def _why_jump(row: Row, marks: Marks) -> str:
+def _token_gap_reason(row: Row, marks: Marks) -> str:
     if row["wants_jump"]:
         return "an operator said that the store was restored from a backup"
     before = marks_of(row)

@@ -144,9 +144,9 @@ class FencedWriter:
                 raise
             term = self._term
             term.last_seq = self._knowledge.last_seq = batch.last
-            if term.must_jump:
-                term.must_jump = False
-                self._knowledge.jumps += 1
+            if term.needs_token_gap:
+                term.needs_token_gap = False
+                self._knowledge.token_gaps += 1
 
     async def confirm(self, now_ms: int) -> None:
         """Prove the seat by a write, and that what is durable still is. Raises as `SharedJournal.confirm` does."""
@@ -217,7 +217,7 @@ class FencedWriter:
         """Send one copy. Return whether it was applied: if not, only the question tells why."""
         term, name = self._term, "append"
         values: tuple[object, ...] = (term.epoch, batch.first, batch.last, batch.body, term.term_id, batch.at_ms)
-        if term.must_jump:
+        if term.needs_token_gap:
             marks = msgspec.structs.astuple(self._server.marks) if self._server is not None else ()
             name, values = "append_restored", (*values, *marks)
         # From here on a copy is on its way, whatever ends the waiting: an error, a time limit, a cancellation.
@@ -234,7 +234,7 @@ class FencedWriter:
     async def _ask(self, line: Line, now_ms: int) -> int:
         """Ask by a write for the last number under our seat. Raises the end of the term, if it is over."""
         term = self._term
-        values = (term.epoch, term.term_id, now_ms, term.must_jump)
+        values = (term.epoch, term.term_id, now_ms, term.needs_token_gap)
         rows = await line.ask("confirm", *values, seconds=self._append_seconds)
         if not rows:
             raise self._over(self._deposed("another node has the seat now"))

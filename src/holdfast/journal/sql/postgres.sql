@@ -109,7 +109,7 @@ WHERE epoch = $1 AND tenure = $2 AND (NOT held OR beat = $4) AND format <= $10 A
         AND database_oid = $16 AND table_oid = $17
     ))
 RETURNING epoch, last_seq, now_ms, was_held, jumps,
-    wants_jump OR last_seq < $13 OR (system_id, timeline, database_oid, table_oid) <> ($14, $15, $16, $17) AS must_jump
+    wants_jump OR last_seq < $13 OR (system_id, timeline, database_oid, table_oid) <> ($14, $15, $16, $17) AS needs_token_gap
 
 -- name: end_blockers
 -- End whoever keeps a session from going on (N-3): a leader that was stopped with half of a statement sent keeps its lock.

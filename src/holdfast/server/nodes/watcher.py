@@ -96,9 +96,9 @@ class Watcher:
 
 def _is_of_the_past(seat: Leadership, last: Leadership) -> bool:
     """Tell whether it is from an old copy of the store (N-2): not if the store lost an epoch, and may go on."""
-    if seat.wants_jump or seat.is_behind:
+    if seat.wants_token_gap or seat.is_rolled_back:
         return False
-    return (seat.jumps, seat.epoch) < (last.jumps, last.epoch)
+    return (seat.token_gaps, seat.epoch) < (last.token_gaps, last.epoch)
 
 
 class Loneliness:
