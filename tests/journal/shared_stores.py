@@ -13,7 +13,7 @@ from holdfast.journal.codec import FORMAT
 from holdfast.journal.interface import Keeping, Peer
 from holdfast.journal.postgres.connection import addresses
 from holdfast.journal.postgres.journal import PostgresJournal
-from holdfast.journal.postgres.leadership import Fresh, Knowledge
+from holdfast.journal.postgres.leadership import NewAuthority, RollbackDetector
 from tests.contract import suite as contract
 from tests.nodes.proxy import Fate, TcpProxy, pass_all
 from tests.support import postgres
@@ -96,8 +96,8 @@ class InPostgres:
         given: dict[str, Any] = {
             "term_id": term_id,
             "schema": self.schema,
-            "knowledge": Knowledge(),
-            "fresh": Fresh(uuid.uuid4().hex, KEY, 0),
+            "rollback_detector": RollbackDetector(),
+            "new_authority": NewAuthority(uuid.uuid4().hex, KEY, 0),
             **self.options,
             **options,
         }

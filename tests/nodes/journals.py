@@ -21,7 +21,7 @@ from holdfast.journal.codec import FORMAT, decode_batch
 from holdfast.journal.inspect import as_json
 from holdfast.journal.interface import Peer
 from holdfast.journal.postgres.journal import PostgresJournal
-from holdfast.journal.postgres.leadership import Fresh, Knowledge
+from holdfast.journal.postgres.leadership import NewAuthority, RollbackDetector
 
 
 def peer(node: str, url: str = "") -> Peer:
@@ -29,11 +29,19 @@ def peer(node: str, url: str = "") -> Peer:
     return Peer(node=node, process=secrets.token_hex(16), url=url, version="test", format_max=FORMAT, tokens="")
 
 
-def journal_at(url: str, schema: str, node: str, *, knowledge: Knowledge | None = None, **more: Any) -> PostgresJournal:  # noqa: ANN401 - passed on as it is
+def journal_at(
+    url: str, schema: str, node: str, *, rollback_detector: RollbackDetector | None = None, **more: Any
+) -> PostgresJournal:  # noqa: ANN401 - passed on as it is
     """A journal for one tenure. The store is made if there is none."""
-    fresh = Fresh("authority-of-the-test", bytes(32), 0)
+    new_authority = NewAuthority("authority-of-the-test", bytes(32), 0)
     return PostgresJournal(
-        url, peer(node), term_id=secrets.token_hex(16), schema=schema, knowledge=knowledge, fresh=fresh, **more
+        url,
+        peer(node),
+        term_id=secrets.token_hex(16),
+        schema=schema,
+        rollback_detector=rollback_detector,
+        new_authority=new_authority,
+        **more,
     )
 
 

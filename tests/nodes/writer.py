@@ -17,7 +17,7 @@ from holdfast.journal.interface import JournalError, JournalLockedError, Recover
 from holdfast.journal.postgres import connection
 from holdfast.journal.postgres.connection import statements
 from holdfast.journal.postgres.journal import PostgresJournal
-from holdfast.journal.postgres.leadership import Knowledge
+from holdfast.journal.postgres.leadership import RollbackDetector
 from tests.journal.records import grants
 from tests.nodes.journals import journal_at
 
@@ -37,12 +37,12 @@ def say(*words: object) -> None:
 
 
 async def work(url: str, schema: str, name: str) -> None:
-    knowledge = Knowledge()
+    rollback_detector = RollbackDetector()
     loop = asyncio.get_running_loop()
     while await loop.run_in_executor(None, sys.stdin.readline):
         journal = None
         try:
-            journal, opened = await take(url, schema, name, knowledge)
+            journal, opened = await take(url, schema, name, rollback_detector)
             seq = max([0, *(record.seq for record in opened.records)])
             line = journal._writer._line
             say("took", opened.epoch, seq, line.pid if line is not None else 0)
@@ -58,10 +58,12 @@ async def work(url: str, schema: str, name: str) -> None:
             await journal.close()
 
 
-async def take(url: str, schema: str, name: str, knowledge: Knowledge) -> tuple[PostgresJournal, Recovered]:
+async def take(
+    url: str, schema: str, name: str, rollback_detector: RollbackDetector
+) -> tuple[PostgresJournal, Recovered]:
     """Take the seat; look again while it moves, for the last write of one that was stopped may still arrive."""
     while True:
-        journal = journal_at(url, schema, name, knowledge=knowledge)
+        journal = journal_at(url, schema, name, rollback_detector=rollback_detector)
         journal.depose(await journal.read_leadership())
         try:
             return journal, await journal.open()

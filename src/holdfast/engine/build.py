@@ -110,10 +110,10 @@ def shared_journals(settings: Settings, me: Peer, clock: Clock, retention: Keepi
     """
     secret = store_secret(settings.store_secret_file)
     from holdfast.journal.postgres.journal import PostgresJournal  # noqa: PLC0415 - an extra
-    from holdfast.journal.postgres.leadership import Fresh, Knowledge  # noqa: PLC0415
+    from holdfast.journal.postgres.leadership import NewAuthority, RollbackDetector  # noqa: PLC0415
 
-    rollback_detector = Knowledge()
-    fresh = Fresh(new_secret(_AUTHORITY_BYTES).hex(), new_secret(_KEY_BYTES), clock.wall_ms())
+    rollback_detector = RollbackDetector()
+    new_authority = NewAuthority(new_secret(_AUTHORITY_BYTES).hex(), new_secret(_KEY_BYTES), clock.wall_ms())
 
     def make(term: str) -> SharedJournal:
         return PostgresJournal(
@@ -123,10 +123,10 @@ def shared_journals(settings: Settings, me: Peer, clock: Clock, retention: Keepi
             wall_ms=clock.wall_ms(),
             schema=settings.store_schema,
             keeping=retention,
-            knowledge=rollback_detector,
-            fresh=fresh,
+            rollback_detector=rollback_detector,
+            new_authority=new_authority,
             secret=secret,
-            may_lose=settings.after_data_loss == "continue",
+            allow_data_loss=settings.after_data_loss == "continue",
             append_ms=settings.append_timeout_seconds * 1000,
             resolve_ms=settings.resolve_seconds * 1000,
             tail_bytes_max=settings.tail_mib_max * 2**20,

@@ -18,7 +18,7 @@ from holdfast.engine.ids import new_secret
 from holdfast.errors import SettingsError
 from holdfast.journal.interface import JournalError, JournalUnavailableError, Leadership, Peer
 from holdfast.journal.postgres.admin import Contents, Facts, Operating, PostgresWriter, filling
-from holdfast.journal.postgres.leadership import Fresh
+from holdfast.journal.postgres.leadership import NewAuthority
 from holdfast.settings import load
 from holdfast.settings.addresses import ESCAPES, is_torn, shown
 
@@ -81,9 +81,9 @@ def contents(address: StoreAddress, tell: Callable[[int], None]) -> Contents:
 
 
 def init(address: StoreAddress) -> tuple[str, bool]:
-    fresh = Fresh(new_secret(16).hex(), new_secret(KEY_BYTES), SystemClock().wall_ms())
-    found = _ask(address, lambda store: store.init(fresh, address.secret))
-    return (fresh.authority, True) if found is None else (found.authority, False)
+    new_authority = NewAuthority(new_secret(16).hex(), new_secret(KEY_BYTES), SystemClock().wall_ms())
+    found = _ask(address, lambda store: store.init(new_authority, address.secret))
+    return (new_authority.authority, True) if found is None else (found.authority, False)
 
 
 def restored(address: StoreAddress) -> int:

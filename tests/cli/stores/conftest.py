@@ -18,7 +18,7 @@ from holdfast.core.events import Record
 from holdfast.journal.codec import FORMAT
 from holdfast.journal.interface import Peer
 from holdfast.journal.postgres.journal import PostgresJournal
-from holdfast.journal.postgres.leadership import Fresh
+from holdfast.journal.postgres.leadership import NewAuthority
 from tests.support import callers, postgres
 from tests.support.program import Program
 
@@ -62,7 +62,7 @@ class Leader:
             self.peer,
             term_id=postgres.new_schema(),
             schema=schema,
-            fresh=Fresh("a" * 32, b"k" * 32, 0),
+            new_authority=NewAuthority("a" * 32, b"k" * 32, 0),
         )
 
     async def lead(self, until: asyncio.Event, has_begun: threading.Event) -> None:

@@ -13,7 +13,7 @@ from holdfast.journal.interface import (
     JournalUnavailableError,
     OutcomeUnknownError,
 )
-from holdfast.journal.postgres.leadership import Knowledge, LeadershipTable
+from holdfast.journal.postgres.leadership import LeadershipTable, RollbackDetector
 from tests.journal.records import grants
 from tests.journal.shared_stores import InPostgres, in_postgres
 from tests.support.postgres import Postgres, running, standby_of
@@ -41,13 +41,13 @@ def test_process_remembers_over_its_tenures() -> None:
     """What was durable once is remembered by the process, whichever journal of it wrote it (N-21)."""
 
     async def scene(place: InPostgres) -> None:
-        knowledge = Knowledge()
-        first = place(knowledge=knowledge)
+        rollback_detector = RollbackDetector()
+        first = place(rollback_detector=rollback_detector)
         await first.open()
         await first.append(grants(1, 3))
         await first.close()
         await place.lose_records(0)
-        again, stranger = place(knowledge=knowledge), place()
+        again, stranger = place(rollback_detector=rollback_detector), place()
         for asked in (again.read_leadership, again.open):
             with pytest.raises(JournalLostError, match="went back in time: its last record is 0, and 3 was durable"):
                 await asked()
@@ -68,8 +68,8 @@ def test_seat_that_was_seen_does_not_come_back(change: str) -> None:
 
     async def scene(place: InPostgres) -> None:
         await filled(place)
-        knowledge = Knowledge()
-        watching = place(knowledge=knowledge)
+        rollback_detector = RollbackDetector()
+        watching = place(rollback_detector=rollback_detector)
         await watching.read_leadership()
         place.sql(f"UPDATE {{s}}.seat {change}")
         for asked in (watching.read_leadership, watching.open):
@@ -82,15 +82,15 @@ def test_seat_that_was_seen_does_not_come_back(change: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "may_lose"),
+    ("change", "allow_data_loss"),
     [("SET epoch = epoch - 1", True), ("SET epoch = epoch - 1, wants_jump = true", False)],
 )
-def test_lost_epoch_is_shown_to_whoever_may_go_on(change: str, may_lose: bool) -> None:
+def test_lost_epoch_is_shown_to_whoever_may_go_on(change: str, allow_data_loss: bool) -> None:
     """Who may go on after a loss is shown the lower epoch, and that it knew more, at every look (N-23)."""
 
     async def scene(place: InPostgres) -> None:
         await filled(place)
-        watching = place(may_lose=may_lose)
+        watching = place(allow_data_loss=allow_data_loss)
         before = await watching.read_leadership()
         place.sql(f"UPDATE {{s}}.seat {change}")
         for _ in range(2):
@@ -146,7 +146,7 @@ def test_store_in_another_place_waits_for_an_operator(mark: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "may_lose"),
+    ("change", "allow_data_loss"),
     [
         ("wants_jump = true", False),
         ("timeline = timeline - 1, has_standby = true", False),
@@ -155,7 +155,7 @@ def test_store_in_another_place_waits_for_an_operator(mark: str) -> None:
     ],
     ids=["an operator said so", "a synchronous standby", "continue", "continue elsewhere"],
 )
-def test_loss_is_the_first_record_of_the_next_tenure(change: str, may_lose: bool) -> None:
+def test_loss_is_the_first_record_of_the_next_tenure(change: str, allow_data_loss: bool) -> None:
     """Who may go on begins with `Restored`; the marks change with that record and never before (N-22)."""
 
     async def scene(place: InPostgres) -> None:
@@ -165,7 +165,7 @@ def test_loss_is_the_first_record_of_the_next_tenure(change: str, may_lose: bool
         changed = marks_in(place)
         for _ in range(2):
             # One that dies before that record leaves the duty to the next.
-            journal = place(may_lose=may_lose)
+            journal = place(allow_data_loss=allow_data_loss)
             recovered = await journal.open()
             assert recovered.needs_token_gap and len(list(recovered.records)) == 3
             await journal.confirm(9)
@@ -173,7 +173,7 @@ def test_loss_is_the_first_record_of_the_next_tenure(change: str, may_lose: bool
                 await journal.append(grants(4, 4))
             assert marks_in(place) == changed
             await journal.close()
-        journal = place(may_lose=may_lose)
+        journal = place(allow_data_loss=allow_data_loss)
         assert (await journal.open()).needs_token_gap
         await journal.append(restored(4))
         assert marks_in(place) == right
@@ -193,8 +193,8 @@ def test_who_knew_more_learns_anew_after_the_jump() -> None:
 
     async def scene(place: InPostgres) -> None:
         await filled(place, 5)
-        knowledge = Knowledge()
-        follower = place(knowledge=knowledge)
+        rollback_detector = RollbackDetector()
+        follower = place(rollback_detector=rollback_detector)
         await follower.read_leadership()
         await place.lose_records(0)
         with pytest.raises(JournalLostError):
@@ -205,7 +205,7 @@ def test_who_knew_more_learns_anew_after_the_jump() -> None:
         assert (await leader.open()).needs_token_gap
         await leader.append(restored(1))
         assert (await follower.read_leadership()).last_seq == 1
-        assert (knowledge.last_seq, knowledge.token_gaps) == (1, 1)
+        assert (rollback_detector.last_seq, rollback_detector.token_gaps) == (1, 1)
         await leader.close()
         await follower.open()
         await follower.append(grants(2, 2))
@@ -219,15 +219,15 @@ def test_who_may_lose_goes_on_after_what_it_remembers() -> None:
     """With `after_data_loss = "continue"` a node that remembers more than the store has jumps, and is not stopped (N-23)."""
 
     async def scene(place: InPostgres) -> None:
-        knowledge = Knowledge()
-        leader = place(knowledge=knowledge, may_lose=True)
+        rollback_detector = RollbackDetector()
+        leader = place(rollback_detector=rollback_detector, allow_data_loss=True)
         await leader.open()
         await leader.append(grants(1, 5))
         await place.lose_records(0)
         with pytest.raises(JournalLostError):
             await leader.confirm(1)
         await leader.close()
-        again = place(knowledge=knowledge, may_lose=True)
+        again = place(rollback_detector=rollback_detector, allow_data_loss=True)
         again.depose(await again.read_leadership())
         assert (await again.open()).needs_token_gap
         await again.append(restored(1))
@@ -297,7 +297,7 @@ def test_promotion_ends_the_tenure(primary: Postgres, is_synchronous: bool) -> N
 
 async def follow_on(place: InPostgres, urls: str) -> tuple[list[type[Exception] | None], bool]:
     """An operator let it go on."""
-    successor = place.at(urls, may_lose=True)
+    successor = place.at(urls, allow_data_loss=True)
     successor.depose(await successor.read_leadership())
     recovered = await successor.open()
     await successor.close()

@@ -16,7 +16,7 @@ from holdfast.journal.interface import (
     JournalUnavailableError,
 )
 from holdfast.journal.postgres.connection import statements
-from holdfast.journal.postgres.leadership import Knowledge
+from holdfast.journal.postgres.leadership import RollbackDetector
 from tests.journal.records import grants
 from tests.journal.shared_stores import InPostgres, a_peer, in_postgres
 
@@ -51,7 +51,7 @@ def test_who_has_nothing_to_make_makes_nothing() -> None:
     """Whoever only looks finds no store, says what to do, and leaves no table behind (N-6)."""
 
     async def scene(place: InPostgres) -> None:
-        journal = place(fresh=None)
+        journal = place(new_authority=None)
         with pytest.raises(JournalUnavailableError, match="holdfast store init"):
             await journal.read_leadership()
         await journal.close()
@@ -65,13 +65,13 @@ def test_authority_that_is_gone_is_not_made_anew() -> None:
     """A process that knew an authority, and finds none or another, serves nothing and makes nothing (N-6, N-21)."""
 
     async def scene(place: InPostgres) -> None:
-        knowledge = Knowledge()
-        leader = place(knowledge=knowledge)
+        rollback_detector = RollbackDetector()
+        leader = place(rollback_detector=rollback_detector)
         await leader.open()
         await leader.append(grants(1, 1))
         await leader.close()
         place.sql("DROP SCHEMA {s} CASCADE")
-        again = place(knowledge=knowledge)
+        again = place(rollback_detector=rollback_detector)
         for _ in range(2):
             with pytest.raises(JournalLostError, match="has no authority"):
                 await again.read_leadership()

@@ -40,7 +40,7 @@ from holdfast.journal.postgres.archive import checksum_of, records_in_pieces, va
 from holdfast.journal.postgres.connection import LostError, RefusedError, Servers, Side, addresses, marks_of
 from holdfast.journal.postgres.history import PostgresSnapshot, snapshot
 from holdfast.journal.postgres.leadership import (
-    Fresh,
+    NewAuthority,
     WriterTerm,
     create,
     create_tables,
@@ -171,14 +171,14 @@ class Operating:
             side.drop()
         return {}
 
-    async def init(self, fresh: Fresh, secret: bytes | None) -> Leadership | None:
+    async def init(self, new_authority: NewAuthority, secret: bytes | None) -> Leadership | None:
         """Make the tables and the authority. Return the seat if there was one already. Raises `JournalError`."""
         before = await read_leadership(self._side, self.where)
         if before is not None:
             return leadership_of(before)
-        await create(self._side, self.schema, fresh, secret)
+        await create(self._side, self.schema, new_authority, secret)
         made = leadership_of(await self._leadership())
-        return None if made.authority == fresh.authority else made
+        return None if made.authority == new_authority.authority else made
 
     async def restored(self, term_id: str, watch_seconds: float) -> int:
         """Let the next term begin with `Restored`; return its epoch. Raises `JournalLockedError` if a leader lives."""
@@ -274,7 +274,9 @@ class PostgresWriter:
 
     async def begin(self, authority: str, key: bytes, epoch: int) -> None:
         """Make the tables, the authority, and a seat that is ours while we fill."""
-        await create_tables(self._line, self._schema, Fresh(authority, key, self._wall_ms), self._secret, self._marks)
+        await create_tables(
+            self._line, self._schema, NewAuthority(authority, key, self._wall_ms), self._secret, self._marks
+        )
         self._epoch = epoch
         await self._ask("fill_acquire_leadership", epoch, self._term_id)
 

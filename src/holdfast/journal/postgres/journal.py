@@ -28,7 +28,7 @@ from holdfast.journal.interface import (
 from holdfast.journal.postgres.archive import Archive
 from holdfast.journal.postgres.connection import Servers, Side
 from holdfast.journal.postgres.history import Looking, snapshot
-from holdfast.journal.postgres.leadership import Fresh, Knowledge, LeadershipTable, WriterTerm, unseal
+from holdfast.journal.postgres.leadership import LeadershipTable, NewAuthority, RollbackDetector, WriterTerm, unseal
 from holdfast.journal.postgres.writer import NO_ANSWER, Ask, Batch, FencedWriter, Ground, LeaderHeartbeat
 from holdfast.journal.tail import LARGE_BYTES, Room, part_of
 
@@ -61,19 +61,19 @@ class PostgresJournal:
         wall_ms: int = 0,
         schema: str = "holdfast",
         keeping: Keeping | None = None,
-        knowledge: Knowledge | None = None,
-        fresh: Fresh | None = None,
+        rollback_detector: RollbackDetector | None = None,
+        new_authority: NewAuthority | None = None,
         secret: bytes | None = None,
-        may_lose: bool = False,
+        allow_data_loss: bool = False,
         append_ms: int = 2_000,
         resolve_ms: int = 10_000,
         tail_bytes_max: int = 4096 * MIB,
     ) -> None:
         """Nothing is sent before `read_leadership` or `open`.
 
-        `term_id` names the leader term that this journal may begin: 32 random hexadecimal digits. `knowledge` outlives
-        the journal. `fresh` is for making an authority where there is none; None: none is made. `secret` seals the
-        authority's key. `may_lose` lets it go on after the store lost records (`after_data_loss = "continue"`).
+        `term_id` names the leader term that this journal may begin: 32 random hexadecimal digits. `rollback_detector` outlives
+        the journal. `new_authority` is for making an authority where there is none; None: none is made. `secret` seals the
+        authority's key. `allow_data_loss` lets it go on after the store lost records (`after_data_loss = "continue"`).
         """
         try:
             self._servers = Servers(url, schema, f"holdfast {peer.node}")
@@ -83,20 +83,25 @@ class PostgresJournal:
         self._wall_ms = wall_ms
         self._secret = secret
         self._resolve_seconds = resolve_ms / 1000
-        self._knowledge = knowledge or Knowledge()
+        self._rollback_detector = rollback_detector or RollbackDetector()
         self._term = WriterTerm(term_id)
         self._room = Room(tail_bytes_max)
         self._side = Side(self._servers)
         self._archiving = Ground(self._servers, self._term)
         self._leadership_table = LeadershipTable(
-            self._servers, self._side, self._knowledge, may_lose=may_lose, fresh=fresh, secret=secret
+            self._servers,
+            self._side,
+            self._rollback_detector,
+            allow_data_loss=allow_data_loss,
+            new_authority=new_authority,
+            secret=secret,
         )
         self._archive = Archive(self._archiving, self._room, keeping or Keeping())
         self._looking = Looking(self._servers, self._term)
         self._writer = FencedWriter(
             self._servers,
             self._term,
-            self._knowledge,
+            self._rollback_detector,
             append_seconds=append_ms / 1000,
             resolve_seconds=self._resolve_seconds,
         )

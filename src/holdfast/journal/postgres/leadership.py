@@ -4,7 +4,7 @@ The write that takes the seat (N-2) names what was seen. Records are read only a
 that took it: no other node can add one any more, and durable ones are visible, because a takeover waits for
 transactions that hold the row, and for replicas.
 
-**A store that went back in time** is recognised by what this process knows of it (`Knowledge`, N-21): a number becomes
+**A store that went back in time** is recognised by what this process knows of it (`RollbackDetector`, N-21): a number becomes
 smaller only if a lagging standby was promoted, or a disk or database restored. After such a loss a record `Restored`
 raises tokens beyond all that were given out. The store counts these records (`token_gaps`): a node that meets a higher count
 forgets what it knew.
@@ -48,7 +48,7 @@ RESTORED = "If it was restored on purpose, run: holdfast store restored"
 OTHER_STORE = "Check the setting `store`, or restart this node to serve what is there"
 
 
-class Knowledge(msgspec.Struct, eq=False):
+class RollbackDetector(msgspec.Struct, eq=False):
     """The highest numbers that were seen of a store, shared by all journals of a process."""
 
     authority: str | None = None
@@ -57,10 +57,10 @@ class Knowledge(msgspec.Struct, eq=False):
     last_seq: int = 0
     token_gaps: int = 0
 
-    def learn(self, seen: Knowledge, noted: Knowledge) -> str | None:
+    def observe(self, seen: RollbackDetector, known: RollbackDetector) -> str | None:
         """Note a seat that was read. Return what was lost since the last time, if anything; then it is not noted.
 
-        `noted` is what was known before the read: a write may have been answered meanwhile. Raises `JournalLostError`
+        `known` is what was known before the read: a write may have been answered meanwhile. Raises `JournalLostError`
         if it is another authority.
         """
         if self.authority is None:
@@ -69,7 +69,7 @@ class Knowledge(msgspec.Struct, eq=False):
             raise JournalLostError(
                 f"the store has the authority {seen.authority}, and it was {self.authority} before", OTHER_STORE
             )
-        loss = _lost(seen, noted)
+        loss = _lost(seen, known)
         if loss is None and (seen.token_gaps, seen.epoch, seen.last_seq) >= (
             self.token_gaps,
             self.epoch,
@@ -84,21 +84,21 @@ class Knowledge(msgspec.Struct, eq=False):
         return loss
 
 
-def _lost(seen: Knowledge, noted: Knowledge) -> str | None:
-    if seen.token_gaps > noted.token_gaps:
+def _lost(seen: RollbackDetector, known: RollbackDetector) -> str | None:
+    if seen.token_gaps > known.token_gaps:
         return None
-    if seen.token_gaps < noted.token_gaps:
-        return f"its tokens jumped {seen.token_gaps} times, and {noted.token_gaps} were known before"
-    if seen.last_seq < noted.last_seq:
-        return f"its last record is {seen.last_seq}, and {noted.last_seq} was durable"
-    if seen.epoch < noted.epoch:
-        return f"its tenure is {seen.epoch}, and {noted.epoch} was seen"
-    if seen.epoch == noted.epoch and noted.term_id not in {"", seen.term_id}:
+    if seen.token_gaps < known.token_gaps:
+        return f"its tokens jumped {seen.token_gaps} times, and {known.token_gaps} were known before"
+    if seen.last_seq < known.last_seq:
+        return f"its last record is {seen.last_seq}, and {known.last_seq} was durable"
+    if seen.epoch < known.epoch:
+        return f"its tenure is {seen.epoch}, and {known.epoch} was seen"
+    if seen.epoch == known.epoch and known.term_id not in {"", seen.term_id}:
         return f"its tenure {seen.epoch} is another than the one that was seen"
     return None
 
 
-def went_back(where: str, what: str) -> JournalLostError:
+def rollback_error(where: str, what: str) -> JournalLostError:
     return JournalLostError(f"{where} went back in time: {what}. Nothing is served", RESTORED)
 
 
@@ -153,13 +153,13 @@ CREATE_SECONDS = 30.0
 UPGRADE = "Start that version"
 
 
-class Fresh(msgspec.Struct, frozen=True):
+class NewAuthority(msgspec.Struct, frozen=True):
     authority: str
     key: bytes
     wall_ms: int
 
 
-async def create(side: Side, schema: str, fresh: Fresh, secret: bytes | None) -> None:
+async def create(side: Side, schema: str, new_authority: NewAuthority, secret: bytes | None) -> None:
     """Make schema, tables, seat, authority and key in one transaction; nothing if another node was first."""
     line = await side.alone()
     try:
@@ -167,7 +167,7 @@ async def create(side: Side, schema: str, fresh: Fresh, secret: bytes | None) ->
             await line.ask("begin", seconds=None)
             await line.ask("lock_creation", seconds=None)
             if not (await line.ask("has_leadership", schema, seconds=None))[0][0]:
-                await create_tables(line, schema, fresh, secret, side.server.marks)
+                await create_tables(line, schema, new_authority, secret, side.server.marks)
             await line.ask("commit", seconds=None)
     except BaseException:
         # Closing the connection ends the transaction.
@@ -175,15 +175,17 @@ async def create(side: Side, schema: str, fresh: Fresh, secret: bytes | None) ->
         raise
 
 
-async def create_tables(line: Line, schema: str, fresh: Fresh, secret: bytes | None, marks: Marks) -> None:
+async def create_tables(
+    line: Line, schema: str, new_authority: NewAuthority, secret: bytes | None, marks: Marks
+) -> None:
     if not (await line.ask("has_schema", schema, seconds=None))[0][0]:
         await line.ask("create_schema", seconds=None)
     await line.script("create")
     await line.script("create_archive")
-    authority = (fresh.authority, seal(fresh.key, secret), fresh.wall_ms, SCHEMA_VERSION)
+    authority = (new_authority.authority, seal(new_authority.key, secret), new_authority.wall_ms, SCHEMA_VERSION)
     await line.ask("write_authority", *authority, seconds=None)
     places = (marks.system_id, marks.timeline, marks.database_oid, f"{schema}.seat")
-    await line.ask("create_leadership", fresh.authority, FORMAT, *places, seconds=None)
+    await line.ask("create_leadership", new_authority.authority, FORMAT, *places, seconds=None)
 
 
 async def read_leadership(side: Side, where: str) -> Row | None:
@@ -237,9 +239,9 @@ class WriterTerm(msgspec.Struct, eq=False):
 class LeadershipTable(msgspec.Struct, eq=False):
     servers: Servers
     side: Side
-    knowledge: Knowledge
-    may_lose: bool  # Go on after a data loss, with a jump of the tokens (N-23).
-    fresh: Fresh | None  # For making an authority where there is none; None: none is made.
+    rollback_detector: RollbackDetector
+    allow_data_loss: bool  # Go on after a data loss, with a jump of the tokens (N-23).
+    new_authority: NewAuthority | None  # For making an authority where there is none; None: none is made.
     secret: bytes | None
 
     __repr__ = object.__repr__  # Without the secret.
@@ -257,7 +259,10 @@ class LeadershipTable(msgspec.Struct, eq=False):
         """
         row, loss = await self._read_allowed()
         is_lost = loss is not None
-        knowledge, may_lose = self.knowledge, self.may_lose or (is_lost and row["wants_jump"])
+        rollback_detector, allow_data_loss = (
+            self.rollback_detector,
+            self.allow_data_loss or (is_lost and row["wants_jump"]),
+        )
         epoch, before, heartbeat = (row["epoch"], row["tenure"], NO_HEARTBEAT)
         if seen is not None:
             epoch, before, heartbeat = seen.epoch, seen.term_id, seen.heartbeat
@@ -266,7 +271,7 @@ class LeadershipTable(msgspec.Struct, eq=False):
         values = (
             *(epoch, before, term.term_id, heartbeat),
             *(me.node, me.process, me.url, me.version, wall_ms, FORMAT),
-            *(row["authority"], may_lose, knowledge.last_seq, *msgspec.structs.astuple(server.marks)),
+            *(row["authority"], allow_data_loss, rollback_detector.last_seq, *msgspec.structs.astuple(server.marks)),
         )
         try:
             rows = await self._acquire(line, values, seconds)
@@ -280,8 +285,12 @@ class LeadershipTable(msgspec.Struct, eq=False):
         term.epoch, term.last_seq, term.now_ms = found["epoch"], found["last_seq"], found["now_ms"]
         term.needs_token_gap = found["needs_token_gap"] or is_lost
         term.token_gap_reason = "" if is_lost else _token_gap_reason(row, server.marks)
-        knowledge.epoch, knowledge.term_id, knowledge.last_seq = term.epoch, term.term_id, term.last_seq
-        knowledge.token_gaps = found["jumps"]
+        rollback_detector.epoch, rollback_detector.term_id, rollback_detector.last_seq = (
+            term.epoch,
+            term.term_id,
+            term.last_seq,
+        )
+        rollback_detector.token_gaps = found["jumps"]
         return line, server, found["was_held"]
 
     async def _acquire(self, line: Line, values: Sequence[object], seconds: float) -> Sequence[Row]:
@@ -307,35 +316,35 @@ class LeadershipTable(msgspec.Struct, eq=False):
     async def _read_allowed(self) -> tuple[Row, str | None]:
         """Return the seat's row, and what was lost if this node may go on nevertheless."""
         row, loss = await self._read_and_observe()
-        if loss and not (self.may_lose or row["wants_jump"]):
-            raise went_back(self._where, loss)
+        if loss and not (self.allow_data_loss or row["wants_jump"]):
+            raise rollback_error(self._where, loss)
         return row, loss
 
     async def _read_and_observe(self) -> tuple[Row, str | None]:
         """Return the seat's row, and what was lost. Anything learned after the read began is ignored."""
-        noted = msgspec.structs.replace(self.knowledge)
+        known = msgspec.structs.replace(self.rollback_detector)
         row = await self._read()
-        seen = Knowledge(row["authority"], row["epoch"], row["tenure"], row["last_seq"], row["jumps"])
-        return row, self.knowledge.learn(seen, noted)
+        seen = RollbackDetector(row["authority"], row["epoch"], row["tenure"], row["last_seq"], row["jumps"])
+        return row, self.rollback_detector.observe(seen, known)
 
     async def _read(self) -> Row:
         row = await read_leadership(self.side, self._where)
         if row is not None:
             return row
-        if self.knowledge.authority is not None:
-            problem = f"{self._where} has no authority, and {self.knowledge.authority} was there"
+        if self.rollback_detector.authority is not None:
+            problem = f"{self._where} has no authority, and {self.rollback_detector.authority} was there"
             raise JournalLostError(problem, OTHER_STORE)
-        if self.fresh is None:
+        if self.new_authority is None:
             raise JournalUnavailableError(
                 f"{self._where} has no store of Holdfast", "Run: holdfast store init, or start a node with it"
             )
-        await create(self.side, self.servers.schema, self.fresh, self.secret)
+        await create(self.side, self.servers.schema, self.new_authority, self.secret)
         # The marks of the seat's own table are read on the next connection.
         self.side.drop()
         row = await read_leadership(self.side, self._where)
         if row is None:
             raise JournalUnavailableError(f"{self._where} has no store of Holdfast any more")
-        is_ours = row["authority"] == self.fresh.authority
+        is_ours = row["authority"] == self.new_authority.authority
         whose = "it was made now" if is_ours else "another node made it at the same time"
         log.warning("%s had no store of Holdfast: %s, as authority %s", self._where, whose, row["authority"])
         return row
@@ -344,9 +353,9 @@ class LeadershipTable(msgspec.Struct, eq=False):
         now = leadership_of(row)
         if (now.epoch, now.term_id) == (epoch, term_id):
             if loss is not None:
-                return went_back(self._where, loss)
+                return rollback_error(self._where, loss)
             if marks_of(row) != marks:
-                return went_back(
+                return rollback_error(
                     self._where,
                     "it is on another server or timeline, or was restored, and records that were answered may be gone",
                 )

@@ -45,14 +45,14 @@ from holdfast.journal.interface import (
     OutcomeUnknownError,
 )
 from holdfast.journal.postgres.connection import CannotConnectError, LostError, RefusedError, Side
-from holdfast.journal.postgres.leadership import WriterTerm, went_back
+from holdfast.journal.postgres.leadership import WriterTerm, rollback_error
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Sequence
     from typing import Self
 
     from holdfast.journal.postgres.connection import Line, Row, Server, Servers
-    from holdfast.journal.postgres.leadership import Knowledge
+    from holdfast.journal.postgres.leadership import RollbackDetector
 
 log = logging.getLogger("holdfast.journal")
 
@@ -74,11 +74,17 @@ class FencedWriter:
     """Writes under the seat, one statement at a time."""
 
     def __init__(
-        self, servers: Servers, term: WriterTerm, knowledge: Knowledge, *, append_seconds: float, resolve_seconds: float
+        self,
+        servers: Servers,
+        term: WriterTerm,
+        rollback_detector: RollbackDetector,
+        *,
+        append_seconds: float,
+        resolve_seconds: float,
     ) -> None:
         self._servers = servers
         self._term = term
-        self._knowledge = knowledge
+        self._rollback_detector = rollback_detector
         self._append_seconds = append_seconds
         self._resolve_seconds = resolve_seconds
         self._line: Line | None = None
@@ -143,10 +149,10 @@ class FencedWriter:
                 self._over(OutcomeUnknownError("append: it was given up before its answer came"))
                 raise
             term = self._term
-            term.last_seq = self._knowledge.last_seq = batch.last
+            term.last_seq = self._rollback_detector.last_seq = batch.last
             if term.needs_token_gap:
                 term.needs_token_gap = False
-                self._knowledge.token_gaps += 1
+                self._rollback_detector.token_gaps += 1
 
     async def confirm(self, now_ms: int) -> None:
         """Prove the seat by a write, and that what is durable still is. Raises as `SharedJournal.confirm` does."""
@@ -168,7 +174,7 @@ class FencedWriter:
                 except TimeoutError as error:
                     raise JournalUnavailableError(f"confirm: {self._could_not_ask()}") from error
             if last_seq != self._term.last_seq:
-                raise self._over(self._went_back(last_seq))
+                raise self._over(self._rollback_error(last_seq))
 
     async def line(self) -> Line:
         """Return the connection under the seat, after proving the seat on it."""
@@ -204,7 +210,7 @@ class FencedWriter:
                 log.warning("append: records %d to %d are there", batch.first, batch.last)
                 return
             if last_seq != batch.first - 1:
-                raise self._over(self._went_back(last_seq))
+                raise self._over(self._rollback_error(last_seq))
             try:
                 if self._line is not None and await self._send(self._line, batch):
                     return
@@ -282,8 +288,8 @@ class FencedWriter:
             return OutcomeUnknownError(f"the answer of the store was lost, and then the seat: {why}")
         return DeposedError(f"epoch {self._term.epoch} is over: {why}")
 
-    def _went_back(self, last_seq: int) -> JournalLostError:
-        return went_back("the store", f"its last record is {last_seq}, and {self._term.last_seq} was durable")
+    def _rollback_error(self, last_seq: int) -> JournalLostError:
+        return rollback_error("the store", f"its last record is {last_seq}, and {self._term.last_seq} was durable")
 
     def _over(self, error: JournalError) -> JournalError:
         self._drop()
