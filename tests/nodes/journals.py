@@ -31,7 +31,7 @@ def peer(node: str, url: str = "") -> Peer:
 
 def journal_at(
     url: str, schema: str, node: str, *, rollback_detector: RollbackDetector | None = None, **more: Any
-) -> PostgresJournal:  # noqa: ANN401 - passed on as it is
+) -> PostgresJournal:
     """A journal for one tenure. The store is made if there is none."""
     new_authority = NewAuthority("authority-of-the-test", bytes(32), 0)
     return PostgresJournal(

@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.journal.interface import JournalError, JournalUnavailableError, OutcomeUnknownError
 from holdfast.journal.postgres import connection
-from holdfast.journal.postgres.connection import Line
+from holdfast.journal.postgres.connection import PgConnection
 from tests.journal.records import grants
 from tests.nodes.journals import journal_at
 from tests.support.checks import wait_until
@@ -62,7 +62,7 @@ def test_append_waits_for_its_replica(pair: tuple[Postgres, Postgres], cancels: 
 
 def test_unheard_warning_is_caught(pair: tuple[Postgres, Postgres], monkeypatch: pytest.MonkeyPatch) -> None:
     """A journal that passes over the warning of a cancelled wait is caught: it acknowledges what no replica has."""
-    monkeypatch.setattr(Line, "_hear", lambda *_: None)
+    monkeypatch.setattr(PgConnection, "_on_log_message", lambda *_: None)
     assert asyncio.run(write_without_replica(*pair, cancels=True)) is None
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from holdfast.journal.codec import FORMAT
-from holdfast.journal.postgres.connection import Line, Server, Servers
+from holdfast.journal.postgres.connection import PgConnection, Server, Servers
 from tests.nodes.journals import connected, journal_at
 from tests.nodes.model.world import Record, Rules, Statement, Store, carry_out
 from tests.support import proof
@@ -40,8 +40,8 @@ def tenure_name(number: int) -> str:
 class Both:
     """The real store, and the model's, which are told the same."""
 
-    def __init__(self, line: Line, server: Server, authority: str, chance: random.Random) -> None:
-        self._line = line
+    def __init__(self, line: PgConnection, server: Server, authority: str, chance: random.Random) -> None:
+        self._connection = line
         self._server = server
         self._authority = authority
         self._chance = chance
@@ -78,9 +78,9 @@ class Both:
         values = (
             *(seen.epoch, tenure_name(seen.tenure), tenure_name(self._tenures), seen.beat),
             *("node", "process", "http://node", "test", 0, FORMAT),
-            *(self._authority, False, 0, *msgspec.structs.astuple(self._server.marks)),
+            *(self._authority, False, 0, *msgspec.structs.astuple(self._server.identity)),
         )
-        rows = await self._line.ask("acquire_leadership", *values, seconds=SECONDS_MAX)
+        rows = await self._connection.ask("acquire_leadership", *values, seconds=SECONDS_MAX)
         wanted = None
         if seen.tenure == self._store.tenure and (not self._is_held or seen.beat == self._beat):
             it = Statement("take", 0, is_heard=True, epoch=seen.epoch, tenure=self._tenures)
@@ -92,7 +92,7 @@ class Both:
         count = self._chance.choice([1, 1, 3])
         first, last = seen.last_seq + 1, seen.last_seq + count
         values = (seen.epoch, first, last, b"body", tenure_name(seen.tenure), last)
-        rows = await self._line.ask("append", *values, seconds=SECONDS_MAX)
+        rows = await self._connection.ask("append", *values, seconds=SECONDS_MAX)
         batch = tuple(Record("noted", 0, last, seen.epoch) for _ in range(count))
         it = Statement("append", 0, True, seen.epoch, seen.tenure, first, batch, last)
         self._store, wanted = carry_out(self._store, it, Rules())
@@ -101,7 +101,7 @@ class Both:
 
     async def _confirm(self, seen: Seen) -> tuple[int | None, int | None]:
         values = (seen.epoch, tenure_name(seen.tenure), seen.beat, False)
-        rows = await self._line.ask("confirm", *values, seconds=SECONDS_MAX)
+        rows = await self._connection.ask("confirm", *values, seconds=SECONDS_MAX)
         it = Statement("confirm", 0, True, seen.epoch, seen.tenure, now=seen.beat)
         self._store, wanted = carry_out(self._store, it, Rules())
         self._moved(wanted)
@@ -109,7 +109,7 @@ class Both:
 
     async def _vacate(self, seen: Seen) -> tuple[int | None, int | None]:
         """Give the seat back, by the tenure alone."""
-        rows = await self._line.ask("vacate", tenure_name(seen.tenure), seconds=SECONDS_MAX)
+        rows = await self._connection.ask("vacate", tenure_name(seen.tenure), seconds=SECONDS_MAX)
         wanted = seen.epoch if self._is_held and seen.tenure == self._store.tenure else None
         self._moved(wanted, is_held=False)
         return (int(rows[0][0]) if rows else None), wanted

@@ -44,7 +44,7 @@ async def work(url: str, schema: str, name: str) -> None:
         try:
             journal, opened = await take(url, schema, name, rollback_detector)
             seq = max([0, *(record.seq for record in opened.records)])
-            line = journal._writer._line
+            line = journal._writer._connection
             say("took", opened.epoch, seq, line.pid if line is not None else 0)
             await loop.run_in_executor(None, sys.stdin.readline)
             while True:

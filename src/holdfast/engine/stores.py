@@ -17,7 +17,7 @@ from holdfast.engine.clock import SystemClock
 from holdfast.engine.ids import new_secret
 from holdfast.errors import SettingsError
 from holdfast.journal.interface import JournalError, JournalUnavailableError, Leadership, Peer
-from holdfast.journal.postgres.admin import Contents, Facts, Operating, PostgresWriter, filling
+from holdfast.journal.postgres.admin import Contents, Facts, PostgresWriter, StoreAdmin, open_writer
 from holdfast.journal.postgres.leadership import NewAuthority
 from holdfast.settings import load
 from holdfast.settings.addresses import ESCAPES, is_torn, shown
@@ -66,11 +66,11 @@ def roster(address: StoreAddress) -> tuple[Leadership, Sequence[Peer]]:
 
 
 def facts(address: StoreAddress) -> tuple[Facts, float]:
-    async def query(store: Operating) -> tuple[Facts, float]:
+    async def query(store: StoreAdmin) -> tuple[Facts, float]:
         clock = SystemClock()
         found = await store.facts(address.watch_seconds)
         began_ms = clock.monotonic_ms()
-        await store.ask_nothing(ROUND_TRIPS)
+        await store.ping(ROUND_TRIPS)
         return found, (clock.monotonic_ms() - began_ms) / ROUND_TRIPS
 
     return _ask(address, query)
@@ -92,12 +92,12 @@ def restored(address: StoreAddress) -> int:
 
 
 def filled(address: StoreAddress) -> AbstractAsyncContextManager[PostgresWriter]:
-    return filling(_checked(address), address.schema, address.secret, new_secret(16).hex(), SystemClock().wall_ms())
+    return open_writer(_checked(address), address.schema, address.secret, new_secret(16).hex(), SystemClock().wall_ms())
 
 
-def _ask(address: StoreAddress, what: Callable[[Operating], Awaitable[T]]) -> T:
+def _ask(address: StoreAddress, what: Callable[[StoreAdmin], Awaitable[T]]) -> T:
     async def ask() -> T:
-        store = Operating(_checked(address), address.schema)
+        store = StoreAdmin(_checked(address), address.schema)
         try:
             return await what(store)
         except JournalUnavailableError as error:

@@ -14,15 +14,15 @@ from holdfast.cli.operators import doctor
 from holdfast.engine.stores import StoreAddress
 from holdfast.journal.interface import Leadership, Peer
 from holdfast.journal.postgres.admin import Facts, Replica
-from holdfast.journal.postgres.connection import Marks, Server
+from holdfast.journal.postgres.connection import Server, ServerIdentity
 from tests.cli.stores.conftest import Ask, Leader, leading
 from tests.contract.tools import archived, grant
 from tests.support import postgres
 
 PLACE = StoreAddress("postgresql://db/x", "holdfast")
-MARKS = Marks(1, 2, 3, 4)
+MARKS = ServerIdentity(1, 2, 3, 4)
 SERVER = Server(
-    marks=MARKS,
+    identity=MARKS,
     started="1",
     has_standby=True,
     is_pooled=False,
@@ -53,7 +53,7 @@ PEERS = [
 WELL = Facts(
     server=SERVER,
     leadership=LEADERSHIP,
-    marks=MARKS,
+    identity=MARKS,
     has_standby=True,
     wants_token_gap=False,
     token_gaps=0,
@@ -206,16 +206,16 @@ def test_nobody_who_leads_fails() -> None:
 def test_another_server_than_before_is_a_warning() -> None:
     """After a failover or a restore of the database the marks differ, until a leader let tokens jump (N-22)."""
     moved = msgspec.structs.replace(MARKS, timeline=1)
-    text = verdicts(marks=moved, has_standby=False, has_heartbeat=False)["timeline"]
+    text = verdicts(identity=moved, has_standby=False, has_heartbeat=False)["timeline"]
     assert text.startswith("warn timeline 2: this is another server") and "holdfast store restored" in text
-    assert verdicts(marks=moved, wants_token_gap=True)["timeline"].startswith("ok timeline 2; the next leader lets")
+    assert verdicts(identity=moved, wants_token_gap=True)["timeline"].startswith("ok timeline 2; the next leader lets")
     assert verdicts(token_gaps=2)["timeline"].startswith("ok timeline 2, fencing tokens jumped 2 times so far")
 
 
 def test_promoted_standby_is_no_loss() -> None:
     """After a failover to a synchronous standby nothing is said to be lost: only the timeline is another."""
     moved = msgspec.structs.replace(MARKS, timeline=1)
-    text = verdicts(marks=moved, has_heartbeat=False)["timeline"]
+    text = verdicts(identity=moved, has_heartbeat=False)["timeline"]
     assert text.startswith("ok timeline 2: it was promoted") and "restored" not in text
 
 
@@ -225,7 +225,7 @@ def test_nodes_that_run_are_not_to_be_started() -> None:
     assert verdicts(leadership=empty, has_heartbeat=False)["leader"].endswith("each that runs say why: node1, node2")
     assert verdicts(has_heartbeat=False)["leader"].endswith("each that runs say why: node1, node2")
     away = [PEERS[0], msgspec.structs.replace(PEERS[1], seen_ms_ago=60_000)]
-    assert "they may run" in verdicts(marks=msgspec.structs.replace(MARKS, table_oid=9), peers=away)["nodes"]
+    assert "they may run" in verdicts(identity=msgspec.structs.replace(MARKS, table_oid=9), peers=away)["nodes"]
     assert verdicts(leadership=empty, has_heartbeat=False, peers=[])["leader"].endswith("start a node on it")
 
 

@@ -224,7 +224,7 @@ def test_what_does_not_come_back_as_it_was_is_refused(
 
     async def spoil(store: PostgresWriter, source: Snapshot) -> None:
         await put(store, source)
-        await store._line._db.execute(f"DELETE FROM {schema}.history WHERE seq = 3")
+        await store._connection._db.execute(f"DELETE FROM {schema}.history WHERE seq = 3")
 
     monkeypatch.setattr(PostgresWriter, "end", spoil)
     done = ask("move", "--from", stopped.data)

@@ -13,7 +13,7 @@ from tests.support import callers, postgres
 from tests.support.checks import unique, wait_until
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
-Line = tuple[str, str, str]
+PgConnection = tuple[str, str, str]
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def urls(cluster: Cluster) -> str:
     return ",".join(member.server.url for member in cluster.members)
 
 
-def lines(done: subprocess.CompletedProcess[str]) -> list[Line]:
+def lines(done: subprocess.CompletedProcess[str]) -> list[PgConnection]:
     """Each line of a doctor: its status, its name, and everything behind it."""
     parts = [line.split(maxsplit=2) for line in done.stdout.splitlines()]
     return [(status, name, text) for status, name, text in parts]

@@ -130,7 +130,7 @@ def test_a_takeover_finds_a_step_whole_or_not_at_all() -> None:
 
 def step_begun(journal: PostgresJournal, upto: int, statements: int) -> tuple[asyncio.Task[None], asyncio.Event]:
     """Begin a step; return it, and what is set once it has sent so many statements."""
-    is_so_far, sent, side = asyncio.Event(), 0, journal._archiving
+    is_so_far, sent, side = asyncio.Event(), 0, journal._archive_client
     ask = side.rows
 
     async def rows(name: str, *values: object, seconds: float | None = 5.0) -> Sequence[Any]:

@@ -29,7 +29,7 @@ def test_a_step_that_is_done_after_its_connection_was_lost_counts() -> None:
             step = asyncio.create_task(archived(journal, 2, count=4))
             await place.wait_for_stopped_step(db)
             # The server does not look at its socket while it waits for a lock.
-            journal._archiving.drop()
+            journal._archive_client.drop()
             await asyncio.wait({step}, timeout=0.1)
             assert not step.done(), "nobody can know yet"
         await step
@@ -126,7 +126,7 @@ def test_a_step_that_cannot_be_settled_is_unknown(monkeypatch: pytest.MonkeyPatc
         async with place.step_stopped() as db:
             step = asyncio.create_task(archived(journal, 1))
             await place.wait_for_stopped_step(db)
-            journal._archiving.drop()
+            journal._archive_client.drop()
             with pytest.raises(OutcomeUnknownError):
                 await step
         await journal.close()

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.journal import tail
 from holdfast.journal.interface import HeldQuery, HistoryQuery, Keeping
-from holdfast.journal.postgres.connection import Line, Row
+from holdfast.journal.postgres.connection import PgConnection, Row
 from tests.contract.tools import archived, followed, grant, held_pages, newest_first, pages
 from tests.journal.postgres.archive_store import Place, play, until
 from tests.nodes.journals import connected
@@ -77,7 +77,7 @@ def test_a_look_that_is_given_up_costs_no_connection() -> None:
         await journal.open()
         await journal.append([grant(1)])
         assert await pages(journal, 9) == [grant(1)]
-        reading = journal._looking._ground
+        reading = journal._looking._client
         before = (await reading.alone()).pid
         async with connected(place.url) as db, db.transaction():
             await db.execute(f"LOCK TABLE {place.schema}.batch IN ACCESS EXCLUSIVE MODE")
@@ -102,9 +102,11 @@ def test_a_look_that_is_given_up_costs_no_connection() -> None:
 
 def test_a_look_that_is_given_up_as_it_begins_leaves_no_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its connection is dropped: the next look has an instant of its own, and sees what was written since."""
-    ask = Line.ask
+    ask = PgConnection.ask
 
-    async def ask_and_be_cancelled(line: Line, name: str, *values: object, seconds: float | None) -> Sequence[Row]:
+    async def ask_and_be_cancelled(
+        line: PgConnection, name: str, *values: object, seconds: float | None
+    ) -> Sequence[Row]:
         rows = await ask(line, name, *values, seconds=seconds)
         if name == "begin_instant":
             raise asyncio.CancelledError
@@ -115,7 +117,7 @@ def test_a_look_that_is_given_up_as_it_begins_leaves_no_transaction(monkeypatch:
         await journal.open()
         await journal.append([grant(1)])
         with monkeypatch.context() as patched:
-            patched.setattr(Line, "ask", ask_and_be_cancelled)
+            patched.setattr(PgConnection, "ask", ask_and_be_cancelled)
             with pytest.raises(asyncio.CancelledError):
                 await journal.held(HeldQuery(seq=1))
         await journal.append([grant(2)])

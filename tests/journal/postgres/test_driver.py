@@ -9,7 +9,7 @@ from typing import Any, cast
 import asyncpg
 import pytest
 
-from holdfast.journal.postgres.connection import Line, LostError, RefusedError
+from holdfast.journal.postgres.connection import LostError, PgConnection, RefusedError
 
 MESSAGE = {"C": "01000", "M": "synchrone Replikation wird nicht mehr erwartet"}
 
@@ -36,7 +36,7 @@ class Saying:
 
 def asked(fields: dict[str, str]) -> Sequence[Any]:
     """Ask such a server."""
-    line = Line(cast("asyncpg.Connection", Saying(fields)), {"append": "SELECT"}, "a server")
+    line = PgConnection(cast("asyncpg.Connection", Saying(fields)), {"append": "SELECT"}, "a server")
     return asyncio.run(line.ask("append", seconds=None))
 
 
@@ -76,7 +76,7 @@ class Ending(Saying):
 )
 def test_connection_that_ends_is_no_refusal(error: Exception) -> None:
     """Nobody refused what was under way when the connection ended, and of asyncpg's insides nothing is said."""
-    line = Line(cast("asyncpg.Connection", Ending(error)), {"append": "SELECT"}, "a server")
+    line = PgConnection(cast("asyncpg.Connection", Ending(error)), {"append": "SELECT"}, "a server")
     with pytest.raises(LostError, match="the connection to a server was lost") as caught:
         asyncio.run(line.ask("append", seconds=None))
     assert not isinstance(caught.value, RefusedError)

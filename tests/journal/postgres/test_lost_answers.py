@@ -39,7 +39,7 @@ def numbers_in(place: InPostgres) -> list[int]:
 
 def pid_of(leader: PostgresJournal) -> int:
     """The server's process at the other end of the connection that writes."""
-    line = leader._writer._line
+    line = leader._writer._connection
     assert line is not None
     return line.pid
 
@@ -104,7 +104,7 @@ def test_who_is_in_a_hurry_asks_no_longer(asks: str, when: str) -> None:
             leader.hurry(0.3)
         asking = asyncio.ensure_future(leader.append(grants(1, 1)) if asks == "append" else leader.confirm(1))
         if when == "while it asks":
-            await asyncio.to_thread(wait_until, lambda: leader._writer._asking is not None)
+            await asyncio.to_thread(wait_until, lambda: leader._writer._resolve_timeout is not None)
             leader.hurry(0.1)
         with pytest.raises(OutcomeUnknownError if asks == "append" else JournalUnavailableError, match="ended"):
             await asking
@@ -147,7 +147,7 @@ def test_limit_that_ends_the_first_copy_makes_it_unknown() -> None:
         leader = place(append_ms=30_000, resolve_ms=600)
         await leader.open()
         await leader.append(grants(1, 1))
-        line = leader._writer._line
+        line = leader._writer._connection
         assert line is not None
         place.proxy.reset()
         await asyncio.to_thread(wait_until, lambda: not line.is_open)

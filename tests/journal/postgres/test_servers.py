@@ -76,7 +76,7 @@ def test_role_cannot_weaken_a_session(own: Postgres) -> None:
         journal = place()
         await journal.open()
         await journal.append(grants(1, 1))
-        server = journal._side.server
+        server = journal._client.server
         assert server.settings == GOOD | {"synchronous_commit": "on"}
         assert not server.is_pooled and not server.has_standby
         await journal.close()
@@ -236,7 +236,7 @@ def test_beside_the_one_that_writes_nobody_goes_elsewhere(own: Postgres) -> None
         await leader.open()
         await leader.append(grants(1, 1))
         leader._servers._addresses = addresses(shared().url)
-        leader._side.drop()
+        leader._client.drop()
         with pytest.raises(JournalUnavailableError, match="is not the server that this tenure is at"):
             await leader.read_leadership()
         leader._servers._addresses = addresses(place.url)

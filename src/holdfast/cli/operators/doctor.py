@@ -479,7 +479,7 @@ def _store_verdicts(facts: Facts, round_trip_ms: float, place: StoreAddress) -> 
     else:
         yield ok("pooler", "none")
     yield _replicas(facts)
-    yield _marks(facts)
+    yield _identity(facts)
     yield _writes(facts)
     yield _space(facts)
     yield ok("format", f"records of format {facts.leadership.format}, tables of version {facts.schema_version}")
@@ -507,7 +507,7 @@ def _nodes(facts: Facts) -> Iterator[Verdict]:
     if silent:
         gone = ", ".join(f"{peer.node} ({times.span(peer.seen_ms_ago / 1_000)})" for peer in silent)
         hint = "start them, or let them be: one that was silent for a day is forgotten"
-        if facts.marks != facts.server.marks and not facts.wants_token_gap:
+        if facts.identity != facts.server.identity and not facts.wants_token_gap:
             hint = "they may run, and keep away from a store that went back in time: ask /readyz of each"
         yield warn("nodes", f"heard of: {names}; silent: {gone}", hint)
     elif len(live) == 1:
@@ -543,19 +543,19 @@ def _replicas(facts: Facts) -> Verdict:
     return ok("replicas", f"{text}; commits wait for a synchronous one")
 
 
-def _marks(facts: Facts) -> Verdict:
+def _identity(facts: Facts) -> Verdict:
     times_so_far = "once" if facts.token_gaps == 1 else f"{facts.token_gaps} times"
     token_gaps = f", fencing tokens jumped {times_so_far} so far" if facts.token_gaps else ""
-    text = f"timeline {facts.server.marks.timeline}{token_gaps}"
+    text = f"timeline {facts.server.identity.timeline}{token_gaps}"
     if facts.wants_token_gap:
         return ok("timeline", f"{text}; the next leader lets fencing tokens jump")
-    if facts.marks == facts.server.marks:
+    if facts.identity == facts.server.identity:
         return ok("timeline", f"{text}, as when the last record was written")
     changed = f"{text}: this is another server, timeline or copy than the last record was written on"
     if facts.leadership.is_held and facts.has_heartbeat:
         return warn("timeline", changed, "the leader has not met it yet")
-    as_before = msgspec.structs.replace(facts.marks, timeline=facts.server.marks.timeline)
-    if facts.has_standby and as_before == facts.server.marks:
+    as_before = msgspec.structs.replace(facts.identity, timeline=facts.server.identity.timeline)
+    if facts.has_standby and as_before == facts.server.identity:
         text = f"{text}: it was promoted since the last record, and that one waited for a synchronous standby"
         return ok("timeline", text, "the next leader goes on, and lets fencing tokens jump")
     hint = "if it was restored from a backup: holdfast store restored; else the next leader decides, by after_data_loss"

@@ -37,7 +37,7 @@ from holdfast.journal.interface import (
     Values,
 )
 from holdfast.journal.postgres.archive import checksum_of, records_in_pieces, values_in_pieces
-from holdfast.journal.postgres.connection import LostError, RefusedError, Servers, Side, addresses, marks_of
+from holdfast.journal.postgres.connection import LostError, PgClient, RefusedError, Servers, addresses, identity_of
 from holdfast.journal.postgres.history import PostgresSnapshot, snapshot
 from holdfast.journal.postgres.leadership import (
     NewAuthority,
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
     from holdfast.core.values import Lease
     from holdfast.journal.interface import Part, Snapshot
-    from holdfast.journal.postgres.connection import Line, Marks, Row, Server
+    from holdfast.journal.postgres.connection import PgConnection, Row, Server, ServerIdentity
 
 APPLICATION = "holdfast operator"
 WATCH_READS = 8  # How often a held seat is read while it is watched.
@@ -72,7 +72,7 @@ class Replica(msgspec.Struct, frozen=True):
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     server: Server
     leadership: Leadership
-    marks: Marks  # In the seat: of the server that wrote the last records.
+    identity: ServerIdentity  # In the seat: of the server that wrote the last records.
     has_standby: bool  # Whether the last record waited for a synchronous standby.
     wants_token_gap: bool
     token_gaps: int
@@ -94,49 +94,49 @@ class Contents(msgspec.Struct, frozen=True):
     problem: str | None = None
 
 
-class Operating:
+class StoreAdmin:
     def __init__(self, url: str, schema: str) -> None:
         """Raises `ValueError` for an address or a name that cannot be one."""
         self._servers = Servers(url, schema, APPLICATION)
-        self._side = Side(self._servers)
+        self._client = PgClient(self._servers)
         self.schema = schema
         self.where = ", ".join(address.where for address in addresses(url))
 
     async def close(self) -> None:
-        await self._side.close()
+        await self._client.close()
 
     async def roster(self) -> tuple[Leadership, Sequence[Peer]]:
         return leadership_of(await self._leadership()), await self._peers()
 
-    async def ask_nothing(self, times: int) -> None:
+    async def ping(self, times: int) -> None:
         for _ in range(times):
-            await self._side.rows("ask_nothing")
+            await self._client.rows("ping")
 
     async def facts(self, watch_seconds: float) -> Facts:
         """A held seat is watched until it beats, at most for so long. Raises `JournalError`."""
         row = await self._leadership()
-        has_heartbeat = row["held"] and await self._watched(row, watch_seconds) is None
-        size = await self._side.rows("read_size", self.schema)
-        tail = await self._side.rows("read_tail_size")
+        has_heartbeat = row["held"] and await self._watch(row, watch_seconds) is None
+        size = await self._client.rows("read_size", self.schema)
+        tail = await self._client.rows("read_tail_size")
         return Facts(
-            server=self._side.server,
+            server=self._client.server,
             leadership=leadership_of(await self._leadership()),
-            marks=marks_of(row),
+            identity=identity_of(row),
             has_standby=row["has_standby"],
             wants_token_gap=row["wants_jump"],
             token_gaps=row["jumps"],
             schema_version=row["schema_version"],
             has_heartbeat=has_heartbeat,
             peers=await self._peers(),
-            replicas=[Replica(*each) for each in await self._side.rows("read_replicas")],
+            replicas=[Replica(*each) for each in await self._client.rows("read_replicas")],
             size_bytes=size[0]["size_bytes"],
             tail_records=tail[0]["records"],
             tail_bytes=tail[0]["bytes"],
-            **await self._tried(),
+            **await self._try_write(),
         )
 
-    async def read(self, tell: Callable[[int], None]) -> Contents:
-        """Read and check all that there is at one instant; `tell` gets the number of records so far. Blocks nothing.
+    async def read(self, report_progress: Callable[[int], None]) -> Contents:
+        """Read and check all that there is at one instant; `report_progress` gets the number of records so far. Blocks nothing.
 
         Raises `JournalError`, also if the seat is taken at that moment.
         """
@@ -150,33 +150,33 @@ class Operating:
                 for part in (found.history(), found.tail()):
                     async for some in part:
                         records += len(some)
-                        tell(records)
+                        report_progress(records)
             except (JournalDamagedError, ValueError) as error:
                 problem = error.problem if isinstance(error, JournalDamagedError) else str(error)
                 return Contents(records, found.last_seq, found.upto, problem)
         return Contents(records, found.last_seq, found.upto)
 
-    async def _tried(self) -> dict[str, Any]:
+    async def _try_write(self) -> dict[str, Any]:
         """Try to write a batch that is no authority's, and roll it back. A full disk answers reads, but no writes."""
-        side = Side(self._servers)
+        client = PgClient(self._servers)
         try:
-            await side.rows("begin")
-            await side.rows("fill_tail", NO_SEQ, NO_SEQ, 0, bytes(TRIED_BYTES))
+            await client.rows("begin")
+            await client.rows("fill_tail", NO_SEQ, NO_SEQ, 0, bytes(TRIED_BYTES))
         except RefusedError as error:
             return {"may_write": False} if error.sqlstate == MAY_NOT else {"refusal": error.problem}
         except JournalUnavailableError as error:
             return {"refusal": error.problem}
         finally:
             # Closing the socket rolls it back.
-            side.drop()
+            client.drop()
         return {}
 
     async def init(self, new_authority: NewAuthority, secret: bytes | None) -> Leadership | None:
         """Make the tables and the authority. Return the seat if there was one already. Raises `JournalError`."""
-        before = await read_leadership(self._side, self.where)
+        before = await read_leadership(self._client, self.where)
         if before is not None:
             return leadership_of(before)
-        await create(self._side, self.schema, new_authority, secret)
+        await create(self._client, self.schema, new_authority, secret)
         made = leadership_of(await self._leadership())
         return None if made.authority == new_authority.authority else made
 
@@ -184,16 +184,16 @@ class Operating:
         """Let the next term begin with `Restored`; return its epoch. Raises `JournalLockedError` if a leader lives."""
         row = await self._leadership()
         if row["held"]:
-            still = await self._watched(row, watch_seconds)
+            still = await self._watch(row, watch_seconds)
             if still is None:
                 raise self._led(row)
             row = still
-        done = await self._side.rows("mark_restored", row["epoch"], row["tenure"], row["beat"], term_id)
+        done = await self._client.rows("mark_restored", row["epoch"], row["tenure"], row["beat"], term_id)
         if not done:
             raise self._led(await self._leadership())
         return int(done[0]["epoch"]) + 1
 
-    async def _watched(self, row: Row, seconds: float) -> Row | None:
+    async def _watch(self, row: Row, seconds: float) -> Row | None:
         """Watch a seat that is held. Return it if it stood still all the time, None as soon as it beats."""
         for _ in range(WATCH_READS):
             await asyncio.sleep(seconds / WATCH_READS)
@@ -207,18 +207,18 @@ class Operating:
         return JournalLockedError(problem, "Stop all nodes of this store first, as with: systemctl stop holdfast")
 
     async def _leadership(self) -> Row:
-        row = await read_leadership(self._side, self.where)
+        row = await read_leadership(self._client, self.where)
         if row is None:
             raise JournalLostError(f"{self.where} has no authority in the schema {self.schema}", INIT)
         return row
 
     async def _peers(self) -> list[Peer]:
-        return [Peer(**dict(row)) for row in await self._side.rows("read_peers")]
+        return [Peer(**dict(row)) for row in await self._client.rows("read_peers")]
 
 
 MOVE_APPLICATION = "holdfast move"
 SLOTS = "slots"  # The table of leases.
-PIECES = 64  # Pieces staged before they are applied.
+PIECES_MAX = 64  # Pieces staged before they are applied.
 SOME = 1_024
 GRANTS = 64  # Grants read at once, each of up to a thousand names.
 COMMIT_SECONDS = 60.0
@@ -228,31 +228,38 @@ _slot_of = msgspec.msgpack.Decoder(Slot).decode
 
 
 @asynccontextmanager
-async def filling(
+async def open_writer(
     url: str, schema: str, secret: bytes | None, term_id: str, wall_ms: int
 ) -> AsyncIterator[PostgresWriter]:
     """Give a store to fill. Without `commit` nothing of it happens. Raises `JournalError`."""
     servers = Servers(url, schema, MOVE_APPLICATION)
-    line, server = await servers.connect()
+    connection, server = await servers.connect()
     try:
-        store = PostgresWriter(line, schema, secret, marks=server.marks, term_id=term_id, wall_ms=wall_ms)
-        await store.look()
+        store = PostgresWriter(connection, schema, secret, identity=server.identity, term_id=term_id, wall_ms=wall_ms)
+        await store.begin_transaction()
         yield store
     finally:
         # Closing the socket ends the transaction.
-        line.drop()
+        connection.drop()
 
 
 class PostgresWriter:
     def __init__(
-        self, line: Line, schema: str, secret: bytes | None, *, marks: Marks, term_id: str, wall_ms: int
+        self,
+        connection: PgConnection,
+        schema: str,
+        secret: bytes | None,
+        *,
+        identity: ServerIdentity,
+        term_id: str,
+        wall_ms: int,
     ) -> None:
-        self._line = line
+        self._connection = connection
         self._schema = schema
         self._secret = secret
         self._term_id = term_id
         self._wall_ms = wall_ms
-        self._marks = marks
+        self._identity = identity
         self._epoch = 0
         self._step = self._pieces = self._rows = 0
         self._head = b""
@@ -261,12 +268,12 @@ class PostgresWriter:
         self.authority: str | None = None
 
     async def _ask(self, name: str, *values: object) -> Sequence[Any]:
-        return await self._line.ask(name, *values, seconds=None)
+        return await self._connection.ask(name, *values, seconds=None)
 
-    async def look(self) -> None:
+    async def begin_transaction(self) -> None:
         """Begin, and read what is there, after all others that make or fill it are done."""
         await self._ask("begin")
-        await self._ask("fill_in_peace")
+        await self._ask("fill_without_timeouts")
         await self._ask("lock_creation")
         if (await self._ask("has_leadership", self._schema))[0][0]:
             rows = await self._ask("read_leadership")
@@ -275,7 +282,7 @@ class PostgresWriter:
     async def begin(self, authority: str, key: bytes, epoch: int) -> None:
         """Make the tables, the authority, and a seat that is ours while we fill."""
         await create_tables(
-            self._line, self._schema, NewAuthority(authority, key, self._wall_ms), self._secret, self._marks
+            self._connection, self._schema, NewAuthority(authority, key, self._wall_ms), self._secret, self._identity
         )
         self._epoch = epoch
         await self._ask("fill_acquire_leadership", epoch, self._term_id)
@@ -307,7 +314,7 @@ class PostgresWriter:
     async def _stage(self, name: str, values: tuple[object, ...]) -> None:
         await self._ask(name, self._epoch, self._term_id, self._step, self._pieces, *values)
         self._pieces += 1
-        if self._pieces >= PIECES:
+        if self._pieces >= PIECES_MAX:
             await self._apply()
 
     async def _apply(self) -> None:
@@ -323,11 +330,11 @@ class PostgresWriter:
             head = (0, source.upto, self._head, checksum_of(HEAD, HEAD.encode(), self._head))
             await self._ask("apply_step", self._epoch, self._term_id, self._step, *head)
         await self._ask("fill_archive", source.pruned, self._rows)
-        await self._let_go(source.pruned)
-        await self._hold()
+        await self._end_grants(source.pruned)
+        await self._add_grants()
         await self._ask("fill_leadership", self._epoch, self._term_id, source.last_seq, self._now_ms)
 
-    async def _let_go(self, pruned: int) -> None:
+    async def _end_grants(self, pruned: int) -> None:
         """End what the history says is held, and the state does not."""
         held: dict[int, list[bytes]] = {}
         after = b""
@@ -348,7 +355,7 @@ class PostgresWriter:
                     if not self._is_known(name.decode(), leases[name.decode()])
                 ]
             if ended:
-                await self._ask("fill_let_go", *map(list, zip(*ended, strict=True)))
+                await self._ask("fill_end_grants", *map(list, zip(*ended, strict=True)))
         if held:
             raise JournalDamagedError(f"the grant that is record {min(held)} is missing in the history")
 
@@ -360,14 +367,14 @@ class PostgresWriter:
         del self._leases[name]
         return True
 
-    async def _hold(self) -> None:
+    async def _add_grants(self) -> None:
         """Make up a grant for each lease that is older than the history."""
         made_up = [
             (name.encode(), -number, encode_batch((Record(-number, 0, lease.granted_wall_ms, Granted(name, lease)),)))
             for number, (name, lease) in enumerate(self._leases.items(), start=1)
         ]
         for start in range(0, len(made_up), SOME):
-            await self._ask("fill_hold", *map(list, zip(*made_up[start : start + SOME], strict=True)))
+            await self._ask("fill_add_grants", *map(list, zip(*made_up[start : start + SOME], strict=True)))
 
     async def snapshot(self) -> PostgresSnapshot:
         position = (await self._ask("read_position", self._epoch, self._term_id))[0]
@@ -375,7 +382,7 @@ class PostgresWriter:
 
     async def commit(self) -> None:
         try:
-            await self._line.ask("commit", seconds=COMMIT_SECONDS)
+            await self._connection.ask("commit", seconds=COMMIT_SECONDS)
         except LostError as error:
             raise OutcomeUnknownError(
                 f"whether the store counts is not known: {error.problem}", "Move it again: that finds out"

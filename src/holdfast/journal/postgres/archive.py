@@ -36,7 +36,7 @@ from holdfast.journal.archive.writer import PRUNE_ROWS, STEP_MAX, choose
 from holdfast.journal.codec import decode_batch, history_in
 from holdfast.journal.interface import HEAD, JournalDamagedError, JournalUnavailableError, OutcomeUnknownError, Values
 from holdfast.journal.postgres.connection import LostError, RefusedError
-from holdfast.journal.postgres.writer import Ground, deposed, position
+from holdfast.journal.postgres.writer import TermClient, deposed, position
 from holdfast.journal.tail import FEED_BYTES
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class RecordsPiece(msgspec.Struct):
     bodies: list[bytes] = []
     names: list[bytes] = []
     name_seqs: list[int] = []
-    marks: list[int] = []
+    effects: list[int] = []
     size_bytes: int = 0
 
     @property
@@ -134,18 +134,18 @@ class RecordsPiece(msgspec.Struct):
                 self._add_names(seq, event, names)
 
     def _add_names(self, seq: int, event: Event, names: list[bytes]) -> None:
-        marks = dict.fromkeys(names, 0)
+        effects = dict.fromkeys(names, 0)
         for name in ends_of(event):
-            marks[name.encode()] |= ENDS
+            effects[name.encode()] |= ENDS
         for name, _ in grants_of(event):
-            marks[name.encode()] |= GRANTS
-        self.names.extend(marks)
-        self.marks.extend(marks.values())
-        self.name_seqs.extend([seq] * len(marks))
+            effects[name.encode()] |= GRANTS
+        self.names.extend(effects)
+        self.effects.extend(effects.values())
+        self.name_seqs.extend([seq] * len(effects))
 
     def staged(self) -> tuple[object, ...]:
         rows = (self.seqs, self.walls_ms, self.principals, self.weights, self.bodies)
-        return (*rows, self.names, self.name_seqs, self.marks)
+        return (*rows, self.names, self.name_seqs, self.effects)
 
 
 def records_in_pieces(frames: Iterable[Frames]) -> Iterator[RecordsPiece]:
@@ -224,8 +224,8 @@ PRUNE_SECONDS = 120.0
 
 
 class Pruning:
-    def __init__(self, ground: Ground, keeping: Keeping) -> None:
-        self._ground = ground
+    def __init__(self, client: TermClient, keeping: Keeping) -> None:
+        self._client = client
         self._keeping = keeping
         self._left = 0
         self.pruned = 0  # The newest record that was ever pruned.
@@ -233,7 +233,7 @@ class Pruning:
     async def prune(self, wall_ms: int) -> None:
         """Delete history that is too old or too much: at most `STEP_MAX` records, and the next time more."""
         self._left = STEP_MAX
-        newest = await self._ground.read("read_newest_wall")
+        newest = await self._client.read("read_newest_wall")
         if newest:
             # Never the newest: it shows who held what since then.
             await self._drop_overdue(min(wall_ms - self._keeping.wall_ms, newest[0][0]))
@@ -241,7 +241,7 @@ class Pruning:
         await self._drop_excess("bytes", self._keeping.bytes_max)
 
     async def _drop_overdue(self, overdue_ms: int) -> None:
-        read = self._ground.read
+        read = self._client.read
         while self._left > 0:
             stretches = [row[0] for row in await read("read_overdue_stretches", overdue_ms, STRETCHES)]
             if not stretches:
@@ -251,7 +251,7 @@ class Pruning:
 
     async def _drop_excess(self, unit: str, most: int) -> None:
         while self._left > 0:
-            shares = await self._ground.read("read_shares")
+            shares = await self._client.read("read_shares")
             excess = sum(row[unit] for row in shares) - most
             seqs = await self._chosen(shares, unit, excess) if excess > 0 else []
             if not seqs:
@@ -266,7 +266,7 @@ class Pruning:
             who = next(choosing)
             while True:
                 if who not in oldest:
-                    oldest[who] = _oldest_of(self._ground, who)
+                    oldest[who] = _oldest_of(self._client, who)
                 found = await anext(oldest[who], None)
                 who = choosing.send(found and (found[0], 1 if unit == "records" else found[1]))
         except StopIteration as end:
@@ -274,16 +274,16 @@ class Pruning:
             return chosen
 
     async def _forget(self, seqs: list[int], stretches: list[int]) -> None:
-        rows = await self._ground.write("prune", seqs, stretches, seconds=PRUNE_SECONDS)
+        rows = await self._client.write("prune", seqs, stretches, seconds=PRUNE_SECONDS)
         self.pruned = rows[0]["pruned"]
         self._left -= max(1, len(seqs))
         await asyncio.sleep(0)
 
 
-async def _oldest_of(ground: Ground, who: bytes) -> AsyncIterator[tuple[int, int]]:
+async def _oldest_of(client: TermClient, who: bytes) -> AsyncIterator[tuple[int, int]]:
     """Yield the number and the weight of a principal's records, oldest first."""
     after = -(2**62)
-    while rows := await ground.read("read_eldest_of", who, after, ELDEST):
+    while rows := await client.read("read_eldest_of", who, after, ELDEST):
         for row in rows:
             yield row[0], row[1]
         after = rows[-1][0]
@@ -298,11 +298,11 @@ RETRY_SECONDS = 0.2
 
 
 class Archive:
-    def __init__(self, ground: Ground, room: Room, keeping: Keeping) -> None:
-        """`ground` is for steps alone: one may keep it busy for seconds. `room` counts the tail."""
-        self._ground = ground
+    def __init__(self, client: TermClient, room: Room, keeping: Keeping) -> None:
+        """`client` is for steps alone: one may keep it busy for seconds. `room` counts the tail."""
+        self._client = client
         self._room = room
-        self.pruning = Pruning(self._ground, keeping)
+        self.pruning = Pruning(self._client, keeping)
         self._steps = 0  # The current step's number, unique in this term.
         self._pieces = 0
         self.is_settled = True  # False: our last step may yet be applied.
@@ -310,7 +310,7 @@ class Archive:
 
     async def begin(self, ask: Ask) -> Iterator[Values]:
         """Read the state after the last step was settled: the head first. Each part is freed once it was taken."""
-        row = await position(ask, self._ground.term)
+        row = await position(ask, self._client.term)
         self.upto, self.pruning.pruned = row["upto"], row["pruned"]
         found = deque([each async for each in read_values(ask, row["state_rows"])])
         return (found.popleft() for _ in range(len(found)))
@@ -337,7 +337,7 @@ class Archive:
             async with asyncio.timeout(SETTLE_SECONDS):
                 while True:
                     try:
-                        rows = await self._ground.write("settle_steps", seconds=SETTLE_SECONDS)
+                        rows = await self._client.write("settle_steps", seconds=SETTLE_SECONDS)
                     except JournalUnavailableError as error:
                         log.warning("%s; asking again what became of the archive", error)
                         await asyncio.sleep(RETRY_SECONDS)
@@ -348,7 +348,7 @@ class Archive:
             raise OutcomeUnknownError("archive: the store cannot be asked whether the last step counts") from error
 
     async def _bring(self, upto: int, head: bytes, changes: Iterable[Changes]) -> None:
-        found = await self._ground.read("read_batch_end", upto)
+        found = await self._client.read("read_batch_end", upto)
         if not found or found[0]["last_seq"] != upto:
             raise JournalUnavailableError(f"archive: no durable batch ends with record {upto}")
         # This removes what is left of a failed step and of other terms.
@@ -366,7 +366,7 @@ class Archive:
         try:
             checksum = checksum_of(HEAD, HEAD.encode(), head)
             values = (self._steps, self._pieces, upto, head, checksum)
-            await self._ground.write("apply_step", *values, seconds=APPLY_SECONDS)
+            await self._client.write("apply_step", *values, seconds=APPLY_SECONDS)
             self.is_settled = True
         except (LostError, RefusedError) as error:
             if await self.settle() != upto:
@@ -375,15 +375,15 @@ class Archive:
         self._room.drop(upto, size_bytes)
 
     async def _stage(self, statement: str, piece: ValuesPiece | RecordsPiece) -> None:
-        rows = await self._ground.write(statement, self._steps, self._pieces, *piece.staged(), seconds=PIECE_SECONDS)
+        rows = await self._client.write(statement, self._steps, self._pieces, *piece.staged(), seconds=PIECE_SECONDS)
         if not rows:
-            raise deposed("archive", self._ground.term)
+            raise deposed("archive", self._client.term)
         self._pieces += 1
 
     async def _stage_records(self, upto: int) -> int:
         piece, size_bytes, after = RecordsPiece(), 0, self.upto
         while after < upto:
-            rows = await self._ground.read("read_batches", after, upto, FEED_ROWS, FEED_BYTES)
+            rows = await self._client.read("read_batches", after, upto, FEED_ROWS, FEED_BYTES)
             if not rows or rows[0]["first_seq"] != after + 1:
                 raise JournalUnavailableError(f"archive: record {after + 1} is not in the tail")
             for _, last, body in rows:
@@ -403,4 +403,4 @@ class Archive:
         """Drop archived records from the tail. Snapshots of before still see them."""
         dropped = DROP_ROWS
         while dropped == DROP_ROWS:
-            dropped = len(await self._ground.write("drop_batches", DROP_ROWS, seconds=PIECE_SECONDS))
+            dropped = len(await self._client.write("drop_batches", DROP_ROWS, seconds=PIECE_SECONDS))

@@ -5,7 +5,7 @@ asyncpg's time limits, which send a cancel request, are not used, and no task of
 stops waiting closes the socket, and asks on another connection.
 
 After connecting, a server is asked for its guarantees: a pooler may have ignored our settings (N-24). One connection
-writes. All others (`Side`) go to its server (N-2): an old primary, unaware of its successor, still answers reads.
+writes. All others (`PgClient`) go to its server (N-2): an old primary, unaware of its successor, still answers reads.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class SilentError(CannotConnectError):
     """The server did not answer in time: the next try would take as long."""
 
 
-class Line:
+class PgConnection:
     """One connection, for one statement at a time."""
 
     def __init__(self, db: asyncpg.Connection, sql: Mapping[str, str], where: str) -> None:
@@ -131,7 +131,7 @@ class Line:
         self._prepared: dict[str, Any] = {}
         self._warning = ""
         self.where = where
-        db.add_log_listener(self._hear)
+        db.add_log_listener(self._on_log_message)
 
     @property
     def is_open(self) -> bool:
@@ -152,7 +152,7 @@ class Line:
             await asyncio.wait((task,), timeout=seconds)
         finally:
             if not task.done():
-                task.add_done_callback(_look_away)
+                task.add_done_callback(_ignore_error)
                 self.drop()
         if not task.done():
             raise LostError(f"{name}: {self.where} did not answer within {seconds:g} s")
@@ -187,7 +187,7 @@ class Line:
         rows: Sequence[Row] = await statement.fetch(*values)
         return rows
 
-    def _hear(self, _: object, message: asyncpg.PostgresLogMessage) -> None:
+    def _on_log_message(self, _: object, message: asyncpg.PostgresLogMessage) -> None:
         # `severity` is in the language of the server.
         if (message.severity_en or message.severity) == "WARNING":
             self._warning = str(message)
@@ -205,7 +205,7 @@ class Line:
             await self._db.close(timeout=CLOSE_SECONDS)
 
 
-async def connect(address: Address, sql: Mapping[str, str], *, application: str, seconds: float) -> Line:
+async def connect(address: Address, sql: Mapping[str, str], *, application: str, seconds: float) -> PgConnection:
     """Connect to one server that takes writes. Raises `CannotConnectError`, without the URL in its text."""
     url, where = address
     connecting = asyncio.ensure_future(
@@ -220,7 +220,7 @@ async def connect(address: Address, sql: Mapping[str, str], *, application: str,
         db = await asyncio.shield(connecting)
     except asyncio.CancelledError:
         # asyncpg leaves an unretrieved error behind if it is cancelled while it connects.
-        connecting.add_done_callback(_hang_up)
+        connecting.add_done_callback(_terminate)
         raise
     except TimeoutError:
         raise SilentError(f"PostgreSQL at {where} did not answer within {seconds:g} s") from None
@@ -230,8 +230,8 @@ async def connect(address: Address, sql: Mapping[str, str], *, application: str,
         raise CannotConnectError(f"PostgreSQL at {where} is a standby: it takes no writes") from None
     except _ERRORS as error:
         raise CannotConnectError(f"PostgreSQL at {where} cannot be asked: {_words(error)}") from error
-    _keep_alive(db)
-    return Line(db, sql, where)
+    _enable_keepalive(db)
+    return PgConnection(db, sql, where)
 
 
 def _words(error: Exception) -> str:
@@ -242,7 +242,7 @@ def _words(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-def _keep_alive(db: asyncpg.Connection) -> None:
+def _enable_keepalive(db: asyncpg.Connection) -> None:
     found = db._transport.get_extra_info("socket")  # noqa: SLF001 - asyncpg offers no other way
     if found is None or found.family == socket.AF_UNIX:
         return
@@ -252,12 +252,12 @@ def _keep_alive(db: asyncpg.Connection) -> None:
             found.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
-def _hang_up(task: asyncio.Future[Any]) -> None:
+def _terminate(task: asyncio.Future[Any]) -> None:
     if not task.cancelled() and task.exception() is None:
         task.result().terminate()
 
 
-def _look_away(task: asyncio.Future[Any]) -> None:
+def _ignore_error(task: asyncio.Future[Any]) -> None:
     if not task.cancelled():
         task.exception()
 
@@ -280,7 +280,7 @@ SERVER_VERSION_MIN = 130000
 DIRECTLY = "Connect to PostgreSQL directly, not through a pooler: it drops what our sessions set"
 
 
-class Marks(msgspec.Struct, frozen=True):
+class ServerIdentity(msgspec.Struct, frozen=True):
     """These identify a store; one of them differs after it was replaced by another (N-22)."""
 
     system_id: int  # Of the cluster, made by initdb.
@@ -289,12 +289,12 @@ class Marks(msgspec.Struct, frozen=True):
     table_oid: int  # Of the seat; a restore into the same cluster changes it. 0: there is no seat yet.
 
 
-def marks_of(row: Row) -> Marks:
-    return Marks(row["system_id"], row["timeline"], row["database_oid"], row["table_oid"])
+def identity_of(row: Row) -> ServerIdentity:
+    return ServerIdentity(row["system_id"], row["timeline"], row["database_oid"], row["table_oid"])
 
 
 class Server(msgspec.Struct, frozen=True, kw_only=True):
-    marks: Marks
+    identity: ServerIdentity
     started: str  # Start time: sessions with the same marks and start time are at one server.
     has_standby: bool  # Whether a commit waits for a synchronous standby.
     is_pooled: bool  # Whether a pooler moves statements between sessions.
@@ -302,25 +302,25 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, str]
 
     def is_same(self, other: Server) -> bool:
-        return (self.marks.system_id, self.marks.timeline, self.started) == (
-            other.marks.system_id,
-            other.marks.timeline,
+        return (self.identity.system_id, self.identity.timeline, self.started) == (
+            other.identity.system_id,
+            other.identity.timeline,
             other.started,
         )
 
 
-async def ask_server(line: Line, leadership: str) -> Server:
+async def ask_server(connection: PgConnection, table: str) -> Server:
     """Identify a server. Raises `JournalUnavailableError` for one whose guarantees are too weak."""
-    rows = await line.ask("ask_server", leadership, seconds=ASK_SECONDS)
-    pids = {line.pid, int(rows[0]["pid"])}
-    row = dict((await line.ask("ask_server", leadership, seconds=ASK_SECONDS))[0])
+    rows = await connection.ask("ask_server", table, seconds=ASK_SECONDS)
+    pids = {connection.pid, int(rows[0]["pid"])}
+    row = dict((await connection.ask("ask_server", table, seconds=ASK_SECONDS))[0])
     settings = {name: str(row[name]) for name in WANTED}
-    refuse_if_weak(line.where, settings, version=int(row["version"]), is_standby=bool(row["is_standby"]))
+    refuse_if_weak(connection.where, settings, version=int(row["version"]), is_standby=bool(row["is_standby"]))
     is_pooled = len({*pids, int(row["pid"])}) > 1
     if is_pooled:
-        log.warning("%s is behind a pooler: nothing is promised. %s", line.where, DIRECTLY)
+        log.warning("%s is behind a pooler: nothing is promised. %s", connection.where, DIRECTLY)
     return Server(
-        marks=marks_of(row),
+        identity=identity_of(row),
         started=row["started"],
         has_standby=bool(row["synchronous_standby_names"]),
         is_pooled=is_pooled,
@@ -369,7 +369,9 @@ class Servers:
 
     def __init__(self, url: str, schema: str, application: str) -> None:
         self.schema = schema
-        self.must_be: Server | None = None  # The leader term's: each `Side` connects to it. None: any taking writes.
+        self.must_be: Server | None = (
+            None  # The leader term's: each `PgClient` connects to it. None: any taking writes.
+        )
         self._sql = statements(schema)
         self._addresses = addresses(url)
         self._application = application
@@ -379,20 +381,20 @@ class Servers:
         return self._addresses[0].where
 
     def move(self, server: Server) -> None:
-        """Let every `Side` connect to the server of the leader term."""
+        """Let every `PgClient` connect to the server of the leader term."""
         if self.must_be is None or not self.must_be.is_same(server):
             self.must_be = server
 
-    async def connect(self) -> tuple[Line, Server]:
+    async def connect(self) -> tuple[PgConnection, Server]:
         """Connect to the first server that takes writes and is durable. Raises `JournalUnavailableError`."""
         errors: list[JournalUnavailableError] = []
         for address in list(self._addresses):
             try:
-                line = await connect(address, self._sql, application=self._application, seconds=CONNECT_SECONDS)
+                connection = await connect(address, self._sql, application=self._application, seconds=CONNECT_SECONDS)
                 try:
-                    server = await ask_server(line, f"{self.schema}.seat")
+                    server = await ask_server(connection, f"{self.schema}.seat")
                 except BaseException:
-                    line.drop()
+                    connection.drop()
                     raise
             except JournalUnavailableError as error:
                 if isinstance(error, SilentError):
@@ -400,7 +402,7 @@ class Servers:
                 errors.append(error)
                 continue
             self._put(address, 0)
-            return line, server
+            return connection, server
         if len(errors) == 1:
             raise errors[0]
         raise CannotConnectError("; ".join(error.problem for error in errors))
@@ -410,65 +412,65 @@ class Servers:
         self._addresses.insert(place, address)
 
 
-class Side:
+class PgClient:
     """A connection that does not write under the seat: made when it is needed, and again after it was lost."""
 
     server: Server  # The current one, or the last.
 
     def __init__(self, servers: Servers) -> None:
         self._servers = servers
-        self._line: Line | None = None
+        self._connection: PgConnection | None = None
         self._lock = asyncio.Lock()
 
     async def rows(self, name: str, *values: object, seconds: float | None = ANSWER_SECONDS) -> Sequence[Row]:
         """Run a named statement. Raises `JournalUnavailableError`: as `RefusedError` if PostgreSQL refused it."""
         async with self._lock:
-            line = await self._connected()
-            return await line.ask(name, *values, seconds=seconds)
+            connection = await self._connected()
+            return await connection.ask(name, *values, seconds=seconds)
 
     async def one(self, name: str, *values: object) -> Row | None:
         rows = await self.rows(name, *values)
         return rows[0] if rows else None
 
     @asynccontextmanager
-    async def instant(self) -> AsyncIterator[Line]:
+    async def instant(self) -> AsyncIterator[PgConnection]:
         """Give the connection in a transaction whose reads see one instant. It locks nothing, and is never replaced."""
-        line = await self.alone()
+        connection = await self.exclusive()
         try:
-            await line.ask("begin_instant", seconds=ANSWER_SECONDS)
-            yield line
+            await connection.ask("begin_instant", seconds=ANSWER_SECONDS)
+            yield connection
         except BaseException:
             self.drop()
             raise
-        await line.ask("commit", seconds=ANSWER_SECONDS)
+        await connection.ask("commit", seconds=ANSWER_SECONDS)
 
-    async def alone(self) -> Line:
+    async def exclusive(self) -> PgConnection:
         """Return the connection itself, connected, while nothing else uses it."""
         async with self._lock:
             return await self._connected()
 
-    async def _connected(self) -> Line:
-        line, must_be = self._line, self._servers.must_be
-        if line is not None and line.is_open and (must_be is None or must_be is self.server):
-            return line
+    async def _connected(self) -> PgConnection:
+        connection, must_be = self._connection, self._servers.must_be
+        if connection is not None and connection.is_open and (must_be is None or must_be is self.server):
+            return connection
         self.drop()
-        line, server = await self._servers.connect()
+        connection, server = await self._servers.connect()
         # It may have changed meanwhile.
         must_be = self._servers.must_be
         if must_be is not None:
             if not server.is_same(must_be):
-                line.drop()
-                raise CannotConnectError(f"{line.where} is not the server that this tenure is at")
+                connection.drop()
+                raise CannotConnectError(f"{connection.where} is not the server that this tenure is at")
             server = must_be
-        self._line, self.server = line, server
-        return line
+        self._connection, self.server = connection, server
+        return connection
 
     def drop(self) -> None:
-        if self._line is not None:
-            self._line.drop()
-            self._line = None
+        if self._connection is not None:
+            self._connection.drop()
+            self._connection = None
 
     async def close(self) -> None:
-        line, self._line = self._line, None
-        if line is not None:
-            await line.close()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from holdfast.core.events import Record, is_history
 from holdfast.journal.interface import JournalDamagedError
 from holdfast.journal.postgres.archive import READ_BYTES, READ_ROWS, read_batches, read_history, read_values
-from holdfast.journal.postgres.connection import Servers, Side
-from holdfast.journal.postgres.writer import LOOK_SECONDS, Ground, position
+from holdfast.journal.postgres.connection import PgClient, Servers
+from holdfast.journal.postgres.writer import QUERY_SECONDS, TermClient, position
 from holdfast.journal.search import Grants, PageOfHeld, Texts, all_held, follow, held_names, last_by_in
 from holdfast.journal.tail import FEED_BYTES, FOREVER, SEARCH_BYTES, SEARCH_ROWS, SLICE_BYTES, records_of, search
 
@@ -41,8 +41,8 @@ class Looking:
 
     def __init__(self, servers: Servers, term: WriterTerm) -> None:
         self._term = term
-        self._ground = Ground(servers, term)
-        self._instant = Side(servers)  # For reads that need one instant.
+        self._client = TermClient(servers, term)
+        self._instant = PgClient(servers)  # For reads that need one instant.
         self._lock = asyncio.Lock()
 
     # History.
@@ -54,7 +54,7 @@ class Looking:
     async def _tail_before(self, query: HistoryQuery, before: int) -> Sequence[Row]:
         """Return the first number, the bytes and the size of some batches, newest first."""
         slice_bytes = SEARCH_BYTES if Texts(query) else SLICE_BYTES
-        rows = await self._ground.look("search_tail", before, SEARCH_ROWS, slice_bytes)
+        rows = await self._client.read_fenced("search_tail", before, SEARCH_ROWS, slice_bytes)
         return [(first, body, len(body)) for first, body in rows]
 
     async def _history_before(self, query: HistoryQuery, before: int) -> Sequence[Row]:
@@ -65,15 +65,15 @@ class Looking:
         slice_bytes = SEARCH_BYTES if query.owner is not None or query.badly else SLICE_BYTES
         values = (before, SEARCH_ROWS, slice_bytes, since, until)
         if query.name is not None:
-            return await self._ground.look("search_history_of_name", *values, query.name.encode())
-        return await self._ground.look("search_history", *values)
+            return await self._client.read_fenced("search_history_of_name", *values, query.name.encode())
+        return await self._client.read_fenced("search_history", *values)
 
     async def follow(self, after_seq: int, limit: int) -> Sequence[Record]:
         """Walk the history, then the tail, oldest first, a slice at a time."""
         found: list[Record] = []
         while not found:
             values = (after_seq, self._term.last_seq, min(limit, SEARCH_ROWS), SLICE_BYTES)
-            rows = await self._ground.look("follow", *values)
+            rows = await self._client.read_fenced("follow", *values)
             if not rows:
                 break
             for _, last, body in rows:
@@ -86,21 +86,21 @@ class Looking:
 
     async def last_by(self, wall_ms: int) -> int:
         before = self._term.last_seq + 1
-        while rows := await self._ground.look("search_tail", before, SKIMMED_ROWS, SLICE_BYTES):
+        while rows := await self._client.read_fenced("search_tail", before, SKIMMED_ROWS, SLICE_BYTES):
             for first, body in rows:
                 before = first
                 if found := await last_by_in(body, wall_ms):
                     return found
             await asyncio.sleep(0)
-        rows = await self._ground.look("last_by", wall_ms)
+        rows = await self._client.read_fenced("last_by", wall_ms)
         return rows[0][0] if rows else 0
 
     # Who held what.
 
     async def held(self, query: HeldQuery) -> HeldPage:
         """Apply the tail to the archive, as of one instant."""
-        async with self._lock, self._instant.instant() as line:
-            ask = partial(line.ask, seconds=LOOK_SECONDS)
+        async with self._lock, self._instant.instant() as connection:
+            ask = partial(connection.ask, seconds=QUERY_SECONDS)
             upto, last_seq = itemgetter("upto", "last_seq")(await position(ask, self._term))
             latest = await _tail_holds(ask, upto, min(query.seq, last_seq, self._term.last_seq))
             page = PageOfHeld(query)
@@ -113,7 +113,7 @@ class Looking:
             return page.ended(is_all=is_all or not await _first_of(holds, 1))
 
     async def close(self) -> None:
-        await self._ground.close()
+        await self._client.close()
         await self._instant.close()
 
 
@@ -181,12 +181,12 @@ def _behind(prefix: bytes) -> bytes:
 
 @asynccontextmanager
 async def snapshot(servers: Servers, term: WriterTerm) -> AsyncIterator[PostgresSnapshot]:
-    side = Side(servers)
-    async with side.instant() as line:
-        ask = partial(line.ask, seconds=LOOK_SECONDS)
+    client = PgClient(servers)
+    async with client.instant() as connection:
+        ask = partial(connection.ask, seconds=QUERY_SECONDS)
         await ask("stay_at_instant")
         yield PostgresSnapshot(ask, await position(ask, term))
-    await side.close()
+    await client.close()
 
 
 class PostgresSnapshot:

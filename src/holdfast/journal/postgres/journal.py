@@ -26,10 +26,10 @@ from holdfast.journal.interface import (
     Recovered,
 )
 from holdfast.journal.postgres.archive import Archive
-from holdfast.journal.postgres.connection import Servers, Side
+from holdfast.journal.postgres.connection import PgClient, Servers
 from holdfast.journal.postgres.history import Looking, snapshot
 from holdfast.journal.postgres.leadership import LeadershipTable, NewAuthority, RollbackDetector, WriterTerm, unseal
-from holdfast.journal.postgres.writer import NO_ANSWER, Ask, Batch, FencedWriter, Ground, LeaderHeartbeat
+from holdfast.journal.postgres.writer import NO_ANSWER, Ask, Batch, FencedWriter, LeaderHeartbeat, TermClient
 from holdfast.journal.tail import LARGE_BYTES, Room, part_of
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from holdfast.core.events import Record
     from holdfast.journal.interface import Changes, HeldPage, HeldQuery, HistoryPage, HistoryQuery, Snapshot
-    from holdfast.journal.postgres.connection import Line
+    from holdfast.journal.postgres.connection import PgConnection
     from holdfast.journal.tail import Part
 
 MIB = 2**20
@@ -86,17 +86,17 @@ class PostgresJournal:
         self._rollback_detector = rollback_detector or RollbackDetector()
         self._term = WriterTerm(term_id)
         self._room = Room(tail_bytes_max)
-        self._side = Side(self._servers)
-        self._archiving = Ground(self._servers, self._term)
+        self._client = PgClient(self._servers)
+        self._archive_client = TermClient(self._servers, self._term)
         self._leadership_table = LeadershipTable(
             self._servers,
-            self._side,
+            self._client,
             self._rollback_detector,
             allow_data_loss=allow_data_loss,
             new_authority=new_authority,
             secret=secret,
         )
-        self._archive = Archive(self._archiving, self._room, keeping or Keeping())
+        self._archive = Archive(self._archive_client, self._room, keeping or Keeping())
         self._looking = Looking(self._servers, self._term)
         self._writer = FencedWriter(
             self._servers,
@@ -119,15 +119,15 @@ class PostgresJournal:
 
     async def key(self) -> bytes:
         await self._leadership_table.read()
-        return self._unsealed(await self._side.one("read_key"))
+        return self._unsealed(await self._client.one("read_key"))
 
     async def report(self, peer: Peer) -> None:
         values = (peer.node, peer.process, peer.url, peer.version, peer.format_max, peer.tokens)
-        await self._side.rows("report", *values)
+        await self._client.rows("report", *values)
         self._has_reported = True
 
     async def peers(self) -> Sequence[Peer]:
-        return [Peer(**dict(row)) for row in await self._side.rows("read_peers")]
+        return [Peer(**dict(row)) for row in await self._client.rows("read_peers")]
 
     def depose(self, leadership: Leadership) -> None:
         self._seen = leadership
@@ -135,9 +135,9 @@ class PostgresJournal:
     # For the node that has the seat.
 
     async def open(self) -> Recovered:
-        line, was_held = (await self._writer.line(), False) if self._is_open else await self._acquire()
+        connection, was_held = (await self._writer.connection(), False) if self._is_open else await self._acquire()
         try:
-            return await self._recover(line, was_closed=not was_held)
+            return await self._recover(connection, was_closed=not was_held)
         except JournalDamagedError:
             # A deposed node may read half of what there was. Damage counts only under the seat (N-2).
             await self._writer.confirm(0)
@@ -231,23 +231,23 @@ class PostgresJournal:
         if self._has_reported:
             await self._leave()
         await self._looking.close()
-        await self._archiving.close()
-        await self._side.close()
+        await self._archive_client.close()
+        await self._client.close()
         self._servers.must_be = None
 
     async def _leave(self) -> None:
         self._has_reported = False
         try:
             async with asyncio.timeout(self._writer.seconds_left(VACATE_SECONDS)):
-                await self._side.rows("leave", self._peer.node, self._peer.process)
+                await self._client.rows("leave", self._peer.node, self._peer.process)
         except (JournalUnavailableError, TimeoutError) as error:
             why = str(error) or NO_ANSWER
             log.warning("the other nodes cannot be told that this one ends: %s", why)
-            self._side.drop()
+            self._client.drop()
 
     # Taking the seat, and reading.
 
-    async def _acquire(self) -> tuple[Line, bool]:
+    async def _acquire(self) -> tuple[PgConnection, bool]:
         # From here on the seat may be ours, even without an answer.
         self._may_lead = True
         try:
@@ -256,15 +256,15 @@ class PostgresJournal:
             )
         except JournalLockedError:
             self._may_lead = False
-            await self._side.close()
+            await self._client.close()
             raise
-        line, server, was_held = taken
-        self._writer.begin(line, server)
+        connection, server, was_held = taken
+        self._writer.begin(connection, server)
         self._is_open = True
-        return line, was_held
+        return connection, was_held
 
-    async def _recover(self, line: Line, *, was_closed: bool) -> Recovered:
-        with LeaderHeartbeat(self._writer, line) as heartbeat:
+    async def _recover(self, connection: PgConnection, *, was_closed: bool) -> Recovered:
+        with LeaderHeartbeat(self._writer, connection) as heartbeat:
             if not self._archive.is_settled:
                 await heartbeat.run_alongside(self._archive.settle())
             key = self._unsealed(next(iter(await heartbeat.ask("read_key")), None))
@@ -307,7 +307,7 @@ class PostgresJournal:
 
     async def _measure(self) -> None:
         try:
-            row = await self._side.one("read_size", self._servers.schema)
+            row = await self._client.one("read_size", self._servers.schema)
         except JournalUnavailableError as error:
             log.warning("how large the store is cannot be asked: %s", error)
             return

@@ -34,13 +34,13 @@ from holdfast.journal.interface import (
     JournalUnavailableError,
     Leadership,
 )
-from holdfast.journal.postgres.connection import RefusedError, marks_of
+from holdfast.journal.postgres.connection import RefusedError, identity_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.journal.interface import Peer
-    from holdfast.journal.postgres.connection import Line, Marks, Row, Server, Servers, Side
+    from holdfast.journal.postgres.connection import PgClient, PgConnection, Row, Server, ServerIdentity, Servers
 
 log = logging.getLogger("holdfast.journal")
 
@@ -159,39 +159,39 @@ class NewAuthority(msgspec.Struct, frozen=True):
     wall_ms: int
 
 
-async def create(side: Side, schema: str, new_authority: NewAuthority, secret: bytes | None) -> None:
+async def create(client: PgClient, schema: str, new_authority: NewAuthority, secret: bytes | None) -> None:
     """Make schema, tables, seat, authority and key in one transaction; nothing if another node was first."""
-    line = await side.alone()
+    connection = await client.exclusive()
     try:
         async with asyncio.timeout(CREATE_SECONDS):
-            await line.ask("begin", seconds=None)
-            await line.ask("lock_creation", seconds=None)
-            if not (await line.ask("has_leadership", schema, seconds=None))[0][0]:
-                await create_tables(line, schema, new_authority, secret, side.server.marks)
-            await line.ask("commit", seconds=None)
+            await connection.ask("begin", seconds=None)
+            await connection.ask("lock_creation", seconds=None)
+            if not (await connection.ask("has_leadership", schema, seconds=None))[0][0]:
+                await create_tables(connection, schema, new_authority, secret, client.server.identity)
+            await connection.ask("commit", seconds=None)
     except BaseException:
         # Closing the connection ends the transaction.
-        side.drop()
+        client.drop()
         raise
 
 
 async def create_tables(
-    line: Line, schema: str, new_authority: NewAuthority, secret: bytes | None, marks: Marks
+    connection: PgConnection, schema: str, new_authority: NewAuthority, secret: bytes | None, identity: ServerIdentity
 ) -> None:
-    if not (await line.ask("has_schema", schema, seconds=None))[0][0]:
-        await line.ask("create_schema", seconds=None)
-    await line.script("create")
-    await line.script("create_archive")
+    if not (await connection.ask("has_schema", schema, seconds=None))[0][0]:
+        await connection.ask("create_schema", seconds=None)
+    await connection.script("create")
+    await connection.script("create_archive")
     authority = (new_authority.authority, seal(new_authority.key, secret), new_authority.wall_ms, SCHEMA_VERSION)
-    await line.ask("write_authority", *authority, seconds=None)
-    places = (marks.system_id, marks.timeline, marks.database_oid, f"{schema}.seat")
-    await line.ask("create_leadership", new_authority.authority, FORMAT, *places, seconds=None)
+    await connection.ask("write_authority", *authority, seconds=None)
+    places = (identity.system_id, identity.timeline, identity.database_oid, f"{schema}.seat")
+    await connection.ask("create_leadership", new_authority.authority, FORMAT, *places, seconds=None)
 
 
-async def read_leadership(side: Side, where: str) -> Row | None:
+async def read_leadership(client: PgClient, where: str) -> Row | None:
     """Return the seat's row; None if there are no tables. Raises if it is incomplete, or not for this version."""
     try:
-        row = await side.one("read_leadership")
+        row = await client.one("read_leadership")
     except RefusedError as error:
         if error.sqlstate in NOT_THERE:
             return None
@@ -238,7 +238,7 @@ class WriterTerm(msgspec.Struct, eq=False):
 
 class LeadershipTable(msgspec.Struct, eq=False):
     servers: Servers
-    side: Side
+    client: PgClient
     rollback_detector: RollbackDetector
     allow_data_loss: bool  # Go on after a data loss, with a jump of the tokens (N-23).
     new_authority: NewAuthority | None  # For making an authority where there is none; None: none is made.
@@ -252,7 +252,7 @@ class LeadershipTable(msgspec.Struct, eq=False):
 
     async def acquire(
         self, seen: Leadership | None, me: Peer, term: WriterTerm, wall_ms: int, seconds: float
-    ) -> tuple[Line, Server, bool]:
+    ) -> tuple[PgConnection, Server, bool]:
         """Take the seat: if it is free, or as it was seen. Raises `JournalLockedError` if another node has it.
 
         Returns the connection that took it, its server, and whether the seat was held.
@@ -266,40 +266,40 @@ class LeadershipTable(msgspec.Struct, eq=False):
         epoch, before, heartbeat = (row["epoch"], row["tenure"], NO_HEARTBEAT)
         if seen is not None:
             epoch, before, heartbeat = seen.epoch, seen.term_id, seen.heartbeat
-        line, server = await self.servers.connect()
+        connection, server = await self.servers.connect()
         self.servers.must_be = server
         values = (
             *(epoch, before, term.term_id, heartbeat),
             *(me.node, me.process, me.url, me.version, wall_ms, FORMAT),
-            *(row["authority"], allow_data_loss, rollback_detector.last_seq, *msgspec.structs.astuple(server.marks)),
+            *(row["authority"], allow_data_loss, rollback_detector.last_seq, *msgspec.structs.astuple(server.identity)),
         )
         try:
-            rows = await self._acquire(line, values, seconds)
+            rows = await self._acquire(connection, values, seconds)
             if not rows:
-                raise self._why_not(*await self._read_and_observe(), epoch, before, server.marks)
+                raise self._why_not(*await self._read_and_observe(), epoch, before, server.identity)
         except BaseException:
-            line.drop()
+            connection.drop()
             self.servers.must_be = None
             raise
         found = rows[0]
         term.epoch, term.last_seq, term.now_ms = found["epoch"], found["last_seq"], found["now_ms"]
         term.needs_token_gap = found["needs_token_gap"] or is_lost
-        term.token_gap_reason = "" if is_lost else _token_gap_reason(row, server.marks)
+        term.token_gap_reason = "" if is_lost else _token_gap_reason(row, server.identity)
         rollback_detector.epoch, rollback_detector.term_id, rollback_detector.last_seq = (
             term.epoch,
             term.term_id,
             term.last_seq,
         )
         rollback_detector.token_gaps = found["jumps"]
-        return line, server, found["was_held"]
+        return connection, server, found["was_held"]
 
-    async def _acquire(self, line: Line, values: Sequence[object], seconds: float) -> Sequence[Row]:
-        task = asyncio.create_task(line.ask("acquire_leadership", *values, seconds=seconds))
+    async def _acquire(self, connection: PgConnection, values: Sequence[object], seconds: float) -> Sequence[Row]:
+        task = asyncio.create_task(connection.ask("acquire_leadership", *values, seconds=seconds))
         try:
             while not task.done():
                 await asyncio.wait((task,), timeout=BLOCKED_SECONDS)
                 if not task.done():
-                    await self._end_blockers(line.pid)
+                    await self._end_blockers(connection.pid)
             return task.result()
         finally:
             if not task.done():
@@ -308,7 +308,7 @@ class LeadershipTable(msgspec.Struct, eq=False):
 
     async def _end_blockers(self, pid: int) -> None:
         try:
-            for blocker, is_ended in await self.side.rows("end_blockers", pid, seconds=BLOCKED_SECONDS):
+            for blocker, is_ended in await self.client.rows("end_blockers", pid, seconds=BLOCKED_SECONDS):
                 log.warning("a session that kept the seat was %s: %d", "ended" if is_ended else "not ended", blocker)
         except JournalUnavailableError as error:
             log.warning("who keeps the seat cannot be ended: %s", error)
@@ -328,7 +328,7 @@ class LeadershipTable(msgspec.Struct, eq=False):
         return row, self.rollback_detector.observe(seen, known)
 
     async def _read(self) -> Row:
-        row = await read_leadership(self.side, self._where)
+        row = await read_leadership(self.client, self._where)
         if row is not None:
             return row
         if self.rollback_detector.authority is not None:
@@ -338,10 +338,10 @@ class LeadershipTable(msgspec.Struct, eq=False):
             raise JournalUnavailableError(
                 f"{self._where} has no store of Holdfast", "Run: holdfast store init, or start a node with it"
             )
-        await create(self.side, self.servers.schema, self.new_authority, self.secret)
+        await create(self.client, self.servers.schema, self.new_authority, self.secret)
         # The marks of the seat's own table are read on the next connection.
-        self.side.drop()
-        row = await read_leadership(self.side, self._where)
+        self.client.drop()
+        row = await read_leadership(self.client, self._where)
         if row is None:
             raise JournalUnavailableError(f"{self._where} has no store of Holdfast any more")
         is_ours = row["authority"] == self.new_authority.authority
@@ -349,12 +349,12 @@ class LeadershipTable(msgspec.Struct, eq=False):
         log.warning("%s had no store of Holdfast: %s, as authority %s", self._where, whose, row["authority"])
         return row
 
-    def _why_not(self, row: Row, loss: str | None, epoch: int, term_id: str, marks: Marks) -> JournalError:
+    def _why_not(self, row: Row, loss: str | None, epoch: int, term_id: str, identity: ServerIdentity) -> JournalError:
         now = leadership_of(row)
         if (now.epoch, now.term_id) == (epoch, term_id):
             if loss is not None:
                 return rollback_error(self._where, loss)
-            if marks_of(row) != marks:
+            if identity_of(row) != identity:
                 return rollback_error(
                     self._where,
                     "it is on another server or timeline, or was restored, and records that were answered may be gone",
@@ -371,14 +371,14 @@ class LeadershipTable(msgspec.Struct, eq=False):
         return f"the schema {self.servers.schema} at {self.servers.where}"
 
 
-def _token_gap_reason(row: Row, marks: Marks) -> str:
+def _token_gap_reason(row: Row, identity: ServerIdentity) -> str:
     if row["wants_jump"]:
         return "an operator said that the store was restored from a backup"
-    before = marks_of(row)
-    is_same_store = msgspec.structs.replace(before, timeline=marks.timeline) == marks
-    if row["has_standby"] and before.timeline != marks.timeline and is_same_store:
+    before = identity_of(row)
+    is_same_store = msgspec.structs.replace(before, timeline=identity.timeline) == identity
+    if row["has_standby"] and before.timeline != identity.timeline and is_same_store:
         return (
-            f"the store was promoted (timeline {before.timeline} to {marks.timeline}): tokens jump in case something"
+            f"the store was promoted (timeline {before.timeline} to {identity.timeline}): tokens jump in case something"
             " was lost; if it was the synchronous standby that its last record waited for, nothing was"
         )
     return ""

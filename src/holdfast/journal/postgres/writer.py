@@ -44,14 +44,14 @@ from holdfast.journal.interface import (
     JournalUnavailableError,
     OutcomeUnknownError,
 )
-from holdfast.journal.postgres.connection import CannotConnectError, LostError, RefusedError, Side
+from holdfast.journal.postgres.connection import CannotConnectError, LostError, PgClient, RefusedError
 from holdfast.journal.postgres.leadership import WriterTerm, rollback_error
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Sequence
     from typing import Self
 
-    from holdfast.journal.postgres.connection import Line, Row, Server, Servers
+    from holdfast.journal.postgres.connection import PgConnection, Row, Server, Servers
     from holdfast.journal.postgres.leadership import RollbackDetector
 
 log = logging.getLogger("holdfast.journal")
@@ -87,12 +87,12 @@ class FencedWriter:
         self._rollback_detector = rollback_detector
         self._append_seconds = append_seconds
         self._resolve_seconds = resolve_seconds
-        self._line: Line | None = None
+        self._connection: PgConnection | None = None
         self._server: Server | None = None
         self._end: JournalError | None = None
         self._is_unanswered = False  # Whether a sent copy of the current batch is unanswered.
         self._lock = asyncio.Lock()
-        self._asking: asyncio.Timeout | None = None
+        self._resolve_timeout: asyncio.Timeout | None = None
         self._hurry: asyncio.TimerHandle | None = None
         self._is_late = False  # The node is about to end: nothing is resolved any more.
 
@@ -106,8 +106,8 @@ class FencedWriter:
 
     def _be_late(self) -> None:
         self._is_late = True
-        if self._asking is not None:
-            self._asking.reschedule(0)
+        if self._resolve_timeout is not None:
+            self._resolve_timeout.reschedule(0)
 
     def seconds_left(self, seconds: float) -> float:
         """Return the time limit of a last statement."""
@@ -116,21 +116,21 @@ class FencedWriter:
     @asynccontextmanager
     async def _resolving(self) -> AsyncIterator[None]:
         try:
-            async with asyncio.timeout(0 if self._is_late else self._resolve_seconds) as self._asking:
+            async with asyncio.timeout(0 if self._is_late else self._resolve_seconds) as self._resolve_timeout:
                 yield
         except TimeoutError:
             self._drop()
             raise
         finally:
-            self._asking = None
+            self._resolve_timeout = None
 
     def _could_not_ask(self) -> str:
         if self._is_late:
             return "PostgreSQL could not be asked before this node ended"
         return f"PostgreSQL could not be asked for {self._resolve_seconds:g} s"
 
-    def begin(self, line: Line, server: Server) -> None:
-        self._line, self._server, self._end, self._is_late = line, server, None, False
+    def begin(self, connection: PgConnection, server: Server) -> None:
+        self._connection, self._server, self._end, self._is_late = connection, server, None, False
         if self._hurry is not None:
             self._hurry.cancel()
             self._hurry = None
@@ -159,10 +159,10 @@ class FencedWriter:
         async with self._lock:
             self._refuse_if_over()
             self._is_unanswered = False
-            line, last_seq = self._line, None
-            if line is not None and line.is_open:
+            connection, last_seq = self._connection, None
+            if connection is not None and connection.is_open:
                 try:
-                    last_seq = await self._ask(line, now_ms)
+                    last_seq = await self._ask(connection, now_ms)
                 except JournalUnavailableError as error:
                     self._refuse_if_nothing_happened(error)
                     log.warning("%s; it is asked again", error.problem)
@@ -176,18 +176,18 @@ class FencedWriter:
             if last_seq != self._term.last_seq:
                 raise self._over(self._rollback_error(last_seq))
 
-    async def line(self) -> Line:
+    async def connection(self) -> PgConnection:
         """Return the connection under the seat, after proving the seat on it."""
         await self.confirm(0)
-        if self._line is None:
+        if self._connection is None:
             raise CannotConnectError("the connection to the store was lost again")
-        return self._line
+        return self._connection
 
     async def _append(self, batch: Batch) -> None:
-        line = self._line
-        if line is not None and line.is_open:
+        connection = self._connection
+        if connection is not None and connection.is_open:
             try:
-                if await self._send(line, batch):
+                if await self._send(connection, batch):
                     return
             except (LostError, RefusedError) as error:
                 self._refuse_if_nothing_happened(error)
@@ -212,24 +212,24 @@ class FencedWriter:
             if last_seq != batch.first - 1:
                 raise self._over(self._rollback_error(last_seq))
             try:
-                if self._line is not None and await self._send(self._line, batch):
+                if self._connection is not None and await self._send(self._connection, batch):
                     return
             except (LostError, RefusedError) as error:
                 if not self._is_unanswered:
                     self._refuse_if_nothing_happened(error)
                 await self._pause()
 
-    async def _send(self, line: Line, batch: Batch) -> bool:
+    async def _send(self, connection: PgConnection, batch: Batch) -> bool:
         """Send one copy. Return whether it was applied: if not, only the question tells why."""
         term, name = self._term, "append"
         values: tuple[object, ...] = (term.epoch, batch.first, batch.last, batch.body, term.term_id, batch.at_ms)
         if term.needs_token_gap:
-            marks = msgspec.structs.astuple(self._server.marks) if self._server is not None else ()
-            name, values = "append_restored", (*values, *marks)
+            identity = msgspec.structs.astuple(self._server.identity) if self._server is not None else ()
+            name, values = "append_restored", (*values, *identity)
         # From here on a copy is on its way, whatever ends the waiting: an error, a time limit, a cancellation.
         was_unanswered, self._is_unanswered = self._is_unanswered, True
         try:
-            rows = await line.ask(name, *values, seconds=self._append_seconds)
+            rows = await connection.ask(name, *values, seconds=self._append_seconds)
         except RefusedError as error:
             if _did_nothing(error):
                 self._is_unanswered = was_unanswered
@@ -237,11 +237,11 @@ class FencedWriter:
         self._is_unanswered = was_unanswered
         return bool(rows)
 
-    async def _ask(self, line: Line, now_ms: int) -> int:
+    async def _ask(self, connection: PgConnection, now_ms: int) -> int:
         """Ask by a write for the last number under our seat. Raises the end of the term, if it is over."""
         term = self._term
         values = (term.epoch, term.term_id, now_ms, term.needs_token_gap)
-        rows = await line.ask("confirm", *values, seconds=self._append_seconds)
+        rows = await connection.ask("confirm", *values, seconds=self._append_seconds)
         if not rows:
             raise self._over(self._deposed("another node has the seat now"))
         last_seq, term.now_ms = rows[0]
@@ -257,21 +257,21 @@ class FencedWriter:
                     self._refuse_if_nothing_happened(error)
                 await self._pause()
 
-    async def _connected(self) -> Line:
+    async def _connected(self) -> PgConnection:
         """Return a connection to the term's server. Raises the end of the term if it is another server."""
-        line = self._line
-        if line is not None and line.is_open:
-            return line
+        connection = self._connection
+        if connection is not None and connection.is_open:
+            return connection
         self._drop()
-        line, server = await self._servers.connect()
-        if self._server is not None and server.marks != self._server.marks:
-            line.drop()
+        connection, server = await self._servers.connect()
+        if self._server is not None and server.identity != self._server.identity:
+            connection.drop()
             raise self._over(
-                self._deposed(f"{line.where} is another server, or another copy of the store, than before")
+                self._deposed(f"{connection.where} is another server, or another copy of the store, than before")
             )
-        self._line, self._server = line, server
+        self._connection, self._server = connection, server
         self._servers.move(server)
-        return line
+        return connection
 
     async def _pause(self) -> None:
         self._drop()
@@ -301,34 +301,34 @@ class FencedWriter:
             raise type(self._end)(self._end.problem, *self._end.ways)
 
     def _drop(self) -> None:
-        if self._line is not None:
-            self._line.drop()
-            self._line = None
+        if self._connection is not None:
+            self._connection.drop()
+            self._connection = None
 
     async def vacate(self, seconds: float) -> None:
         """Give the seat back, if that can be done in so many seconds."""
         async with self._lock:
             try:
                 async with asyncio.timeout(seconds):
-                    line = self._line
-                    if line is None or not line.is_open:
-                        line, _ = await self._servers.connect()
-                        self._line = line
-                    await line.ask("vacate", self._term.term_id, seconds=seconds)
+                    connection = self._connection
+                    if connection is None or not connection.is_open:
+                        connection, _ = await self._servers.connect()
+                        self._connection = connection
+                    await connection.ask("vacate", self._term.term_id, seconds=seconds)
             except (JournalError, TimeoutError) as error:
                 why = str(error) or NO_ANSWER
                 log.warning("the seat could not be given back: %s; others take it when they see no sign of us", why)
                 self._drop()
-            line, self._line = self._line, None
-            if line is not None:
-                await line.close()
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                await connection.close()
 
 
 def _did_nothing(error: JournalError) -> bool:
     return isinstance(error, RefusedError) and error.sqlstate[:2] in NOTHING_HAPPENED
 
 
-LOOK_SECONDS = 30.0  # The time limit of a read on the server.
+QUERY_SECONDS = 30.0  # The time limit of a read on the server.
 NOT_OURS = "HF001"  # The error of our functions if the seat is not ours.
 
 
@@ -340,7 +340,7 @@ async def position(ask: Ask, term: WriterTerm) -> Row:
     """Return how far the archive and the journal reach. Raises `DeposedError` if the seat is not ours."""
     rows = await ask("read_position", term.epoch, term.term_id)
     if not rows:
-        raise deposed("look", term)
+        raise deposed("read", term)
     return rows[0]
 
 
@@ -348,13 +348,13 @@ def deposed(operation: str, term: WriterTerm) -> DeposedError:
     return DeposedError(f"{operation}: another node has the seat; tenure {term.epoch} is over")
 
 
-class Ground(Side):
+class TermClient(PgClient):
     """A connection for statements that name our term."""
 
     def __init__(self, servers: Servers, term: WriterTerm) -> None:
         super().__init__(servers)
         self.term = term
-        self._turn = asyncio.Lock()
+        self._fair_lock = asyncio.Lock()
 
     async def write(self, name: str, *values: object, seconds: float) -> Sequence[Row]:
         """Run a statement that changes the archive. Raises `DeposedError` if the term is over."""
@@ -367,9 +367,9 @@ class Ground(Side):
 
     async def read(self, name: str, *values: object) -> Sequence[Row]:
         """Run a statement that does not name our term: what rests on it is proved by another."""
-        return await self.rows(name, *values, seconds=LOOK_SECONDS)
+        return await self.rows(name, *values, seconds=QUERY_SECONDS)
 
-    async def look(self, name: str, *values: object) -> Sequence[Row]:
+    async def read_fenced(self, name: str, *values: object) -> Sequence[Row]:
         """Run a statement that finds something only in our term. Raises `DeposedError` if it is over."""
         rows = await self._shielded(name, self.term.epoch, self.term.term_id, *values)
         if not rows:
@@ -381,19 +381,19 @@ class Ground(Side):
 
         The next waits for that end, so at most one goes on for cancelled callers.
         """
-        await self._turn.acquire()
+        await self._fair_lock.acquire()
         task = asyncio.ensure_future(self.read(name, *values))
-        task.add_done_callback(self._end_turn)
+        task.add_done_callback(self._release)
         return await asyncio.shield(task)
 
-    def _end_turn(self, task: asyncio.Future[Sequence[Row]]) -> None:
-        self._turn.release()
+    def _release(self, task: asyncio.Future[Sequence[Row]]) -> None:
+        self._fair_lock.release()
         if not task.cancelled():
             # A cancelled caller does not retrieve its error.
             task.exception()
 
     async def close(self) -> None:
-        if self._turn.locked():
+        if self._fair_lock.locked():
             # Not after a statement of a cancelled caller.
             self.drop()
         await super().close()
@@ -408,9 +408,9 @@ T = TypeVar("T")
 class LeaderHeartbeat:
     """Reads on the connection under the seat, and proves the seat now and then, for as long as the block lasts."""
 
-    def __init__(self, writer: FencedWriter, line: Line) -> None:
+    def __init__(self, writer: FencedWriter, connection: PgConnection) -> None:
         self._writer = writer
-        self._line = line
+        self._connection = connection
         self._is_due = False
         self._timer: asyncio.TimerHandle | None = None
 
@@ -425,7 +425,7 @@ class LeaderHeartbeat:
     async def ask(self, name: str, *values: object) -> Sequence[Row]:
         if self._is_due:
             await self._send_heartbeat()
-        return await self._line.ask(name, *values, seconds=READ_SECONDS)
+        return await self._connection.ask(name, *values, seconds=READ_SECONDS)
 
     async def run_alongside(self, work: Coroutine[Any, Any, T]) -> T:
         """Wait for work on another connection. It is cancelled if the seat is lost meanwhile."""

@@ -12,7 +12,7 @@ SELECT coalesce(sum(b.last_seq - b.first_seq + 1), 0)::bigint AS records,
     coalesce(sum(octet_length(b.body)), 0)::bigint AS bytes
 FROM {s}.batch b CROSS JOIN {s}.archive a WHERE b.first_seq > a.upto
 
--- name: ask_nothing
+-- name: ping
 -- How long the way to the server and back takes.
 SELECT 1
 
@@ -24,7 +24,7 @@ UPDATE {s}.seat SET
     epoch = epoch + 1, tenure = $4, beat = beat + 1, was_held = held, held = false, wants_jump = true
 WHERE epoch = $1 AND tenure = $2 AND (NOT held OR beat = $3) RETURNING epoch, last_seq
 
--- name: fill_in_peace
+-- name: fill_without_timeouts
 -- Whoever fills an empty store holds up nobody, so its one transaction may take its time between two messages.
 SELECT set_config('idle_in_transaction_session_timeout', '0', true)
 
@@ -64,7 +64,7 @@ SELECT name, seq FROM {s}.living WHERE name > $1 ORDER BY name LIMIT $2
 -- Some grants of that history, by number.
 SELECT seq, body FROM {s}.history WHERE seq = ANY ($1::bigint[])
 
--- name: fill_let_go
+-- name: fill_end_grants
 -- Let some names have been held by a grant until a number, though the history that a move brought does not have the end.
 WITH g AS (
     SELECT name, seq, until FROM unnest($1::bytea[], $2::bigint[], $3::bigint[]) AS x(name, seq, until)
@@ -76,7 +76,7 @@ WITH g AS (
 INSERT INTO {s}.segment AS known (id, until) SELECT seq >> 17, max(until) FROM g GROUP BY 1
 ON CONFLICT (id) DO UPDATE SET until = greatest(known.until, excluded.until)
 
--- name: fill_hold
+-- name: fill_add_grants
 -- Let some names be held by grants that the history of a move does not have: they are older than it.
 WITH g AS (
     SELECT name, seq, body FROM unnest($1::bytea[], $2::bigint[], $3::bytea[]) AS x(name, seq, body)
