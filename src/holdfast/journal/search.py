@@ -28,7 +28,7 @@ Hold: TypeAlias = tuple[str, int, Lease | None]  # Name, number of the grant, an
 AT_ONCE = 256  # Records decoded before the loop serves others: about half a millisecond.
 NAMES_AT_ONCE = 2_000  # Names sorted before the loop serves others.
 LEASES_AT_ONCE = 256
-LOOKED_AT_MAX = 10_000  # Leases read per page, matching or not.
+LEASES_READ_MAX = 10_000  # Leases read per page, matching or not.
 READ_BYTES_MAX = 16 * 1024 * 1024  # Archived grants read per page.
 
 _BAD_WORDS = tuple(word.encode() for word in BAD_WORDS)
@@ -117,23 +117,23 @@ def all_held(
     return heapq.merge(older, newer, key=itemgetter(0))
 
 
-class PageOfHeld:
+class HeldPageBuilder:
     def __init__(self, query: HeldQuery) -> None:
         self._query = query
         self._held: list[Held] = []
-        self._looked_at = self._bytes = 0
+        self._leases_read = self._bytes = 0
         self._reached = query.after
 
     @property
-    def room(self) -> int:
+    def remaining(self) -> int:
         """How many leases to read next; 0 if the page is full."""
-        if self._looked_at >= LOOKED_AT_MAX or self._bytes >= READ_BYTES_MAX:
+        if self._leases_read >= LEASES_READ_MAX or self._bytes >= READ_BYTES_MAX:
             return 0
         return min(LEASES_AT_ONCE, self._query.limit - len(self._held))
 
     def add(self, holds: list[Hold], grants: Grants) -> None:
         self._bytes += grants.bytes
-        self._looked_at += len(holds)
+        self._leases_read += len(holds)
         for name, seq, _ in holds:
             lease = grants.leases[seq, name]
             if suits(self._query, lease):

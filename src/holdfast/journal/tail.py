@@ -25,7 +25,17 @@ from holdfast.journal.archive.file import Reader
 from holdfast.journal.codec import decode_batch, frame_sizes
 from holdfast.journal.failpoints import failpoint
 from holdfast.journal.interface import HeldPage, HeldQuery, HistoryPage, HistoryQuery, JournalUnavailableError, Values
-from holdfast.journal.search import Grants, Latest, PageOfHeld, Texts, all_held, follow, held_names, last_by_in, matches
+from holdfast.journal.search import (
+    Grants,
+    HeldPageBuilder,
+    Latest,
+    Texts,
+    all_held,
+    follow,
+    held_names,
+    last_by_in,
+    matches,
+)
 from holdfast.journal.store import DiskFullError, Store
 
 Batch = tuple[int, int, bytes]  # The first and the last number of a batch, and its bytes.
@@ -281,9 +291,9 @@ async def search(
 
 
 def _page_of(reader: Reader, query: HeldQuery, upto: int, latest: Latest) -> HeldPage:
-    page = PageOfHeld(query)
+    page = HeldPageBuilder(query)
     holds = all_held(held_names(latest, query), reader.holds(query, upto), latest)
-    while (room := page.room) and (some := list(islice(holds, room))):
+    while (remaining := page.remaining) and (some := list(islice(holds, remaining))):
         grants = Grants(some)
         for seq in grants.missing:
             reader.read_grant(seq, grants)

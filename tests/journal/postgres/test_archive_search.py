@@ -77,7 +77,7 @@ def test_a_look_that_is_given_up_costs_no_connection() -> None:
         await journal.open()
         await journal.append([grant(1)])
         assert await pages(journal, 9) == [grant(1)]
-        reading = journal._looking._client
+        reading = journal._history_reader._client
         before = (await reading.alone()).pid
         async with connected(place.url) as db, db.transaction():
             await db.execute(f"LOCK TABLE {place.schema}.batch IN ACCESS EXCLUSIVE MODE")

@@ -19,7 +19,7 @@ from holdfast.journal.interface import JournalDamagedError
 from holdfast.journal.postgres.archive import READ_BYTES, READ_ROWS, read_batches, read_history, read_values
 from holdfast.journal.postgres.connection import PgClient, Servers
 from holdfast.journal.postgres.writer import QUERY_SECONDS, TermClient, position
-from holdfast.journal.search import Grants, PageOfHeld, Texts, all_held, follow, held_names, last_by_in
+from holdfast.journal.search import Grants, HeldPageBuilder, Texts, all_held, follow, held_names, last_by_in
 from holdfast.journal.tail import FEED_BYTES, FOREVER, SEARCH_BYTES, SEARCH_ROWS, SLICE_BYTES, records_of, search
 
 if TYPE_CHECKING:
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
     from holdfast.journal.search import Hold, Latest
 
 SKIMMED_ROWS = 4_096  # Batches read at once where only the front of each record is decoded; bytes are bounded too.
-BEHIND_ALL = b"\xff"  # Greater than every name: no byte of UTF-8 is this.
+AFTER_ALL_NAMES = b"\xff"  # Greater than every name: no byte of UTF-8 is this.
 
 
-class Looking:
+class HistoryReader:
     """Reads the past of one journal, on connections of its own: it may take seconds."""
 
     def __init__(self, servers: Servers, term: WriterTerm) -> None:
         self._term = term
         self._client = TermClient(servers, term)
-        self._instant = PgClient(servers)  # For reads that need one instant.
+        self._snapshot_client = PgClient(servers)  # For reads that need one instant.
         self._lock = asyncio.Lock()
 
     # History.
@@ -99,32 +99,32 @@ class Looking:
 
     async def held(self, query: HeldQuery) -> HeldPage:
         """Apply the tail to the archive, as of one instant."""
-        async with self._lock, self._instant.instant() as connection:
+        async with self._lock, self._snapshot_client.instant() as connection:
             ask = partial(connection.ask, seconds=QUERY_SECONDS)
             upto, last_seq = itemgetter("upto", "last_seq")(await position(ask, self._term))
             latest = await _tail_holds(ask, upto, min(query.seq, last_seq, self._term.last_seq))
-            page = PageOfHeld(query)
+            page = HeldPageBuilder(query)
             holds = _all_held(ask, query, upto, latest)
             is_all = False
-            while (room := page.room) and not is_all:
-                some = await _first_of(holds, room)
-                is_all = len(some) < room
+            while (remaining := page.remaining) and not is_all:
+                some = await _first_of(holds, remaining)
+                is_all = len(some) < remaining
                 page.add(some, await _grants_of(ask, some))
             return page.ended(is_all=is_all or not await _first_of(holds, 1))
 
     async def close(self) -> None:
         await self._client.close()
-        await self._instant.close()
+        await self._snapshot_client.close()
 
 
 async def _tail_holds(ask: Ask, after: int, upto: int) -> Latest:
     latest: Latest = {}
-    looked_at = 0
+    read_bytes = 0
     async for body in read_batches(ask, after, upto):
         await follow(body, upto, latest)
-        looked_at += len(body)
-        if looked_at >= FEED_BYTES:
-            looked_at = 0
+        read_bytes += len(body)
+        if read_bytes >= FEED_BYTES:
+            read_bytes = 0
             await asyncio.sleep(0)
     return latest
 
@@ -132,7 +132,7 @@ async def _tail_holds(ask: Ask, after: int, upto: int) -> Latest:
 async def _all_held(ask: Ask, query: HeldQuery, upto: int, latest: Latest) -> AsyncIterator[Hold]:
     """Yield who held what by the archive and by the tail, by name. The archive is read some names at a time."""
     limit = min(query.limit + 1, READ_ROWS)
-    first, behind = query.prefix.encode(), _behind(query.prefix.encode())
+    first, end = query.prefix.encode(), _prefix_end(query.prefix.encode())
     if query.after is not None:
         first = max(first, query.after.encode() + b"\0")
     runs, after, is_over = [], "", False
@@ -140,7 +140,7 @@ async def _all_held(ask: Ask, query: HeldQuery, upto: int, latest: Latest) -> As
         runs.append(run)
         await asyncio.sleep(0)
     while not is_over:
-        rows = await ask("read_holds", first, behind, min(query.seq, upto), limit)
+        rows = await ask("read_holds", first, end, min(query.seq, upto), limit)
         holds: list[Hold] = [(name.decode(), seq, None) for name, seq in rows]
         is_over = len(holds) < limit
         last = None if is_over else holds[-1][0]
@@ -173,10 +173,10 @@ async def _grants_of(ask: Ask, holds: list[Hold]) -> Grants:
     return grants
 
 
-def _behind(prefix: bytes) -> bytes:
+def _prefix_end(prefix: bytes) -> bytes:
     """Return the least value greater than everything with this prefix."""
-    kept = prefix.rstrip(BEHIND_ALL)
-    return kept[:-1] + bytes([kept[-1] + 1]) if kept else BEHIND_ALL
+    stem = prefix.rstrip(AFTER_ALL_NAMES)
+    return stem[:-1] + bytes([stem[-1] + 1]) if stem else AFTER_ALL_NAMES
 
 
 @asynccontextmanager

@@ -27,7 +27,7 @@ from holdfast.journal.interface import (
 )
 from holdfast.journal.postgres.archive import Archive
 from holdfast.journal.postgres.connection import PgClient, Servers
-from holdfast.journal.postgres.history import Looking, snapshot
+from holdfast.journal.postgres.history import HistoryReader, snapshot
 from holdfast.journal.postgres.leadership import LeadershipTable, NewAuthority, RollbackDetector, WriterTerm, unseal
 from holdfast.journal.postgres.writer import NO_ANSWER, Ask, Batch, FencedWriter, LeaderHeartbeat, TermClient
 from holdfast.journal.tail import LARGE_BYTES, Room, part_of
@@ -97,7 +97,7 @@ class PostgresJournal:
             secret=secret,
         )
         self._archive = Archive(self._archive_client, self._room, keeping or Keeping())
-        self._looking = Looking(self._servers, self._term)
+        self._history_reader = HistoryReader(self._servers, self._term)
         self._writer = FencedWriter(
             self._servers,
             self._term,
@@ -188,19 +188,19 @@ class PostgresJournal:
 
     async def history(self, query: HistoryQuery) -> HistoryPage:
         self._require_open("history")
-        return await self._looking.history(query)
+        return await self._history_reader.history(query)
 
     async def follow(self, after_seq: int, limit: int) -> Sequence[Record]:
         self._require_open("follow")
-        return await self._looking.follow(after_seq, limit)
+        return await self._history_reader.follow(after_seq, limit)
 
     async def last_by(self, wall_ms: int) -> int:
         self._require_open("last_by")
-        return await self._looking.last_by(wall_ms)
+        return await self._history_reader.last_by(wall_ms)
 
     async def held(self, query: HeldQuery) -> HeldPage:
         self._require_open("held")
-        return await self._looking.held(query)
+        return await self._history_reader.held(query)
 
     @property
     def tail_bytes(self) -> int:
@@ -230,7 +230,7 @@ class PostgresJournal:
             self._term.end()
         if self._has_reported:
             await self._leave()
-        await self._looking.close()
+        await self._history_reader.close()
         await self._archive_client.close()
         await self._client.close()
         self._servers.must_be = None
