@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from holdfast.core.events import Ended, Record, SessionEnded, TokenEnded, is_history
-from holdfast.journal.interface import HistoryQuery, Keeping
+from holdfast.journal.interface import HistoryQuery, Retention
 from tests.contract.tools import (
     WALL_MS,
     archived,
@@ -109,15 +109,15 @@ async def _history_holds_still_while_it_is_archived(place: JournalPlace) -> None
 @_check
 async def _history_is_kept_for_so_long(place: JournalPlace) -> None:
     """Archiving drops what is older than is kept, and nothing that is younger."""
-    keeping = Keeping(wall_ms=30 * DAY_MS)
+    retention = Retention(wall_ms=30 * DAY_MS)
     records = [grant(seq, f"job/{seq}", WALL_MS + seq * DAY_MS) for seq in range(1, 41)]
-    journal = await filled(place, [records], keeping)
+    journal = await filled(place, [records], retention)
     await archived(journal, 40, WALL_MS + 35 * DAY_MS)
     expect(await pages(journal, 9), newest_first(records[4:]), "what is left after 35 days")
     await archived(journal, 40, WALL_MS + 60 * DAY_MS)
     expect(await pages(journal, 9), newest_first(records[29:]), "what is left after 60 days")
     expect(await pages(journal, 9, name="job/29"), [], "what is left of a name that is too old")
-    journal = await reopened(journal, place, keeping)
+    journal = await reopened(journal, place, retention)
     expect(await pages(journal, 9), newest_first(records[29:]), "what is left after a restart")
     await journal.close()
 
@@ -149,8 +149,8 @@ async def _bad_ends_are_found(place: JournalPlace) -> None:
 @_check
 async def _history_is_kept_to_a_number(place: JournalPlace) -> None:
     """Archiving drops the oldest beyond the number that is kept."""
-    keeping = Keeping(records_max=12)
-    journal = await filled(place, [], keeping)
+    retention = Retention(records_max=12)
+    journal = await filled(place, [], retention)
     records: list[Record] = []
     for _ in range(4):
         batch = [grant(seq, f"job/{seq}") for seq in range(len(records) + 1, len(records) + 8)]
@@ -165,15 +165,15 @@ async def _history_is_kept_to_a_number(place: JournalPlace) -> None:
 @_check
 async def _a_flood_pushes_out_its_own(place: JournalPlace) -> None:
     """Beyond the number that is kept, the eldest of whoever has left the most go first: nobody pushes out another's."""
-    keeping = Keeping(records_max=20)
+    retention = Retention(records_max=20)
     mine = [grant(seq, f"mine/{seq}", principal="ana") for seq in range(1, 9)]
     flood = [grant(seq, f"flood/{seq}", principal="mallory") for seq in range(9, 101)]
-    journal = await filled(place, [mine, flood], keeping)
+    journal = await filled(place, [mine, flood], retention)
     await archived(journal, 100)
     expect(await pages(journal, 9), newest_first([*mine, *flood[-12:]]), "what is left of a flood")
     expect(await pages(journal, 9, name="mine/1"), [mine[0]], "the eldest of whoever left little")
     expect(journal.history_begins_after, 88, "where history begins")
-    journal = await reopened(journal, place, keeping)
+    journal = await reopened(journal, place, retention)
     await journal.append([grant(seq, f"late/{seq}", principal="ana") for seq in range(101, 104)])
     await archived(journal, 103)
     left = [record.seq for record in await pages(journal, 9)]
@@ -186,14 +186,14 @@ async def _history_is_kept_to_a_size(place: JournalPlace) -> None:
     """Beyond the bytes that are kept, the eldest of whoever has left the most bytes go first; none of 0 is kept."""
     small = [grant(seq, f"small/{seq:03d}", principal="ana") for seq in range(1, 41)]
     large = [grant(seq, f"large/{seq:03d}", principal="mallory", metadata="x" * 1_000) for seq in range(41, 61)]
-    keeping = Keeping(bytes_max=18_000)
-    journal = await filled(place, [small, large], keeping)
+    retention = Retention(bytes_max=18_000)
+    journal = await filled(place, [small, large], retention)
     await archived(journal, 60)
     found = await pages(journal, 9)
     kept = len(found) - len(small)
     expect(found, newest_first([*small, *large[-kept:]]), "what is left: all of the small, the newest of the large")
     expect(kept in range(4, 17), True, f"that {kept} of the large ones are left is right")
-    journal = await reopened(journal, place, Keeping(bytes_max=0))
+    journal = await reopened(journal, place, Retention(bytes_max=0))
     await archived(journal, 60)
     expect(await pages(journal, 9), [], "what is left of a history without room")
     await journal.close()
@@ -224,12 +224,12 @@ async def _followers_hear_everything_once(place: JournalPlace) -> None:
 @_check
 async def _a_gap_is_known(place: JournalPlace) -> None:
     """The number up to which history was dropped is known, also after a restart: what follows it is all there (I16)."""
-    keeping = Keeping(records_max=12)
-    journal = await filled(place, [[grant(seq, f"job/{seq}") for seq in range(1, 31)]], keeping)
+    retention = Retention(records_max=12)
+    journal = await filled(place, [[grant(seq, f"job/{seq}") for seq in range(1, 31)]], retention)
     expect(journal.history_begins_after, 0, "where history begins while nothing was dropped")
     await archived(journal, 30)
     for _ in range(2):
         expect(journal.history_begins_after, 18, "where history begins")
         expect([record.seq for record in await followed(journal, 5)], list(range(19, 31)), "what is followed")
-        journal = await reopened(journal, place, keeping)
+        journal = await reopened(journal, place, retention)
     await journal.close()

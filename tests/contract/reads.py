@@ -22,7 +22,7 @@ from holdfast.core.events import (
     is_history,
 )
 from holdfast.core.values import Lease
-from holdfast.journal.interface import Held, HeldQuery, Keeping, Values
+from holdfast.journal.interface import Held, HeldQuery, Retention, Values
 from tests.contract.tools import (
     WALL_MS,
     archived,
@@ -82,8 +82,8 @@ async def _the_last_by_a_time_is_found(place: JournalPlace) -> None:
 @_check
 async def _nothing_is_the_last_before_all(place: JournalPlace) -> None:
     """By a time before all that is kept there was no record, nor in an empty journal; what is dropped is not found."""
-    keeping = Keeping(records_max=3)
-    journal = await filled(place, [], keeping)
+    retention = Retention(records_max=3)
+    journal = await filled(place, [], retention)
     expect(await journal.last_by(WALL_MS), 0, "the last of an empty journal")
     await journal.append([grant(seq) for seq in range(1, 11)])
     expect(await journal.last_by(WALL_MS), 0, "the last before the first")
@@ -233,10 +233,10 @@ async def _held_comes_in_pages(place: JournalPlace) -> None:
 @_check
 async def _held_outlives_the_history_of_its_grant(place: JournalPlace) -> None:
     """A lease that is older than the kept history is known while it lives, and until its end is forgotten."""
-    keeping = Keeping(records_max=6)
+    retention = Retention(records_max=6)
     old = grant(1, "old")
     over = Record(3, 3, WALL_MS + 3, Transferred("over", "lease-2", _lease_of(grant(3)), "ci"))
-    journal = await filled(place, [[old, grant(2, "over"), over]], keeping)
+    journal = await filled(place, [[old, grant(2, "over"), over]], retention)
     await _flood(journal, 4, 23)
     lives = Held("over", _lease_of(over), 3)
     for _ in range(2):
@@ -245,7 +245,7 @@ async def _held_outlives_the_history_of_its_grant(place: JournalPlace) -> None:
         for seq in range(journal.history_begins_after, 24):
             expected = [Held("old", _lease_of(old), 1), lives]
             expect(await held_pages(journal, seq, prefix="o"), expected, f"who held the old names at {seq}")
-        journal = await reopened(journal, place, keeping)
+        journal = await reopened(journal, place, retention)
     end = Record(24, 24, WALL_MS + 24, Ended("old", "lease-1", 1, "released", True, principal="ci"))
     await journal.append([end])
     for upto in (23, 24):
@@ -265,8 +265,8 @@ async def _held_outlives_the_history_of_its_grant(place: JournalPlace) -> None:
 @_check
 async def _the_newest_record_outlives_its_age(place: JournalPlace) -> None:
     """However old it is, the newest record is kept: by it a later moment is found, and who held what then."""
-    keeping = Keeping(wall_ms=1_000)
-    journal = await filled(place, [[grant(1, "old"), grant(2, "new")], [renewal(3)]], keeping)
+    retention = Retention(wall_ms=1_000)
+    journal = await filled(place, [[grant(1, "old"), grant(2, "new")], [renewal(3)]], retention)
     later_ms = WALL_MS + 10**10
     for _ in range(2):
         await archived(journal, 3, later_ms)
@@ -274,7 +274,7 @@ async def _the_newest_record_outlives_its_age(place: JournalPlace) -> None:
         expect((journal.history_begins_after, await journal.last_by(later_ms - 1)), (1, 2), "the last by then")
         held = [each.name for each in await held_pages(journal, 2)]
         expect(held, ["new", "old"], "who held what since then")
-        journal = await reopened(journal, place, keeping)
+        journal = await reopened(journal, place, retention)
     await journal.close()
 
 
@@ -328,9 +328,9 @@ def _lease_of(record: Record) -> Lease:
 @_check
 async def _whole_is_one_instant(place: JournalPlace) -> None:
     """A look at all shows one instant, though appends, archiving and pruning go on while it is read."""
-    keeping = Keeping(records_max=12)
+    retention = Retention(records_max=12)
     batches = [[grant(seq), renewal(seq + 1)] for seq in range(1, 41, 2)]
-    journal = await filled(place, batches, keeping)
+    journal = await filled(place, batches, retention)
     await archived(journal, 10)
     history = [batch[0] for batch in batches[:5]]
     async with journal.snapshot() as whole:
@@ -345,7 +345,7 @@ async def _whole_is_one_instant(place: JournalPlace) -> None:
     async with journal.snapshot() as whole:
         expect(await _all_of(whole), (both, [], kept), "what is there afterwards")
     await journal.append([grant(42)])
-    journal = await reopened(journal, place, keeping)
+    journal = await reopened(journal, place, retention)
     async with journal.snapshot() as whole:
         expect(whole.last_seq, 42, "the last number after a restart")
         expect(await _all_of(whole), (both, [grant(42)], kept), "what is there after a restart")

@@ -19,11 +19,11 @@ from holdfast.journal.interface import (
     JournalLockedError,
     JournalLostError,
     JournalUnavailableError,
-    Keeping,
     Leadership,
     OutcomeUnknownError,
     Peer,
     Recovered,
+    Retention,
     SharedJournal,
 )
 from tests.contract.tools import (
@@ -51,7 +51,7 @@ KEY_BYTES_MIN = 32
 class SharedPlace(Protocol):
     """A store, and several nodes that see it."""
 
-    def __call__(self, *, keeping: Keeping) -> SharedJournal:
+    def __call__(self, *, retention: Retention) -> SharedJournal:
         """Return the journal of one more node: another name, another process, another tenure."""
         ...
 
@@ -89,7 +89,7 @@ def _check(run: Callable[[SharedPlace], Awaitable[None]]) -> Callable[[SharedPla
 
 async def _leader(place: SharedPlace, *batches: Sequence[Record]) -> SharedJournal:
     """Return a journal that has the seat, and these records."""
-    journal = place(keeping=Keeping())
+    journal = place(retention=Retention())
     list((await journal.open()).records)
     for batch in batches:
         await journal.append(batch)
@@ -98,7 +98,7 @@ async def _leader(place: SharedPlace, *batches: Sequence[Record]) -> SharedJourn
 
 async def _successor(place: SharedPlace, leadership: Leadership | None = None) -> tuple[SharedJournal, Recovered]:
     """Return another journal that took the seat from whoever has it, as it was seen."""
-    journal = place(keeping=Keeping())
+    journal = place(retention=Retention())
     journal.depose(leadership or await journal.read_leadership())
     return journal, await journal.open()
 
@@ -111,7 +111,7 @@ async def _close(*journals: SharedJournal) -> None:
 @_check
 async def _looking_needs_no_seat(place: SharedPlace) -> None:
     """Any node sees who has the seat, how far it is, and that it beats: with every append and every confirm (N-1)."""
-    watching = place(keeping=Keeping())
+    watching = place(retention=Retention())
     empty = await watching.read_leadership()
     expect((empty.is_held, empty.last_seq), (False, 0), "the seat that nobody had")
     leader = await _leader(place)
@@ -139,7 +139,7 @@ async def _looking_needs_no_seat(place: SharedPlace) -> None:
 async def _seat_that_is_held_is_not_taken(place: SharedPlace) -> None:
     """A node that was killed keeps the seat until somebody deposes it by what was seen; then that is known (N-2)."""
     killed = await _leader(place, [grant(1)])
-    other = place(keeping=Keeping())
+    other = place(retention=Retention())
     await expect_refusal(other.open(), JournalLockedError, "the seat of one who did not give it back")
     successor, recovered = await _successor(place)
     expect((recovered.epoch, recovered.was_closed), (2, False), "the epoch, and whether the seat was given back")
@@ -171,7 +171,7 @@ async def _deposed_node_changes_nothing(place: SharedPlace) -> None:
 async def _archive_of_a_deposed_node_does_not_count(place: SharedPlace) -> None:
     """What whoever takes the seat finds is what there is: an archive that still runs under another's changes it not."""
     for steps in (0, 1, 2, 5, 20, 80):
-        first = place(keeping=Keeping())
+        first = place(retention=Retention())
         first.depose(await first.read_leadership())
         before = len(list((await first.open()).records))
         seq = (await first.read_leadership()).last_seq
@@ -198,13 +198,13 @@ async def _leader_that_beats_is_not_deposed(place: SharedPlace) -> None:
     leader = await _leader(place, [grant(1)])
     seen = await leader.read_leadership()
     await leader.confirm(5)
-    late = place(keeping=Keeping())
+    late = place(retention=Retention())
     late.depose(seen)
     await expect_refusal(late.open(), JournalLockedError, "a seat whose leader confirmed since it was seen")
     await leader.append([grant(2)])
     seen = await leader.read_leadership()
     quick, _ = await _successor(place, seen)
-    later = place(keeping=Keeping())
+    later = place(retention=Retention())
     later.depose(seen)
     await expect_refusal(later.open(), JournalLockedError, "a seat that another took since it was seen")
     await quick.append([grant(3)])
@@ -229,7 +229,7 @@ async def _answer_that_is_lost_is_found(place: SharedPlace) -> None:
         await leader.confirm(seq)
     await leader.close()
     await place.settle()
-    _, records = await read(again := place(keeping=Keeping()))
+    _, records = await read(again := place(retention=Retention()))
     expect([record.seq for record in records], list(range(1, seq + 1)), "the numbers after a restart")
     await again.close()
 
@@ -270,7 +270,7 @@ async def _what_is_said_of_a_lost_answer_is_true(place: SharedPlace) -> None:
         leader, recovered = await _successor(place)
         list(recovered.records)
         place.lose_answer(fate)
-        successor = place(keeping=Keeping())
+        successor = place(retention=Retention())
         successor.depose(await successor.read_leadership())
         name = f"{number}/{fate}"
         outcome, taken = await asyncio.gather(
@@ -298,7 +298,7 @@ async def _what_is_said_of_a_lost_answer_is_true(place: SharedPlace) -> None:
         await expect_refusal(leader.append([grant(len(expected))]), JournalError, "an append of the first")
         await _close(successor, leader)
     await place.settle()
-    _, records = await read(again := place(keeping=Keeping()))
+    _, records = await read(again := place(retention=Retention()))
     expect([names_of(record.event) for record in records], [(name,) for name in expected], "the names, in order")
     await again.close()
 
@@ -307,7 +307,7 @@ async def _what_is_said_of_a_lost_answer_is_true(place: SharedPlace) -> None:
 async def _store_that_went_back_is_noticed(place: SharedPlace) -> None:
     """A store that lost what was durable is found out by the next write, and by whoever looks (N-21)."""
     leader = await _leader(place, [grant(1)], [grant(2)], [grant(3)])
-    watching = place(keeping=Keeping())
+    watching = place(retention=Retention())
     await watching.read_leadership()
     await place.lose_records(1)
     await expect_refusal(leader.confirm(1), JournalLostError, "a confirm after records were lost")
@@ -322,7 +322,7 @@ async def _append_onto_a_store_that_went_back(place: SharedPlace) -> None:
     leader = await _leader(place, [grant(1)], [grant(2)], [grant(3)])
     await place.lose_records(2)
     await expect_refusal(leader.append([grant(4)]), JournalLostError, "an append after records were lost")
-    stranger = place(keeping=Keeping())
+    stranger = place(retention=Retention())
     expect((await stranger.read_leadership()).last_seq, 2, "what one who knew nothing sees")
     await _close(leader, stranger)
 
@@ -352,7 +352,7 @@ async def _time_goes_on_after_every_answer(place: SharedPlace) -> None:
     third, recovered = await _successor(place)
     expect(recovered.now_ms, 50_000, "the time of the last record")
     await third.close()
-    fourth = place(keeping=Keeping())
+    fourth = place(retention=Retention())
     expect((await fourth.open()).now_ms, 50_000, "the time after the seat was given back")
     await _close(fourth, second, leader)
 
@@ -360,7 +360,7 @@ async def _time_goes_on_after_every_answer(place: SharedPlace) -> None:
 @_check
 async def _without_a_seat_nothing_is_confirmed(place: SharedPlace) -> None:
     """Before `open` and after `close` nothing is confirmed: no answer may rest on it."""
-    journal = place(keeping=Keeping())
+    journal = place(retention=Retention())
     await expect_refusal(journal.confirm(1), JournalUnavailableError, "a confirm before open")
     await journal.open()
     await journal.confirm(1)
@@ -371,10 +371,10 @@ async def _without_a_seat_nothing_is_confirmed(place: SharedPlace) -> None:
 @_check
 async def _all_nodes_have_one_key(place: SharedPlace) -> None:
     """Every node reads the same key, with and without the seat: sessions must be good at all of them."""
-    follower = place(keeping=Keeping())
+    follower = place(retention=Retention())
     key = await follower.key()
     expect(len(key) >= KEY_BYTES_MIN, True, f"a key of {len(key)} bytes")
-    leader = place(keeping=Keeping())
+    leader = place(retention=Retention())
     recovered = await leader.open()
     expect((recovered.key, await leader.key()), (key, key), "the keys of the leader")
     await _close(leader, follower)
@@ -383,7 +383,7 @@ async def _all_nodes_have_one_key(place: SharedPlace) -> None:
 @_check
 async def _nodes_know_of_each_other(place: SharedPlace) -> None:
     """A node that reports is seen by all, once, with what it said last; no seat is needed."""
-    one, two = place(keeping=Keeping()), place(keeping=Keeping())
+    one, two = place(retention=Retention()), place(retention=Retention())
     await one.read_leadership()
     expect(list(await one.peers()), [], "the nodes before any told of itself")
     told = [_peer("a", "1"), _peer("b", "1"), _peer("a", "2")]

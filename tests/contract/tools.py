@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.core.events import Event, Granted, Record, Renewed, is_history
 from holdfast.core.values import Lease
-from holdfast.journal.interface import HEAD, Changes, Held, HeldQuery, HistoryQuery, Journal, Keeping, Values
+from holdfast.journal.interface import HEAD, Changes, Held, HeldQuery, HistoryQuery, Journal, Retention, Values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -29,7 +29,7 @@ class BrokenPromiseError(AssertionError):
 class JournalPlace(Protocol):
     """Somewhere a journal keeps its records."""
 
-    def __call__(self, *, keeping: Keeping) -> Journal:
+    def __call__(self, *, retention: Retention) -> Journal:
         """Return another journal on the same records."""
         ...
 
@@ -128,9 +128,11 @@ def names(count: int) -> list[str]:
     return [f"job/{number % count}" for number in range(count)]
 
 
-async def filled(place: JournalPlace, batches: Sequence[Sequence[Record]], keeping: Keeping | None = None) -> Journal:
+async def filled(
+    place: JournalPlace, batches: Sequence[Sequence[Record]], retention: Retention | None = None
+) -> Journal:
     """Open a journal and append to it."""
-    journal = place(keeping=keeping or Keeping())
+    journal = place(retention=retention or Retention())
     list((await journal.open()).records)
     for batch in batches:
         await journal.append(batch)
@@ -175,10 +177,10 @@ async def archived(journal: Journal, upto: int, wall_ms: int = WALL_MS, *, count
     await journal.archive(upto, head_at(upto), marks(upto, count), wall_ms)
 
 
-async def reopened(journal: Journal, place: JournalPlace, keeping: Keeping | None = None) -> Journal:
+async def reopened(journal: Journal, place: JournalPlace, retention: Retention | None = None) -> Journal:
     """Close a journal, and open another on the same records."""
     await journal.close()
-    return await filled(place, [], keeping)
+    return await filled(place, [], retention)
 
 
 async def pages(journal: Journal, limit: int, **query: object) -> list[Record]:

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from holdfast.core.events import Record
-from holdfast.journal.interface import HEAD, Changes, JournalLockedError, JournalUnavailableError, Keeping
+from holdfast.journal.interface import HEAD, Changes, JournalLockedError, JournalUnavailableError, Retention
 from tests.contract.tools import (
     WALL_MS,
     archived,
@@ -46,7 +46,7 @@ _check = check_in(CHECKS)
 @_check
 async def _new_journal_is_empty(place: JournalPlace) -> None:
     """A new place has nothing archived and no records, and its first tenure has a number of at least 1."""
-    journal = place(keeping=Keeping())
+    journal = place(retention=Retention())
     recovered = await journal.open()
     expect((list(recovered.values), list(recovered.records)), ([], []), "what was found")
     expect(recovered.epoch >= 1, True, "the first epoch is at least 1")
@@ -84,7 +84,7 @@ async def _refused_batch_leaves_nothing(place: JournalPlace) -> None:
 async def _seat_has_one_holder(place: JournalPlace) -> None:
     """While one has the journal open another is refused, and the first does not notice; afterwards the seat is free."""
     first = await filled(place, [[grant(1)]])
-    second = place(keeping=Keeping())
+    second = place(retention=Retention())
     await expect_refusal(second.open(), JournalLockedError, "the second opener")
     await expect_refusal(second.append([grant(2)]), JournalUnavailableError, "an append without the seat")
     await first.append([grant(2)])
@@ -97,7 +97,7 @@ async def _seat_has_one_holder(place: JournalPlace) -> None:
 @_check
 async def _closed_journal_takes_nothing(place: JournalPlace) -> None:
     """Before `open` and after `close` nothing can be appended, and that is known: it did not happen."""
-    journal = place(keeping=Keeping())
+    journal = place(retention=Retention())
     await expect_refusal(journal.append([grant(1)]), JournalUnavailableError, "an append before open")
     await journal.open()
     await journal.close()
@@ -112,7 +112,7 @@ async def _epoch_rises_with_every_tenure(place: JournalPlace) -> None:
     """Every taking of the seat has a higher number; opening again with the seat in hand does not change it."""
     epochs: list[int] = []
     for _ in range(3):
-        journal = place(keeping=Keeping())
+        journal = place(retention=Retention())
         epochs.append((await journal.open()).epoch)
         expect((await journal.open()).epoch, epochs[-1], "the epoch of the same tenure")
         await journal.close()

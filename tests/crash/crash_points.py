@@ -23,7 +23,7 @@ import apsw
 from holdfast.core.commands import Acquire
 from holdfast.core.values import Limits, Terms
 from holdfast.engine.archiver import ArchivePolicy
-from holdfast.engine.build import Keeping, build
+from holdfast.engine.build import Retention, build
 from holdfast.engine.ids import new_uuid
 from holdfast.server.access.secrets import KEY_FILE, AuthorityKey
 
@@ -37,7 +37,7 @@ async def work(directory: Path, *, only_start: bool = False) -> None:
         directory,
         Limits(),
         version="test",
-        retention=Keeping(),
+        retention=Retention(),
         witnesses=(KEY_FILE,),
         archive_policy=ArchivePolicy(records=1_000, size_bytes=2**20),
         disk_reserve_bytes=4_096,

@@ -17,7 +17,13 @@ from holdfast.engine.feed import EVERYTHING
 from holdfast.engine.recovery import TOKEN_GAP, TOKEN_GAP_PER_MS, UNKNOWN_MS
 from holdfast.engine.replies import NotLeader
 from holdfast.engine.waiters import after_wait
-from holdfast.journal.interface import DeposedError, JournalError, JournalUnavailableError, Keeping, OutcomeUnknownError
+from holdfast.journal.interface import (
+    DeposedError,
+    JournalError,
+    JournalUnavailableError,
+    OutcomeUnknownError,
+    Retention,
+)
 from tests.engine.harness import Asked, acquire, picture, run, serving, turns
 from tests.engine.shared_harness import SharedShelf, journal_on
 
@@ -493,7 +499,7 @@ def test_loss_after_archiving_gets_a_large_enough_token_gap(*, is_retained: bool
         shelf = SharedShelf()
         journal = await journal_on(shelf, "a")
         if not is_retained:
-            journal._keeping = Keeping(wall_ms=0, records_max=0, bytes_max=0)
+            journal._retention = Retention(wall_ms=0, records_max=0, bytes_max=0)
         async with serving(journal, clock) as engine:
             await engine.ask(acquire("job"))
             clock.advance(1)

@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any
 
 from holdfast.journal.codec import FORMAT
-from holdfast.journal.interface import Keeping, Peer
+from holdfast.journal.interface import Peer, Retention
 from holdfast.journal.postgres.connection import addresses
 from holdfast.journal.postgres.journal import PostgresJournal
 from holdfast.journal.postgres.leadership import NewAuthority, RollbackDetector
@@ -38,9 +38,9 @@ class InMemory:
         self._kind = kind
         self._numbers = count(1)
 
-    def __call__(self, *, keeping: Keeping) -> SharedMemoryJournal:
+    def __call__(self, *, retention: Retention) -> SharedMemoryJournal:
         peer = a_peer(f"node{next(self._numbers)}")
-        return self._kind(self.shelf, peer, term_id=uuid.uuid4().hex, keeping=keeping)
+        return self._kind(self.shelf, peer, term_id=uuid.uuid4().hex, retention=retention)
 
     def lose_answer(self, fate: contract.Fate) -> None:
         """A shelf answers in the call itself."""
@@ -84,9 +84,9 @@ class InPostgres:
         if self._user:
             self.sql(f"DROP ROLE {self._user}")
 
-    def __call__(self, *, keeping: Keeping | None = None, **options: object) -> PostgresJournal:
+    def __call__(self, *, retention: Retention | None = None, **options: object) -> PostgresJournal:
         peer = a_peer(f"node{next(self._numbers)}")
-        return self.node(peer, keeping=keeping or Keeping(), **options)
+        return self.node(peer, retention=retention or Retention(), **options)
 
     def node(self, peer: Peer, **options: object) -> PostgresJournal:
         """The journal of one node."""

@@ -24,8 +24,8 @@ from holdfast.journal.interface import (
     HistoryQuery,
     Journal,
     JournalLockedError,
-    Keeping,
     Recovered,
+    Retention,
 )
 from holdfast.journal.sqlite import SqliteJournal
 from tests.contract.suite import CHECKS, BrokenPromiseError, Check, JournalPlace, check_journal, run_check
@@ -57,8 +57,8 @@ def a_place(backend: str, directory: Path) -> JournalPlace:
     if backend == "sqlite":
         return partial(SqliteJournal, directory, ballast_bytes=0)
 
-    def with_child(*, keeping: Keeping) -> SqliteJournal:
-        return SqliteJournal(directory, keeping=keeping, ballast_bytes=0, archivist=Child())
+    def with_child(*, retention: Retention) -> SqliteJournal:
+        return SqliteJournal(directory, retention=retention, ballast_bytes=0, archivist=Child())
 
     return with_child
 
@@ -207,7 +207,7 @@ def test_fork_is_what_a_crash_leaves() -> None:
     """A copy of a journal in memory has its records and a free seat, and then goes its own way."""
 
     async def scene() -> None:
-        journal = MemoryJournal(Keeping())
+        journal = MemoryJournal(Retention())
         await journal.open()
         await journal.append(grants(1, 2))
         other = journal.fork()

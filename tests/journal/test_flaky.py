@@ -5,15 +5,15 @@ from functools import partial
 
 import pytest
 
-from holdfast.journal.interface import Journal, JournalUnavailableError, Keeping, OutcomeUnknownError
+from holdfast.journal.interface import Journal, JournalUnavailableError, OutcomeUnknownError, Retention
 from tests.contract.suite import check_journal
 from tests.journal.records import grants
 from tests.support.flaky_journal import FlakyJournal
 from tests.support.memory_journal import MemoryJournal, Shelf
 
 
-def around(shelf: Shelf, *, keeping: Keeping) -> Journal:
-    return FlakyJournal(MemoryJournal(keeping, shelf))
+def around(shelf: Shelf, *, retention: Retention) -> Journal:
+    return FlakyJournal(MemoryJournal(retention, shelf))
 
 
 def test_without_a_script_all_goes_well() -> None:

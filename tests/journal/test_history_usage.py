@@ -13,7 +13,7 @@ from holdfast.core.events import Ended, Left, SessionEnded, is_history, principa
 from holdfast.journal.archive.file import FILE as ARCHIVE
 from holdfast.journal.archive.writer import weight_of
 from holdfast.journal.codec import decode_batch
-from holdfast.journal.interface import Keeping
+from holdfast.journal.interface import Retention
 from holdfast.journal.sqlite import SqliteJournal
 from tests.contract.tools import WALL_MS, grant, sample_events
 from tests.engine.harness import acquire, events, run, serving
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from holdfast.testing.clock import ManualClock
 
 
-def opened(path: Path, **keeping: int) -> SqliteJournal:
-    return SqliteJournal(path, keeping=Keeping(**keeping), ballast_bytes=0)
+def opened(path: Path, **retention: int) -> SqliteJournal:
+    return SqliteJournal(path, retention=Retention(**retention), ballast_bytes=0)
 
 
 def counted(path: Path) -> tuple[list[tuple[str, int, int]], list[tuple[str, int, int]]]:

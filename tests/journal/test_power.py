@@ -15,7 +15,7 @@ import pytest
 
 from holdfast.core.events import Record, is_history
 from holdfast.journal import tail
-from holdfast.journal.interface import HistoryQuery, JournalError, Keeping
+from holdfast.journal.interface import HistoryQuery, JournalError, Retention
 from holdfast.journal.sqlite import SqliteJournal
 from tests.contract.tools import tables_of
 from tests.journal.archive_samples import archive, tables_at, upto_of
@@ -26,7 +26,7 @@ from tests.support import proof
 
 CUTS = proof.count("power: cuts")
 RECORDS_MAX = 300
-KEEPING = Keeping(records_max=60)
+RETENTION = Retention(records_max=60)
 
 
 class Lost(AssertionError):
@@ -161,7 +161,7 @@ class Workload:
         begins_after = journal.history_begins_after
         # What was dropped is the eldest of whoever left the most: up to where history begins, some of it is there.
         whole = [record for record in truth if record in found or record.seq > begins_after]
-        if found != whole or len(found) < min(len(truth), KEEPING.records_max):
+        if found != whole or len(found) < min(len(truth), RETENTION.records_max):
             raise Lost("history is not what was decided")
         return there
 
@@ -181,7 +181,7 @@ class Workload:
         return OnDisk(
             self.directory,
             disk,
-            keeping=KEEPING,
+            retention=RETENTION,
             synchronous=self.synchronous,
             ballast_bytes=0,
             checkpoint_pages=CHECKPOINT_PAGES,

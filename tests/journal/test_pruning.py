@@ -17,7 +17,7 @@ from holdfast.journal.archive.file import FILE as ARCHIVE
 from holdfast.journal.archive.file import OPEN
 from holdfast.journal.codec import decode_batch
 from holdfast.journal.failpoints import arm
-from holdfast.journal.interface import HeldQuery, HistoryQuery, JournalUnavailableError, Keeping
+from holdfast.journal.interface import HeldQuery, HistoryQuery, JournalUnavailableError, Retention
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.journal.store import Store
 from tests.contract.tools import grant
@@ -27,8 +27,8 @@ NAMES = 3_000
 LATER_MS = WALL_MS + 10**12
 
 
-def _journal(directory: Path, keeping: Keeping) -> SqliteJournal:
-    return SqliteJournal(directory, keeping=keeping, synchronous="NORMAL", ballast_bytes=0)
+def _journal(directory: Path, retention: Retention) -> SqliteJournal:
+    return SqliteJournal(directory, retention=retention, synchronous="NORMAL", ballast_bytes=0)
 
 
 def _end(seq: int, name: str, wall_ms: int | None = None) -> Record:
@@ -70,10 +70,10 @@ def test_a_pruning_leaves_nothing_over(seed: int, tmp_path: Path, monkeypatch: p
         monkeypatch.setattr(writer, "LIVING_MAX", 800)
         monkeypatch.setattr(writer, "PRUNE_BYTES", 500)
     chance = random.Random(seed)
-    keeping = [Keeping(wall_ms=50), Keeping(records_max=20), Keeping(bytes_max=4_000)][seed % 3]
+    retention = [Retention(wall_ms=50), Retention(records_max=20), Retention(bytes_max=4_000)][seed % 3]
 
     async def scene() -> None:
-        journal = _journal(tmp_path, keeping)
+        journal = _journal(tmp_path, retention)
         await journal.open()
         held: dict[str, None] = {}
         seq = 0
@@ -114,7 +114,7 @@ def test_a_record_with_thousands_of_names_goes_for_all_of_them(tmp_path: Path, m
         return [record.seq for record in pages[0].records]
 
     async def scene() -> None:
-        journal = _journal(tmp_path, Keeping(wall_ms=1000))
+        journal = _journal(tmp_path, Retention(wall_ms=1000))
         await journal.open()
         many = Record(41, 41, WALL_MS, SessionEnded("s-1", "expired", ends))
         await journal.append([*grants(1, 40), many, grant(42, "newest")])
@@ -141,12 +141,12 @@ def test_a_step_drops_a_bounded_number(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(writer, "PRUNE_ROWS", 10)
 
     async def scene() -> None:
-        journal = _journal(tmp_path, Keeping())
+        journal = _journal(tmp_path, Retention())
         await journal.open()
         await journal.append([grant(seq, f"job/{seq}") for seq in range(1, 201)])
         await journal.archive(200, b"head", [], WALL_MS)
         await journal.close()
-        journal = _journal(tmp_path, Keeping(records_max=20))
+        journal = _journal(tmp_path, Retention(records_max=20))
         list((await journal.open()).records)
         left = []
         for _ in range(5):
@@ -177,13 +177,13 @@ def test_a_step_holds_a_bounded_number_of_bytes(lowered: dict[str, int], people:
         return tracemalloc.get_traced_memory()[1] - before
 
     async def scene() -> None:
-        journal = _journal(tmp_path, Keeping(wall_ms=2 * LATER_MS))
+        journal = _journal(tmp_path, Retention(wall_ms=2 * LATER_MS))
         await journal.open()
         for seq in range(1, MANY + 1):
             await journal.append([grant(seq, f"job/{seq}", principal=f"p{seq % people}", metadata="x" * LARGE)])
         assert await held(journal) < HELD_MAX, "entering"
         await journal.close()
-        journal = _journal(tmp_path, Keeping(**{"wall_ms": 2 * LATER_MS, **lowered}))
+        journal = _journal(tmp_path, Retention(**{"wall_ms": 2 * LATER_MS, **lowered}))
         list((await journal.open()).records)
         assert await held(journal) < HELD_MAX, "dropping"
         assert len((await journal.history(HistoryQuery(limit=MANY))).records) <= 40
@@ -218,7 +218,7 @@ def test_a_grant_that_is_kept_is_not_written_anew_for_each_name(
     ]
 
     async def scene() -> None:
-        journal = _journal(tmp_path, Keeping(wall_ms=1_000))
+        journal = _journal(tmp_path, Retention(wall_ms=1_000))
         await journal.open()
         await journal.append(records)
         await journal.archive(3, b"head", [], WALL_MS + 1_001)

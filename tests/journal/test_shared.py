@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.core.events import Record
 from holdfast.journal.codec import encode_batch
-from holdfast.journal.interface import Changes, JournalUnavailableError, Keeping, OutcomeUnknownError, Recovered
+from holdfast.journal.interface import Changes, JournalUnavailableError, OutcomeUnknownError, Recovered, Retention
 from tests.contract.suite import (
     CHECKS,
     SHARED_CHECKS,
@@ -68,8 +68,8 @@ class LossyPlace(InMemory):
         super().__init__(kind)
         self._made: list[OverALossyWay] = []
 
-    def __call__(self, *, keeping: Keeping) -> SharedMemoryJournal:
-        made = super().__call__(keeping=keeping)
+    def __call__(self, *, retention: Retention) -> SharedMemoryJournal:
+        made = super().__call__(retention=retention)
         assert isinstance(made, OverALossyWay)
         self._made.append(made)
         return made

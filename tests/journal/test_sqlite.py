@@ -18,7 +18,7 @@ from holdfast.journal.archive.compactor import Child, Local
 from holdfast.journal.archive.file import FILE as ARCHIVE
 from holdfast.journal.archive.file import LOCK
 from holdfast.journal.codec import encode_batch
-from holdfast.journal.interface import Changes, HistoryQuery, JournalDamagedError, JournalError, Keeping
+from holdfast.journal.interface import Changes, HistoryQuery, JournalDamagedError, JournalError, Retention
 from holdfast.journal.sqlite import BALLAST, FILE, SqliteJournal
 from tests.journal.archive_samples import archive
 from tests.journal.power_vfs import Disk, Image
@@ -384,7 +384,7 @@ def test_a_step_that_broke_off_leaves_nothing_behind(tmp_path: Path) -> None:
         # Of what is too old the newest is kept, and the grants whose leases live: by them it is known who held what.
         assert rows(journal)[:3] == [0, 3, 1]
 
-    run(scene, tmp_path, keeping=Keeping(wall_ms=1000))
+    run(scene, tmp_path, retention=Retention(wall_ms=1000))
 
 
 def test_leftovers_of_a_crash_are_removed(tmp_path: Path) -> None:

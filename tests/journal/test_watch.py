@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.journal import watermark
 from holdfast.journal.archive.compactor import Local
-from holdfast.journal.interface import HistoryQuery, Keeping
+from holdfast.journal.interface import HistoryQuery, Retention
 from holdfast.journal.sqlite import SqliteJournal
 from tests.journal.archive_samples import archive
 from tests.journal.power_vfs import CHECKPOINT_PAGES, Disk, Image
@@ -76,7 +76,7 @@ def test_every_call_to_the_disk_is_heard_of(tmp_path: Path, monkeypatch: pytest.
     async def live() -> None:
         journal = SqliteJournal(
             tmp_path / "data",
-            keeping=Keeping(records_max=3),
+            retention=Retention(records_max=3),
             ballast_bytes=4096,
             checkpoint_pages=CHECKPOINT_PAGES,
             watch=watcher,

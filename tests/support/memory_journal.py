@@ -28,8 +28,8 @@ from holdfast.journal.interface import (
     HistoryQuery,
     JournalLockedError,
     JournalUnavailableError,
-    Keeping,
     Recovered,
+    Retention,
     Values,
     at_once,
 )
@@ -101,13 +101,13 @@ class Archive:
         self.tables[HEAD] = {HEAD.encode(): head}
         self.upto = upto
 
-    def prune(self, keeping: Keeping, wall_ms: int) -> None:
+    def prune(self, retention: Retention, wall_ms: int) -> None:
         """Drop history that is too old or too much."""
         newest_ms = self.history[-1].wall_ms if self.history else wall_ms
-        oldest_ms = min(wall_ms - keeping.wall_ms, newest_ms)
+        oldest_ms = min(wall_ms - retention.wall_ms, newest_ms)
         self._drop({record.seq for record in self.history if record.wall_ms < oldest_ms})
-        self._drop(_over(self.history, lambda _: 1, keeping.records_max))
-        self._drop(_over(self.history, _bytes_of, keeping.bytes_max))
+        self._drop(_over(self.history, lambda _: 1, retention.records_max))
+        self._drop(_over(self.history, _bytes_of, retention.bytes_max))
 
     def _drop(self, seqs: set[int]) -> None:
         self.history = [record for record in self.history if record.seq not in seqs]
@@ -174,11 +174,11 @@ class MemoryJournal:
 
     is_shared = False
 
-    def __init__(self, keeping: Keeping | None = None, shelf: Shelf | None = None) -> None:
+    def __init__(self, retention: Retention | None = None, shelf: Shelf | None = None) -> None:
         """Stand before a shelf, a new one if none is given."""
         self.takes_claims = True
         self.tail_bytes = 0
-        self._keeping = keeping or Keeping()
+        self._retention = retention or Retention()
         self._shelf = shelf or Shelf()
 
     async def open(self) -> Recovered:
@@ -217,7 +217,7 @@ class MemoryJournal:
                 await asyncio.sleep(0)
             shelf = self._require_open("archive")
             archive.take_in([record for record in shelf.tail() if record.seq <= upto], upto, head)
-        archive.prune(self._keeping, wall_ms)
+        archive.prune(self._retention, wall_ms)
         self._shelf.archive = archive
         self._shelf.batches = [(last, data) for last, data in self._shelf.batches if last > archive.upto]
         self._weigh_tail()
@@ -281,7 +281,7 @@ class MemoryJournal:
 
     def fork(self) -> MemoryJournal:
         """Return what a crash at this instant would leave: the same records, nobody in the seat."""
-        return MemoryJournal(self._keeping, self._shelf.copy())
+        return MemoryJournal(self._retention, self._shelf.copy())
 
     def _require_open(self, operation: str) -> Shelf:
         if self._shelf.holder is not self:

@@ -16,10 +16,10 @@ from holdfast.journal.interface import (
     JournalLockedError,
     JournalLostError,
     JournalUnavailableError,
-    Keeping,
     Leadership,
     Peer,
     Recovered,
+    Retention,
 )
 from tests.support.memory_journal import MemoryJournal, Shelf
 
@@ -65,10 +65,10 @@ class SharedMemoryJournal(MemoryJournal):
     is_shared = True
 
     def __init__(
-        self, shelf: SharedShelf, peer: Peer, *, term_id: str, wall_ms: int = 0, keeping: Keeping | None = None
+        self, shelf: SharedShelf, peer: Peer, *, term_id: str, wall_ms: int = 0, retention: Retention | None = None
     ) -> None:
         """`term_id` names the tenure that this journal may begin, and no other ever has the same."""
-        super().__init__(keeping, shelf)
+        super().__init__(retention, shelf)
         self._shared = shelf
         self._peer = peer
         self._term_id = term_id

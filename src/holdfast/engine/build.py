@@ -32,7 +32,7 @@ from holdfast.journal.interface import (
     JournalLockedError as JournalLockedError,
     JournalLostError as JournalLostError,
     JournalUnavailableError as JournalUnavailableError,
-    Keeping as Keeping,
+    Retention as Retention,
     OutcomeUnknownError as OutcomeUnknownError,
     Peer as Peer,
     Leadership as Leadership,
@@ -55,7 +55,7 @@ def build(
     limits: Limits,
     *,
     version: str,
-    retention: Keeping,
+    retention: Retention,
     witnesses: Sequence[str],
     archive_policy: ArchivePolicy,
     disk_reserve_bytes: int,
@@ -72,7 +72,7 @@ def build(
     return Engine(
         SqliteJournal(
             directory,
-            keeping=retention,
+            retention=retention,
             ballast_bytes=disk_reserve_bytes,
             tail_bytes_max=tail_bytes_max,
             archivist=Child(),
@@ -102,7 +102,7 @@ def store_secret(file: Path | None) -> bytes | None:
     return secret
 
 
-def shared_journals(settings: Settings, me: Peer, clock: Clock, retention: Keeping) -> Callable[[str], SharedJournal]:
+def shared_journals(settings: Settings, me: Peer, clock: Clock, retention: Retention) -> Callable[[str], SharedJournal]:
     """Return a factory of journals in a store, one for each term. Nothing is asked before it is used.
 
     All of one process share what they know of the store; the first to read an empty one makes its authority. Raises
@@ -122,7 +122,7 @@ def shared_journals(settings: Settings, me: Peer, clock: Clock, retention: Keepi
             term_id=term,
             wall_ms=clock.wall_ms(),
             schema=settings.store_schema,
-            keeping=retention,
+            retention=retention,
             rollback_detector=rollback_detector,
             new_authority=new_authority,
             secret=secret,

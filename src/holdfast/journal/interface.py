@@ -185,7 +185,7 @@ class HeldPage(msgspec.Struct, frozen=True):
     next_after: str | None  # Continue after this name. None: there are no more.
 
 
-class Keeping(msgspec.Struct, frozen=True, kw_only=True):
+class Retention(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of the history. Above the last two, the oldest records of the principal with the most go first."""
 
     wall_ms: int = 30 * 86_400_000
@@ -303,7 +303,7 @@ class Journal(Protocol):
         `JournalUnavailableError` nothing of it counts: the caller passes the same changes, with those since, again
         later. A call that reaches no further than the last only prunes. Calls must not overlap.
 
-        History is pruned by its age at `wall_ms` and by its size (`Keeping`). Age alone never drops the newest record:
+        History is pruned by its age at `wall_ms` and by its size (`Retention`). Age alone never drops the newest record:
         it says since when nothing happened.
         """
 

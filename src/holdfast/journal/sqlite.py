@@ -56,9 +56,9 @@ from holdfast.journal.interface import (
     JournalLostError,
     JournalTooNewError,
     JournalUnavailableError,
-    Keeping,
     Part,
     Recovered,
+    Retention,
     Snapshot,
     Values,
     Watch,
@@ -108,7 +108,7 @@ class SqliteJournal:
         self,
         directory: Path,
         *,
-        keeping: Keeping | None = None,
+        retention: Retention | None = None,
         synchronous: str = "FULL",
         ballast_bytes: int = 16 * MIB,
         tail_bytes_max: int = 4096 * MIB,
@@ -127,7 +127,7 @@ class SqliteJournal:
         self._directory = directory
         self._path = directory / FILE
         self._archive_path = directory / archive_file.FILE
-        self._keeping = keeping or Keeping()
+        self._retention = retention or Retention()
         self._synchronous = synchronous
         self._checkpoint_pages = checkpoint_pages
         self._identity = identity
@@ -407,7 +407,7 @@ class SqliteJournal:
             store.commit("open", lambda: store.do("write_meta", scalars))
             undo.pop_all()
         try:
-            self._archivist.open(Place(self._archive_path, self._identity, self._keeping, lock, self._watch))
+            self._archivist.open(Place(self._archive_path, self._identity, self._retention, lock, self._watch))
         except BaseException:
             lock.release()
             store.close()

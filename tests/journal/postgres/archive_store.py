@@ -9,7 +9,7 @@ from typing import Any
 
 import asyncpg
 
-from holdfast.journal.interface import Keeping
+from holdfast.journal.interface import Retention
 from holdfast.journal.postgres.journal import PostgresJournal
 from tests.contract.tools import Tables, held_pages, pages, read
 from tests.nodes.journals import connected, journal_at
@@ -28,9 +28,11 @@ class Place:
         self.url = shared_url()
         self._journals: list[PostgresJournal] = []
 
-    def journal(self, node: str = "a", *, url: str | None = None, keeping: Keeping | None = None) -> PostgresJournal:
+    def journal(
+        self, node: str = "a", *, url: str | None = None, retention: Retention | None = None
+    ) -> PostgresJournal:
         """Return a journal for one tenure of a node."""
-        journal = journal_at(url or self.url, self.schema, node, keeping=keeping or Keeping())
+        journal = journal_at(url or self.url, self.schema, node, retention=retention or Retention())
         self._journals.append(journal)
         return journal
 
@@ -39,9 +41,9 @@ class Place:
         for journal in self._journals:
             await journal.close()
 
-    async def successor(self, keeping: Keeping | None = None) -> PostgresJournal:
+    async def successor(self, retention: Retention | None = None) -> PostgresJournal:
         """Take the seat from whoever has it."""
-        journal = self.journal("successor", keeping=keeping)
+        journal = self.journal("successor", retention=retention)
         journal.depose(await journal.read_leadership())
         await journal.open()
         return journal

@@ -18,7 +18,7 @@ from holdfast.core.events import (
     TokenEnded,
     Transferred,
 )
-from holdfast.journal.interface import Journal, Keeping
+from holdfast.journal.interface import Journal, Retention
 from tests.contract.tools import WALL_MS, archived, followed, grant, held_pages, pages
 from tests.journal.postgres.archive_store import Place, play
 from tests.support import proof
@@ -26,11 +26,11 @@ from tests.support.memory_journal import MemoryJournal
 
 HOUR_MS = 3_600_000
 KEEPINGS = {
-    "records": Keeping(records_max=25),
-    "bytes": Keeping(bytes_max=4_000),
-    "time": Keeping(wall_ms=HOUR_MS),
-    "all of them": Keeping(records_max=40, bytes_max=5_000, wall_ms=2 * HOUR_MS),
-    "none at all": Keeping(records_max=0),
+    "records": Retention(records_max=25),
+    "bytes": Retention(bytes_max=4_000),
+    "time": Retention(wall_ms=HOUR_MS),
+    "all of them": Retention(records_max=40, bytes_max=5_000, wall_ms=2 * HOUR_MS),
+    "none at all": Retention(records_max=0),
 }
 
 
@@ -103,10 +103,10 @@ async def told_by(journal: Journal, last_seq: int) -> dict[str, object]:
 @pytest.mark.parametrize("kept", KEEPINGS)
 def test_it_prunes_what_a_journal_in_memory_prunes(kept: str) -> None:
     """Of every history the same is left as in memory, and who held what is told alike: by number, size and time."""
-    keeping, jobs = KEEPINGS[kept], Jobs(7)
+    retention, jobs = KEEPINGS[kept], Jobs(7)
 
     async def scene(place: Place) -> None:
-        journal, model = place.journal(keeping=keeping), MemoryJournal(keeping)
+        journal, model = place.journal(retention=retention), MemoryJournal(retention)
         await journal.open()
         await model.open()
         for number in range(proof.count("nodes: steps of the archive that prune")):

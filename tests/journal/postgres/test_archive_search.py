@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from holdfast.journal import tail
-from holdfast.journal.interface import HeldQuery, HistoryQuery, Keeping
+from holdfast.journal.interface import HeldQuery, HistoryQuery, Retention
 from holdfast.journal.postgres.connection import PgConnection, Row
 from tests.contract.tools import archived, followed, grant, held_pages, newest_first, pages
 from tests.journal.postgres.archive_store import Place, play, until
@@ -131,7 +131,7 @@ def test_a_look_on_its_way_does_not_keep_a_journal_open() -> None:
     """A journal closes at once though the store has not answered a look that was given up."""
 
     async def scene(place: Place) -> None:
-        journal = place.journal(keeping=Keeping())
+        journal = place.journal(retention=Retention())
         await journal.open()
         await journal.append([grant(1)])
         async with connected(place.url) as db, db.transaction():

@@ -33,7 +33,7 @@ from holdfast import __version__
 from holdfast.journal.archive.file import Position, give_back, open_for_writing
 from holdfast.journal.archive.writer import Batches, Commit, Writer
 from holdfast.journal.failpoints import arm
-from holdfast.journal.interface import Changes, JournalError, Keeping, OutcomeUnknownError
+from holdfast.journal.interface import Changes, JournalError, OutcomeUnknownError, Retention
 from holdfast.journal.store import DiskFullError
 
 LENGTH = struct.Struct("<I")
@@ -42,7 +42,7 @@ LENGTH = struct.Struct("<I")
 class Setup(msgspec.Struct, frozen=True, array_like=True, tag="setup"):
     path: str
     identity: int
-    keeping: Keeping
+    retention: Retention
     version: str  # Of the server: only an archivist of the same version may write.
 
 
@@ -87,7 +87,7 @@ def serve(connection: socket.socket) -> None:
                 raise JournalError(text, "Restart the server")
             store = open_for_writing(Path(setup.path), setup.identity)
             try:
-                writer = Writer(store, setup.keeping)
+                writer = Writer(store, setup.retention)
                 connection.sendall(framed(writer.position))
                 while (order := _read_order(orders)) is not None:
                     if isinstance(order, Setup):

@@ -39,8 +39,8 @@ from holdfast.journal.interface import (
     Changes,
     JournalError,
     JournalUnavailableError,
-    Keeping,
     OutcomeUnknownError,
+    Retention,
     Watch,
 )
 from holdfast.journal.store import DiskFullError, Store
@@ -56,7 +56,7 @@ SILENCE_SECONDS = 120  # For one message or a commit: far longer than a child ne
 class Place(msgspec.Struct, frozen=True):
     path: Path
     identity: int
-    keeping: Keeping
+    retention: Retention
     lock: Lock
     watch: Watch
 
@@ -138,7 +138,7 @@ class Local(Archivist):
             checkpoint_pages=self._checkpoint_pages,
             watch=place.watch,
         )
-        self.writer = Writer(self._store, place.keeping)
+        self.writer = Writer(self._store, place.retention)
         self.position = self.writer.position
         self.reader = Reader(self._store if self._alone else self._open_for_reading())
 
@@ -232,7 +232,7 @@ class Child(Archivist):
             )
         place = self._place
         place.lock.note(self._process.pid)
-        await self._send(Setup(str(place.path), place.identity, place.keeping, __version__))
+        await self._send(Setup(str(place.path), place.identity, place.retention, __version__))
         await self._hear()
 
     async def _hear(self) -> None:

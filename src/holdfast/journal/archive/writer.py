@@ -35,7 +35,7 @@ from holdfast.core.values import Lease, Slot
 from holdfast.journal.archive.file import OPEN, StateRows, places_of, position_of, segment_of, stretch_of
 from holdfast.journal.codec import decode_batch, encode_batch, history_in
 from holdfast.journal.failpoints import failpoint
-from holdfast.journal.interface import Changes, History, JournalUnavailableError, Keeping, Values
+from holdfast.journal.interface import Changes, History, JournalUnavailableError, Retention, Values
 from holdfast.journal.store import DiskFullError, Store
 
 Unit = Literal["records", "bytes"]
@@ -320,19 +320,19 @@ class Going(NamedTuple):
 class Pruning:
     """Drops records, inside a transaction."""
 
-    def __init__(self, store: Store, shares: Shares, keeping: Keeping) -> None:
+    def __init__(self, store: Store, shares: Shares, retention: Retention) -> None:
         self._store = store
         self._shares = shares
-        self._keeping = keeping
+        self._retention = retention
         self._left = STEP_MAX
         self.newest = 0  # The newest dropped record.
 
     def prune(self, wall_ms: int) -> None:
         newest = self._store.one("read_newest_wall")
         if newest is not None:
-            self._drop_overdue(min(wall_ms - self._keeping.wall_ms, newest[0]))
-        self._drop_excess("records", self._keeping.records_max)
-        self._drop_excess("bytes", self._keeping.bytes_max)
+            self._drop_overdue(min(wall_ms - self._retention.wall_ms, newest[0]))
+        self._drop_excess("records", self._retention.records_max)
+        self._drop_excess("bytes", self._retention.bytes_max)
         if self.newest:
             self._drop_empty()
 
@@ -459,9 +459,9 @@ class Commit(msgspec.Struct, frozen=True, array_like=True, tag="commit"):
 
 
 class Writer:
-    def __init__(self, store: Store, keeping: Keeping) -> None:
+    def __init__(self, store: Store, retention: Retention) -> None:
         self._store = store
-        self._keeping = keeping
+        self._retention = retention
         self.position = position_of(store)
         self._upto = self.position.upto
         self._is_filling = False
@@ -505,7 +505,7 @@ class Writer:
             if order.head is not None:
                 self._values.set_head(order.head)
             self._entries.write()
-            pruning = Pruning(self._store, self._shares, self._keeping)
+            pruning = Pruning(self._store, self._shares, self._retention)
             pruning.prune(order.wall_ms)
             self._write_totals(order.upto, max(self.position.pruned, pruning.newest))
             failpoint("archive_before_commit")

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 
     from holdfast.core.events import Event, Record
-    from holdfast.journal.interface import Changes, Keeping
+    from holdfast.journal.interface import Changes, Retention
     from holdfast.journal.postgres.connection import Row
     from holdfast.journal.postgres.writer import Ask
     from holdfast.journal.tail import Room
@@ -224,9 +224,9 @@ PRUNE_SECONDS = 120.0
 
 
 class Pruning:
-    def __init__(self, client: TermClient, keeping: Keeping) -> None:
+    def __init__(self, client: TermClient, retention: Retention) -> None:
         self._client = client
-        self._keeping = keeping
+        self._retention = retention
         self._left = 0
         self.pruned = 0  # The newest record that was ever pruned.
 
@@ -236,9 +236,9 @@ class Pruning:
         newest = await self._client.read("read_newest_wall")
         if newest:
             # Never the newest: it shows who held what since then.
-            await self._drop_overdue(min(wall_ms - self._keeping.wall_ms, newest[0][0]))
-        await self._drop_excess("records", self._keeping.records_max)
-        await self._drop_excess("bytes", self._keeping.bytes_max)
+            await self._drop_overdue(min(wall_ms - self._retention.wall_ms, newest[0][0]))
+        await self._drop_excess("records", self._retention.records_max)
+        await self._drop_excess("bytes", self._retention.bytes_max)
 
     async def _drop_overdue(self, overdue_ms: int) -> None:
         read = self._client.read
@@ -298,11 +298,11 @@ RETRY_SECONDS = 0.2
 
 
 class Archive:
-    def __init__(self, client: TermClient, room: Room, keeping: Keeping) -> None:
+    def __init__(self, client: TermClient, room: Room, retention: Retention) -> None:
         """`client` is for steps alone: one may keep it busy for seconds. `room` counts the tail."""
         self._client = client
         self._room = room
-        self.pruning = Pruning(self._client, keeping)
+        self.pruning = Pruning(self._client, retention)
         self._steps = 0  # The current step's number, unique in this term.
         self._pieces = 0
         self.is_settled = True  # False: our last step may yet be applied.

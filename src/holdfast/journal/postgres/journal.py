@@ -20,10 +20,10 @@ from holdfast.journal.interface import (
     JournalError,
     JournalLockedError,
     JournalUnavailableError,
-    Keeping,
     Leadership,
     Peer,
     Recovered,
+    Retention,
 )
 from holdfast.journal.postgres.archive import Archive
 from holdfast.journal.postgres.connection import PgClient, Servers
@@ -60,7 +60,7 @@ class PostgresJournal:
         term_id: str,
         wall_ms: int = 0,
         schema: str = "holdfast",
-        keeping: Keeping | None = None,
+        retention: Retention | None = None,
         rollback_detector: RollbackDetector | None = None,
         new_authority: NewAuthority | None = None,
         secret: bytes | None = None,
@@ -96,7 +96,7 @@ class PostgresJournal:
             new_authority=new_authority,
             secret=secret,
         )
-        self._archive = Archive(self._archive_client, self._room, keeping or Keeping())
+        self._archive = Archive(self._archive_client, self._room, retention or Retention())
         self._history_reader = HistoryReader(self._servers, self._term)
         self._writer = FencedWriter(
             self._servers,

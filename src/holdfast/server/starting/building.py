@@ -7,7 +7,7 @@ import socket
 from holdfast import __version__
 from holdfast.core.values import Limits
 from holdfast.engine.archiver import ArchivePolicy
-from holdfast.engine.build import Keeping, build
+from holdfast.engine.build import Retention, build
 from holdfast.engine.clock import Clock
 from holdfast.engine.engine import Engine
 from holdfast.extras import how_to_install
@@ -45,8 +45,8 @@ def limits_of(settings: Settings) -> Limits:
     )
 
 
-def keeping_of(settings: Settings) -> Keeping:
-    return Keeping(
+def keeping_of(settings: Settings) -> Retention:
+    return Retention(
         wall_ms=settings.history_days * 86_400_000,
         records_max=settings.history_records_max,
         bytes_max=settings.history_bytes_max,
