@@ -13,7 +13,7 @@ from holdfast.journal.inspect import dump, inspect
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import wait_until
-from tests.support.compactor import archived_by_now, archivists_of, is_archivist
+from tests.support.compactor import archived_by_now, compactors_of, is_compactor
 from tests.support.server import ServerProcess, serving
 
 OFTEN: dict[str, object] = {"snapshot_records": 20, "disk_reserve_mib": 1}
@@ -49,7 +49,7 @@ def test_killed_compactor_is_replaced(tmp_path: Path) -> None:
         seen: set[int] = set()
         while len(seen) < 4:
             tokens |= claimed(alice, len(tokens), 10)
-            for each in archivists_of(server.pid) - seen:
+            for each in compactors_of(server.pid) - seen:
                 seen.add(each)
                 os.kill(each, signal.SIGKILL)
         killed = len(tokens)
@@ -97,13 +97,13 @@ def test_start_waits_for_an_orphaned_compactor(point: str, tmp_path: Path) -> No
     data = tmp_path / "data"
     server = ServerProcess.start(data, tokens=callers.TOKENS, settings=OFTEN, env=failing(f"{point}=sleep:1500"))
     tokens = claimed(Api.of(server, callers.ALICE), 0, 30)
-    wait_until(lambda: bool(archivists_of(server.pid)))
-    (archivist,) = archivists_of(server.pid)
+    wait_until(lambda: bool(compactors_of(server.pid)))
+    (archivist,) = compactors_of(server.pid)
     tokens |= claimed(Api.of(server, callers.ALICE), 30, 10)
     os.kill(server.pid, signal.SIGKILL)
     server.process.wait()
     with serving(data, tokens=callers.TOKENS, settings=OFTEN) as again:
-        assert not is_archivist(archivist), "two would write one archive"
+        assert not is_compactor(archivist), "two would write one archive"
         held(Api.of(again, callers.ALICE), tokens)
         tokens |= claimed(Api.of(again, callers.ALICE), 40, 30)
         wait_until(lambda: archived_by_now(data) > 0)
@@ -120,7 +120,7 @@ def test_hanging_compactor_blocks_no_requests(tmp_path: Path) -> None:
     with serving(data, tokens=callers.TOKENS, settings=settings, env=failing("archive_mid=sleep:600000")) as server:
         alice = Api.of(server, callers.ALICE)
         tokens = claimed(alice, 0, 30)
-        wait_until(lambda: bool(archivists_of(server.pid)))
+        wait_until(lambda: bool(compactors_of(server.pid)))
         tokens |= claimed(alice, 30, 200)
         held(alice, tokens)
         assert [each["event"] for each in alice.history("job-1").json()["history"]] == ["granted"]

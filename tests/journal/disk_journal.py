@@ -8,7 +8,7 @@ from typing import Any
 from unittest import mock
 
 from holdfast.journal import watermark
-from holdfast.journal.archive.compactor import Local
+from holdfast.journal.archive.compactor import LocalCompactor
 from holdfast.journal.archive.file import FILE as ARCHIVE
 from holdfast.journal.archive.file import LOCK
 from holdfast.journal.interface import Recovered
@@ -28,8 +28,10 @@ class OnDisk(SqliteJournal):
         options = {"connect": disk.connect, **options}
         synchronous = options.get("synchronous", "FULL")
         pages = options.get("checkpoint_pages", CHECKPOINT_PAGES)
-        archivist = Local(connect=options["connect"], synchronous=synchronous, alone=True, checkpoint_pages=pages)
-        super().__init__(directory, **{"archivist": archivist, **options})
+        compactor = LocalCompactor(
+            connect=options["connect"], synchronous=synchronous, alone=True, checkpoint_pages=pages
+        )
+        super().__init__(directory, **{"compactor": compactor, **options})
         self._disk = disk
 
     def __del__(self) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import apsw
 
-from holdfast.journal.archive.compactor import Local
+from holdfast.journal.archive.compactor import LocalCompactor
 from holdfast.journal.interface import Journal
 from holdfast.journal.sqlite import SqliteJournal
 from tests.contract.tools import Tables, tables_of
@@ -41,8 +41,8 @@ def found_in(
     """Return the archived state and the numbers of the records after it. `alone`: on a disk in memory."""
 
     async def scene() -> tuple[Tables, list[int]]:
-        archivist = Local(connect=connect, alone=alone)
-        journal = SqliteJournal(directory, ballast_bytes=0, connect=connect, archivist=archivist)
+        compactor = LocalCompactor(connect=connect, alone=alone)
+        journal = SqliteJournal(directory, ballast_bytes=0, connect=connect, compactor=compactor)
         try:
             recovered = await journal.open()
             return tables_of(recovered.values), [record.seq for record in recovered.records]

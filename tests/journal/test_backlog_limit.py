@@ -11,7 +11,7 @@ import pytest
 from holdfast.core.commands import OpenSession
 from holdfast.core.values import Limits
 from holdfast.engine.archiver import RETRY_MS_MAX, ArchivePolicy
-from holdfast.journal.archive.compactor import Local
+from holdfast.journal.archive.compactor import LocalCompactor
 from holdfast.journal.interface import JournalUnavailableError
 from holdfast.journal.sqlite import SqliteJournal
 from holdfast.journal.tail import LARGE_BYTES
@@ -35,7 +35,7 @@ LARGE = "x" * (LARGE_BYTES + 1)
 ROOMY = Limits(metadata_chars_max=len(LARGE))
 
 
-class Failing(Local):
+class Failing(LocalCompactor):
     """An archivist that can write nothing, for as long as it is said."""
 
     is_failing = True
@@ -46,8 +46,8 @@ class Failing(Local):
         await super().step(commit, changes, feed)
 
 
-def opened(directory: Path, archivist: Local) -> SqliteJournal:
-    return SqliteJournal(directory, ballast_bytes=0, tail_bytes_max=BYTES_MAX, archivist=archivist)
+def opened(directory: Path, compactor: LocalCompactor) -> SqliteJournal:
+    return SqliteJournal(directory, ballast_bytes=0, tail_bytes_max=BYTES_MAX, compactor=compactor)
 
 
 def large(number: int, principal: str) -> Acquire:
@@ -72,8 +72,8 @@ def test_one_has_at_most_half_of_what_may_wait(tmp_path: Path) -> None:
     """
 
     async def test(clock: ManualClock) -> None:
-        archivist = Failing()
-        journal = opened(tmp_path, archivist)
+        compactor = Failing()
+        journal = opened(tmp_path, compactor)
         async with serving(
             journal, clock, limits=ROOMY, archive_policy=ArchivePolicy(size_bytes=BYTES_MAX // 2)
         ) as engine:
@@ -96,12 +96,12 @@ def test_one_has_at_most_half_of_what_may_wait(tmp_path: Path) -> None:
             assert health.takes_claims and "is refused new claims: 1" in health.text and "ana" not in health.text
             assert await flood(engine, "ben", 20) == 5, "and then both halves are full"
             assert not journal.health().takes_claims and journal.why_no_claims("cho") == journal.health().text
-        journal = opened(tmp_path, archivist)
+        journal = opened(tmp_path, compactor)
         async with serving(
             journal, clock, limits=ROOMY, archive_policy=ArchivePolicy(size_bytes=BYTES_MAX // 2)
         ) as engine:
             assert journal.why_no_claims("ana") is not None
-            archivist.is_failing = False
+            compactor.is_failing = False
             await asyncio.sleep(RETRY_MS_MAX / 1000 + 1)
             await turns(100)
             assert takes_claims(journal) and journal.health().text == "ok"
@@ -120,12 +120,12 @@ def test_parts_are_counted_until_they_are_archived(tmp_path: Path, *, is_reopene
     async def again(journal: SqliteJournal) -> SqliteJournal:
         if is_reopened:
             await journal.close()
-            journal = opened(tmp_path, Local())
+            journal = opened(tmp_path, LocalCompactor())
             await journal.open()
         return journal
 
     async def scene() -> None:
-        journal = opened(tmp_path, Local())
+        journal = opened(tmp_path, LocalCompactor())
         await journal.open()
         last = 400
         for seq in range(1, last + 1):

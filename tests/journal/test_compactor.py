@@ -19,7 +19,7 @@ import pytest
 
 from holdfast.core.events import Record, is_history
 from holdfast.journal.archive.child import Order, Setup
-from holdfast.journal.archive.compactor import Child, Local
+from holdfast.journal.archive.compactor import ChildCompactor, LocalCompactor
 from holdfast.journal.archive.file import FILE as ARCHIVE
 from holdfast.journal.archive.file import LOCK, Lock
 from holdfast.journal.archive.writer import Commit, Writer
@@ -49,8 +49,8 @@ def killed_at(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -
     return point
 
 
-def journal_with(archivist: Child | Local, directory: Path, **options: int) -> SqliteJournal:
-    return SqliteJournal(directory, ballast_bytes=0, archivist=archivist, **options)  # type: ignore[arg-type]
+def journal_with(compactor: ChildCompactor | LocalCompactor, directory: Path, **options: int) -> SqliteJournal:
+    return SqliteJournal(directory, ballast_bytes=0, compactor=compactor, **options)  # type: ignore[arg-type]
 
 
 async def truth_is_there(recovered: Recovered, journal: Journal, records: list[Record]) -> int:
@@ -73,7 +73,7 @@ def test_killed_child_loses_nothing(killed_at: str, tmp_path: Path, monkeypatch:
     records = grants(1, 90)
 
     async def scene() -> None:
-        journal = journal_with(Child(), tmp_path)
+        journal = journal_with(ChildCompactor(), tmp_path)
         await journal.open()
         await journal.append(records[:30])
         upto = 30
@@ -84,7 +84,7 @@ def test_killed_child_loses_nothing(killed_at: str, tmp_path: Path, monkeypatch:
                 await archive(journal, 0, 30, records)
             upto = 0
             assert "nothing could be archived since 2023-11-14" in journal.health().text
-        assert journal._archivist.position.upto == upto
+        assert journal._compactor.position.upto == upto
         await journal.append(records[30:60])
         assert await truth_is_there(await journal.open(), journal, records[:60]) == upto
         monkeypatch.delenv("HOLDFAST_FAILPOINTS")
@@ -92,14 +92,14 @@ def test_killed_child_loses_nothing(killed_at: str, tmp_path: Path, monkeypatch:
         assert journal.health().text == "ok" and journal.tail_bytes == 0
         await journal.append(records[60:])
         await journal.close()
-        journal = journal_with(Child(), tmp_path)
+        journal = journal_with(ChildCompactor(), tmp_path)
         assert await truth_is_there(await journal.open(), journal, records) == 60
         await journal.close()
 
     asyncio.run(scene())
 
 
-class Doomed(Child):
+class Doomed(ChildCompactor):
     """Kills its child with one of the messages of a step, or some time after the last."""
 
     def __init__(self, chance: random.Random) -> None:
@@ -131,25 +131,25 @@ def test_child_killed_at_random_loses_nothing(seed: int, tmp_path: Path) -> None
             await asyncio.sleep(0.005)
 
     async def scene() -> None:
-        archivist, records = Doomed(chance), grants(1, 40)
-        journal = journal_with(archivist, tmp_path)
+        compactor, records = Doomed(chance), grants(1, 40)
+        journal = journal_with(compactor, tmp_path)
         await journal.open()
         await journal.append(records)
         others = asyncio.create_task(appending(journal, records))
         base = 0
         for number in range(8):
             upto = records[-1].seq
-            archivist.dies_in = chance.randrange(1, 40) if number % 4 else 10**9
+            compactor.dies_in = chance.randrange(1, 40) if number % 4 else 10**9
             with contextlib.suppress(JournalUnavailableError):
                 await archive(journal, base, upto, list(records))
-            assert archivist.position.upto in {base, upto}, "all of it, or nothing"
-            base = archivist.position.upto
+            assert compactor.position.upto in {base, upto}, "all of it, or nothing"
+            base = compactor.position.upto
             await asyncio.sleep(0.05)
         others.cancel()
         await asyncio.wait([others])
         assert base and await truth_is_there(await journal.open(), journal, records) == base
         await journal.close()
-        journal = journal_with(Child(), tmp_path)
+        journal = journal_with(ChildCompactor(), tmp_path)
         assert await truth_is_there(await journal.open(), journal, records) == base
         await journal.close()
 
@@ -160,7 +160,7 @@ def test_step_that_is_given_up_is_known_at_the_next_look(tmp_path: Path) -> None
     """A step whose task is cancelled counts as a whole or not at all, and a look at the journal tells which."""
 
     async def scene() -> None:
-        journal = journal_with(Child(), tmp_path)
+        journal = journal_with(ChildCompactor(), tmp_path)
         await journal.open()
         records = grants(1, 200)
         await journal.append(records)
@@ -182,12 +182,12 @@ def test_step_that_is_given_up_is_known_at_the_next_look(tmp_path: Path) -> None
 
 def test_child_that_cannot_start_is_told(tmp_path: Path) -> None:
     """Without an archivist the server serves on; health says so and since when, until it works again."""
-    gone = Child((str(tmp_path / "no such program"),))
-    broken = Child((sys.executable, "-c", "import sys; sys.exit(3)"))
+    gone = ChildCompactor((str(tmp_path / "no such program"),))
+    broken = ChildCompactor((sys.executable, "-c", "import sys; sys.exit(3)"))
     records = grants(1, 60)
 
-    async def scene(archivist: Child, words: str) -> None:
-        journal = journal_with(archivist, tmp_path / "data")
+    async def scene(compactor: ChildCompactor, words: str) -> None:
+        journal = journal_with(compactor, tmp_path / "data")
         recovered = await journal.open()
         first = len(list(recovered.records)) + 1
         await journal.append(records[first - 1 : first + 19])
@@ -202,7 +202,7 @@ def test_child_that_cannot_start_is_told(tmp_path: Path) -> None:
     asyncio.run(scene(broken, "the archivist ended with 3"))
 
     async def after() -> None:
-        journal = journal_with(Child(), tmp_path / "data")
+        journal = journal_with(ChildCompactor(), tmp_path / "data")
         await truth_is_there(await journal.open(), journal, records[:40])
         await archive(journal, 0, 40, records)
         await journal.close()
@@ -211,7 +211,7 @@ def test_child_that_cannot_start_is_told(tmp_path: Path) -> None:
     assert found_in(tmp_path / "data") == (tables_at(40, records), [])
 
 
-class Older(Child):
+class Older(ChildCompactor):
     """Says that its server is of an earlier version."""
 
     async def _send(self, order: Order) -> None:
@@ -234,7 +234,7 @@ def test_child_of_another_version_writes_nothing(tmp_path: Path) -> None:
     assert found_in(tmp_path) == ({}, [record.seq for record in records])
 
 
-class Stopped(Child):
+class Stopped(ChildCompactor):
     """Stops its child before the commit of a step, once."""
 
     stops = True
@@ -252,7 +252,7 @@ def test_child_that_hangs_is_ended_and_told(tmp_path: Path) -> None:
     records = grants(1, 30)
 
     async def scene() -> None:
-        journal = journal_with(Stopped(silence_seconds=2), tmp_path)
+        journal = journal_with(Stopped(timeout_seconds=2), tmp_path)
         await journal.open()
         await journal.append(records)
         with pytest.raises(JournalUnavailableError, match="did nothing for 2 s and was ended"):
@@ -272,10 +272,10 @@ def test_child_finds_its_modules_where_its_server_did(tmp_path: Path, monkeypatc
     monkeypatch.delenv("PYTHONPATH", raising=False)
     monkeypatch.syspath_prepend(extra)
     (extra / "a_module_of_this_test.py").write_text("")
-    archivist = Child((sys.executable, "-P", "-c", "import a_module_of_this_test, sys; sys.exit(7)"))
+    compactor = ChildCompactor((sys.executable, "-P", "-c", "import a_module_of_this_test, sys; sys.exit(7)"))
 
     async def scene() -> None:
-        journal = journal_with(archivist, tmp_path / "data")
+        journal = journal_with(compactor, tmp_path / "data")
         await journal.open()
         await journal.append(grants(1, 10))
         with pytest.raises(JournalUnavailableError, match="ended with 7"):
@@ -295,7 +295,7 @@ def test_step_that_is_cancelled_right_after_its_commit_counts(tmp_path: Path, mo
             task.cancel()
 
     async def scene() -> None:
-        journal = journal_with(Local(), tmp_path)
+        journal = journal_with(LocalCompactor(), tmp_path)
         await journal.open()
         await journal.append(grants(1, 10))
         await journal.append(grants(11, 20))
@@ -313,10 +313,10 @@ def test_step_that_is_cancelled_right_after_its_commit_counts(tmp_path: Path, mo
 
 def test_too_long_a_tail_closes_the_door_to_claims(tmp_path: Path) -> None:
     """Beyond `tail_mib_max` new claims are refused, and all else is written; it opens by itself once it is archived."""
-    archivist = Local()
+    compactor = LocalCompactor()
 
     async def scene() -> None:
-        journal = journal_with(archivist, tmp_path, tail_bytes_max=10_000)
+        journal = journal_with(compactor, tmp_path, tail_bytes_max=10_000)
         await journal.open()
         taken = []
         for first in range(1, 200, 20):
@@ -348,7 +348,7 @@ def test_full_disk_under_the_archive_refuses_the_step_alone(tmp_path: Path) -> N
             return super().executemany(*args, **options)  # type: ignore[arg-type]
 
     async def scene() -> None:
-        journal = journal_with(Local(connect=Full), tmp_path)
+        journal = journal_with(LocalCompactor(connect=Full), tmp_path)
         await journal.open()
         await journal.append(records[:30])
         Full.is_full = True
@@ -378,7 +378,7 @@ def test_full_disk_under_the_tail_does_not_undo_a_step(tmp_path: Path) -> None:
             return super().executemany(statements, *args, **options)  # type: ignore[arg-type]
 
     async def scene() -> None:
-        journal = SqliteJournal(tmp_path, ballast_bytes=0, archivist=Local(), connect=Full)
+        journal = SqliteJournal(tmp_path, ballast_bytes=0, compactor=LocalCompactor(), connect=Full)
         await journal.open()
         await journal.append(records[:30])
         Full.is_full = True
@@ -403,8 +403,10 @@ WRONG: dict[str, Changes] = {
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-@pytest.mark.parametrize("kind", [Local, Child])
-def test_changes_that_do_not_fit_are_refused(kind: type[Local | Child], wrong: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [LocalCompactor, ChildCompactor])
+def test_changes_that_do_not_fit_are_refused(
+    kind: type[LocalCompactor | ChildCompactor], wrong: str, tmp_path: Path
+) -> None:
     """What changed or went must be there, and what is new must not: else the step is refused, and all is as before."""
     records = grants(1, 60)
 
@@ -554,19 +556,19 @@ def test_signals_for_the_server_do_not_end_the_archivist(tmp_path: Path) -> None
     """SIGINT and SIGTERM go to all processes of a terminal or a service; the archivist ends with its server."""
 
     async def scene() -> None:
-        archivist = Child()
-        journal = journal_with(archivist, tmp_path)
+        compactor = ChildCompactor()
+        journal = journal_with(compactor, tmp_path)
         await journal.open()
         await journal.append(grants(1, 10))
         await archive(journal, 0, 10)
-        process = archivist._process
+        process = compactor._process
         assert process is not None and journal._lock is not None
         assert os.pread(journal._lock.file, 32, 0) == b"%d\n" % process.pid, "people can see whom to wait for"
         for number in (signal.SIGINT, signal.SIGTERM):
             process.send_signal(number)
         await journal.append(grants(11, 20))
         await archive(journal, 10, 20)
-        assert archivist._process is process and process.poll() is None
+        assert compactor._process is process and process.poll() is None
         await journal.close()
         assert process.poll() == 0
 
@@ -578,11 +580,11 @@ def test_the_archive_is_not_written_by_who_reads_it(tmp_path: Path) -> None:
     """The server's own connections cannot change the archive."""
 
     async def scene() -> None:
-        journal = journal_with(Child(), tmp_path)
+        journal = journal_with(ChildCompactor(), tmp_path)
         await journal.open()
         with pytest.raises(apsw.ReadOnlyError):
-            journal._archivist.reader.store.db.execute("DELETE FROM state")
-        with journal._archivist.another_reader() as reader, pytest.raises(apsw.ReadOnlyError):
+            journal._compactor.reader.store.db.execute("DELETE FROM state")
+        with journal._compactor.another_reader() as reader, pytest.raises(apsw.ReadOnlyError):
             reader.store.db.execute("DELETE FROM state")
         await journal.close()
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.events import Record
-from holdfast.journal.archive.compactor import Child
+from holdfast.journal.archive.compactor import ChildCompactor
 from holdfast.journal.interface import (
     Changes,
     HeldPage,
@@ -58,7 +58,7 @@ def a_place(backend: str, directory: Path) -> JournalPlace:
         return partial(SqliteJournal, directory, ballast_bytes=0)
 
     def with_child(*, retention: Retention) -> SqliteJournal:
-        return SqliteJournal(directory, retention=retention, ballast_bytes=0, archivist=Child())
+        return SqliteJournal(directory, retention=retention, ballast_bytes=0, compactor=ChildCompactor())
 
     return with_child
 

@@ -173,7 +173,7 @@ class Story:
         return Record(seq, seq, WALL_MS + seq, Granted(f"try/{self._try}", event.lease))
 
     async def _archive(self, journal: SqliteJournal) -> None:
-        before = journal._archivist.position.upto
+        before = journal._compactor.position.upto
         try:
             await archive(journal, before, len(self.kept), self.kept)
         except JournalUnavailableError:
@@ -212,7 +212,7 @@ class Story:
     async def _look(self, disk: Disk, when: str, *, and_go_on: bool = False) -> None:
         journal = self.journal(disk)
         await self._read(journal, when)
-        for store in (journal._require_open("test"), journal._archivist.reader.store):
+        for store in (journal._require_open("test"), journal._compactor.reader.store):
             assert store.db.execute("PRAGMA integrity_check").get == "ok", f"{store.path.name} {when}"
         if and_go_on:
             await self.play(journal)

@@ -135,7 +135,7 @@ class Workload:
         journal = self._journal(disk)
         try:
             there = await self._compare(journal, cut)
-            for store in (journal._require_open("test"), journal._archivist.reader.store):
+            for store in (journal._require_open("test"), journal._compactor.reader.store):
                 integrity = store.db.execute("PRAGMA integrity_check").get
                 if integrity != "ok":
                     raise Lost(f"cut at {cut.where}: {integrity}")

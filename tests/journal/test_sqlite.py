@@ -14,7 +14,7 @@ import apsw
 import pytest
 
 from holdfast.journal import tail, watermark
-from holdfast.journal.archive.compactor import Child, Local
+from holdfast.journal.archive.compactor import ChildCompactor, LocalCompactor
 from holdfast.journal.archive.file import FILE as ARCHIVE
 from holdfast.journal.archive.file import LOCK
 from holdfast.journal.codec import encode_batch
@@ -330,9 +330,9 @@ def test_dropping_goes_in_small_slices(tmp_path: Path, monkeypatch: pytest.Monke
     assert max(size_bytes for _, size_bytes in seen) <= 256 * 4_200
 
 
-@pytest.mark.parametrize("archivist", [Local, Child])
+@pytest.mark.parametrize("compactor", [LocalCompactor, ChildCompactor])
 def test_the_loop_turns_between_pieces(
-    archivist: type[Local | Child], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    compactor: type[LocalCompactor | ChildCompactor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between any two pieces that the archive is given, and any two that are dropped, the loop turns."""
     given: list[int] = []
@@ -355,7 +355,7 @@ def test_the_loop_turns_between_pieces(
             turns.append(max(len(noted) - before[0], len(given) - before[1]))
         await step
 
-    run(scene, tmp_path, archivist=archivist())
+    run(scene, tmp_path, compactor=compactor())
     assert sum(turns) > 50 and max(turns) <= 1
 
 
@@ -363,7 +363,7 @@ def test_a_step_that_broke_off_leaves_nothing_behind(tmp_path: Path) -> None:
     """A step that breaks off changes nothing; one that is over leaves no batch that it stands for in the tail."""
 
     def rows(journal: SqliteJournal) -> list[int]:
-        tail, archive = journal._require_open("test").db, journal._archivist.reader.store.db
+        tail, archive = journal._require_open("test").db, journal._compactor.reader.store.db
         counts = [tail.execute("SELECT count(*) FROM batch").get]
         return counts + [archive.execute(f"SELECT count(*) FROM {table}").get for table in ("state", "history", "name")]
 

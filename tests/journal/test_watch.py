@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.journal import watermark
-from holdfast.journal.archive.compactor import Local
+from holdfast.journal.archive.compactor import LocalCompactor
 from holdfast.journal.interface import HistoryQuery, Retention
 from holdfast.journal.sqlite import SqliteJournal
 from tests.journal.archive_samples import archive
@@ -80,7 +80,7 @@ def test_every_call_to_the_disk_is_heard_of(tmp_path: Path, monkeypatch: pytest.
             ballast_bytes=4096,
             checkpoint_pages=CHECKPOINT_PAGES,
             watch=watcher,
-            archivist=Local(connect=disk.connect, alone=True, checkpoint_pages=CHECKPOINT_PAGES),
+            compactor=LocalCompactor(connect=disk.connect, alone=True, checkpoint_pages=CHECKPOINT_PAGES),
             connect=disk.connect,
         )
         recovered = await journal.open()

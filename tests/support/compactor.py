@@ -18,17 +18,17 @@ from holdfast.journal.archive.file import FILE
 MODULE = b"holdfast.journal.archive.child"
 
 
-def archivists_of(server: int) -> set[int]:
+def compactors_of(server: int) -> set[int]:
     """The process ids of the archivists of a server: one, or none while there is nothing to archive."""
     found: set[int] = set()
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, IndexError):
-            if is_archivist(int(folder.name)) and _parent_of(folder) == server:
+            if is_compactor(int(folder.name)) and _parent_of(folder) == server:
                 found.add(int(folder.name))
     return found
 
 
-def is_archivist(process: int) -> bool:
+def is_compactor(process: int) -> bool:
     """Whether a process runs and is one. What has ended and was not waited for has no command any more."""
     with contextlib.suppress(OSError):
         return MODULE in Path("/proc", str(process), "cmdline").read_bytes()
@@ -78,7 +78,7 @@ class Hunter:
 
     def _hunt(self) -> None:
         while not self._is_over.wait(self._chance.uniform(0.005, 0.05)):
-            self.alive = archivists_of(self._server)
+            self.alive = compactors_of(self._server)
             self.seen |= self.alive
             if self._kills and self._chance.random() < 0.3:
                 for each in self.alive:

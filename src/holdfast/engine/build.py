@@ -19,7 +19,7 @@ from holdfast.engine.ids import new_identity, new_secret
 from holdfast.engine.metrics import EngineMetrics
 from holdfast.engine.watchdog import Watchdog
 from holdfast.errors import SettingsError
-from holdfast.journal.archive.compactor import Child
+from holdfast.journal.archive.compactor import ChildCompactor
 from holdfast.journal.interface import (
     DeposedError as DeposedError,
     Health as Health,
@@ -75,7 +75,7 @@ def build(
             retention=retention,
             ballast_bytes=disk_reserve_bytes,
             tail_bytes_max=tail_bytes_max,
-            archivist=Child(),
+            compactor=ChildCompactor(),
             identity=new_identity(),
             witnesses=witnesses,
             watch=watchdog,

@@ -36,7 +36,7 @@ import msgspec
 from holdfast.core.events import Record
 from holdfast.journal import watermark
 from holdfast.journal.archive import file as archive_file
-from holdfast.journal.archive.compactor import Archivist, Local, Place
+from holdfast.journal.archive.compactor import ArchiveConfig, Compactor, LocalCompactor
 from holdfast.journal.archive.file import Position, Reader
 from holdfast.journal.archive.writer import Commit
 from holdfast.journal.codec import count_records, decode_batch, encode_batch
@@ -116,13 +116,13 @@ class SqliteJournal:
         identity: int = 0,
         witnesses: Sequence[str] = (),
         watch: Watch = NOBODY,
-        archivist: Archivist | None = None,
+        compactor: Compactor | None = None,
         connect: Callable[[str], apsw.Connection] = apsw.Connection,
     ) -> None:
         """Prepare without touching the disk.
 
         `identity` is for a journal that has none yet. `witnesses` are names of files in the directory that only exist
-        after a journal. `archivist` writes the archive; by default this process does. `connect` is for tests.
+        after a journal. `compactor` writes the archive; by default this process does. `connect` is for tests.
         """
         self._directory = directory
         self._path = directory / FILE
@@ -134,7 +134,7 @@ class SqliteJournal:
         self._witnesses = witnesses
         self._watch = watch
         self._connect = connect
-        self._archivist = archivist or Local(connect=connect, synchronous=synchronous)
+        self._compactor = compactor or LocalCompactor(connect=connect, synchronous=synchronous)
         self._ballast = Ballast(directory / BALLAST, ballast_bytes, watch)
         self._room = Room(tail_bytes_max)
         self._store: Store | None = None
@@ -155,9 +155,9 @@ class SqliteJournal:
                 await self._unlock()
                 raise
         else:
-            await self._archivist.settle()
+            await self._compactor.finish_abandoned_step()
             check_sound(self._store)
-            reader = self._archivist.reader
+            reader = self._compactor.reader
             self._begin_with(self._store, look_at_tail(self._store, reader.position(), list(reader.values())))
         self._judge()
         return Recovered(self._epoch, self._taken_values(), self._records(), was_closed)
@@ -204,13 +204,13 @@ class SqliteJournal:
             return rows
 
         try:
-            await self._archivist.step(commit, changes, feed)
+            await self._compactor.step(commit, changes, feed)
         except JournalUnavailableError as error:
             since_ms = wall_ms if self._room.failing is None else self._room.failing[0]
             self._room.failing = since_ms, error.problem
             raise
         self._room.failing = None
-        tail.upto = self._archivist.position.upto
+        tail.upto = self._compactor.position.upto
         self._room.drop(tail.upto, fed_bytes)
         self._judge()
         try:
@@ -247,7 +247,7 @@ class SqliteJournal:
     @property
     def history_begins_after(self) -> int:
         self._require_open("history")
-        return self._archivist.reader.position().pruned
+        return self._compactor.reader.position().pruned
 
     def health(self) -> Health:
         """Report the state. After the reserve was used, claims are refused until it exists again."""
@@ -295,7 +295,7 @@ class SqliteJournal:
         """Release the archive first, which the journal's lock protects."""
         store, self._store = self._store, None
         if store is not None:
-            await self._archivist.close()
+            await self._compactor.close()
         if self._lock is not None:
             with watched(self._watch, "give back the lock"):
                 self._lock.release()
@@ -407,7 +407,7 @@ class SqliteJournal:
             store.commit("open", lambda: store.do("write_meta", scalars))
             undo.pop_all()
         try:
-            self._archivist.open(Place(self._archive_path, self._identity, self._retention, lock, self._watch))
+            self._compactor.open(ArchiveConfig(self._archive_path, self._identity, self._retention, lock, self._watch))
         except BaseException:
             lock.release()
             store.close()
@@ -419,7 +419,7 @@ class SqliteJournal:
         self._values = deque(found.values)
         self._last = found.last_seq
         self._room.begin(found.tail_bytes, found.parts)
-        self._tail = Tail(store, found.upto, self._archivist)
+        self._tail = Tail(store, found.upto, self._compactor)
 
     def _lock_journal(self, db: apsw.Connection) -> bool:
         """Lock the file before reading it, refuse one that is not ours, and return whether it is new."""
@@ -591,9 +591,9 @@ class SqliteWriter:
     def __init__(self, directory: Path, *, identity: int, epoch: int) -> None:
         self._directory = directory
         self._epoch = epoch
-        self._archivist = Local(synchronous="NORMAL")
+        self._compactor = LocalCompactor(synchronous="NORMAL")
         self._journal = SqliteJournal(
-            directory, synchronous="NORMAL", ballast_bytes=0, identity=identity, archivist=self._archivist
+            directory, synchronous="NORMAL", ballast_bytes=0, identity=identity, compactor=self._compactor
         )
 
     async def begin(self) -> None:
@@ -604,11 +604,11 @@ class SqliteWriter:
             if isinstance(part, TailPart):
                 self._journal.put(part.records)
             else:
-                self._archivist.writer.fill(part)
+                self._compactor.writer.fill(part)
 
     async def end(self, source: Snapshot) -> None:
         with self._named():
-            self._archivist.writer.end_fill(source.upto, source.pruned)
+            self._compactor.writer.end_fill(source.upto, source.pruned)
             self._journal.reach(self._epoch, source.upto, source.last_seq)
 
     @contextlib.contextmanager

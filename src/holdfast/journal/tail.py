@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from itertools import accumulate, islice
 
 from holdfast.core.events import Record, is_history, principal_of
-from holdfast.journal.archive.compactor import Archivist
+from holdfast.journal.archive.compactor import Compactor
 from holdfast.journal.archive.file import Reader
 from holdfast.journal.codec import decode_batch, frame_sizes
 from holdfast.journal.failpoints import failpoint
@@ -58,9 +58,9 @@ log = logging.getLogger("holdfast.journal")
 
 
 class Tail:
-    def __init__(self, store: Store, upto: int, archivist: Archivist) -> None:
+    def __init__(self, store: Store, upto: int, compactor: Compactor) -> None:
         self._store = store
-        self._archivist = archivist
+        self._compactor = compactor
         self.upto = upto  # How far the archive reaches. Records up to it will be dropped.
         self._kept_after: list[int] = []  # Where readers begin: records after it must not be dropped.
 
@@ -129,7 +129,7 @@ class Tail:
         since = -FOREVER if query.since_wall_ms is None else query.since_wall_ms
         until = FOREVER if query.until_wall_ms is None else query.until_wall_ms
         slice_bytes = SEARCH_BYTES if query.owner is not None or query.badly else SLICE_BYTES
-        rows = self._archivist.reader.newest_first(query.name, self.upto, before, SEARCH_ROWS, slice_bytes)
+        rows = self._compactor.reader.newest_first(query.name, self.upto, before, SEARCH_ROWS, slice_bytes)
         return [(seq, body if since <= wall_ms <= until else None, len(body)) for seq, wall_ms, body in rows]
 
     async def follow(self, after_seq: int, limit: int) -> Sequence[Record]:
@@ -144,7 +144,7 @@ class Tail:
     def _next_slice(self, after_seq: int, limit: int) -> tuple[list[Record], int]:
         found: list[Record] = []
         size_bytes = 0
-        for seq, body in self._archivist.reader.oldest_first(after_seq, self.upto, limit):
+        for seq, body in self._compactor.reader.oldest_first(after_seq, self.upto, limit):
             found.extend(decode_batch(body))
             after_seq = seq
             size_bytes += len(body)
@@ -172,11 +172,11 @@ class Tail:
                     if found := await last_by_in(body, wall_ms):
                         return found
                 await asyncio.sleep(0)
-            return self._archivist.reader.last_by(wall_ms, self.upto)
+            return self._compactor.reader.last_by(wall_ms, self.upto)
 
     async def held(self, query: HeldQuery, last_seq: int) -> HeldPage:
         """Follow the tail up to the record, then read the archive in a thread: there may be many names."""
-        with self._kept(), self._archivist.another_reader() as reader:
+        with self._kept(), self._compactor.another_reader() as reader:
             after = upto = reader.position().upto
             last_seq = min(query.seq, last_seq)
             latest: Latest = {}
@@ -189,7 +189,7 @@ class Tail:
 
     @contextlib.asynccontextmanager
     async def snapshot(self, last_seq: int) -> AsyncIterator[SqliteSnapshot]:
-        with contextlib.ExitStack() as kept, self._archivist.another_reader() as reader:
+        with contextlib.ExitStack() as kept, self._compactor.another_reader() as reader:
             kept.enter_context(self._kept())
             yield SqliteSnapshot(self, kept, reader, last_seq)
 

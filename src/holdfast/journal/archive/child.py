@@ -103,17 +103,17 @@ def serve(connection: socket.socket) -> None:
         except (BrokenPipeError, ConnectionResetError):
             return
         except (DiskFullError, apsw.FullError) as error:
-            _tell(connection, f"archive: the disk is full: {error}")
+            _send_failure(connection, f"archive: the disk is full: {error}")
         except OutcomeUnknownError as error:
             # The server reads the file to know.
-            _tell(connection, f"archive: the commit failed: {error.__cause__}")
+            _send_failure(connection, f"archive: the commit failed: {error.__cause__}")
         except JournalError as error:
-            _tell(connection, "archive: " + str(error).removeprefix("archive: "))
+            _send_failure(connection, "archive: " + str(error).removeprefix("archive: "))
         except Exception as error:  # noqa: BLE001 - the server reports whatever it is
-            _tell(connection, f"archive: the archivist failed: {type(error).__name__}: {error}")
+            _send_failure(connection, f"archive: the archivist failed: {type(error).__name__}: {error}")
 
 
-def _tell(connection: socket.socket, text: str) -> None:
+def _send_failure(connection: socket.socket, text: str) -> None:
     with contextlib.suppress(OSError):  # The server may have ended.
         connection.sendall(framed(Failed(text)))
 

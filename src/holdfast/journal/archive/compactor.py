@@ -1,6 +1,6 @@
 """The server's side of an archive step: sends what to write, and receives how far the archive has come.
 
-`Local` writes in this process: for a restore and tests. `Child` starts another process when there is something to
+`LocalCompactor` writes in this process: for a restore and tests. `ChildCompactor` starts another process when there is something to
 write, and again if it ended. Only the archiving task waits for it; the loop serves between any two messages.
 
 **The outcome of a step is always known.** Either the child confirms it, or the child ends without an answer: then the
@@ -50,10 +50,10 @@ Feed = Callable[[int], list[tuple[int, int, bytes]]]  # Returns batches after a 
 COMMAND = (sys.executable, "-P", "-m", "holdfast.journal.archive.child")
 POLL_SECONDS = 0.01
 END_POLLS = 1_000  # Before a child is killed: ten seconds.
-SILENCE_SECONDS = 120  # For one message or a commit: far longer than a child needs on a sound disk.
+TIMEOUT_SECONDS = 120  # For one message or a commit: far longer than a child needs on a sound disk.
 
 
-class Place(msgspec.Struct, frozen=True):
+class ArchiveConfig(msgspec.Struct, frozen=True):
     path: Path
     identity: int
     retention: Retention
@@ -61,16 +61,16 @@ class Place(msgspec.Struct, frozen=True):
     watch: Watch
 
 
-class Archivist(ABC):
+class Compactor(ABC):
     """Writes the archive of an open journal."""
 
     reader: Reader  # Sees committed data. For reads on the loop.
     position: Position  # How far the archive has come.
-    _place: Place
+    _config: ArchiveConfig
     _connect: Connect = apsw.Connection
 
     @abstractmethod
-    def open(self, place: Place) -> None:
+    def open(self, config: ArchiveConfig) -> None:
         """Prepare to write an archive that exists."""
 
     @abstractmethod
@@ -99,7 +99,7 @@ class Archivist(ABC):
             reader.position()
             yield reader
 
-    async def settle(self) -> None:  # noqa: B027 - only a child can have one
+    async def finish_abandoned_step(self) -> None:  # noqa: B027 - only a child can have one
         """Wait until no abandoned step is in progress."""
 
     @abstractmethod
@@ -107,10 +107,10 @@ class Archivist(ABC):
         """Stop writing, and release the file."""
 
     def _open_for_reading(self) -> Store:
-        return open_for_reading(self._place.path, connect=self._connect, watch=self._place.watch)
+        return open_for_reading(self._config.path, connect=self._connect, watch=self._config.watch)
 
 
-class Local(Archivist):
+class LocalCompactor(Compactor):
     """Writes the archive in this process."""
 
     def __init__(
@@ -127,18 +127,18 @@ class Local(Archivist):
         self._alone = alone
         self._checkpoint_pages = checkpoint_pages
 
-    def open(self, place: Place) -> None:
-        self._place = place
+    def open(self, config: ArchiveConfig) -> None:
+        self._config = config
         self._store = open_for_writing(
-            place.path,
-            place.identity,
+            config.path,
+            config.identity,
             connect=self._connect,
             synchronous=self._synchronous,
             alone=self._alone,
             checkpoint_pages=self._checkpoint_pages,
-            watch=place.watch,
+            watch=config.watch,
         )
-        self.writer = Writer(self._store, place.retention)
+        self.writer = Writer(self._store, config.retention)
         self.position = self.writer.position
         self.reader = Reader(self._store if self._alone else self._open_for_reading())
 
@@ -149,7 +149,7 @@ class Local(Archivist):
             # Opened again, the file tells whether the step counts.
             await self.close()
             try:
-                self.open(self._place)
+                self.open(self._config)
             except (apsw.Error, DiskFullError, JournalError, OSError) as again:
                 raise OutcomeUnknownError(f"{error}; then {again}") from again
             if self.position.upto != commit.upto or commit.head is None:
@@ -187,32 +187,32 @@ class Local(Archivist):
         self._store.close()
 
 
-class Child(Archivist):
+class ChildCompactor(Compactor):
     """Writes the archive in a child process."""
 
-    def __init__(self, command: tuple[str, ...] = COMMAND, silence_seconds: float = SILENCE_SECONDS) -> None:
+    def __init__(self, command: tuple[str, ...] = COMMAND, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
         """The last argument of `command` will be a socket's descriptor. A child silent for so long is killed."""
         self._command = command
-        self._silence_seconds = silence_seconds
+        self._timeout_seconds = timeout_seconds
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
 
-    def open(self, place: Place) -> None:
+    def open(self, config: ArchiveConfig) -> None:
         """Make the archive durable, and open it for reading. The child starts with the first step."""
-        self._place = place
-        self._tidy()
+        self._config = config
+        self._checkpoint()
         self.reader = Reader(self._open_for_reading())
         self.position = self.reader.position()
 
     async def step(self, commit: Commit, changes: Iterable[Changes], feed: Feed) -> None:
-        await self.settle()
+        await self.finish_abandoned_step()
         try:
             if self._process is None:
                 await self._start()
             await self._write(commit, changes, feed)
-            await self._hear()
+            await self._receive()
         except (OSError, _GoneError) as error:
-            await self._bury(commit, error)
+            await self._recover(commit, error)
         except BaseException:
             # Part of a message may have been sent. After its end the file tells what the child has done.
             self._kill()
@@ -226,40 +226,40 @@ class Child(Archivist):
             # Popen uses vfork: it takes a few milliseconds, however large this process is.
             self._process = subprocess.Popen(  # noqa: ASYNC220, S603 - our own module
                 [*self._command, str(theirs.fileno())],
-                pass_fds=(theirs.fileno(), self._place.lock.file),
+                pass_fds=(theirs.fileno(), self._config.lock.file),
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             )
-        place = self._place
-        place.lock.note(self._process.pid)
-        await self._send(Setup(str(place.path), place.identity, place.retention, __version__))
-        await self._hear()
+        config = self._config
+        config.lock.note(self._process.pid)
+        await self._send(Setup(str(config.path), config.identity, config.retention, __version__))
+        await self._receive()
 
-    async def _hear(self) -> None:
-        async with self._patience():
+    async def _receive(self) -> None:
+        async with self._time_limit():
             (length,) = LENGTH.unpack(await self._bytes(LENGTH.size))
             answer = answer_of(await self._bytes(length))
         if isinstance(answer, Failed):
             raise _GoneError(answer.text)
-        if answer.identity != self._place.identity:
-            raise _GoneError(f"archive: {self._place.path} is that of another journal")
+        if answer.identity != self._config.identity:
+            raise _GoneError(f"archive: {self._config.path} is that of another journal")
         self.position = answer
 
     async def _send(self, order: Order) -> None:
         if self._socket is None:
             raise _GoneError
-        async with self._patience():
+        async with self._time_limit():
             await asyncio.get_running_loop().sock_sendall(self._socket, framed(order))
         # `sock_sendall` does not yield while the socket has room, and a quick child makes room constantly.
         await asyncio.sleep(0)
 
     @contextlib.asynccontextmanager
-    async def _patience(self) -> AsyncIterator[None]:
+    async def _time_limit(self) -> AsyncIterator[None]:
         try:
-            async with asyncio.timeout(self._silence_seconds):
+            async with asyncio.timeout(self._timeout_seconds):
                 yield
         except TimeoutError:
-            text = f"archive: the archivist did nothing for {self._silence_seconds} s and was ended"
+            text = f"archive: the archivist did nothing for {self._timeout_seconds} s and was ended"
             raise _GoneError(text) from None
 
     async def _bytes(self, count: int) -> bytes:
@@ -271,20 +271,20 @@ class Child(Archivist):
             parts += part
         return parts
 
-    async def _bury(self, commit: Commit, error: Exception) -> None:
+    async def _recover(self, commit: Commit, error: Exception) -> None:
         """Wait for the end of a child that failed. Raises unless the step was committed nevertheless."""
         why = str(error)
         if isinstance(error, OSError):
             # It ended while we wrote to it. Read its last answer.
             try:
-                await self._hear()
+                await self._receive()
             except (OSError, _GoneError) as said:
                 why = str(said) or why
         process = self._process
         self._kill()
-        await self.settle()
+        await self.finish_abandoned_step()
         if commit.head is None or self.position.upto != commit.upto:
-            raise JournalUnavailableError(_words(why, process))
+            raise JournalUnavailableError(_exit_text(why, process))
 
     def _kill(self) -> None:
         if self._socket is not None:
@@ -293,7 +293,7 @@ class Child(Archivist):
         if self._process is not None:
             self._process.kill()
 
-    async def settle(self) -> None:
+    async def finish_abandoned_step(self) -> None:
         process = self._process
         if process is None or (self._socket is not None and process.poll() is None):
             return
@@ -313,11 +313,11 @@ class Child(Archivist):
             await _end_of(process, END_POLLS)
             self._process = None
         with contextlib.suppress(apsw.Error, JournalError, DiskFullError):
-            self._tidy()
+            self._checkpoint()
 
-    def _tidy(self) -> None:
+    def _checkpoint(self) -> None:
         """Sync the archive, and empty its WAL."""
-        open_for_writing(self._place.path, self._place.identity, watch=self._place.watch).close()
+        open_for_writing(self._config.path, self._config.identity, watch=self._config.watch).close()
 
 
 class _GoneError(Exception):
@@ -334,7 +334,7 @@ async def _end_of(process: subprocess.Popen[bytes], polls_max: int = 0) -> None:
         await asyncio.sleep(POLL_SECONDS)
 
 
-def _words(why: str, process: subprocess.Popen[bytes] | None) -> str:
+def _exit_text(why: str, process: subprocess.Popen[bytes] | None) -> str:
     if why.startswith("archive: "):
         return why
     if process is None:
