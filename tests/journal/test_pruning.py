@@ -205,7 +205,7 @@ def test_a_grant_that_is_kept_is_not_written_anew_for_each_name(
     do = Store.do
 
     def noted(store: Store, name: str, rows: list[tuple[int, ...]]) -> None:
-        if name == "change_grant_kept":
+        if name == "change_retained_grant":
             changed.extend(rows)
         do(store, name, rows)
 

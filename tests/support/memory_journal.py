@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.core.events import ends_of, grants_of, is_history, principal_of
-from holdfast.journal.archive.writer import eldest_of_the_largest, weight_of
+from holdfast.journal.archive.writer import oldest_of_the_largest, weight_of
 from holdfast.journal.codec import decode_batch, encode_batch
 from holdfast.journal.interface import (
     HEAD,
@@ -332,4 +332,4 @@ def _over(history: Sequence[Record], weigh: Callable[[Record], int], most: int) 
         shares.setdefault(principal_of(record.event), []).append((record.seq, weigh(record)))
     sums = [(who, sum(weight for _, weight in records)) for who, records in shares.items()]
     excess = sum(total for _, total in sums) - most
-    return set(eldest_of_the_largest(sums, lambda who: iter(shares[who]), excess, len(history)))
+    return set(oldest_of_the_largest(sums, lambda who: iter(shares[who]), excess, len(history)))

@@ -29,7 +29,7 @@ from holdfast.core.events import Record, Restored, ends_of, grants_of, names_of,
 from holdfast.core.values import Slot
 from holdfast.journal import watermark
 from holdfast.journal.archive.file import FILE as ARCHIVE
-from holdfast.journal.archive.file import LOCK, Reader, look_at, segment_of, wait_for_lock
+from holdfast.journal.archive.file import LOCK, Reader, open_for_check, segment_of, wait_for_lock
 from holdfast.journal.archive.writer import weight_of
 from holdfast.journal.codec import decode_batch, event_row
 from holdfast.journal.interface import RESTORE, JournalDamagedError, JournalError, JournalLockedError, Values
@@ -134,7 +134,7 @@ class Files:
         path = self.path.with_name(ARCHIVE)
         if not path.exists():
             raise lost_archive(self.journal, path)
-        return Reader(look_at(path, lambda _: _open(path, self._closing)))
+        return Reader(open_for_check(path, lambda _: _open(path, self._closing)))
 
     @property
     def upto(self) -> int:
@@ -169,7 +169,7 @@ class Files:
 # Statements that find contradictory rows of the archive, and the problem to report for each row.
 _MISFITS = (
     ("check_walls", "history record {} is not found by its time"),
-    ("check_places", "record {} of {} is where no search finds it"),
+    ("check_segments", "record {} of {} is where no search finds it"),
     ("check_untils", "record {} does not know that it ended the grant {} of {}"),
     ("check_begans", "the grant {} of {} does not know that record {} ended it"),
     ("check_living", "{} is said to be held by record {}, which does not say so"),

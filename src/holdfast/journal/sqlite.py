@@ -66,7 +66,7 @@ from holdfast.journal.interface import (
     watched,
 )
 from holdfast.journal.interface import Tail as TailPart
-from holdfast.journal.store import SQL, UNSYNCED, DiskFullError, Store, set_pragmas, write_again
+from holdfast.journal.store import SQL, UNSYNCED, DiskFullError, Store, rewrite_file, set_pragmas
 from holdfast.journal.tail import LARGE_BYTES, Room, Tail, part_of
 from holdfast.journal.tail import Part as LargeBatch
 from holdfast.privatefiles import (
@@ -158,7 +158,7 @@ class SqliteJournal:
             await self._compactor.finish_abandoned_step()
             check_sound(self._store)
             reader = self._compactor.reader
-            self._begin_with(self._store, look_at_tail(self._store, reader.position(), list(reader.values())))
+            self._begin_with(self._store, check_tail(self._store, reader.position(), list(reader.values())))
         self._judge()
         return Recovered(self._epoch, self._taken_values(), self._records(), was_closed)
 
@@ -440,16 +440,16 @@ class SqliteJournal:
         check_sound(store)
         watermark.check(self._path, mark_of(store, last_seq_of(store)), self._witnesses)
         if not store.meta("epoch"):  # No start has finished: there need be no archive.
-            return look_at_tail(store, Position(self._identity, 0, 0), [])
+            return check_tail(store, Position(self._identity, 0, 0), [])
         if not self._archive_path.exists():
             raise lost_archive(store, self._archive_path)
         with self._archive_untouched() as reader:
             check_archive(store, self._archive_path, reader.position())
-            return look_at_tail(store, reader.position(), list(reader.values()))
+            return check_tail(store, reader.position(), list(reader.values()))
 
     @contextlib.contextmanager
     def _archive_untouched(self) -> Iterator[Reader]:
-        archive = archive_file.look_at(self._archive_path, self._connect, self._watch)
+        archive = archive_file.open_for_check(self._archive_path, self._connect, self._watch)
         try:
             yield Reader(archive)
         finally:
@@ -470,7 +470,7 @@ class SqliteJournal:
 
     def _make_archive(self) -> None:
         """Make an empty archive in place of one that an interrupted first start left."""
-        archive_file.throw_away(self._archive_path)
+        archive_file.delete_archive(self._archive_path)
         archive = archive_file.open_for_writing(
             self._archive_path,
             self._identity,
@@ -488,7 +488,7 @@ class SqliteJournal:
         is_unsynced = unsynced.exists()
         with watched(self._watch, "empty the WAL"):
             if is_unsynced:
-                write_again(store.db, f"{self._path}-wal")
+                rewrite_file(store.db, f"{self._path}-wal")
             busy, _, _ = next(store.db.execute("PRAGMA wal_checkpoint(TRUNCATE)"))
         if busy:
             raise JournalError(f"{self._path}: the WAL cannot be emptied. Stop whatever else has the file open")
@@ -635,7 +635,7 @@ class Found(msgspec.Struct):
     parts: list[LargeBatch] = []
 
 
-def look_at_tail(store: Store, position: Position, values: list[Values]) -> Found:
+def check_tail(store: Store, position: Position, values: list[Values]) -> Found:
     """Check each batch of the tail, and that it follows the archive without a gap."""
     found = Found(position.upto, values, position.upto)
     for first, last, body in store.run("read_batches", (position.upto,)):

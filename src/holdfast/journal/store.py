@@ -256,7 +256,7 @@ def set_pragmas(store: Store, *, locking_mode: str, synchronous: str, checkpoint
             raise JournalError(f"SQLite did not take {pragma}={value} for {store.path}: it says {got}")
 
 
-def write_again(db: apsw.Connection, path: str) -> None:
+def rewrite_file(db: apsw.Connection, path: str) -> None:
     """Rewrite a file byte for byte, and sync it.
 
     A failed sync can leave bytes in the page cache, marked clean, that are not on the disk. The next sync would skip
@@ -266,8 +266,8 @@ def write_again(db: apsw.Connection, path: str) -> None:
     file = apsw.VFSFile(db.open_vfs, path, [apsw.SQLITE_OPEN_WAL | apsw.SQLITE_OPEN_READWRITE, 0])
     try:
         size_bytes = file.xFileSize()
-        for place in range(0, size_bytes, CHUNK_BYTES):
-            file.xWrite(file.xRead(min(CHUNK_BYTES, size_bytes - place), place), place)
+        for offset in range(0, size_bytes, CHUNK_BYTES):
+            file.xWrite(file.xRead(min(CHUNK_BYTES, size_bytes - offset), offset), offset)
         file.xSync(apsw.SQLITE_SYNC_FULL)
     finally:
         file.xClose()

@@ -117,7 +117,7 @@ def test_a_step_that_was_given_up_is_settled_by_whoever_opens_again() -> None:
 
 def test_a_step_that_cannot_be_settled_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     """If the store cannot be asked for too long what became of a step, nobody says that it failed (N-8)."""
-    monkeypatch.setattr(archive, "SETTLE_SECONDS", 0.3)
+    monkeypatch.setattr(archive, "RESOLVE_SECONDS", 0.3)
 
     async def scene(place: Place) -> None:
         journal = place.journal()

@@ -30,7 +30,7 @@ import apsw
 import msgspec
 
 from holdfast import __version__
-from holdfast.journal.archive.file import Position, give_back, open_for_writing
+from holdfast.journal.archive.file import Position, open_for_writing, truncate_wal
 from holdfast.journal.archive.writer import Batches, Commit, Writer
 from holdfast.journal.failpoints import arm
 from holdfast.journal.interface import Changes, JournalError, OutcomeUnknownError, Retention
@@ -96,7 +96,7 @@ def serve(connection: socket.socket) -> None:
                     if isinstance(order, Commit):
                         connection.sendall(framed(writer.position))
             except DiskFullError:
-                give_back(store)
+                truncate_wal(store)
                 raise
             finally:
                 store.close()

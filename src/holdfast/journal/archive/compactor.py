@@ -30,9 +30,9 @@ from holdfast.journal.archive.file import (
     Lock,
     Position,
     Reader,
-    give_back,
     open_for_reading,
     open_for_writing,
+    truncate_wal,
 )
 from holdfast.journal.archive.writer import Batches, Commit, Writer
 from holdfast.journal.interface import (
@@ -155,7 +155,7 @@ class LocalCompactor(Compactor):
             if self.position.upto != commit.upto or commit.head is None:
                 raise JournalUnavailableError(str(error)) from error
         except DiskFullError as error:
-            give_back(self._store)
+            truncate_wal(self._store)
             raise JournalUnavailableError(f"archive: the disk is full: {error}") from error
         except JournalUnavailableError:
             raise

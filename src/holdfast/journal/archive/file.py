@@ -4,7 +4,7 @@ The holder of `archive.lock` is the only writer: a server, or the child that inh
 for the end of a killed server's child.
 
 After a failed sync the readable bytes may only be in memory. A marker file exists until the next process that opens
-the archive for writing has written them again (`store.write_again`).
+the archive for writing has written them again (`store.rewrite_file`).
 
 Each value of the state is a row, in the order of its table, with a checksum over table, key and value. The number of
 rows and the sum of the checksums are scalars: a start that reads every row verifies that none is missing or extra.
@@ -33,7 +33,7 @@ from holdfast.journal.codec import decode_batch
 from holdfast.journal.interface import HEAD, Changes, HeldQuery, JournalError, JournalLockedError, Values, Watch
 from holdfast.journal.search import Grants, Hold
 from holdfast.journal.sql import load
-from holdfast.journal.store import Store, set_pragmas, write_again
+from holdfast.journal.store import Store, rewrite_file, set_pragmas
 from holdfast.privatefiles import open_ours
 
 Connect = Callable[[str], apsw.Connection]
@@ -45,7 +45,7 @@ SUFFIXES = ("", "-wal", "-shm", "-journal")
 APPLICATION_ID = 0x486F6C41  # `HolA`: marks the file as ours.
 SCHEMA = 1
 OPEN = 2**62  # The end of a live grant.
-PLACE_BITS = 48  # A place is the number of its table, then a number within it.
+ORDINAL_BITS = 48  # A place is the number of its table, then a number within it.
 CACHE_KIB = 32 * 1024  # For some thousand pages per step. Those that do not fit are written to the WAL twice.
 CHECKPOINT_PAGES = 1_000  # Most steps write more, so their commit empties the WAL into the file.
 LOCK_TRIES = 200
@@ -72,14 +72,14 @@ def segment_of(seq: int) -> int:
     return seq >> 17
 
 
-def stretch_of(seq: int) -> int:
+def block_of(seq: int) -> int:
     """Return a record's stretch of wall times."""
     return seq >> 10
 
 
-def places_of(number: int) -> tuple[int, int]:
+def ordinals_of(number: int) -> tuple[int, int]:
     """Return the first place of a table, and the first after it."""
-    return number << PLACE_BITS, (number + 1) << PLACE_BITS
+    return number << ORDINAL_BITS, (number + 1) << ORDINAL_BITS
 
 
 def position_of(store: Store) -> Position:
@@ -112,7 +112,7 @@ def open_for_writing(
         check(store)
         unsynced = path.with_name(UNSYNCED)
         if unsynced.exists():
-            write_again(store.db, f"{path}-wal")
+            rewrite_file(store.db, f"{path}-wal")
         # What a killed process left may not have been synced. This syncs it, before anything is built on it.
         store.db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         unsynced.unlink(missing_ok=True)
@@ -133,7 +133,7 @@ def open_for_reading(path: Path, *, connect: Connect = apsw.Connection, watch: W
     return store
 
 
-def look_at(path: Path, connect: Connect = apsw.Connection, watch: Watch | None = None) -> Store:
+def open_for_check(path: Path, connect: Connect = apsw.Connection, watch: Watch | None = None) -> Store:
     """Open an archive without changing it, and keep other processes out."""
     store = Store(connect(str(path)), path, watch, sql=SQL, unsynced=UNSYNCED)
     try:
@@ -161,13 +161,13 @@ def check(store: Store) -> None:
         raise JournalError(f"{store.path} has schema {schema}; this version knows {SCHEMA}", "Use the newer version")
 
 
-def give_back(store: Store) -> None:
+def truncate_wal(store: Store) -> None:
     """Free the WAL space of a step that was rolled back."""
     with contextlib.suppress(apsw.Error):
         store.db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
 
-def throw_away(path: Path) -> None:
+def delete_archive(path: Path) -> None:
     for suffix in SUFFIXES:
         path.with_name(path.name + suffix).unlink(missing_ok=True)
     path.with_name(UNSYNCED).unlink(missing_ok=True)
@@ -232,7 +232,7 @@ class StateRows:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._numbers: dict[str, int] = {name: number for number, name in store.some("read_tables")}
-        self._last_places: dict[int, int] = {}
+        self._last_ordinals: dict[int, int] = {}
         self._rows = store.meta("state_rows")
         self._sum = store.meta("state_sum")
 
@@ -242,43 +242,43 @@ class StateRows:
         number = self._number_of(table)
 
         def known(key: bytes) -> tuple[int, int]:
-            found: tuple[int, int] | None = store.one("read_place", (number, key))
+            found: tuple[int, int] | None = store.one("read_ordinal", (number, key))
             if found is None:
                 raise store.damaged(f"a value of the table {table} that changed is not there")
             return found
 
         gone = [known(key) for key in changes.gone]
-        store.do("drop_value", [(place,) for place, _ in gone])
+        store.do("drop_value", [(ordinal,) for ordinal, _ in gone])
         changed = [(value, checksum_of(number, key, value), *known(key)) for key, value in changes.changed]
-        store.do("change_value", [(value, checksum, place) for value, checksum, place, _ in changed])
-        last = self._last_place_of(number)
+        store.do("change_value", [(value, checksum, ordinal) for value, checksum, ordinal, _ in changed])
+        last = self._last_ordinal_of(number)
         new = [
-            (place, number, key, value, checksum_of(number, key, value))
-            for place, (key, value) in enumerate(changes.new, last + 1)
+            (ordinal, number, key, value, checksum_of(number, key, value))
+            for ordinal, (key, value) in enumerate(changes.new, last + 1)
         ]
         try:
             store.do("write_value", new)
         except apsw.ConstraintError as error:
             raise store.damaged(f"a value that is new to the table {table} is there") from error
-        self._last_places[number] = last + len(new)
+        self._last_ordinals[number] = last + len(new)
         self._rows += len(new) - len(gone)
         self._sum += sum(checksum - before for _, checksum, _, before in changed)
         self._sum += sum(row[-1] for row in new) - sum(checksum for _, checksum in gone)
 
     def set_head(self, head: bytes) -> None:
         row = (HEAD.encode(), head)
-        is_there = self._store.one("read_place", (self._number_of(HEAD), row[0])) is not None
+        is_there = self._store.one("read_ordinal", (self._number_of(HEAD), row[0])) is not None
         self.change(Changes(HEAD, changed=[row]) if is_there else Changes(HEAD, new=[row]))
 
     def write_totals(self) -> None:
         self._store.do("write_meta", [("state_rows", self._rows), ("state_sum", self._sum)])
 
-    def _last_place_of(self, number: int) -> int:
-        if number not in self._last_places:
-            first, behind = places_of(number)
-            found = self._store.one("read_last_place", (first, behind))
-            self._last_places[number] = first if found is None or found[0] is None else found[0]
-        return self._last_places[number]
+    def _last_ordinal_of(self, number: int) -> int:
+        if number not in self._last_ordinals:
+            first, end = ordinals_of(number)
+            found = self._store.one("read_last_ordinal", (first, end))
+            self._last_ordinals[number] = first if found is None or found[0] is None else found[0]
+        return self._last_ordinals[number]
 
     def _number_of(self, table: str) -> int:
         number = self._numbers.get(table)
@@ -300,9 +300,9 @@ class Reader:
         """Yield the state in parts, the head first. Raises at the end unless it is complete and unchanged."""
         count = total = 0
         for number, table in self.store.some("read_tables"):
-            place, behind = places_of(number)
-            while rows := self.store.some("read_state_after", (place, behind, READ_ROWS)):
-                place = rows[-1][0]
+            ordinal, end = ordinals_of(number)
+            while rows := self.store.some("read_state_after", (ordinal, end, READ_ROWS)):
+                ordinal = rows[-1][0]
                 try:
                     checksums = [crc32(value, crc32(key, number)) for _, key, value, _ in rows]
                 except TypeError:
@@ -337,22 +337,22 @@ class Reader:
 
     def last_by(self, wall_ms: int, upto: int) -> int:
         """Return the number of the last record up to a wall time, or 0."""
-        stretch = stretch_of(upto)
-        while found := self.store.one("read_stretch_by", (wall_ms, stretch)):
-            first, behind = found[0] << 10, (found[0] + 1) << 10
-            last = self.store.one("read_last_by", (first, behind, upto, wall_ms))
+        block = block_of(upto)
+        while found := self.store.one("read_block_by", (wall_ms, block)):
+            first, end = found[0] << 10, (found[0] + 1) << 10
+            last = self.store.one("read_last_by", (first, end, upto, wall_ms))
             if last is not None and last[0] is not None:
                 seq: int = last[0]
                 return seq
             # The records of that time are pruned.
-            stretch = found[0] - 1
+            block = found[0] - 1
         return 0
 
     def holds(self, query: HeldQuery, upto: int) -> Iterator[Hold]:
         """Yield, by name, who held what as of the query's record, at most `upto`."""
         seq = min(query.seq, upto)
         first = query.prefix if query.after is None else max(query.prefix, query.after + "\0")
-        bounds = (first, _behind(query.prefix))
+        bounds = (first, _prefix_end(query.prefix))
         living = self.store.run("read_held_now", (*bounds, seq))
         over = (
             self.store.run("read_held_then", (segment, *bounds, seq, seq))
@@ -368,7 +368,7 @@ class Reader:
             raise self.store.damaged(problem)
 
 
-def _behind(prefix: str) -> str | bytes:
+def _prefix_end(prefix: str) -> str | bytes:
     """Return the least value after all with this prefix. In SQLite, blobs sort after all texts."""
     while prefix:
         last = ord(prefix[-1]) + 1

@@ -8,7 +8,7 @@ It is synchronous: the child, a restore and tests run it. On any failure the tra
 grant of each held name: an end finds its grant there. Most leases begin and end within one step, so rows are gathered
 in memory, bounded in number and bytes: then both rows are written only once, in order.
 
-The history of a backup is incomplete, so `put_right` corrects the rows by the state. A live lease may be older than the
+The history of a backup is incomplete, so `repair_grants` corrects the rows by the state. A live lease may be older than the
 history: it gets a made-up grant, with a negative number. A grant whose end is missing would live for ever: it ends
 where the history begins.
 
@@ -32,7 +32,7 @@ import msgspec
 
 from holdfast.core.events import Event, Granted, Record, ends_of, grants_of, names_of, principal_of
 from holdfast.core.values import Lease, Slot
-from holdfast.journal.archive.file import OPEN, StateRows, places_of, position_of, segment_of, stretch_of
+from holdfast.journal.archive.file import OPEN, StateRows, block_of, ordinals_of, position_of, segment_of
 from holdfast.journal.codec import decode_batch, encode_batch, history_in
 from holdfast.journal.failpoints import failpoint
 from holdfast.journal.interface import Changes, History, JournalUnavailableError, Retention, Values
@@ -46,8 +46,8 @@ Who = TypeVar("Who", str, bytes)  # A principal's name, as the store has it.
 
 ROWS_MAX = 32_768  # Gathered before they are written.
 BYTES_MAX = 8 * 1024 * 1024  # Of gathered records. Small ones reach `ROWS_MAX` long before.
-LIVING_MAX = 32 * 1024 * 1024  # Of cached names, with `LOOKED_AT_BYTES` for each.
-LOOKED_AT_BYTES = 128
+LIVING_MAX = 32 * 1024 * 1024  # Of cached names, with `CACHE_ENTRY_BYTES` for each.
+CACHE_ENTRY_BYTES = 128
 
 SLOTS = "slots"  # The table of the state that has the leases.
 SOME = 1_024
@@ -61,12 +61,12 @@ def weight_of(record: Record, body: bytes) -> int:
     return len(body) + sum(len(name.encode()) for name in names_of(record.event))
 
 
-def eldest_of_the_largest(
-    sums: Iterable[tuple[str, int]], eldest: Callable[[str], Iterator[Weighed]], excess: int, most: int
+def oldest_of_the_largest(
+    sums: Iterable[tuple[str, int]], oldest: Callable[[str], Iterator[Weighed]], excess: int, most: int
 ) -> list[int]:
-    """Return the numbers of the records to drop (`choose`). `eldest` yields the oldest of a principal."""
+    """Return the numbers of the records to drop (`choose`). `oldest` yields the oldest of a principal."""
     sums = list(sums)
-    records = {who: eldest(who) for who, _ in sums}
+    records = {who: oldest(who) for who, _ in sums}
     choosing = choose(sums, excess, most)
     found: Weighed | None = None
     try:
@@ -162,11 +162,11 @@ class Entries:
         self._untils: dict[int, int] = {}
         self._walls_ms: dict[int, int] = {}
 
-    def enter(self, body: bytes) -> None:
+    def add_batch(self, body: bytes) -> None:
         for frame, record in history_in(body):
-            self.keep(record, frame)
+            self.add(record, frame)
 
-    def keep(self, record: Record, body: bytes) -> None:
+    def add(self, record: Record, body: bytes) -> None:
         seq, event = record.seq, record.event
         names = names_of(event)
         size_bytes = len(body)
@@ -175,18 +175,18 @@ class Entries:
         number = self._shares.add(principal_of(event), size_bytes)
         self._history.append((seq, record.wall_ms, number, body))
         self._bytes += size_bytes
-        stretch = stretch_of(seq)
-        if record.wall_ms < self._walls_ms.get(stretch, OPEN):
-            self._walls_ms[stretch] = record.wall_ms
+        block = block_of(seq)
+        if record.wall_ms < self._walls_ms.get(block, OPEN):
+            self._walls_ms[block] = record.wall_ms
         if names:
-            self._enter_names(seq, event, names)
+            self._add_names(seq, event, names)
         if len(self._history) + len(self._names) >= ROWS_MAX or self._bytes >= BYTES_MAX:
             if self._living_bytes >= LIVING_MAX:
                 self.write()
             else:
                 self.write_rows()
 
-    def _enter_names(self, seq: int, event: Event, names: tuple[str, ...]) -> None:
+    def _add_names(self, seq: int, event: Event, names: tuple[str, ...]) -> None:
         segment = segment_of(seq)
         rows: dict[str, NameRow] = {name: [segment, name, seq, None, None] for name in names}
         for name in ends_of(event):
@@ -196,17 +196,17 @@ class Entries:
         self._names.extend(rows.values())
         self._untils.setdefault(segment, 0)
 
-    def hold(self, name: str, seq: int, body: bytes) -> None:
+    def add_missing_grant(self, name: str, seq: int, body: bytes) -> None:
         """Enter a grant that the history does not have."""
-        self._store.do("write_grant_kept", [(seq, 1, body)])
+        self._store.do("write_retained_grant", [(seq, 1, body)])
         self._names.append([segment_of(seq), name, seq, OPEN, None])
         self._untils.setdefault(segment_of(seq), 0)
         self._living[name] = seq
 
-    def let_go(self, name: str, seq: int, until: int) -> None:
+    def add_missing_end(self, name: str, seq: int, until: int) -> None:
         """Enter the end of a grant that the history does not have."""
         self._ends.append((until, segment_of(seq), name, seq))
-        self._note_until(segment_of(seq), until)
+        self._raise_until(segment_of(seq), until)
         self._living[name] = None
         self._stored.add(name)
 
@@ -222,7 +222,7 @@ class Entries:
             began = held
             self._ends.append((seq, segment_of(began), name, began))
         row[_BEGAN] = began
-        self._note_until(segment_of(began), seq)
+        self._raise_until(segment_of(began), seq)
 
     def _begin(self, name: str, seq: int, row: NameRow) -> None:
         if self._held(name) is not None:
@@ -237,10 +237,10 @@ class Entries:
             if found is not None:
                 self._stored.add(name)
             self._living[name] = None if found is None else found[0]
-            self._living_bytes += len(name) + LOOKED_AT_BYTES
+            self._living_bytes += len(name) + CACHE_ENTRY_BYTES
         return self._living[name]
 
-    def _note_until(self, segment: int, until: int) -> None:
+    def _raise_until(self, segment: int, until: int) -> None:
         if until > self._untils.get(segment, 0):
             self._untils[segment] = until
 
@@ -265,12 +265,12 @@ class Entries:
         freed = sorted(name for name in self._stored if self._living[name] is None)
         self._store.do("drop_living", [(name,) for name in freed])
         self._store.do("write_segment", sorted(self._untils.items()))
-        self._store.do("write_stretch", sorted(self._walls_ms.items()))
+        self._store.do("write_block", sorted(self._walls_ms.items()))
         self._living, self._stored, self._living_bytes = {}, set(), 0
         self._untils, self._walls_ms = {}, {}
 
 
-def put_right(store: Store, entries: Entries, pruned: int) -> None:
+def repair_grants(store: Store, entries: Entries, pruned: int) -> None:
     """Correct who holds what by the history to match the state."""
     number = {name: number for number, name in store.some("read_tables")}.get(SLOTS)
     after = ""
@@ -279,21 +279,21 @@ def put_right(store: Store, entries: Entries, pruned: int) -> None:
             found = None if number is None else store.one("read_value", (number, name.encode()))
             lease = None if found is None else _slot_of(found[0]).lease
             if lease is None or lease.lease_id != _granted(store, name, seq).lease_id:
-                entries.let_go(name, seq, max(pruned, seq + 1))
+                entries.add_missing_end(name, seq, max(pruned, seq + 1))
         after = rows[-1][0]
     entries.write()
     if number is None:
         return
     made_up = -1
-    place, behind = places_of(number)
-    while rows := store.some("read_state_after", (place, behind, SOME)):
-        place = rows[-1][0]
+    ordinal, end = ordinals_of(number)
+    while rows := store.some("read_state_after", (ordinal, end, SOME)):
+        ordinal = rows[-1][0]
         for _, key, value, _ in rows:
             lease = _slot_of(value).lease
             name = key.decode()
             if lease is not None and store.one("read_living", (name,)) is None:
                 record = Record(made_up, 0, lease.granted_wall_ms, Granted(name, lease))
-                entries.hold(name, made_up, encode_batch([record]))
+                entries.add_missing_grant(name, made_up, encode_batch([record]))
                 made_up -= 1
 
 
@@ -308,10 +308,10 @@ def _granted(store: Store, name: str, seq: int) -> Lease:
 STEP_MAX = 200_000  # Records that one step drops.
 PRUNE_ROWS = 4_096  # Dropped together: most leases have both grant and end among them.
 PRUNE_BYTES = 8 * 1024 * 1024  # Read at once.
-STRETCHES = 256
+BLOCKS = 256
 
 
-class Going(NamedTuple):
+class DoomedRecord(NamedTuple):
     seq: int
     who: int
     body: bytes
@@ -337,17 +337,17 @@ class Pruning:
             self._drop_empty()
 
     def _drop_overdue(self, overdue_ms: int) -> None:
-        while self._left > 0 and (stretches := self._store.some("read_overdue_stretches", (overdue_ms, STRETCHES))):
-            for (stretch,) in stretches:
-                first, behind = stretch << 10, (stretch + 1) << 10
-                bounds = (first, behind, overdue_ms, PRUNE_ROWS)
+        while self._left > 0 and (blocks := self._store.some("read_overdue_blocks", (overdue_ms, BLOCKS))):
+            for (block,) in blocks:
+                first, end = block << 10, (block + 1) << 10
+                bounds = (first, end, overdue_ms, PRUNE_ROWS)
                 rows = self._store.some_bytes("read_overdue_history", bounds, PRUNE_BYTES)
-                self._forget([Going(*row) for row in rows])
-                earliest = self._store.one("read_earliest", (first, behind))
+                self._delete([DoomedRecord(*row) for row in rows])
+                earliest = self._store.one("read_earliest", (first, end))
                 if earliest is None or earliest[0] is None:
-                    self._store.do("drop_stretch", [(stretch,)])
+                    self._store.do("drop_block", [(block,)])
                 else:
-                    self._store.do("change_stretch", [(earliest[0], stretch)])
+                    self._store.do("change_block", [(earliest[0], block)])
 
     def _drop_excess(self, unit: Unit, most: int) -> None:
         while self._left > 0:
@@ -356,49 +356,49 @@ class Pruning:
             some = self._chosen(unit, sums, excess) if excess > 0 else []
             if not some:
                 return
-            self._forget(some)
+            self._delete(some)
 
-    def _chosen(self, unit: Unit, sums: list[tuple[str, int]], excess: int) -> list[Going]:
-        seen: dict[int, Going] = {}
+    def _chosen(self, unit: Unit, sums: list[tuple[str, int]], excess: int) -> list[DoomedRecord]:
+        seen: dict[int, DoomedRecord] = {}
         size_bytes = 0
 
-        def eldest(who: str) -> Iterator[Weighed]:
+        def oldest(who: str) -> Iterator[Weighed]:
             # One by one: read only what is dropped.
             nonlocal size_bytes
             number = self._shares.by_name[who].number
-            for seq, body in self._store.run("read_eldest_of", (number,)):
+            for seq, body in self._store.run("read_oldest_of", (number,)):
                 if size_bytes >= PRUNE_BYTES:
                     return
-                seen[seq] = Going(seq, number, body)
+                seen[seq] = DoomedRecord(seq, number, body)
                 size_bytes += len(body)
                 yield seq, 1 if unit == "records" else weight_of(next(decode_batch(body)), body)
 
-        chosen = eldest_of_the_largest(sums, eldest, excess, min(PRUNE_ROWS, self._left))
+        chosen = oldest_of_the_largest(sums, oldest, excess, min(PRUNE_ROWS, self._left))
         return [seen[seq] for seq in sorted(chosen)]
 
-    def _forget(self, some: list[Going]) -> None:
+    def _delete(self, some: list[DoomedRecord]) -> None:
         if not some:
             return
-        seqs = {going.seq for going in some}
+        seqs = {doomed.seq for doomed in some}
         names: list[tuple[int, str, int]] = []
-        kept: list[tuple[int, int, bytes]] = []
+        retained: list[tuple[int, int, bytes]] = []
         ends: dict[int, list[str]] = {}
-        for going in some:
-            (record,) = decode_batch(going.body)
-            needed = self._forget_names(going.seq, record.event, seqs, names, ends)
+        for doomed in some:
+            (record,) = decode_batch(doomed.body)
+            needed = self._delete_names(doomed.seq, record.event, seqs, names, ends)
             if needed:
-                kept.append((going.seq, needed, going.body))
-            self._shares.drop(going.who, weight_of(record, going.body))
+                retained.append((doomed.seq, needed, doomed.body))
+            self._shares.drop(doomed.who, weight_of(record, doomed.body))
         for began, ended in ends.items():
-            self._ends_go(began, ended, names)
+            self._delete_ended_grants(began, ended, names)
         self._store.do("drop_name", sorted(names))
-        self._store.do("write_grant_kept", kept)
-        self._store.do("drop_history", [(going.seq,) for going in some])
+        self._store.do("write_retained_grant", retained)
+        self._store.do("drop_history", [(doomed.seq,) for doomed in some])
         self.newest = max(self.newest, *seqs)
         self._left -= len(some)
 
-    def _forget_names(
-        self, seq: int, event: Event, going: set[int], names: list[tuple[int, str, int]], ends: dict[int, list[str]]
+    def _delete_names(
+        self, seq: int, event: Event, doomed: set[int], names: list[tuple[int, str, int]], ends: dict[int, list[str]]
     ) -> int:
         """Add the rows to drop with a record, and the grants it ended. Return how many rows must stay."""
         segment = segment_of(seq)
@@ -407,33 +407,33 @@ class Pruning:
         for name in dict.fromkeys(names_of(event)):
             found = self._store.one("read_name", (segment, name, seq))
             until, began = found or (None, None)
-            if began is not None and began not in going:
+            if began is not None and began not in doomed:
                 ends.setdefault(began, []).append(name)
-            if name in granted and until is not None and self._is_needed(until, going):
+            if name in granted and until is not None and self._is_needed(until, doomed):
                 needed += 1
             else:
                 names.append((segment, name, seq))
         return needed
 
-    def _is_needed(self, until: int, going: set[int]) -> bool:
+    def _is_needed(self, until: int, doomed: set[int]) -> bool:
         """Return whether a grant must stay: it lives, or its end is in the history."""
-        return until == OPEN or (until not in going and self._store.one("has_history", (until,)) is not None)
+        return until == OPEN or (until not in doomed and self._store.one("has_history", (until,)) is not None)
 
-    def _ends_go(self, began: int, ended: list[str], names: list[tuple[int, str, int]]) -> None:
+    def _delete_ended_grants(self, began: int, ended: list[str], names: list[tuple[int, str, int]]) -> None:
         """Drop a kept grant for some names: in one call, for changing their count rewrites a row of megabytes."""
-        found = self._store.one("read_grant_kept", (began,))
+        found = self._store.one("read_retained_grant", (began,))
         if found is None:
             return
         names.extend((segment_of(began), name, began) for name in ended)
         if found[0] > len(ended):
-            self._store.do("change_grant_kept", [(found[0] - len(ended), began)])
+            self._store.do("change_retained_grant", [(found[0] - len(ended), began)])
         else:
-            self._store.do("drop_grant_kept", [(began,)])
+            self._store.do("drop_retained_grant", [(began,)])
 
     def _drop_empty(self) -> None:
         first = self._store.one("read_first_history")
         if first is not None and first[0] is not None:
-            self._store.do("drop_stretches_before", [(first[0] >> 10,)])
+            self._store.do("drop_blocks_before", [(first[0] >> 10,)])
         for (segment,) in self._store.some("read_segments"):
             if self._store.one("has_names", (segment,)) is not None:
                 return
@@ -464,8 +464,8 @@ class Writer:
         self._retention = retention
         self.position = position_of(store)
         self._upto = self.position.upto
-        self._is_filling = False
-        self._filled = 0
+        self._has_begun_fill = False
+        self._filled_rows = 0
 
     def do(self, order: Batches | Changes | Commit) -> None:
         match order:
@@ -477,7 +477,7 @@ class Writer:
                         if first != self._upto + 1:
                             text = f"archive: record {first} was given where {self._upto + 1} should be"
                             raise JournalUnavailableError(text)
-                        self._entries.enter(body)
+                        self._entries.add_batch(body)
                         self._upto = last
             case Changes():
                 with self._store.changing(_STEP):
@@ -527,29 +527,29 @@ class Writer:
 
     def fill(self, part: Values | History) -> None:
         """Write a part of an empty archive, which is not valid before `end_fill`."""
-        if not self._is_filling:
+        if not self._has_begun_fill:
             self._begin()
-            self._is_filling = True
+            self._has_begun_fill = True
         with self._store.changing(_STEP):
             if isinstance(part, Values):
                 self._values.change(Changes(part.table, new=part.rows))
-                self._filled += len(part.rows)
+                self._filled_rows += len(part.rows)
             else:
                 for record in part.records:
-                    self._entries.keep(record, encode_batch([record]))
-                self._filled += len(part.records)
-        if self._filled >= FILL_ROWS:
+                    self._entries.add(record, encode_batch([record]))
+                self._filled_rows += len(part.records)
+        if self._filled_rows >= FILL_ROWS:
             self._pause()
 
     def end_fill(self, upto: int, pruned: int) -> None:
         """Make the archive valid up to a record, with a history that is complete after `pruned`."""
         self._pause()
         with self._store.changing(_STEP):
-            put_right(self._store, self._entries, pruned)
+            repair_grants(self._store, self._entries, pruned)
             self._entries.write()
             self._write_totals(upto, pruned)
         self._end()
-        self._is_filling = False
+        self._has_begun_fill = False
 
     def _pause(self) -> None:
         with self._store.changing(_STEP):
@@ -557,4 +557,4 @@ class Writer:
             self._write_totals(0, 0)
         self._end()
         self._store.begin(_STEP)
-        self._filled = 0
+        self._filled_rows = 0

@@ -178,15 +178,15 @@ async def read_values(ask: Ask, wanted: int) -> AsyncIterator[Values]:
         _check(HEAD, key, value, checksum)
         count += 1
         yield Values(HEAD, [(key, value)])
-    table, place = "", 0
-    while rows := await ask("read_values", table, place, READ_ROWS, READ_BYTES):
+    table, ordinal = "", 0
+    while rows := await ask("read_values", table, ordinal, READ_ROWS, READ_BYTES):
         for table, some in groupby(rows, itemgetter(0)):
             found = list(some)
             for _, _, key, value, checksum in found:
                 _check(table, key, value, checksum)
             count += len(found)
             yield Values(table, [(key, value) for _, _, key, value, _ in found])
-        place = rows[-1][1]
+        ordinal = rows[-1][1]
         await asyncio.sleep(0)
     if count != wanted:
         raise JournalDamagedError(f"the store has {count} values of the state, and {wanted} were written")
@@ -218,8 +218,8 @@ async def read_history(ask: Ask, upto: int) -> AsyncIterator[Sequence[Record]]:
         after = rows[-1][0]
 
 
-STRETCHES = 4  # Stretches of 1,024 numbers searched at once.
-ELDEST = 256  # Records of a principal read at once.
+BLOCKS = 4  # Stretches of 1,024 numbers searched at once.
+OLDEST_ROWS = 256  # Records of a principal read at once.
 PRUNE_SECONDS = 120.0
 
 
@@ -243,11 +243,11 @@ class Pruning:
     async def _drop_overdue(self, overdue_ms: int) -> None:
         read = self._client.read
         while self._left > 0:
-            stretches = [row[0] for row in await read("read_overdue_stretches", overdue_ms, STRETCHES)]
-            if not stretches:
+            blocks = [row[0] for row in await read("read_overdue_blocks", overdue_ms, BLOCKS)]
+            if not blocks:
                 return
-            seqs = [row[0] for row in await read("read_overdue", overdue_ms, stretches)]
-            await self._forget(seqs, stretches)
+            seqs = [row[0] for row in await read("read_overdue", overdue_ms, blocks)]
+            await self._forget(seqs, blocks)
 
     async def _drop_excess(self, unit: str, most: int) -> None:
         while self._left > 0:
@@ -273,8 +273,8 @@ class Pruning:
             chosen: list[int] = end.value
             return chosen
 
-    async def _forget(self, seqs: list[int], stretches: list[int]) -> None:
-        rows = await self._client.write("prune", seqs, stretches, seconds=PRUNE_SECONDS)
+    async def _forget(self, seqs: list[int], blocks: list[int]) -> None:
+        rows = await self._client.write("prune", seqs, blocks, seconds=PRUNE_SECONDS)
         self.pruned = rows[0]["pruned"]
         self._left -= max(1, len(seqs))
         await asyncio.sleep(0)
@@ -283,7 +283,7 @@ class Pruning:
 async def _oldest_of(client: TermClient, who: bytes) -> AsyncIterator[tuple[int, int]]:
     """Yield the number and the weight of a principal's records, oldest first."""
     after = -(2**62)
-    while rows := await client.read("read_eldest_of", who, after, ELDEST):
+    while rows := await client.read("read_oldest_of", who, after, OLDEST_ROWS):
         for row in rows:
             yield row[0], row[1]
         after = rows[-1][0]
@@ -293,7 +293,7 @@ FEED_ROWS = 1_024
 DROP_ROWS = 512
 PIECE_SECONDS = 30.0
 APPLY_SECONDS = 600.0  # The time limit of a step: far more than one takes. Appends go on meanwhile.
-SETTLE_SECONDS = 120.0  # The time limit for settling a step, which may have to wait for the step itself.
+RESOLVE_SECONDS = 120.0  # The time limit for settling a step, which may have to wait for the step itself.
 RETRY_SECONDS = 0.2
 
 
@@ -305,7 +305,7 @@ class Archive:
         self.pruning = Pruning(self._client, retention)
         self._steps = 0  # The current step's number, unique in this term.
         self._pieces = 0
-        self.is_settled = True  # False: our last step may yet be applied.
+        self.is_resolved = True  # False: our last step may yet be applied.
         self.upto = 0
 
     async def begin(self, ask: Ask) -> Iterator[Values]:
@@ -321,7 +321,7 @@ class Archive:
         """Archive the records up to a number, drop them from the tail, and prune the history."""
         is_step = upto > self.upto
         if is_step:
-            await self._bring(upto, head, changes)
+            await self._step(upto, head, changes)
         try:
             await self._drop_archived()
             await self.pruning.prune(wall_ms)
@@ -331,28 +331,28 @@ class Archive:
             # The step was applied: the caller must not repeat it.
             log.warning("%s; the rest is dropped the next time", error)
 
-    async def settle(self) -> int:
+    async def resolve_steps(self) -> int:
         """Make sure that no step of ours is on its way, and return how far the archive reaches."""
         try:
-            async with asyncio.timeout(SETTLE_SECONDS):
+            async with asyncio.timeout(RESOLVE_SECONDS):
                 while True:
                     try:
-                        rows = await self._client.write("settle_steps", seconds=SETTLE_SECONDS)
+                        rows = await self._client.write("resolve_steps", seconds=RESOLVE_SECONDS)
                     except JournalUnavailableError as error:
                         log.warning("%s; asking again what became of the archive", error)
                         await asyncio.sleep(RETRY_SECONDS)
                     else:
-                        self.is_settled = True
+                        self.is_resolved = True
                         return int(rows[0]["upto"])
         except TimeoutError as error:
             raise OutcomeUnknownError("archive: the store cannot be asked whether the last step counts") from error
 
-    async def _bring(self, upto: int, head: bytes, changes: Iterable[Changes]) -> None:
+    async def _step(self, upto: int, head: bytes, changes: Iterable[Changes]) -> None:
         found = await self._client.read("read_batch_end", upto)
         if not found or found[0]["last_seq"] != upto:
             raise JournalUnavailableError(f"archive: no durable batch ends with record {upto}")
         # This removes what is left of a failed step and of other terms.
-        if await self.settle() != self.upto:
+        if await self.resolve_steps() != self.upto:
             raise JournalUnavailableError("archive: it has changed since the journal was opened; open it again")
         self._steps += 1
         self._pieces = 0
@@ -362,14 +362,14 @@ class Archive:
                 await asyncio.sleep(0)
             else:
                 await self._stage("stage_values", piece)
-        self.is_settled = False
+        self.is_resolved = False
         try:
             checksum = checksum_of(HEAD, HEAD.encode(), head)
             values = (self._steps, self._pieces, upto, head, checksum)
             await self._client.write("apply_step", *values, seconds=APPLY_SECONDS)
-            self.is_settled = True
+            self.is_resolved = True
         except (LostError, RefusedError) as error:
-            if await self.settle() != upto:
+            if await self.resolve_steps() != upto:
                 raise JournalUnavailableError(f"archive: {error.problem}") from error
         self.upto = upto
         self._room.drop(upto, size_bytes)

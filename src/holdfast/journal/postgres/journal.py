@@ -265,8 +265,8 @@ class PostgresJournal:
 
     async def _recover(self, connection: PgConnection, *, was_closed: bool) -> Recovered:
         with LeaderHeartbeat(self._writer, connection) as heartbeat:
-            if not self._archive.is_settled:
-                await heartbeat.run_alongside(self._archive.settle())
+            if not self._archive.is_resolved:
+                await heartbeat.run_alongside(self._archive.resolve_steps())
             key = self._unsealed(next(iter(await heartbeat.ask("read_key")), None))
             values = await self._archive.begin(heartbeat.ask)
             bodies, parts = await self._read_tail(heartbeat.ask)

@@ -79,11 +79,11 @@ INSERT INTO tables (number, name) VALUES (?, ?)
 -- Some values of a table, in their order.
 SELECT place, key, value, checksum FROM state WHERE place > ? AND place < ? ORDER BY place LIMIT ?
 
--- name: read_last_place
+-- name: read_last_ordinal
 -- The last place of a table.
 SELECT max(place) FROM state WHERE place >= ? AND place < ?
 
--- name: read_place
+-- name: read_ordinal
 -- Where a value stands, and its checksum.
 SELECT place, checksum FROM state WHERE number = ? AND key = ?
 
@@ -137,7 +137,7 @@ SELECT 1 FROM history WHERE seq = ?
 -- A grant, in the history or kept beside it.
 SELECT body FROM history WHERE seq = ?1 UNION ALL SELECT body FROM grant_kept WHERE seq = ?1
 
--- name: read_eldest_of
+-- name: read_oldest_of
 -- What somebody has left, eldest first.
 SELECT seq, body FROM history WHERE who = ? ORDER BY seq
 
@@ -154,20 +154,20 @@ ON CONFLICT (id) DO UPDATE SET records = excluded.records, bytes = excluded.byte
 -- Who has left nothing has no sums.
 DELETE FROM who WHERE id = ?
 
--- name: write_stretch
+-- name: write_block
 -- The earliest wall time of a stretch that may be there.
 INSERT INTO stretch (number, wall_ms) VALUES (?, ?)
 ON CONFLICT (number) DO UPDATE SET wall_ms = min(wall_ms, excluded.wall_ms)
 
--- name: change_stretch
+-- name: change_block
 -- The earliest wall time of what is left of a stretch.
 UPDATE stretch SET wall_ms = ? WHERE number = ?
 
--- name: drop_stretch
+-- name: drop_block
 -- A stretch of which nothing is left.
 DELETE FROM stretch WHERE number = ?
 
--- name: read_overdue_stretches
+-- name: read_overdue_blocks
 -- The stretches that have something too old.
 SELECT number FROM stretch WHERE wall_ms < ? ORDER BY number LIMIT ?
 
@@ -179,7 +179,7 @@ SELECT seq, who, body FROM history WHERE seq >= ? AND seq < ? AND wall_ms < ? OR
 -- The earliest wall time in a stretch.
 SELECT min(wall_ms) FROM history WHERE seq >= ? AND seq < ?
 
--- name: read_stretch_by
+-- name: read_block_by
 -- The last stretch up to a number that has a record of no later than a wall time.
 SELECT number FROM stretch WHERE wall_ms <= ? AND number <= ? ORDER BY number DESC LIMIT 1
 
@@ -195,7 +195,7 @@ SELECT wall_ms FROM history ORDER BY seq DESC LIMIT 1
 -- The eldest record.
 SELECT min(seq) FROM history
 
--- name: drop_stretches_before
+-- name: drop_blocks_before
 -- Stretches of which nothing is left.
 DELETE FROM stretch WHERE number < ?
 
@@ -260,19 +260,19 @@ SELECT id FROM segment WHERE id <= ? AND until > ? ORDER BY id
 SELECT name, seq, NULL FROM name
 WHERE segment = ? AND name >= ? AND name < ? AND seq <= ? AND until > ? AND until < 4611686018427387904 ORDER BY name
 
--- name: write_grant_kept
+-- name: write_retained_grant
 -- Keep a grant that history has no more.
 INSERT INTO grant_kept (seq, names, body) VALUES (?, ?, ?)
 
--- name: read_grant_kept
+-- name: read_retained_grant
 -- For how many names a grant is kept.
 SELECT names FROM grant_kept WHERE seq = ?
 
--- name: change_grant_kept
+-- name: change_retained_grant
 -- A grant is needed for so many names now.
 UPDATE grant_kept SET names = ? WHERE seq = ?
 
--- name: drop_grant_kept
+-- name: drop_retained_grant
 -- A grant is not needed any more.
 DELETE FROM grant_kept WHERE seq = ?
 
@@ -297,7 +297,7 @@ SELECT (SELECT count(*) FROM name), (SELECT coalesce(sum(names), 0) FROM grant_k
 SELECT h.seq FROM history AS h JOIN stretch AS s ON s.number = h.seq >> 10 WHERE s.wall_ms > h.wall_ms
 UNION ALL SELECT seq FROM history WHERE seq >> 10 NOT IN (SELECT number FROM stretch)
 
--- name: check_places
+-- name: check_segments
 -- Rows of names in the wrong segment, or in one that is not listed.
 SELECT seq, name FROM name WHERE segment != seq >> 17 OR segment NOT IN (SELECT id FROM segment)
 

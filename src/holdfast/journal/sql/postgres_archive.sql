@@ -282,7 +282,7 @@ SELECT $2, $3, $4, $5::bigint[], $6::bigint[], $7::bytea[], $8::bigint[], $9::by
 -- Let a step count.
 SELECT {s}.apply_step($1, $2, $3, $4, $5, $6, $7) AS upto
 
--- name: settle_steps
+-- name: resolve_steps
 -- Let no step be on its way, and tell how far the archive reaches.
 SELECT {s}.settle_steps($1, $2) AS upto
 
@@ -427,7 +427,7 @@ SELECT seq, body FROM (
 -- Who has left how much of the history.
 SELECT principal, records, bytes FROM {s}.share
 
--- name: read_eldest_of
+-- name: read_oldest_of
 -- Some of what somebody has left after a number, eldest first.
 SELECT seq, weight FROM {s}.history WHERE principal = $1 AND seq > $2 ORDER BY seq LIMIT $3
 
@@ -435,7 +435,7 @@ SELECT seq, weight FROM {s}.history WHERE principal = $1 AND seq > $2 ORDER BY s
 -- The wall time of the newest record of the history.
 SELECT wall_ms FROM {s}.history ORDER BY seq DESC LIMIT 1
 
--- name: read_overdue_stretches
+-- name: read_overdue_blocks
 -- Some stretches that have something too old.
 SELECT number FROM {s}.stretch WHERE wall_ms < $1 ORDER BY number LIMIT $2
 
