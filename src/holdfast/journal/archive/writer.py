@@ -99,62 +99,66 @@ def choose(
     return chosen
 
 
-class Share(msgspec.Struct, eq=False):
+class PrincipalHistory(msgspec.Struct, eq=False):
     number: int
     name: str
     records: int = 0
     bytes: int = 0
 
 
-class Shares:
+class HistoryUsage:
     """The history of each principal, counted in memory until `write`."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self.by_name = {row[1]: Share(*row) for row in store.some("read_who")}
-        self.by_number = {share.number: share for share in self.by_name.values()}
+        self.by_name = {row[1]: PrincipalHistory(*row) for row in store.some("read_who")}
+        self.by_number = {principal.number: principal for principal in self.by_name.values()}
         self._next = max(self.by_number, default=0) + 1
-        self._changed: set[Share] = set()
+        self._changed: set[PrincipalHistory] = set()
 
     def add(self, name: str, size_bytes: int) -> int:
         """Count a record against a principal, and return their number."""
-        share = self.by_name.get(name)
-        if share is None:
-            share = self.by_name[name] = self.by_number[self._next] = Share(self._next, name)
+        principal = self.by_name.get(name)
+        if principal is None:
+            principal = self.by_name[name] = self.by_number[self._next] = PrincipalHistory(self._next, name)
             self._next += 1
-        share.records += 1
-        share.bytes += size_bytes
-        self._changed.add(share)
-        return share.number
+        principal.records += 1
+        principal.bytes += size_bytes
+        self._changed.add(principal)
+        return principal.number
 
     def drop(self, number: int, size_bytes: int) -> None:
-        share = self.by_number[number]
-        share.records -= 1
-        share.bytes -= size_bytes
-        self._changed.add(share)
+        principal = self.by_number[number]
+        principal.records -= 1
+        principal.bytes -= size_bytes
+        self._changed.add(principal)
 
     def sums(self, unit: Unit) -> list[tuple[str, int]]:
-        return [(share.name, getattr(share, unit)) for share in self.by_name.values()]
+        return [(principal.name, getattr(principal, unit)) for principal in self.by_name.values()]
 
     def write(self) -> None:
-        left = [share for share in self._changed if share.records]
-        self._store.do("write_who", [(share.number, share.name, share.records, share.bytes) for share in left])
-        for share in self._changed.difference(left):
-            self._store.do("drop_who", [(share.number,)])
-            del self.by_name[share.name], self.by_number[share.number]
+        left = [principal for principal in self._changed if principal.records]
+        self._store.do(
+            "write_who", [(principal.number, principal.name, principal.records, principal.bytes) for principal in left]
+        )
+        for principal in self._changed.difference(left):
+            self._store.do("drop_who", [(principal.number,)])
+            del self.by_name[principal.name], self.by_number[principal.number]
         self._changed.clear()
 
 
 class Entries:
     """Enters records, inside a transaction, until `write`."""
 
-    def __init__(self, store: Store, shares: Shares) -> None:
+    def __init__(self, store: Store, usage: HistoryUsage) -> None:
         self._store = store
-        self._shares = shares
+        self._usage = usage
         self._history: list[tuple[int, int, int, bytes]] = []
         self._bytes = 0
         self._names: list[NameRow] = []
-        self._ends: list[tuple[int, int, str, int]] = []  # Ends of written grants: until, and the key of their row.
+        self._written_ends: list[
+            tuple[int, int, str, int]
+        ] = []  # Ends of written grants: until, and the key of their row.
         self._living: dict[str, NameRow | int | None] = {}  # Grants by name: row, number once written, or None.
         self._stored: set[str] = set()  # Of those, the names in the table `living`.
         self._living_bytes = 0
@@ -172,7 +176,7 @@ class Entries:
         size_bytes = len(body)
         for name in names:
             size_bytes += len(name.encode())
-        number = self._shares.add(principal_of(event), size_bytes)
+        number = self._usage.add(principal_of(event), size_bytes)
         self._history.append((seq, record.wall_ms, number, body))
         self._bytes += size_bytes
         block = block_of(seq)
@@ -205,7 +209,7 @@ class Entries:
 
     def add_missing_end(self, name: str, seq: int, until: int) -> None:
         """Enter the end of a grant that the history does not have."""
-        self._ends.append((until, segment_of(seq), name, seq))
+        self._written_ends.append((until, segment_of(seq), name, seq))
         self._raise_until(segment_of(seq), until)
         self._living[name] = None
         self._stored.add(name)
@@ -220,7 +224,7 @@ class Entries:
             held[_UNTIL] = seq
         else:
             began = held
-            self._ends.append((seq, segment_of(began), name, began))
+            self._written_ends.append((seq, segment_of(began), name, began))
         row[_BEGAN] = began
         self._raise_until(segment_of(began), seq)
 
@@ -249,13 +253,13 @@ class Entries:
         self._store.do("write_history", self._history)
         self._names.sort()
         self._store.do("write_name", self._names)  # type: ignore[arg-type] # a row is a list here, to be changed
-        self._store.do("end_name", self._ends)
+        self._store.do("end_name", self._written_ends)
         living = self._living
         for name in self._fresh:
             held = living[name]
             if isinstance(held, list):
                 living[name] = held[_SEQ]  # type: ignore[assignment] # a number, in each row
-        self._history, self._names, self._ends, self._fresh = [], [], [], []
+        self._history, self._names, self._written_ends, self._fresh = [], [], [], []
         self._bytes = 0
 
     def write(self) -> None:
@@ -320,9 +324,9 @@ class DoomedRecord(NamedTuple):
 class Pruning:
     """Drops records, inside a transaction."""
 
-    def __init__(self, store: Store, shares: Shares, retention: Retention) -> None:
+    def __init__(self, store: Store, usage: HistoryUsage, retention: Retention) -> None:
         self._store = store
-        self._shares = shares
+        self._usage = usage
         self._retention = retention
         self._left = STEP_MAX
         self.newest = 0  # The newest dropped record.
@@ -351,7 +355,7 @@ class Pruning:
 
     def _drop_excess(self, unit: Unit, most: int) -> None:
         while self._left > 0:
-            sums = self._shares.sums(unit)
+            sums = self._usage.sums(unit)
             excess = sum(total for _, total in sums) - most
             some = self._chosen(unit, sums, excess) if excess > 0 else []
             if not some:
@@ -365,7 +369,7 @@ class Pruning:
         def oldest(who: str) -> Iterator[Weighed]:
             # One by one: read only what is dropped.
             nonlocal size_bytes
-            number = self._shares.by_name[who].number
+            number = self._usage.by_name[who].number
             for seq, body in self._store.run("read_oldest_of", (number,)):
                 if size_bytes >= PRUNE_BYTES:
                     return
@@ -388,7 +392,7 @@ class Pruning:
             needed = self._delete_names(doomed.seq, record.event, seqs, names, ends)
             if needed:
                 retained.append((doomed.seq, needed, doomed.body))
-            self._shares.drop(doomed.who, weight_of(record, doomed.body))
+            self._usage.drop(doomed.who, weight_of(record, doomed.body))
         for began, ended in ends.items():
             self._delete_ended_grants(began, ended, names)
         self._store.do("drop_name", sorted(names))
@@ -491,8 +495,8 @@ class Writer:
     def _begin(self) -> None:
         self._store.begin(_STEP)
         with self._store.changing(_STEP):
-            self._shares = Shares(self._store)
-            self._entries = Entries(self._store, self._shares)
+            self._usage = HistoryUsage(self._store)
+            self._entries = Entries(self._store, self._usage)
             self._values = StateRows(self._store)
             self._upto = self.position.upto
             failpoint("archive_begin")
@@ -505,14 +509,14 @@ class Writer:
             if order.head is not None:
                 self._values.set_head(order.head)
             self._entries.write()
-            pruning = Pruning(self._store, self._shares, self._retention)
+            pruning = Pruning(self._store, self._usage, self._retention)
             pruning.prune(order.wall_ms)
             self._write_totals(order.upto, max(self.position.pruned, pruning.newest))
             failpoint("archive_before_commit")
         self._end()
 
     def _write_totals(self, upto: int, pruned: int) -> None:
-        self._shares.write()
+        self._usage.write()
         self._values.write_totals()
         self._store.do("write_meta", [("upto", upto), ("pruned", pruned)])
 
