@@ -140,7 +140,7 @@ async def _read(stream: Events) -> None:
 @asynccontextmanager
 async def server_with(kind: str, count: int, folder: Path) -> AsyncIterator[InProcessServer]:
     """Open a server in which others keep so much already."""
-    journal = SqliteJournal(folder, synchronous="NORMAL", ballast_bytes=0)
+    journal = SqliteJournal(folder, synchronous="NORMAL", disk_reserve_bytes=0)
     await journal.open()
     for batch in others.batches(kind, count):
         await journal.append(batch)

@@ -121,7 +121,14 @@ def test_every_file_of_a_data_directory_is_documented(tmp_path: Path) -> None:
         while_it_runs = {path.name for path in (tmp_path / "data").iterdir()}
         assert server.terminate() == 0
     made = while_it_runs | {path.name for path in (tmp_path / "data").iterdir()}
-    at_times = {watermark.FILE, watermark.MOVED, watermark.RESTORING, watermark.ARCHIVE, sqlite.BALLAST, store.UNSYNCED}
+    at_times = {
+        watermark.FILE,
+        watermark.MOVED,
+        watermark.RESTORING,
+        watermark.ARCHIVE,
+        sqlite.RESERVE_FILE,
+        store.UNSYNCED,
+    }
     at_times |= {archive.LOCK, archive.UNSYNCED, secrets.KEY_FILE, firsttoken.TOKEN_FILE}
     assert len(made) > 3 and (made | at_times) - documented == set()
 

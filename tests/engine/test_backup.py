@@ -33,7 +33,7 @@ KEY, KEY_FILE = b"k" * 32, "authority.key"
 
 
 def journal_in(directory: Path) -> SqliteJournal:
-    return SqliteJournal(directory, ballast_bytes=0, witnesses=(KEY_FILE,))
+    return SqliteJournal(directory, disk_reserve_bytes=0, witnesses=(KEY_FILE,))
 
 
 async def granted(engine: Engine, name: str, **more: Any) -> Any:  # noqa: ANN401 - it is whatever was answered

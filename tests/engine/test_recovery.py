@@ -345,7 +345,7 @@ def test_recovery_from_disk(tmp_path: Path) -> None:
     async def test(clock: ManualClock) -> None:
         live = None
         for round_ in range(3):
-            journal = SqliteJournal(tmp_path, ballast_bytes=0)
+            journal = SqliteJournal(tmp_path, disk_reserve_bytes=0)
             async with serving(journal, clock) as engine:
                 if live is not None:
                     last = Record(live.seq + 1, live.now_ms, 0, Opened(engine.state.epoch, "test"))

@@ -16,7 +16,7 @@ def run(scene: Callable[[SqliteJournal], object], directory: Path, **options: ob
     """Open a journal, let the scene play, close it."""
 
     async def play() -> None:
-        journal = SqliteJournal(directory, **{"ballast_bytes": 0, **options})  # type: ignore[arg-type]
+        journal = SqliteJournal(directory, **{"disk_reserve_bytes": 0, **options})  # type: ignore[arg-type]
         await journal.open()
         try:
             await scene(journal)  # type: ignore[misc]
@@ -42,7 +42,7 @@ def found_in(
 
     async def scene() -> tuple[Tables, list[int]]:
         compactor = LocalCompactor(connect=connect, alone=alone)
-        journal = SqliteJournal(directory, ballast_bytes=0, connect=connect, compactor=compactor)
+        journal = SqliteJournal(directory, disk_reserve_bytes=0, connect=connect, compactor=compactor)
         try:
             recovered = await journal.open()
             return tables_of(recovered.values), [record.seq for record in recovered.records]

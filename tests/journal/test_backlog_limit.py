@@ -47,7 +47,7 @@ class Failing(LocalCompactor):
 
 
 def opened(directory: Path, compactor: LocalCompactor) -> SqliteJournal:
-    return SqliteJournal(directory, ballast_bytes=0, tail_bytes_max=BYTES_MAX, compactor=compactor)
+    return SqliteJournal(directory, disk_reserve_bytes=0, tail_bytes_max=BYTES_MAX, compactor=compactor)
 
 
 def large(number: int, principal: str) -> Acquire:

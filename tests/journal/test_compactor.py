@@ -50,7 +50,7 @@ def killed_at(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -
 
 
 def journal_with(compactor: ChildCompactor | LocalCompactor, directory: Path, **options: int) -> SqliteJournal:
-    return SqliteJournal(directory, ballast_bytes=0, compactor=compactor, **options)  # type: ignore[arg-type]
+    return SqliteJournal(directory, disk_reserve_bytes=0, compactor=compactor, **options)  # type: ignore[arg-type]
 
 
 async def truth_is_there(recovered: Recovered, journal: Journal, records: list[Record]) -> int:
@@ -378,7 +378,7 @@ def test_full_disk_under_the_tail_does_not_undo_a_step(tmp_path: Path) -> None:
             return super().executemany(statements, *args, **options)  # type: ignore[arg-type]
 
     async def scene() -> None:
-        journal = SqliteJournal(tmp_path, ballast_bytes=0, compactor=LocalCompactor(), connect=Full)
+        journal = SqliteJournal(tmp_path, disk_reserve_bytes=0, compactor=LocalCompactor(), connect=Full)
         await journal.open()
         await journal.append(records[:30])
         Full.is_full = True

@@ -41,7 +41,7 @@ from holdfast.journal.sqlite import SqliteJournal
 from tests.journal.records import grants
 
 async def hold():
-    journal = SqliteJournal(Path(sys.argv[1]), ballast_bytes=0)
+    journal = SqliteJournal(Path(sys.argv[1]), disk_reserve_bytes=0)
     await journal.open()
     await journal.append(grants(1, 3))
     print("held", flush=True)
@@ -55,10 +55,10 @@ def a_place(backend: str, directory: Path) -> JournalPlace:
     if backend == "memory":
         return partial(MemoryJournal, shelf=Shelf())
     if backend == "sqlite":
-        return partial(SqliteJournal, directory, ballast_bytes=0)
+        return partial(SqliteJournal, directory, disk_reserve_bytes=0)
 
     def with_child(*, retention: Retention) -> SqliteJournal:
-        return SqliteJournal(directory, retention=retention, ballast_bytes=0, compactor=ChildCompactor())
+        return SqliteJournal(directory, retention=retention, disk_reserve_bytes=0, compactor=ChildCompactor())
 
     return with_child
 
@@ -183,7 +183,7 @@ def test_second_process_is_refused(tmp_path: Path) -> None:
     """A journal that another process has open is refused with what to do, and that process goes on (I9)."""
     with another_process(tmp_path) as process:
         with pytest.raises(JournalLockedError, match=r"another server has .* open\. Stop it"):
-            asyncio.run(SqliteJournal(tmp_path, ballast_bytes=0).open())
+            asyncio.run(SqliteJournal(tmp_path, disk_reserve_bytes=0).open())
         assert process.poll() is None
 
 
@@ -194,7 +194,7 @@ def test_seat_is_free_after_kill(tmp_path: Path) -> None:
         process.wait()
 
     async def after() -> tuple[int, list[Record]]:
-        journal = SqliteJournal(tmp_path, ballast_bytes=0)
+        journal = SqliteJournal(tmp_path, disk_reserve_bytes=0)
         recovered = await journal.open()
         found = recovered.epoch, list(recovered.records)
         await journal.close()

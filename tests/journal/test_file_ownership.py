@@ -101,7 +101,7 @@ def test_what_is_refused_leaves_the_seat(data: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(os, "statvfs", plant)
     with pytest.raises(JournalError, match="ballast is a link"):
-        run(nothing, data, ballast_bytes=4096)
+        run(nothing, data, disk_reserve_bytes=4096)
     assert other.read_bytes() == b"precious"
     (data / "ballast").unlink()
-    run(nothing, data, ballast_bytes=4096)
+    run(nothing, data, disk_reserve_bytes=4096)

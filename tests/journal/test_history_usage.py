@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def opened(path: Path, **retention: int) -> SqliteJournal:
-    return SqliteJournal(path, retention=Retention(**retention), ballast_bytes=0)
+    return SqliteJournal(path, retention=Retention(**retention), disk_reserve_bytes=0)
 
 
 def counted(path: Path) -> tuple[list[tuple[str, int, int]], list[tuple[str, int, int]]]:

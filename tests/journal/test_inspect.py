@@ -48,7 +48,7 @@ def slots(records: list[Record]) -> Changes:
 
 
 async def write(directory: Path, copy_to: Path | None = None) -> None:
-    journal = SqliteJournal(directory, ballast_bytes=0, identity=7)
+    journal = SqliteJournal(directory, disk_reserve_bytes=0, identity=7)
     await journal.open()
     await journal.append(grants(1, 3))
     await journal.append(grants(4, 6))
@@ -100,7 +100,7 @@ def test_running_server_is_left_alone(data: Path) -> None:
     """While a server has the journal, a look is refused and says what to do; the server does not notice."""
 
     async def scene() -> None:
-        journal = SqliteJournal(data, ballast_bytes=0)
+        journal = SqliteJournal(data, disk_reserve_bytes=0)
         await journal.open()
         with pytest.raises(JournalLockedError, match="ask it over HTTP, or stop it first"):
             inspect(data)
@@ -119,7 +119,7 @@ def test_look_keeps_no_lock(data: Path) -> None:
     lines = dump(data)
     next(lines)
     lines.close()  # type: ignore[attr-defined]
-    asyncio.run(SqliteJournal(data, ballast_bytes=0).open())
+    asyncio.run(SqliteJournal(data, disk_reserve_bytes=0).open())
 
 
 def test_empty_directory_is_told(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_problems_are_limited(data: Path) -> None:
     """A journal that is wrong everywhere gives a hundred problems, not a million."""
 
     async def more() -> None:
-        journal = SqliteJournal(data, ballast_bytes=0)
+        journal = SqliteJournal(data, disk_reserve_bytes=0)
         await journal.open()
         for seq in range(11, 200):
             await journal.append(grants(seq, seq))
@@ -229,7 +229,7 @@ def archive_of_before(directory: Path) -> None:
     """Put the archive back as it was before the last records were archived."""
 
     async def more() -> None:
-        journal = SqliteJournal(directory, ballast_bytes=0)
+        journal = SqliteJournal(directory, disk_reserve_bytes=0)
         recovered = await journal.open()
         assert list(recovered.values) and len(list(recovered.records)) == 4
         await journal.archive(10, b"head", [slots(grants(7, 10))], WALL_MS)
@@ -245,7 +245,7 @@ def journal_of_before(directory: Path) -> None:
     """Put the journal back as it was before the last records, with a mark that knows no better."""
 
     async def more() -> None:
-        journal = SqliteJournal(directory, ballast_bytes=0)
+        journal = SqliteJournal(directory, disk_reserve_bytes=0)
         await journal.open()
         await journal.append(grants(11, 12))
         await journal.archive(12, b"head", [slots(grants(7, 12))], WALL_MS)
@@ -284,7 +284,7 @@ def test_archive_that_does_not_fit_is_told_as_a_server_would(name: str, data: Pa
         list(dump(data))
     assert bytes_of(data) == before
     with pytest.raises(JournalError) as refusal:
-        asyncio.run(SqliteJournal(data, ballast_bytes=0).open())
+        asyncio.run(SqliteJournal(data, disk_reserve_bytes=0).open())
     assert (refusal.value.problem, refusal.value.ways) == (found.problems[0], found.ways)
     left = {name: content for name, content in bytes_of(data).items() if content or name in before}
     assert left == before, "SQLite leaves empty files, and nothing else"

@@ -30,7 +30,7 @@ from tests.journal.runner import takes_claims
 from tests.support import proof
 
 POSITIONS = proof.count("I/O errors: positions")
-BALLAST_BYTES = 4096
+RESERVE_BYTES = 4096
 
 
 class Kind(NamedTuple):
@@ -137,7 +137,7 @@ class Story:
             return db
 
         return OnDisk(
-            self.directory, disk, ballast_bytes=BALLAST_BYTES, checkpoint_pages=CHECKPOINT_PAGES, connect=connect
+            self.directory, disk, disk_reserve_bytes=RESERVE_BYTES, checkpoint_pages=CHECKPOINT_PAGES, connect=connect
         )
 
     async def play(self, journal: SqliteJournal, fault: Fault | None = None) -> None:

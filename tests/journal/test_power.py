@@ -183,7 +183,7 @@ class Workload:
             disk,
             retention=RETENTION,
             synchronous=self.synchronous,
-            ballast_bytes=0,
+            disk_reserve_bytes=0,
             checkpoint_pages=CHECKPOINT_PAGES,
         )
 

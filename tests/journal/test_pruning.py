@@ -28,7 +28,7 @@ LATER_MS = WALL_MS + 10**12
 
 
 def _journal(directory: Path, retention: Retention) -> SqliteJournal:
-    return SqliteJournal(directory, retention=retention, synchronous="NORMAL", ballast_bytes=0)
+    return SqliteJournal(directory, retention=retention, synchronous="NORMAL", disk_reserve_bytes=0)
 
 
 def _end(seq: int, name: str, wall_ms: int | None = None) -> Record:

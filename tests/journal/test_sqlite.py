@@ -19,7 +19,7 @@ from holdfast.journal.archive.file import FILE as ARCHIVE
 from holdfast.journal.archive.file import LOCK
 from holdfast.journal.codec import encode_batch
 from holdfast.journal.interface import Changes, HistoryQuery, JournalDamagedError, JournalError, Retention
-from holdfast.journal.sqlite import BALLAST, FILE, SqliteJournal
+from holdfast.journal.sqlite import FILE, RESERVE_FILE, SqliteJournal
 from tests.journal.archive_samples import archive
 from tests.journal.power_vfs import Disk, Image
 from tests.journal.records import WALL_MS, grants
@@ -78,7 +78,7 @@ def test_pragma_that_is_not_taken_is_refused(tmp_path: Path) -> None:
             return super().execute(statements.replace("journal_mode=wal", "journal_mode=truncate"), *args, **options)
 
     with pytest.raises(JournalError, match="did not take journal_mode=wal"):
-        asyncio.run(SqliteJournal(tmp_path, ballast_bytes=0, connect=NoWal).open())
+        asyncio.run(SqliteJournal(tmp_path, disk_reserve_bytes=0, connect=NoWal).open())
 
 
 def test_old_sqlite_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,10 +99,10 @@ def test_files_are_private(tmp_path: Path) -> None:
             await journal.append(grants(1, 1))
             modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in directory.iterdir()}
             archive = {ARCHIVE + suffix: 0o600 for suffix in ("", "-wal", "-shm")}
-            journal_files = {FILE: 0o600, FILE + "-wal": 0o600, BALLAST: 0o600, watermark.FILE: 0o600}
+            journal_files = {FILE: 0o600, FILE + "-wal": 0o600, RESERVE_FILE: 0o600, watermark.FILE: 0o600}
             assert modes == {**journal_files, **archive, LOCK: 0o600}
 
-        run(scene, directory, ballast_bytes=4096)
+        run(scene, directory, disk_reserve_bytes=4096)
         assert os.umask(0o022) == 0o022
     finally:
         os.umask(previous)
@@ -287,7 +287,7 @@ def test_read_only_file_is_told(tmp_path: Path) -> None:
         return apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
 
     with pytest.raises(JournalError, match=r"cannot be opened.*Check that the directory is writable"):
-        asyncio.run(SqliteJournal(tmp_path, ballast_bytes=0, connect=read_only).open())
+        asyncio.run(SqliteJournal(tmp_path, disk_reserve_bytes=0, connect=read_only).open())
     assert found_in(tmp_path)[1] == [7, 8, 9, 10]
 
 

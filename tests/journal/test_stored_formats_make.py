@@ -43,11 +43,11 @@ def everything_in(directory: Path) -> Plain:
     """Return every record after the snapshot, all history, and the state."""
 
     async def scene(clock: ManualClock) -> Plain:
-        journal = SqliteJournal(directory, ballast_bytes=0)
+        journal = SqliteJournal(directory, disk_reserve_bytes=0)
         records: list[Record] = list((await journal.open()).records)
         history = await journal.follow(0, 100_000)
         await journal.close()
-        engine = Engine(SqliteJournal(directory, ballast_bytes=0), Limits(), clock=clock, version=__version__)
+        engine = Engine(SqliteJournal(directory, disk_reserve_bytes=0), Limits(), clock=clock, version=__version__)
         await engine.start()
         frozen = engine.state.freeze()
         await engine.stop()

@@ -77,7 +77,7 @@ def test_every_call_to_the_disk_is_heard_of(tmp_path: Path, monkeypatch: pytest.
         journal = SqliteJournal(
             tmp_path / "data",
             retention=Retention(records_max=3),
-            ballast_bytes=4096,
+            disk_reserve_bytes=4096,
             checkpoint_pages=CHECKPOINT_PAGES,
             watch=watcher,
             compactor=LocalCompactor(connect=disk.connect, alone=True, checkpoint_pages=CHECKPOINT_PAGES),
@@ -89,7 +89,7 @@ def test_every_call_to_the_disk_is_heard_of(tmp_path: Path, monkeypatch: pytest.
         for seq in range(1, 21):
             await journal.append([grant(seq)])
         await archive(journal, 0, 20)
-        journal._ballast.give_up()
+        journal._disk_reserve.release()
         journal._has_reserve = False
         assert journal.health().takes_claims
         assert len((await journal.history(HistoryQuery())).records) == 3

@@ -132,7 +132,7 @@ def test_lost_wal_is_noticed(data: Path) -> None:
     """A WAL that was removed after a crash takes records with it: that is a journal that has gone back in time."""
 
     async def scene() -> None:
-        journal = SqliteJournal(data, ballast_bytes=0)
+        journal = SqliteJournal(data, disk_reserve_bytes=0)
         await journal.open()
         await journal.append(grants(11, 15))
         for suffix in ("", "-wal"):

@@ -73,7 +73,7 @@ def build(
         SqliteJournal(
             directory,
             retention=retention,
-            ballast_bytes=disk_reserve_bytes,
+            disk_reserve_bytes=disk_reserve_bytes,
             tail_bytes_max=tail_bytes_max,
             compactor=ChildCompactor(),
             identity=new_identity(),

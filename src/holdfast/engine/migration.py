@@ -75,7 +75,7 @@ async def move(
         _refuse(directory, known, store.authority, to, schema)
         if known is not None:
             watermark.take_moved(directory)
-        source = SqliteJournal(directory, ballast_bytes=0, witnesses=witnesses)
+        source = SqliteJournal(directory, disk_reserve_bytes=0, witnesses=witnesses)
         try:
             moved = await _copy(source, store, key=key, authority=authority, tell=tell)
             failpoint("move_before_mark")

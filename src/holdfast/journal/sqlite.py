@@ -83,7 +83,7 @@ from holdfast.privatefiles import (
 )
 
 FILE = "journal.sqlite3"
-BALLAST = "ballast"
+RESERVE_FILE = "ballast"
 SCHEMA = 1
 APPLICATION_ID = 0x486F6C64  # `Hold`: marks the file as ours, for us and for the `file` command.
 OWN_DIRECTORY = "Give the server its own directory"
@@ -110,7 +110,7 @@ class SqliteJournal:
         *,
         retention: Retention | None = None,
         synchronous: str = "FULL",
-        ballast_bytes: int = 16 * MIB,
+        disk_reserve_bytes: int = 16 * MIB,
         tail_bytes_max: int = 4096 * MIB,
         checkpoint_pages: int = CHECKPOINT_PAGES,
         identity: int = 0,
@@ -135,7 +135,7 @@ class SqliteJournal:
         self._watch = watch
         self._connect = connect
         self._compactor = compactor or LocalCompactor(connect=connect, synchronous=synchronous)
-        self._ballast = Ballast(directory / BALLAST, ballast_bytes, watch)
+        self._disk_reserve = DiskReserve(directory / RESERVE_FILE, disk_reserve_bytes, watch)
         self._room = Room(tail_bytes_max)
         self._store: Store | None = None
         self._lock: archive_file.Lock | None = None
@@ -178,7 +178,7 @@ class SqliteJournal:
         try:
             store.commit("append", write)
         except DiskFullError as full:
-            self._append_without_ballast(store, write, full)
+            self._append_without_reserve(store, write, full)
         self._last = row[1]
         room, size_bytes = self._room, len(row[2])
         room.size_bytes += size_bytes
@@ -254,7 +254,7 @@ class SqliteJournal:
         text = f"the disk under {self._directory} is full: free some space"
         if not self._has_reserve:
             try:
-                self._has_reserve = self._ballast.lay()
+                self._has_reserve = self._disk_reserve.ensure()
             except NotOursError as error:
                 text = str(error)
             self._judge()
@@ -262,7 +262,7 @@ class SqliteJournal:
             text = self._room.words()
         files = [FILE, f"{FILE}-wal", archive_file.FILE, f"{archive_file.FILE}-wal"]
         size_bytes = sum(_size_of(self._directory / name) for name in files)
-        free = self._ballast.free_bytes()
+        free = self._disk_reserve.free_bytes()
         is_open = self._has_reserve and self._room.is_open
         return Health(takes_claims=is_open, size_bytes=size_bytes, storage="wal", text=text, free_bytes=free)
 
@@ -318,11 +318,11 @@ class SqliteJournal:
 
     # Appending.
 
-    def _append_without_ballast(self, store: Store, write: Callable[[], None], full: DiskFullError) -> None:
+    def _append_without_reserve(self, store: Store, write: Callable[[], None], full: DiskFullError) -> None:
         """Free the reserve and retry. If both tries fail, the outcome is unknown if either sent its COMMIT."""
         self._has_reserve = self.takes_claims = False
         text = f"append: the disk under {self._directory} is full and the reserve is used up ({full}): free some space"
-        if not self._ballast.give_up():
+        if not self._disk_reserve.release():
             raise store.outcome_unknown(text) if full.was_sent else JournalUnavailableError(text)
         try:
             store.commit("append", write)
@@ -352,11 +352,11 @@ class SqliteJournal:
             try:
                 self._open_unless_locked()
             except (apsw.FullError, DiskFullError):
-                if not self._ballast.give_up():
+                if not self._disk_reserve.release():
                     raise
                 self._open_unless_locked()
             self._leave_mark()
-            self._has_reserve = self._ballast.lay()
+            self._has_reserve = self._disk_reserve.ensure()
         except NotOursError as error:
             raise JournalError(str(error)) from error
         except apsw.BusyError as error:
@@ -511,7 +511,7 @@ class SqliteJournal:
                 yield record
 
 
-class Ballast:
+class DiskReserve:
     """The reserve file: disk space held back for releases and renewals on a full disk.
 
     It must be a regular file of ours with one name: through a link another file would grow, and removing it would free
@@ -522,7 +522,7 @@ class Ballast:
         self._path = path
         self._size_bytes = size_bytes
         self._watch = watch
-        self._is_missed = False
+        self._is_missing = False
 
     def free_bytes(self) -> int | None:
         try:
@@ -530,26 +530,26 @@ class Ballast:
         except OSError:
             return None
 
-    def lay(self) -> bool:
+    def ensure(self) -> bool:
         """Reserve the space, and return whether it exists. Raises `NotOursError` for a file that is not ours."""
         with watched(self._watch, "lay the reserve"):
-            is_there = self._size_bytes == 0 or self._is_complete() or self._make()
-        if is_there and self._is_missed:
+            is_there = self._size_bytes == 0 or self._is_complete() or self._create_file()
+        if is_there and self._is_missing:
             log.warning("there is room under %s again: the reserve is back, and claims are taken", self._path.parent)
-        elif not is_there and not self._is_missed:
-            self._log_full("there is no room for the reserve")
-        self._is_missed = not is_there
+        elif not is_there and not self._is_missing:
+            self._log_full_disk("there is no room for the reserve")
+        self._is_missing = not is_there
         return is_there
 
-    def give_up(self) -> bool:
+    def release(self) -> bool:
         """Free the space, and return whether there was any."""
-        if not self._remove():
+        if not self._delete_file():
             return False
-        self._is_missed = True
-        self._log_full("the reserve was given up for what keeps and ends leases")
+        self._is_missing = True
+        self._log_full_disk("the reserve was given up for what keeps and ends leases")
         return True
 
-    def _make(self) -> bool:
+    def _create_file(self) -> bool:
         if shutil.disk_usage(self._path.parent).free < 2 * self._size_bytes:  # Else it would come and go.
             return False
         try:
@@ -559,11 +559,11 @@ class Ballast:
             finally:
                 os.close(file)
         except OSError:
-            self._remove()
+            self._delete_file()
             return False
         return True
 
-    def _remove(self) -> bool:
+    def _delete_file(self) -> bool:
         try:
             with watched(self._watch, "give up the reserve"):
                 self._path.unlink()
@@ -572,7 +572,7 @@ class Ballast:
         return True
 
     def _is_complete(self) -> bool:
-        """Return whether the size is right: a crash in `_make` leaves a smaller file."""
+        """Return whether the size is right: a crash in `_create_file` leaves a smaller file."""
         try:
             file = open_ours(self._path, one_name=True)
         except OSError:
@@ -580,7 +580,7 @@ class Ballast:
         with os.fdopen(file):
             return os.fstat(file).st_size >= self._size_bytes
 
-    def _log_full(self, what: str) -> None:
+    def _log_full_disk(self, what: str) -> None:
         size = f"{2 * self._size_bytes / MIB:.0f} MiB"
         log.error("the disk under %s is full: %s. Claims are refused until %s are free", self._path.parent, what, size)
 
@@ -593,7 +593,7 @@ class SqliteWriter:
         self._epoch = epoch
         self._compactor = LocalCompactor(synchronous="NORMAL")
         self._journal = SqliteJournal(
-            directory, synchronous="NORMAL", ballast_bytes=0, identity=identity, compactor=self._compactor
+            directory, synchronous="NORMAL", disk_reserve_bytes=0, identity=identity, compactor=self._compactor
         )
 
     async def begin(self) -> None:
@@ -702,9 +702,9 @@ def check_files(directory: Path) -> None:
             found = path.lstat()
             check_file(path, found, closed=WRITE_FOR_OTHERS)
             check_may_use(path, found)
-    ballast = directory / BALLAST
+    reserve = directory / RESERVE_FILE
     with contextlib.suppress(FileNotFoundError):
-        check_file(ballast, ballast.lstat(), one_name=True)
+        check_file(reserve, reserve.lstat(), one_name=True)
 
 
 def mark_of(store: Store, last_seq: int) -> watermark.Mark | None:

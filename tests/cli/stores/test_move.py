@@ -97,7 +97,7 @@ def is_filled(schema: str) -> bool:
 
 def test_everything_is_moved(ask: Ask, stopped: RunningServer, schema: str) -> None:
     """The store has the state, the tail, the history, who held what, and the key, as the directory had them."""
-    before = all_of(SqliteJournal(stopped.data, ballast_bytes=0))
+    before = all_of(SqliteJournal(stopped.data, disk_reserve_bytes=0))
     done = ask("move", "--from", stopped.data, "--json")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
@@ -193,7 +193,7 @@ def test_killed_at_its_last_step_a_second_move_finds_out(
     ask: Ask, stopped: RunningServer, schema: str, point: str, is_there: bool
 ) -> None:
     """Killed around the commit, neither is served until a second move knows which of the two counts."""
-    before = all_of(SqliteJournal(stopped.data, ballast_bytes=0))
+    before = all_of(SqliteJournal(stopped.data, disk_reserve_bytes=0))
     assert moving(stopped.data, schema, f"{point}=kill").returncode == -signal.SIGKILL
     assert is_filled(schema) == is_there
     done = ask("serve", "--data", stopped.data, "--listen", "127.0.0.1:0", HOLDFAST_STORE="")

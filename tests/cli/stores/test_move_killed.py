@@ -83,7 +83,7 @@ def served(journal: Journal) -> tuple[Any, ...] | None:
 
 
 def directory_of(data: Path) -> SqliteJournal:
-    return SqliteJournal(data, ballast_bytes=0, witnesses=(KEY,))
+    return SqliteJournal(data, disk_reserve_bytes=0, witnesses=(KEY,))
 
 
 def store_of(schema: str) -> PostgresJournal:

@@ -55,7 +55,7 @@ LIMITS = Limits(retry_memory_ms=30_000, retry_bytes_max=16_000, ended_bytes_max=
 @asynccontextmanager
 async def _serving(directory: Path, clock: ManualClock, limits: Limits = LIMITS) -> AsyncIterator[tuple[World, Engine]]:
     """Start a server of this release on a directory, and stop it at the end."""
-    engine = Engine(SqliteJournal(directory, ballast_bytes=0), limits, clock=clock, version=__version__)
+    engine = Engine(SqliteJournal(directory, disk_reserve_bytes=0), limits, clock=clock, version=__version__)
     await engine.start()
     try:
         auth = Auth(StaticTokens.parse(TOKENS), AuthorityKey.load(directory))

@@ -28,7 +28,7 @@ def rows_of(frozen: Frozen) -> dict[str, list[Plain]]:
 
 async def state_in(directory: Path) -> dict[str, list[Plain]]:
     """Return the durable state of a directory: what is archived, with the records since replayed on top."""
-    journal = SqliteJournal(directory, ballast_bytes=0)
+    journal = SqliteJournal(directory, disk_reserve_bytes=0)
     try:
         recovered = await journal.open()
         state = snapshot.load(recovered.values)
