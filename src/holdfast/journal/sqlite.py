@@ -67,8 +67,7 @@ from holdfast.journal.interface import (
 )
 from holdfast.journal.interface import Tail as TailPart
 from holdfast.journal.store import SQL, UNSYNCED, DiskFullError, Store, rewrite_file, set_pragmas
-from holdfast.journal.tail import LARGE_BYTES, Room, Tail, part_of
-from holdfast.journal.tail import Part as LargeBatch
+from holdfast.journal.tail import LARGE_BYTES, BacklogLimit, LargeBatch, Tail, large_batch_of
 from holdfast.privatefiles import (
     WRITE_FOR_OTHERS,
     NotOursError,
@@ -136,7 +135,7 @@ class SqliteJournal:
         self._connect = connect
         self._compactor = compactor or LocalCompactor(connect=connect, synchronous=synchronous)
         self._disk_reserve = DiskReserve(directory / RESERVE_FILE, disk_reserve_bytes, watch)
-        self._room = Room(tail_bytes_max)
+        self._backlog = BacklogLimit(tail_bytes_max)
         self._store: Store | None = None
         self._lock: archive_file.Lock | None = None
         self._values: deque[Values] = deque()
@@ -159,7 +158,7 @@ class SqliteJournal:
             check_sound(self._store)
             reader = self._compactor.reader
             self._begin_with(self._store, check_tail(self._store, reader.position(), list(reader.values())))
-        self._judge()
+        self._update_takes_claims()
         return Recovered(self._epoch, self._taken_values(), self._records(), was_closed)
 
     @at_once
@@ -180,13 +179,13 @@ class SqliteJournal:
         except DiskFullError as full:
             self._append_without_reserve(store, write, full)
         self._last = row[1]
-        room, size_bytes = self._room, len(row[2])
-        room.size_bytes += size_bytes
+        backlog, size_bytes = self._backlog, len(row[2])
+        backlog.size_bytes += size_bytes
         if size_bytes > LARGE_BYTES:
-            room.add_part(part_of(row[1], batch, row[2]))
-            self._judge()
-        elif room.size_bytes > room.bytes_max:
-            self._judge()
+            backlog.add_batch(large_batch_of(row[1], batch, row[2]))
+            self._update_takes_claims()
+        elif backlog.size_bytes > backlog.bytes_max:
+            self._update_takes_claims()
         failpoint("after_commit")
 
     async def archive(self, upto: int, head: bytes, changes: Iterable[Changes], wall_ms: int) -> None:
@@ -206,13 +205,13 @@ class SqliteJournal:
         try:
             await self._compactor.step(commit, changes, feed)
         except JournalUnavailableError as error:
-            since_ms = wall_ms if self._room.failing is None else self._room.failing[0]
-            self._room.failing = since_ms, error.problem
+            since_ms = wall_ms if self._backlog.failing is None else self._backlog.failing[0]
+            self._backlog.failing = since_ms, error.problem
             raise
-        self._room.failing = None
+        self._backlog.failing = None
         tail.upto = self._compactor.position.upto
-        self._room.drop(tail.upto, fed_bytes)
-        self._judge()
+        self._backlog.drop(tail.upto, fed_bytes)
+        self._update_takes_claims()
         try:
             await tail.drop_archived()
         except JournalUnavailableError as error:
@@ -242,7 +241,7 @@ class SqliteJournal:
 
     @property
     def tail_bytes(self) -> int:
-        return self._room.size_bytes
+        return self._backlog.size_bytes
 
     @property
     def history_begins_after(self) -> int:
@@ -257,23 +256,23 @@ class SqliteJournal:
                 self._has_reserve = self._disk_reserve.ensure()
             except NotOursError as error:
                 text = str(error)
-            self._judge()
+            self._update_takes_claims()
         if self._has_reserve:
-            text = self._room.words()
+            text = self._backlog.status_text()
         files = [FILE, f"{FILE}-wal", archive_file.FILE, f"{archive_file.FILE}-wal"]
         size_bytes = sum(_size_of(self._directory / name) for name in files)
         free = self._disk_reserve.free_bytes()
-        is_open = self._has_reserve and self._room.is_open
+        is_open = self._has_reserve and self._backlog.is_open
         return Health(takes_claims=is_open, size_bytes=size_bytes, storage="wal", text=text, free_bytes=free)
 
     def why_no_claims(self, principal: str) -> str | None:
-        if self._has_reserve and self._room.is_open:
-            return self._room.why_not(principal)
+        if self._has_reserve and self._backlog.is_open:
+            return self._backlog.why_not(principal)
         health = self.health()
-        return self._room.why_not(principal) if health.takes_claims else health.text
+        return self._backlog.why_not(principal) if health.takes_claims else health.text
 
-    def _judge(self) -> None:
-        self.takes_claims = self._has_reserve and self._room.is_open_to_all
+    def _update_takes_claims(self) -> None:
+        self.takes_claims = self._has_reserve and self._backlog.is_open_to_all
 
     async def close(self) -> None:
         if self._store is not None:
@@ -418,7 +417,7 @@ class SqliteJournal:
     def _begin_with(self, store: Store, found: Found) -> None:
         self._values = deque(found.values)
         self._last = found.last_seq
-        self._room.begin(found.tail_bytes, found.parts)
+        self._backlog.begin(found.tail_bytes, found.parts)
         self._tail = Tail(store, found.upto, self._compactor)
 
     def _lock_journal(self, db: apsw.Connection) -> bool:
@@ -652,7 +651,7 @@ def check_tail(store: Store, position: Position, values: list[Values]) -> Found:
         found.last_seq = last
         found.tail_bytes += len(body)
         if len(body) > LARGE_BYTES:
-            found.parts.append(part_of(last, decode_batch(body), body))
+            found.parts.append(large_batch_of(last, decode_batch(body), body))
     return found
 
 

@@ -4,7 +4,7 @@ Each batch is one row. Reads cover the tail and the archive: the archive ends at
 and drops work in slices and yield to the loop between them. Each slice continues by record number, so records that a
 step moves meanwhile are found in the archive.
 
-`Room` counts the bytes that wait for the archive, and refuses claims above a limit. Half of it is the limit of each
+`BacklogLimit` counts the bytes that wait for the archive, and refuses claims above a limit. Half of it is the limit of each
 principal, so that one that outruns the archivist is refused alone. Small records cannot outrun it, so only large
 batches are counted by principal.
 """
@@ -40,7 +40,7 @@ from holdfast.journal.store import DiskFullError, Store
 
 Batch = tuple[int, int, bytes]  # The first and the last number of a batch, and its bytes.
 Rows = Sequence[tuple[int, bytes | None, int]]  # First number, bytes (None: no match) and size, newest first.
-Part = tuple[int, dict[str, int]]  # The last number of a large batch, and its bytes by principal.
+LargeBatch = tuple[int, dict[str, int]]  # The last number of a large batch, and its bytes by principal.
 
 SLICE_ROWS = 128  # Dropped per slice: a few milliseconds of the loop.
 SLICE_BYTES = 256 * 1024  # Dropped or decoded per slice: SQLite puts each page of a large row on a list.
@@ -62,7 +62,7 @@ class Tail:
         self._store = store
         self._compactor = compactor
         self.upto = upto  # How far the archive reaches. Records up to it will be dropped.
-        self._kept_after: list[int] = []  # Where readers begin: records after it must not be dropped.
+        self._readers_after: list[int] = []  # Where readers begin: records after it must not be dropped.
 
     def some(self, after: int, upto: int) -> list[Batch]:
         return self._store.some_bytes("read_batches_upto", (after, upto), FEED_BYTES)
@@ -75,14 +75,14 @@ class Tail:
     # Dropping.
 
     @contextlib.contextmanager
-    def _kept(self) -> Iterator[None]:
+    def _retain_records(self) -> Iterator[None]:
         """Keep all records that are not archived now."""
         after = self.upto
-        self._kept_after.append(after)
+        self._readers_after.append(after)
         try:
             yield
         finally:
-            self._kept_after.remove(after)
+            self._readers_after.remove(after)
 
     async def drop_archived(self) -> None:
         """Drop the archived batches, except those that a reader still needs until the next time.
@@ -90,7 +90,7 @@ class Tail:
         It is not synced: rows that are back after a power failure are dropped again. The next append syncs it.
         """
         failpoint("before_drop")
-        upto = min([self.upto, *self._kept_after])
+        upto = min([self.upto, *self._readers_after])
         is_first = True
         while rows := self._store.some("read_batch_sizes", (upto, SLICE_ROWS)):
             # As many rows as a slice may drop, at least one.
@@ -165,7 +165,7 @@ class Tail:
 
     async def last_by(self, wall_ms: int) -> int:
         before = FOREVER
-        with self._kept():
+        with self._retain_records():
             while rows := self._store.some_bytes("read_batches_backwards", (self.upto, before), SLICE_BYTES):
                 for first, body in rows:
                     before = first
@@ -176,7 +176,7 @@ class Tail:
 
     async def held(self, query: HeldQuery, last_seq: int) -> HeldPage:
         """Follow the tail up to the record, then read the archive in a thread: there may be many names."""
-        with self._kept(), self._compactor.another_reader() as reader:
+        with self._retain_records(), self._compactor.another_reader() as reader:
             after = upto = reader.position().upto
             last_seq = min(query.seq, last_seq)
             latest: Latest = {}
@@ -189,16 +189,16 @@ class Tail:
 
     @contextlib.asynccontextmanager
     async def snapshot(self, last_seq: int) -> AsyncIterator[SqliteSnapshot]:
-        with contextlib.ExitStack() as kept, self._compactor.another_reader() as reader:
-            kept.enter_context(self._kept())
-            yield SqliteSnapshot(self, kept, reader, last_seq)
+        with contextlib.ExitStack() as retained, self._compactor.another_reader() as reader:
+            retained.enter_context(self._retain_records())
+            yield SqliteSnapshot(self, retained, reader, last_seq)
 
 
 class SqliteSnapshot:
-    def __init__(self, tail: Tail, kept: contextlib.ExitStack, reader: Reader, last_seq: int) -> None:
-        """`kept` is closed after the tail was read."""
+    def __init__(self, tail: Tail, retained: contextlib.ExitStack, reader: Reader, last_seq: int) -> None:
+        """`retained` is closed after the tail was read."""
         self._tail = tail
-        self._kept = kept
+        self._retain_records = retained
         self._reader = reader
         position = reader.position()
         self.upto, self.pruned = position.upto, position.pruned
@@ -213,7 +213,7 @@ class SqliteSnapshot:
                     yield records
                 after = last
             await asyncio.sleep(0)
-        self._kept.close()
+        self._retain_records.close()
 
     async def values(self) -> AsyncIterator[Values]:
         for values in self._reader.values():
@@ -226,7 +226,7 @@ class SqliteSnapshot:
             await asyncio.sleep(0)
 
 
-class Spent:
+class SearchBudget:
     """The cost of a search: in total, and in this slice."""
 
     def __init__(self) -> None:
@@ -264,27 +264,27 @@ async def search(
     query: HistoryQuery, before: int, sources: Iterable[Callable[[HistoryQuery, int], Awaitable[Rows]]]
 ) -> HistoryPage:
     """Search sources in turn, newest first, in slices. Only rows that may match are decoded."""
-    spent, wanted = Spent(), Texts(query)
+    budget, wanted = SearchBudget(), Texts(query)
     found: list[Record] = []
     for rows_before in sources:
         while True:
             reached = before
-            spent.begin_slice()
+            budget.begin_slice()
             for reached, body, size_bytes in await rows_before(query, before):  # noqa: B007 - the last one counts
                 is_decoded = False
                 if body is not None and wanted.are_in(body):
                     is_decoded = True
                     some = [each async for part in records_of(body, wanted.all) for each in part]
                     found.extend(each for each in reversed(some) if is_history(each.event) and matches(query, each))
-                spent.add(size_bytes, is_decoded=is_decoded)
-                if spent.ends_slice or len(found) >= query.limit:
+                budget.add(size_bytes, is_decoded=is_decoded)
+                if budget.ends_slice or len(found) >= query.limit:
                     break
             if len(found) >= query.limit:
                 return HistoryPage(found[: query.limit], found[query.limit - 1].seq)
             if reached == before:
                 break
             before = reached
-            if spent.is_over:
+            if budget.is_over:
                 return HistoryPage(found, before)
             await asyncio.sleep(0)
     return HistoryPage(found, None)
@@ -304,7 +304,7 @@ def _page_of(reader: Reader, query: HeldQuery, upto: int, latest: Latest) -> Hel
 # What waits for the archive.
 
 
-def part_of(last: int, records: Iterable[Record], body: bytes) -> Part:
+def large_batch_of(last: int, records: Iterable[Record], body: bytes) -> LargeBatch:
     sums: dict[str, int] = {}
     for record, size_bytes in zip(records, frame_sizes(body), strict=True):
         who = principal_of(record.event)
@@ -314,11 +314,11 @@ def part_of(last: int, records: Iterable[Record], body: bytes) -> Part:
     return last, sums
 
 
-class Room:
+class BacklogLimit:
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.size_bytes = 0
-        self._parts: deque[Part] = deque()
+        self._large_batches: deque[LargeBatch] = deque()
         self._sums: dict[str, int] = {}
         self._refused: set[str] = set()  # Principals with more than half of the limit.
         self.failing: tuple[int, str] | None = None  # Since which wall time archiving fails, and why.
@@ -331,49 +331,49 @@ class Room:
     def is_open_to_all(self) -> bool:
         return self.is_open and not self._refused
 
-    def begin(self, size_bytes: int, parts: Iterable[Part]) -> None:
+    def begin(self, size_bytes: int, parts: Iterable[LargeBatch]) -> None:
         self.size_bytes = size_bytes
-        self._parts.clear()
+        self._large_batches.clear()
         self._sums.clear()
         for part in parts:
-            self.add_part(part)
+            self.add_batch(part)
 
-    def add_part(self, part: Part) -> None:
-        self._parts.append(part)
+    def add_batch(self, part: LargeBatch) -> None:
+        self._large_batches.append(part)
         for who, size_bytes in part[1].items():
             self._sums[who] = self._sums.get(who, 0) + size_bytes
-        self._judge()
+        self._update_refused()
 
     def drop(self, upto: int, size_bytes: int) -> None:
         """Subtract archived bytes, and the large batches up to a number."""
         self.size_bytes -= size_bytes
-        while self._parts and self._parts[0][0] <= upto:
-            for who, part_bytes in self._parts.popleft()[1].items():
+        while self._large_batches and self._large_batches[0][0] <= upto:
+            for who, part_bytes in self._large_batches.popleft()[1].items():
                 self._sums[who] -= part_bytes
                 if not self._sums[who]:
                     del self._sums[who]
-        self._judge()
+        self._update_refused()
 
-    def _judge(self) -> None:
+    def _update_refused(self) -> None:
         most = self.bytes_max // 2
         refused = {who for who, size_bytes in self._sums.items() if size_bytes > most}
         for who in refused - self._refused:
-            log.warning("%s", self._words_for(who))
+            log.warning("%s", self._refusal_text(who))
         for who in self._refused - refused:
             log.warning("claims of %s are taken again", who)
         self._refused = refused
 
     def why_not(self, principal: str) -> str | None:
-        return self._words_for(principal) if principal in self._refused else None
+        return self._refusal_text(principal) if principal in self._refused else None
 
-    def _words_for(self, who: str) -> str:
+    def _refusal_text(self, who: str) -> str:
         size, most = _mib(self._sums[who]), _mib(self.bytes_max)
         return (
             f"of what the journal has to archive {size} are of {who}, more than half of tail_mib_max ({most}): "
             f"new claims of {who} are refused until that is archived. It opens again by itself"
         )
 
-    def words(self) -> str:
+    def status_text(self) -> str:
         """Return "ok", or since when archiving fails, and the consequence."""
         if self.failing is None and self.is_open_to_all:
             return "ok"

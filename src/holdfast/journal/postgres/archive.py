@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from holdfast.journal.interface import Changes, Retention
     from holdfast.journal.postgres.connection import Row
     from holdfast.journal.postgres.writer import Ask
-    from holdfast.journal.tail import Room
+    from holdfast.journal.tail import BacklogLimit
 
 log = logging.getLogger("holdfast.journal")
 
@@ -298,10 +298,10 @@ RETRY_SECONDS = 0.2
 
 
 class Archive:
-    def __init__(self, client: TermClient, room: Room, retention: Retention) -> None:
-        """`client` is for steps alone: one may keep it busy for seconds. `room` counts the tail."""
+    def __init__(self, client: TermClient, backlog: BacklogLimit, retention: Retention) -> None:
+        """`client` is for steps alone: one may keep it busy for seconds. `backlog` counts the tail."""
         self._client = client
-        self._room = room
+        self._backlog = backlog
         self.pruning = Pruning(self._client, retention)
         self._steps = 0  # The current step's number, unique in this term.
         self._pieces = 0
@@ -372,7 +372,7 @@ class Archive:
             if await self.resolve_steps() != upto:
                 raise JournalUnavailableError(f"archive: {error.problem}") from error
         self.upto = upto
-        self._room.drop(upto, size_bytes)
+        self._backlog.drop(upto, size_bytes)
 
     async def _stage(self, statement: str, piece: ValuesPiece | RecordsPiece) -> None:
         rows = await self._client.write(statement, self._steps, self._pieces, *piece.staged(), seconds=PIECE_SECONDS)

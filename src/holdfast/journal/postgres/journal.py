@@ -30,7 +30,7 @@ from holdfast.journal.postgres.connection import PgClient, Servers
 from holdfast.journal.postgres.history import HistoryReader, snapshot
 from holdfast.journal.postgres.leadership import LeadershipTable, NewAuthority, RollbackDetector, WriterTerm, unseal
 from holdfast.journal.postgres.writer import NO_ANSWER, Ask, Batch, FencedWriter, LeaderHeartbeat, TermClient
-from holdfast.journal.tail import LARGE_BYTES, Room, part_of
+from holdfast.journal.tail import LARGE_BYTES, BacklogLimit, large_batch_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from holdfast.core.events import Record
     from holdfast.journal.interface import Changes, HeldPage, HeldQuery, HistoryPage, HistoryQuery, Snapshot
     from holdfast.journal.postgres.connection import PgConnection
-    from holdfast.journal.tail import Part
+    from holdfast.journal.tail import LargeBatch
 
 MIB = 2**20
 TAIL_ROWS, TAIL_BYTES = 256, 256 * 1024  # Read at once: even over a slow network within the takeover time.
@@ -85,7 +85,7 @@ class PostgresJournal:
         self._resolve_seconds = resolve_ms / 1000
         self._rollback_detector = rollback_detector or RollbackDetector()
         self._term = WriterTerm(term_id)
-        self._room = Room(tail_bytes_max)
+        self._backlog = BacklogLimit(tail_bytes_max)
         self._client = PgClient(self._servers)
         self._archive_client = TermClient(self._servers, self._term)
         self._leadership_table = LeadershipTable(
@@ -96,7 +96,7 @@ class PostgresJournal:
             new_authority=new_authority,
             secret=secret,
         )
-        self._archive = Archive(self._archive_client, self._room, retention or Retention())
+        self._archive = Archive(self._archive_client, self._backlog, retention or Retention())
         self._history_reader = HistoryReader(self._servers, self._term)
         self._writer = FencedWriter(
             self._servers,
@@ -155,13 +155,13 @@ class PostgresJournal:
             raise JournalUnavailableError("append: the store lost records, and the first one now has to say so")
         body = encode_batch(batch)
         await self._writer.append(Batch(first.seq, last.seq, body, last.at_ms))
-        room, size_bytes = self._room, len(body)
-        room.size_bytes += size_bytes
+        backlog, size_bytes = self._backlog, len(body)
+        backlog.size_bytes += size_bytes
         if size_bytes > LARGE_BYTES:
-            room.add_part(part_of(last.seq, batch, body))
-            self._judge()
-        elif room.size_bytes > room.bytes_max:
-            self._judge()
+            backlog.add_batch(large_batch_of(last.seq, batch, body))
+            self._update_takes_claims()
+        elif backlog.size_bytes > backlog.bytes_max:
+            self._update_takes_claims()
 
     async def confirm(self, now_ms: int) -> None:
         self._require_open("confirm")
@@ -175,11 +175,11 @@ class PostgresJournal:
         try:
             await self._archive.archive(upto, head, changes, wall_ms)
         except JournalUnavailableError as error:
-            since_ms = wall_ms if self._room.failing is None else self._room.failing[0]
-            self._room.failing = since_ms, error.problem
+            since_ms = wall_ms if self._backlog.failing is None else self._backlog.failing[0]
+            self._backlog.failing = since_ms, error.problem
             raise
-        self._room.failing = None
-        self._judge()
+        self._backlog.failing = None
+        self._update_takes_claims()
         await self._measure()
 
     def snapshot(self) -> AbstractAsyncContextManager[Snapshot]:
@@ -204,7 +204,7 @@ class PostgresJournal:
 
     @property
     def tail_bytes(self) -> int:
-        return self._room.size_bytes
+        return self._backlog.size_bytes
 
     @property
     def history_begins_after(self) -> int:
@@ -212,14 +212,14 @@ class PostgresJournal:
 
     def health(self) -> Health:
         return Health(
-            takes_claims=self._room.is_open,
+            takes_claims=self._backlog.is_open,
             size_bytes=self._size_bytes,
             storage="postgresql",
-            text=self._room.words(),
+            text=self._backlog.status_text(),
         )
 
     def why_no_claims(self, principal: str) -> str | None:
-        return self._room.why_not(principal) if self._room.is_open else self._room.words()
+        return self._backlog.why_not(principal) if self._backlog.is_open else self._backlog.status_text()
 
     async def close(self) -> None:
         """Give the seat back, if it is or may be ours, and disconnect."""
@@ -270,8 +270,8 @@ class PostgresJournal:
             key = self._unsealed(next(iter(await heartbeat.ask("read_key")), None))
             values = await self._archive.begin(heartbeat.ask)
             bodies, parts = await self._read_tail(heartbeat.ask)
-            self._room.begin(sum(map(len, bodies)), parts)
-            self._judge()
+            self._backlog.begin(sum(map(len, bodies)), parts)
+            self._update_takes_claims()
             await heartbeat.run_alongside(self._measure())
         return Recovered(
             self._term.epoch,
@@ -284,9 +284,9 @@ class PostgresJournal:
             key=key,
         )
 
-    async def _read_tail(self, ask: Ask) -> tuple[list[bytes], list[Part]]:
+    async def _read_tail(self, ask: Ask) -> tuple[list[bytes], list[LargeBatch]]:
         bodies: list[bytes] = []
-        parts: list[Part] = []
+        parts: list[LargeBatch] = []
         done, last_seq = self._archive.upto, self._term.last_seq
         while done < last_seq:
             rows = await ask("read_batches", done, SEQ_MAX, TAIL_ROWS, TAIL_BYTES)
@@ -298,7 +298,7 @@ class PostgresJournal:
                 if count_records(body) != last - first + 1:
                     raise JournalDamagedError(f"the batch of the records {first} to {last} has another number of them")
                 if len(body) > LARGE_BYTES:
-                    parts.append(part_of(last, decode_batch(body), body))
+                    parts.append(large_batch_of(last, decode_batch(body), body))
                 bodies.append(body)
                 done = last
         if done != last_seq:
@@ -319,8 +319,8 @@ class PostgresJournal:
             raise JournalDamagedError("the store has no key of its authority")
         return unseal(row[0], self._secret)
 
-    def _judge(self) -> None:
-        self.takes_claims = self._room.is_open_to_all
+    def _update_takes_claims(self) -> None:
+        self.takes_claims = self._backlog.is_open_to_all
 
     def _require_open(self, operation: str) -> None:
         if not self._is_open:
