@@ -17,7 +17,7 @@ from holdfast.core.values import Limits
 from holdfast.engine import snapshot
 from holdfast.engine.archiver import ArchivePolicy
 from holdfast.engine.engine import Engine
-from holdfast.journal.interface import AtOnce, HistoryQuery, JournalUnavailableError, OutcomeUnknownError
+from holdfast.journal.interface import HistoryQuery, JournalUnavailableError, OutcomeUnknownError, SyncAppend
 from holdfast.testing.clock import ManualClock
 from tests.support import commands, proof
 from tests.support.memory_journal import MemoryJournal
@@ -214,7 +214,7 @@ class FateJournal:
         return self.inner.history_begins_after
 
     def append(self, batch: Sequence[Record]) -> Awaitable[None]:
-        return AtOnce(partial(self._append, batch)) if self.is_at_once else self._append_later(batch)
+        return SyncAppend(partial(self._append, batch)) if self.is_at_once else self._append_later(batch)
 
     async def _append_later(self, batch: Sequence[Record]) -> None:
         await asyncio.sleep(0)
@@ -226,7 +226,7 @@ class FateJournal:
             raise JournalUnavailableError("append: refused by fate")
         if fate != "lost":
             appending = self.inner.append(batch)
-            assert isinstance(appending, AtOnce)
+            assert isinstance(appending, SyncAppend)
             appending.now()
         if fate != "ok":
             raise OutcomeUnknownError(f"append: {fate} by fate")

@@ -23,7 +23,7 @@ from holdfast.journal.backup import (
     values_in,
 )
 from holdfast.journal.codec import decode_batch
-from holdfast.journal.interface import History, JournalDamagedError, JournalTooNewError, Tail, Values
+from holdfast.journal.interface import HistoryPart, JournalDamagedError, JournalTooNewError, TailPart, Values
 from holdfast.server.access import secrets
 from tests.journal.records import grants, sample_records
 
@@ -38,7 +38,7 @@ OTHERS = Values("memos", [(b"\x92\xa1a\xa1b", b"\xff")])
 def written(about: About = ABOUT) -> bytes:
     writer = BackupWriter()
     pieces = [writer.begin(about, KEY_OF_OURS)]
-    for part in (Tail(TAIL_RECORDS), SOME, OTHERS, History(SAMPLES)):
+    for part in (TailPart(TAIL_RECORDS), SOME, OTHERS, HistoryPart(SAMPLES)):
         pieces += writer.put(part)
     return b"".join([*pieces, *writer.end()])
 

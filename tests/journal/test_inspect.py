@@ -279,13 +279,13 @@ def test_archive_that_does_not_fit_is_told_as_a_server_would(name: str, data: Pa
     found = inspect(data)
     (problem, *_) = [each for each in found.problems if text in each] or [f"only {found.problems}"]
     assert text in problem
-    assert (ARCHIVE in problem or FILE in problem) and found.ways, found
+    assert (ARCHIVE in problem or FILE in problem) and found.remedies, found
     with pytest.raises(JournalError):
         list(dump(data))
     assert bytes_of(data) == before
     with pytest.raises(JournalError) as refusal:
         asyncio.run(SqliteJournal(data, disk_reserve_bytes=0).open())
-    assert (refusal.value.problem, refusal.value.ways) == (found.problems[0], found.ways)
+    assert (refusal.value.problem, refusal.value.remedies) == (found.problems[0], found.remedies)
     left = {name: content for name, content in bytes_of(data).items() if content or name in before}
     assert left == before, "SQLite leaves empty files, and nothing else"
 

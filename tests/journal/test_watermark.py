@@ -40,10 +40,10 @@ def refused(directory: Path, **options: object) -> str:
     assert after == before, "what is refused stays as it was"
     try:
         found = inspect(directory, witnesses=(WITNESS,))
-        problems, ways = found.problems, found.ways
+        problems, remedies = found.problems, found.remedies
     except JournalLostError as error:
-        problems, ways = [error.problem], error.ways
-    assert (problems, ways) == ([caught.value.problem], caught.value.ways)
+        problems, remedies = [error.problem], error.remedies
+    assert (problems, remedies) == ([caught.value.problem], caught.value.remedies)
     return str(caught.value)
 
 

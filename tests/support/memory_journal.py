@@ -31,7 +31,7 @@ from holdfast.journal.interface import (
     Recovered,
     Retention,
     Values,
-    at_once,
+    sync_append,
 )
 from holdfast.journal.search import matches, suits
 
@@ -192,7 +192,7 @@ class MemoryJournal:
         self._weigh_tail()
         return Recovered(shelf.epoch, shelf.archive.values(), shelf.tail())
 
-    @at_once
+    @sync_append
     def append(self, batch: Sequence[Record]) -> None:
         """Keep a batch."""
         shelf = self._require_open("append")

@@ -13,7 +13,7 @@ why), and at the latest when the writer takes the batch; if the writer is busy, 
 
 **The writer** is called at the end of the iteration in which the first request came. It takes all records and answers
 since the last time: one batch, one append, one sync. So an answer is given after the records that it made, and after
-those of all earlier requests. An append that waits has a task; one that is done in the call (`AtOnce`) needs none.
+those of all earlier requests. An append that waits has a task; one that is done in the call (`SyncAppend`) needs none.
 
 **Nothing is answered early.** A refusal or a read may rest on a record that is not durable yet: "held by ana" would be
 untrue if the power failed before ana's grant was on the disk. So all answers wait in `_answers`.
@@ -60,7 +60,7 @@ from holdfast.engine.replies import NotLeader, Unavailable, Unknown, answer_all,
 from holdfast.engine.waiters import Waited, Waiter, Waiters, replies_after_rollback
 from holdfast.engine.watchdog import Watchdog
 from holdfast.journal.failpoints import failpoint
-from holdfast.journal.interface import AtOnce, DeposedError, Journal, JournalError, JournalUnavailableError
+from holdfast.journal.interface import DeposedError, Journal, JournalError, JournalUnavailableError, SyncAppend
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -429,7 +429,7 @@ class Engine:
                 self._answer(batch)
                 return
             appending = self._shared.confirm(self.ticks.now_ms)
-        if isinstance(appending, AtOnce):
+        if isinstance(appending, SyncAppend):
             self._conclude(appending.now, batch)
             return
         self._writer = asyncio.ensure_future(appending)

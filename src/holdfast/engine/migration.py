@@ -30,7 +30,7 @@ from holdfast.engine.snapshot import copy, load, parts
 from holdfast.journal import watermark
 from holdfast.journal.codec import encode_batch
 from holdfast.journal.failpoints import failpoint
-from holdfast.journal.interface import JournalError, Part, Values
+from holdfast.journal.interface import JournalError, SnapshotPart, Values
 from holdfast.journal.postgres.admin import PostgresWriter
 from holdfast.journal.sqlite import SqliteJournal
 
@@ -117,7 +117,7 @@ async def _copy(
     await store.begin(authority, key, epoch)
     given, found, copied, read = _Digests(), _Digests(), _Progress(tell, "copied"), _Progress(tell, "read back")
 
-    def saw(part: Part) -> None:
+    def saw(part: SnapshotPart) -> None:
         given.add(part)
         failpoint("move_mid")
         copied.add(part)
@@ -152,7 +152,7 @@ class _Progress:
         self._what = what
         self._count = self._reported = 0
 
-    def add(self, part: Part) -> None:
+    def add(self, part: SnapshotPart) -> None:
         self._count += len(part.rows if isinstance(part, Values) else part.records)
         if self._count >= self._reported + REPORT_EVERY:
             self._reported = self._count
@@ -166,7 +166,7 @@ class _Digests:
         self._digests: dict[str, hashlib._Hash] = {}
         self.records = 0
 
-    def add(self, part: Part) -> None:
+    def add(self, part: SnapshotPart) -> None:
         if isinstance(part, Values):
             digest = self._digest_of(part.table)
             for row in part.rows:

@@ -31,7 +31,14 @@ from holdfast.journal.archive.file import FILE as ARCHIVE
 from holdfast.journal.backup import ANOTHER, KEY, RECORDS, ROWS, TAIL, About, BackupReader, Totals, frames, values_in
 from holdfast.journal.codec import decode_batch
 from holdfast.journal.inspect import inspect
-from holdfast.journal.interface import History, JournalDamagedError, JournalError, JournalTooNewError, Part, Values
+from holdfast.journal.interface import (
+    HistoryPart,
+    JournalDamagedError,
+    JournalError,
+    JournalTooNewError,
+    SnapshotPart,
+    Values,
+)
 from holdfast.journal.sqlite import FILE, SqliteWriter
 from holdfast.privatefiles import check_folder, make_folder, replace, sync_folder
 
@@ -216,8 +223,8 @@ class _Restored:
             for records in _records(self._file, kind):
                 yield [each for each in records if is_history(each.event)]
 
-    def saw(self, part: Part) -> None:
-        if isinstance(part, History):
+    def saw(self, part: SnapshotPart) -> None:
+        if isinstance(part, HistoryPart):
             self._reported += len(part.records)
             self._tell(self._reported)
 

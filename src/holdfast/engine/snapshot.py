@@ -14,13 +14,13 @@ import msgspec
 from holdfast.core.state import TABLES, Frozen, State, StateScalars
 from holdfast.core.values import AccessToken, IdempotencyRecord, Remembered, Session, Slot
 from holdfast.journal.codec import PAIRS, TicketRow, ticket_of, ticket_row
-from holdfast.journal.interface import HEAD, RESTORE, Changes, History, JournalDamagedError, Tail, Values
+from holdfast.journal.interface import HEAD, RESTORE, Changes, HistoryPart, JournalDamagedError, TailPart, Values
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
 
     from holdfast.core.state import ChangeSet, StateChanges
-    from holdfast.journal.interface import Part, Snapshot, StoreWriter
+    from holdfast.journal.interface import Snapshot, SnapshotPart, StoreWriter
 
 T = TypeVar("T")
 
@@ -150,16 +150,16 @@ def _read(archived: Iterable[Values]) -> Iterator[tuple[str, dict[Any, Any]]]:
 #     move       a data directory, sealed before the end ──►  an empty store in PostgreSQL
 
 
-async def parts(source: Snapshot) -> AsyncIterator[Part]:
+async def parts(source: Snapshot) -> AsyncIterator[SnapshotPart]:
     async for records in source.tail():
-        yield Tail(records)
+        yield TailPart(records)
     async for values in source.values():
         yield values
     async for records in source.history():
-        yield History(records)
+        yield HistoryPart(records)
 
 
-async def copy(source: Snapshot, target: StoreWriter, saw: Callable[[Part], None]) -> None:
+async def copy(source: Snapshot, target: StoreWriter, saw: Callable[[SnapshotPart], None]) -> None:
     """Write all that a snapshot holds into an empty store, which takes effect at the end. `saw` gets each part."""
     async for part in parts(source):
         await target.put(part)

@@ -101,7 +101,7 @@ def _ask(address: StoreAddress, what: Callable[[StoreAdmin], Awaitable[T]]) -> T
         try:
             return await what(store)
         except JournalUnavailableError as error:
-            raise JournalUnavailableError(error.problem, *(error.ways or (CHECK_CONNECTION,))) from error
+            raise JournalUnavailableError(error.problem, *(error.remedies or (CHECK_CONNECTION,))) from error
         finally:
             await store.close()
 

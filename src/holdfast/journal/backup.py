@@ -27,7 +27,14 @@ from holdfast.core.events import Event, Record, Restored, grants_of, is_history
 from holdfast.core.state import StateScalars
 from holdfast.journal.codec import encode_batch
 from holdfast.journal.interface import HEAD as HEAD_TABLE
-from holdfast.journal.interface import History, JournalDamagedError, JournalTooNewError, Part, Tail, Values
+from holdfast.journal.interface import (
+    HistoryPart,
+    JournalDamagedError,
+    JournalTooNewError,
+    SnapshotPart,
+    TailPart,
+    Values,
+)
 
 MAGIC = b"holdfast backup\n"
 FORMAT = 1  # Of the file. Its records have the formats of the journal.
@@ -72,13 +79,13 @@ class BackupWriter:
     def begin(self, about: About, key: bytes) -> bytes:
         return self._said(MAGIC + _framed(HEAD, msgspec.json.encode(about)) + _framed(KEY, key))
 
-    def put(self, part: Part) -> Iterator[bytes]:
+    def put(self, part: SnapshotPart) -> Iterator[bytes]:
         """Add a part of a snapshot, and yield the complete frames."""
         match part:
-            case Tail(records):
+            case TailPart(records):
                 self._last_token = max([self._last_token, *(_last_token_of(record.event) for record in records)])
                 yield from self._put_records(TAIL, records)
-            case History(records):
+            case HistoryPart(records):
                 yield from self._put_records(RECORDS, records)
             case Values(table, rows):
                 yield from self._flush()

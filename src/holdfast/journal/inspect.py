@@ -60,7 +60,7 @@ class Inspection(msgspec.Struct, kw_only=True):
     last_seq: int = 0
     restored: Record | None = None  # The last record with a `Restored`.
     problems: list[str] = []  # At most `PROBLEMS_MAX`. None: a server can start.
-    ways: tuple[str, ...] = ()  # Remedies for the first problem, unless its text has them.
+    remedies: tuple[str, ...] = ()  # Remedies for the first problem, unless its text has them.
 
 
 def inspect(directory: Path, witnesses: Sequence[str] = ()) -> Inspection:
@@ -76,7 +76,7 @@ def inspect(directory: Path, witnesses: Sequence[str] = ()) -> Inspection:
             inspector.inspect()
             return inspector.found
     except JournalDamagedError as error:
-        return Inspection(problems=[error.problem], ways=error.ways)
+        return Inspection(problems=[error.problem], remedies=error.remedies)
 
 
 def dump(directory: Path) -> Iterator[dict[str, Any]]:
@@ -315,15 +315,15 @@ class _Inspector:
             yield
         except JournalError as error:
             # A file that belongs to another user is undamaged, and the error has the remedy.
-            ways = () if isinstance(error.__cause__, NotOursError) else usual
-            self._problem(f"{where}{error.problem}", error.ways or ways)
+            remedies = () if isinstance(error.__cause__, NotOursError) else usual
+            self._problem(f"{where}{error.problem}", error.remedies or remedies)
         except (ValueError, apsw.Error) as error:
             self._problem(f"{where}{error}")
 
-    def _problem(self, text: str, ways: tuple[str, ...] = (RESTORE,)) -> None:
+    def _problem(self, text: str, remedies: tuple[str, ...] = (RESTORE,)) -> None:
         problems = self.found.problems
         if not problems:
-            self.found.ways = ways
+            self.found.remedies = remedies
         if len(problems) < PROBLEMS_MAX and text not in problems:
             problems.append(text)
 

@@ -27,19 +27,19 @@ HEAD = "head"  # The table of the one value that every `archive` changes. `open`
 class JournalError(Exception):
     """An operation failed. The text names it, its object and a remedy."""
 
-    def __init__(self, problem: str, *ways: str) -> None:
-        """`ways` are remedies: one is appended to the problem, several are listed below it."""
-        several = len(ways) > 1
+    def __init__(self, problem: str, *remedies: str) -> None:
+        """`remedies` are remedies: one is appended to the problem, several are listed below it."""
+        several = len(remedies) > 1
         super().__init__(
-            "\n  - ".join((f"{problem}. Do one of these:", *ways)) if several else ". ".join((problem, *ways))
+            "\n  - ".join((f"{problem}. Do one of these:", *remedies)) if several else ". ".join((problem, *remedies))
         )
         self.problem = problem
-        self.ways = ways
+        self.remedies = remedies
 
     @property
     def in_one_line(self) -> str:
         """The text without line breaks: commands print errors in one line."""
-        return ". ".join((self.problem, *self.ways))
+        return ". ".join((self.problem, *self.remedies))
 
 
 class JournalUnavailableError(JournalError):
@@ -212,7 +212,7 @@ class Watch(Protocol):
     def leave(self, number: int) -> None: ...
 
 
-class _Nobody:
+class _NoWatch:
     def enter(self, what: str) -> int:  # noqa: ARG002 - nobody listens
         return 0
 
@@ -220,7 +220,7 @@ class _Nobody:
         pass
 
 
-NOBODY = _Nobody()
+NO_WATCH = _NoWatch()
 
 
 @contextmanager
@@ -232,19 +232,19 @@ def watched(watch: Watch, what: str) -> Iterator[None]:
         watch.leave(number)
 
 
-class Tail(msgspec.Struct, frozen=True):
+class TailPart(msgspec.Struct, frozen=True):
     """Part of a snapshot: records that are not archived, in order."""
 
     records: Sequence[Record]
 
 
-class History(msgspec.Struct, frozen=True):
+class HistoryPart(msgspec.Struct, frozen=True):
     """Part of a snapshot: archived records with history value, oldest first."""
 
     records: Sequence[Record]
 
 
-Part = Tail | Values | History
+SnapshotPart = TailPart | Values | HistoryPart
 
 
 class Snapshot(Protocol):
@@ -267,7 +267,7 @@ class Snapshot(Protocol):
 class StoreWriter(Protocol):
     """Fills an empty store from a snapshot. Nothing may use the store before it is complete."""
 
-    async def put(self, part: Part) -> None:
+    async def put(self, part: SnapshotPart) -> None:
         """Write the next part, in the order of a snapshot."""
 
     async def end(self, source: Snapshot) -> None: ...
@@ -278,7 +278,7 @@ class Journal(Protocol):
 
     @property
     def is_shared(self) -> bool:
-        """Whether another node can take over: then it is a `SharedJournal`, and its `append` no `AtOnce`."""
+        """Whether another node can take over: then it is a `SharedJournal`, and its `append` no `SyncAppend`."""
 
     takes_claims: bool  # False: no space for new claims of some principals (`why_no_claims`). Read for every request.
 
@@ -288,7 +288,7 @@ class Journal(Protocol):
     def append(self, batch: Sequence[Record]) -> Awaitable[None]:
         """Make a batch durable, all or nothing. Nothing happens or is raised before it is awaited.
 
-        Usually an `async def`; `at_once` marks one that waits for nothing and needs no task.
+        Usually an `async def`; `sync_append` marks one that waits for nothing and needs no task.
 
         Raises `JournalUnavailableError` if it did not happen, `OutcomeUnknownError` if that cannot be known, and
         `DeposedError` if another node leads. Refuses a batch that does not follow the last durable record.
@@ -385,7 +385,7 @@ class SharedJournal(Journal, Protocol):
         """Return the nodes that reported themselves, newest first."""
 
 
-class AtOnce:
+class SyncAppend:
     """An `append` that waits for nothing: calling `now` does it, and so does awaiting. It needs no task."""
 
     __slots__ = ("now",)
@@ -401,11 +401,11 @@ class AtOnce:
 J = TypeVar("J")
 
 
-def at_once(append: Callable[[J, Sequence[Record]], None]) -> Callable[[J, Sequence[Record]], Awaitable[None]]:
+def sync_append(append: Callable[[J, Sequence[Record]], None]) -> Callable[[J, Sequence[Record]], Awaitable[None]]:
     """Decorate an `append` that waits for nothing: on a local disk, or in memory."""
 
     @wraps(append)
     def begin(journal: J, batch: Sequence[Record]) -> Awaitable[None]:
-        return AtOnce(partial(append, journal, batch))
+        return SyncAppend(partial(append, journal, batch))
 
     return begin

@@ -42,7 +42,7 @@ from holdfast.journal.archive.writer import Commit
 from holdfast.journal.codec import count_records, decode_batch, encode_batch
 from holdfast.journal.failpoints import failpoint
 from holdfast.journal.interface import (
-    NOBODY,
+    NO_WATCH,
     RESTORE,
     Changes,
     Health,
@@ -56,16 +56,16 @@ from holdfast.journal.interface import (
     JournalLostError,
     JournalTooNewError,
     JournalUnavailableError,
-    Part,
     Recovered,
     Retention,
     Snapshot,
+    SnapshotPart,
+    TailPart,
     Values,
     Watch,
-    at_once,
+    sync_append,
     watched,
 )
-from holdfast.journal.interface import Tail as TailPart
 from holdfast.journal.store import SQL, UNSYNCED, DiskFullError, Store, rewrite_file, set_pragmas
 from holdfast.journal.tail import LARGE_BYTES, BacklogLimit, LargeBatch, Tail, large_batch_of
 from holdfast.privatefiles import (
@@ -114,7 +114,7 @@ class SqliteJournal:
         checkpoint_pages: int = CHECKPOINT_PAGES,
         identity: int = 0,
         witnesses: Sequence[str] = (),
-        watch: Watch = NOBODY,
+        watch: Watch = NO_WATCH,
         compactor: Compactor | None = None,
         connect: Callable[[str], apsw.Connection] = apsw.Connection,
     ) -> None:
@@ -161,7 +161,7 @@ class SqliteJournal:
         self._update_takes_claims()
         return Recovered(self._epoch, self._taken_values(), self._records(), was_closed)
 
-    @at_once
+    @sync_append
     def append(self, batch: Sequence[Record]) -> None:
         if not batch:
             return
@@ -517,7 +517,7 @@ class DiskReserve:
     nothing.
     """
 
-    def __init__(self, path: Path, size_bytes: int, watch: Watch = NOBODY) -> None:
+    def __init__(self, path: Path, size_bytes: int, watch: Watch = NO_WATCH) -> None:
         self._path = path
         self._size_bytes = size_bytes
         self._watch = watch
@@ -598,7 +598,7 @@ class SqliteWriter:
     async def begin(self) -> None:
         await self._journal.open()
 
-    async def put(self, part: Part) -> None:
+    async def put(self, part: SnapshotPart) -> None:
         with self._named():
             if isinstance(part, TailPart):
                 self._journal.put(part.records)

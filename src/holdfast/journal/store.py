@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import apsw
 
 from holdfast.journal.interface import (
-    NOBODY,
+    NO_WATCH,
     RESTORE,
     JournalDamagedError,
     JournalError,
@@ -59,7 +59,7 @@ class Store:
         """`unsynced` is the name of the file that marks a failed sync."""
         self.db = db
         self.path = path
-        self._watch = watch or NOBODY
+        self._watch = watch or NO_WATCH
         self._sql = sql
         self._unsynced = path.with_name(unsynced)
         self._unknown: str | None = None
@@ -95,7 +95,7 @@ class Store:
 
     def _ask(self, name: str, read: Callable[[], T]) -> T:
         self._refuse_if_unknown()
-        watch = NOBODY if name in SLOW else self._watch
+        watch = NO_WATCH if name in SLOW else self._watch
         number = watch.enter(name)
         try:
             return read()

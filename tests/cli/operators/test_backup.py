@@ -17,7 +17,7 @@ import pytest
 
 from holdfast.journal.backup import HEAD, KEY, RECORDS, ROWS, TAIL, About, BackupWriter, frames, values_in
 from holdfast.journal.codec import decode_batch
-from holdfast.journal.interface import History, Tail
+from holdfast.journal.interface import HistoryPart, TailPart
 from tests.support import callers
 from tests.support.api import Api
 from tests.support.checks import unique
@@ -204,7 +204,7 @@ def test_backup_of_a_mad_clock_is_restored(server: ServerProcess, holdfast: Run,
         elif kind == ROWS:
             pieces += writer.put(values_in(body))
         elif kind in {TAIL, RECORDS}:
-            pieces += writer.put((Tail if kind == TAIL else History)(list(decode_batch(body))))
+            pieces += writer.put((TailPart if kind == TAIL else HistoryPart)(list(decode_batch(body))))
     (tmp_path / "mad").write_bytes(b"".join([*pieces, *writer.end()]))
     for said in (holdfast("doctor", "--data", "mad"), holdfast("restore", "mad", "--data", "of-mad")):
         assert said.returncode == 0 and "9999-12-31" in said.stdout, said.stdout + said.stderr

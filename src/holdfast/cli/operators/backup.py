@@ -56,7 +56,7 @@ def backup(*, file: Path, force: bool, data: Path | None) -> int:
         pieces = _from_server() if data is None else _from_directory(data)
         _save(pieces, reader, file)
     except JournalError as error:
-        return output.fail(JournalError(error.problem, "There is no backup", *error.ways))
+        return output.fail(JournalError(error.problem, "There is no backup", *error.remedies))
     except OSError as error:
         problem = f"{file} cannot be written: {error.strerror or error}"
         return output.fail(JournalError(problem, "There is no backup, and nothing is left of it"))

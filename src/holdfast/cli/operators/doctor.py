@@ -378,13 +378,13 @@ def _journal(data: Path) -> Verdict:
     try:
         found = inspect(data, witnesses=(KEY_FILE,))
     except JournalLockedError as error:
-        hint = ". ".join(error.ways) or "`holdfast doctor` without --data asks the server"
+        hint = ". ".join(error.remedies) or "`holdfast doctor` without --data asks the server"
         return warn("journal", error.problem, hint)
     except JournalError as error:
         return _refused("journal", error)
     if found.problems:
         more = f" (and {len(found.problems) - 1} more)" if len(found.problems) > 1 else ""
-        return fail("journal", f"{found.problems[0]}{more}", ". ".join(found.ways) or None)
+        return fail("journal", f"{found.problems[0]}{more}", ". ".join(found.remedies) or None)
     text = _counted(found.records, found.last_seq, found.archived_upto)
     if found.restored is not None and isinstance(event := found.restored.event, Restored):
         now = times.now()
@@ -400,7 +400,7 @@ def _counted(records: int, last_seq: int, archived_upto: int) -> str:
 
 
 def _refused(name: str, error: JournalError) -> Verdict:
-    return fail(name, error.problem, ". ".join(error.ways) or None)
+    return fail(name, error.problem, ". ".join(error.remedies) or None)
 
 
 def _key(data: Path) -> Verdict:
@@ -452,7 +452,7 @@ def _store_journal(place: StoreAddress) -> Verdict:
     except DeposedError:
         return warn("journal", "another node took the seat while it was looked at", "ask again")
     except JournalError as error:
-        return fail("journal", f"not all of it can be read: {error.problem}", ". ".join(error.ways) or None)
+        return fail("journal", f"not all of it can be read: {error.problem}", ". ".join(error.remedies) or None)
     finally:
         output.progress("")
     if found.problem is not None:

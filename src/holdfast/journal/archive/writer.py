@@ -35,7 +35,7 @@ from holdfast.core.values import Lease, Slot
 from holdfast.journal.archive.file import OPEN, StateRows, block_of, ordinals_of, position_of, segment_of
 from holdfast.journal.codec import decode_batch, encode_batch, history_in
 from holdfast.journal.failpoints import failpoint
-from holdfast.journal.interface import Changes, History, JournalUnavailableError, Retention, Values
+from holdfast.journal.interface import Changes, HistoryPart, JournalUnavailableError, Retention, Values
 from holdfast.journal.store import DiskFullError, Store
 
 Unit = Literal["records", "bytes"]
@@ -529,7 +529,7 @@ class Writer:
         self.position = position_of(self._store)
         failpoint("archive_after_commit")
 
-    def fill(self, part: Values | History) -> None:
+    def fill(self, part: Values | HistoryPart) -> None:
         """Write a part of an empty archive, which is not valid before `end_fill`."""
         if not self._has_begun_fill:
             self._begin()

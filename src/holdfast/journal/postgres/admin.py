@@ -25,7 +25,7 @@ from holdfast.journal.codec import decode_batch, encode_batch
 from holdfast.journal.interface import (
     HEAD,
     Changes,
-    History,
+    HistoryPart,
     JournalDamagedError,
     JournalLockedError,
     JournalLostError,
@@ -33,7 +33,7 @@ from holdfast.journal.interface import (
     Leadership,
     OutcomeUnknownError,
     Peer,
-    Tail,
+    TailPart,
     Values,
 )
 from holdfast.journal.postgres.archive import checksum_of, records_in_pieces, values_in_pieces
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from holdfast.core.values import Lease
-    from holdfast.journal.interface import Part, Snapshot
+    from holdfast.journal.interface import Snapshot, SnapshotPart
     from holdfast.journal.postgres.connection import PgConnection, Row, Server, ServerIdentity
 
 APPLICATION = "holdfast operator"
@@ -287,14 +287,14 @@ class PostgresWriter:
         self._epoch = epoch
         await self._ask("fill_acquire_leadership", epoch, self._term_id)
 
-    async def put(self, part: Part) -> None:
+    async def put(self, part: SnapshotPart) -> None:
         match part:
-            case Tail(records) if records:
+            case TailPart(records) if records:
                 self._now_ms = max(self._now_ms, records[-1].at_ms)
                 await self._ask("fill_tail", records[0].seq, records[-1].seq, self._epoch, encode_batch(records))
             case Values():
                 await self._put_values(part)
-            case History(records):
+            case HistoryPart(records):
                 for piece in records_in_pieces([(encode_batch((record,)), record)] for record in records):
                     await self._stage("stage_records", piece.staged())
 

@@ -298,7 +298,7 @@ class FencedWriter:
 
     def _refuse_if_over(self) -> None:
         if self._end is not None:
-            raise type(self._end)(self._end.problem, *self._end.ways)
+            raise type(self._end)(self._end.problem, *self._end.remedies)
 
     def _drop(self) -> None:
         if self._connection is not None:
