@@ -123,11 +123,11 @@ def is_torn(url: str) -> bool:
         return True
     _, _, hosts = parts.netloc.rpartition("@")
     ports = [host.rpartition("]")[2].partition(":") for host in hosts.split(",")]
-    behind = parts.path + parts.query
+    tail = parts.path + parts.query
     return (
         "#" in url
-        or "@" in behind
-        or ";" in behind
+        or "@" in tail
+        or ";" in tail
         or any(colon and port and not (port.isascii() and port.isdigit()) for _, colon, port in ports)
     )
 
@@ -143,9 +143,9 @@ def shown(url: str) -> str:
     fields = parse_qsl(parts.query, keep_blank_values=True)
     user, at, hosts = parts.netloc.rpartition("@")
     name, colon, _ = user.partition(":")
-    kept = [(field, value) for field, value in fields if field.lower() not in SECRET_FIELDS]
-    if not colon and len(kept) == len(fields):
+    visible = [(field, value) for field, value in fields if field.lower() not in SECRET_FIELDS]
+    if not colon and len(visible) == len(fields):
         return url
     netloc = f"{name}{at}{hosts}" if name else hosts
-    query = f"?{urlencode(kept, safe='/,:')}" if kept else ""
+    query = f"?{urlencode(visible, safe='/,:')}" if visible else ""
     return f"{parts.scheme}://{netloc}{parts.path}{query}"

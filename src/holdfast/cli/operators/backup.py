@@ -88,16 +88,16 @@ def _from_directory(data: Path) -> Iterator[bytes]:
 
 
 def _save(pieces: Iterator[bytes], reader: BackupReader, file: Path) -> None:
-    told = 0
+    reported_bytes = 0
     try:
         with replacing(file) as saved:
             for piece in pieces:
                 saved.write(piece)
                 for _ in reader.feed(piece):
                     pass
-                if reader.size_bytes >= told + PROGRESS_BYTES:
-                    told = reader.size_bytes
-                    output.progress(f"{output.size(told)} …")
+                if reader.size_bytes >= reported_bytes + PROGRESS_BYTES:
+                    reported_bytes = reader.size_bytes
+                    output.progress(f"{output.size(reported_bytes)} …")
             reader.close()
         sync_folder(file.parent)
     finally:

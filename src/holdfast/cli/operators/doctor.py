@@ -134,8 +134,8 @@ def _server_checks(server: Probe) -> Iterator[Verdict]:
             yield from _checks_by((well or [there[0][0]])[0])
 
 
-def _milder(finding: Verdict) -> Verdict:
-    return msgspec.structs.replace(finding, status="warn")
+def _milder(verdict: Verdict) -> Verdict:
+    return msgspec.structs.replace(verdict, status="warn")
 
 
 def _meet(node: Probe) -> tuple[Verdict, Answer | None]:
@@ -145,10 +145,10 @@ def _meet(node: Probe) -> tuple[Verdict, Answer | None]:
         ready = node.ask("/readyz", ANSWER_SECONDS)
     except Unreachable as error:
         return _unreachable(node, error), None
-    place = f"{node.url} (from {node.url_origin})"
+    where = f"{node.url} (from {node.url_origin})"
     if not (_is_ready_of_ours(ready) or node.is_refusal(ready)):
-        return _stranger(ready, place), None
-    return ok("reachable", f"{place}, {times.monotonic_ms() - began_ms} ms"), ready
+        return _another_program(ready, where), None
+    return ok("reachable", f"{where}, {times.monotonic_ms() - began_ms} ms"), ready
 
 
 def _unreachable(node: Probe, error: Unreachable) -> Verdict:
@@ -188,20 +188,20 @@ def _is_ready_of_ours(answer: Answer) -> bool:
     return is_ours and isinstance(_field(answer, "status"), str)
 
 
-def _stranger(answer: Answer, place: str) -> Verdict:
+def _another_program(answer: Answer, where: str) -> Verdict:
     program = answer.headers.get("Server", "").strip()
     named = f" ({program:.60})" if program else ""
     if answer.status in {502, 503, 504}:
-        text = f"a proxy{named} answers at {place} with {answer.status}, and the server behind it does not"
+        text = f"a proxy{named} answers at {where} with {answer.status}, and the server behind it does not"
         return fail("reachable", text, "look whether that server runs, and where the proxy sends requests")
-    text = f"another program{named} answers at {place}, and no Holdfast server"
+    text = f"another program{named} answers at {where}, and no Holdfast server"
     return fail("reachable", text, "check host and port: `holdfast serve` says its own when it starts")
 
 
-def _ready(answer: Answer, place: str) -> Verdict:
+def _ready(answer: Answer, where: str) -> Verdict:
     if answer.status == OK:
-        return ok("ready", f"{place}it takes requests")
-    text = f"{place}it answered {answer.status}: {_field(answer, 'details') or 'no details'}"
+        return ok("ready", f"{where}it takes requests")
+    text = f"{where}it answered {answer.status}: {_field(answer, 'details') or 'no details'}"
     return fail("ready", text, "look at the server's log")
 
 
@@ -432,23 +432,23 @@ def _dump(data: Path) -> int:
 # A store that nodes share.
 
 
-def store_checks(place: StoreAddress) -> list[Verdict]:
+def store_checks(address: StoreAddress) -> list[Verdict]:
     from holdfast.engine import stores
     from holdfast.journal.interface import JournalError
 
     try:
-        facts, round_trip_ms = stores.facts(place)
+        facts, round_trip_ms = stores.facts(address)
     except JournalError as error:
         return [_refused("store", error)]
-    return [*_store_verdicts(facts, round_trip_ms, place), _store_journal(place)]
+    return [*_store_verdicts(facts, round_trip_ms, address), _store_journal(address)]
 
 
-def _store_journal(place: StoreAddress) -> Verdict:
+def _store_journal(address: StoreAddress) -> Verdict:
     from holdfast.engine import stores
     from holdfast.journal.interface import DeposedError, JournalError
 
     try:
-        found = stores.contents(place, lambda records: output.progress(f"{records} records read …"))
+        found = stores.contents(address, lambda records: output.progress(f"{records} records read …"))
     except DeposedError:
         return warn("journal", "another node took the seat while it was looked at", "ask again")
     except JournalError as error:
@@ -460,9 +460,9 @@ def _store_journal(place: StoreAddress) -> Verdict:
     return ok("journal", _counted(found.records, found.last_seq, found.archived_upto))
 
 
-def _store_verdicts(facts: Facts, round_trip_ms: float, place: StoreAddress) -> Iterator[Verdict]:
+def _store_verdicts(facts: Facts, round_trip_ms: float, address: StoreAddress) -> Iterator[Verdict]:
     version = f"PostgreSQL {facts.server.version // 10_000}.{facts.server.version % 10_000}"
-    yield ok("store", f"{place.shown}, {version}, schema {place.schema}")
+    yield ok("store", f"{address.shown}, {version}, schema {address.schema}")
     round_trip = f"{round_trip_ms:.1f} ms there and back"
     if round_trip_ms > ROUND_TRIP_MS_HIGH:
         yield warn("round trip", round_trip, "every answer waits for it: run nodes near to the database")
@@ -531,8 +531,8 @@ def _nodes(facts: Facts) -> Iterator[Verdict]:
 
 def _replicas(facts: Facts) -> Verdict:
     hidden = sum(not each.state for each in facts.replicas)
-    told = [f"{each.name} ({each.state}, {each.sync_state})" for each in facts.replicas if each.state]
-    text = ", ".join(told) or ("none" if not hidden else f"{hidden} that this role may not see")
+    named = [f"{each.name} ({each.state}, {each.sync_state})" for each in facts.replicas if each.state]
+    text = ", ".join(named) or ("none" if not hidden else f"{hidden} that this role may not see")
     if not facts.server.has_standby:
         hint = "a failover of the database may lose the newest answers: set synchronous_standby_names"
         return warn("replicas", f"{text}; no commit waits for any", hint)

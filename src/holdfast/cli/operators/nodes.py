@@ -41,14 +41,14 @@ def nodes(*, store: str | None) -> int:
     With --store the store itself is asked, also when no node runs.
     It ends with 0 if somebody leads, with 1 if nobody does, and with 69 if neither can be asked.
     """
-    told = _from_server() if store is None else _from_store(store)
-    if told is None:
+    reply = _from_server() if store is None else _from_store(store)
+    if reply is None:
         return output.UNREACHABLE
     if wants_json():
-        output.say_json(told)
+        output.say_json(reply)
     else:
-        _say(told)
-    return output.FAILED if told["leader"] is None else output.OK
+        _say(reply)
+    return output.FAILED if reply["leader"] is None else output.OK
 
 
 def _from_server() -> dict[str, Any]:
@@ -69,10 +69,10 @@ def _from_server() -> dict[str, Any]:
             return {"leader": None, "epoch": None, "since": None, "authority": None, "nodes": rows}
         if answer.status != SUCCESS:
             server.refuse(answer)
-        told = answer.json()
-        if not isinstance(told, dict) or "nodes" not in told:
+        reply = answer.json()
+        if not isinstance(reply, dict) or "nodes" not in reply:
             raise ServerError(f"{server.url} says nothing of nodes: is it a Holdfast server?")
-        return told
+        return reply
 
 
 def _row_of(node: Probe) -> dict[str, Any]:
@@ -81,8 +81,8 @@ def _row_of(node: Probe) -> dict[str, Any]:
         answer = node.ask("/readyz", NODE_SECONDS)
     except Unreachable as error:
         return row | {"details": f"no answer: {error.problem}"}
-    told = answer.json()
-    details = told.get("details") if isinstance(told, dict) else None
+    reply = answer.json()
+    details = reply.get("details") if isinstance(reply, dict) else None
     name = answer.headers.get("Holdfast-Node") or "-"
     return row | {
         "name": name,
@@ -102,26 +102,26 @@ def _from_store(store: str) -> dict[str, Any] | None:
     except JournalError as error:
         output.complain(error.in_one_line)
         return None
-    told: dict[str, Any] = msgspec.to_builtins(reply_of(leadership, peers))
-    return told
+    reply: dict[str, Any] = msgspec.to_builtins(reply_of(leadership, peers))
+    return reply
 
 
-def _say(told: dict[str, Any]) -> None:
+def _say(reply: dict[str, Any]) -> None:
     now = times.now()
-    if told["epoch"] is None:
+    if reply["epoch"] is None:
         output.say("no node that was asked knows of a leader", "yellow")
-        rows = [[each["name"], each["url"], each["details"]] for each in told["nodes"]]
+        rows = [[each["name"], each["url"], each["details"]] for each in reply["nodes"]]
         output.say_table(["NODE", "URL", "SAYS"], rows, folded=("SAYS",))
         output.hint("the store itself can be asked: holdfast nodes --store URL, and holdfast doctor --store URL")
         return
-    if told["leader"] is None:
-        output.say(f"nobody leads; the last epoch was {told['epoch']}", "yellow")
+    if reply["leader"] is None:
+        output.say(f"nobody leads; the last epoch was {reply['epoch']}", "yellow")
     else:
-        since = times.since(datetime.fromisoformat(told["since"]), now)
-        output.say(output.plain(f"{told['leader']} leads since {since}, epoch {told['epoch']}"))
+        since = times.since(datetime.fromisoformat(reply["since"]), now)
+        output.say(output.plain(f"{reply['leader']} leads since {since}, epoch {reply['epoch']}"))
     rows = [
         [each["name"], each["role"], each["url"] or "-", each["version"], _seen(each["seen_ms_ago"])]
-        for each in told["nodes"]
+        for each in reply["nodes"]
     ]
     if rows:
         output.say_table(["NODE", "ROLE", "URL", "VERSION", "SEEN"], rows, folded=("URL",))

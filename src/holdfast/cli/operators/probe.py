@@ -82,8 +82,8 @@ class Probe:
         return details == answers.FOLLOWS
 
     def has_shared_store(self, health: Answer) -> bool:
-        told = health.json()
-        return isinstance(told, dict) and told.get("storage") == answers.SHARED
+        body = health.json()
+        return isinstance(body, dict) and body.get("storage") == answers.SHARED
 
     def refuse(self, answer: Answer) -> NoReturn:
         """Raise the error of a refusal."""

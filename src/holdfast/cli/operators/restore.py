@@ -67,7 +67,7 @@ def restore(*, file: Path, data: Path | None, beyond: int) -> int:
             key_file=KEY_FILE,
             wall_ms=wall_ms,
             version=__version__,
-            tell=lambda told: output.progress(f"{told} of {contents.totals.records} records …"),
+            tell=lambda done: output.progress(f"{done} of {contents.totals.records} records …"),
         )
     except (JournalError, NotOursError) as error:
         return output.fail(error)

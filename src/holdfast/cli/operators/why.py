@@ -28,18 +28,18 @@ def why(*, job: str) -> None:
     if wants_json():
         output.say_json(reply)
         return
-    told: dict[str, Any] = msgspec.to_builtins(reply)
+    shown: dict[str, Any] = msgspec.to_builtins(reply)
     now = times.now()
-    chain = told["chain"]
+    chain = shown["chain"]
     for depth, link in enumerate(chain):
         _say_link(link, depth, now)
-    if told["circle"]:
-        _say_circle(chain)
+    if shown["circle"]:
+        _say_cycle(chain)
     elif chain[-1]["waits_for"]:
         output.say("the chain goes on, but no more of it is shown")
     elif chain[-1]["status"] == "held" and len(chain) > 1:
         output.say(output.plain(f"everybody waits for {_who(chain[-1])}, who waits for nobody"))
-    _say_line(job, told["waiting"], now)
+    _say_queue(job, shown["waiting"], now)
 
 
 def _say_link(link: dict[str, Any], depth: int, now: datetime) -> None:
@@ -51,10 +51,10 @@ def _say_link(link: dict[str, Any], depth: int, now: datetime) -> None:
         output.say(f"{arrow}{name} {free[link['status']]}")
         return
     since = times.since(datetime.fromisoformat(link["claimed_at"]), now)
-    beat = times.ago(datetime.fromisoformat(link["last_heartbeat_at"]), now)
+    heartbeat = times.ago(datetime.fromisoformat(link["last_heartbeat_at"]), now)
     left = times.span(link["expires_in_ms"] / 1_000)
-    told = f"is held by {_who(link)} since {since}, last heartbeat {beat}, {left} left"
-    output.say(f"{arrow}{name} {output.plain(told)}")
+    status = f"is held by {_who(link)} since {since}, last heartbeat {heartbeat}, {left} left"
+    output.say(f"{arrow}{name} {output.plain(status)}")
     if link["note"]:
         output.say(f"{indent}   note: {output.plain(link['note'])}")
     if link["waits_for"]:
@@ -62,13 +62,13 @@ def _say_link(link: dict[str, Any], depth: int, now: datetime) -> None:
         output.say(f"{indent}   {output.plain(_who(link))} waits for {output.plain(wanted)}")
 
 
-def _who(told: dict[str, Any]) -> str:
-    return told["owner"] or told.get("shown_as") or "(no owner given)"
+def _who(holder: dict[str, Any]) -> str:
+    return holder["owner"] or holder.get("shown_as") or "(no owner given)"
 
 
-def _say_circle(chain: list[dict[str, Any]]) -> None:
+def _say_cycle(chain: list[dict[str, Any]]) -> None:
     # The last link closes it: its owner was in the chain before.
-    first = next(place for place, link in enumerate(chain) if _same_holder(link, chain[-1]))
+    first = next(position for position, link in enumerate(chain) if _same_holder(link, chain[-1]))
     names = [link["name"] for link in chain[first:]]
     if names[0] != names[-1]:
         names.append(names[0])
@@ -81,12 +81,12 @@ def _same_holder(one: dict[str, Any], other: dict[str, Any]) -> bool:
     return one["name"] == other["name"] or (one["owner"] is not None and one["owner"] == other["owner"])
 
 
-def _say_line(job: str, waiting: list[dict[str, Any]], now: datetime) -> None:
+def _say_queue(job: str, waiting: list[dict[str, Any]], now: datetime) -> None:
     if not waiting:
         output.say(output.plain(f"nobody stands in line for {job}"))
         return
     output.say(output.plain(f"in line for {job}:"))
-    for place, each in enumerate(waiting, start=1):
+    for position, each in enumerate(waiting, start=1):
         span = times.span((now - datetime.fromisoformat(each["since"])).total_seconds())
         away = "" if each["there"] else ", away at the moment"
-        output.say(output.plain(f"{place:4}. {_who(each)} for {span}{away}"))
+        output.say(output.plain(f"{position:4}. {_who(each)} for {span}{away}"))

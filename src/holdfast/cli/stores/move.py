@@ -49,15 +49,15 @@ def move(*, directory: Path, to: str | None) -> int:
     from holdfast.server.access.secrets import KEY_BYTES, KEY_FILE
 
     arm(os.environ)
-    place = stores.named(to, os.environ)
+    address = stores.named(to, os.environ)
     try:
         key = _key_of(directory / KEY_FILE, KEY_BYTES)
         moved = asyncio.run(
             write(
                 directory,
-                stores.filled(place),
-                to=place.shown,
-                schema=place.schema,
+                stores.filled(address),
+                to=address.shown,
+                schema=address.schema,
                 key=key,
                 witnesses=(KEY_FILE,),
                 authority=ids.new_secret(16).hex(),
@@ -70,7 +70,7 @@ def move(*, directory: Path, to: str | None) -> int:
     except OSError as error:
         return output.fail(JournalError(f"{directory}: {reason_of(error)}"))
     output.progress("")
-    _tell(moved, directory, place.shown)
+    _say_moved(moved, directory, address.shown)
     return output.OK
 
 
@@ -87,7 +87,7 @@ def _key_of(file: Path, size_bytes: int) -> bytes:
         ) from None
 
 
-def _tell(moved: Moved, directory: Path, to: str) -> None:
+def _say_moved(moved: Moved, directory: Path, to: str) -> None:
     if wants_json():
         output.say_json({"status": "moved", "from": str(directory), "to": to, **msgspec.structs.asdict(moved)})
         return

@@ -41,18 +41,18 @@ def init(*, store: str | None) -> int:
     from holdfast.engine import stores
     from holdfast.journal.interface import JournalError
 
-    place = stores.named(store, os.environ)
+    address = stores.named(store, os.environ)
     try:
-        authority, is_new = stores.init(place)
+        authority, is_new = stores.init(address)
     except JournalError as error:
         return output.fail(error)
     if wants_json():
-        output.say_json({"status": "made" if is_new else "there", "authority": authority, "store": place.shown})
+        output.say_json({"status": "made" if is_new else "there", "authority": authority, "store": address.shown})
     elif is_new:
-        output.say(output.plain(f"{place.shown} is ready: authority {authority} in the schema {place.schema}"))
-        output.hint(f"Now start the nodes: holdfast serve --store '{place.shown}'")
+        output.say(output.plain(f"{address.shown} is ready: authority {authority} in the schema {address.schema}"))
+        output.hint(f"Now start the nodes: holdfast serve --store '{address.shown}'")
     else:
-        output.say(output.plain(f"{place.shown} has an authority already: {authority}; nothing was changed"))
+        output.say(output.plain(f"{address.shown} has an authority already: {authority}; nothing was changed"))
     return output.OK
 
 
@@ -69,18 +69,18 @@ def restored(*, store: str | None, yes: bool) -> int:
     from holdfast.engine import stores
     from holdfast.journal.interface import JournalError
 
-    place = stores.named(store, os.environ)
-    if not yes and not _agrees(place.shown):
+    address = stores.named(store, os.environ)
+    if not yes and not _agrees(address.shown):
         return output.FAILED
     try:
-        epoch = stores.restored(place)
+        epoch = stores.restored(address)
     except JournalError as error:
         return output.fail(error)
     if wants_json():
-        output.say_json({"status": "restored", "store": place.shown, "epoch": epoch})
+        output.say_json({"status": "restored", "store": address.shown, "epoch": epoch})
         return output.OK
-    output.say(output.plain(f"{place.shown}: fencing tokens jump when the next leader (epoch {epoch}) begins"))
-    output.hint(f"Now start the nodes: holdfast serve --store '{place.shown}'")
+    output.say(output.plain(f"{address.shown}: fencing tokens jump when the next leader (epoch {epoch}) begins"))
+    output.hint(f"Now start the nodes: holdfast serve --store '{address.shown}'")
     return output.OK
 
 
