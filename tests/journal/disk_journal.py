@@ -54,8 +54,8 @@ class OnDisk(SqliteJournal):
             left.write_bytes(self._disk.mark)
         return await super().open()
 
-    def _leave_mark(self) -> None:
+    def _write_watermark(self) -> None:
         # The real file is only the way to the disk: tens of thousands of them need not last.
         with mock.patch.object(os, "fsync"):
-            super()._leave_mark()
+            super()._write_watermark()
         self._disk.mark = (self._directory / watermark.FILE).read_bytes()

@@ -216,24 +216,24 @@ MOVED = watermark.Moved(to="postgresql://db/holdfast", schema="holdfast", author
 
 def test_a_directory_that_was_moved_is_refused(data: Path) -> None:
     """No server starts on a directory whose content counts elsewhere: both would give out the same fencing tokens."""
-    watermark.leave_moved(data, MOVED)
+    watermark.write_moved(data, MOVED)
     said = refused(data)
     assert "was moved to postgresql://db/holdfast" in said
     assert "holdfast serve --store postgresql://db/holdfast" in said
-    assert watermark.moved_to(data) == MOVED
+    assert watermark.read_moved(data) == MOVED
 
 
 def test_a_directory_whose_move_was_interrupted_is_refused(data: Path) -> None:
     """While nobody knows which of the two counts, neither the directory is served nor is anything lost."""
-    watermark.leave_moved(data, msgspec.structs.replace(MOVED, is_done=False))
+    watermark.write_moved(data, msgspec.structs.replace(MOVED, is_done=False))
     assert "Move it again: that finds out" in refused(data)
-    watermark.take_moved(data)
+    watermark.remove_moved(data)
     assert len(found_in(data)[1]) == 10
 
 
 def test_a_file_that_tells_of_a_move_and_is_damaged_is_refused(data: Path) -> None:
     """What cannot be read may say that the directory counts no more."""
-    watermark.leave_moved(data, MOVED)
+    watermark.write_moved(data, MOVED)
     (data / watermark.MOVED).write_bytes(b"{")
     with pytest.raises(JournalError, match=r"journal\.moved is damaged"):
         run(nothing, data)

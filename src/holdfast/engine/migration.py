@@ -69,23 +69,23 @@ async def move(
     """
     tell("waiting for the store")
     async with filling as store:
-        if (known := watermark.moved_to(directory)) is not None and known.authority == store.authority:
-            watermark.leave_moved(directory, msgspec.structs.replace(known, is_done=True))
+        if (known := watermark.read_moved(directory)) is not None and known.authority == store.authority:
+            watermark.write_moved(directory, msgspec.structs.replace(known, is_done=True))
             return Moved(authority=known.authority, was_done=True)
         _refuse(directory, known, store.authority, to, schema)
         if known is not None:
-            watermark.take_moved(directory)
+            watermark.remove_moved(directory)
         source = SqliteJournal(directory, disk_reserve_bytes=0, witnesses=witnesses)
         try:
             moved = await _copy(source, store, key=key, authority=authority, tell=tell)
             failpoint("move_before_mark")
             left = watermark.Moved(to=to, schema=schema, authority=authority, is_done=False, wall_ms=wall_ms)
-            watermark.leave_moved(directory, left)
+            watermark.write_moved(directory, left)
             tell("letting it count")
             failpoint("move_before_commit")
             await store.commit()
             failpoint("move_after_commit")
-            watermark.leave_moved(directory, msgspec.structs.replace(left, is_done=True))
+            watermark.write_moved(directory, msgspec.structs.replace(left, is_done=True))
         finally:
             await source.close()
     return moved

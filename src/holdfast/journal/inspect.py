@@ -42,7 +42,7 @@ from holdfast.journal.sqlite import (
     check_archive,
     last_seq_of,
     lost_archive,
-    mark_of,
+    watermark_of,
 )
 from holdfast.journal.store import Store
 from holdfast.privatefiles import NotOursError
@@ -186,7 +186,7 @@ class _Inspector:
         self._witnesses = witnesses
 
     def inspect(self) -> None:
-        with self._noting(usual=()):
+        with self._collect_problems(usual=()):
             self._check_integrity(self._store)
             if self._is_ours():
                 self._check_contents()
@@ -212,22 +212,22 @@ class _Inspector:
         return True
 
     def _check_contents(self) -> None:
-        with self._noting():
-            watermark.check(self._files.path, mark_of(self._store, self._files.last_seq), self._witnesses)
+        with self._collect_problems():
+            watermark.check(self._files.path, watermark_of(self._store, self._files.last_seq), self._witnesses)
             self._files.check()
-        with self._noting():
+        with self._collect_problems():
             if (archive := self._files.archive) is not None:
                 self._check_integrity(archive.store)
                 held = None
-                with self._noting():
+                with self._collect_problems():
                     held = _held_in(archive.values())
-                with self._noting("the history: "):
+                with self._collect_problems("the history: "):
                     self._check_history(archive.store)
-                with self._noting("the names: "):
+                with self._collect_problems("the names: "):
                     for statement, text in _MISFITS:
                         for row in archive.store.run(statement):
                             self._problem(text.format(*row))
-                with self._noting("who holds what: "):
+                with self._collect_problems("who holds what: "):
                     self._check_holders(archive.store, held)
         self._check_tail()
 
@@ -238,7 +238,7 @@ class _Inspector:
         self.found.archived_upto = self.found.last_seq = upto
         wanted = upto + 1
         for first, last, body in self._store.run("read_batches", (upto,)):
-            with self._noting(f"the batch of records {first} to {last}: "):
+            with self._collect_problems(f"the batch of records {first} to {last}: "):
                 for record in decode_batch(body):
                     if record.seq != wanted:
                         self._problem(f"record {record.seq} stands where {wanted} should")
@@ -255,7 +255,7 @@ class _Inspector:
         sums: dict[int, tuple[int, int]] = {}
         listed = 0
         for seq, wall_ms, by, body in store.run("read_all_history"):
-            with self._noting(f"history record {seq}: "):
+            with self._collect_problems(f"history record {seq}: "):
                 (record,) = decode_batch(body)
                 if (record.seq, record.wall_ms) != (seq, wall_ms):
                     self._problem(f"history record {seq} says that it is record {record.seq}")
@@ -268,9 +268,9 @@ class _Inspector:
         if said != sums:
             counted, there = (sum(records for records, _ in each.values()) for each in (said, sums))
             self._problem(f"the history has {there} records, and {counted} are counted against those who left them")
-        ((rows, kept, wrong),) = store.run("count_names")
-        if wrong or rows != listed + kept:
-            self._problem(f"records are listed under {rows} names, and it should be {listed + kept}")
+        ((rows, retained, wrong),) = store.run("count_names")
+        if wrong or rows != listed + retained:
+            self._problem(f"records are listed under {rows} names, and it should be {listed + retained}")
 
     def _listed(self, store: Store, record: Record) -> int:
         """Check a record's row under each of its names, and return how many these are."""
@@ -310,7 +310,7 @@ class _Inspector:
             self.found.restored = record
 
     @contextlib.contextmanager
-    def _noting(self, where: str = "", usual: tuple[str, ...] = (RESTORE,)) -> Iterator[None]:
+    def _collect_problems(self, where: str = "", usual: tuple[str, ...] = (RESTORE,)) -> Iterator[None]:
         try:
             yield
         except JournalError as error:

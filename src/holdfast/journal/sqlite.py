@@ -217,7 +217,7 @@ class SqliteJournal:
         except JournalUnavailableError as error:
             # The step counts nevertheless: the caller must not repeat it.
             log.warning("%s; what is archived is dropped from the tail the next time", error)
-        self._leave_mark()
+        self._write_watermark()
 
     def snapshot(self) -> AbstractAsyncContextManager[Snapshot]:
         self._require_open("snapshot")
@@ -276,15 +276,15 @@ class SqliteJournal:
 
     async def close(self) -> None:
         if self._store is not None:
-            self._leave_mark()
+            self._write_watermark()
         await self._unlock()
 
-    def _leave_mark(self) -> None:
+    def _write_watermark(self) -> None:
         """Write the watermark: only durable records, and only while the journal is ours."""
         try:
             with watched(self._watch, "write the mark"):
                 failpoint("before_mark")
-                watermark.write(self._directory, watermark.Mark(self._identity, self._epoch, self._last))
+                watermark.write(self._directory, watermark.Watermark(self._identity, self._epoch, self._last))
         except OSError as error:
             # The old watermark stays valid: it claims less.
             why = reason_of(error)
@@ -354,7 +354,7 @@ class SqliteJournal:
                 if not self._disk_reserve.release():
                     raise
                 self._open_unless_locked()
-            self._leave_mark()
+            self._write_watermark()
             self._has_reserve = self._disk_reserve.ensure()
         except NotOursError as error:
             raise JournalError(str(error)) from error
@@ -437,7 +437,7 @@ class SqliteJournal:
     def _check(self, store: Store) -> Found:
         """Check all that will be replayed, the watermark first: a wrong journal must not ask for another archive."""
         check_sound(store)
-        watermark.check(self._path, mark_of(store, last_seq_of(store)), self._witnesses)
+        watermark.check(self._path, watermark_of(store, last_seq_of(store)), self._witnesses)
         if not store.meta("epoch"):  # No start has finished: there need be no archive.
             return check_tail(store, Position(self._identity, 0, 0), [])
         if not self._archive_path.exists():
@@ -465,7 +465,7 @@ class SqliteJournal:
         if upto:
             name = self._archive_path.name
             problem = f"{self._path} is missing, but {name} is there, with all up to record {upto}"
-            raise JournalLostError(problem, watermark.PUT_BACK, watermark.all_is_new(name))
+            raise JournalLostError(problem, watermark.PUT_BACK, watermark.start_over_remedy(name))
 
     def _make_archive(self) -> None:
         """Make an empty archive in place of one that an interrupted first start left."""
@@ -706,10 +706,10 @@ def check_files(directory: Path) -> None:
         check_file(reserve, reserve.lstat(), one_name=True)
 
 
-def mark_of(store: Store, last_seq: int) -> watermark.Mark | None:
+def watermark_of(store: Store, last_seq: int) -> watermark.Watermark | None:
     """Return how far a journal has come; None before its first start has finished."""
     epoch = store.meta("epoch")
-    return watermark.Mark(store.meta("identity"), epoch, last_seq) if epoch else None
+    return watermark.Watermark(store.meta("identity"), epoch, last_seq) if epoch else None
 
 
 def _create(db: apsw.Connection) -> None:

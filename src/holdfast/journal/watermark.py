@@ -34,7 +34,7 @@ PUT_BACK = "Put the journal back, with its -wal, or restore a backup"
 _STOP = "stop the workers, reset the fences that they write to"
 
 
-class Mark(msgspec.Struct, frozen=True):
+class Watermark(msgspec.Struct, frozen=True):
     """A journal's identity (0: it has none), and how far it has come."""
 
     identity: int
@@ -50,16 +50,16 @@ class Moved(msgspec.Struct, frozen=True, kw_only=True):
     wall_ms: int
 
 
-def write(directory: Path, mark: Mark) -> None:
+def write(directory: Path, watermark: Watermark) -> None:
     """Replace the watermark. It needs no sync: the old one stays true. Raises `OSError`."""
-    replace(directory / FILE, msgspec.json.encode(mark) + b"\n")
+    replace(directory / FILE, msgspec.json.encode(watermark) + b"\n")
 
 
-def check(journal: Path, found: Mark | None, witnesses: Sequence[str]) -> None:
+def check(journal: Path, found: Watermark | None, witnesses: Sequence[str]) -> None:
     """Raise `JournalLostError` if the directory had more than was found (None: no journal, or no start)."""
     _refuse_moved(journal.parent)
     path = journal.with_name(FILE)
-    known = _decoded(path, Mark, f"If the journal beside it is the newest, remove {path} and start again")
+    known = _decoded(path, Watermark, f"If the journal beside it is the newest, remove {path} and start again")
     if found is None:
         if (journal.parent / RESTORING).exists():
             problem = f"{journal} is missing: a restore broke off there, and {RESTORING} is what it left"
@@ -78,25 +78,25 @@ def check(journal: Path, found: Mark | None, witnesses: Sequence[str]) -> None:
             raise JournalLostError(problem, "Put the newest back, with its -wal", accept)
 
 
-def leave_moved(directory: Path, moved: Moved) -> None:
+def write_moved(directory: Path, moved: Moved) -> None:
     """Mark the directory as moved, durably. Raises `OSError`."""
     replace(directory / MOVED, msgspec.json.encode(moved) + b"\n")
     sync_folder(directory)
 
 
-def take_moved(directory: Path) -> None:
-    """Undo `leave_moved`. Raises `OSError`."""
+def remove_moved(directory: Path) -> None:
+    """Undo `write_moved`. Raises `OSError`."""
     (directory / MOVED).unlink(missing_ok=True)
     sync_folder(directory)
 
 
-def moved_to(directory: Path) -> Moved | None:
+def read_moved(directory: Path) -> Moved | None:
     """Return where a directory was, or is being, moved to. Raises `JournalError`."""
     return _decoded(directory / MOVED, Moved, "If the directory was never moved, remove it")
 
 
 def _refuse_moved(directory: Path) -> None:
-    moved = moved_to(directory)
+    moved = read_moved(directory)
     if moved is None:
         return
     count = f"If this directory is to count all the same: make sure that no node serves from there, {_STOP}, remove"
@@ -121,7 +121,7 @@ def _decoded(path: Path, kind: type[T], way: str) -> T | None:
         raise JournalError(f"{path} is damaged: {error}", way) from error
 
 
-def _lost(journal: Path, known: Mark | None, names: Sequence[str]) -> JournalLostError:
+def _lost(journal: Path, known: Watermark | None, names: Sequence[str]) -> JournalLostError:
     state = "is missing"
     with contextlib.suppress(OSError):
         state = f"has {journal.stat().st_size} bytes and no record"
@@ -131,11 +131,11 @@ def _lost(journal: Path, known: Mark | None, names: Sequence[str]) -> JournalLos
     return JournalLostError(
         f"{journal} {state}, but {there}: this directory had a journal{least}. If the server began anew, {_TWICE}",
         PUT_BACK,
-        all_is_new(moved),
+        start_over_remedy(moved),
     )
 
 
-def all_is_new(files: str) -> str:
+def start_over_remedy(files: str) -> str:
     """Return the remedy for a journal that is lost for good."""
     return (
         f"If it is lost for good: {_STOP}, move {files} out of the directory and start again. All is new then:"

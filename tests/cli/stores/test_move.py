@@ -201,7 +201,7 @@ def test_killed_at_its_last_step_a_second_move_finds_out(
     told = json.loads(ask("move", "--from", stopped.data, "--json").stdout)
     assert told["was_done"] == is_there
     assert all_of(Leader(schema)._journal) == before
-    moved = watermark.moved_to(stopped.data)
+    moved = watermark.read_moved(stopped.data)
     assert moved is not None and moved.is_done
 
 
@@ -209,10 +209,10 @@ def test_killed_at_its_last_step_a_second_move_finds_out(
 def test_an_interrupted_move_goes_on_to_no_other_store(stopped: RunningServer, schema: str, point: str) -> None:
     """Killed around the commit, the directory is moved to no other store: the first may count, and both would."""
     assert moving(stopped.data, schema, f"{point}=kill").returncode == -signal.SIGKILL
-    left, other = watermark.moved_to(stopped.data), postgres.new_schema()
+    left, other = watermark.read_moved(stopped.data), postgres.new_schema()
     done = moving(stopped.data, other)
     assert done.returncode == 1 and f"(schema {schema}) was interrupted at its last step" in done.stderr
-    assert not is_filled(other) and watermark.moved_to(stopped.data) == left
+    assert not is_filled(other) and watermark.read_moved(stopped.data) == left
     assert moving(stopped.data, schema).returncode == 0 and is_filled(schema)
 
 

@@ -251,17 +251,17 @@ class Pruning:
 
     async def _drop_excess(self, unit: str, most: int) -> None:
         while self._left > 0:
-            shares = await self._client.read("read_shares")
-            excess = sum(row[unit] for row in shares) - most
-            seqs = await self._chosen(shares, unit, excess) if excess > 0 else []
+            usages = await self._client.read("read_shares")
+            excess = sum(row[unit] for row in usages) - most
+            seqs = await self._chosen(usages, unit, excess) if excess > 0 else []
             if not seqs:
                 return
             await self._forget(seqs, [])
 
-    async def _chosen(self, shares: Sequence[Row], unit: str, excess: int) -> list[int]:
+    async def _chosen(self, usages: Sequence[Row], unit: str, excess: int) -> list[int]:
         """Return the oldest records of the principal with the largest share, one after another."""
         oldest: dict[bytes, AsyncIterator[tuple[int, int]]] = {}
-        choosing = choose([(row["principal"], row[unit]) for row in shares], excess, min(PRUNE_ROWS, self._left))
+        choosing = choose([(row["principal"], row[unit]) for row in usages], excess, min(PRUNE_ROWS, self._left))
         try:
             who = next(choosing)
             while True:

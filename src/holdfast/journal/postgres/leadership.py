@@ -184,8 +184,8 @@ async def create_tables(
     await connection.script("create_archive")
     authority = (new_authority.authority, seal(new_authority.key, secret), new_authority.wall_ms, SCHEMA_VERSION)
     await connection.ask("write_authority", *authority, seconds=None)
-    places = (identity.system_id, identity.timeline, identity.database_oid, f"{schema}.seat")
-    await connection.ask("create_leadership", new_authority.authority, FORMAT, *places, seconds=None)
+    identity_values = (identity.system_id, identity.timeline, identity.database_oid, f"{schema}.seat")
+    await connection.ask("create_leadership", new_authority.authority, FORMAT, *identity_values, seconds=None)
 
 
 async def read_leadership(client: PgClient, where: str) -> Row | None:
