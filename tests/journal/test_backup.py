@@ -48,7 +48,7 @@ def test_backup_is_read_as_it_was_written() -> None:
     data = written()
     for size in (1, 7, len(data)):
         reader = BackupReader("it")
-        got = [frame for place in range(0, len(data), size) for frame in reader.feed(data[place : place + size])]
+        got = [frame for offset in range(0, len(data), size) for frame in reader.feed(data[offset : offset + size])]
         reader.close()
         assert [kind for kind, _ in got] == [HEAD, KEY, TAIL, ROWS, ROWS, RECORDS, b"E"]
         assert got[1][1] == KEY_OF_OURS
@@ -72,9 +72,9 @@ def test_backup_that_broke_off_is_not_whole() -> None:
 def test_changed_byte_is_found() -> None:
     """A byte that is another one, anywhere, is found."""
     data = written()
-    for place in range(0, len(data), 3):
+    for offset in range(0, len(data), 3):
         changed = bytearray(data)
-        changed[place] ^= 0x10
+        changed[offset] ^= 0x10
         with pytest.raises(JournalDamagedError):
             list(frames([bytes(changed)], "it"))
 

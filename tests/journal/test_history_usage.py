@@ -79,8 +79,8 @@ def test_ends_say_whose_they_are() -> None:
                 session = f"s-{number}"
                 await engine.ask(OpenSession(principal="ana", session_id=session, ttl_ms=ttl_ms))
                 await engine.ask(acquire(f"job/{number}", f"l-{number}", session=session, bound=True))
-                place = {"session": session, "bound": True, "owner": "o", "wait_ms": 1, "new_ticket": f"t-{number}"}
-                await engine.ask(acquire("job/0", f"w-{number}", **place))  # type: ignore[arg-type]
+                waiter = {"session": session, "bound": True, "owner": "o", "wait_ms": 1, "new_ticket": f"t-{number}"}
+                await engine.ask(acquire("job/0", f"w-{number}", **waiter))  # type: ignore[arg-type]
             await engine.ask(EndSession(principal="ana", session_id="s-0"))
             await asyncio.sleep(11)
             ends = [event for event in await events(journal) if isinstance(event, Ended | Left | SessionEnded)]
@@ -88,6 +88,6 @@ def test_ends_say_whose_they_are() -> None:
         sessions = [event for event in ends if isinstance(event, SessionEnded)]
         assert {event.how for event in sessions} == {"deleted", "expired"}
         assert {ended.principal for event in sessions for ended in event.leases} == {"ana"}
-        assert {place.principal for event in sessions for place in event.left} == {"ana"}
+        assert {ticket.principal for event in sessions for ticket in event.left} == {"ana"}
 
     run(scene)

@@ -49,9 +49,9 @@ class WatchedDisk(Disk):
         if self.is_open and not self.watcher.on_their_way:
             self.unheard.append(what)
 
-    def write(self, name: str, image: Image, place: int, data: bytes | None) -> None:
+    def write(self, name: str, image: Image, offset: int, data: bytes | None) -> None:
         self.note(f"write to {name}")
-        super().write(name, image, place, data)
+        super().write(name, image, offset, data)
 
     def sync(self, name: str, image: Image) -> None:
         self.note(f"sync of {name}")

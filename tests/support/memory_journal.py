@@ -295,12 +295,12 @@ class MemoryJournal:
 def holds_after(holds: Iterable[Hold], records: Iterable[Record]) -> list[Hold]:
     """Return who held what, once these records are counted too. A name has one holder at a time (I1)."""
     all_holds = list(holds)
-    living = {hold.name: place for place, hold in enumerate(all_holds) if hold.ended_seq is None}
+    living = {hold.name: index for index, hold in enumerate(all_holds) if hold.ended_seq is None}
 
     def end(name: str, seq: int) -> None:
-        place = living.pop(name, None)
-        if place is not None:
-            all_holds[place] = all_holds[place]._replace(ended_seq=seq)
+        index = living.pop(name, None)
+        if index is not None:
+            all_holds[index] = all_holds[index]._replace(ended_seq=seq)
 
     def begin(name: str, lease: Lease, seq: int) -> None:
         end(name, seq)

@@ -110,12 +110,12 @@ def decode_batch(data: bytes, holding: Sequence[bytes] = ()) -> Iterator[Record]
 
 def history_in(data: bytes) -> Iterator[tuple[bytes, Record]]:
     """Yield the records with history value, each after its own bytes: a batch of one."""
-    place = 0
+    offset = 0
     for body in bodies_in(data):
-        start, place = place, place + _FRAME.size + len(body)
+        start, offset = offset, offset + _FRAME.size + len(body)
         row = _row_of(body)
         if is_history(row.event):
-            yield data[start:place], _record_from(row)
+            yield data[start:offset], _record_from(row)
 
 
 def _row_of(body: bytes) -> _RecordRow:
@@ -134,11 +134,11 @@ def _record_from(row: _RecordRow) -> Record:
 
 def frame_sizes(data: bytes) -> Iterator[int]:
     """Yield the size of each frame of an undamaged batch."""
-    place = 0
-    while place < len(data):
-        _, length, _ = _FRAME.unpack_from(data, place)
+    offset = 0
+    while offset < len(data):
+        _, length, _ = _FRAME.unpack_from(data, offset)
         yield _FRAME.size + length
-        place += _FRAME.size + length
+        offset += _FRAME.size + length
 
 
 def count_records(data: bytes) -> int:
@@ -150,17 +150,17 @@ def bodies_in(data: bytes) -> Iterator[bytes]:
     """Yield the body of each frame. Raises at the first damaged one."""
     if not isinstance(data, bytes):
         raise JournalDamagedError(f"there is {type(data).__name__} where bytes were written")
-    place = 0
-    while place < len(data):
-        start = place + _FRAME.size
+    offset = 0
+    while offset < len(data):
+        start = offset + _FRAME.size
         if start > len(data):
-            raise JournalDamagedError(f"a frame is cut short at byte {place} of {len(data)}")
-        version, length, checksum = _FRAME.unpack_from(data, place)
+            raise JournalDamagedError(f"a frame is cut short at byte {offset} of {len(data)}")
+        version, length, checksum = _FRAME.unpack_from(data, offset)
         if not 1 <= version <= FORMAT:
             text = f"a frame has format {version}; this version reads formats 1 to {FORMAT}"
             raise JournalTooNewError(text, USE_THE_NEWER) if version > FORMAT else JournalDamagedError(text)
-        place = start + length
-        body = data[start:place]
+        offset = start + length
+        body = data[start:offset]
         if len(body) != length or crc32(body, version) != checksum:
             raise JournalDamagedError(f"a record's checksum does not match at byte {start} of {len(data)}")
         yield body

@@ -72,8 +72,8 @@ def restore(*, file: Path, data: Path | None, beyond: int) -> int:
     except (JournalError, NotOursError) as error:
         return output.fail(error)
     except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        problem = f"{place}{error.strerror or error}"
+        prefix = f"{error.filename}: " if error.filename else ""
+        problem = f"{prefix}{error.strerror or error}"
         return output.fail(JournalError(problem, "Nothing was restored: nothing is left of it"))
     output.progress("")
     _tell(file, contents, start, directory)

@@ -407,9 +407,9 @@ class Servers:
             raise errors[0]
         raise CannotConnectError("; ".join(error.problem for error in errors))
 
-    def _put(self, address: Address, place: int) -> None:
+    def _put(self, address: Address, index: int) -> None:
         self._addresses.remove(address)
-        self._addresses.insert(place, address)
+        self._addresses.insert(index, address)
 
 
 class PgClient:
