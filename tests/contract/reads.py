@@ -32,11 +32,11 @@ from tests.contract.tools import (
     filled,
     grant,
     held_pages,
-    marked,
     pages,
     read,
     renewal,
     reopened,
+    slot_tables,
     tables_of,
 )
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.journal.interface import Journal, Snapshot
-    from tests.contract.tools import Check, JournalPlace, Tables
+    from tests.contract.tools import Check, JournalFactory, Tables
 
 CHECKS: list[Check] = []
 _check = check_in(CHECKS)
@@ -54,7 +54,7 @@ _check = check_in(CHECKS)
 
 
 @_check
-async def _the_last_by_a_time_is_found(place: JournalPlace) -> None:
+async def _last_by_finds_the_last_record(make: JournalFactory) -> None:
     """The last record by a wall time is the last in the journal's order, however the wall clock was set."""
     rng = drawing(5)
     walls_ms, wall_ms = list[int](), WALL_MS
@@ -67,23 +67,23 @@ async def _the_last_by_a_time_is_found(place: JournalPlace) -> None:
         for seq, wall_ms in enumerate(walls_ms, 1)
     ]
     history = [record for record in records if is_history(record.event)]
-    journal = await filled(place, [records[start : start + 100] for start in range(0, 4_000, 100)])
+    journal = await filled(make, [records[start : start + 100] for start in range(0, 4_000, 100)])
     edges_ms = [min(walls_ms) - 1, min(walls_ms), max(walls_ms), max(walls_ms) + 1]
     for upto in (0, 1_100, 4_000):
         await archived(journal, upto)
         for asked_ms in (*edges_ms, *(rng.choice(walls_ms) + rng.randint(-1, 1) for _ in range(9))):
             expected = max((record.seq for record in history if record.wall_ms <= asked_ms), default=0)
             expect(await journal.last_by(asked_ms), expected, f"the last by {asked_ms} with {upto} archived")
-    journal = await reopened(journal, place)
+    journal = await reopened(journal, make)
     expect(await journal.last_by(max(walls_ms)), history[-1].seq, "the last of all after a restart")
     await journal.close()
 
 
 @_check
-async def _nothing_is_the_last_before_all(place: JournalPlace) -> None:
+async def _last_by_is_zero_before_all_records(make: JournalFactory) -> None:
     """By a time before all that is kept there was no record, nor in an empty journal; what is dropped is not found."""
     retention = Retention(records_max=3)
-    journal = await filled(place, [], retention)
+    journal = await filled(make, [], retention)
     expect(await journal.last_by(WALL_MS), 0, "the last of an empty journal")
     await journal.append([grant(seq) for seq in range(1, 11)])
     expect(await journal.last_by(WALL_MS), 0, "the last before the first")
@@ -175,10 +175,10 @@ async def _play_on(journal: Journal, play: _Play, count: int) -> list[int]:
 
 
 @_check
-async def _held_is_exact_at_every_record(place: JournalPlace) -> None:
+async def _held_is_exact_at_every_record(make: JournalFactory) -> None:
     """Who held what at any record is what a replay up to it gives: in the tail, in the archive, and across."""
     play = _Play(7, names=12)
-    journal = await filled(place, [])
+    journal = await filled(make, [])
     ends: list[int] = []
     for rounds in range(1, 6):
         ends += await _play_on(journal, play, 40)
@@ -188,13 +188,13 @@ async def _held_is_exact_at_every_record(place: JournalPlace) -> None:
                 expected = play.held_at(min(seq, len(play.records)))
                 expect(await held_pages(journal, seq), expected, f"who held what at {seq} with {upto} archived")
         if rounds % 2:
-            journal = await reopened(journal, place)
+            journal = await reopened(journal, make)
     expect(await held_pages(journal, 60), play.held_at(60), "who held what at 60 after a restart")
     await journal.close()
 
 
 @_check
-async def _held_comes_in_pages(place: JournalPlace) -> None:
+async def _held_comes_in_pages(make: JournalFactory) -> None:
     """Names come in their order, a page at a time; a prefix is meant letter by letter, and so is where to go on."""
     names = [
         "a",
@@ -213,7 +213,7 @@ async def _held_comes_in_pages(place: JournalPlace) -> None:
         "ä",
         "zz",
     ]
-    journal = await filled(place, [[grant(seq, name)] for seq, name in enumerate(names, 1)])
+    journal = await filled(make, [[grant(seq, name)] for seq, name in enumerate(names, 1)])
     seqs = {name: seq for seq, name in enumerate(names, 1)}
     for upto in (0, 7, len(names)):
         await archived(journal, upto)
@@ -231,12 +231,12 @@ async def _held_comes_in_pages(place: JournalPlace) -> None:
 
 
 @_check
-async def _held_outlives_the_history_of_its_grant(place: JournalPlace) -> None:
+async def _held_outlives_the_history_of_its_grant(make: JournalFactory) -> None:
     """A lease that is older than the kept history is known while it lives, and until its end is forgotten."""
     retention = Retention(records_max=6)
     old = grant(1, "old")
     over = Record(3, 3, WALL_MS + 3, Transferred("over", "lease-2", _lease_of(grant(3)), "ci"))
-    journal = await filled(place, [[old, grant(2, "over"), over]], retention)
+    journal = await filled(make, [[old, grant(2, "over"), over]], retention)
     await _flood(journal, 4, 23)
     lives = Held("over", _lease_of(over), 3)
     for _ in range(2):
@@ -245,7 +245,7 @@ async def _held_outlives_the_history_of_its_grant(place: JournalPlace) -> None:
         for seq in range(journal.history_begins_after, 24):
             expected = [Held("old", _lease_of(old), 1), lives]
             expect(await held_pages(journal, seq, prefix="o"), expected, f"who held the old names at {seq}")
-        journal = await reopened(journal, place, retention)
+        journal = await reopened(journal, make, retention)
     end = Record(24, 24, WALL_MS + 24, Ended("old", "lease-1", 1, "released", True, principal="ci"))
     await journal.append([end])
     for upto in (23, 24):
@@ -263,10 +263,10 @@ async def _held_outlives_the_history_of_its_grant(place: JournalPlace) -> None:
 
 
 @_check
-async def _the_newest_record_outlives_its_age(place: JournalPlace) -> None:
+async def _newest_record_outlives_its_age(make: JournalFactory) -> None:
     """However old it is, the newest record is kept: by it a later moment is found, and who held what then."""
     retention = Retention(wall_ms=1_000)
-    journal = await filled(place, [[grant(1, "old"), grant(2, "new")], [renewal(3)]], retention)
+    journal = await filled(make, [[grant(1, "old"), grant(2, "new")], [renewal(3)]], retention)
     later_ms = WALL_MS + 10**10
     for _ in range(2):
         await archived(journal, 3, later_ms)
@@ -274,12 +274,12 @@ async def _the_newest_record_outlives_its_age(place: JournalPlace) -> None:
         expect((journal.history_begins_after, await journal.last_by(later_ms - 1)), (1, 2), "the last by then")
         held = [each.name for each in await held_pages(journal, 2)]
         expect(held, ["new", "old"], "who held what since then")
-        journal = await reopened(journal, place, retention)
+        journal = await reopened(journal, make, retention)
     await journal.close()
 
 
 @_check
-async def _held_is_asked_for_by_owner_session_and_labels(place: JournalPlace) -> None:
+async def _held_filters_by_owner_session_and_labels(make: JournalFactory) -> None:
     """A look finds what one owner or session held, or what had all these labels, on pages that lead on to the end."""
     records = []
     for seq in range(1, 41):
@@ -290,7 +290,7 @@ async def _held_is_asked_for_by_owner_session_and_labels(place: JournalPlace) ->
             labels=None if seq % 5 == 0 else {"team": "web", "shard": str(seq % 5)},
         )
         records.append(Record(seq, seq, WALL_MS + seq, Granted(f"job/{seq:02d}", lease)))
-    journal = await filled(place, [records[start : start + 8] for start in range(0, 40, 8)])
+    journal = await filled(make, [records[start : start + 8] for start in range(0, 40, 8)])
     wanted: list[tuple[dict[str, object], Callable[[Lease], bool]]] = [
         ({"owner": "owner-1"}, lambda lease: lease.owner == "owner-1"),
         ({"session": "session-2"}, lambda lease: lease.session == "session-2"),
@@ -326,55 +326,55 @@ def _lease_of(record: Record) -> Lease:
 
 
 @_check
-async def _whole_is_one_instant(place: JournalPlace) -> None:
+async def _snapshot_is_one_instant(make: JournalFactory) -> None:
     """A look at all shows one instant, though appends, archiving and pruning go on while it is read."""
     retention = Retention(records_max=12)
     batches = [[grant(seq), renewal(seq + 1)] for seq in range(1, 41, 2)]
-    journal = await filled(place, batches, retention)
+    journal = await filled(make, batches, retention)
     await archived(journal, 10)
     history = [batch[0] for batch in batches[:5]]
-    async with journal.snapshot() as whole:
-        expect(whole.last_seq, 40, "the last number")
+    async with journal.snapshot() as snapshot:
+        expect(snapshot.last_seq, 40, "the last number")
         await journal.append([grant(41)])
         going_on = asyncio.create_task(archived(journal, 41, count=20))
-        expected = (marked(10), [record for batch in batches[5:] for record in batch], history)
-        expect(await _all_of(whole), expected, "what was there at that instant")
+        expected = (slot_tables(10), [record for batch in batches[5:] for record in batch], history)
+        expect(await _all_of(snapshot), expected, "what was there at that instant")
         await going_on
-    both: Tables = {**marked(41, count=20), "slots": marked(10)["slots"] + marked(41, count=20)["slots"]}
-    kept = [grant(seq) for seq in range(19, 42, 2)]
-    async with journal.snapshot() as whole:
-        expect(await _all_of(whole), (both, [], kept), "what is there afterwards")
+    both: Tables = {**slot_tables(41, count=20), "slots": slot_tables(10)["slots"] + slot_tables(41, count=20)["slots"]}
+    retained = [grant(seq) for seq in range(19, 42, 2)]
+    async with journal.snapshot() as snapshot:
+        expect(await _all_of(snapshot), (both, [], retained), "what is there afterwards")
     await journal.append([grant(42)])
-    journal = await reopened(journal, place, retention)
-    async with journal.snapshot() as whole:
-        expect(whole.last_seq, 42, "the last number after a restart")
-        expect(await _all_of(whole), (both, [grant(42)], kept), "what is there after a restart")
+    journal = await reopened(journal, make, retention)
+    async with journal.snapshot() as snapshot:
+        expect(snapshot.last_seq, 42, "the last number after a restart")
+        expect(await _all_of(snapshot), (both, [grant(42)], retained), "what is there after a restart")
     await journal.close()
 
 
 @_check
-async def _whole_of_nothing(place: JournalPlace) -> None:
+async def _snapshot_of_an_empty_journal(make: JournalFactory) -> None:
     """A look at a journal of which nothing is archived shows its records, and no values."""
-    journal = await filled(place, [])
-    async with journal.snapshot() as whole:
-        expect((whole.last_seq, await _all_of(whole)), (0, ({}, [], [])), "what an empty journal has")
+    journal = await filled(make, [])
+    async with journal.snapshot() as snapshot:
+        expect((snapshot.last_seq, await _all_of(snapshot)), (0, ({}, [], [])), "what an empty journal has")
     await journal.append([grant(1), renewal(2)])
-    async with journal.snapshot() as whole:
-        expect((whole.last_seq, await _all_of(whole)), (2, ({}, [grant(1), renewal(2)], [])), "what is there")
+    async with journal.snapshot() as snapshot:
+        expect((snapshot.last_seq, await _all_of(snapshot)), (2, ({}, [grant(1), renewal(2)], [])), "what is there")
     expect(await read(journal), ({}, [grant(1), renewal(2)]), "what the holder reads afterwards")
     await journal.close()
 
 
-async def _all_of(whole: Snapshot) -> tuple[Tables, list[Record], list[Record]]:
+async def _all_of(snapshot: Snapshot) -> tuple[Tables, list[Record], list[Record]]:
     """Read all there is, in the order that is asked for; let the loop go round between two pieces."""
     tail, history, values = list[Record](), list[Record](), list[Values]()
-    async for batch in whole.tail():
+    async for batch in snapshot.tail():
         tail.extend(batch)
         await asyncio.sleep(0)
-    async for each in whole.values():
+    async for each in snapshot.values():
         values.append(each)
         await asyncio.sleep(0)
-    async for batch in whole.history():
+    async for batch in snapshot.history():
         history.extend(batch)
         await asyncio.sleep(0)
     return tables_of(values), tail, history

@@ -27,7 +27,7 @@ from holdfast.journal.interface import (
     SharedJournal,
 )
 from tests.contract.tools import (
-    BrokenPromiseError,
+    ContractError,
     archived,
     expect,
     expect_refusal,
@@ -48,7 +48,7 @@ MIB = 2**20
 KEY_BYTES_MIN = 32
 
 
-class SharedPlace(Protocol):
+class SharedStore(Protocol):
     """A store, and several nodes that see it."""
 
     def __call__(self, *, retention: Retention) -> SharedJournal:
@@ -62,7 +62,7 @@ class SharedPlace(Protocol):
         """
         ...
 
-    async def settle(self) -> None:
+    async def deliver_all(self) -> None:
         """Return once nothing of what the journals sent is still on its way. All of them are closed."""
         ...
 
@@ -76,29 +76,29 @@ class SharedCheck(msgspec.Struct, frozen=True):
 
     name: str
     promise: str
-    run: Callable[[SharedPlace], Awaitable[None]]
+    run: Callable[[SharedStore], Awaitable[None]]
 
 
 SHARED_CHECKS: list[SharedCheck] = []
 
 
-def _check(run: Callable[[SharedPlace], Awaitable[None]]) -> Callable[[SharedPlace], Awaitable[None]]:
+def _check(run: Callable[[SharedStore], Awaitable[None]]) -> Callable[[SharedStore], Awaitable[None]]:
     SHARED_CHECKS.append(SharedCheck(run.__name__.removeprefix("_"), str(run.__doc__), run))
     return run
 
 
-async def _leader(place: SharedPlace, *batches: Sequence[Record]) -> SharedJournal:
+async def _leader(store: SharedStore, *batches: Sequence[Record]) -> SharedJournal:
     """Return a journal that has the seat, and these records."""
-    journal = place(retention=Retention())
+    journal = store(retention=Retention())
     list((await journal.open()).records)
     for batch in batches:
         await journal.append(batch)
     return journal
 
 
-async def _successor(place: SharedPlace, leadership: Leadership | None = None) -> tuple[SharedJournal, Recovered]:
+async def _successor(store: SharedStore, leadership: Leadership | None = None) -> tuple[SharedJournal, Recovered]:
     """Return another journal that took the seat from whoever has it, as it was seen."""
-    journal = place(retention=Retention())
+    journal = store(retention=Retention())
     journal.depose(leadership or await journal.read_leadership())
     return journal, await journal.open()
 
@@ -109,12 +109,12 @@ async def _close(*journals: SharedJournal) -> None:
 
 
 @_check
-async def _looking_needs_no_seat(place: SharedPlace) -> None:
+async def _any_node_reads_the_leadership(store: SharedStore) -> None:
     """Any node sees who has the seat, how far it is, and that it beats: with every append and every confirm (N-1)."""
-    watching = place(retention=Retention())
+    watching = store(retention=Retention())
     empty = await watching.read_leadership()
     expect((empty.is_held, empty.last_seq), (False, 0), "the seat that nobody had")
-    leader = await _leader(place)
+    leader = await _leader(store)
     leaderships = [await watching.read_leadership()]
     await leader.append([grant(1), grant(2)])
     leaderships.append(await watching.read_leadership())
@@ -136,12 +136,12 @@ async def _looking_needs_no_seat(place: SharedPlace) -> None:
 
 
 @_check
-async def _seat_that_is_held_is_not_taken(place: SharedPlace) -> None:
+async def _held_leadership_is_not_acquired(store: SharedStore) -> None:
     """A node that was killed keeps the seat until somebody deposes it by what was seen; then that is known (N-2)."""
-    killed = await _leader(place, [grant(1)])
-    other = place(retention=Retention())
+    killed = await _leader(store, [grant(1)])
+    other = store(retention=Retention())
     await expect_refusal(other.open(), JournalLockedError, "the seat of one who did not give it back")
-    successor, recovered = await _successor(place)
+    successor, recovered = await _successor(store)
     expect((recovered.epoch, recovered.was_closed), (2, False), "the epoch, and whether the seat was given back")
     expect(list(recovered.records), [grant(1)], "the records")
     await successor.close()
@@ -150,10 +150,10 @@ async def _seat_that_is_held_is_not_taken(place: SharedPlace) -> None:
 
 
 @_check
-async def _deposed_node_changes_nothing(place: SharedPlace) -> None:
+async def _deposed_node_writes_nothing(store: SharedStore) -> None:
     """Whoever lost the seat can neither append nor confirm nor archive, and is told so; nothing of it is there (I9)."""
-    first = await _leader(place, [grant(1)], [grant(2)])
-    second, recovered = await _successor(place)
+    first = await _leader(store, [grant(1)], [grant(2)])
+    second, recovered = await _successor(store)
     expect([record.seq for record in recovered.records], [1, 2], "what the second finds")
     await expect_refusal(first.append([grant(3, "stale")]), DeposedError, "an append after the seat was lost")
     await expect_refusal(first.confirm(99_000), DeposedError, "a confirm after the seat was lost")
@@ -168,10 +168,10 @@ async def _deposed_node_changes_nothing(place: SharedPlace) -> None:
 
 
 @_check
-async def _archive_of_a_deposed_node_does_not_count(place: SharedPlace) -> None:
+async def _archive_of_a_deposed_node_does_not_count(store: SharedStore) -> None:
     """What whoever takes the seat finds is what there is: an archive that still runs under another's changes it not."""
     for steps in (0, 1, 2, 5, 20, 80):
-        first = place(retention=Retention())
+        first = store(retention=Retention())
         first.depose(await first.read_leadership())
         before = len(list((await first.open()).records))
         seq = (await first.read_leadership()).last_seq
@@ -180,7 +180,7 @@ async def _archive_of_a_deposed_node_does_not_count(place: SharedPlace) -> None:
         archiving = asyncio.create_task(archived(first, seq + 2, count=30))
         for _ in range(steps):
             await asyncio.sleep(0)
-        second, recovered = await _successor(place)
+        second, recovered = await _successor(store)
         found = tables_of(recovered.values), list(recovered.records)
         await asyncio.wait([archiving])
         error = archiving.exception()
@@ -193,18 +193,18 @@ async def _archive_of_a_deposed_node_does_not_count(place: SharedPlace) -> None:
 
 
 @_check
-async def _leader_that_beats_is_not_deposed(place: SharedPlace) -> None:
+async def _live_leader_is_not_deposed(store: SharedStore) -> None:
     """A seat is taken only as it was seen: if its leader wrote since, or another took it, it is not (N-2)."""
-    leader = await _leader(place, [grant(1)])
+    leader = await _leader(store, [grant(1)])
     seen = await leader.read_leadership()
     await leader.confirm(5)
-    late = place(retention=Retention())
+    late = store(retention=Retention())
     late.depose(seen)
     await expect_refusal(late.open(), JournalLockedError, "a seat whose leader confirmed since it was seen")
     await leader.append([grant(2)])
     seen = await leader.read_leadership()
-    quick, _ = await _successor(place, seen)
-    later = place(retention=Retention())
+    quick, _ = await _successor(store, seen)
+    later = store(retention=Retention())
     later.depose(seen)
     await expect_refusal(later.open(), JournalLockedError, "a seat that another took since it was seen")
     await quick.append([grant(3)])
@@ -212,12 +212,12 @@ async def _leader_that_beats_is_not_deposed(place: SharedPlace) -> None:
 
 
 @_check
-async def _answer_that_is_lost_is_found(place: SharedPlace) -> None:
+async def _lost_answer_is_resolved(store: SharedStore) -> None:
     """A write whose answer is lost is there once, whatever became of it on its way, and the tenure goes on (N-7)."""
-    leader = await _leader(place, [grant(1)])
+    leader = await _leader(store, [grant(1)])
     seq = 1
     for fate in FATES * 2:
-        place.lose_answer(fate)
+        store.lose_answer(fate)
         await leader.append([grant(seq + 1, fate), grant(seq + 2, fate)])
         await leader.append([grant(seq + 3)])
         seq += 3
@@ -225,25 +225,25 @@ async def _answer_that_is_lost_is_found(place: SharedPlace) -> None:
     expect((leadership.epoch, leadership.last_seq), (1, seq), "the tenure and its last number")
     expect([record.seq for record in (await read(leader))[1]], list(range(1, seq + 1)), "the numbers")
     for fate in FATES:
-        place.lose_answer(fate)
+        store.lose_answer(fate)
         await leader.confirm(seq)
     await leader.close()
-    await place.settle()
-    _, records = await read(again := place(retention=Retention()))
+    await store.deliver_all()
+    _, records = await read(again := store(retention=Retention()))
     expect([record.seq for record in records], list(range(1, seq + 1)), "the numbers after a restart")
     await again.close()
 
 
 @_check
-async def _a_hurry_loses_nothing(place: SharedPlace) -> None:
+async def _hurry_loses_nothing(store: SharedStore) -> None:
     """Whoever is in a hurry writes where the store answers, and what is said of a lost answer is so (N-12)."""
     expected = 0
     for fate in FATES:
-        leader, recovered = await _successor(place)
+        leader, recovered = await _successor(store)
         list(recovered.records)
         leader.hurry(5)
         await leader.append([grant(expected + 1, f"{fate}/answered")])
-        place.lose_answer(fate)
+        store.lose_answer(fate)
         expected += 1
         said: int | None = 1
         try:
@@ -253,8 +253,8 @@ async def _a_hurry_loses_nothing(place: SharedPlace) -> None:
         except OutcomeUnknownError:
             said = None
         await leader.close()
-        await place.settle()
-        successor, recovered = await _successor(place)
+        await store.deliver_all()
+        successor, recovered = await _successor(store)
         found = max((record.seq for record in recovered.records), default=0)
         await successor.close()
         if said is not None:
@@ -263,14 +263,14 @@ async def _a_hurry_loses_nothing(place: SharedPlace) -> None:
 
 
 @_check
-async def _what_is_said_of_a_lost_answer_is_true(place: SharedPlace) -> None:
+async def _lost_answer_is_reported_truthfully(store: SharedStore) -> None:
     """If the answer is lost, and perhaps the seat too, then what is said is so, and no late copy follows (N-12)."""
     expected: list[str] = []
     for number, fate in enumerate(FATES * 3):
-        leader, recovered = await _successor(place)
+        leader, recovered = await _successor(store)
         list(recovered.records)
-        place.lose_answer(fate)
-        successor = place(retention=Retention())
+        store.lose_answer(fate)
+        successor = store(retention=Retention())
         successor.depose(await successor.read_leadership())
         name = f"{number}/{fate}"
         outcome, taken = await asyncio.gather(
@@ -292,24 +292,24 @@ async def _what_is_said_of_a_lost_answer_is_true(place: SharedPlace) -> None:
             case OutcomeUnknownError():
                 pass
             case _:
-                raise BrokenPromiseError(f"{outcome!r} was said of {name}")
+                raise ContractError(f"{outcome!r} was said of {name}")
         expected += [name, "next"] if is_there else ["next"]
         await successor.append([grant(len(expected), "next")])
         await expect_refusal(leader.append([grant(len(expected))]), JournalError, "an append of the first")
         await _close(successor, leader)
-    await place.settle()
-    _, records = await read(again := place(retention=Retention()))
+    await store.deliver_all()
+    _, records = await read(again := store(retention=Retention()))
     expect([names_of(record.event) for record in records], [(name,) for name in expected], "the names, in order")
     await again.close()
 
 
 @_check
-async def _store_that_went_back_is_noticed(place: SharedPlace) -> None:
+async def _store_rollback_is_detected(store: SharedStore) -> None:
     """A store that lost what was durable is found out by the next write, and by whoever looks (N-21)."""
-    leader = await _leader(place, [grant(1)], [grant(2)], [grant(3)])
-    watching = place(retention=Retention())
+    leader = await _leader(store, [grant(1)], [grant(2)], [grant(3)])
+    watching = store(retention=Retention())
     await watching.read_leadership()
-    await place.lose_records(1)
+    await store.lose_records(1)
     await expect_refusal(leader.confirm(1), JournalLostError, "a confirm after records were lost")
     await expect_refusal(leader.append([grant(4)]), JournalLostError, "an append after records were lost")
     await expect_refusal(watching.read_leadership(), JournalLostError, "a look by one who knew more")
@@ -317,50 +317,50 @@ async def _store_that_went_back_is_noticed(place: SharedPlace) -> None:
 
 
 @_check
-async def _append_onto_a_store_that_went_back(place: SharedPlace) -> None:
+async def _append_after_a_rollback_is_refused(store: SharedStore) -> None:
     """A batch that would follow records which the store lost is not taken: there would be a gap (N-21)."""
-    leader = await _leader(place, [grant(1)], [grant(2)], [grant(3)])
-    await place.lose_records(2)
+    leader = await _leader(store, [grant(1)], [grant(2)], [grant(3)])
+    await store.lose_records(2)
     await expect_refusal(leader.append([grant(4)]), JournalLostError, "an append after records were lost")
-    stranger = place(retention=Retention())
-    expect((await stranger.read_leadership()).last_seq, 2, "what one who knew nothing sees")
-    await _close(leader, stranger)
+    newcomer = store(retention=Retention())
+    expect((await newcomer.read_leadership()).last_seq, 2, "what one who knew nothing sees")
+    await _close(leader, newcomer)
 
 
 @_check
-async def _batch_of_four_mebibytes(place: SharedPlace) -> None:
+async def _batch_of_four_mebibytes(store: SharedStore) -> None:
     """A batch of 4 MiB is taken as one, and is read back by the next tenure."""
     batch = [grant(seq, metadata="é" * (MIB // 4)) for seq in range(1, 9)]
-    leader = await _leader(place, batch, [grant(9)])
+    leader = await _leader(store, batch, [grant(9)])
     expect(leader.tail_bytes > 4 * MIB, True, f"{leader.tail_bytes} bytes in the tail")
-    successor, recovered = await _successor(place)
+    successor, recovered = await _successor(store)
     expect(list(recovered.records) == [*batch, grant(9)], True, "the records come back equal")
     await _close(successor, leader)
 
 
 @_check
-async def _time_goes_on_after_every_answer(place: SharedPlace) -> None:
+async def _time_goes_on_after_every_answer(store: SharedStore) -> None:
     """The next tenure goes on at the latest time that was confirmed, or that a record has, and never before (N-15)."""
-    leader = await _leader(place, [grant(1)])
+    leader = await _leader(store, [grant(1)])
     await leader.confirm(40_000)
     await leader.confirm(20_000)
     expect((await leader.open()).now_ms, 40_000, "the time that is read anew")
-    second, recovered = await _successor(place)
+    second, recovered = await _successor(store)
     expect(recovered.now_ms, 40_000, "the time that was confirmed")
     late = msgspec.structs.replace(grant(2), at_ms=50_000)
     await second.append([late])
-    third, recovered = await _successor(place)
+    third, recovered = await _successor(store)
     expect(recovered.now_ms, 50_000, "the time of the last record")
     await third.close()
-    fourth = place(retention=Retention())
+    fourth = store(retention=Retention())
     expect((await fourth.open()).now_ms, 50_000, "the time after the seat was given back")
     await _close(fourth, second, leader)
 
 
 @_check
-async def _without_a_seat_nothing_is_confirmed(place: SharedPlace) -> None:
+async def _follower_confirms_nothing(store: SharedStore) -> None:
     """Before `open` and after `close` nothing is confirmed: no answer may rest on it."""
-    journal = place(retention=Retention())
+    journal = store(retention=Retention())
     await expect_refusal(journal.confirm(1), JournalUnavailableError, "a confirm before open")
     await journal.open()
     await journal.confirm(1)
@@ -369,29 +369,29 @@ async def _without_a_seat_nothing_is_confirmed(place: SharedPlace) -> None:
 
 
 @_check
-async def _all_nodes_have_one_key(place: SharedPlace) -> None:
+async def _all_nodes_have_one_key(store: SharedStore) -> None:
     """Every node reads the same key, with and without the seat: sessions must be good at all of them."""
-    follower = place(retention=Retention())
+    follower = store(retention=Retention())
     key = await follower.key()
     expect(len(key) >= KEY_BYTES_MIN, True, f"a key of {len(key)} bytes")
-    leader = place(retention=Retention())
+    leader = store(retention=Retention())
     recovered = await leader.open()
     expect((recovered.key, await leader.key()), (key, key), "the keys of the leader")
     await _close(leader, follower)
 
 
 @_check
-async def _nodes_know_of_each_other(place: SharedPlace) -> None:
+async def _nodes_know_of_each_other(store: SharedStore) -> None:
     """A node that reports is seen by all, once, with what it said last; no seat is needed."""
-    one, two = place(retention=Retention()), place(retention=Retention())
+    one, two = store(retention=Retention()), store(retention=Retention())
     await one.read_leadership()
     expect(list(await one.peers()), [], "the nodes before any told of itself")
-    told = [_peer("a", "1"), _peer("b", "1"), _peer("a", "2")]
-    for peer in told:
+    reported = [_peer("a", "1"), _peer("b", "1"), _peer("a", "2")]
+    for peer in reported:
         await one.report(peer)
     found = [msgspec.structs.replace(peer, seen_ms_ago=0) for peer in await two.peers()]
-    expect(sorted(found, key=lambda peer: peer.node), [told[2], told[1]], "the nodes")
-    expect(found[0], told[2], "the newest")
+    expect(sorted(found, key=lambda peer: peer.node), [reported[2], reported[1]], "the nodes")
+    expect(found[0], reported[2], "the newest")
     await _close(one, two)
 
 

@@ -22,11 +22,11 @@ Tables = dict[str, Rows]
 """The archived state: the rows of each table, in their order. The key of the head is the journal's own."""
 
 
-class BrokenPromiseError(AssertionError):
+class ContractError(AssertionError):
     """A journal did not keep a promise. The text says which, and what it did instead."""
 
 
-class JournalPlace(Protocol):
+class JournalFactory(Protocol):
     """Somewhere a journal keeps its records."""
 
     def __call__(self, *, retention: Retention) -> Journal:
@@ -39,7 +39,7 @@ class Check(msgspec.Struct, frozen=True):
 
     name: str
     promise: str
-    run: Callable[[JournalPlace], Awaitable[None]]
+    run: Callable[[JournalFactory], Awaitable[None]]
 
 
 def sample_events() -> list[Event]:
@@ -51,25 +51,23 @@ def _sample(kind: Any, number: int) -> Any:  # noqa: ANN401
     """Make a value of a type: a text that is not only ASCII, a number, a struct of such, or two of them."""
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         hints = get_type_hints(kind)
-        return kind(
-            **{field: _sample(hints[field], place) for place, field in enumerate(kind.__struct_fields__, number)}
-        )
+        return kind(**{field: _sample(hints[field], make) for make, field in enumerate(kind.__struct_fields__, number)})
     if get_origin(kind) is dict:
         return {f"kéy/{number}": f"té/{number}"}
     if get_origin(kind) is tuple and Ellipsis not in get_args(kind):
-        return tuple(_sample(item, place) for place, item in enumerate(get_args(kind), number))
+        return tuple(_sample(item, make) for make, item in enumerate(get_args(kind), number))
     match get_args(kind):
         case (item, rest) if rest is Ellipsis:
             return (_sample(item, number), _sample(item, number + 1))
         case parts if get_origin(kind) is tuple:
-            return tuple(_sample(part, place) for place, part in enumerate(parts, number))
+            return tuple(_sample(part, make) for make, part in enumerate(parts, number))
         case (optional, _):
             return _sample(optional, number)
         case _:
             return f"té/{number}" if kind is str else kind(number)
 
 
-Run = Callable[[JournalPlace], Awaitable[None]]
+Run = Callable[[JournalFactory], Awaitable[None]]
 
 
 def check_in(checks: list[Check]) -> Callable[[Run], Run]:
@@ -90,7 +88,7 @@ def drawing(seed: int) -> Random:
 def expect(actual: object, expected: object, what: str) -> None:
     """Raise unless the two are equal."""
     if actual != expected:
-        raise BrokenPromiseError(f"{what}: {actual!r} instead of {expected!r}")
+        raise ContractError(f"{what}: {actual!r} instead of {expected!r}")
 
 
 async def expect_refusal(asked: Awaitable[object], error: type[Exception], what: str) -> None:
@@ -99,7 +97,7 @@ async def expect_refusal(asked: Awaitable[object], error: type[Exception], what:
         await asked
     except error:
         return
-    raise BrokenPromiseError(f"{what} was not refused with {error.__name__}")
+    raise ContractError(f"{what} was not refused with {error.__name__}")
 
 
 def grant(
@@ -129,10 +127,10 @@ def names(count: int) -> list[str]:
 
 
 async def filled(
-    place: JournalPlace, batches: Sequence[Sequence[Record]], retention: Retention | None = None
+    make: JournalFactory, batches: Sequence[Sequence[Record]], retention: Retention | None = None
 ) -> Journal:
     """Open a journal and append to it."""
-    journal = place(retention=retention or Retention())
+    journal = make(retention=retention or Retention())
     list((await journal.open()).records)
     for batch in batches:
         await journal.append(batch)
@@ -151,7 +149,7 @@ def tables_of(values: Iterable[Values]) -> Tables:
     for each in values:
         tables.setdefault(each.table, []).extend(each.rows)
     if tables and (next(iter(tables)) != HEAD or len(tables[HEAD]) != 1):
-        raise BrokenPromiseError(f"the head is not the first value, or not the only one of its table: {tables!r}")
+        raise ContractError(f"the head is not the first value, or not the only one of its table: {tables!r}")
     return {table: [(b"", rows[0][1])] if table == HEAD else rows for table, rows in tables.items() if rows}
 
 
@@ -160,27 +158,27 @@ def head_at(upto: int) -> bytes:
     return b"head of %d" % upto
 
 
-def marks(upto: int, count: int = 1) -> Iterator[Changes]:
+def slot_changes(upto: int, count: int = 1) -> Iterator[Changes]:
     """Yield so many new rows, each in a piece of its own."""
     for number in range(count):
         yield Changes("slots", new=[(b"%d/%d" % (upto, number), b"value")])
 
 
-def marked(*uptos: int, count: int = 1) -> Tables:
-    """Return the state after `marks` were archived at each of these numbers."""
-    rows = [row for upto in uptos for each in marks(upto, count) for row in each.new]
+def slot_tables(*uptos: int, count: int = 1) -> Tables:
+    """Return the state after `slot_changes` were archived at each of these numbers."""
+    rows = [row for upto in uptos for each in slot_changes(upto, count) for row in each.new]
     return {HEAD: [(b"", head_at(uptos[-1]))], "slots": rows} if uptos else {}
 
 
 async def archived(journal: Journal, upto: int, wall_ms: int = WALL_MS, *, count: int = 1) -> None:
     """Let the archive stand for the records up to a number, with some rows of that number."""
-    await journal.archive(upto, head_at(upto), marks(upto, count), wall_ms)
+    await journal.archive(upto, head_at(upto), slot_changes(upto, count), wall_ms)
 
 
-async def reopened(journal: Journal, place: JournalPlace, retention: Retention | None = None) -> Journal:
+async def reopened(journal: Journal, make: JournalFactory, retention: Retention | None = None) -> Journal:
     """Close a journal, and open another on the same records."""
     await journal.close()
-    return await filled(place, [], retention)
+    return await filled(make, [], retention)
 
 
 async def pages(journal: Journal, limit: int, **query: object) -> list[Record]:
@@ -190,12 +188,12 @@ async def pages(journal: Journal, limit: int, **query: object) -> list[Record]:
     while True:
         page = await journal.history(HistoryQuery(**{"limit": limit, "before_seq": before, **query}))  # type: ignore[arg-type]
         if len(page.records) > limit:
-            raise BrokenPromiseError(f"history gave {len(page.records)} records for a limit of {limit}")
+            raise ContractError(f"history gave {len(page.records)} records for a limit of {limit}")
         found.extend(page.records)
         if page.next_before is None:
             return found
         if before is not None and page.next_before >= before:
-            raise BrokenPromiseError(f"history was asked for what is before {before}, and leads to {page.next_before}")
+            raise ContractError(f"history was asked for what is before {before}, and leads to {page.next_before}")
         before = page.next_before
 
 
@@ -204,7 +202,7 @@ async def followed(journal: Journal, limit: int, after_seq: int = 0) -> list[Rec
     found: list[Record] = []
     while page := await journal.follow(found[-1].seq if found else after_seq, limit):
         if len(page) > limit:
-            raise BrokenPromiseError(f"following gave {len(page)} records for a limit of {limit}")
+            raise ContractError(f"following gave {len(page)} records for a limit of {limit}")
         found.extend(page)
     return found
 
@@ -216,12 +214,12 @@ async def held_pages(journal: Journal, seq: int, limit: int = 100, prefix: str =
     while True:
         page = await journal.held(HeldQuery(seq=seq, after=after, prefix=prefix, limit=limit, **wanted))  # type: ignore[arg-type]
         if len(page.held) > limit:
-            raise BrokenPromiseError(f"held gave {len(page.held)} names for a limit of {limit}")
+            raise ContractError(f"held gave {len(page.held)} names for a limit of {limit}")
         found.extend(page.held)
         if page.next_after is None:
             return found
         if after is not None and page.next_after <= after:
-            raise BrokenPromiseError(f"held was asked for what comes after {after!r}, and leads to {page.next_after!r}")
+            raise ContractError(f"held was asked for what comes after {after!r}, and leads to {page.next_after!r}")
         after = page.next_after
 
 

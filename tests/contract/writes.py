@@ -18,21 +18,21 @@ from tests.contract.tools import (
     filled,
     grant,
     head_at,
-    marked,
-    marks,
     names,
     pages,
     read,
     renewal,
     reopened,
     sample_events,
+    slot_changes,
+    slot_tables,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from random import Random
 
-    from tests.contract.tools import Check, JournalPlace, Rows, Tables
+    from tests.contract.tools import Check, JournalFactory, Rows, Tables
 
 TABLES = ("slots", "memos", "tickets")
 
@@ -44,9 +44,9 @@ _check = check_in(CHECKS)
 
 
 @_check
-async def _new_journal_is_empty(place: JournalPlace) -> None:
+async def _new_journal_is_empty(make: JournalFactory) -> None:
     """A new place has nothing archived and no records, and its first tenure has a number of at least 1."""
-    journal = place(retention=Retention())
+    journal = make(retention=Retention())
     recovered = await journal.open()
     expect((list(recovered.values), list(recovered.records)), ([], []), "what was found")
     expect(recovered.epoch >= 1, True, "the first epoch is at least 1")
@@ -54,37 +54,37 @@ async def _new_journal_is_empty(place: JournalPlace) -> None:
 
 
 @_check
-async def _records_come_back_equal_and_in_order(place: JournalPlace) -> None:
+async def _records_come_back_equal_and_in_order(make: JournalFactory) -> None:
     """What was appended is there after a restart: every kind, equal, in order, none missing, none twice (I5)."""
     events = sample_events()
     records = [Record(seq, seq * 2, WALL_MS + seq, event) for seq, event in enumerate(events * 3, 1)]
     cuts = [0, 1, 3, 4, 11, 12, len(records)]
-    journal = await filled(place, [records[start:end] for start, end in pairwise(cuts)])
+    journal = await filled(make, [records[start:end] for start, end in pairwise(cuts)])
     expect(await read(journal), ({}, records), "the records before the restart")
-    journal = await reopened(journal, place)
+    journal = await reopened(journal, make)
     expect(await read(journal), ({}, records), "the records after the restart")
     await journal.close()
 
 
 @_check
-async def _refused_batch_leaves_nothing(place: JournalPlace) -> None:
+async def _refused_batch_leaves_nothing(make: JournalFactory) -> None:
     """A batch that does not follow the last record is refused whole, and the right one is taken afterwards (I6)."""
-    journal = await filled(place, [[grant(1), grant(2)]])
+    journal = await filled(make, [[grant(1), grant(2)]])
     for first in (4, 2, 1):
         refused = journal.append([grant(first), grant(first + 1)])
         await expect_refusal(refused, JournalUnavailableError, f"a batch that begins with {first} after record 2")
     await journal.append([])
     await journal.append([grant(3)])
-    journal = await reopened(journal, place)
+    journal = await reopened(journal, make)
     expect(await read(journal), ({}, [grant(1), grant(2), grant(3)]), "the records")
     await journal.close()
 
 
 @_check
-async def _seat_has_one_holder(place: JournalPlace) -> None:
+async def _journal_has_one_writer(make: JournalFactory) -> None:
     """While one has the journal open another is refused, and the first does not notice; afterwards the seat is free."""
-    first = await filled(place, [[grant(1)]])
-    second = place(retention=Retention())
+    first = await filled(make, [[grant(1)]])
+    second = make(retention=Retention())
     await expect_refusal(second.open(), JournalLockedError, "the second opener")
     await expect_refusal(second.append([grant(2)]), JournalUnavailableError, "an append without the seat")
     await first.append([grant(2)])
@@ -95,9 +95,9 @@ async def _seat_has_one_holder(place: JournalPlace) -> None:
 
 
 @_check
-async def _closed_journal_takes_nothing(place: JournalPlace) -> None:
+async def _closed_journal_refuses_appends(make: JournalFactory) -> None:
     """Before `open` and after `close` nothing can be appended, and that is known: it did not happen."""
-    journal = place(retention=Retention())
+    journal = make(retention=Retention())
     await expect_refusal(journal.append([grant(1)]), JournalUnavailableError, "an append before open")
     await journal.open()
     await journal.close()
@@ -108,11 +108,11 @@ async def _closed_journal_takes_nothing(place: JournalPlace) -> None:
 
 
 @_check
-async def _epoch_rises_with_every_tenure(place: JournalPlace) -> None:
+async def _epoch_rises_with_every_open(make: JournalFactory) -> None:
     """Every taking of the seat has a higher number; opening again with the seat in hand does not change it."""
     epochs: list[int] = []
     for _ in range(3):
-        journal = place(retention=Retention())
+        journal = make(retention=Retention())
         epochs.append((await journal.open()).epoch)
         expect((await journal.open()).epoch, epochs[-1], "the epoch of the same tenure")
         await journal.close()
@@ -120,20 +120,20 @@ async def _epoch_rises_with_every_tenure(place: JournalPlace) -> None:
 
 
 @_check
-async def _holder_reads_anew(place: JournalPlace) -> None:
+async def _writer_can_open_again(make: JournalFactory) -> None:
     """Whoever has the seat may open again, gets the archived state and the records as they are, and goes on writing."""
-    journal = await filled(place, [[grant(1)], [grant(2)]])
+    journal = await filled(make, [[grant(1)], [grant(2)]])
     await archived(journal, 1)
-    expect(await read(journal), (marked(1), [grant(2)]), "what is read anew")
+    expect(await read(journal), (slot_tables(1), [grant(2)]), "what is read anew")
     await journal.append([grant(3)])
-    expect(await read(journal), (marked(1), [grant(2), grant(3)]), "what is read once more")
+    expect(await read(journal), (slot_tables(1), [grant(2), grant(3)]), "what is read once more")
     await journal.close()
 
 
 @_check
-async def _bytes_of_the_tail_are_known(place: JournalPlace) -> None:
+async def _bytes_of_the_tail_are_known(make: JournalFactory) -> None:
     """The bytes that a start would replay are known: an append adds its own, a refused one none, an archive takes."""
-    journal = await filled(place, [])
+    journal = await filled(make, [])
     expect(journal.tail_bytes, 0, "the bytes of an empty journal")
     await journal.append([grant(1)])
     small = journal.tail_bytes
@@ -144,11 +144,11 @@ async def _bytes_of_the_tail_are_known(place: JournalPlace) -> None:
     await expect_refusal(journal.append([grant(9)]), JournalUnavailableError, "a batch that does not follow")
     await expect_refusal(archived(journal, 9), JournalUnavailableError, "an archive of what is not there")
     expect(journal.tail_bytes, small + large, "the bytes after the refusals")
-    journal = await reopened(journal, place)
+    journal = await reopened(journal, make)
     expect(journal.tail_bytes, small + large, "the bytes that are found")
     await archived(journal, 1)
     expect(journal.tail_bytes, large, "the bytes that are not archived")
-    journal = await reopened(journal, place)
+    journal = await reopened(journal, make)
     expect(journal.tail_bytes, large, "the bytes that are found after the archive")
     await archived(journal, 2)
     expect(journal.tail_bytes, 0, "the bytes when all is archived")
@@ -159,28 +159,28 @@ async def _bytes_of_the_tail_are_known(place: JournalPlace) -> None:
 
 
 @_check
-async def _archive_stands_for_records(place: JournalPlace) -> None:
+async def _archive_replaces_records(make: JournalFactory) -> None:
     """What is archived comes back, the head first, then only the records after it; the next adds to it."""
-    journal = await filled(place, [[grant(1), renewal(2)], [grant(3)], [grant(4)]])
+    journal = await filled(make, [[grant(1), renewal(2)], [grant(3)], [grant(4)]])
     await archived(journal, 3, count=12)
-    expect(await read(journal), (marked(3, count=12), [grant(4)]), "what the holder reads")
-    journal = await reopened(journal, place)
-    expect(await read(journal), (marked(3, count=12), [grant(4)]), "what is found after the first time")
+    expect(await read(journal), (slot_tables(3, count=12), [grant(4)]), "what the holder reads")
+    journal = await reopened(journal, make)
+    expect(await read(journal), (slot_tables(3, count=12), [grant(4)]), "what is found after the first time")
     await journal.append([grant(5)])
     await archived(journal, 5, count=12)
-    journal = await reopened(journal, place)
-    expect(await read(journal), (marked(3, 5, count=12), []), "what is found after the second time")
+    journal = await reopened(journal, make)
+    expect(await read(journal), (slot_tables(3, 5, count=12), []), "what is found after the second time")
     await journal.append([grant(6)])
-    expect(await read(journal), (marked(3, 5, count=12), [grant(6)]), "what is found after one more record")
+    expect(await read(journal), (slot_tables(3, 5, count=12), [grant(6)]), "what is found after one more record")
     await journal.close()
 
 
 @_check
-async def _values_keep_their_order(place: JournalPlace) -> None:
+async def _values_keep_their_order(make: JournalFactory) -> None:
     """A changed value keeps its place, a new one comes behind all others, also if it is gone in the same step."""
     rng = drawing(12)
     tables: Tables = {}
-    journal = await filled(place, [])
+    journal = await filled(make, [])
     for seq in range(1, 25):
         changes = [each for table in TABLES for each in _drawn_changes(rng, table, tables.get(table, []))]
         await journal.append([grant(seq)])
@@ -189,7 +189,7 @@ async def _values_keep_their_order(place: JournalPlace) -> None:
         expected = {HEAD: [(b"", head_at(seq))], **tables}
         expect((await read(journal))[0], expected, f"the values after {seq} steps")
         if seq % 5 == 0:
-            journal = await reopened(journal, place)
+            journal = await reopened(journal, make)
             expect((await read(journal))[0], expected, f"the values that are found after {seq} steps")
     await journal.close()
 
@@ -209,8 +209,8 @@ def _drawn_changes(rng: Random, table: str, rows: Rows) -> list[Changes]:
     return pieces
 
 
-def _marks_of(*numbers: tuple[int, int]) -> Rows:
-    return [row for upto, count in numbers for each in marks(upto, count) for row in each.new]
+def _slot_rows(*numbers: tuple[int, int]) -> Rows:
+    return [row for upto, count in numbers for each in slot_changes(upto, count) for row in each.new]
 
 
 def _changed(rows: Rows, table: str, changes: Iterable[Changes]) -> Rows:
@@ -226,9 +226,9 @@ def _changed(rows: Rows, table: str, changes: Iterable[Changes]) -> Rows:
 
 
 @_check
-async def _appends_go_on_while_it_archives(place: JournalPlace) -> None:
+async def _appends_go_on_while_it_archives(make: JournalFactory) -> None:
     """Records appended while the journal archives come after what is archived, none lost and none twice."""
-    journal = await filled(place, [[grant(seq, name)] for seq, name in enumerate(names(40), 1)])
+    journal = await filled(make, [[grant(seq, name)] for seq, name in enumerate(names(40), 1)])
     archiving = asyncio.create_task(archived(journal, 40, count=20))
     expected: list[Record] = []
     while not archiving.done() or not expected:
@@ -236,20 +236,20 @@ async def _appends_go_on_while_it_archives(place: JournalPlace) -> None:
         await journal.append(expected[-1:])
         await asyncio.sleep(0)
     await archiving
-    expect(await read(journal), (marked(40, count=20), expected), "what the holder reads")
-    journal = await reopened(journal, place)
-    expect(await read(journal), (marked(40, count=20), expected), "what is found after a restart")
+    expect(await read(journal), (slot_tables(40, count=20), expected), "what the holder reads")
+    journal = await reopened(journal, make)
+    expect(await read(journal), (slot_tables(40, count=20), expected), "what is found after a restart")
     await journal.close()
 
 
 @_check
-async def _archive_cut_short_does_not_count(place: JournalPlace) -> None:
+async def _failed_archive_changes_nothing(make: JournalFactory) -> None:
     """An archive that breaks, or does not fit, leaves the one before counting, and can be given again (I5)."""
-    journal = await filled(place, [[grant(1)], [grant(2)], [grant(3)]])
+    journal = await filled(make, [[grant(1)], [grant(2)], [grant(3)]])
     await archived(journal, 1)
 
     def breaking() -> Iterator[Changes]:
-        yield from marks(3, 2)
+        yield from slot_changes(3, 2)
         raise ZeroDivisionError
 
     key = b"1/0"
@@ -262,25 +262,28 @@ async def _archive_cut_short_does_not_count(place: JournalPlace) -> None:
     broken = journal.archive(3, b"head", breaking(), WALL_MS)
     await expect_refusal(broken, ZeroDivisionError, "an archive that breaks")
     for misfit in misfits:
-        refused = journal.archive(3, b"head", [*marks(3, 2), misfit], WALL_MS)
+        refused = journal.archive(3, b"head", [*slot_changes(3, 2), misfit], WALL_MS)
         await expect_refusal(refused, JournalUnavailableError, f"{misfit} after only {key!r} was archived")
-        expect(await read(journal), (marked(1), [grant(2), grant(3)]), "what the holder reads afterwards")
+        expect(await read(journal), (slot_tables(1), [grant(2), grant(3)]), "what the holder reads afterwards")
         expect(await pages(journal, 2), [grant(3), grant(2), grant(1)], "the history afterwards")
     for upto, tail in ((2, [grant(3)]), (3, [])):
         await archived(journal, upto, count=2)
-        journal = await reopened(journal, place)
-        expected = {HEAD: [(b"", head_at(upto))], "slots": _marks_of((1, 1), *((seq, 2) for seq in range(2, upto + 1)))}
+        journal = await reopened(journal, make)
+        expected = {
+            HEAD: [(b"", head_at(upto))],
+            "slots": _slot_rows((1, 1), *((seq, 2) for seq in range(2, upto + 1))),
+        }
         expect(await read(journal), (expected, tail), "what is found once it was given again")
     expect(await pages(journal, 2), [grant(3), grant(2), grant(1)], "the history")
     await journal.close()
 
 
 @_check
-async def _archive_given_up_is_whole_or_nothing(place: JournalPlace) -> None:
+async def _cancelled_archive_is_atomic(make: JournalFactory) -> None:
     """An archive whose task is cancelled counts whole or not at all, also for the history, and appends go on (I5)."""
-    journal = await filled(place, [[grant(1)]])
+    journal = await filled(make, [[grant(1)]])
     await archived(journal, 1)
-    upto, expected, tail = 1, marked(1), list[Record]()
+    upto, expected, tail = 1, slot_tables(1), list[Record]()
     for steps in (0, 1, 2, 3, 5, 8, 13, 40):
         upto += 1
         tail.append(grant(upto))
@@ -290,28 +293,28 @@ async def _archive_given_up_is_whole_or_nothing(place: JournalPlace) -> None:
             await asyncio.sleep(0)
         cancelled.cancel()
         await asyncio.wait([cancelled])
-        whole = {HEAD: [(b"", head_at(upto))], "slots": [*expected["slots"], *_marks_of((upto, 20))]}
-        journal = await reopened(journal, place)
+        complete = {HEAD: [(b"", head_at(upto))], "slots": [*expected["slots"], *_slot_rows((upto, 20))]}
+        journal = await reopened(journal, make)
         found = await read(journal)
-        if found == (whole, []):
-            expected, tail = whole, []
+        if found == (complete, []):
+            expected, tail = complete, []
         expect(found, (expected, tail), f"what is found after an archive that was given up after {steps} steps")
         expect([record.seq for record in await pages(journal, 5)], list(range(upto, 0, -1)), "the history")
     await journal.close()
 
 
 @_check
-async def _archive_is_never_ahead(place: JournalPlace) -> None:
+async def _archive_is_never_ahead(make: JournalFactory) -> None:
     """An archive of more than is durable, or of half a batch, is refused; one of no more than the last is left out."""
-    journal = await filled(place, [[grant(1), grant(2)], [grant(3)]])
+    journal = await filled(make, [[grant(1), grant(2)], [grant(3)]])
     for upto in (1, 4, 99):
         await expect_refusal(archived(journal, upto), JournalUnavailableError, f"an archive of {upto}")
     expect(await read(journal), ({}, [grant(1), grant(2), grant(3)]), "what is read after the refusals")
     await archived(journal, 3)
     for upto in (2, 3):
         await archived(journal, upto)
-    journal = await reopened(journal, place)
-    expect(await read(journal), (marked(3), []), "what is found")
+    journal = await reopened(journal, make)
+    expect(await read(journal), (slot_tables(3), []), "what is found")
     await journal.append([grant(4)])
     await journal.close()
 
@@ -320,9 +323,9 @@ async def _archive_is_never_ahead(place: JournalPlace) -> None:
 
 
 @_check
-async def _health_tells(place: JournalPlace) -> None:
+async def _health_reports_the_store(make: JournalFactory) -> None:
     """Health says whether claims are taken, how large the store is and how it is, without waiting."""
-    journal = await filled(place, [[grant(1)]])
+    journal = await filled(make, [[grant(1)]])
     health = journal.health()
     expect((health.takes_claims, health.text), (True, "ok"), "health")
     expect(journal.takes_claims, True, "takes_claims")

@@ -24,13 +24,13 @@ FATES = {"before": Fate.BEFORE, "after": Fate.AFTER, "late": Fate.LATE}
 KEY = b"k" * 32
 
 
-def a_peer(node: str, *, format_max: int = FORMAT) -> Peer:
+def make_peer(node: str, *, format_max: int = FORMAT) -> Peer:
     """A node, in a process of its own."""
     url = f"http://{node}:7420"
     return Peer(node=node, process=uuid.uuid4().hex, url=url, version="0", format_max=format_max, tokens="")
 
 
-class InMemory:
+class MemoryStore:
     """A shelf, and nodes on it."""
 
     def __init__(self, kind: Callable[..., SharedMemoryJournal] = SharedMemoryJournal) -> None:
@@ -39,20 +39,20 @@ class InMemory:
         self._numbers = count(1)
 
     def __call__(self, *, retention: Retention) -> SharedMemoryJournal:
-        peer = a_peer(f"node{next(self._numbers)}")
+        peer = make_peer(f"node{next(self._numbers)}")
         return self._kind(self.shelf, peer, term_id=uuid.uuid4().hex, retention=retention)
 
     def lose_answer(self, fate: contract.Fate) -> None:
         """A shelf answers in the call itself."""
 
-    async def settle(self) -> None:
+    async def deliver_all(self) -> None:
         """So nothing is on its way."""
 
     async def lose_records(self, after_seq: int) -> None:
         self.shelf.batches = [batch for batch in self.shelf.batches if batch[0] <= after_seq]
 
 
-class InPostgres:
+class PostgresStore:
     """A schema of a real PostgreSQL, and nodes that reach it through a proxy."""
 
     def __init__(self, server: postgres.Postgres | None = None, *, user: str | None = None, **options: object) -> None:
@@ -85,7 +85,7 @@ class InPostgres:
             self.sql(f"DROP ROLE {self._user}")
 
     def __call__(self, *, retention: Retention | None = None, **options: object) -> PostgresJournal:
-        peer = a_peer(f"node{next(self._numbers)}")
+        peer = make_peer(f"node{next(self._numbers)}")
         return self.node(peer, retention=retention or Retention(), **options)
 
     def node(self, peer: Peer, **options: object) -> PostgresJournal:
@@ -127,7 +127,7 @@ class InPostgres:
             return self._due.pop(0)
         return Fate.PASS
 
-    async def settle(self) -> None:
+    async def deliver_all(self) -> None:
         assert not self._due, f"nothing met the fates {self._due}"
         await asyncio.to_thread(wait_until, lambda: self.proxy.connections == 0)
 
@@ -139,16 +139,16 @@ class InPostgres:
 
 
 @contextmanager
-def in_postgres(
+def postgres_store(
     server: postgres.Postgres | None = None, *, user: str | None = None, **options: object
-) -> Iterator[InPostgres]:
+) -> Iterator[PostgresStore]:
     """A store of its own for one test."""
-    place = InPostgres(server, user=user, **options)
-    place.make_role()
+    store = PostgresStore(server, user=user, **options)
+    store.make_role()
     try:
-        with place.proxy:
-            yield place
+        with store.proxy:
+            yield store
     finally:
-        place.proxy.draw = pass_all
-        place.sql("DROP SCHEMA IF EXISTS {s} CASCADE")
-        place.drop_role()
+        store.proxy.draw = pass_all
+        store.sql("DROP SCHEMA IF EXISTS {s} CASCADE")
+        store.drop_role()

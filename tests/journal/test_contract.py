@@ -28,7 +28,7 @@ from holdfast.journal.interface import (
     Retention,
 )
 from holdfast.journal.sqlite import SqliteJournal
-from tests.contract.suite import CHECKS, BrokenPromiseError, Check, JournalPlace, check_journal, run_check
+from tests.contract.suite import CHECKS, Check, ContractError, JournalFactory, check_journal, run_check
 from tests.journal.records import grants
 from tests.support.memory_journal import MemoryJournal, MemorySnapshot, Shelf
 
@@ -51,7 +51,7 @@ asyncio.run(hold())
 """
 
 
-def a_place(backend: str, directory: Path) -> JournalPlace:
+def factory_for(backend: str, directory: Path) -> JournalFactory:
     if backend == "memory":
         return partial(MemoryJournal, shelf=Shelf())
     if backend == "sqlite":
@@ -80,13 +80,13 @@ def another_process(directory: Path) -> Iterator[subprocess.Popen[bytes]]:
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
 def test_journal_keeps_its_promise(check: Check, backend: str, tmp_path: Path) -> None:
     """Every journal keeps every promise of the contract (I5, I6, I9)."""
-    asyncio.run(run_check(check, a_place(backend, tmp_path / "data")))
+    asyncio.run(run_check(check, factory_for(backend, tmp_path / "data")))
 
 
 def test_suite_runs_without_a_framework(tmp_path: Path) -> None:
     """The contract is one call for whoever writes a journal, and every promise of it is a sentence of its own."""
     number = count()
-    names = check_journal(lambda: a_place("memory", tmp_path / str(next(number))))
+    names = check_journal(lambda: factory_for("memory", tmp_path / str(next(number))))
     assert names == [check.name for check in CHECKS] and len(set(names)) == len(names) >= 18
     assert len({check.promise for check in CHECKS}) == len(CHECKS)
     assert all(check.promise.endswith(".") for check in CHECKS)
@@ -104,7 +104,7 @@ class Reorders(MemoryJournal):
         return Recovered(found.epoch, found.values, reversed(list(found.records)))
 
 
-class SharesTheSeat(MemoryJournal):
+class AllowsTwoWriters(MemoryJournal):
     async def open(self) -> Recovered:
         self._shelf.holder = None
         return await super().open()
@@ -144,15 +144,15 @@ class TrustsTheWallClock(MemoryJournal):
         return bisect_right(self._shelf.history(), wall_ms, key=lambda record: record.wall_ms)
 
 
-class LooksLater(MemoryJournal):
+class SnapshotsLater(MemoryJournal):
     @contextlib.asynccontextmanager
     async def snapshot(self) -> AsyncIterator[MemorySnapshot]:
-        async with super().snapshot() as whole:
-            whole._batches = self._shelf.batches
-            yield whole
+        async with super().snapshot() as snapshot:
+            snapshot._batches = self._shelf.batches
+            yield snapshot
 
 
-class TellsTwice(MemoryJournal):
+class ReturnsTwice(MemoryJournal):
     async def history(self, query: HistoryQuery) -> HistoryPage:
         page = await super().history(query)
         return HistoryPage([record for record in page.records for _ in range(2)][: query.limit], page.next_before)
@@ -163,19 +163,19 @@ class TellsTwice(MemoryJournal):
     [
         LosesTheLast,
         Reorders,
-        SharesTheSeat,
+        AllowsTwoWriters,
         CountsHalfArchives,
         ForgetsHistory,
-        TellsTwice,
+        ReturnsTwice,
         MovesWhatChanged,
         ForgetsOldLeases,
         TrustsTheWallClock,
-        LooksLater,
+        SnapshotsLater,
     ],
 )
 def test_suite_finds_broken_journals(broken: Callable[..., Journal]) -> None:
     """A suite that cannot fail proves nothing: each of these journals breaks one promise and is found out."""
-    with pytest.raises(BrokenPromiseError):
+    with pytest.raises(ContractError):
         check_journal(lambda: partial(broken, shelf=Shelf()))
 
 

@@ -12,22 +12,22 @@ from holdfast.journal.interface import Changes, JournalUnavailableError, Outcome
 from tests.contract.suite import (
     CHECKS,
     SHARED_CHECKS,
-    BrokenPromiseError,
     Check,
+    ContractError,
     Fate,
     SharedCheck,
     check_shared_journal,
     run_check,
     run_shared_check,
 )
-from tests.journal.shared_stores import InMemory
+from tests.journal.shared_stores import MemoryStore
 from tests.support.memory_journal import MemoryJournal, Shelf
 from tests.support.shared_journal import SharedMemoryJournal
 
 LATE_SECONDS = 0.02
 
 
-class OverALossyWay(SharedMemoryJournal):
+class OverALossyNetwork(SharedMemoryJournal):
     """Its answers can be lost. What is not there is sent again, under the number that it must have."""
 
     fate: Fate | None = None
@@ -61,16 +61,16 @@ class OverALossyWay(SharedMemoryJournal):
             self._shared.batches.append((batch[-1].seq, encode_batch(batch)))
 
 
-class LossyPlace(InMemory):
+class LossyStore(MemoryStore):
     """Loses the answers of whichever journal appends next."""
 
-    def __init__(self, kind: Callable[..., OverALossyWay]) -> None:
+    def __init__(self, kind: Callable[..., OverALossyNetwork]) -> None:
         super().__init__(kind)
-        self._made: list[OverALossyWay] = []
+        self._made: list[OverALossyNetwork] = []
 
     def __call__(self, *, retention: Retention) -> SharedMemoryJournal:
         made = super().__call__(retention=retention)
-        assert isinstance(made, OverALossyWay)
+        assert isinstance(made, OverALossyNetwork)
         self._made.append(made)
         return made
 
@@ -78,7 +78,7 @@ class LossyPlace(InMemory):
         for each in self._made:
             each.fate = fate
 
-    async def settle(self) -> None:
+    async def deliver_all(self) -> None:
         await asyncio.sleep(2 * LATE_SECONDS)
         assert not any(each.on_their_way for each in self._made)
 
@@ -86,18 +86,18 @@ class LossyPlace(InMemory):
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
 def test_shared_memory_keeps_its_promise(check: Check) -> None:
     """The journal in memory that several nodes share keeps what every journal promises (I5, I6, I9)."""
-    asyncio.run(run_check(check, InMemory()))
+    asyncio.run(run_check(check, MemoryStore()))
 
 
 @pytest.mark.parametrize("check", SHARED_CHECKS, ids=lambda check: check.name)
 def test_shared_memory_keeps_what_nodes_rest_on(check: SharedCheck) -> None:
     """The journal in memory that several nodes share keeps what only those promise (N-1 to N-12, N-21)."""
-    asyncio.run(run_shared_check(check, InMemory()))
+    asyncio.run(run_shared_check(check, MemoryStore()))
 
 
 def test_a_lossy_way_is_survived() -> None:
     """A journal that sends the same batch again keeps every promise over a way that loses answers (N-7)."""
-    names = check_shared_journal(lambda: LossyPlace(OverALossyWay))
+    names = check_shared_journal(lambda: LossyStore(OverALossyNetwork))
     assert names == [check.name for check in SHARED_CHECKS] and len(set(names)) == len(names) >= 12
     assert len({check.promise for check in SHARED_CHECKS}) == len(SHARED_CHECKS)
 
@@ -114,7 +114,7 @@ class DeposesTheLiving(SharedMemoryJournal):
         return await super().open()
 
 
-class TakesAnySeat(SharedMemoryJournal):
+class AcquiresWithoutDeposing(SharedMemoryJournal):
     async def open(self) -> Recovered:
         if self._epoch is None:
             self._seen = self._shared.leadership
@@ -160,7 +160,7 @@ class ArchivesToTheEnd(SharedMemoryJournal):
         return self._shared if self._was_checked and operation == "archive" else super()._require_open(operation)
 
 
-class LooksInsteadOfSending(OverALossyWay):
+class ReadsInsteadOfSending(OverALossyNetwork):
     async def append(self, batch: Sequence[Record]) -> None:
         fate = self.fate
         await super().append(batch) if fate != "late" else self._look(batch)
@@ -172,14 +172,14 @@ class LooksInsteadOfSending(OverALossyWay):
             raise JournalUnavailableError("append: the batch is not there")
 
 
-class SendsWithoutANumber(OverALossyWay):
+class SendsWithoutANumber(OverALossyNetwork):
     """A late copy is taken whatever came before it."""
 
     def arrive(self, batch: Sequence[Record]) -> None:
         self._shared.batches.append((batch[-1].seq, encode_batch(batch)))
 
 
-class GivesUp(OverALossyWay):
+class GivesUp(OverALossyNetwork):
     async def append(self, batch: Sequence[Record]) -> None:
         fate, self.fate = self.fate, None
         await super().append(batch)
@@ -187,7 +187,7 @@ class GivesUp(OverALossyWay):
             raise OutcomeUnknownError("append: the answer was lost")
 
 
-class KeepsTheSeat(SharedMemoryJournal):
+class NeverReleasesLeadership(SharedMemoryJournal):
     async def close(self) -> None:
         await MemoryJournal.close(self)
 
@@ -197,23 +197,23 @@ class KeepsTheSeat(SharedMemoryJournal):
     [
         HasNoFence,
         DeposesTheLiving,
-        TakesAnySeat,
+        AcquiresWithoutDeposing,
         ForgetsTheTime,
         NeverSendsHeartbeats,
         SeesNoLoss,
         HasItsOwnKey,
         ArchivesToTheEnd,
-        KeepsTheSeat,
+        NeverReleasesLeadership,
     ],
 )
 def test_suite_finds_broken_shared_journals(broken: Callable[..., SharedMemoryJournal]) -> None:
     """Each of these journals breaks one promise of those that several nodes rest on, and is found out."""
-    with pytest.raises(BrokenPromiseError):
-        check_shared_journal(partial(InMemory, broken))
+    with pytest.raises(ContractError):
+        check_shared_journal(partial(MemoryStore, broken))
 
 
-@pytest.mark.parametrize("broken", [LooksInsteadOfSending, SendsWithoutANumber, GivesUp])
-def test_suite_finds_who_guesses(broken: Callable[..., OverALossyWay]) -> None:
+@pytest.mark.parametrize("broken", [ReadsInsteadOfSending, SendsWithoutANumber, GivesUp])
+def test_suite_finds_who_guesses(broken: Callable[..., OverALossyNetwork]) -> None:
     """Who judges a lost answer by a look, sends without a number, or gives up at once, is found out (N-7, N-8)."""
-    with pytest.raises(BrokenPromiseError):
-        check_shared_journal(lambda: LossyPlace(broken))
+    with pytest.raises(ContractError):
+        check_shared_journal(lambda: LossyStore(broken))

@@ -99,11 +99,11 @@ def play(scene: Callable[[Place], Awaitable[None]]) -> None:
     """Let a scene happen on a store of its own."""
 
     async def run() -> None:
-        place = Place()
+        store = Place()
         try:
-            await scene(place)
+            await scene(store)
         except BaseException:
-            await place.close()
+            await store.close()
             raise
 
     asyncio.run(run())

@@ -24,11 +24,11 @@ from tests.contract.tools import (
     Tables,
     archived,
     grant,
-    marked,
-    marks,
     newest_first,
     pages,
     read,
+    slot_changes,
+    slot_tables,
 )
 from tests.journal.postgres.archive_store import Place, all_of, play
 from tests.nodes.journals import connected
@@ -40,22 +40,22 @@ STAGED = ("staged_values", "staged_records")
 def test_a_deposed_leader_archives_nothing() -> None:
     """Whoever was deposed changes no row of archive or tail, neither by a step nor by pruning nor by dropping (N-5)."""
 
-    async def scene(place: Place) -> None:
-        first = place.journal("first")
+    async def scene(store: Place) -> None:
+        first = store.journal("first")
         await first.open()
         await first.append([grant(1), grant(2, "other")])
         await archived(first, 2)
         await first.append([grant(3)])
-        second = await place.successor()
+        second = await store.successor()
         await second.append([grant(4)])
-        before = await place.rows()
+        before = await store.rows()
         for upto in (3, 4, 2):
             with pytest.raises(DeposedError):
                 await archived(first, upto, WALL_MS + 10**12)
-        assert await place.rows() == before
-        assert await place.rows(*STAGED) == {table: [] for table in STAGED}
+        assert await store.rows() == before
+        assert await store.rows(*STAGED) == {table: [] for table in STAGED}
         await archived(second, 4)
-        assert await read(second) == (marked(2, 4), [])
+        assert await read(second) == (slot_tables(2, 4), [])
         await second.close()
         await first.close()
 
@@ -65,29 +65,29 @@ def test_a_deposed_leader_archives_nothing() -> None:
 def test_a_takeover_waits_for_no_step_and_finds_the_archive_of_before() -> None:
     """A step that is on its way when the seat is taken holds up nobody, and ends without a trace (N-4, N-5)."""
 
-    async def scene(place: Place) -> None:
-        first = place.journal("first")
+    async def scene(store: Place) -> None:
+        first = store.journal("first")
         await first.open()
         await first.append([grant(1)])
         await archived(first, 1)
         await first.append([grant(2), grant(3, "other")])
-        before = await place.rows()
-        async with place.step_stopped() as db:
+        before = await store.rows()
+        async with store.step_stopped() as db:
             step = asyncio.create_task(archived(first, 3, count=5))
-            await place.wait_for_stopped_step(db)
+            await store.wait_for_stopped_step(db)
             # The step has locked all that it changes by now, and stands still.
             async with asyncio.timeout(5):
-                second = await place.successor()
-                assert await read(second) == (marked(1), [grant(2), grant(3, "other")])
+                second = await store.successor()
+                assert await read(second) == (slot_tables(1), [grant(2), grant(3, "other")])
                 assert await pages(second, 5) == newest_first([grant(1), grant(2), grant(3, "other")])
                 await second.append([grant(4)])
             assert not step.done()
         with pytest.raises(DeposedError):
             await step
-        after = await place.rows()
+        after = await store.rows()
         assert {**after, "batch": after["batch"][:-1]} == before
         await archived(second, 4)
-        assert await read(second) == (marked(1, 4), [])
+        assert await read(second) == (slot_tables(1, 4), [])
         await second.close()
         await first.close()
 
@@ -99,15 +99,15 @@ def test_a_takeover_finds_a_step_whole_or_not_at_all() -> None:
     chance = random.Random(20_13)
     found_new = []
 
-    async def scene(place: Place) -> None:
-        journal = place.journal()
+    async def scene(store: Place) -> None:
+        journal = store.journal()
         await journal.open()
         records, archived_at = 0, list[int]()
         for _ in range(proof.count("nodes: takeovers during a step of the archive")):
             size = chance.choice([1, 30, 300])
             await journal.append([grant(seq, f"job/{seq % 7}") for seq in range(records + 1, records + size + 1)])
             records += size
-            successor = place.journal("successor")
+            successor = store.journal("successor")
             successor.depose(await successor.read_leadership())
             step, is_so_far = step_begun(journal, records, statements=chance.randint(0, 7))
             await is_so_far.wait()
@@ -115,7 +115,7 @@ def test_a_takeover_finds_a_step_whole_or_not_at_all() -> None:
             outcome = (await asyncio.gather(step, return_exceptions=True))[0]
             assert outcome is None or isinstance(outcome, DeposedError), outcome
             found = await all_of(successor, records)
-            is_new = found[0] == marked(*archived_at, records, count=3)
+            is_new = found[0] == slot_tables(*archived_at, records, count=3)
             found_new.append(is_new)
             assert is_new or outcome is not None
             archived_at += [records] if is_new else []
@@ -149,17 +149,17 @@ def expected(archived_at: list[int], records: int) -> tuple[Tables, list[int], l
     tail = list(range((archived_at or [0])[-1] + 1, records + 1))
     holders = {f"job/{seq % 7}": seq for seq in range(1, records + 1)}
     held = sorted(holders.items())
-    return marked(*archived_at, count=3), tail, list(range(records, 0, -1)), held
+    return slot_tables(*archived_at, count=3), tail, list(range(records, 0, -1)), held
 
 
 def test_looks_of_a_deposed_leader_are_refused() -> None:
     """Whoever was deposed is told so by every look back, also by one that would find nothing (I9)."""
 
-    async def scene(place: Place) -> None:
-        first = place.journal("first")
+    async def scene(store: Place) -> None:
+        first = store.journal("first")
         await first.open()
         await first.append([grant(1)])
-        second = await place.successor()
+        second = await store.successor()
         for look in (
             first.history(HistoryQuery()),
             first.history(HistoryQuery(name="unknown")),
@@ -183,25 +183,25 @@ def test_looks_of_a_deposed_leader_are_refused() -> None:
 def test_what_was_staged_and_is_gone_is_missed() -> None:
     """A crash of the server takes what was staged with it: such a step is refused, and taken when it is given again."""
 
-    async def scene(place: Place) -> None:
-        journal = place.journal()
+    async def scene(store: Place) -> None:
+        journal = store.journal()
         await journal.open()
         await journal.append([grant(1)])
 
         async def forget() -> None:
-            async with connected(place.url) as db:
-                assert await db.execute(f"DELETE FROM {place.schema}.staged_records") == "DELETE 1"
+            async with connected(store.url) as db:
+                assert await db.execute(f"DELETE FROM {store.schema}.staged_records") == "DELETE 1"
 
         def changes() -> Iterator[Changes]:
             with ThreadPoolExecutor() as threads:
                 threads.submit(asyncio.run, forget()).result()
-            yield from marks(1)
+            yield from slot_changes(1)
 
         with pytest.raises(JournalUnavailableError, match="of 2 staged pieces 1 are there"):
             await journal.archive(1, b"head", changes(), WALL_MS)
         assert await read(journal) == ({}, [grant(1)])
         await archived(journal, 1)
-        assert await read(journal) == (marked(1), [])
+        assert await read(journal) == (slot_tables(1), [])
         await journal.close()
 
     play(scene)
@@ -210,14 +210,14 @@ def test_what_was_staged_and_is_gone_is_missed() -> None:
 def test_a_damaged_state_is_refused() -> None:
     """A value that is missing, or not the one that was written, is damage: nothing is served from it (I5)."""
 
-    async def scene(place: Place) -> None:
-        journal = place.journal()
+    async def scene(store: Place) -> None:
+        journal = store.journal()
         await journal.open()
         await journal.append([grant(1)])
         await archived(journal, 1, count=3)
         for damage in ("UPDATE {}.value SET value = 'other' WHERE place = 2", "DELETE FROM {}.value WHERE place = 2"):
-            async with connected(place.url) as db:
-                await db.execute(damage.format(place.schema))
+            async with connected(store.url) as db:
+                await db.execute(damage.format(store.schema))
             with pytest.raises(JournalDamagedError):
                 await read(journal)
         await journal.close()
@@ -228,20 +228,20 @@ def test_a_damaged_state_is_refused() -> None:
 def test_an_append_waits_for_no_step() -> None:
     """While a step stands still on the server, appends and confirms go on (N-4)."""
 
-    async def scene(place: Place) -> None:
-        journal = place.journal()
+    async def scene(store: Place) -> None:
+        journal = store.journal()
         await journal.open()
         await journal.append([grant(1)])
-        async with place.step_stopped() as db:
+        async with store.step_stopped() as db:
             step = asyncio.create_task(archived(journal, 1))
-            await place.wait_for_stopped_step(db)
+            await store.wait_for_stopped_step(db)
             async with asyncio.timeout(5):
                 for seq in range(2, 12):
                     await journal.append([grant(seq)])
                     await journal.confirm(seq)
             assert not step.done()
         await step
-        assert await read(journal) == (marked(1), [grant(seq) for seq in range(2, 12)])
+        assert await read(journal) == (slot_tables(1), [grant(seq) for seq in range(2, 12)])
         await journal.close()
 
     play(scene)
@@ -250,15 +250,15 @@ def test_an_append_waits_for_no_step() -> None:
 def test_a_step_leaves_nothing_behind() -> None:
     """What was staged is gone after a step, after one that did not fit, and after those of other tenures (N-5)."""
 
-    async def scene(place: Place) -> None:
-        first = place.journal("first")
+    async def scene(store: Place) -> None:
+        first = store.journal("first")
         await first.open()
         await first.append([grant(1)])
         with pytest.raises(JournalUnavailableError, match="values that are gone"):
-            await first.archive(1, b"head", [*marks(1), Changes("slots", gone=[b"unknown"])], WALL_MS)
-        second = await place.successor()
+            await first.archive(1, b"head", [*slot_changes(1), Changes("slots", gone=[b"unknown"])], WALL_MS)
+        second = await store.successor()
         await archived(second, 1)
-        assert await place.rows(*STAGED, "batch") == {table: [] for table in (*STAGED, "batch")}
+        assert await store.rows(*STAGED, "batch") == {table: [] for table in (*STAGED, "batch")}
         await second.close()
         await first.close()
 

@@ -57,8 +57,8 @@ def values(kind: str) -> Iterator[Changes]:
 def test_no_part_of_a_step_takes_the_loop_for_long(parts: list[float]) -> None:
     """Many records, most of them of one batch, and many values: no part of a step takes the loop for long (N-5)."""
 
-    async def scene(place: Place) -> None:
-        journal = place.journal()
+    async def scene(store: Place) -> None:
+        journal = store.journal()
         await journal.open()
         for kind, first in (("new", 1), ("changed", RECORDS + 1)):
             # All that fell due at once is one batch.
@@ -86,8 +86,8 @@ def test_no_part_of_a_step_takes_the_loop_for_long(parts: list[float]) -> None:
 def test_a_large_tail_is_looked_at_in_parts(parts: list[float]) -> None:
     """A look at what is not archived yet takes the loop as little, though all of it is one batch (N-32)."""
 
-    async def scene(place: Place) -> None:
-        journal = place.journal()
+    async def scene(store: Place) -> None:
+        journal = store.journal()
         await journal.open()
         await journal.append([record(seq) for seq in range(1, RECORDS + 1)])
         parts.clear()

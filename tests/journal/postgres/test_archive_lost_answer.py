@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.journal.interface import JournalUnavailableError, OutcomeUnknownError
 from holdfast.journal.postgres import archive
-from tests.contract.tools import archived, grant, marked, read
+from tests.contract.tools import archived, grant, read, slot_tables
 from tests.journal.postgres.archive_store import Place, all_of, play
 from tests.nodes.journals import address_of, connected, through
 from tests.nodes.proxy import TcpProxy, at_random, pass_all
@@ -21,22 +21,22 @@ STEPS_OF_A_STORE = 25
 def test_a_step_that_is_done_after_its_connection_was_lost_counts() -> None:
     """A step that the server does after we lost it is waited for, and counts: it is not given again (N-5, N-8)."""
 
-    async def scene(place: Place) -> None:
-        journal = place.journal()
+    async def scene(store: Place) -> None:
+        journal = store.journal()
         await journal.open()
         await journal.append([grant(1), grant(2)])
-        async with place.step_stopped() as db:
+        async with store.step_stopped() as db:
             step = asyncio.create_task(archived(journal, 2, count=4))
-            await place.wait_for_stopped_step(db)
+            await store.wait_for_stopped_step(db)
             # The server does not look at its socket while it waits for a lock.
             journal._archive_client.drop()
             await asyncio.wait({step}, timeout=0.1)
             assert not step.done(), "nobody can know yet"
         await step
-        assert await read(journal) == (marked(2, count=4), [])
+        assert await read(journal) == (slot_tables(2, count=4), [])
         await journal.append([grant(3)])
         await archived(journal, 3, count=4)
-        assert await read(journal) == (marked(2, 3, count=4), [])
+        assert await read(journal) == (slot_tables(2, 3, count=4), [])
         await journal.close()
 
     play(scene)
@@ -45,21 +45,21 @@ def test_a_step_that_is_done_after_its_connection_was_lost_counts() -> None:
 def test_a_step_whose_process_was_ended_does_not_count() -> None:
     """A step that the server ended is refused, nothing of it is there, and it is taken when it is given again (I5)."""
 
-    async def scene(place: Place) -> None:
-        journal = place.journal()
+    async def scene(store: Place) -> None:
+        journal = store.journal()
         await journal.open()
         await journal.append([grant(1)])
-        before = await place.rows()
-        async with place.step_stopped() as db:
+        before = await store.rows()
+        async with store.step_stopped() as db:
             step = asyncio.create_task(archived(journal, 1))
-            pid = await place.wait_for_stopped_step(db)
+            pid = await store.wait_for_stopped_step(db)
             assert await db.fetchval("SELECT pg_terminate_backend($1)", pid)
             with pytest.raises(JournalUnavailableError):
                 await step
-        assert await place.rows() == before
+        assert await store.rows() == before
         assert journal.health().text.startswith("nothing could be archived since")
         await archived(journal, 1)
-        assert await read(journal) == (marked(1), [])
+        assert await read(journal) == (slot_tables(1), [])
         assert journal.health().text == "ok"
         await journal.close()
 
@@ -69,23 +69,23 @@ def test_a_step_whose_process_was_ended_does_not_count() -> None:
 def test_a_call_that_comes_after_it_was_settled_is_refused() -> None:
     """What was settled cannot happen any more: a late copy of the call finds nothing staged (N-8)."""
 
-    async def scene(place: Place) -> None:
-        journal = place.journal()
+    async def scene(store: Place) -> None:
+        journal = store.journal()
         await journal.open()
         await journal.append([grant(1)])
-        async with place.step_stopped() as db:
+        async with store.step_stopped() as db:
             step = asyncio.create_task(archived(journal, 1))
-            pid = await place.wait_for_stopped_step(db)
+            pid = await store.wait_for_stopped_step(db)
             await db.execute("SELECT pg_terminate_backend($1)", pid)
             with pytest.raises(JournalUnavailableError):
                 await step
         mine = journal._term
         late = (mine.epoch, mine.term_id, 1, 2, 1, b"head", 0)
-        before = await place.rows()
-        async with connected(place.url) as db:
+        before = await store.rows()
+        async with connected(store.url) as db:
             with pytest.raises(Exception, match="of 2 staged pieces 0 are there"):
-                await db.fetchval(f"SELECT {place.schema}.apply_step($1, $2, $3, $4, $5, $6, $7)", *late)
-        assert await place.rows() == before
+                await db.fetchval(f"SELECT {store.schema}.apply_step($1, $2, $3, $4, $5, $6, $7)", *late)
+        assert await store.rows() == before
         await journal.close()
 
     play(scene)
@@ -94,22 +94,22 @@ def test_a_call_that_comes_after_it_was_settled_is_refused() -> None:
 def test_a_step_that_was_given_up_is_settled_by_whoever_opens_again() -> None:
     """After a cancelled step the holder reads anew only what cannot change any more: the step is waited for (I5)."""
 
-    async def scene(place: Place) -> None:
-        journal = place.journal()
+    async def scene(store: Place) -> None:
+        journal = store.journal()
         await journal.open()
         await journal.append([grant(1)])
-        async with place.step_stopped() as db:
+        async with store.step_stopped() as db:
             step = asyncio.create_task(archived(journal, 1))
-            await place.wait_for_stopped_step(db)
+            await store.wait_for_stopped_step(db)
             step.cancel()
             await asyncio.wait({step})
             reading = asyncio.create_task(read(journal))
             await asyncio.wait({reading}, timeout=0.1)
             assert not reading.done(), "the step may still count"
-        assert await reading == (marked(1), [])
+        assert await reading == (slot_tables(1), [])
         await journal.append([grant(2)])
         await archived(journal, 2)
-        assert await read(journal) == (marked(1, 2), [])
+        assert await read(journal) == (slot_tables(1, 2), [])
         await journal.close()
 
     play(scene)
@@ -119,21 +119,21 @@ def test_a_step_that_cannot_be_settled_is_unknown(monkeypatch: pytest.MonkeyPatc
     """If the store cannot be asked for too long what became of a step, nobody says that it failed (N-8)."""
     monkeypatch.setattr(archive, "RESOLVE_SECONDS", 0.3)
 
-    async def scene(place: Place) -> None:
-        journal = place.journal()
+    async def scene(store: Place) -> None:
+        journal = store.journal()
         await journal.open()
         await journal.append([grant(1)])
-        async with place.step_stopped() as db:
+        async with store.step_stopped() as db:
             step = asyncio.create_task(archived(journal, 1))
-            await place.wait_for_stopped_step(db)
+            await store.wait_for_stopped_step(db)
             journal._archive_client.drop()
             with pytest.raises(OutcomeUnknownError):
                 await step
         await journal.close()
-        successor = await place.successor()
+        successor = await store.successor()
         state, tail, history, _ = await all_of(successor, 1)
         assert history == [1]
-        assert (state, tail) in ((marked(1), []), ({}, [1]))
+        assert (state, tail) in ((slot_tables(1), []), ({}, [1]))
         await successor.close()
 
     play(scene)
@@ -145,9 +145,9 @@ def test_steps_over_a_way_that_breaks_count_once(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(archive, "RETRY_SECONDS", 0.01)
     outcomes: list[bool] = []
 
-    async def scene(place: Place) -> None:
-        with TcpProxy(*address_of(place.url), seed=5) as proxy:
-            journal = place.journal(url=through(place.url, proxy.port))
+    async def scene(store: Place) -> None:
+        with TcpProxy(*address_of(store.url), seed=5) as proxy:
+            journal = store.journal(url=through(store.url, proxy.port))
             await journal.open()
             counted, records = list[int](), 0
             for _ in range(STEPS_OF_A_STORE):
@@ -164,7 +164,7 @@ def test_steps_over_a_way_that_breaks_count_once(monkeypatch: pytest.MonkeyPatch
                     counted.append(records)
                 proxy.draw = pass_all
                 state, tail, history, held = await all_of(journal, records)
-                assert state == marked(*counted, count=2)
+                assert state == slot_tables(*counted, count=2)
                 assert tail == list(range((counted or [0])[-1] + 1, records + 1))
                 assert history == list(range(records, 0, -1))
                 assert len(held) == min(5, records)

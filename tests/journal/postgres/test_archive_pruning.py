@@ -105,8 +105,8 @@ def test_it_prunes_what_a_journal_in_memory_prunes(kept: str) -> None:
     """Of every history the same is left as in memory, and who held what is told alike: by number, size and time."""
     retention, jobs = KEEPINGS[kept], Jobs(7)
 
-    async def scene(place: Place) -> None:
-        journal, model = place.journal(retention=retention), MemoryJournal(retention)
+    async def scene(store: Place) -> None:
+        journal, model = store.journal(retention=retention), MemoryJournal(retention)
         await journal.open()
         await model.open()
         for number in range(proof.count("nodes: steps of the archive that prune")):
@@ -119,7 +119,7 @@ def test_it_prunes_what_a_journal_in_memory_prunes(kept: str) -> None:
             for wall_ms in range(WALL_MS, jobs.wall_ms, HOUR_MS // 3):
                 assert await journal.last_by(wall_ms) == await model.last_by(wall_ms)
         await journal.close()
-        left = await place.rows("history", "share", "stretch", "entry", "segment", "living", "grant_kept")
+        left = await store.rows("history", "share", "stretch", "entry", "segment", "living", "grant_kept")
         check_sums(left)
 
     play(scene)

@@ -31,8 +31,8 @@ def test_a_search_ends_when_it_has_cost_enough(
         monkeypatch.setattr(f"holdfast.journal.postgres.history.{name}", 1_000)
     records = [grant(seq, f"job/{seq % 3}", metadata="m" * 500) for seq in range(1, RECORDS + 1)]
 
-    async def scene(place: Place) -> None:
-        journal = place.journal()
+    async def scene(store: Place) -> None:
+        journal = store.journal()
         await journal.open()
         for record in records:
             await journal.append([record])
@@ -53,13 +53,13 @@ def test_a_search_ends_when_it_has_cost_enough(
 def test_what_is_not_known_to_be_durable_is_not_told() -> None:
     """A batch that the store has and whose answer did not come yet is in no look back (N-32)."""
 
-    async def scene(place: Place) -> None:
-        journal = place.journal()
+    async def scene(store: Place) -> None:
+        journal = store.journal()
         await journal.open()
         await journal.append([grant(1), grant(2)])
-        async with connected(place.url) as db:
+        async with connected(store.url) as db:
             # As if its answer was still on the way.
-            await db.execute(f"INSERT INTO {place.schema}.batch SELECT 3, 4, epoch, body FROM {place.schema}.batch")
+            await db.execute(f"INSERT INTO {store.schema}.batch SELECT 3, 4, epoch, body FROM {store.schema}.batch")
         assert await pages(journal, 9) == [grant(2), grant(1)]
         assert await followed(journal, 9) == [grant(1), grant(2)]
         assert await journal.last_by(2**50) == 2
@@ -72,15 +72,15 @@ def test_what_is_not_known_to_be_durable_is_not_told() -> None:
 def test_a_look_that_is_given_up_costs_no_connection() -> None:
     """Whoever gives up a look leaves its connection as it is; the next look waits for the end of the statement."""
 
-    async def scene(place: Place) -> None:
-        journal = place.journal()
+    async def scene(store: Place) -> None:
+        journal = store.journal()
         await journal.open()
         await journal.append([grant(1)])
         assert await pages(journal, 9) == [grant(1)]
         reading = journal._history_reader._client
         before = (await reading.alone()).pid
-        async with connected(place.url) as db, db.transaction():
-            await db.execute(f"LOCK TABLE {place.schema}.batch IN ACCESS EXCLUSIVE MODE")
+        async with connected(store.url) as db, db.transaction():
+            await db.execute(f"LOCK TABLE {store.schema}.batch IN ACCESS EXCLUSIVE MODE")
             looks = [asyncio.create_task(journal.history(HistoryQuery())) for _ in range(20)]
 
             async def is_waiting() -> int:
@@ -112,8 +112,8 @@ def test_a_look_that_is_given_up_as_it_begins_leaves_no_transaction(monkeypatch:
             raise asyncio.CancelledError
         return rows
 
-    async def scene(place: Place) -> None:
-        journal = place.journal()
+    async def scene(store: Place) -> None:
+        journal = store.journal()
         await journal.open()
         await journal.append([grant(1)])
         with monkeypatch.context() as patched:
@@ -130,12 +130,12 @@ def test_a_look_that_is_given_up_as_it_begins_leaves_no_transaction(monkeypatch:
 def test_a_look_on_its_way_does_not_keep_a_journal_open() -> None:
     """A journal closes at once though the store has not answered a look that was given up."""
 
-    async def scene(place: Place) -> None:
-        journal = place.journal(retention=Retention())
+    async def scene(store: Place) -> None:
+        journal = store.journal(retention=Retention())
         await journal.open()
         await journal.append([grant(1)])
-        async with connected(place.url) as db, db.transaction():
-            await db.execute(f"LOCK TABLE {place.schema}.batch IN ACCESS EXCLUSIVE MODE")
+        async with connected(store.url) as db, db.transaction():
+            await db.execute(f"LOCK TABLE {store.schema}.batch IN ACCESS EXCLUSIVE MODE")
             looks = [
                 asyncio.create_task(journal.history(HistoryQuery())),
                 asyncio.create_task(journal.held(HeldQuery(seq=1))),
@@ -144,7 +144,7 @@ def test_a_look_on_its_way_does_not_keep_a_journal_open() -> None:
             async def are_waiting() -> int:
                 await db.execute("SELECT pg_stat_clear_snapshot()")
                 waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE $1"
-                return int(await db.fetchval(waiting, f"%{place.schema}.batch%")) == 2
+                return int(await db.fetchval(waiting, f"%{store.schema}.batch%")) == 2
 
             await until(are_waiting)
             for look in looks:

@@ -5,18 +5,18 @@ import asyncio
 import pytest
 
 from tests.contract.suite import CHECKS, SHARED_CHECKS, Check, SharedCheck, run_check, run_shared_check
-from tests.journal.shared_stores import in_postgres
+from tests.journal.shared_stores import postgres_store
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
 def test_postgres_keeps_its_promise(check: Check) -> None:
     """The journal in PostgreSQL keeps every promise that the others keep (I5, I6, I9)."""
-    with in_postgres() as place:
-        asyncio.run(run_check(check, place))
+    with postgres_store() as store:
+        asyncio.run(run_check(check, store))
 
 
 @pytest.mark.parametrize("check", SHARED_CHECKS, ids=lambda check: check.name)
 def test_postgres_keeps_what_several_nodes_rest_on(check: SharedCheck) -> None:
     """The journal in PostgreSQL keeps every promise of a journal that several nodes share (N-1 to N-12, N-21)."""
-    with in_postgres() as place:
-        asyncio.run(run_shared_check(check, place))
+    with postgres_store() as store:
+        asyncio.run(run_shared_check(check, store))

@@ -15,7 +15,7 @@ from holdfast.journal.interface import (
 )
 from holdfast.journal.postgres.leadership import LeadershipTable, RollbackDetector
 from tests.journal.records import grants
-from tests.journal.shared_stores import InPostgres, in_postgres
+from tests.journal.shared_stores import PostgresStore, postgres_store
 from tests.support.postgres import Postgres, running, standby_of
 
 MARKS = ("system_id", "timeline", "database_oid", "table_oid")
@@ -26,12 +26,12 @@ def restored(seq: int) -> list[Record]:
     return [Record(seq, seq, 0, Restored(2**32, seq - 1, 0, "test"))]
 
 
-def marks_in(place: InPostgres) -> str:
-    return place.sql(f"SELECT {', '.join(MARKS)} FROM {{s}}.seat")
+def marks_in(store: PostgresStore) -> str:
+    return store.sql(f"SELECT {', '.join(MARKS)} FROM {{s}}.seat")
 
 
-async def filled(place: InPostgres, count: int = 3) -> None:
-    journal = place()
+async def filled(store: PostgresStore, count: int = 3) -> None:
+    journal = store()
     await journal.open()
     await journal.append(grants(1, count))
     await journal.close()
@@ -40,23 +40,23 @@ async def filled(place: InPostgres, count: int = 3) -> None:
 def test_process_remembers_over_its_tenures() -> None:
     """What was durable once is remembered by the process, whichever journal of it wrote it (N-21)."""
 
-    async def scene(place: InPostgres) -> None:
+    async def scene(store: PostgresStore) -> None:
         rollback_detector = RollbackDetector()
-        first = place(rollback_detector=rollback_detector)
+        first = store(rollback_detector=rollback_detector)
         await first.open()
         await first.append(grants(1, 3))
         await first.close()
-        await place.lose_records(0)
-        again, stranger = place(rollback_detector=rollback_detector), place()
+        await store.lose_records(0)
+        again, newcomer = store(rollback_detector=rollback_detector), store()
         for asked in (again.read_leadership, again.open):
             with pytest.raises(JournalLostError, match="went back in time: its last record is 0, and 3 was durable"):
                 await asked()
-        assert (await stranger.read_leadership()).last_seq == 0
+        assert (await newcomer.read_leadership()).last_seq == 0
         await again.close()
-        await stranger.close()
+        await newcomer.close()
 
-    with in_postgres() as place:
-        asyncio.run(scene(place))
+    with postgres_store() as store:
+        asyncio.run(scene(store))
 
 
 @pytest.mark.parametrize(
@@ -66,19 +66,19 @@ def test_process_remembers_over_its_tenures() -> None:
 def test_seat_that_was_seen_does_not_come_back(change: str) -> None:
     """A seat with a lower epoch, another tenure of the same, or fewer losses is one of before: it is refused (N-21)."""
 
-    async def scene(place: InPostgres) -> None:
-        await filled(place)
+    async def scene(store: PostgresStore) -> None:
+        await filled(store)
         rollback_detector = RollbackDetector()
-        watching = place(rollback_detector=rollback_detector)
+        watching = store(rollback_detector=rollback_detector)
         await watching.read_leadership()
-        place.sql(f"UPDATE {{s}}.seat {change}")
+        store.sql(f"UPDATE {{s}}.seat {change}")
         for asked in (watching.read_leadership, watching.open):
             with pytest.raises(JournalLostError, match="went back in time"):
                 await asked()
         await watching.close()
 
-    with in_postgres() as place:
-        asyncio.run(scene(place))
+    with postgres_store() as store:
+        asyncio.run(scene(store))
 
 
 @pytest.mark.parametrize(
@@ -88,25 +88,25 @@ def test_seat_that_was_seen_does_not_come_back(change: str) -> None:
 def test_lost_epoch_is_shown_to_whoever_may_go_on(change: str, allow_data_loss: bool) -> None:
     """Who may go on after a loss is shown the lower epoch, and that it knew more, at every look (N-23)."""
 
-    async def scene(place: InPostgres) -> None:
-        await filled(place)
-        watching = place(allow_data_loss=allow_data_loss)
+    async def scene(store: PostgresStore) -> None:
+        await filled(store)
+        watching = store(allow_data_loss=allow_data_loss)
         before = await watching.read_leadership()
-        place.sql(f"UPDATE {{s}}.seat {change}")
+        store.sql(f"UPDATE {{s}}.seat {change}")
         for _ in range(2):
             seen = await watching.read_leadership()
             assert (seen.epoch, seen.is_rolled_back, before.is_rolled_back) == (before.epoch - 1, True, False)
         await watching.close()
 
-    with in_postgres() as place:
-        asyncio.run(scene(place))
+    with postgres_store() as store:
+        asyncio.run(scene(store))
 
 
 def test_write_that_is_answered_while_the_seat_is_read_is_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     """A row that was read before an append, and arrives after its answer, is no store that went back (N-21)."""
 
-    async def scene(place: InPostgres) -> None:
-        leader = place()
+    async def scene(store: PostgresStore) -> None:
+        leader = store()
         await leader.open()
         read = LeadershipTable._read
 
@@ -118,31 +118,31 @@ def test_write_that_is_answered_while_the_seat_is_read_is_no_loss(monkeypatch: p
         with monkeypatch.context() as patch:
             patch.setattr(LeadershipTable, "_read", read_slowly)  # So the answer is late.
             assert (await leader.read_leadership()).last_seq == 0
-        await place.lose_records(2)
+        await store.lose_records(2)
         with pytest.raises(JournalLostError, match="its last record is 2, and 3 was durable"):
             await leader.read_leadership()
         await leader.close()
 
-    with in_postgres() as place:
-        asyncio.run(scene(place))
+    with postgres_store() as store:
+        asyncio.run(scene(store))
 
 
 @pytest.mark.parametrize("mark", MARKS)
 def test_store_in_another_place_waits_for_an_operator(mark: str) -> None:
     """On another server, timeline, database or table than the last records were written on nobody goes on (N-23)."""
 
-    async def scene(place: InPostgres) -> None:
-        await filled(place)
-        place.sql(f"UPDATE {{s}}.seat SET {mark} = {mark} - 1")
-        journal = place()
+    async def scene(store: PostgresStore) -> None:
+        await filled(store)
+        store.sql(f"UPDATE {{s}}.seat SET {mark} = {mark} - 1")
+        journal = store()
         assert (await journal.read_leadership()).last_seq == 3
         with pytest.raises(JournalLostError, match=r"(?s)went back in time.*holdfast store restored"):
             await journal.open()
-        assert place.sql("SELECT epoch, held FROM {s}.seat") == "1|f"
+        assert store.sql("SELECT epoch, held FROM {s}.seat") == "1|f"
         await journal.close()
 
-    with in_postgres() as place:
-        asyncio.run(scene(place))
+    with postgres_store() as store:
+        asyncio.run(scene(store))
 
 
 @pytest.mark.parametrize(
@@ -158,50 +158,50 @@ def test_store_in_another_place_waits_for_an_operator(mark: str) -> None:
 def test_loss_is_the_first_record_of_the_next_tenure(change: str, allow_data_loss: bool) -> None:
     """Who may go on begins with `Restored`; the marks change with that record and never before (N-22)."""
 
-    async def scene(place: InPostgres) -> None:
-        await filled(place)
-        right = marks_in(place)
-        place.sql(f"UPDATE {{s}}.seat SET {change}")
-        changed = marks_in(place)
+    async def scene(store: PostgresStore) -> None:
+        await filled(store)
+        right = marks_in(store)
+        store.sql(f"UPDATE {{s}}.seat SET {change}")
+        changed = marks_in(store)
         for _ in range(2):
             # One that dies before that record leaves the duty to the next.
-            journal = place(allow_data_loss=allow_data_loss)
+            journal = store(allow_data_loss=allow_data_loss)
             recovered = await journal.open()
             assert recovered.needs_token_gap and len(list(recovered.records)) == 3
             await journal.confirm(9)
             with pytest.raises(JournalUnavailableError, match="the first one now has to say so"):
                 await journal.append(grants(4, 4))
-            assert marks_in(place) == changed
+            assert marks_in(store) == changed
             await journal.close()
-        journal = place(allow_data_loss=allow_data_loss)
+        journal = store(allow_data_loss=allow_data_loss)
         assert (await journal.open()).needs_token_gap
         await journal.append(restored(4))
-        assert marks_in(place) == right
-        assert place.sql("SELECT wants_jump, jumps FROM {s}.seat") == "f|1"
+        assert marks_in(store) == right
+        assert store.sql("SELECT wants_jump, jumps FROM {s}.seat") == "f|1"
         await journal.append(grants(5, 5))
         await journal.close()
-        again = place()
+        again = store()
         assert not (await again.open()).needs_token_gap
         await again.close()
 
-    with in_postgres() as place:
-        asyncio.run(scene(place))
+    with postgres_store() as store:
+        asyncio.run(scene(store))
 
 
 def test_who_knew_more_learns_anew_after_the_jump() -> None:
     """Nodes that knew records which are gone serve nothing until `Restored` is there, and then go on (N-21, N-23)."""
 
-    async def scene(place: InPostgres) -> None:
-        await filled(place, 5)
+    async def scene(store: PostgresStore) -> None:
+        await filled(store, 5)
         rollback_detector = RollbackDetector()
-        follower = place(rollback_detector=rollback_detector)
+        follower = store(rollback_detector=rollback_detector)
         await follower.read_leadership()
-        await place.lose_records(0)
+        await store.lose_records(0)
         with pytest.raises(JournalLostError):
             await follower.read_leadership()
-        place.sql("UPDATE {s}.seat SET wants_jump = true")
+        store.sql("UPDATE {s}.seat SET wants_jump = true")
         assert (await follower.read_leadership()).last_seq == 0
-        leader = place()
+        leader = store()
         assert (await leader.open()).needs_token_gap
         await leader.append(restored(1))
         assert (await follower.read_leadership()).last_seq == 1
@@ -211,30 +211,30 @@ def test_who_knew_more_learns_anew_after_the_jump() -> None:
         await follower.append(grants(2, 2))
         await follower.close()
 
-    with in_postgres() as place:
-        asyncio.run(scene(place))
+    with postgres_store() as store:
+        asyncio.run(scene(store))
 
 
 def test_who_may_lose_goes_on_after_what_it_remembers() -> None:
     """With `after_data_loss = "continue"` a node that remembers more than the store has jumps, and is not stopped (N-23)."""
 
-    async def scene(place: InPostgres) -> None:
+    async def scene(store: PostgresStore) -> None:
         rollback_detector = RollbackDetector()
-        leader = place(rollback_detector=rollback_detector, allow_data_loss=True)
+        leader = store(rollback_detector=rollback_detector, allow_data_loss=True)
         await leader.open()
         await leader.append(grants(1, 5))
-        await place.lose_records(0)
+        await store.lose_records(0)
         with pytest.raises(JournalLostError):
             await leader.confirm(1)
         await leader.close()
-        again = place(rollback_detector=rollback_detector, allow_data_loss=True)
+        again = store(rollback_detector=rollback_detector, allow_data_loss=True)
         again.depose(await again.read_leadership())
         assert (await again.open()).needs_token_gap
         await again.append(restored(1))
         await again.close()
 
-    with in_postgres() as place:
-        asyncio.run(scene(place))
+    with postgres_store() as store:
+        asyncio.run(scene(store))
 
 
 @pytest.fixture
@@ -249,13 +249,13 @@ def promote(primary: Postgres, standby: Postgres) -> None:
     standby.promote()
 
 
-async def lead(place: InPostgres, urls: str, **options: object) -> tuple[list[type[Exception] | None], bool]:
+async def lead(store: PostgresStore, urls: str, **options: object) -> tuple[list[type[Exception] | None], bool]:
     """Append while the database fails over; return what was said, and whether the next tenure has to jump."""
-    leader = place.at(urls, **options)
+    leader = store.at(urls, **options)
     await leader.open()
     await leader.append(grants(1, 3))
     said: list[type[Exception] | None] = []
-    place.fail_over()
+    store.fail_over()
     for asked in (leader.append(grants(4, 4)), leader.confirm(1)):
         try:
             await asked
@@ -263,7 +263,7 @@ async def lead(place: InPostgres, urls: str, **options: object) -> tuple[list[ty
         except (DeposedError, OutcomeUnknownError, JournalLostError) as error:
             said.append(type(error))
     await leader.close()
-    successor = place.at(urls, **options)
+    successor = store.at(urls, **options)
     try:
         successor.depose(await successor.read_leadership())
         recovered = await successor.open()
@@ -277,27 +277,27 @@ def test_promotion_ends_the_tenure(primary: Postgres, is_synchronous: bool) -> N
     """After a promotion the tenure is over and nothing is sent again; with a synchronous standby the next one jumps and
     goes on, without one it waits for an operator (N-22, N-23).
     """
-    with standby_of(primary, "standby") as standby, in_postgres(primary) as place:
+    with standby_of(primary, "standby") as standby, postgres_store(primary) as store:
         if is_synchronous:
             primary.configure(synchronous_standby_names="'standby'")
             primary.reload()
         urls = primary.url.replace(str(primary.port), f"{primary.port},127.0.0.1:{standby.port}")
-        place.fail_over = partial(promote, primary, standby)
-        place.server = standby
+        store.fail_over = partial(promote, primary, standby)
+        store.server = standby
         if is_synchronous:
-            said, needs_token_gap = asyncio.run(lead(place, urls))
+            said, needs_token_gap = asyncio.run(lead(store, urls))
             assert needs_token_gap
         else:
             with pytest.raises(JournalLostError, match="another server or timeline"):
-                asyncio.run(lead(place, urls))
-            said, needs_token_gap = asyncio.run(follow_on(place, urls))
+                asyncio.run(lead(store, urls))
+            said, needs_token_gap = asyncio.run(follow_on(store, urls))
             assert needs_token_gap
         assert said in ([DeposedError, DeposedError], [OutcomeUnknownError, OutcomeUnknownError], []), said
 
 
-async def follow_on(place: InPostgres, urls: str) -> tuple[list[type[Exception] | None], bool]:
+async def follow_on(store: PostgresStore, urls: str) -> tuple[list[type[Exception] | None], bool]:
     """An operator let it go on."""
-    successor = place.at(urls, allow_data_loss=True)
+    successor = store.at(urls, allow_data_loss=True)
     successor.depose(await successor.read_leadership())
     recovered = await successor.open()
     await successor.close()

@@ -13,7 +13,7 @@ from holdfast.journal.postgres.writer import Ask
 from tests.contract.tools import archived, grant
 from tests.journal.postgres.archive_store import Place, play, until
 from tests.journal.records import grants
-from tests.journal.shared_stores import InPostgres, in_postgres
+from tests.journal.shared_stores import PostgresStore, postgres_store
 from tests.nodes.journals import connected
 
 SLICES = 12
@@ -22,8 +22,8 @@ DELAY_SECONDS = 0.1
 READING_SECONDS_MIN = SLICES * 2 * DELAY_SECONDS
 
 
-def heartbeat_of(place: InPostgres) -> int:
-    return int(place.sql("SELECT beat FROM {s}.seat"))
+def heartbeat_of(store: PostgresStore) -> int:
+    return int(store.sql("SELECT beat FROM {s}.seat"))
 
 
 def test_beat_rises_while_a_long_tail_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,38 +33,38 @@ def test_beat_rises_while_a_long_tail_is_read(monkeypatch: pytest.MonkeyPatch) -
 
     class Slow(postgres_journal.PostgresJournal):
         async def _read_tail(self, ask: Ask) -> tuple[list[bytes], list[tuple[int, dict[str, int]]]]:
-            place.proxy.delay_seconds = DELAY_SECONDS
+            store.proxy.delay_seconds = DELAY_SECONDS
             found = await super()._read_tail(ask)
-            place.proxy.delay_seconds = 0
+            store.proxy.delay_seconds = 0
             return found
 
-    async def scene(place: InPostgres) -> None:
-        first, taker = place(), place(kind=Slow)
+    async def scene(store: PostgresStore) -> None:
+        first, taker = store(), store(kind=Slow)
         await first.open()
         for seq in range(1, SLICES + 1):
             await first.append(grants(seq, seq))
         await first.close()
-        before = heartbeat_of(place)
+        before = heartbeat_of(store)
         recovered = await taker.open()
         # One more is the write that took it. A beat is due after 400 ms, and waits for the end of a slice.
-        assert heartbeat_of(place) - before - 1 >= 3, f"in at least {READING_SECONDS_MIN} s"
+        assert heartbeat_of(store) - before - 1 >= 3, f"in at least {READING_SECONDS_MIN} s"
         assert len(list(recovered.records)) == SLICES
         await taker.close()
 
-    with in_postgres() as place:
-        asyncio.run(scene(place))
+    with postgres_store() as store:
+        asyncio.run(scene(store))
 
 
 def test_beat_rises_while_a_step_of_the_archive_is_waited_for() -> None:
     """Whoever reads anew, and has to wait for a step of its own on the server, proves its seat meanwhile (N-13)."""
 
-    async def scene(place: Place) -> None:
-        journal = place.journal()
+    async def scene(store: Place) -> None:
+        journal = store.journal()
         await journal.open()
         await journal.append([grant(1)])
-        async with place.step_stopped() as db:
+        async with store.step_stopped() as db:
             step = asyncio.create_task(archived(journal, 1))
-            await place.wait_for_stopped_step(db)
+            await store.wait_for_stopped_step(db)
             step.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await step
@@ -86,19 +86,19 @@ def test_beat_rises_while_a_step_of_the_archive_is_waited_for() -> None:
 def test_who_is_deposed_while_it_waits_hears_of_it() -> None:
     """Whoever waits for a step, and loses the seat meanwhile, waits no longer (N-13)."""
 
-    async def scene(place: Place) -> None:
-        journal = place.journal()
+    async def scene(store: Place) -> None:
+        journal = store.journal()
         await journal.open()
         await journal.append([grant(1)])
-        async with place.step_stopped() as db:
+        async with store.step_stopped() as db:
             step = asyncio.create_task(archived(journal, 1))
-            await place.wait_for_stopped_step(db)
+            await store.wait_for_stopped_step(db)
             step.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await step
             opening = asyncio.create_task(journal.open())
-            async with connected(place.url) as other:
-                await other.execute(f"UPDATE {place.schema}.seat SET epoch = epoch + 1, tenure = 'x'")
+            async with connected(store.url) as other:
+                await other.execute(f"UPDATE {store.schema}.seat SET epoch = epoch + 1, tenure = 'x'")
             with pytest.raises(DeposedError):
                 await opening
         await journal.close()

@@ -25,9 +25,9 @@ def test_sealed_key_shows_nothing_of_the_key() -> None:
 def test_any_changed_byte_is_found() -> None:
     """Whatever byte of a sealed key is changed, it is refused: nobody puts another key in its place."""
     stored = seal(KEY, b"secret")
-    for place in range(len(stored)):
+    for store in range(len(stored)):
         changed = bytearray(stored)
-        changed[place] ^= 1
+        changed[store] ^= 1
         with pytest.raises(JournalError):
             unseal(bytes(changed), b"secret")
     for length in range(len(stored)):

@@ -12,15 +12,15 @@ import pytest
 
 from holdfast.journal.interface import DeposedError, JournalLockedError, JournalUnavailableError
 from tests.journal.records import grants
-from tests.journal.shared_stores import InPostgres, a_peer, in_postgres
+from tests.journal.shared_stores import PostgresStore, make_peer, postgres_store
 from tests.nodes.proxy import Fate
 from tests.support.checks import wait_until
 
 
 @asynccontextmanager
-async def session(place: InPostgres) -> AsyncIterator[asyncpg.Connection]:
+async def session(store: PostgresStore) -> AsyncIterator[asyncpg.Connection]:
     """A session of somebody else, straight to the server."""
-    db = await asyncpg.connect(place.server.url)
+    db = await asyncpg.connect(store.server.url)
     try:
         yield db
     finally:
@@ -30,83 +30,83 @@ async def session(place: InPostgres) -> AsyncIterator[asyncpg.Connection]:
 def test_epoch_alone_is_no_seat() -> None:
     """A store that repeats an epoch under another tenure is not ours any more (N-1)."""
 
-    async def scene(place: InPostgres) -> None:
-        leader = place()
+    async def scene(store: PostgresStore) -> None:
+        leader = store()
         await leader.open()
         await leader.append(grants(1, 1))
-        place.sql("UPDATE {s}.seat SET tenure = 'another'")
+        store.sql("UPDATE {s}.seat SET tenure = 'another'")
         for asked in (partial(leader.append, grants(2, 2)), partial(leader.confirm, 1)):
             with pytest.raises(DeposedError):
                 await asked()
-        assert place.sql("SELECT s.last_seq, count(*) FROM {s}.seat AS s, {s}.batch GROUP BY 1") == "1|1"
+        assert store.sql("SELECT s.last_seq, count(*) FROM {s}.seat AS s, {s}.batch GROUP BY 1") == "1|1"
         await leader.close()
-        assert place.sql("SELECT held FROM {s}.seat") == "t", "a tenure gave back another's seat"
+        assert store.sql("SELECT held FROM {s}.seat") == "t", "a tenure gave back another's seat"
 
-    with in_postgres() as place:
-        asyncio.run(scene(place))
+    with postgres_store() as store:
+        asyncio.run(scene(store))
 
 
 @pytest.mark.parametrize("fate", [Fate.BEFORE, Fate.AFTER, Fate.LATE])
 def test_lost_takeover_deposes_nobody_later(fate: Fate) -> None:
     """A takeover whose answer is lost is not guessed at, and its late copy deposes nobody who came since (N-2)."""
 
-    async def scene(place: InPostgres) -> None:
-        leader = place()
+    async def scene(store: PostgresStore) -> None:
+        leader = store()
         await leader.open()
         await leader.append(grants(1, 1))
-        peer = a_peer("unlucky")
-        unlucky = place.node(peer)
+        peer = make_peer("unlucky")
+        unlucky = store.node(peer)
         unlucky.depose(await unlucky.read_leadership())
-        place.proxy.draw = lambda piece: fate if peer.process.encode() in piece else Fate.PASS
+        store.proxy.draw = lambda piece: fate if peer.process.encode() in piece else Fate.PASS
         with pytest.raises(JournalUnavailableError):
             await unlucky.open()
-        place.proxy.draw = lambda _: Fate.PASS
-        lucky = place()
+        store.proxy.draw = lambda _: Fate.PASS
+        lucky = store()
         lucky.depose(await lucky.read_leadership())
         epoch = (await lucky.open()).epoch
         await lucky.append(grants(2, 2))
         await unlucky.close()
         await leader.close()
         # The late copy is there by then: only the connections of the lucky one are left.
-        wait_until(lambda: place.proxy.connections <= 3)
+        wait_until(lambda: store.proxy.connections <= 3)
         await lucky.append(grants(3, 3))
         leadership = await lucky.read_leadership()
         assert (leadership.epoch, leadership.is_held, leadership.last_seq) == (epoch, True, 3)
         await lucky.close()
 
-    with in_postgres() as place:
-        asyncio.run(scene(place))
+    with postgres_store() as store:
+        asyncio.run(scene(store))
 
 
 def test_seat_that_may_be_ours_is_given_back() -> None:
     """Who lost the answer of its takeover gives the seat back when it is closed: it may have it (N-2)."""
 
-    async def scene(place: InPostgres) -> None:
-        peer = a_peer("unlucky")
-        unlucky = place.node(peer)
+    async def scene(store: PostgresStore) -> None:
+        peer = make_peer("unlucky")
+        unlucky = store.node(peer)
         await unlucky.read_leadership()
-        place.proxy.draw = lambda piece: Fate.AFTER if peer.process.encode() in piece else Fate.PASS
+        store.proxy.draw = lambda piece: Fate.AFTER if peer.process.encode() in piece else Fate.PASS
         with pytest.raises(JournalUnavailableError):
             await unlucky.open()
-        assert place.sql("SELECT held, node FROM {s}.seat") == "t|unlucky"
+        assert store.sql("SELECT held, node FROM {s}.seat") == "t|unlucky"
         await unlucky.close()
-        assert place.sql("SELECT held, node FROM {s}.seat") == "f|unlucky"
+        assert store.sql("SELECT held, node FROM {s}.seat") == "f|unlucky"
 
-    with in_postgres() as place:
-        asyncio.run(scene(place))
+    with postgres_store() as store:
+        asyncio.run(scene(store))
 
 
 def test_whoever_blocks_a_takeover_is_ended() -> None:
     """A takeover that waits for more than a second ends whoever holds the row, and what that did is undone (N-3)."""
 
-    async def scene(place: InPostgres) -> None:
-        leader = place()
+    async def scene(store: PostgresStore) -> None:
+        leader = store()
         await leader.open()
         await leader.append(grants(1, 1))
-        async with session(place) as stopped:
+        async with session(store) as stopped:
             await stopped.execute("BEGIN")
-            await stopped.execute(f"UPDATE {place.schema}.seat SET last_seq = 99")
-            successor = place()
+            await stopped.execute(f"UPDATE {store.schema}.seat SET last_seq = 99")
+            successor = store()
             successor.depose(await successor.read_leadership())
             recovered = await successor.open()
             assert [record.seq for record in recovered.records] == [1]
@@ -116,39 +116,39 @@ def test_whoever_blocks_a_takeover_is_ended() -> None:
         await successor.close()
         await leader.close()
 
-    with in_postgres() as place:
-        asyncio.run(scene(place))
+    with postgres_store() as store:
+        asyncio.run(scene(store))
 
 
 def test_half_a_statement_is_ended() -> None:
     """A leader that was stopped before its last bytes left keeps the row, and a takeover ends it (N-3)."""
 
-    async def scene(place: InPostgres) -> None:
-        leader = place()
+    async def scene(store: PostgresStore) -> None:
+        leader = store()
         await leader.open()
-        with half_sent(place, f"UPDATE {place.schema}.seat SET last_seq = 99"):
-            wait_until(lambda: place.sql(WHO_WAITS) == "1")
-            successor = place()
+        with half_sent(store, f"UPDATE {store.schema}.seat SET last_seq = 99"):
+            wait_until(lambda: store.sql(WHO_WAITS) == "1")
+            successor = store()
             successor.depose(await successor.read_leadership())
             assert (await successor.open()).epoch == 2
             assert (await successor.read_leadership()).last_seq == 0
             await successor.close()
         await leader.close()
 
-    with in_postgres() as place:
-        asyncio.run(scene(place))
+    with postgres_store() as store:
+        asyncio.run(scene(store))
 
 
 WHO_WAITS = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%{s}.seat SET last_seq = 99' AND state = 'active'"
 
 
-def half_sent(place: InPostgres, statement: str) -> socket.socket:
+def half_sent(store: PostgresStore, statement: str) -> socket.socket:
     """A session that was told to run a statement, and not yet that it may end: no transaction of it is closed."""
 
     def message(kind: bytes, body: bytes) -> bytes:
         return kind + struct.pack("!I", len(body) + 4) + body
 
-    raw = socket.create_connection((place.server.host, place.server.port))
+    raw = socket.create_connection((store.server.host, store.server.port))
     hello = struct.pack("!I", 196608) + b"user\0postgres\0database\0postgres\0\0"
     raw.sendall(struct.pack("!I", len(hello) + 4) + hello)
     greeting = b""
@@ -163,29 +163,29 @@ def half_sent(place: InPostgres, statement: str) -> socket.socket:
 def test_slice_holds_up_a_takeover_and_no_append() -> None:
     """Whoever shares the key of the seat, as a slice of the archive does, lets appends pass and no takeover (N-4)."""
 
-    async def scene(place: InPostgres) -> None:
-        leader = place(append_ms=500)
+    async def scene(store: PostgresStore) -> None:
+        leader = store(append_ms=500)
         await leader.open()
-        async with session(place) as slicing:
+        async with session(store) as slicing:
             await slicing.execute("BEGIN")
-            await slicing.execute(f"SELECT 1 FROM {place.schema}.seat WHERE epoch = 1 FOR KEY SHARE")
+            await slicing.execute(f"SELECT 1 FROM {store.schema}.seat WHERE epoch = 1 FOR KEY SHARE")
             await leader.append(grants(1, 1))
             await leader.confirm(5)
-            async with session(place) as taking:
+            async with session(store) as taking:
                 await taking.execute("SET lock_timeout = 100")
                 with pytest.raises(asyncpg.LockNotAvailableError):
-                    await taking.execute(f"UPDATE {place.schema}.seat SET epoch = epoch + 1")
+                    await taking.execute(f"UPDATE {store.schema}.seat SET epoch = epoch + 1")
         await leader.close()
 
-    with in_postgres() as place:
-        asyncio.run(scene(place))
+    with postgres_store() as store:
+        asyncio.run(scene(store))
 
 
 def test_appends_change_the_seat_in_place() -> None:
     """Appends and confirms are HOT updates: the seat stays one page, however many there are (N-4)."""
 
-    async def scene(place: InPostgres) -> None:
-        leader = place()
+    async def scene(store: PostgresStore) -> None:
+        leader = store()
         await leader.open()
         for seq in range(1, 301):
             await leader.append(grants(seq, seq))
@@ -193,19 +193,19 @@ def test_appends_change_the_seat_in_place() -> None:
         await leader.close()
 
     counted = "SELECT n_tup_upd FROM pg_stat_user_tables WHERE schemaname = '{s}' AND relname = 'seat'"
-    with in_postgres() as place:
-        asyncio.run(scene(place))
-        wait_until(lambda: int(place.sql(counted) or 0) >= 602)
-        updates, hot = map(int, place.sql(counted.replace("n_tup_upd", "n_tup_upd, n_tup_hot_upd")).split("|"))
+    with postgres_store() as store:
+        asyncio.run(scene(store))
+        wait_until(lambda: int(store.sql(counted) or 0) >= 602)
+        updates, hot = map(int, store.sql(counted.replace("n_tup_upd", "n_tup_upd, n_tup_hot_upd")).split("|"))
         assert hot >= updates - 6, f"{hot} of {updates} updates were made in place"
-        assert place.sql("SELECT pg_relation_size('{s}.seat')") == "8192"
+        assert store.sql("SELECT pg_relation_size('{s}.seat')") == "8192"
 
 
 def test_seat_tells_who_has_it() -> None:
     """A refused node is told who has the seat (N-2)."""
 
-    async def scene(place: InPostgres) -> None:
-        leader, other = place.node(a_peer("alpha")), place.node(a_peer("beta"))
+    async def scene(store: PostgresStore) -> None:
+        leader, other = store.node(make_peer("alpha")), store.node(make_peer("beta"))
         await leader.open()
         with pytest.raises(JournalLockedError, match=r"alpha has the seat \(epoch 1\)"):
             await other.open()
@@ -213,5 +213,5 @@ def test_seat_tells_who_has_it() -> None:
         await other.open()
         await other.close()
 
-    with in_postgres() as place:
-        asyncio.run(scene(place))
+    with postgres_store() as store:
+        asyncio.run(scene(store))

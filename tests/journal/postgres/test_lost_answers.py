@@ -16,7 +16,7 @@ from holdfast.journal.interface import (
 from holdfast.journal.postgres.journal import PostgresJournal
 from holdfast.journal.postgres.writer import Ask
 from tests.journal.records import grants
-from tests.journal.shared_stores import InPostgres, in_postgres
+from tests.journal.shared_stores import PostgresStore, postgres_store
 from tests.nodes.proxy import Fate
 from tests.support.checks import wait_until
 from tests.support.postgres import Postgres, running
@@ -33,8 +33,8 @@ async def last_of(leader: PostgresJournal) -> int:
     return (await leader.read_leadership()).last_seq
 
 
-def numbers_in(place: InPostgres) -> list[int]:
-    return [int(line) for line in place.sql("SELECT first_seq FROM {s}.batch ORDER BY 1").split()]
+def numbers_in(store: PostgresStore) -> list[int]:
+    return [int(line) for line in store.sql("SELECT first_seq FROM {s}.batch ORDER BY 1").split()]
 
 
 def pid_of(leader: PostgresJournal) -> int:
@@ -47,8 +47,8 @@ def pid_of(leader: PostgresJournal) -> int:
 def test_backend_that_was_stopped_adds_nothing_twice(own: Postgres) -> None:
     """A process of the server that has the append in its socket, and runs it after the verdict, adds nothing (N-7)."""
 
-    async def scene(place: InPostgres) -> None:
-        leader = place(append_ms=200)
+    async def scene(store: PostgresStore) -> None:
+        leader = store(append_ms=200)
         await leader.open()
         for seq in range(1, 6):
             pid = pid_of(leader)
@@ -56,11 +56,11 @@ def test_backend_that_was_stopped_adds_nothing_twice(own: Postgres) -> None:
             await leader.append(grants(seq, seq))
             os.kill(pid, signal.SIGCONT)
             await asyncio.to_thread(wait_until, lambda pid=pid: not is_there(pid))
-            assert numbers_in(place) == list(range(1, seq + 1))
+            assert numbers_in(store) == list(range(1, seq + 1))
         await leader.close()
 
-    with in_postgres(own) as place:
-        asyncio.run(scene(place))
+    with postgres_store(own) as store:
+        asyncio.run(scene(store))
 
 
 def is_there(pid: int) -> bool:
@@ -74,21 +74,21 @@ def is_there(pid: int) -> bool:
 def test_store_that_is_away_makes_it_unknown() -> None:
     """An append that was sent, and cannot be asked about, is unknown, and so is all that comes after it (N-8)."""
 
-    async def scene(place: InPostgres) -> None:
-        leader = place(append_ms=200, resolve_ms=500)
+    async def scene(store: PostgresStore) -> None:
+        leader = store(append_ms=200, resolve_ms=500)
         await leader.open()
         await leader.append(grants(1, 1))
-        place.proxy.hold()
+        store.proxy.hold()
         for _ in range(2):
             with pytest.raises(OutcomeUnknownError):
                 await leader.append(grants(2, 2))
         with pytest.raises(OutcomeUnknownError):
             await leader.confirm(1)
-        place.proxy.mend()
+        store.proxy.mend()
         await leader.close()
 
-    with in_postgres() as place:
-        asyncio.run(scene(place))
+    with postgres_store() as store:
+        asyncio.run(scene(store))
 
 
 @pytest.mark.parametrize("asks", ["append", "confirm"])
@@ -96,10 +96,10 @@ def test_store_that_is_away_makes_it_unknown() -> None:
 def test_who_is_in_a_hurry_asks_no_longer(asks: str, when: str) -> None:
     """A node that is about to end does not wait for a store that is away: the last append is told as unknown (N-8)."""
 
-    async def scene(place: InPostgres) -> None:
-        leader = place(append_ms=200, resolve_ms=3_600_000)
+    async def scene(store: PostgresStore) -> None:
+        leader = store(append_ms=200, resolve_ms=3_600_000)
         await leader.open()
-        place.proxy.hold()
+        store.proxy.hold()
         if when == "before":
             leader.hurry(0.3)
         asking = asyncio.ensure_future(leader.append(grants(1, 1)) if asks == "append" else leader.confirm(1))
@@ -108,65 +108,65 @@ def test_who_is_in_a_hurry_asks_no_longer(asks: str, when: str) -> None:
             leader.hurry(0.1)
         with pytest.raises(OutcomeUnknownError if asks == "append" else JournalUnavailableError, match="ended"):
             await asking
-        place.proxy.mend()
+        store.proxy.mend()
         await leader.close()
 
-    with in_postgres() as place:
-        asyncio.run(scene(place))
+    with postgres_store() as store:
+        asyncio.run(scene(store))
 
 
 def test_what_was_never_sent_did_not_happen() -> None:
     """An append while there is no connection, and none can be made, did not happen: the same tenure goes on (N-8)."""
 
-    async def scene(place: InPostgres) -> None:
-        leader = place(resolve_ms=300)
+    async def scene(store: PostgresStore) -> None:
+        leader = store(resolve_ms=300)
         await leader.open()
         await leader.append(grants(1, 1))
-        place.proxy.cut()
-        await asyncio.to_thread(wait_until, lambda: place.proxy.connections == 0)
+        store.proxy.cut()
+        await asyncio.to_thread(wait_until, lambda: store.proxy.connections == 0)
         with pytest.raises(JournalUnavailableError):
             await leader.confirm(1)
         with pytest.raises(JournalUnavailableError, match="nothing of it was sent"):
             await leader.append(grants(2, 2))
-        place.proxy.mend()
+        store.proxy.mend()
         leader._resolve_seconds = 30.0  # Reconnecting may be slow on a busy machine; only the refusals had to be quick.
         recovered = await leader.open()
         assert (recovered.epoch, len(list(recovered.records))) == (1, 1)
         await leader.append(grants(2, 2))
-        assert numbers_in(place) == [1, 2]
+        assert numbers_in(store) == [1, 2]
         await leader.close()
 
-    with in_postgres() as place:
-        asyncio.run(scene(place))
+    with postgres_store() as store:
+        asyncio.run(scene(store))
 
 
 def test_limit_that_ends_the_first_copy_makes_it_unknown() -> None:
     """A batch whose only copy was sent while the limit ran out is unknown: it may yet be done, and here it is (N-8)."""
 
-    async def scene(place: InPostgres) -> None:
-        leader = place(append_ms=30_000, resolve_ms=600)
+    async def scene(store: PostgresStore) -> None:
+        leader = store(append_ms=30_000, resolve_ms=600)
         await leader.open()
         await leader.append(grants(1, 1))
         line = leader._writer._connection
         assert line is not None
-        place.proxy.reset()
+        store.proxy.reset()
         await asyncio.to_thread(wait_until, lambda: not line.is_open)
 
         def hold_the_batch(piece: bytes) -> Fate:
             if b"lease-" in piece:
-                place.proxy.hold()
+                store.proxy.hold()
             return Fate.PASS
 
-        place.proxy.draw = hold_the_batch
+        store.proxy.draw = hold_the_batch
         for _ in range(2):
             with pytest.raises(OutcomeUnknownError):
                 await leader.append(grants(2, 2))
-        place.proxy.mend()
-        await asyncio.to_thread(wait_until, lambda: numbers_in(place) == [1, 2])
+        store.proxy.mend()
+        await asyncio.to_thread(wait_until, lambda: numbers_in(store) == [1, 2])
         await leader.close()
 
-    with in_postgres() as place:
-        asyncio.run(scene(place))
+    with postgres_store() as store:
+        asyncio.run(scene(store))
 
 
 @pytest.mark.parametrize(
@@ -184,58 +184,58 @@ def test_refused_append_did_not_happen(deny: str, allow: str) -> None:
     """An error that comes before the commit, to the only copy, says that nothing happened; the tenure goes on (N-8)."""
     role = "writer_of_tests"
 
-    async def scene(place: InPostgres) -> None:
-        leader = place()
+    async def scene(store: PostgresStore) -> None:
+        leader = store()
         await leader.open()
         await leader.append(grants(1, 1))
-        place.sql(deny.replace("{r}", role))
+        store.sql(deny.replace("{r}", role))
         with pytest.raises(JournalUnavailableError):
             await leader.append(grants(2, 2))
-        place.sql(allow.replace("{r}", role))
+        store.sql(allow.replace("{r}", role))
         assert (await leader.open()).epoch == 1
         await leader.append(grants(2, 2))
-        assert numbers_in(place) == [1, 2]
+        assert numbers_in(store) == [1, 2]
         await leader.close()
 
-    with in_postgres(user=role) as place:
-        asyncio.run(scene(place))
+    with postgres_store(user=role) as store:
+        asyncio.run(scene(store))
 
 
 def test_lost_answer_and_lost_seat_are_unknown() -> None:
     """An answer that is lost, and then the seat: nobody may say that nothing happened (N-12)."""
 
-    async def scene(place: InPostgres, fate: Fate) -> type[JournalError] | None:
-        leader = place(append_ms=300)
+    async def scene(store: PostgresStore, fate: Fate) -> type[JournalError] | None:
+        leader = store(append_ms=300)
         leader.depose(await leader.read_leadership())
         await leader.open()
         seq = await last_of(leader) + 1
-        others = place()
+        others = store()
         leadership = await others.read_leadership()
         others.depose(leadership)
-        place.proxy.draw = lambda piece: fate if b"lease-" in piece else Fate.PASS
-        place.proxy.delay_seconds = 0.02
+        store.proxy.draw = lambda piece: fate if b"lease-" in piece else Fate.PASS
+        store.proxy.delay_seconds = 0.02
         appending = asyncio.ensure_future(leader.append(grants(seq, seq)))
         wait_for = {Fate.BEFORE: seq - 1, Fate.LATE: seq - 1, Fate.AFTER: seq}[fate]
-        await asyncio.to_thread(wait_until, lambda: place.proxy.fates[fate] > 0, every_seconds=0.001)
+        await asyncio.to_thread(wait_until, lambda: store.proxy.fates[fate] > 0, every_seconds=0.001)
         # The seat goes to another before the leader can ask: past the proxy, by the write that a takeover is.
-        place.sql(f"UPDATE {{s}}.seat SET epoch = epoch + 1, tenure = 'x', held = false WHERE last_seq = {wait_for}")
-        place.proxy.draw = lambda _: Fate.PASS
+        store.sql(f"UPDATE {{s}}.seat SET epoch = epoch + 1, tenure = 'x', held = false WHERE last_seq = {wait_for}")
+        store.proxy.draw = lambda _: Fate.PASS
         outcome = (await asyncio.gather(appending, return_exceptions=True))[0]
         await others.close()
         await leader.close()
-        place.proxy.delay_seconds = 0
+        store.proxy.delay_seconds = 0
         return None if outcome is None else type(outcome)  # type: ignore[return-value] # It is one of ours.
 
     for fate in (Fate.BEFORE, Fate.LATE):
-        with in_postgres() as place:
-            assert asyncio.run(scene(place, fate)) is OutcomeUnknownError
+        with postgres_store() as store:
+            assert asyncio.run(scene(store, fate)) is OutcomeUnknownError
 
 
 def test_no_row_to_the_only_copy_is_deposed() -> None:
     """If no answer was lost, a batch that found the seat gone did not happen, and that is said (N-12)."""
 
-    async def scene(place: InPostgres) -> None:
-        leader, other = place(), place()
+    async def scene(store: PostgresStore) -> None:
+        leader, other = store(), store()
         await leader.open()
         other.depose(await other.read_leadership())
         await other.open()
@@ -247,30 +247,30 @@ def test_no_row_to_the_only_copy_is_deposed() -> None:
         await leader.close()
         await other.close()
 
-    with in_postgres() as place:
-        asyncio.run(scene(place))
+    with postgres_store() as store:
+        asyncio.run(scene(store))
 
 
 def test_append_that_is_given_up_is_unknown() -> None:
     """If the task of an append is cancelled, the statement is not: what became of it is unknown (N-10)."""
 
-    async def scene(place: InPostgres) -> None:
-        leader = place()
+    async def scene(store: PostgresStore) -> None:
+        leader = store()
         await leader.open()
-        place.proxy.delay_seconds = 0.1
-        passed = place.proxy.fates[Fate.PASS]
+        store.proxy.delay_seconds = 0.1
+        passed = store.proxy.fates[Fate.PASS]
         appending = asyncio.ensure_future(leader.append(grants(1, 1)))
-        await asyncio.to_thread(wait_until, lambda: place.proxy.fates[Fate.PASS] > passed, every_seconds=0.001)
+        await asyncio.to_thread(wait_until, lambda: store.proxy.fates[Fate.PASS] > passed, every_seconds=0.001)
         appending.cancel()
         with pytest.raises(asyncio.CancelledError):
             await appending
-        place.proxy.delay_seconds = 0
+        store.proxy.delay_seconds = 0
         with pytest.raises(OutcomeUnknownError):
             await leader.append(grants(1, 1))
         await leader.close()
 
-    with in_postgres() as place:
-        asyncio.run(scene(place))
+    with postgres_store() as store:
+        asyncio.run(scene(store))
 
 
 def waiting_for_replica(own: Postgres) -> str:
@@ -281,8 +281,8 @@ def waiting_for_replica(own: Postgres) -> str:
 def test_commit_that_no_replica_has_is_never_an_answer(own: Postgres, how: str) -> None:
     """While a synchronous standby is away nothing is answered, whoever cancels or ends the wait for it (N-10)."""
 
-    async def scene(place: InPostgres) -> None:
-        leader = place(append_ms=400, resolve_ms=1200)
+    async def scene(store: PostgresStore) -> None:
+        leader = store(append_ms=400, resolve_ms=1200)
         await leader.open()
         await leader.append(grants(1, 1))
         wait_for_standby(own, "nobody")
@@ -294,15 +294,15 @@ def test_commit_that_no_replica_has_is_never_an_answer(own: Postgres, how: str) 
         with pytest.raises(OutcomeUnknownError):
             await appending
         if how == "nothing":
-            assert own.sql(f"SELECT last_seq FROM {place.schema}.seat") == "1", "a wait was cancelled"
+            assert own.sql(f"SELECT last_seq FROM {store.schema}.seat") == "1", "a wait was cancelled"
         wait_for_standby(own, "")
         await asyncio.to_thread(wait_until, lambda: waiting_for_replica(own) == "0")
-        assert numbers_in(place) == [1, 2]
+        assert numbers_in(store) == [1, 2]
         await leader.close()
 
-    with in_postgres(own) as place:
+    with postgres_store(own) as store:
         try:
-            asyncio.run(scene(place))
+            asyncio.run(scene(store))
         finally:
             wait_for_standby(own, "")
 
@@ -316,8 +316,8 @@ def wait_for_standby(own: Postgres, name: str) -> None:
 def test_server_that_crashed_is_asked_again(own: Postgres) -> None:
     """After a crash and restart of the server the same tenure goes on, and nothing is lost or twice (N-7, N-9)."""
 
-    async def scene(place: InPostgres) -> None:
-        leader = place()
+    async def scene(store: PostgresStore) -> None:
+        leader = store()
         await leader.open()
         for seq in range(1, 40):
             appending = asyncio.ensure_future(leader.append(grants(seq, seq)))
@@ -326,11 +326,11 @@ def test_server_that_crashed_is_asked_again(own: Postgres) -> None:
                 own.start()
             await appending
         leadership = await leader.read_leadership()
-        assert (leadership.epoch, leadership.last_seq, numbers_in(place)) == (1, 39, list(range(1, 40)))
+        assert (leadership.epoch, leadership.last_seq, numbers_in(store)) == (1, 39, list(range(1, 40)))
         await leader.close()
 
-    with in_postgres(own) as place:
-        asyncio.run(scene(place))
+    with postgres_store(own) as store:
+        asyncio.run(scene(store))
 
 
 @pytest.mark.parametrize(("is_deposed", "expected"), [(False, "JournalDamagedError"), (True, "DeposedError")])
@@ -339,17 +339,17 @@ def test_damage_counts_only_under_the_seat(is_deposed: bool, expected: str) -> N
 
     class Slow(PostgresJournal):
         async def _read_tail(self, ask: Ask) -> tuple[list[bytes], list[tuple[int, dict[str, int]]]]:
-            place.sql("DELETE FROM {s}.batch")
+            store.sql("DELETE FROM {s}.batch")
             if is_deposed:
-                place.sql("UPDATE {s}.seat SET epoch = epoch + 1, tenure = 'x'")
+                store.sql("UPDATE {s}.seat SET epoch = epoch + 1, tenure = 'x'")
             return await super()._read_tail(ask)
 
     async def scene() -> str:
-        leader = place()
+        leader = store()
         await leader.open()
         await leader.append(grants(1, 3))
         await leader.close()
-        slow = place(kind=Slow)
+        slow = store(kind=Slow)
         try:
             await slow.open()
         except JournalError as error:
@@ -358,5 +358,5 @@ def test_damage_counts_only_under_the_seat(is_deposed: bool, expected: str) -> N
             await slow.close()
         return "nothing"
 
-    with in_postgres() as place:
+    with postgres_store() as store:
         assert asyncio.run(scene()) == expected

@@ -18,7 +18,7 @@ from holdfast.journal.interface import (
 from holdfast.journal.postgres.connection import statements
 from holdfast.journal.postgres.leadership import RollbackDetector
 from tests.journal.records import grants
-from tests.journal.shared_stores import InPostgres, a_peer, in_postgres
+from tests.journal.shared_stores import PostgresStore, make_peer, postgres_store
 
 ROLE = "owner_of_tests"
 
@@ -29,12 +29,12 @@ def test_many_who_find_nothing_make_one_authority(caplog: pytest.LogCaptureFixtu
     The log of none names another.
     """
 
-    async def scene(place: InPostgres) -> None:
-        nodes = [place() for _ in range(8)]
+    async def scene(store: PostgresStore) -> None:
+        nodes = [store() for _ in range(8)]
         leaderships = await asyncio.gather(*(node.read_leadership() for node in nodes))
         keys = await asyncio.gather(*(node.key() for node in nodes))
         assert len({leadership.authority for leadership in leaderships}) == 1 and len(set(keys)) == 1
-        assert place.sql("SELECT count(*) FROM {s}.authority") == "1"
+        assert store.sql("SELECT count(*) FROM {s}.authority") == "1"
         told = [line for line in caplog.messages if "had no store" in line or "has no store" in line]
         assert sum("it was made now" in line for line in told) == 1
         assert all(line.endswith(f"as authority {leaderships[0].authority}") for line in told)
@@ -43,69 +43,69 @@ def test_many_who_find_nothing_make_one_authority(caplog: pytest.LogCaptureFixtu
         for node in nodes:
             await node.close()
 
-    with in_postgres() as place:
-        asyncio.run(scene(place))
+    with postgres_store() as store:
+        asyncio.run(scene(store))
 
 
 def test_who_has_nothing_to_make_makes_nothing() -> None:
     """Whoever only looks finds no store, says what to do, and leaves no table behind (N-6)."""
 
-    async def scene(place: InPostgres) -> None:
-        journal = place(new_authority=None)
+    async def scene(store: PostgresStore) -> None:
+        journal = store(new_authority=None)
         with pytest.raises(JournalUnavailableError, match="holdfast store init"):
             await journal.read_leadership()
         await journal.close()
 
-    with in_postgres() as place:
-        asyncio.run(scene(place))
-        assert place.sql("SELECT to_regnamespace('{s}') IS NULL") == "t"
+    with postgres_store() as store:
+        asyncio.run(scene(store))
+        assert store.sql("SELECT to_regnamespace('{s}') IS NULL") == "t"
 
 
 def test_authority_that_is_gone_is_not_made_anew() -> None:
     """A process that knew an authority, and finds none or another, serves nothing and makes nothing (N-6, N-21)."""
 
-    async def scene(place: InPostgres) -> None:
+    async def scene(store: PostgresStore) -> None:
         rollback_detector = RollbackDetector()
-        leader = place(rollback_detector=rollback_detector)
+        leader = store(rollback_detector=rollback_detector)
         await leader.open()
         await leader.append(grants(1, 1))
         await leader.close()
-        place.sql("DROP SCHEMA {s} CASCADE")
-        again = place(rollback_detector=rollback_detector)
+        store.sql("DROP SCHEMA {s} CASCADE")
+        again = store(rollback_detector=rollback_detector)
         for _ in range(2):
             with pytest.raises(JournalLostError, match="has no authority"):
                 await again.read_leadership()
         with pytest.raises(JournalLostError, match="has no authority"):
             await again.open()
-        assert place.sql("SELECT to_regnamespace('{s}') IS NULL") == "t"
-        stranger = place()
-        await stranger.read_leadership()
+        assert store.sql("SELECT to_regnamespace('{s}') IS NULL") == "t"
+        newcomer = store()
+        await newcomer.read_leadership()
         with pytest.raises(JournalLostError, match="has the authority"):
             await again.read_leadership()
         await again.close()
-        await stranger.close()
+        await newcomer.close()
 
-    with in_postgres() as place:
-        asyncio.run(scene(place))
+    with postgres_store() as store:
+        asyncio.run(scene(store))
 
 
 def test_role_needs_no_rights_but_its_schema() -> None:
     """A role that owns an empty schema, and may create none, can do all that a node does (N-6, N-24)."""
 
-    async def scene(place: InPostgres) -> None:
-        journal, other = place(), place()
+    async def scene(store: PostgresStore) -> None:
+        journal, other = store(), store()
         await journal.open()
         await journal.append(grants(1, 3))
         await journal.archive(3, b"head", [], 0)
-        await journal.report(a_peer("a"))
+        await journal.report(make_peer("a"))
         assert [peer.node for peer in await other.peers()] == ["a"]
         other.depose(await other.read_leadership())
         assert (await other.open()).epoch == 2
         await other.close()
         await journal.close()
 
-    with in_postgres(user=ROLE) as place:
-        asyncio.run(scene(place))
+    with postgres_store(user=ROLE) as store:
+        asyncio.run(scene(store))
 
 
 @pytest.mark.parametrize(
@@ -121,28 +121,28 @@ def test_role_needs_no_rights_but_its_schema() -> None:
 def test_what_cannot_be_read_is_left_alone(change: str, error: type[JournalError]) -> None:
     """A node that is too old or too new for what is stored, or finds half of it, takes no seat (N-36)."""
 
-    async def scene(place: InPostgres) -> None:
-        journal = place()
+    async def scene(store: PostgresStore) -> None:
+        journal = store()
         await journal.read_leadership()
-        place.sql(change)
+        store.sql(change)
         for asked in (journal.read_leadership, journal.open):
             with pytest.raises(error) as caught:
                 await asked()
             assert type(caught.value) is error
         await journal.close()
 
-    with in_postgres() as place:
-        asyncio.run(scene(place))
-        assert place.sql("SELECT count(*) FROM {s}.seat WHERE epoch > 0") == "0"
+    with postgres_store() as store:
+        asyncio.run(scene(store))
+        assert store.sql("SELECT count(*) FROM {s}.seat WHERE epoch > 0") == "0"
 
 
 def test_newer_format_waits_for_older_nodes() -> None:
     """A node that would write what another live node cannot read takes the seat only once that one is gone (N-36)."""
 
-    async def scene(place: InPostgres) -> None:
-        old, new = place.node(a_peer("old")), place.node(a_peer("new"))
+    async def scene(store: PostgresStore) -> None:
+        old, new = store.node(make_peer("old")), store.node(make_peer("new"))
         await old.read_leadership()
-        place.sql(f"UPDATE {{s}}.seat SET format = {FORMAT - 1}")
+        store.sql(f"UPDATE {{s}}.seat SET format = {FORMAT - 1}")
         await old.report(msgspec.structs.replace(old._peer, format_max=FORMAT - 1))
         await new.report(new._peer)
         with pytest.raises(JournalLockedError, match="Upgrade every node first"):
@@ -152,19 +152,19 @@ def test_newer_format_waits_for_older_nodes() -> None:
         assert (await new.read_leadership()).format == FORMAT
         await new.close()
 
-    with in_postgres() as place:
-        asyncio.run(scene(place))
+    with postgres_store() as store:
+        asyncio.run(scene(store))
 
 
 def test_nodes_that_are_gone_are_forgotten() -> None:
     """A node that has told nothing for a day is forgotten, and one that ends leaves at once: the table has a bound."""
 
-    async def scene(place: InPostgres) -> None:
-        one, two = place.node(a_peer("one")), place.node(a_peer("two"))
+    async def scene(store: PostgresStore) -> None:
+        one, two = store.node(make_peer("one")), store.node(make_peer("two"))
         await one.read_leadership()
         await one.report(one._peer)
         await two.report(two._peer)
-        place.sql("INSERT INTO {s}.node SELECT 'gone', 'p', '', '', 4, '', now() - interval '25 hours'")
+        store.sql("INSERT INTO {s}.node SELECT 'gone', 'p', '', '', 4, '', now() - interval '25 hours'")
         assert {peer.node for peer in await one.peers()} == {"one", "two", "gone"}
         await one.report(one._peer)
         assert [peer.node for peer in await one.peers()] == ["one", "two"]
@@ -173,8 +173,8 @@ def test_nodes_that_are_gone_are_forgotten() -> None:
         assert [peer.node for peer in await one.peers()] == ["one"]
         await one.close()
 
-    with in_postgres() as place:
-        asyncio.run(scene(place))
+    with postgres_store() as store:
+        asyncio.run(scene(store))
 
 
 @pytest.mark.parametrize("name", ["", "1a", "A", "a-b", 'a"; DROP TABLE x; --', "a" * 64, "a.b", "ä"])
@@ -182,8 +182,8 @@ def test_name_of_a_schema_is_nothing_else(name: str) -> None:
     """What is put into the statements can only be the name of a schema."""
     with pytest.raises(ValueError, match="no name for a schema"):
         statements(name)
-    with in_postgres() as place, pytest.raises(JournalError, match="no name for a schema"):
-        place(schema=name)
+    with postgres_store() as store, pytest.raises(JournalError, match="no name for a schema"):
+        store(schema=name)
 
 
 def test_every_statement_is_for_its_schema() -> None:
@@ -197,34 +197,34 @@ def test_every_statement_is_for_its_schema() -> None:
 def test_key_is_made_once_and_sealed_by_a_secret(secret: bytes | None) -> None:
     """The authority's key stands in the store: as it is, or so that nobody reads it who has no secret (N-6)."""
 
-    async def scene(place: InPostgres) -> None:
-        one, two = place(secret=secret), place(secret=secret)
+    async def scene(store: PostgresStore) -> None:
+        one, two = store(secret=secret), store(secret=secret)
         key = await one.key()
         assert (await two.open()).key == key
-        stored = bytes.fromhex(place.sql("SELECT encode(key, 'hex') FROM {s}.authority"))
+        stored = bytes.fromhex(store.sql("SELECT encode(key, 'hex') FROM {s}.authority"))
         assert (key in stored) == (secret is None)
-        stranger = place(secret=None if secret else b"another")
+        newcomer = store(secret=None if secret else b"another")
         with pytest.raises(JournalError, match="store_secret_file"):
-            await stranger.key()
+            await newcomer.key()
         with pytest.raises(JournalError):
-            await stranger.open()
-        for journal in (two, one, stranger):
+            await newcomer.open()
+        for journal in (two, one, newcomer):
             await journal.close()
 
-    with in_postgres() as place:
-        asyncio.run(scene(place))
+    with postgres_store() as store:
+        asyncio.run(scene(store))
 
 
 def test_authority_never_changes() -> None:
     """What a second node would make of the authority is not taken: the first one counts (N-6)."""
 
-    async def scene(place: InPostgres) -> None:
-        one, two = place(), place()
+    async def scene(store: PostgresStore) -> None:
+        one, two = store(), store()
         first = await one.read_leadership()
         assert uuid.UUID(first.authority).hex == first.authority
         assert (await two.read_leadership()).authority == first.authority
         await one.close()
         await two.close()
 
-    with in_postgres() as place:
-        asyncio.run(scene(place))
+    with postgres_store() as store:
+        asyncio.run(scene(store))

@@ -14,7 +14,7 @@ from holdfast.journal.postgres import connection
 from holdfast.journal.postgres.connection import KEEPALIVE, WANTED, Servers, addresses, refuse_if_weak
 from holdfast.journal.postgres.journal import PostgresJournal
 from tests.journal.records import grants
-from tests.journal.shared_stores import InPostgres, a_peer, in_postgres
+from tests.journal.shared_stores import PostgresStore, make_peer, postgres_store
 from tests.support.postgres import Postgres, free_port, running, shared, standby_of
 
 GOOD = {name: min(wanted) for name, (wanted, _) in WANTED.items()}
@@ -35,8 +35,8 @@ def own() -> Iterator[Postgres]:
 def test_server_that_may_forget_is_refused(own: Postgres, setting: str) -> None:
     """A server that does not sync, or can tear a page, is refused with what to set; then it is used (N-24)."""
 
-    async def scene(place: InPostgres) -> None:
-        journal = place()
+    async def scene(store: PostgresStore) -> None:
+        journal = store()
         own.configure(**{setting: "off"})
         own.reload()
         with pytest.raises(JournalUnavailableError, match=rf"{setting} = 'off'.*Set it to on in postgresql.conf"):
@@ -46,8 +46,8 @@ def test_server_that_may_forget_is_refused(own: Postgres, setting: str) -> None:
         await journal.read_leadership()
         await journal.close()
 
-    with in_postgres(own) as place:
-        asyncio.run(scene(place))
+    with postgres_store(own) as store:
+        asyncio.run(scene(store))
 
 
 @pytest.mark.parametrize(("setting", "value"), [*((name, "off") for name in GOOD), ("synchronous_commit", "local")])
@@ -69,11 +69,11 @@ def test_old_server_and_standby_are_refused() -> None:
 def test_role_cannot_weaken_a_session(own: Postgres) -> None:
     """What a role or a database sets by default does not count for our sessions (N-8, N-24)."""
 
-    async def scene(place: InPostgres) -> None:
+    async def scene(store: PostgresStore) -> None:
         for setting in ("default_transaction_isolation = 'serializable'", "statement_timeout = '1ms'"):
             own.sql(f"ALTER ROLE postgres SET {setting}")
         own.sql("ALTER DATABASE postgres SET synchronous_commit = 'off'")
-        journal = place()
+        journal = store()
         await journal.open()
         await journal.append(grants(1, 1))
         server = journal._client.server
@@ -81,9 +81,9 @@ def test_role_cannot_weaken_a_session(own: Postgres) -> None:
         assert not server.is_pooled and not server.has_standby
         await journal.close()
 
-    with in_postgres(own) as place:
+    with postgres_store(own) as store:
         try:
-            asyncio.run(scene(place))
+            asyncio.run(scene(store))
         finally:
             own.sql("ALTER DATABASE postgres RESET ALL")
             own.sql("SET statement_timeout = 0; ALTER ROLE postgres RESET ALL")
@@ -92,17 +92,17 @@ def test_role_cannot_weaken_a_session(own: Postgres) -> None:
 def test_pooler_is_noticed(caplog: pytest.LogCaptureFixture) -> None:
     """A session whose process is not the one that greeted us goes through a pooler: that is said aloud (N-24)."""
 
-    async def scene(place: InPostgres) -> None:
-        line, server = await Servers(place.url, "holdfast", "test").connect()
+    async def scene(store: PostgresStore) -> None:
+        line, server = await Servers(store.url, "holdfast", "test").connect()
         assert not server.is_pooled
         await line.close()
-        async with greeting_as_another(place.server) as port:
-            line, server = await Servers(place.server.url_of("postgres", port), "holdfast", "test").connect()
+        async with greeting_as_another(store.server) as port:
+            line, server = await Servers(store.server.url_of("postgres", port), "holdfast", "test").connect()
             assert server.is_pooled
             await line.close()
 
-    with in_postgres() as place:
-        asyncio.run(scene(place))
+    with postgres_store() as store:
+        asyncio.run(scene(store))
     assert "is behind a pooler" in caplog.text and "Connect to PostgreSQL directly" in caplog.text
 
 
@@ -231,20 +231,20 @@ def test_unix_socket_is_a_host_too(own: Postgres) -> None:
 def test_beside_the_one_that_writes_nobody_goes_elsewhere(own: Postgres) -> None:
     """A connection that reads beside a tenure is refused at any server but the tenure's: it may be an old one (N-2)."""
 
-    async def scene(place: InPostgres) -> None:
-        leader = place()
+    async def scene(store: PostgresStore) -> None:
+        leader = store()
         await leader.open()
         await leader.append(grants(1, 1))
         leader._servers._addresses = addresses(shared().url)
         leader._client.drop()
         with pytest.raises(JournalUnavailableError, match="is not the server that this tenure is at"):
             await leader.read_leadership()
-        leader._servers._addresses = addresses(place.url)
+        leader._servers._addresses = addresses(store.url)
         assert (await leader.read_leadership()).last_seq == 1
         await leader.close()
 
-    with in_postgres(own) as place:
-        asyncio.run(scene(place))
+    with postgres_store(own) as store:
+        asyncio.run(scene(store))
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ def test_url_is_one_for_each_host(url: str, shown: list[str]) -> None:
 def test_wrong_url_is_refused_without_showing_it(url: str) -> None:
     """A URL that cannot be used is refused when the journal is made, and its text is not repeated."""
     with pytest.raises(JournalError, match="the store cannot be used") as caught:
-        PostgresJournal(url, a_peer("a"), term_id="t")
+        PostgresJournal(url, make_peer("a"), term_id="t")
     assert PASSWORD not in str(caught.value)
 
 
@@ -286,7 +286,7 @@ def test_password_is_never_shown(port: str, caplog: pytest.LogCaptureFixture, ow
     async def scene() -> None:
         where = free_port() if port == "closed" else own.port
         url = f"postgresql://nosuch:{PASSWORD}@127.0.0.1:{where}/nosuch"
-        journal = PostgresJournal(url, a_peer("a"), term_id="t")
+        journal = PostgresJournal(url, make_peer("a"), term_id="t")
         for asked in (journal.read_leadership, journal.open):
             with pytest.raises(JournalUnavailableError) as caught:
                 await asked()
