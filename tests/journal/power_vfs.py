@@ -40,8 +40,8 @@ class Image:
         return other
 
     def sync(self) -> None:
-        for _, place, data in self.pending:
-            _apply(self.durable, place, data)
+        for _, offset, data in self.pending:
+            _apply(self.durable, offset, data)
         self.pending.clear()
 
 
@@ -81,18 +81,18 @@ class Disk:
     def cut(self, chance: random.Random, mode: str) -> "Disk":
         """Return what is left after the power was cut now."""
         pending = sorted(
-            (when, name, place, data)
+            (when, name, offset, data)
             for name, image in self.files.items()
-            for when, place, data in _sectors(image.pending)
+            for when, offset, data in _sectors(image.pending)
         )
-        kept = _kept(pending, chance, mode)
+        surviving = _surviving(pending, chance, mode)
         images = {name: Image(bytes(image.durable)) for name, image in self.files.items()}
-        for _, name, place, data in kept:
-            _apply(images[name].durable, place, data)
+        for _, name, offset, data in surviving:
+            _apply(images[name].durable, offset, data)
         if mode == "noise" and pending:
-            _, name, place, data = chance.choice(pending)
+            _, name, offset, data = chance.choice(pending)
             if data is not None:
-                _apply(images[name].durable, *self._noise(chance, place, data))
+                _apply(images[name].durable, *self._noise(chance, offset, data))
         files: dict[str, Image] = {}
         for name in {*self.files, *self.durable_files}:
             choices = [names for names in (self.files, self.durable_files) if name in names]
@@ -114,15 +114,15 @@ class Disk:
         other.overwrites_safely, other._clock, other.mark = self.overwrites_safely, self._clock, self.mark
         return other
 
-    def write(self, name: str, image: Image, place: int, data: bytes | None) -> None:
-        self.before_write(name, place, data)
-        self.write_unseen(image, place, data)
+    def write(self, name: str, image: Image, offset: int, data: bytes | None) -> None:
+        self.before_write(name, offset, data)
+        self.write_unseen(image, offset, data)
 
-    def write_unseen(self, image: Image, place: int, data: bytes | None) -> None:
+    def write_unseen(self, image: Image, offset: int, data: bytes | None) -> None:
         """Write without telling the hook."""
         self._clock += 1
-        _apply(image.view, place, data)
-        image.pending.append((self._clock, place, data))
+        _apply(image.view, offset, data)
+        image.pending.append((self._clock, offset, data))
 
     def sync(self, name: str, image: Image) -> None:
         self.before_sync(name)
@@ -133,36 +133,36 @@ class Disk:
     def sync_directory(self) -> None:
         self.durable_files = dict(self.files)
 
-    def _noise(self, chance: random.Random, place: int, data: bytes) -> tuple[int, bytes]:
+    def _noise(self, chance: random.Random, offset: int, data: bytes) -> tuple[int, bytes]:
         if self.overwrites_safely:
-            return place, chance.randbytes(len(data))
-        return place - place % SECTOR, chance.randbytes(SECTOR)
+            return offset, chance.randbytes(len(data))
+        return offset - offset % SECTOR, chance.randbytes(SECTOR)
 
 
-def _apply(content: bytearray, place: int, data: bytes | None) -> None:
+def _apply(content: bytearray, offset: int, data: bytes | None) -> None:
     if data is None:
-        del content[place:]
+        del content[offset:]
         return
-    if len(content) < place:
-        content.extend(bytes(place - len(content)))
-    content[place : place + len(data)] = data
+    if len(content) < offset:
+        content.extend(bytes(offset - len(content)))
+    content[offset : offset + len(data)] = data
 
 
 def _sectors(pending: list[tuple[int, int, bytes | None]]) -> list[tuple[int, int, bytes | None]]:
     parts: list[tuple[int, int, bytes | None]] = []
-    for when, place, data in pending:
+    for when, offset, data in pending:
         if data is None:
-            parts.append((when, place, None))
+            parts.append((when, offset, None))
             continue
         start = 0
         while start < len(data):
-            end = min(len(data), start + SECTOR - (place + start) % SECTOR)
-            parts.append((when, place + start, data[start:end]))
+            end = min(len(data), start + SECTOR - (offset + start) % SECTOR)
+            parts.append((when, offset + start, data[start:end]))
             start = end
     return parts
 
 
-def _kept(pending: list[Part], chance: random.Random, mode: str) -> list[Part]:
+def _surviving(pending: list[Part], chance: random.Random, mode: str) -> list[Part]:
     match mode:
         case "none":
             return []
@@ -205,11 +205,11 @@ class _MemoryFile:
     def __init__(self, disk: Disk, name: str, image: Image) -> None:
         self._disk, self._name, self._image = disk, name, image
 
-    def xRead(self, amount: int, place: int) -> bytes:
-        return bytes(self._image.view[place : place + amount])
+    def xRead(self, amount: int, offset: int) -> bytes:
+        return bytes(self._image.view[offset : offset + amount])
 
-    def xWrite(self, data: bytes, place: int) -> None:
-        self._disk.write(self._name, self._image, place, bytes(data))
+    def xWrite(self, data: bytes, offset: int) -> None:
+        self._disk.write(self._name, self._image, offset, bytes(data))
 
     def xTruncate(self, size: int) -> None:
         self._disk.write(self._name, self._image, size, None)

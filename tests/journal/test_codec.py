@@ -64,33 +64,33 @@ def test_records_are_read_back_equal(records: list[Record]) -> None:
 @given(st.lists(RECORDS, min_size=1, max_size=3), st.data())
 def test_changed_byte_is_refused(records: list[Record], data: st.DataObject) -> None:
     """A byte that changed, wherever it is, is found: nothing wrong is ever read (I5)."""
-    whole = bytearray(encode_batch(records))
-    place = data.draw(st.integers(0, len(whole) - 1))
-    whole[place] ^= data.draw(st.integers(1, 255))
+    encoded = bytearray(encode_batch(records))
+    offset = data.draw(st.integers(0, len(encoded) - 1))
+    encoded[offset] ^= data.draw(st.integers(1, 255))
     with pytest.raises(JournalDamagedError):
-        list(decode_batch(bytes(whole)))
+        list(decode_batch(bytes(encoded)))
     with pytest.raises(JournalDamagedError):
-        count_records(bytes(whole))
+        count_records(bytes(encoded))
 
 
 @pytest.mark.parametrize("record", sample_records(), ids=lambda record: type(record.event).__name__)
 def test_every_changed_byte_of_a_record_is_refused(record: Record) -> None:
     """In a record of every kind, every single bit that flips and every byte that becomes 0 or 255 is found (I5)."""
-    whole = encode_batch([record])
-    for place, byte in enumerate(whole):
+    encoded = encode_batch([record])
+    for offset, byte in enumerate(encoded):
         for changed in {0, 255, *(byte ^ 1 << bit for bit in range(8))} - {byte}:
-            damaged = whole[:place] + bytes([changed]) + whole[place + 1 :]
-            assert read_or_refused(damaged) is None, f"byte {place}: {byte} became {changed}"
+            damaged = encoded[:offset] + bytes([changed]) + encoded[offset + 1 :]
+            assert read_or_refused(damaged) is None, f"byte {offset}: {byte} became {changed}"
 
 
 @pytest.mark.parametrize("record", sample_records(), ids=lambda record: type(record.event).__name__)
 def test_cut_record_is_refused(record: Record) -> None:
     """A record that ends early or goes on too long is found; a cut between two records is left to the numbering."""
-    whole = encode_batch([record])
-    assert all(read_or_refused(whole[:end]) is None for end in range(1, len(whole)))
-    assert all(read_or_refused(whole + whole[:end]) is None for end in range(1, len(whole)))
-    assert all(read_or_refused(whole + bytes(end)) is None for end in range(1, 64))
-    assert read_or_refused(whole + whole) == [record, record]
+    encoded = encode_batch([record])
+    assert all(read_or_refused(encoded[:end]) is None for end in range(1, len(encoded)))
+    assert all(read_or_refused(encoded + encoded[:end]) is None for end in range(1, len(encoded)))
+    assert all(read_or_refused(encoded + bytes(end)) is None for end in range(1, 64))
+    assert read_or_refused(encoded + encoded) == [record, record]
 
 
 @settings(max_examples=EXAMPLES, deadline=None)

@@ -464,11 +464,11 @@ def refused(data: Path) -> str:
 
 def test_lost_archive_is_refused(data: Path) -> None:
     """Without its archive a journal is not begun anew: the state and the tokens that were given stand in it."""
-    kept = (data / ARCHIVE).read_bytes()
+    saved = (data / ARCHIVE).read_bytes()
     (data / ARCHIVE).unlink()
     text = refused(data)
     assert f"{ARCHIVE} is missing" in text and "record 30" in text and f"Put {ARCHIVE} back" in text
-    (data / ARCHIVE).write_bytes(kept)
+    (data / ARCHIVE).write_bytes(saved)
     (data / ARCHIVE).chmod(0o600)
     assert found_in(data)[1] == list(range(31, 41))
 
@@ -482,26 +482,26 @@ def test_archive_without_a_journal_is_refused(data: Path) -> None:
 
 def test_older_archive_is_refused(data: Path) -> None:
     """An archive of before the last step lacks what the journal has dropped since."""
-    kept = (data / ARCHIVE).read_bytes()
+    saved = (data / ARCHIVE).read_bytes()
 
     async def scene(journal: SqliteJournal) -> None:
         await archive(journal, 30, 40)
 
     run(scene, data)
-    (data / ARCHIVE).write_bytes(kept)
+    (data / ARCHIVE).write_bytes(saved)
     assert "it ends with record 30, and journal.sqlite3 has dropped all up to record 40" in refused(data)
 
 
 def test_older_journal_is_refused(data: Path) -> None:
     """A journal that went back behind its archive is refused, also where no mark tells of it."""
-    kept = (data / FILE).read_bytes()
+    saved = (data / FILE).read_bytes()
 
     async def scene(journal: SqliteJournal) -> None:
         await journal.append(grants(41, 50))
         await archive(journal, 30, 50)
 
     run(scene, data)
-    (data / FILE).write_bytes(kept)
+    (data / FILE).write_bytes(saved)
     (data / "journal.mark").unlink()
     assert "has gone back in time: it ends with record 40, and archive.sqlite3 with 50" in refused(data)
 

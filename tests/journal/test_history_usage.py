@@ -33,12 +33,12 @@ def counted(path: Path) -> tuple[list[tuple[str, int, int]], list[tuple[str, int
     """Return the sums as they are kept, and as they should be by the records."""
     should: dict[str, tuple[int, int]] = {}
     with closing(apsw.Connection(str(path / ARCHIVE))) as db:
-        kept = list(db.execute("SELECT name, records, bytes FROM who ORDER BY name"))
+        stored = list(db.execute("SELECT name, records, bytes FROM who ORDER BY name"))
         for who, body in db.execute("SELECT who.name, body FROM history JOIN who ON who.id = history.who"):
             (record,) = decode_batch(body)
             records, size_bytes = should.get(who, (0, 0))
             should[who] = (records + 1, size_bytes + weight_of(record, body))
-    return kept, [(who, *sums) for who, sums in sorted(should.items())]
+    return stored, [(who, *sums) for who, sums in sorted(should.items())]
 
 
 def test_sums_are_in_step_with_the_history(tmp_path: Path) -> None:
@@ -55,9 +55,9 @@ def test_sums_are_in_step_with_the_history(tmp_path: Path) -> None:
             await journal.append(records)
             seq += size
             await journal.archive(seq, b"head", [], WALL_MS)
-            kept, truth = counted(tmp_path)
-            assert kept == truth
-            assert sum(records for _, records, _ in kept) <= 60
+            stored, truth = counted(tmp_path)
+            assert stored == truth
+            assert sum(records for _, records, _ in stored) <= 60
         await journal.close()
 
     asyncio.run(scene())

@@ -81,9 +81,9 @@ def test_sound_journal_has_no_problems(kind: str, request: pytest.FixtureRequest
     found = inspect(directory)
     assert found.problems == []
     assert (found.epoch, found.archived_upto, found.last_seq) == (1, 6, 10)
-    kept = [record for record in grants(1, 10) if record.seq > 6 or is_history(record.event)]
-    assert found.records == len(kept)
-    assert list(dump(directory)) == [as_json(record) for record in kept]
+    saved = [record for record in grants(1, 10) if record.seq > 6 or is_history(record.event)]
+    assert found.records == len(saved)
+    assert list(dump(directory)) == [as_json(record) for record in saved]
     assert bytes_of(directory) == before
 
 
@@ -235,10 +235,10 @@ def archive_of_before(directory: Path) -> None:
         await journal.archive(10, b"head", [slots(grants(7, 10))], WALL_MS)
         await journal.close()
 
-    kept = directory.with_name("kept")
-    shutil.copy(directory / ARCHIVE, kept)
+    saved = directory.with_name("kept")
+    shutil.copy(directory / ARCHIVE, saved)
     asyncio.run(more())
-    shutil.copy(kept, directory / ARCHIVE)
+    shutil.copy(saved, directory / ARCHIVE)
 
 
 def journal_of_before(directory: Path) -> None:
@@ -251,10 +251,10 @@ def journal_of_before(directory: Path) -> None:
         await journal.archive(12, b"head", [slots(grants(7, 12))], WALL_MS)
         await journal.close()
 
-    kept = directory.with_name("kept")
-    shutil.copy(directory / FILE, kept)
+    saved = directory.with_name("kept")
+    shutil.copy(directory / FILE, saved)
     asyncio.run(more())
-    shutil.copy(kept, directory / FILE)
+    shutil.copy(saved, directory / FILE)
     (directory / "journal.mark").unlink()
 
 

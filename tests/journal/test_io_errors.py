@@ -77,10 +77,10 @@ class Fault:
             self.struck = name
             raise self._error()
 
-    def before_write(self, name: str, place: int, data: bytes | None) -> None:
+    def before_write(self, name: str, index: int, data: bytes | None) -> None:
         if self.kind.operation == "write" and self._strikes():
             if data is not None and len(data) > 1:
-                self.disk.write_unseen(self.disk.files[name], place, data[: len(data) // 2])
+                self.disk.write_unseen(self.disk.files[name], index, data[: len(data) // 2])
             self.struck = name
             raise self._error()
 
@@ -122,7 +122,7 @@ class Story:
         self.directory = directory
         self.chance = random.Random(position)
         self.disk = Disk()
-        self.kept: list[Record] = []
+        self.durable: list[Record] = []
         self.unknown: list[Record] = []
         self.said: Counter[str] = Counter()
         self._try = 0
@@ -152,7 +152,7 @@ class Story:
     async def _append(self, journal: SqliteJournal) -> None:
         """Append a batch that is like no other, also where it takes the place of one that was refused."""
         self._try += 1
-        first = len(self.kept) + 1
+        first = len(self.durable) + 1
         size = self.chance.choice((0, 50, 40_000))
         batch = [self._record(seq, size) for seq in range(first, first + self.chance.choice((1, 3)))]
         try:
@@ -165,7 +165,7 @@ class Story:
             self.unknown = batch
         else:
             self.said["kept"] += 1
-            self.kept += batch
+            self.durable += batch
 
     def _record(self, seq: int, size: int) -> Record:
         event = grant(1, size=size).event
@@ -175,7 +175,7 @@ class Story:
     async def _archive(self, journal: SqliteJournal) -> None:
         before = journal._compactor.position.upto
         try:
-            await archive(journal, before, len(self.kept), self.kept)
+            await archive(journal, before, len(self.durable), self.durable)
         except JournalUnavailableError:
             self.said["refused archiving"] += 1
         except OutcomeUnknownError:
@@ -188,28 +188,28 @@ class Story:
         recovered = await journal.open()
         tables = tables_of(recovered.values)
         upto = upto_of(tables)
-        assert upto <= len(self.kept), when
-        assert tables == tables_at(upto, self.kept), when
+        assert upto <= len(self.durable), when
+        assert tables == tables_at(upto, self.durable), when
         tail = list(recovered.records)
-        truth = self.kept[upto:]
+        truth = self.durable[upto:]
         assert tail in (truth, truth + self.unknown), f"{when}: {len(tail)} records instead of {len(truth)}"
         if self.unknown and len(tail) > len(truth):
-            self.kept += self.unknown
+            self.durable += self.unknown
         self.unknown = []
 
     async def end(self) -> None:
         """Restart, go on, and cut the power then; and look at what a cut in place of the restart would have left."""
-        unknown, kept = list(self.unknown), list(self.kept)
+        unknown, durable = list(self.unknown), list(self.durable)
         cut, restarted = self.disk.cut(self.chance, "none"), self.disk.crash()
         self.disk.heal()
-        await self._look(restarted, "after a restart", and_go_on=True)
-        await self._look(restarted.cut(self.chance, "none"), "after a restart and a power cut")
-        self.unknown, self.kept = unknown, kept
-        await self._look(cut, "after a power cut")
+        await self._check(restarted, "after a restart", and_go_on=True)
+        await self._check(restarted.cut(self.chance, "none"), "after a restart and a power cut")
+        self.unknown, self.durable = unknown, durable
+        await self._check(cut, "after a power cut")
         for disk in (cut, restarted, self.disk):
             disk.unplug()
 
-    async def _look(self, disk: Disk, when: str, *, and_go_on: bool = False) -> None:
+    async def _check(self, disk: Disk, when: str, *, and_go_on: bool = False) -> None:
         journal = self.journal(disk)
         await self._read(journal, when)
         for store in (journal._require_open("test"), journal._compactor.reader.store):
@@ -229,7 +229,7 @@ def small_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tail, "SLICE_BYTES", 8_000)
 
 
-async def tell(directory: Path, kind: Kind, position: int, *, is_closed: bool) -> Story:
+async def describe(directory: Path, kind: Kind, position: int, *, is_closed: bool) -> Story:
     story = Story(directory, position)
     fault = Fault(story.disk, kind, 10**9)
     journal = story.journal(story.disk, fault)
@@ -251,7 +251,7 @@ def test_what_was_said_is_true_after_an_error(name: str, is_closed: bool, tmp_pa
     said: Counter[str] = Counter()
     for position in range(1, POSITIONS + 1):
         try:
-            story = asyncio.run(tell(tmp_path, kind, position, is_closed=is_closed))
+            story = asyncio.run(describe(tmp_path, kind, position, is_closed=is_closed))
         except Exception as error:
             raise AssertionError(f"{name} at position {position}: {error}") from error
         said.update(story.said)

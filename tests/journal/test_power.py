@@ -55,13 +55,13 @@ class Workload:
         self.cuts: list[Cut] = []
         self.checked = 0
         self.lost = 0
-        self.places: set[str] = set()
+        self.cut_points: set[str] = set()
         self._doing = "open"
 
     async def run(self, cuts: int) -> None:
         """Work, in stretches that each begin with what a cut has left; now and then with a new disk."""
         while self.checked < cuts:
-            last = await self._stretch()
+            last = await self._run_until_cut()
             self.disk.unplug()
             there = await self._check(last)
             there = there if there < RECORDS_MAX else 0
@@ -69,7 +69,7 @@ class Workload:
             self.records = self.records[:there]
             self.acknowledged = there
 
-    async def _stretch(self) -> Cut:
+    async def _run_until_cut(self) -> Cut:
         chance = self.chance
         self.disk.before_sync = self._cut
         journal = self._journal(self.disk)
@@ -78,11 +78,11 @@ class Workload:
         survivor: Cut | None = None
         for _ in range(chance.randrange(4, 14)):
             await self._one_thing(journal)
-            kept = chance.choice(self.cuts) if self.cuts else None
+            cut_disk = chance.choice(self.cuts) if self.cuts else None
             for cut in self.cuts:
                 await self._check(cut)
             self.cuts.clear()
-            survivor = kept or survivor
+            survivor = cut_disk or survivor
         self._doing = "close"
         await journal.close()
         for cut in self.cuts:
@@ -121,7 +121,7 @@ class Workload:
         self._note(f"{self._doing}: {file}", self.chance.choice(MODES[1:]))
 
     def _note(self, where: str, mode: str) -> None:
-        self.places.add(where)
+        self.cut_points.add(where)
         self.cuts.append(
             Cut(self.disk.cut(self.chance, mode), self.acknowledged, len(self.records), f"{where}, {mode}")
         )
@@ -160,8 +160,8 @@ class Workload:
         truth = [record for record in reversed(self.records[:there]) if is_history(record.event)]
         begins_after = journal.history_begins_after
         # What was dropped is the eldest of whoever left the most: up to where history begins, some of it is there.
-        whole = [record for record in truth if record in found or record.seq > begins_after]
-        if found != whole or len(found) < min(len(truth), RETENTION.records_max):
+        expected = [record for record in truth if record in found or record.seq > begins_after]
+        if found != expected or len(found) < min(len(truth), RETENTION.records_max):
             raise Lost("history is not what was decided")
         return there
 
@@ -224,14 +224,14 @@ def test_cuts_fall_everywhere(tmp_path: Path) -> None:
         "close: archive-db",
         "acknowledged",
     }
-    places: set[str] = set()
+    cut_points: set[str] = set()
     seed = 100
-    while not wanted <= places and seed < 150:
+    while not wanted <= cut_points and seed < 150:
         seed += 1
         workload = Workload(tmp_path, seed)
         asyncio.run(workload.run(100))
-        places |= workload.places
-    assert wanted <= places
+        cut_points |= workload.cut_points
+    assert wanted <= cut_points
 
 
 def test_lazy_syncs_are_caught(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def nothing_is_left_over(directory: Path) -> None:
     """Each row of a name leads to a record of it or to a grant that is kept, and each grant that is kept is needed."""
     with closing(apsw.Connection(str(directory / ARCHIVE))) as db:
         history = {seq: next(decode_batch(body)) for seq, body in db.execute("SELECT seq, body FROM history")}
-        kept = {seq: (names, body) for seq, names, body in db.execute("SELECT seq, names, body FROM grant_kept")}
+        retained = {seq: (names, body) for seq, names, body in db.execute("SELECT seq, names, body FROM grant_kept")}
         rows = list(db.execute("SELECT name, seq, until FROM name"))
         living = dict(db.execute("SELECT name, seq FROM living"))
         segments = {segment for (segment,) in db.execute("SELECT id FROM segment")}
@@ -48,14 +48,14 @@ def nothing_is_left_over(directory: Path) -> None:
     assert {(name, seq) for seq, record in history.items() for name in names_of(record.event)} <= listed
     for name, seq, until in rows:
         assert seq >> 17 in segments
-        if seq in kept:
-            assert name in dict(grants_of(next(decode_batch(kept[seq][1])).event))
+        if seq in retained:
+            assert name in dict(grants_of(next(decode_batch(retained[seq][1])).event))
             assert until == OPEN or until in history, "a grant is kept for its life or for its end"
         else:
             assert name in names_of(history[seq].event)
         assert (until == OPEN) == (living.get(name) == seq)
-    assert {seq: names for seq, (names, _) in kept.items()} == {
-        seq: sum(1 for _, each, _ in rows if each == seq) for seq in kept
+    assert {seq: names for seq, (names, _) in retained.items()} == {
+        seq: sum(1 for _, each, _ in rows if each == seq) for seq in retained
     }
 
 
@@ -204,7 +204,7 @@ def test_a_grant_that_is_kept_is_not_written_anew_for_each_name(
     changed: list[object] = []
     do = Store.do
 
-    def noted(store: Store, name: str, rows: list[tuple[int, ...]]) -> None:
+    def recorded(store: Store, name: str, rows: list[tuple[int, ...]]) -> None:
         if name == "change_retained_grant":
             changed.extend(rows)
         do(store, name, rows)
@@ -227,7 +227,7 @@ def test_a_grant_that_is_kept_is_not_written_anew_for_each_name(
         assert [each.name for each in (await journal.held(HeldQuery(seq=2))).held] == ["many/0"]
         await journal.close()
 
-    monkeypatch.setattr(Store, "do", noted)
+    monkeypatch.setattr(Store, "do", recorded)
     asyncio.run(scene())
     nothing_is_left_over(tmp_path)
     assert changed == [(1, 1)]

@@ -197,15 +197,15 @@ def test_no_changed_byte_of_the_file_becomes_a_wrong_state(tmp_path: Path) -> No
     refused = 0
     for _ in range(FLIPS):
         changed = chance.choice(list(files))
-        place = chance.randrange(len(files[changed]))
+        offset = chance.randrange(len(files[changed]))
         disk = Disk({name: Image(content) for name, content in files.items()})
-        disk.files[changed].view[place] ^= chance.randrange(1, 256)
+        disk.files[changed].view[offset] ^= chance.randrange(1, 256)
         try:
             found = found_in(tmp_path, disk.connect, alone=True)
         except JournalError:
             refused += 1
         else:
-            assert found == truth, f"byte {place} of {changed}; again with HOLDFAST_SEED={seed}"
+            assert found == truth, f"byte {offset} of {changed}; again with HOLDFAST_SEED={seed}"
         finally:
             disk.unplug()
     assert refused > FLIPS // 20
@@ -294,19 +294,19 @@ def test_read_only_file_is_told(tmp_path: Path) -> None:
 # How small the slices are.
 
 
-def note_commits(journal: SqliteJournal, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+def record_commits(journal: SqliteJournal, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """Note, for every commit to the journal, how many rows changed and how many bytes went to the WAL."""
     store, seen = journal._require_open("test"), list[tuple[int, int]]()
     wal, commit = store.path.with_name(FILE + "-wal"), store.commit
     # The WAL begins anew, so that it grows with every commit.
     store.db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
-    def noting(operation: str, work: Callable[[], object]) -> None:
+    def recording(operation: str, work: Callable[[], object]) -> None:
         rows, size_bytes = store.db.total_changes(), wal.stat().st_size
         commit(operation, work)
         seen.append((store.db.total_changes() - rows, wal.stat().st_size - size_bytes))
 
-    monkeypatch.setattr(store, "commit", noting)
+    monkeypatch.setattr(store, "commit", recording)
     return seen
 
 
@@ -319,9 +319,9 @@ def test_dropping_goes_in_small_slices(tmp_path: Path, monkeypatch: pytest.Monke
         for size in (*[1] * 300, 64, 64, 3_000):
             await journal.append(grants(seq + 1, seq + size))
             seq += size
-        seen.extend(noted := note_commits(journal, monkeypatch))
+        seen.extend(recorded := record_commits(journal, monkeypatch))
         await archive(journal, 0, seq)
-        seen.extend(noted)
+        seen.extend(recorded)
         assert journal.tail_bytes == 0
 
     run(scene, tmp_path)
@@ -341,7 +341,7 @@ def test_the_loop_turns_between_pieces(
     async def scene(journal: SqliteJournal) -> None:
         for first in range(1, 2_000, 20):
             await journal.append(grants(first, first + 19, size=500))
-        noted = note_commits(journal, monkeypatch)
+        recorded = record_commits(journal, monkeypatch)
 
         def pieces() -> Iterator[Changes]:
             for number in range(50):
@@ -350,9 +350,9 @@ def test_the_loop_turns_between_pieces(
 
         step = asyncio.create_task(journal.archive(2_000, b"head", pieces(), WALL_MS))
         while not step.done():
-            before = len(noted), len(given)
+            before = len(recorded), len(given)
             await asyncio.sleep(0)
-            turns.append(max(len(noted) - before[0], len(given) - before[1]))
+            turns.append(max(len(recorded) - before[0], len(given) - before[1]))
         await step
 
     run(scene, tmp_path, compactor=compactor())

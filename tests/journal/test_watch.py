@@ -22,13 +22,13 @@ class Watcher:
 
     def __init__(self) -> None:
         self.on_their_way: dict[int, str] = {}
-        self.heard: set[str] = set()
+        self.entered: set[str] = set()
         self._number = 0
 
     def enter(self, what: str) -> int:
         self._number += 1
         self.on_their_way[self._number] = what
-        self.heard.add(what)
+        self.entered.add(what)
         return self._number
 
     def leave(self, number: int) -> None:
@@ -67,11 +67,11 @@ def test_every_call_to_the_disk_is_heard_of(tmp_path: Path, monkeypatch: pytest.
     for module, name in ((watermark, "replace"), (os, "posix_fallocate"), (Path, "unlink")):
         real = getattr(module, name)
 
-        def heard(*args: object, real: object = real, name: str = name, **more: object) -> object:
+        def watched_call(*args: object, real: object = real, name: str = name, **more: object) -> object:
             disk.note(name)
             return real(*args, **more)  # type: ignore[operator] # whatever it was
 
-        monkeypatch.setattr(module, name, heard)
+        monkeypatch.setattr(module, name, watched_call)
 
     async def live() -> None:
         journal = SqliteJournal(
@@ -111,7 +111,7 @@ def test_every_call_to_the_disk_is_heard_of(tmp_path: Path, monkeypatch: pytest.
         "lay the reserve",
         "give up the reserve",
     }
-    assert expected <= watcher.heard, watcher.heard
+    assert expected <= watcher.entered, watcher.entered
 
 
 def test_what_takes_long_on_a_sound_disk_is_not_heard_of(tmp_path: Path) -> None:
@@ -124,4 +124,4 @@ def test_what_takes_long_on_a_sound_disk_is_not_heard_of(tmp_path: Path) -> None
         await journal.close()
 
     asyncio.run(live())
-    assert not any(what.startswith("check_") for what in watcher.heard)
+    assert not any(what.startswith("check_") for what in watcher.entered)

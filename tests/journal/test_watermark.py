@@ -27,8 +27,8 @@ WITNESS = "some.key"
 
 def left_in(directory: Path) -> dict[str, int]:
     """Return the mark as it stands there."""
-    told: dict[str, int] = json.loads((directory / watermark.FILE).read_text())
-    return told
+    fields: dict[str, int] = json.loads((directory / watermark.FILE).read_text())
+    return fields
 
 
 def refused(directory: Path, **options: object) -> str:
@@ -85,7 +85,7 @@ def begun(journal: Path) -> None:
 @pytest.mark.parametrize("witnesses", [{WITNESS}, {watermark.FILE}, {WITNESS, watermark.FILE}])
 def test_lost_journal_is_not_begun_anew(data: Path, lose: Callable[[Path], None], witnesses: set[str]) -> None:
     """A journal that is gone or empty is refused as long as a mark or a key is there, with what to do, both ways."""
-    kept = (data / FILE).read_bytes()
+    saved = (data / FILE).read_bytes()
     for name in {WITNESS, watermark.FILE} - witnesses:
         (data / name).unlink()
     lose(data / FILE)
@@ -97,7 +97,7 @@ def test_lost_journal_is_not_begun_anew(data: Path, lose: Callable[[Path], None]
         assert "up to record 10, at least" in text
     assert len(text.splitlines()) == 3, "what is wrong, and a line for each way out"
 
-    (data / FILE).write_bytes(kept)
+    (data / FILE).write_bytes(saved)
     assert found_in(data)[1] == list(range(1, 11)), "the journal was put back"
     lose(data / FILE)
     for name in (WITNESS, watermark.FILE):
@@ -107,14 +107,14 @@ def test_lost_journal_is_not_begun_anew(data: Path, lose: Callable[[Path], None]
 
 def test_older_journal_is_refused(data: Path, tmp_path: Path) -> None:
     """A journal that has gone back in time, by records or by starts, is refused until the mark is removed."""
-    kept = tmp_path / "kept"
+    saved = tmp_path / "kept"
 
     async def scene(journal: SqliteJournal) -> None:
         await journal.append(grants(11, 15))
 
-    shutil.copy(data / FILE, kept)
+    shutil.copy(data / FILE, saved)
     run(scene, data)
-    shutil.copy(kept, data / FILE)
+    shutil.copy(saved, data / FILE)
     text = refused(data)
     assert "ends with record 10 of start 3" in text and "record 15 of start 4" in text
     assert "given a second time" in text and f"remove {data / watermark.FILE}" in text
@@ -124,7 +124,7 @@ def test_older_journal_is_refused(data: Path, tmp_path: Path) -> None:
     assert left_in(data) == {"identity": 77, "epoch": 4, "last_seq": 10}
 
     run(nothing, data)
-    shutil.copy(kept, data / FILE)
+    shutil.copy(saved, data / FILE)
     assert "of start 3, and it had come to record 10 of start 5" in refused(data)
 
 

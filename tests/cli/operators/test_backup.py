@@ -110,13 +110,13 @@ def test_backup_of_a_stopped_server(holdfast: Run, tmp_path: Path) -> None:
 class _Cut(BaseHTTPRequestHandler):
     """Sends a part of a backup and hangs up in good order."""
 
-    whole = b""
+    full_body = b""
 
     def do_GET(self) -> None:
         self.send_response(200)
-        self.send_header("Content-Length", str(len(self.whole) // 2))
+        self.send_header("Content-Length", str(len(self.full_body) // 2))
         self.end_headers()
-        self.wfile.write(self.whole[: len(self.whole) // 2])
+        self.wfile.write(self.full_body[: len(self.full_body) // 2])
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name upstream
         """Keep the tests quiet."""
@@ -124,7 +124,7 @@ class _Cut(BaseHTTPRequestHandler):
 
 def test_backup_that_breaks_off_is_none(server: ServerProcess, holdfast: Run, tmp_path: Path) -> None:
     """An answer that ends in good order, but short of its end, leaves no file."""
-    _Cut.whole = Api.of(server, callers.OPERATOR).get("/backup").body
+    _Cut.full_body = Api.of(server, callers.OPERATOR).get("/backup").body
     with HTTPServer(("127.0.0.1", 0), _Cut) as cutting:
         thread = Thread(target=cutting.handle_request)
         thread.start()
@@ -138,10 +138,10 @@ def test_backup_that_breaks_off_is_none(server: ServerProcess, holdfast: Run, tm
 
 def test_disk_that_is_full_leaves_no_file(server: ServerProcess, tmp_path: Path) -> None:
     """The error is said in words, and nothing half is left. A limit on the size of files stands for a small disk."""
-    whole = Api.of(server, callers.OPERATOR).get("/backup").body
+    full_body = Api.of(server, callers.OPERATOR).get("/backup").body
     limited = (
         "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
-        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({len(whole) // 2}, {len(whole) // 2}));"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({len(full_body) // 2}, {len(full_body) // 2}));"
         "from holdfast.cli.main import main; main()"
     )
     command = [sys.executable, "-B", "-c", limited, "backup", "it"]

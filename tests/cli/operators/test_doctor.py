@@ -293,11 +293,11 @@ def test_damage_is_found(copy: Path, holdfast: Run) -> None:
 
 def test_advice_is_that_of_the_server(copy: Path, holdfast: Run) -> None:
     """What a lost or an older journal needs stands behind the arrow, and is no other backup than the one put back."""
-    kept = copy.with_name("kept")
-    shutil.copy(copy / "journal.sqlite3", kept)
+    saved = copy.with_name("kept")
+    shutil.copy(copy / "journal.sqlite3", saved)
     with ServerProcess.start(copy, tokens=callers.TOKENS) as server:
         assert server.terminate() == 0
-    shutil.copy(kept, copy / "journal.sqlite3")
+    shutil.copy(saved, copy / "journal.sqlite3")
     text, _, advice = checks(holdfast("doctor", "--data", copy))["journal"][1].partition(" -> ")
     assert "has gone back in time" in text and "backup" not in advice
     assert f"remove {copy / 'journal.mark'} and start again" in advice

@@ -71,9 +71,9 @@ def test_a_server_on_a_directory_is_the_one_node(holdfast: Run, server: ServerPr
     """Without a shared store there is one node, which leads since it started."""
     done = holdfast("nodes", "--json", HOLDFAST_URL=server.url, HOLDFAST_TOKEN=callers.READER)
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert (told["leader"], told["epoch"], told["authority"]) == (socket.gethostname(), 1, None)
-    assert [(each["role"], each["version"]) for each in told["nodes"]] == [("leader", __version__)]
+    reply = json.loads(done.stdout)
+    assert (reply["leader"], reply["epoch"], reply["authority"]) == (socket.gethostname(), 1, None)
+    assert [(each["role"], each["version"]) for each in reply["nodes"]] == [("leader", __version__)]
     done = holdfast("nodes", HOLDFAST_URL=server.url, HOLDFAST_TOKEN=callers.READER)
     assert f"{socket.gethostname()} leads since " in done.stdout and ", epoch 1\n" in done.stdout
 
@@ -88,17 +88,17 @@ def test_nodes_need_the_scope_read(holdfast: Run, server: ServerProcess) -> None
 
 def test_the_leader_stands_first_and_who_is_silent_is_said(holdfast: Run) -> None:
     """The seat says who leads; the others are followers while they are heard of, and silent afterwards."""
-    told = reply_of(LEADERSHIP, [peer("3", SILENT_MS), peer("1"), peer("2", 300)])
-    shown = [(each.name, each.role, each.seen_ms_ago) for each in told.nodes]
+    reply = reply_of(LEADERSHIP, [peer("3", SILENT_MS), peer("1"), peer("2", 300)])
+    shown = [(each.name, each.role, each.seen_ms_ago) for each in reply.nodes]
     assert shown == [("node2", "leader", 300), ("node1", "follower", 100), ("node3", "silent", SILENT_MS)]
-    assert (told.leader, told.epoch, told.since) == ("node2", 7, "2023-11-14T22:13:20.000Z")
+    assert (reply.leader, reply.epoch, reply.since) == ("node2", 7, "2023-11-14T22:13:20.000Z")
 
 
 def test_a_seat_that_was_given_back_has_no_leader() -> None:
     """Nobody leads once the seat was given back, and the one that had it is a node as all others."""
-    told = reply_of(msgspec.structs.replace(LEADERSHIP, is_held=False), [peer("2")])
-    assert (told.leader, told.since) == (None, None)
-    assert [(each.name, each.role) for each in told.nodes] == [("node2", "follower")]
+    reply = reply_of(msgspec.structs.replace(LEADERSHIP, is_held=False), [peer("2")])
+    assert (reply.leader, reply.since) == (None, None)
+    assert [(each.name, each.role) for each in reply.nodes] == [("node2", "follower")]
 
 
 def test_a_leader_that_told_nothing_yet_is_shown() -> None:

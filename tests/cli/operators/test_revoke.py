@@ -40,8 +40,8 @@ def test_revoke_ends_a_claim(operator: Run, api: Api) -> None:
     assert (done.returncode, done.stdout) == (0, f"{job} is revoked\n")
     assert "its command under `holdfast run` is killed" in done.stderr, "it says what happens to the holder (L9)"
     assert re.search(r"at its next renewal, within (4\d|5\d|60) s", done.stderr), done.stderr
-    told = api.renew(job, lease).json()
-    assert (told["code"], told["by"], told["reason"]) == ("revoked", "operator", "its host was replaced")
+    reply = api.renew(job, lease).json()
+    assert (reply["code"], reply["by"], reply["reason"]) == ("revoked", "operator", "its host was replaced")
 
 
 def test_revoke_needs_a_reason_and_the_scope(operator: Run, api: Api) -> None:
@@ -83,8 +83,8 @@ def test_results_as_json(operator: Run, api: Api) -> None:
     """With --json operators get objects, and so does whoever is refused."""
     job = unique()
     api.acquired(job)
-    told = json.loads(operator("revoke", job, "--reason", "x", "--json", token=callers.ALICE).stdout)
-    assert (told["status"], told["code"], told["exit_code"]) == ("not_allowed", "forbidden", 77)
+    reply = json.loads(operator("revoke", job, "--reason", "x", "--json", token=callers.ALICE).stdout)
+    assert (reply["status"], reply["code"], reply["exit_code"]) == ("not_allowed", "forbidden", 77)
     assert json.loads(operator("revoke", job, "--reason", "x", "--json").stdout) == {
         "status": "revoked",
         "job_id": job,

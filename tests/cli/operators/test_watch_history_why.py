@@ -137,8 +137,8 @@ def test_history_says_who_had_it(reader: Run, api: Api, server: ServerProcess) -
     assert len(cut.stdout.splitlines()) == 3 and "there is more" in cut.stderr
     assert reader("history", job, "--limit", "4").stderr == ""
     assert len(reader("history", job, "--owner", "agent-1").stdout.splitlines()) == 3
-    told = json.loads(reader("history", job, "--json").stdout)["history"]
-    assert [event["event"] for event in told] == ["revoked", "granted", "released", "granted"]
+    reply = json.loads(reader("history", job, "--json").stdout)["history"]
+    assert [event["event"] for event in reply] == ["revoked", "granted", "released", "granted"]
 
 
 def test_history_between_two_times(reader: Run, api: Api) -> None:
@@ -165,7 +165,7 @@ def test_why_draws_the_chain(reader: Run, server: ServerProcess, api: Api) -> No
     ):
         wait_until(lambda: api.status(base).json()["waiting"] == 1 == api.status(deploy).json()["waiting"])
         shown = reader("why", deploy).stdout.splitlines()
-        told = json.loads(reader("why", deploy, "--json").stdout)
+        reply = json.loads(reader("why", deploy, "--json").stdout)
     assert re.match(rf"{deploy} is held by agent-1 since {CLOCK} \(\d+ s\), last heartbeat ", shown[0])
     assert shown[1] == f"   agent-1 waits for {base}"
     assert re.match(rf"└─ {base} is held by agent-2 since .* (9|10) min left", shown[2])
@@ -173,7 +173,7 @@ def test_why_draws_the_chain(reader: Run, server: ServerProcess, api: Api) -> No
     assert shown[4] == "everybody waits for agent-2, who waits for nobody"
     assert shown[5] == f"in line for {deploy}:"
     assert re.fullmatch(r"   1\. agent-3 for \d+ s", shown[6])
-    assert [link["name"] for link in told["chain"]] == [deploy, base] and told["circle"] is False
+    assert [link["name"] for link in reply["chain"]] == [deploy, base] and reply["circle"] is False
 
 
 def test_why_of_a_free_job(reader: Run) -> None:
@@ -182,7 +182,7 @@ def test_why_of_a_free_job(reader: Run) -> None:
     assert reader("why", job).stdout == f"{job} is free\nnobody stands in line for {job}\n"
 
 
-class _Circle:
+class _Cycle:
     """A server in whose answer two owners wait for each other."""
 
     def __enter__(self) -> Self:
@@ -203,7 +203,7 @@ class _Circle:
 
 def test_why_marks_a_circle(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A circle is marked with the jobs in it, and with what an operator can do."""
-    monkeypatch.setattr("holdfast.cli.operators.why.client", lambda *_: _Circle())
+    monkeypatch.setattr("holdfast.cli.operators.why.client", lambda *_: _Cycle())
     assert run_here(["why", "a"]) == 0
     shown = capsys.readouterr()
     assert "CIRCLE: b -> c -> b: nobody in it can go on by itself\n" in shown.out

@@ -19,7 +19,7 @@ from tests.cli.stores.conftest import Ask, Leader, leading
 from tests.contract.tools import archived, grant
 from tests.support import postgres
 
-PLACE = StoreAddress("postgresql://db/x", "holdfast")
+ADDRESS = StoreAddress("postgresql://db/x", "holdfast")
 MARKS = ServerIdentity(1, 2, 3, 4)
 SERVER = Server(
     identity=MARKS,
@@ -69,7 +69,7 @@ WELL = Facts(
 
 def verdicts(facts: Facts = WELL, round_trip_ms: float = 0.5, **changes: Any) -> dict[str, str]:  # noqa: ANN401 - any field
     """What is said of each thing, with what was changed of a store that is well."""
-    found = doctor._store_verdicts(msgspec.structs.replace(facts, **changes), round_trip_ms, PLACE)
+    found = doctor._store_verdicts(msgspec.structs.replace(facts, **changes), round_trip_ms, ADDRESS)
     return {each.name: f"{each.status} {each.text} -> {each.next}" for each in found}
 
 
@@ -156,13 +156,13 @@ def test_a_synchronous_standby_is_seen(ask: Ask, schema: str) -> None:
     """Replicas are shown with whether commits wait for them (N-23)."""
     with postgres.running("primary") as primary, postgres.standby_of(primary):
         asyncio.run(Leader(schema, url=primary.url).once())
-        told = checks_of(ask("doctor", "--store", primary.url, "--json"))
-        assert told["replicas"]["status"] == "warn" and "standby (streaming, async)" in told["replicas"]["text"]
+        reply = checks_of(ask("doctor", "--store", primary.url, "--json"))
+        assert reply["replicas"]["status"] == "warn" and "standby (streaming, async)" in reply["replicas"]["text"]
         primary.configure(synchronous_standby_names="'standby'")
         primary.reload()
-        told = checks_of(ask("doctor", "--store", primary.url, "--json"))
-        assert (told["replicas"]["status"], told["replicas"]["next"]) == ("ok", None)
-        assert "standby (streaming, sync); commits wait" in told["replicas"]["text"]
+        reply = checks_of(ask("doctor", "--store", primary.url, "--json"))
+        assert (reply["replicas"]["status"], reply["replicas"]["next"]) == ("ok", None)
+        assert "standby (streaming, sync); commits wait" in reply["replicas"]["text"]
 
 
 def test_a_store_that_is_well_has_no_warning() -> None:

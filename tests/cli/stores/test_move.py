@@ -100,8 +100,8 @@ def test_everything_is_moved(ask: Ask, stopped: RunningServer, schema: str) -> N
     before = all_of(SqliteJournal(stopped.data, disk_reserve_bytes=0))
     done = ask("move", "--from", stopped.data, "--json")
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert (told["status"], told["leases"], told["tokens"], told["was_done"]) == ("moved", 20, 2, False)
+    reply = json.loads(done.stdout)
+    assert (reply["status"], reply["leases"], reply["tokens"], reply["was_done"]) == ("moved", 20, 2, False)
     node = Leader(schema)
     assert all_of(node._journal) == before
     key = asyncio.run(key_of(Leader(schema)))
@@ -198,8 +198,8 @@ def test_killed_at_its_last_step_a_second_move_finds_out(
     assert is_filled(schema) == is_there
     done = ask("serve", "--data", stopped.data, "--listen", "127.0.0.1:0", HOLDFAST_STORE="")
     assert done.returncode == 74 and "interrupted at its last step" in done.stderr
-    told = json.loads(ask("move", "--from", stopped.data, "--json").stdout)
-    assert told["was_done"] == is_there
+    reply = json.loads(ask("move", "--from", stopped.data, "--json").stdout)
+    assert reply["was_done"] == is_there
     assert all_of(Leader(schema)._journal) == before
     moved = watermark.read_moved(stopped.data)
     assert moved is not None and moved.is_done
@@ -254,7 +254,7 @@ def test_the_key_is_sealed_if_there_is_a_secret(ask: Ask, stopped: RunningServer
     secret.touch(mode=0o600)
     secret.write_text("a secret of all nodes\n")
     assert ask("move", "--from", stopped.data, HOLDFAST_STORE_SECRET_FILE=str(secret)).returncode == 0
-    kept = postgres.shared().sql(f"SELECT encode(key, 'hex') FROM {schema}.authority")
-    assert (stopped.data / "authority.key").read_bytes().hex() not in kept
+    stored_key = postgres.shared().sql(f"SELECT encode(key, 'hex') FROM {schema}.authority")
+    assert (stopped.data / "authority.key").read_bytes().hex() not in stored_key
     with pytest.raises(JournalError, match="is sealed"):
         asyncio.run(key_of(Leader(schema)))

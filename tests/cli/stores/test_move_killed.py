@@ -97,10 +97,10 @@ def test_move_killed_anywhere_leaves_at_most_one_side(used: Path, tmp_path: Path
 
     A second move ends it: the store has everything, fencing tokens go on where they were, the directory is refused.
     """
-    whole = Path(shutil.copytree(used, tmp_path / "whole"))
+    complete = Path(shutil.copytree(used, tmp_path / "whole"))
     before = all_of(directory_of(Path(shutil.copytree(used, tmp_path / "before"))))
     assert len(before[2]) > NAMES // 2 and len(before[1]) > NAMES // AT_ONCE
-    seconds, _ = moving(whole, postgres.new_schema(), None)
+    seconds, _ = moving(complete, postgres.new_schema(), None)
     chance, found = random.Random(7), []
     for number in range(KILLS):
         data = Path(shutil.copytree(used, tmp_path / f"data-{number}"))

@@ -41,16 +41,16 @@ def test_nodes_are_told_by_each_of_them(serve: Serve, ask: Ask) -> None:
     nodes = [serve("node-a"), serve("node-b")]
     apis = [api_of(node) for node in nodes]
 
-    def told() -> list[tuple[str, str]]:
+    def reply() -> list[tuple[str, str]]:
         return [(each["name"], each["role"]) for each in apis[1].get("/nodes").json()["nodes"]]
 
-    wait_until(lambda: len(told()) == 2 and all(api.get("/readyz").status == 200 for api in apis))
-    assert [role for _, role in told()] == ["leader", "follower"]
+    wait_until(lambda: len(reply()) == 2 and all(api.get("/readyz").status == 200 for api in apis))
+    assert [role for _, role in reply()] == ["leader", "follower"]
     answers = [
         json.loads(ask("nodes", "--json", HOLDFAST_URL=url, HOLDFAST_TOKEN=callers.READER).stdout)
         for url in (f"http://127.0.0.1:{api.port}" for api in apis)
     ]
-    assert answers[0]["leader"] == answers[1]["leader"] == told()[0][0]
+    assert answers[0]["leader"] == answers[1]["leader"] == reply()[0][0]
     assert sorted(api.get("/health/leader").status for api in apis) == [200, 503]
     heads = [api.get("/locks").headers for api in apis]
     assert [(head["Holdfast-Node"], head["Holdfast-Epoch"]) for head in heads] == [("node-a", "1"), ("node-b", "1")]
@@ -90,9 +90,9 @@ def test_full_store_is_not_ready(serve: Serve, schema: str) -> None:
         f"CREATE TRIGGER full_disk BEFORE INSERT ON {schema}.batch EXECUTE FUNCTION {schema}.full_disk()"
     )
     wait_until(lambda: api.acquire("job").status == 503)
-    looks = [api.get(path) for _ in range(50) for path in ("/readyz", "/health/leader")]
-    assert {look.status for look in looks} == {503}
-    assert "No space" not in str([look.json() for look in looks]), "anybody may ask"
+    responses = [api.get(path) for _ in range(50) for path in ("/readyz", "/health/leader")]
+    assert {answer.status for answer in responses} == {503}
+    assert "No space" not in str([answer.json() for answer in responses]), "anybody may ask"
     postgres.shared().sql(f"DROP TRIGGER full_disk ON {schema}.batch")
     wait_until(lambda: api.get("/readyz").status == 200 and api.get("/health/leader").status == 200)
     assert api.renew("before", lease_id, ttl_seconds=600).status == 200
@@ -115,6 +115,6 @@ def test_nodes_without_a_leader_say_what_they_know(serve: Serve, ask: Ask, schem
     assert done.returncode == 1, done.stderr
     assert "knows of a leader" in done.stdout and "node-a" in done.stdout and "holdfast store restored" in done.stdout
     assert "holdfast nodes --store URL" in done.stderr
-    told = json.loads(ask("nodes", "--json", HOLDFAST_URL=url, HOLDFAST_TOKEN=callers.READER).stdout)
-    assert (told["leader"], told["epoch"], told["nodes"][0]["name"]) == (None, None, "node-a")
+    reply = json.loads(ask("nodes", "--json", HOLDFAST_URL=url, HOLDFAST_TOKEN=callers.READER).stdout)
+    assert (reply["leader"], reply["epoch"], reply["nodes"][0]["name"]) == (None, None, "node-a")
     stop(node)

@@ -101,8 +101,8 @@ def test_no_database_is_said_by_every_command(well: Cluster, holdfast: Run) -> N
     assert [status for status, _ in said_of(done, "ready")] == ["FAIL"] * 3
     ((status, text),) = said_of(done, "store")
     assert status == "FAIL" and "-> `holdfast doctor --store URL` looks at the database" in text
-    told = json.loads(holdfast("nodes", "--json", **known).stdout)
-    assert (told["leader"], told["epoch"], len(told["nodes"])) == (None, None, 3)
+    reply = json.loads(holdfast("nodes", "--json", **known).stdout)
+    assert (reply["leader"], reply["epoch"], len(reply["nodes"])) == (None, None, 3)
 
 
 def test_one_that_is_away_stands_among_those_who_know_nothing(well: Cluster, holdfast: Run) -> None:
@@ -112,9 +112,9 @@ def test_one_that_is_away_stands_among_those_who_know_nothing(well: Cluster, hol
     for member in others:
         member.store_way.cut()
         wait_until(lambda: not member.is_ready(), seconds_max=60)  # noqa: B023 - it is asked at once
-    told = json.loads(holdfast("nodes", "--json", HOLDFAST_URL=urls(well), HOLDFAST_TOKEN=callers.ALICE).stdout)
-    assert [each["role"] for each in told["nodes"]] == ["silent", "follower", "follower"]
-    assert told["nodes"][0]["details"].startswith("no answer: ")
+    reply = json.loads(holdfast("nodes", "--json", HOLDFAST_URL=urls(well), HOLDFAST_TOKEN=callers.ALICE).stdout)
+    assert [each["role"] for each in reply["nodes"]] == ["silent", "follower", "follower"]
+    assert reply["nodes"][0]["details"].startswith("no answer: ")
 
 
 def test_a_store_that_cannot_be_asked_has_a_next_step(holdfast: Run) -> None:

@@ -33,9 +33,9 @@ def test_a_node_leads_in_a_store_that_was_made(ask: Ask, schema: str) -> None:
     made = json.loads(ask("store", "init", "--json").stdout)
     assert ask("nodes", "--store", postgres.shared_url()).returncode == 1
     with leading(Leader(schema)):
-        told = json.loads(ask("nodes", "--store", postgres.shared_url(), "--json").stdout)
-    assert (told["authority"], told["leader"], told["epoch"]) == (made["authority"], "node1", 1)
-    assert told["nodes"][0]["url"] == "http://node1:7420"
+        reply = json.loads(ask("nodes", "--store", postgres.shared_url(), "--json").stdout)
+    assert (reply["authority"], reply["leader"], reply["epoch"]) == (made["authority"], "node1", 1)
+    assert reply["nodes"][0]["url"] == "http://node1:7420"
 
 
 def test_tables_of_another_version_are_refused(ask: Ask, schema: str) -> None:

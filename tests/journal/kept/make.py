@@ -43,7 +43,7 @@ from holdfast.server.starting.routes import OPERATIONS
 from holdfast.settings import Settings
 from holdfast.testing.clock import ManualClock
 from tests.engine.harness import run
-from tests.journal.kept.reader import KEPT, state_in
+from tests.journal.kept.reader import STORED, state_in
 from tests.journal.kept.scene import OPERATOR, Plain, World, comparable, everything, questions
 
 TOKENS = f"operator:{OPERATOR}:read+claim+admin"
@@ -100,7 +100,7 @@ def _make_data(directory: Path) -> list[dict[str, Plain]]:
         contents = read_backup(file)
         start = start_after(contents, wall_ms + 1_000)
         how: dict[str, Any] = {"key_file": KEY_FILE, "wall_ms": wall_ms + 1_000, "version": __version__}
-        restore(file, contents, start, alive, tell=lambda _told: None, **how)
+        restore(file, contents, start, alive, tell=lambda _records: None, **how)
         after = run(second)
         run(third)
     old = [each for each in questions("before", before) if each["what"] != "a closed name is still closed"]
@@ -158,7 +158,7 @@ def _by_rows(expected: dict[str, Plain]) -> str:
 
 
 def main() -> None:
-    folder = KEPT / __version__
+    folder = STORED / __version__
     if folder.exists():
         if "dev" not in __version__:
             sys.exit(f"{folder} is there already: what a release wrote is never made again")

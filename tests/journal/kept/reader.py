@@ -14,7 +14,7 @@ from holdfast.engine.recovery import replay
 from holdfast.journal.sqlite import SqliteJournal
 from tests.journal.kept.scene import Plain
 
-KEPT = Path(__file__).parent
+STORED = Path(__file__).parent
 
 
 def rows_of(frozen: Frozen) -> dict[str, list[Plain]]:
@@ -38,15 +38,15 @@ async def state_in(directory: Path) -> dict[str, list[Plain]]:
         await journal.close()
 
 
-def expected_of(kept: Path) -> dict[str, Plain]:
+def expected_of(stored: Path) -> dict[str, Plain]:
     """Return what the release that made a directory read in it."""
-    expected: dict[str, Plain] = json.loads((kept / "expected.json").read_text("utf-8"))
+    expected: dict[str, Plain] = json.loads((stored / "expected.json").read_text("utf-8"))
     return expected
 
 
-def history_of(kept: Path) -> list[dict[str, Plain]]:
+def history_of(stored: Path) -> list[dict[str, Plain]]:
     """Return the records that it showed."""
-    return [json.loads(line) for line in (kept / "history.jsonl").read_text("utf-8").splitlines()]
+    return [json.loads(line) for line in (stored / "history.jsonl").read_text("utf-8").splitlines()]
 
 
 def differences(old: Plain, new: Plain, where: str) -> Iterator[str]:
@@ -60,11 +60,11 @@ def differences(old: Plain, new: Plain, where: str) -> Iterator[str]:
                     yield f"{where}.{name} is missing"
             yield from (f"{where}.{name} is {new[name]!r}" for name in new.keys() - old.keys() if new[name])
         case list(), list():
-            for place, (one, other) in enumerate(zip(old, new, strict=False)):
-                yield from differences(one, other, f"{where}[{place}]")
+            for ticket, (one, other) in enumerate(zip(old, new, strict=False)):
+                yield from differences(one, other, f"{where}[{ticket}]")
             if len(new) < len(old):
                 yield f"{where} has {len(new)} items and had {len(old)}"
-            yield from (f"{where}[{place}] is {new[place]!r}" for place in range(len(old), len(new)) if new[place])
+            yield from (f"{where}[{ticket}] is {new[ticket]!r}" for ticket in range(len(old), len(new)) if new[ticket])
         case _:
             if type(old) is not type(new) or old != new:
                 yield f"{where} is {new!r} and was {old!r}"

@@ -64,7 +64,7 @@ class World:
         _, status, text, _ = await answered
         return status, json.loads(text) if text else None
 
-    async def told(self, method: str, path: str, body: Plain = None, **how: str) -> Plain:
+    async def requested(self, method: str, path: str, body: Plain = None, **how: str) -> Plain:
         """Send a request that must succeed, and return what the body says."""
         status, answer = await self.ask(method, path, body, **how)
         if status >= 300:
@@ -74,12 +74,12 @@ class World:
     async def acquire(self, name: str, *, token: str, key: str | None = None, **body: Plain) -> Plain:
         """Claim a name; held and waiting are answers too."""
         how = {"token": token} if key is None else {"token": token, "key": key}
-        return await self.told("POST", f"/locks/{_in_path(name)}/acquire", body, **how)
+        return await self.requested("POST", f"/locks/{_in_path(name)}/acquire", body, **how)
 
     async def verb(self, verb: str, name: str, *, token: str, key: str | None = None, **body: Plain) -> Plain:
         """Do something to a name."""
         how = {"token": token} if key is None else {"token": token, "key": key}
-        return await self.told("POST", f"/locks/{_in_path(name)}/{verb}", body, **how)
+        return await self.requested("POST", f"/locks/{_in_path(name)}/{verb}", body, **how)
 
 
 def _in_path(name: str) -> str:
@@ -92,19 +92,19 @@ def _in_path(name: str) -> str:
 async def everything(world: World, p: str) -> dict[str, Plain]:
     """Let every kind of record be written, for names that begin with `p`, and leave something of every kind alive."""
     worker, other = [
-        (await world.told("POST", "/tokens", {"name": f"{p}-{who}"}, key=f"{p}-token-{who}"))["token"]
+        (await world.requested("POST", "/tokens", {"name": f"{p}-{who}"}, key=f"{p}-token-{who}"))["token"]
         for who in ("worker", "other")
     ]
-    await _what_is_forgotten(world, p, worker, other)
+    await _forgotten(world, p, worker, other)
     await asyncio.sleep(GONE_SECONDS)
     await _ends(world, p, worker)
-    await _lines(world, p, worker, other)
+    await _queues(world, p, worker, other)
     sessions = await _sessions(world, p, worker, other)
-    live = await _what_lives_on(world, p, worker, other)
+    live = await _surviving(world, p, worker, other)
     return {"worker": worker, "other": other, **sessions, **live}
 
 
-async def _what_is_forgotten(world: World, p: str, worker: str, other: str) -> None:
+async def _forgotten(world: World, p: str, worker: str, other: str) -> None:
     """Let leases, sessions and places in line end by themselves, and let what is remembered of them be forgotten."""
     marked: dict[str, Any] = {"labels": {"team": "infra", "pr": "1842"}}
     lease = await world.acquire(f"{p}/expires", token=worker, key=f"{p}-expires", owner="ana", ttl_seconds=5, **marked)
@@ -113,12 +113,12 @@ async def _what_is_forgotten(world: World, p: str, worker: str, other: str) -> N
     faded = await world.acquire(f"{p}/faded", token=worker, owner="ana", ttl_seconds=60)
     ending = {"lease_id": faded["lease_id"], "outcome": "done", "remember_seconds": 1, "result": "merged"}
     await world.verb("release", f"{p}/faded", token=worker, **ending)
-    session = await world.told("POST", "/sessions", {"ttl_seconds": 10}, token=other, key=f"{p}-lapses")
+    session = await world.requested("POST", "/sessions", {"ttl_seconds": 10}, token=other, key=f"{p}-lapses")
     bound = {"session_id": session["session_id"], "ephemeral": True, "ttl_seconds": 600, "owner": "bea"}
     await world.acquire(f"{p}/bound", token=other, **bound)
     await world.acquire(f"{p}/stays", token=other, wait_seconds=0.5, **bound)
-    place = {"owner": "cleo", "ttl_seconds": 60, "wait_seconds": 0.5, **marked}
-    await world.acquire(f"{p}/stays", token=other, key=f"{p}-gone", **place)
+    ticket = {"owner": "cleo", "ttl_seconds": 60, "wait_seconds": 0.5, **marked}
+    await world.acquire(f"{p}/stays", token=other, key=f"{p}-gone", **ticket)
     for number in range(6):
         short = await world.acquire(f"{p}/short-{number}", token=worker, key=f"{p}-short-{number}", ttl_seconds=60)
         await world.verb(
@@ -145,12 +145,12 @@ async def _ends(world: World, p: str, worker: str) -> None:
     )
     await world.verb("reopen", f"{p}/reopened", token=OPERATOR, reason="it was wrong", key=f"{p}-reopen")
     guest = {"name": f"{p}-guest", "scopes": ["read"], "prefix": f"{p}/", "expires_in_seconds": 3600}
-    await world.told("POST", "/tokens", guest, key=f"{p}-token-guest")
-    await world.told("POST", "/tokens", {"name": f"{p}-out"})
-    await world.told("DELETE", f"/tokens/{p}-out", key=f"{p}-token-out")
+    await world.requested("POST", "/tokens", guest, key=f"{p}-token-guest")
+    await world.requested("POST", "/tokens", {"name": f"{p}-out"})
+    await world.requested("DELETE", f"/tokens/{p}-out", key=f"{p}-token-out")
 
 
-async def _lines(world: World, p: str, worker: str, other: str) -> None:
+async def _queues(world: World, p: str, worker: str, other: str) -> None:
     """Let places in line end in every way: granted, withdrawn, refused, answered by finished work, in a circle."""
     first = await world.acquire(f"{p}/one", token=worker, ttl_seconds=600)
     second = await world.acquire(f"{p}/two", token=worker, ttl_seconds=600)
@@ -161,7 +161,7 @@ async def _lines(world: World, p: str, worker: str, other: str) -> None:
     await world.verb("release", f"{p}/one", token=worker, lease_id=first["lease_id"])
     granted = await one
     both = asyncio.create_task(
-        world.told(
+        world.requested(
             "POST",
             "/claims",
             {"all": [f"{p}/one", f"{p}/two"], "owner": "cleo", "ttl_seconds": 600, "wait_seconds": 20},
@@ -175,33 +175,33 @@ async def _lines(world: World, p: str, worker: str, other: str) -> None:
     await both
     dora = {"owner": "dora", "ttl_seconds": 60, "wait_seconds": 0.5}
     await world.acquire(f"{p}/one", token=other, key=f"{p}-had-the-place", **dora)
-    place = await world.acquire(f"{p}/one", token=other, key=f"{p}-has-the-place", **dora)
-    await world.told("DELETE", f"/tickets/{place['ticket']}", token=other)
+    ticket = await world.acquire(f"{p}/one", token=other, key=f"{p}-has-the-place", **dora)
+    await world.requested("DELETE", f"/tickets/{ticket['ticket']}", token=other)
     await _ended_with_its_token(world, p, worker)
-    await _done_in_line(world, p, worker, other)
-    await _circle(world, p, worker)
+    await _done_while_queued(world, p, worker, other)
+    await _cycle(world, p, worker)
 
 
 async def _ended_with_its_token(world: World, p: str, worker: str) -> None:
     """Let a token be revoked, and one be replaced, while they have sessions and wait in line."""
     held = await world.acquire(f"{p}/refused", token=worker, ttl_seconds=60)
-    token = (await world.told("POST", "/tokens", {"name": f"{p}-late"}))["token"]
-    session = await world.told("POST", "/sessions", {"ttl_seconds": 600}, token=token)
+    token = (await world.requested("POST", "/tokens", {"name": f"{p}-late"}))["token"]
+    session = await world.requested("POST", "/sessions", {"ttl_seconds": 600}, token=token)
     await world.acquire(f"{p}/late", token=session["session_secret"], ttl_seconds=600)
     waits = asyncio.create_task(
         world.ask("POST", f"/locks/{p}%2Frefused/acquire", {"ttl_seconds": 60, "wait_seconds": 20}, token=token)
     )
     await asyncio.sleep(0.1)
-    await world.told("DELETE", f"/tokens/{p}-late")
+    await world.requested("DELETE", f"/tokens/{p}-late")
     await waits
     await world.verb("release", f"{p}/refused", token=worker, lease_id=held["lease_id"])
-    token = (await world.told("POST", "/tokens", {"name": f"{p}-turned", "prefix": f"{p}/"}))["token"]
-    await world.told("POST", "/sessions", {"ttl_seconds": 86_400, "name": "turned"}, token=token)
+    token = (await world.requested("POST", "/tokens", {"name": f"{p}-turned", "prefix": f"{p}/"}))["token"]
+    await world.requested("POST", "/sessions", {"ttl_seconds": 86_400, "name": "turned"}, token=token)
     body = {"keep_sessions": True, "expires_in_seconds": 86_400}
-    await world.told("POST", f"/tokens/{p}-turned/rotate", body, key=f"{p}-token-turned")
+    await world.requested("POST", f"/tokens/{p}-turned/rotate", body, key=f"{p}-token-turned")
 
 
-async def _done_in_line(world: World, p: str, worker: str, other: str) -> None:
+async def _done_while_queued(world: World, p: str, worker: str, other: str) -> None:
     """Let work be finished while one waits who takes that for an answer, and one who would do it again."""
     held = await world.acquire(f"{p}/done", token=worker, owner="ana", ttl_seconds=60)
     await world.acquire(f"{p}/done", token=other, owner="bea", ttl_seconds=60, wait_seconds=0.5)
@@ -228,31 +228,31 @@ async def _done_in_line(world: World, p: str, worker: str, other: str) -> None:
     await redo
 
 
-async def _circle(world: World, p: str, worker: str) -> None:
+async def _cycle(world: World, p: str, worker: str) -> None:
     """Let one come back to its place in line and find that it would close a circle."""
     await world.acquire(f"{p}/left-hand", token=worker, owner="eva", ttl_seconds=600)
     await world.acquire(f"{p}/right-hand", token=worker, owner="fay", ttl_seconds=600)
-    place = await world.acquire(f"{p}/right-hand", token=worker, owner="eva", ttl_seconds=600, wait_seconds=0.5)
+    ticket = await world.acquire(f"{p}/right-hand", token=worker, owner="eva", ttl_seconds=600, wait_seconds=0.5)
     waits = asyncio.create_task(
         world.acquire(f"{p}/left-hand", token=worker, owner="fay", ttl_seconds=600, wait_seconds=2)
     )
     await asyncio.sleep(0.1)
-    body = {"owner": "eva", "ttl_seconds": 600, "wait_seconds": 2, "ticket": place["ticket"]}
+    body = {"owner": "eva", "ttl_seconds": 600, "wait_seconds": 2, "ticket": ticket["ticket"]}
     await world.ask("POST", f"/locks/{p}%2Fright-hand/acquire", body, token=worker)
-    await world.told("DELETE", f"/tickets/{(await waits)['ticket']}", token=worker)
+    await world.requested("DELETE", f"/tickets/{(await waits)['ticket']}", token=worker)
 
 
 async def _sessions(world: World, p: str, worker: str, other: str) -> dict[str, Plain]:
     """Let a session end with all that is its own, and leave another alive."""
-    ended = await world.told(
+    ended = await world.requested(
         "POST", "/sessions", {"ttl_seconds": 600, "name": "ends"}, token=worker, key=f"{p}-session-ends"
     )
     bound = {"session_id": ended["session_id"], "ephemeral": True, "ttl_seconds": 600, "owner": "gil"}
     await world.acquire(f"{p}/ends-with", token=worker, lock_delay_seconds=1, **bound)
     await world.acquire(f"{p}/stays", token=worker, wait_seconds=0.5, **bound)
-    await world.told("DELETE", f"/sessions/{ended['session_id']}", token=worker, key=f"{p}-session-end")
+    await world.requested("DELETE", f"/sessions/{ended['session_id']}", token=worker, key=f"{p}-session-end")
     body = {"ttl_seconds": 86_400, "name": "night run", "metadata": "shift 3"}
-    session = await world.told("POST", "/sessions", body, token=other, key=f"{p}-session")
+    session = await world.requested("POST", "/sessions", body, token=other, key=f"{p}-session")
     await world.acquire(f"{p}/in-session", token=session["session_secret"], owner="hal", ttl_seconds=600)
     again = {"token": session["session_secret"], "key": f"{p}-in-session", "resume": True}
     await world.acquire(f"{p}/in-session", owner="hal", ttl_seconds=600, **again)
@@ -264,12 +264,12 @@ async def _sessions(world: World, p: str, worker: str, other: str) -> dict[str, 
     await world.acquire(f"{p}/taken-up", token=secret, owner="ivy", resume=True, ttl_seconds=600)
     counted = {"session_id": session["session_id"], "ttl_seconds": 86_400}
     await world.acquire(f"{p}/counted", token=other, **counted)
-    await world.told("POST", f"/sessions/{session['session_id']}/keepalive", token=other)
-    await world.told("POST", f"/sessions/{session['session_id']}/renew-all", token=other)
+    await world.requested("POST", f"/sessions/{session['session_id']}/keepalive", token=other)
+    await world.requested("POST", f"/sessions/{session['session_id']}/renew-all", token=other)
     return {"session": session["session_id"], "secret": session["session_secret"]}
 
 
-async def _what_lives_on(world: World, p: str, worker: str, other: str) -> dict[str, Plain]:
+async def _surviving(world: World, p: str, worker: str, other: str) -> dict[str, Plain]:
     """Leave behind leases, places in line, a closed name, and keys that a retry may come with."""
     day: dict[str, Any] = {"ttl_seconds": 86_400}
     full = {**day, "owner": "ana", "metadata": f"{p}: page 7", "lock_delay_seconds": 5}
@@ -291,17 +291,17 @@ async def _what_lives_on(world: World, p: str, worker: str, other: str) -> dict[
         reason="the night shift"
     )  # fmt: skip
     names = [f"{p}/held", f"{p}/any"]
-    await world.told("POST", "/claims", {"any": names, **day}, token=worker, key=f"{p}-any")
+    await world.requested("POST", "/claims", {"any": names, **day}, token=worker, key=f"{p}-any")
     names = [f"{p}/all-1", f"{p}/all-2"]
-    await world.told("POST", "/claims", {"all": names, "owner": "ana", **day}, token=worker, key=f"{p}-all")
-    place = await world.acquire(
+    await world.requested("POST", "/claims", {"all": names, "owner": "ana", **day}, token=worker, key=f"{p}-all")
+    ticket = await world.acquire(
         f"{p}/given", token=other, key=f"{p}-place", **{**full, "owner": "bea"}, redo=True, wait_seconds=0.5
     )
     body = {"all": [f"{p}/held", f"{p}/any"], "owner": "cleo", "wait_seconds": 0.5, **day}
-    await world.told("POST", "/claims", body, token=other, key=f"{p}-place-of-two")
+    await world.requested("POST", "/claims", body, token=other, key=f"{p}-place-of-two")
     closed = await world.acquire(f"{p}/closed", token=worker, key=f"{p}-closed", lock_delay_seconds=30, ttl_seconds=60)
     await world.verb("release", f"{p}/closed", token=worker, lease_id=closed["lease_id"], key=f"{p}-closed-end")
-    return {"given": given["lease_id"], "place": place["ticket"], "closed": closed["lease_id"]}
+    return {"given": given["lease_id"], "place": ticket["ticket"], "closed": closed["lease_id"]}
 
 
 # What it answers.

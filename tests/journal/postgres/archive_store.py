@@ -20,7 +20,7 @@ TABLES = ("archive", "value", "history", "share", "stretch", "entry", "segment",
 """All that an archive or a tail is made of."""
 
 
-class Place:
+class SchemaStore:
     """A store of this test's own."""
 
     def __init__(self) -> None:
@@ -95,11 +95,11 @@ async def all_of(journal: PostgresJournal, last_seq: int) -> tuple[Tables, list[
     return state, [record.seq for record in tail], [record.seq for record in await pages(journal, 50)], held
 
 
-def play(scene: Callable[[Place], Awaitable[None]]) -> None:
+def play(scene: Callable[[SchemaStore], Awaitable[None]]) -> None:
     """Let a scene happen on a store of its own."""
 
     async def run() -> None:
-        store = Place()
+        store = SchemaStore()
         try:
             await scene(store)
         except BaseException:

@@ -30,7 +30,7 @@ from tests.contract.tools import (
     slot_changes,
     slot_tables,
 )
-from tests.journal.postgres.archive_store import Place, all_of, play
+from tests.journal.postgres.archive_store import SchemaStore, all_of, play
 from tests.nodes.journals import connected
 from tests.support import proof
 
@@ -40,7 +40,7 @@ STAGED = ("staged_values", "staged_records")
 def test_a_deposed_leader_archives_nothing() -> None:
     """Whoever was deposed changes no row of archive or tail, neither by a step nor by pruning nor by dropping (N-5)."""
 
-    async def scene(store: Place) -> None:
+    async def scene(store: SchemaStore) -> None:
         first = store.journal("first")
         await first.open()
         await first.append([grant(1), grant(2, "other")])
@@ -65,7 +65,7 @@ def test_a_deposed_leader_archives_nothing() -> None:
 def test_a_takeover_waits_for_no_step_and_finds_the_archive_of_before() -> None:
     """A step that is on its way when the seat is taken holds up nobody, and ends without a trace (N-4, N-5)."""
 
-    async def scene(store: Place) -> None:
+    async def scene(store: SchemaStore) -> None:
         first = store.journal("first")
         await first.open()
         await first.append([grant(1)])
@@ -99,7 +99,7 @@ def test_a_takeover_finds_a_step_whole_or_not_at_all() -> None:
     chance = random.Random(20_13)
     found_new = []
 
-    async def scene(store: Place) -> None:
+    async def scene(store: SchemaStore) -> None:
         journal = store.journal()
         await journal.open()
         records, archived_at = 0, list[int]()
@@ -155,12 +155,12 @@ def expected(archived_at: list[int], records: int) -> tuple[Tables, list[int], l
 def test_looks_of_a_deposed_leader_are_refused() -> None:
     """Whoever was deposed is told so by every look back, also by one that would find nothing (I9)."""
 
-    async def scene(store: Place) -> None:
+    async def scene(store: SchemaStore) -> None:
         first = store.journal("first")
         await first.open()
         await first.append([grant(1)])
         second = await store.successor()
-        for look in (
+        for read_task in (
             first.history(HistoryQuery()),
             first.history(HistoryQuery(name="unknown")),
             first.follow(0, 5),
@@ -170,7 +170,7 @@ def test_looks_of_a_deposed_leader_are_refused() -> None:
             first.held(HeldQuery(seq=1)),
         ):
             with pytest.raises(DeposedError):
-                await look
+                await read_task
         with pytest.raises(DeposedError):
             async with first.snapshot():
                 raise AssertionError("it was given")
@@ -183,7 +183,7 @@ def test_looks_of_a_deposed_leader_are_refused() -> None:
 def test_what_was_staged_and_is_gone_is_missed() -> None:
     """A crash of the server takes what was staged with it: such a step is refused, and taken when it is given again."""
 
-    async def scene(store: Place) -> None:
+    async def scene(store: SchemaStore) -> None:
         journal = store.journal()
         await journal.open()
         await journal.append([grant(1)])
@@ -210,7 +210,7 @@ def test_what_was_staged_and_is_gone_is_missed() -> None:
 def test_a_damaged_state_is_refused() -> None:
     """A value that is missing, or not the one that was written, is damage: nothing is served from it (I5)."""
 
-    async def scene(store: Place) -> None:
+    async def scene(store: SchemaStore) -> None:
         journal = store.journal()
         await journal.open()
         await journal.append([grant(1)])
@@ -228,7 +228,7 @@ def test_a_damaged_state_is_refused() -> None:
 def test_an_append_waits_for_no_step() -> None:
     """While a step stands still on the server, appends and confirms go on (N-4)."""
 
-    async def scene(store: Place) -> None:
+    async def scene(store: SchemaStore) -> None:
         journal = store.journal()
         await journal.open()
         await journal.append([grant(1)])
@@ -250,7 +250,7 @@ def test_an_append_waits_for_no_step() -> None:
 def test_a_step_leaves_nothing_behind() -> None:
     """What was staged is gone after a step, after one that did not fit, and after those of other tenures (N-5)."""
 
-    async def scene(store: Place) -> None:
+    async def scene(store: SchemaStore) -> None:
         first = store.journal("first")
         await first.open()
         await first.append([grant(1)])

@@ -13,7 +13,7 @@ from holdfast.core.events import Ended, Record
 from holdfast.journal.interface import Changes, HeldQuery, HistoryQuery
 from holdfast.journal.postgres.archive import PIECE_BYTES, PIECE_ROWS, values_in_pieces
 from tests.contract.tools import WALL_MS, grant
-from tests.journal.postgres.archive_store import Place, play
+from tests.journal.postgres.archive_store import SchemaStore, play
 
 STALL_SECONDS_MAX = 0.08
 """Of processor time, on a machine that others use too. In one piece the least of it takes several times as long."""
@@ -57,7 +57,7 @@ def values(kind: str) -> Iterator[Changes]:
 def test_no_part_of_a_step_takes_the_loop_for_long(parts: list[float]) -> None:
     """Many records, most of them of one batch, and many values: no part of a step takes the loop for long (N-5)."""
 
-    async def scene(store: Place) -> None:
+    async def scene(store: SchemaStore) -> None:
         journal = store.journal()
         await journal.open()
         for kind, first in (("new", 1), ("changed", RECORDS + 1)):
@@ -86,7 +86,7 @@ def test_no_part_of_a_step_takes_the_loop_for_long(parts: list[float]) -> None:
 def test_a_large_tail_is_looked_at_in_parts(parts: list[float]) -> None:
     """A look at what is not archived yet takes the loop as little, though all of it is one batch (N-32)."""
 
-    async def scene(store: Place) -> None:
+    async def scene(store: SchemaStore) -> None:
         journal = store.journal()
         await journal.open()
         await journal.append([record(seq) for seq in range(1, RECORDS + 1)])

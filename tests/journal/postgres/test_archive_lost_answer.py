@@ -10,7 +10,7 @@ import pytest
 from holdfast.journal.interface import JournalUnavailableError, OutcomeUnknownError
 from holdfast.journal.postgres import archive
 from tests.contract.tools import archived, grant, read, slot_tables
-from tests.journal.postgres.archive_store import Place, all_of, play
+from tests.journal.postgres.archive_store import SchemaStore, all_of, play
 from tests.nodes.journals import address_of, connected, through
 from tests.nodes.proxy import TcpProxy, at_random, pass_all
 from tests.support import proof
@@ -21,7 +21,7 @@ STEPS_OF_A_STORE = 25
 def test_a_step_that_is_done_after_its_connection_was_lost_counts() -> None:
     """A step that the server does after we lost it is waited for, and counts: it is not given again (N-5, N-8)."""
 
-    async def scene(store: Place) -> None:
+    async def scene(store: SchemaStore) -> None:
         journal = store.journal()
         await journal.open()
         await journal.append([grant(1), grant(2)])
@@ -45,7 +45,7 @@ def test_a_step_that_is_done_after_its_connection_was_lost_counts() -> None:
 def test_a_step_whose_process_was_ended_does_not_count() -> None:
     """A step that the server ended is refused, nothing of it is there, and it is taken when it is given again (I5)."""
 
-    async def scene(store: Place) -> None:
+    async def scene(store: SchemaStore) -> None:
         journal = store.journal()
         await journal.open()
         await journal.append([grant(1)])
@@ -69,7 +69,7 @@ def test_a_step_whose_process_was_ended_does_not_count() -> None:
 def test_a_call_that_comes_after_it_was_settled_is_refused() -> None:
     """What was settled cannot happen any more: a late copy of the call finds nothing staged (N-8)."""
 
-    async def scene(store: Place) -> None:
+    async def scene(store: SchemaStore) -> None:
         journal = store.journal()
         await journal.open()
         await journal.append([grant(1)])
@@ -94,7 +94,7 @@ def test_a_call_that_comes_after_it_was_settled_is_refused() -> None:
 def test_a_step_that_was_given_up_is_settled_by_whoever_opens_again() -> None:
     """After a cancelled step the holder reads anew only what cannot change any more: the step is waited for (I5)."""
 
-    async def scene(store: Place) -> None:
+    async def scene(store: SchemaStore) -> None:
         journal = store.journal()
         await journal.open()
         await journal.append([grant(1)])
@@ -119,7 +119,7 @@ def test_a_step_that_cannot_be_settled_is_unknown(monkeypatch: pytest.MonkeyPatc
     """If the store cannot be asked for too long what became of a step, nobody says that it failed (N-8)."""
     monkeypatch.setattr(archive, "RESOLVE_SECONDS", 0.3)
 
-    async def scene(store: Place) -> None:
+    async def scene(store: SchemaStore) -> None:
         journal = store.journal()
         await journal.open()
         await journal.append([grant(1)])
@@ -145,7 +145,7 @@ def test_steps_over_a_way_that_breaks_count_once(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(archive, "RETRY_SECONDS", 0.01)
     outcomes: list[bool] = []
 
-    async def scene(store: Place) -> None:
+    async def scene(store: SchemaStore) -> None:
         with TcpProxy(*address_of(store.url), seed=5) as proxy:
             journal = store.journal(url=through(store.url, proxy.port))
             await journal.open()

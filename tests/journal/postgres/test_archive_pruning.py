@@ -20,12 +20,12 @@ from holdfast.core.events import (
 )
 from holdfast.journal.interface import Journal, Retention
 from tests.contract.tools import WALL_MS, archived, followed, grant, held_pages, pages
-from tests.journal.postgres.archive_store import Place, play
+from tests.journal.postgres.archive_store import SchemaStore, play
 from tests.support import proof
 from tests.support.memory_journal import MemoryJournal
 
 HOUR_MS = 3_600_000
-KEEPINGS = {
+RETENTIONS = {
     "records": Retention(records_max=25),
     "bytes": Retention(bytes_max=4_000),
     "time": Retention(wall_ms=HOUR_MS),
@@ -88,7 +88,7 @@ class Jobs:
         return SessionEnded(f"s-{self.seq}", "deleted", tuple(map(self._end, names)), principal="ana")
 
 
-async def told_by(journal: Journal, last_seq: int) -> dict[str, object]:
+async def content_of(journal: Journal, last_seq: int) -> dict[str, object]:
     """Return all that a journal tells of what was."""
     begins = journal.history_begins_after
     return {
@@ -100,12 +100,12 @@ async def told_by(journal: Journal, last_seq: int) -> dict[str, object]:
     }
 
 
-@pytest.mark.parametrize("kept", KEEPINGS)
-def test_it_prunes_what_a_journal_in_memory_prunes(kept: str) -> None:
+@pytest.mark.parametrize("retained", RETENTIONS)
+def test_it_prunes_what_a_journal_in_memory_prunes(retained: str) -> None:
     """Of every history the same is left as in memory, and who held what is told alike: by number, size and time."""
-    retention, jobs = KEEPINGS[kept], Jobs(7)
+    retention, jobs = RETENTIONS[retained], Jobs(7)
 
-    async def scene(store: Place) -> None:
+    async def scene(store: SchemaStore) -> None:
         journal, model = store.journal(retention=retention), MemoryJournal(retention)
         await journal.open()
         await model.open()
@@ -115,7 +115,7 @@ def test_it_prunes_what_a_journal_in_memory_prunes(kept: str) -> None:
                 await each.append(batch)
                 if number % 3 != 1:
                     await archived(each, jobs.seq, jobs.wall_ms)
-            assert await told_by(journal, jobs.seq) == await told_by(model, jobs.seq)
+            assert await content_of(journal, jobs.seq) == await content_of(model, jobs.seq)
             for wall_ms in range(WALL_MS, jobs.wall_ms, HOUR_MS // 3):
                 assert await journal.last_by(wall_ms) == await model.last_by(wall_ms)
         await journal.close()
@@ -133,11 +133,11 @@ def check_sums(rows: dict[str, list[tuple[object, ...]]]) -> None:
         sums[principal] = [records + 1, size_bytes + int(str(weight))]
     assert {who: [records, size_bytes] for who, records, size_bytes in rows["share"]} == sums
     seqs = {row[0] for row in rows["history"]}
-    kept = {row[0] for row in rows["grant_kept"]}
-    assert not seqs & kept
+    retained = {row[0] for row in rows["grant_kept"]}
+    assert not seqs & retained
     entries = {row[2] for row in rows["entry"]}
-    assert entries <= seqs | kept
-    assert kept <= entries
+    assert entries <= seqs | retained
+    assert retained <= entries
     assert {row[0] for row in rows["segment"]} >= {row[0] for row in rows["entry"]}
     living = {(row[0], row[1]) for row in rows["living"]}
     assert living == {(name, seq) for _, name, seq, until, _ in rows["entry"] if until == 2**62}

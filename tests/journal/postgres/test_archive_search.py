@@ -11,7 +11,7 @@ from holdfast.journal import tail
 from holdfast.journal.interface import HeldQuery, HistoryQuery, Retention
 from holdfast.journal.postgres.connection import PgConnection, Row
 from tests.contract.tools import archived, followed, grant, held_pages, newest_first, pages
-from tests.journal.postgres.archive_store import Place, play, until
+from tests.journal.postgres.archive_store import SchemaStore, play, until
 from tests.nodes.journals import connected
 
 RECORDS = 60
@@ -31,7 +31,7 @@ def test_a_search_ends_when_it_has_cost_enough(
         monkeypatch.setattr(f"holdfast.journal.postgres.history.{name}", 1_000)
     records = [grant(seq, f"job/{seq % 3}", metadata="m" * 500) for seq in range(1, RECORDS + 1)]
 
-    async def scene(store: Place) -> None:
+    async def scene(store: SchemaStore) -> None:
         journal = store.journal()
         await journal.open()
         for record in records:
@@ -53,7 +53,7 @@ def test_a_search_ends_when_it_has_cost_enough(
 def test_what_is_not_known_to_be_durable_is_not_told() -> None:
     """A batch that the store has and whose answer did not come yet is in no look back (N-32)."""
 
-    async def scene(store: Place) -> None:
+    async def scene(store: SchemaStore) -> None:
         journal = store.journal()
         await journal.open()
         await journal.append([grant(1), grant(2)])
@@ -72,16 +72,16 @@ def test_what_is_not_known_to_be_durable_is_not_told() -> None:
 def test_a_look_that_is_given_up_costs_no_connection() -> None:
     """Whoever gives up a look leaves its connection as it is; the next look waits for the end of the statement."""
 
-    async def scene(store: Place) -> None:
+    async def scene(store: SchemaStore) -> None:
         journal = store.journal()
         await journal.open()
         await journal.append([grant(1)])
         assert await pages(journal, 9) == [grant(1)]
         reading = journal._history_reader._client
-        before = (await reading.alone()).pid
+        before = (await reading.exclusive()).pid
         async with connected(store.url) as db, db.transaction():
             await db.execute(f"LOCK TABLE {store.schema}.batch IN ACCESS EXCLUSIVE MODE")
-            looks = [asyncio.create_task(journal.history(HistoryQuery())) for _ in range(20)]
+            reads = [asyncio.create_task(journal.history(HistoryQuery())) for _ in range(20)]
 
             async def is_waiting() -> int:
                 await db.execute("SELECT pg_stat_clear_snapshot()")
@@ -89,12 +89,12 @@ def test_a_look_that_is_given_up_costs_no_connection() -> None:
                 return int(await db.fetchval(waiting, before))
 
             assert await until(is_waiting) == 1
-            for look in looks:
-                look.cancel()
-            await asyncio.wait(looks)
-            assert all(look.cancelled() for look in looks)
+            for read_task in reads:
+                read_task.cancel()
+            await asyncio.wait(reads)
+            assert all(read_task.cancelled() for read_task in reads)
         assert await pages(journal, 9) == [grant(1)]
-        assert (await reading.alone()).pid == before
+        assert (await reading.exclusive()).pid == before
         await journal.close()
 
     play(scene)
@@ -112,7 +112,7 @@ def test_a_look_that_is_given_up_as_it_begins_leaves_no_transaction(monkeypatch:
             raise asyncio.CancelledError
         return rows
 
-    async def scene(store: Place) -> None:
+    async def scene(store: SchemaStore) -> None:
         journal = store.journal()
         await journal.open()
         await journal.append([grant(1)])
@@ -130,13 +130,13 @@ def test_a_look_that_is_given_up_as_it_begins_leaves_no_transaction(monkeypatch:
 def test_a_look_on_its_way_does_not_keep_a_journal_open() -> None:
     """A journal closes at once though the store has not answered a look that was given up."""
 
-    async def scene(store: Place) -> None:
+    async def scene(store: SchemaStore) -> None:
         journal = store.journal(retention=Retention())
         await journal.open()
         await journal.append([grant(1)])
         async with connected(store.url) as db, db.transaction():
             await db.execute(f"LOCK TABLE {store.schema}.batch IN ACCESS EXCLUSIVE MODE")
-            looks = [
+            reads = [
                 asyncio.create_task(journal.history(HistoryQuery())),
                 asyncio.create_task(journal.held(HeldQuery(seq=1))),
             ]
@@ -147,9 +147,9 @@ def test_a_look_on_its_way_does_not_keep_a_journal_open() -> None:
                 return int(await db.fetchval(waiting, f"%{store.schema}.batch%")) == 2
 
             await until(are_waiting)
-            for look in looks:
-                look.cancel()
-            await asyncio.wait(looks)
+            for read_task in reads:
+                read_task.cancel()
+            await asyncio.wait(reads)
             async with asyncio.timeout(5):
                 await journal.close()
 

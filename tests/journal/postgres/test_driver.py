@@ -14,7 +14,7 @@ from holdfast.journal.postgres.connection import LostError, PgConnection, Refuse
 MESSAGE = {"C": "01000", "M": "synchrone Replikation wird nicht mehr erwartet"}
 
 
-class Saying:
+class FakeDriver:
     """A connection of asyncpg's kind, whose server says something before it answers with no rows."""
 
     def __init__(self, fields: dict[str, str]) -> None:
@@ -22,12 +22,12 @@ class Saying:
         self._listeners: list[Callable[[object, object], None]] = []
         self.add_log_listener = self._listeners.append
 
-    async def prepare(self, _sql: str) -> Saying:
+    async def prepare(self, _sql: str) -> FakeDriver:
         return self
 
     async def fetch(self) -> Sequence[object]:
-        for hears in self._listeners:
-            hears(self, self._message)
+        for listener in self._listeners:
+            listener(self, self._message)
         return []
 
     def terminate(self) -> None:
@@ -36,7 +36,7 @@ class Saying:
 
 def asked(fields: dict[str, str]) -> Sequence[Any]:
     """Ask such a server."""
-    line = PgConnection(cast("asyncpg.Connection", Saying(fields)), {"append": "SELECT"}, "a server")
+    line = PgConnection(cast("asyncpg.Connection", FakeDriver(fields)), {"append": "SELECT"}, "a server")
     return asyncio.run(line.ask("append", seconds=None))
 
 
@@ -55,7 +55,7 @@ def test_notice_changes_nothing(fields: dict[str, str]) -> None:
     assert asked(fields) == []
 
 
-class Ending(Saying):
+class FailingDriver(FakeDriver):
     """One whose connection ends while it is asked, as asyncpg tells it."""
 
     def __init__(self, error: Exception) -> None:
@@ -76,7 +76,7 @@ class Ending(Saying):
 )
 def test_connection_that_ends_is_no_refusal(error: Exception) -> None:
     """Nobody refused what was under way when the connection ended, and of asyncpg's insides nothing is said."""
-    line = PgConnection(cast("asyncpg.Connection", Ending(error)), {"append": "SELECT"}, "a server")
+    line = PgConnection(cast("asyncpg.Connection", FailingDriver(error)), {"append": "SELECT"}, "a server")
     with pytest.raises(LostError, match="the connection to a server was lost") as caught:
         asyncio.run(line.ask("append", seconds=None))
     assert not isinstance(caught.value, RefusedError)

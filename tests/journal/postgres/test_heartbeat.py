@@ -11,7 +11,7 @@ from holdfast.journal.interface import DeposedError
 from holdfast.journal.postgres import journal as postgres_journal
 from holdfast.journal.postgres.writer import Ask
 from tests.contract.tools import archived, grant
-from tests.journal.postgres.archive_store import Place, play, until
+from tests.journal.postgres.archive_store import SchemaStore, play, until
 from tests.journal.records import grants
 from tests.journal.shared_stores import PostgresStore, postgres_store
 from tests.nodes.journals import connected
@@ -58,7 +58,7 @@ def test_beat_rises_while_a_long_tail_is_read(monkeypatch: pytest.MonkeyPatch) -
 def test_beat_rises_while_a_step_of_the_archive_is_waited_for() -> None:
     """Whoever reads anew, and has to wait for a step of its own on the server, proves its seat meanwhile (N-13)."""
 
-    async def scene(store: Place) -> None:
+    async def scene(store: SchemaStore) -> None:
         journal = store.journal()
         await journal.open()
         await journal.append([grant(1)])
@@ -86,7 +86,7 @@ def test_beat_rises_while_a_step_of_the_archive_is_waited_for() -> None:
 def test_who_is_deposed_while_it_waits_hears_of_it() -> None:
     """Whoever waits for a step, and loses the seat meanwhile, waits no longer (N-13)."""
 
-    async def scene(store: Place) -> None:
+    async def scene(store: SchemaStore) -> None:
         journal = store.journal()
         await journal.open()
         await journal.append([grant(1)])

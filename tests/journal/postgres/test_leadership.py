@@ -171,10 +171,10 @@ def test_slice_holds_up_a_takeover_and_no_append() -> None:
             await slicing.execute(f"SELECT 1 FROM {store.schema}.seat WHERE epoch = 1 FOR KEY SHARE")
             await leader.append(grants(1, 1))
             await leader.confirm(5)
-            async with session(store) as taking:
-                await taking.execute("SET lock_timeout = 100")
+            async with session(store) as acquiring:
+                await acquiring.execute("SET lock_timeout = 100")
                 with pytest.raises(asyncpg.LockNotAvailableError):
-                    await taking.execute(f"UPDATE {store.schema}.seat SET epoch = epoch + 1")
+                    await acquiring.execute(f"UPDATE {store.schema}.seat SET epoch = epoch + 1")
         await leader.close()
 
     with postgres_store() as store:

@@ -102,12 +102,12 @@ def test_who_is_in_a_hurry_asks_no_longer(asks: str, when: str) -> None:
         store.proxy.hold()
         if when == "before":
             leader.hurry(0.3)
-        asking = asyncio.ensure_future(leader.append(grants(1, 1)) if asks == "append" else leader.confirm(1))
+        pending = asyncio.ensure_future(leader.append(grants(1, 1)) if asks == "append" else leader.confirm(1))
         if when == "while it asks":
             await asyncio.to_thread(wait_until, lambda: leader._writer._resolve_timeout is not None)
             leader.hurry(0.1)
         with pytest.raises(OutcomeUnknownError if asks == "append" else JournalUnavailableError, match="ended"):
-            await asking
+            await pending
         store.proxy.mend()
         await leader.close()
 

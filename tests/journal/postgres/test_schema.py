@@ -35,9 +35,9 @@ def test_many_who_find_nothing_make_one_authority(caplog: pytest.LogCaptureFixtu
         keys = await asyncio.gather(*(node.key() for node in nodes))
         assert len({leadership.authority for leadership in leaderships}) == 1 and len(set(keys)) == 1
         assert store.sql("SELECT count(*) FROM {s}.authority") == "1"
-        told = [line for line in caplog.messages if "had no store" in line or "has no store" in line]
-        assert sum("it was made now" in line for line in told) == 1
-        assert all(line.endswith(f"as authority {leaderships[0].authority}") for line in told)
+        log_texts = [line for line in caplog.messages if "had no store" in line or "has no store" in line]
+        assert sum("it was made now" in line for line in log_texts) == 1
+        assert all(line.endswith(f"as authority {leaderships[0].authority}") for line in log_texts)
         opened = await asyncio.gather(*(node.open() for node in nodes), return_exceptions=True)
         assert sum(not isinstance(each, JournalLockedError) for each in opened) == 1
         for node in nodes:

@@ -96,7 +96,7 @@ def test_pooler_is_noticed(caplog: pytest.LogCaptureFixture) -> None:
         line, server = await Servers(store.url, "holdfast", "test").connect()
         assert not server.is_pooled
         await line.close()
-        async with greeting_as_another(store.server) as port:
+        async with greet_as_another_server(store.server) as port:
             line, server = await Servers(store.server.url_of("postgres", port), "holdfast", "test").connect()
             assert server.is_pooled
             await line.close()
@@ -107,7 +107,7 @@ def test_pooler_is_noticed(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @asynccontextmanager
-async def greeting_as_another(server: Postgres) -> AsyncIterator[int]:
+async def greet_as_another_server(server: Postgres) -> AsyncIterator[int]:
     """Pass all on, but for the number of the process that greets: a pooler gives one of its own."""
     handled: list[asyncio.Task[None]] = []
 
