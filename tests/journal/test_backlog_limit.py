@@ -65,7 +65,7 @@ async def flood(engine: Engine, principal: str, most: int) -> int:
     return most
 
 
-def test_one_has_at_most_half_of_what_may_wait(tmp_path: Path) -> None:
+def test_principal_has_at_most_half_of_the_backlog(tmp_path: Path) -> None:
     """Who has more than half of `tail_mib_max` to archive is refused new claims, and nobody else is.
 
     Renewals and releases of all go on. A restart changes nothing of it. It opens by itself once that is archived.

@@ -61,7 +61,7 @@ def test_backup_is_read_as_it_was_written() -> None:
         assert list(decode_batch(got[5][1])) == SAMPLES
 
 
-def test_backup_that_broke_off_is_not_whole() -> None:
+def test_truncated_backup_is_incomplete() -> None:
     """However little is missing at the end, it is refused: a copy that broke off is never taken for a backup."""
     data = written()
     for size in range(len(data)):
@@ -79,7 +79,7 @@ def test_changed_byte_is_found() -> None:
             list(frames([bytes(changed)], "it"))
 
 
-def test_frames_are_neither_left_out_nor_put_behind() -> None:
+def test_missing_and_extra_frames_are_refused() -> None:
     """A frame that is missing, or anything behind the end, is found: each frame is whole by itself, the file is not."""
     data = written()
     writer = BackupWriter()
@@ -92,7 +92,7 @@ def test_frames_are_neither_left_out_nor_put_behind() -> None:
 
 
 @pytest.mark.parametrize("keys", [[], [b""], [b"k" * 5_000_000], [b"k" * 32] * 2], ids=["none", "empty", "long", "two"])
-def test_backup_without_its_key_is_not_whole(keys: list[bytes]) -> None:
+def test_backup_without_its_key_is_incomplete(keys: list[bytes]) -> None:
     """What no server could start on is refused, though every checksum is right: nothing is restored from it."""
     writer = BackupWriter()
     head = MAGIC + _framed(HEAD, msgspec.json.encode(ABOUT))

@@ -156,7 +156,7 @@ def test_child_killed_at_random_loses_nothing(seed: int, tmp_path: Path) -> None
     asyncio.run(scene())
 
 
-def test_step_that_is_given_up_is_known_at_the_next_look(tmp_path: Path) -> None:
+def test_cancelled_step_is_known_at_the_next_step(tmp_path: Path) -> None:
     """A step whose task is cancelled counts as a whole or not at all, and a look at the journal tells which."""
 
     async def scene() -> None:
@@ -180,7 +180,7 @@ def test_step_that_is_given_up_is_known_at_the_next_look(tmp_path: Path) -> None
     asyncio.run(scene())
 
 
-def test_child_that_cannot_start_is_told(tmp_path: Path) -> None:
+def test_child_that_cannot_start_is_reported(tmp_path: Path) -> None:
     """Without an archivist the server serves on; health says so and since when, until it works again."""
     gone = ChildCompactor((str(tmp_path / "no such program"),))
     broken = ChildCompactor((sys.executable, "-c", "import sys; sys.exit(3)"))
@@ -247,7 +247,7 @@ class Stopped(ChildCompactor):
         await super()._send(order)
 
 
-def test_child_that_hangs_is_ended_and_told(tmp_path: Path) -> None:
+def test_hanging_child_is_killed_and_reported(tmp_path: Path) -> None:
     """A child that does nothing for long is ended; health says so, and the next one does the step."""
     records = grants(1, 30)
 
@@ -311,7 +311,7 @@ def test_step_that_is_cancelled_right_after_its_commit_counts(tmp_path: Path, mo
     asyncio.run(scene())
 
 
-def test_too_long_a_tail_closes_the_door_to_claims(tmp_path: Path) -> None:
+def test_long_tail_refuses_claims(tmp_path: Path) -> None:
     """Beyond `tail_mib_max` new claims are refused, and all else is written; it opens by itself once it is archived."""
     compactor = LocalCompactor()
 
@@ -521,9 +521,7 @@ def test_archive_of_another_journal_is_refused(data: Path, tmp_path: Path) -> No
 # The lock.
 
 
-def test_archive_that_is_still_written_is_waited_for_and_then_refused(
-    data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_locked_archive_is_refused_after_waiting(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server waits for the archivist of one that ended, and says after a while which process it is."""
     monkeypatch.setattr("holdfast.journal.archive.file.LOCK_TRIES", 3)
     other = Lock(data)
@@ -552,7 +550,7 @@ def test_lock_closes_its_file_when_locking_fails(tmp_path: Path, monkeypatch: py
     Lock(tmp_path).release()
 
 
-def test_signals_for_the_server_do_not_end_the_archivist(tmp_path: Path) -> None:
+def test_server_signals_do_not_end_the_compactor(tmp_path: Path) -> None:
     """SIGINT and SIGTERM go to all processes of a terminal or a service; the archivist ends with its server."""
 
     async def scene() -> None:
@@ -576,7 +574,7 @@ def test_signals_for_the_server_do_not_end_the_archivist(tmp_path: Path) -> None
     assert sorted(path.name for path in tmp_path.iterdir()) == [ARCHIVE, "journal.mark", FILE]
 
 
-def test_the_archive_is_not_written_by_who_reads_it(tmp_path: Path) -> None:
+def test_archive_reader_does_not_write(tmp_path: Path) -> None:
     """The server's own connections cannot change the archive."""
 
     async def scene() -> None:

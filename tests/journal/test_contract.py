@@ -78,7 +78,7 @@ def another_process(directory: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
-def test_journal_keeps_its_promise(check: Check, backend: str, tmp_path: Path) -> None:
+def test_journal_passes_the_contract(check: Check, backend: str, tmp_path: Path) -> None:
     """Every journal keeps every promise of the contract (I5, I6, I9)."""
     asyncio.run(run_check(check, factory_for(backend, tmp_path / "data")))
 
@@ -187,7 +187,7 @@ def test_second_process_is_refused(tmp_path: Path) -> None:
         assert process.poll() is None
 
 
-def test_seat_is_free_after_kill(tmp_path: Path) -> None:
+def test_lock_is_free_after_kill(tmp_path: Path) -> None:
     """The seat ends with its process: after kill -9 it is free, and what was acknowledged is there (I5)."""
     with another_process(tmp_path) as process:
         os.kill(process.pid, signal.SIGKILL)

@@ -44,7 +44,7 @@ class FullDisk:
         return self.is_full and (self._for_good or self._disk_reserve.exists())
 
 
-def test_ballast_is_laid_at_open(tmp_path: Path) -> None:
+def test_reserve_is_created_at_open(tmp_path: Path) -> None:
     """16 MiB are set aside from the first moment on, as blocks of the disk and not as a promise."""
     fill_reserve = tmp_path / RESERVE_FILE
 
@@ -56,7 +56,7 @@ def test_ballast_is_laid_at_open(tmp_path: Path) -> None:
     assert fill_reserve.exists()
 
 
-def test_half_laid_ballast_is_laid_again(tmp_path: Path) -> None:
+def test_partial_reserve_is_created_again(tmp_path: Path) -> None:
     """A crash while the ballast was laid leaves too little: it is completed at the next start."""
     (tmp_path / RESERVE_FILE).touch(0o600)
 
@@ -68,7 +68,7 @@ def test_half_laid_ballast_is_laid_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size_bytes", [5, 2 * RESERVE_BYTES])
 @pytest.mark.parametrize("kind", ["symlink", "hardlink"])
-def test_ballast_is_never_another_file(kind: str, size_bytes: int, tmp_path: Path) -> None:
+def test_reserve_is_never_another_file(kind: str, size_bytes: int, tmp_path: Path) -> None:
     """A link in the place of the ballast is refused, whatever it leads to: that file neither grows nor counts."""
     data, other = tmp_path / "data", tmp_path / "other"
     data.mkdir(0o700)
@@ -87,7 +87,7 @@ def test_ballast_is_never_another_file(kind: str, size_bytes: int, tmp_path: Pat
     assert other.read_bytes() == b"x" * size_bytes
 
 
-def test_ballast_of_others_is_refused(tmp_path: Path, foreign: Callable[[Path], Path]) -> None:
+def test_reserve_of_another_user_is_refused(tmp_path: Path, foreign: Callable[[Path], Path]) -> None:
     """A ballast that others may use, or that is theirs, is refused with what to do."""
     tmp_path.chmod(0o700)
     reserve = tmp_path / RESERVE_FILE
@@ -101,7 +101,7 @@ def test_ballast_of_others_is_refused(tmp_path: Path, foreign: Callable[[Path], 
         run(nothing, tmp_path, disk_reserve_bytes=RESERVE_BYTES)
 
 
-def test_ballast_is_not_laid_through_a_link_later(tmp_path: Path) -> None:
+def test_reserve_is_not_created_through_a_link(tmp_path: Path) -> None:
     """A link that appears once the ballast was given up is said to be the reason, and claims go on waiting."""
     other = tmp_path / "other"
     other.write_bytes(b"precious")
@@ -122,7 +122,7 @@ def test_ballast_is_not_laid_through_a_link_later(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("at", ["BEGIN", "COMMIT"])
-def test_ballast_is_given_up_for_a_batch(at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reserve_is_freed_for_a_batch(at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a full disk the ballast goes and the same batch is written; claims wait until there is room again (I5)."""
     disk = FullDisk(tmp_path, at=at)
     free = {"bytes": 10**12}
@@ -150,7 +150,7 @@ def test_ballast_is_given_up_for_a_batch(at: str, tmp_path: Path, monkeypatch: p
     ("at", "error"), [("INSERT INTO batch", JournalUnavailableError), ("COMMIT", OutcomeUnknownError)]
 )
 @pytest.mark.parametrize("disk_reserve_bytes", [0, RESERVE_BYTES])
-def test_disk_that_stays_full(at: str, error: type[Exception], disk_reserve_bytes: int, tmp_path: Path) -> None:
+def test_full_disk_refuses_appends(at: str, error: type[Exception], disk_reserve_bytes: int, tmp_path: Path) -> None:
     """With the reserve used up, a batch that never reached COMMIT is known to have failed, any other is not (I6)."""
     disk = FullDisk(tmp_path, for_good=True, at=at)
 
@@ -187,7 +187,7 @@ def test_server_starts_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.Monkey
     assert found_in(tmp_path)[1] == [1, 2, 3, 4]
 
 
-def test_ballast_that_cannot_be_laid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_reserve_refuses_claims(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the space cannot be had, claims are refused from the start and nothing is left lying about."""
 
     def refuse_space(*_: object) -> None:

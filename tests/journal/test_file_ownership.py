@@ -49,7 +49,7 @@ def test_directory_of_another_user_is_refused(data: Path, foreign: Callable[[Pat
         run(nothing, data)
 
 
-def test_directory_behind_a_link_is_used(data: Path) -> None:
+def test_linked_directory_is_used(data: Path) -> None:
     """The way to the directory may be a link, as systemd's is: what counts is the directory."""
     link = data.parent / "link"
     link.symlink_to(data)
@@ -86,7 +86,7 @@ def test_journal_that_is_a_link_is_refused(data: Path, name: str) -> None:
     assert other.read_bytes() == b"precious"
 
 
-def test_what_is_refused_leaves_the_seat(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_files_leave_the_journal_unlocked(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A link that appears in the place of the ballast after the look is refused when it is opened, and nothing stays
     locked.
     """

@@ -16,7 +16,7 @@ def around(shelf: Shelf, *, retention: Retention) -> Journal:
     return FlakyJournal(MemoryJournal(retention, shelf))
 
 
-def test_without_a_script_all_goes_well() -> None:
+def test_empty_script_fails_nothing() -> None:
     """A journal around another keeps every promise that the other keeps."""
     assert check_journal(lambda: partial(around, Shelf()))
 
@@ -58,7 +58,7 @@ def test_slow_append_waits_to_be_released() -> None:
     asyncio.run(scene())
 
 
-def test_room_for_claims_is_that_of_the_journal_inside() -> None:
+def test_takes_claims_is_that_of_the_inner_journal() -> None:
     """Whether claims are taken is asked and told through."""
     inside = MemoryJournal()
     flaky = FlakyJournal(inside)

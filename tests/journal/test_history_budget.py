@@ -72,7 +72,7 @@ def test_a_search_makes_a_bounded_number_of_records(tmp_path: Path, decoded: lis
 
 
 @pytest.mark.parametrize("compacted", [0, RECORDS])
-def test_what_lacks_the_owner_is_not_made(tmp_path: Path, decoded: list[int], compacted: int) -> None:
+def test_search_decodes_only_batches_with_the_owner(tmp_path: Path, decoded: list[int], compacted: int) -> None:
     """A search for an owner whose name stands in no record decodes none: neither in the tail nor in the table."""
 
     async def scene(journal: SqliteJournal) -> None:

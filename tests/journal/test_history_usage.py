@@ -63,13 +63,13 @@ def test_sums_are_in_step_with_the_history(tmp_path: Path) -> None:
     asyncio.run(scene())
 
 
-def test_every_kind_of_history_has_somebody_to_count_against() -> None:
+def test_every_history_event_has_a_principal() -> None:
     """What decisions leave in the history says whose it is; only what the server does by itself is nobody's."""
     nobodys = {type(event).__name__ for event in sample_events() if is_history(event) and not principal_of(event)}
     assert nobodys == {"Opened", "Restored"}
 
 
-def test_ends_say_whose_they_are() -> None:
+def test_end_events_name_their_principal() -> None:
     """The ends of a lease, of a place in line and of a session name the principal that had them."""
 
     async def scene(clock: ManualClock) -> None:

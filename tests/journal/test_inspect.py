@@ -113,7 +113,7 @@ def test_running_server_is_left_alone(data: Path) -> None:
     assert inspect(data).last_seq == 12
 
 
-def test_look_keeps_no_lock(data: Path) -> None:
+def test_inspect_keeps_no_lock(data: Path) -> None:
     """Once the look is over a server can start, also when a dump was left in the middle."""
     inspect(data)
     lines = dump(data)
@@ -122,7 +122,7 @@ def test_look_keeps_no_lock(data: Path) -> None:
     asyncio.run(SqliteJournal(data, disk_reserve_bytes=0).open())
 
 
-def test_empty_directory_is_told(tmp_path: Path) -> None:
+def test_empty_directory_is_reported(tmp_path: Path) -> None:
     """Where there is no journal, that is what is said, and none is made."""
     with pytest.raises(JournalError, match="holds no journal"):
         inspect(tmp_path)
@@ -271,7 +271,7 @@ MISFITS: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("name", MISFITS)
-def test_archive_that_does_not_fit_is_told_as_a_server_would(name: str, data: Path) -> None:
+def test_mismatched_archive_is_reported_as_by_a_server(name: str, data: Path) -> None:
     """A lost, older, newer, foreign or damaged archive is a problem, in the words in which a start is refused."""
     do, text = MISFITS[name]
     do(data)
@@ -299,7 +299,7 @@ def test_journal_of_a_newer_version_is_not_read(data: Path) -> None:
         pass
 
 
-def test_archivist_that_still_writes_is_waited_for(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inspect_waits_for_a_running_compactor(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The child of a server that was killed may still write: a look waits for its lock, and then says so."""
     monkeypatch.setattr("holdfast.journal.archive.file.LOCK_SECONDS", 0.0)
     with (data / LOCK).open("w") as lock:

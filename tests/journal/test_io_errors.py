@@ -245,7 +245,7 @@ async def describe(directory: Path, kind: Kind, position: int, *, is_closed: boo
 
 @pytest.mark.parametrize("is_closed", [False, True], ids=["killed", "closed"])
 @pytest.mark.parametrize("name", KINDS)
-def test_what_was_said_is_true_after_an_error(name: str, is_closed: bool, tmp_path: Path) -> None:
+def test_reported_outcome_is_true_after_an_error(name: str, is_closed: bool, tmp_path: Path) -> None:
     """At whichever sync or write a disk fails, kept is kept, failed never happens, unknown is whole (I5, I6)."""
     kind = KINDS[name]
     said: Counter[str] = Counter()
@@ -264,7 +264,7 @@ def test_what_was_said_is_true_after_an_error(name: str, is_closed: bool, tmp_pa
         assert said["unavailable"] or kind.operation == "sync", "a large batch is written before its COMMIT"
 
 
-def test_failed_sync_leaves_a_mark(tmp_path: Path) -> None:
+def test_failed_sync_leaves_a_marker_file(tmp_path: Path) -> None:
     """After a sync has failed a mark tells the next process to write all again; then the mark goes (I5)."""
 
     async def scene() -> None:
@@ -280,7 +280,7 @@ def test_failed_sync_leaves_a_mark(tmp_path: Path) -> None:
     asyncio.run(scene())
 
 
-def test_full_disk_closes_the_door_to_claims(tmp_path: Path) -> None:
+def test_full_disk_refuses_claims(tmp_path: Path) -> None:
     """Once the ballast was needed, renewals and releases are written and new claims are not taken."""
 
     async def scene() -> None:

@@ -60,7 +60,7 @@ def nothing_is_left_over(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_pruning_leaves_nothing_over(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pruning_leaves_no_orphans(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After each step, whatever limit was passed, names and kept grants are those of what is left, and no more.
 
     It is so too where what a step may hold of them at once is soon too much.
@@ -103,7 +103,7 @@ def test_a_pruning_leaves_nothing_over(seed: int, tmp_path: Path, monkeypatch: p
     nothing_is_left_over(tmp_path)
 
 
-def test_a_record_with_thousands_of_names_goes_for_all_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pruning_drops_a_record_for_all_its_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step that breaks off in the end has dropped nothing; the next one drops a record for all of its names."""
     ends = tuple(Ended(f"many/{number}", f"lease-{number}", 1, "session_ended", False) for number in range(NAMES))
 
@@ -197,9 +197,7 @@ def test_a_step_holds_a_bounded_number_of_bytes(lowered: dict[str, int], people:
     nothing_is_left_over(tmp_path)
 
 
-def test_a_grant_that_is_kept_is_not_written_anew_for_each_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_retained_grant_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A grant of many names may have megabytes: an end of many of them changes what is kept of it once."""
     changed: list[object] = []
     do = Store.do

@@ -18,7 +18,7 @@ RECORDS = [Record(seq, seq, 1_000 + seq, event) for seq, event in enumerate(samp
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: type(record.event).__name__)
-def test_every_kind_of_record_says_the_same(record: Record) -> None:
+def test_texts_match_every_kind_of_record(record: Record) -> None:
     """The names that a record gave away or took are those of `grants_of` and `ends_of`."""
     latest: Latest = {}
     asyncio.run(follow(encode_batch([record]), record.seq, latest))
@@ -37,7 +37,7 @@ def test_the_last_by_a_time_has_history_value() -> None:
         assert asyncio.run(last_by_in(data, wall_ms)) == expected
 
 
-def test_the_last_word_on_a_name_counts_up_to_a_record() -> None:
+def test_follow_applies_changes_up_to_a_record() -> None:
     """Records behind the one that is asked for say nothing."""
     data = encode_batch([grant(1, "a"), grant(2, "b"), grant(3, "a")])
     for upto, expected in ((0, {}), (1, {"a": 1}), (2, {"a": 1, "b": 2}), (3, {"a": 3, "b": 2})):
@@ -46,7 +46,7 @@ def test_the_last_word_on_a_name_counts_up_to_a_record() -> None:
         assert {name: said and said[0] for name, said in latest.items()} == expected
 
 
-def test_others_have_their_turn_in_a_large_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_batch_yields_to_other_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch of very many records does not hold the loop until its end."""
     monkeypatch.setattr(search, "AT_ONCE", 10)
     events: list[Event] = [grant(1).event, Renewed("job", "lease", 1, 1)]
@@ -70,7 +70,7 @@ def test_others_have_their_turn_in_a_large_batch(monkeypatch: pytest.MonkeyPatch
         assert asyncio.run(turns_during(look)) >= 9
 
 
-def test_what_cannot_be_read_is_refused() -> None:
+def test_unreadable_batch_is_refused() -> None:
     """A wrong byte and an unknown kind of record are told as such, as by whoever reads records whole."""
     data = bytearray(encode_batch([grant(1)]))
     data[-1] ^= 1

@@ -84,18 +84,18 @@ class LossyStore(MemoryStore):
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
-def test_shared_memory_keeps_its_promise(check: Check) -> None:
+def test_shared_memory_passes_the_contract(check: Check) -> None:
     """The journal in memory that several nodes share keeps what every journal promises (I5, I6, I9)."""
     asyncio.run(run_check(check, MemoryStore()))
 
 
 @pytest.mark.parametrize("check", SHARED_CHECKS, ids=lambda check: check.name)
-def test_shared_memory_keeps_what_nodes_rest_on(check: SharedCheck) -> None:
+def test_shared_memory_passes_the_shared_contract(check: SharedCheck) -> None:
     """The journal in memory that several nodes share keeps what only those promise (N-1 to N-12, N-21)."""
     asyncio.run(run_shared_check(check, MemoryStore()))
 
 
-def test_a_lossy_way_is_survived() -> None:
+def test_lossy_network_is_survived() -> None:
     """A journal that sends the same batch again keeps every promise over a way that loses answers (N-7)."""
     names = check_shared_journal(lambda: LossyStore(OverALossyNetwork))
     assert names == [check.name for check in SHARED_CHECKS] and len(set(names)) == len(names) >= 12
@@ -213,7 +213,7 @@ def test_suite_finds_broken_shared_journals(broken: Callable[..., SharedMemoryJo
 
 
 @pytest.mark.parametrize("broken", [ReadsInsteadOfSending, SendsWithoutANumber, GivesUp])
-def test_suite_finds_who_guesses(broken: Callable[..., OverALossyNetwork]) -> None:
+def test_suite_finds_guessed_outcomes(broken: Callable[..., OverALossyNetwork]) -> None:
     """Who judges a lost answer by a look, sends without a number, or gives up at once, is found out (N-7, N-8)."""
     with pytest.raises(ContractError):
         check_shared_journal(lambda: LossyStore(broken))

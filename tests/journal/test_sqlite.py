@@ -70,7 +70,7 @@ def test_pragmas_hold_after_open(tmp_path: Path) -> None:
     run(scene, tmp_path)
 
 
-def test_pragma_that_is_not_taken_is_refused(tmp_path: Path) -> None:
+def test_ignored_pragma_is_refused(tmp_path: Path) -> None:
     """A file system that cannot keep a WAL is refused at the start, not found out at the first power cut (I5)."""
 
     class NoWal(apsw.Connection):
@@ -236,7 +236,7 @@ def test_wrong_number_inside_a_batch_is_refused(tmp_path: Path) -> None:
         found_in(tmp_path)
 
 
-def test_refusal_leaves_the_seat_free(tmp_path: Path) -> None:
+def test_refusal_leaves_the_journal_unlocked(tmp_path: Path) -> None:
     """Whoever was refused does not keep the file locked: it can be repaired and opened while the refusal is in hand."""
     fill(tmp_path)
     flip_batch(tmp_path)
@@ -272,14 +272,14 @@ def test_foreign_database_is_refused(tmp_path: Path) -> None:
     assert bytes_of(tmp_path) == before
 
 
-def test_file_in_the_way_is_told(tmp_path: Path) -> None:
+def test_file_in_the_way_is_reported(tmp_path: Path) -> None:
     """A directory that cannot be made is an error of the journal that names it."""
     (tmp_path / "data").write_text("in the way")
     with pytest.raises(JournalError, match=r"data is not a directory; name one"):
         found_in(tmp_path / "data")
 
 
-def test_read_only_file_is_told(tmp_path: Path) -> None:
+def test_read_only_file_is_reported(tmp_path: Path) -> None:
     """A journal that can only be read is refused at the start, not at the first claim."""
     fill(tmp_path)
 
@@ -331,7 +331,7 @@ def test_dropping_goes_in_small_slices(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("compactor", [LocalCompactor, ChildCompactor])
-def test_the_loop_turns_between_pieces(
+def test_archive_yields_between_pieces(
     compactor: type[LocalCompactor | ChildCompactor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between any two pieces that the archive is given, and any two that are dropped, the loop turns."""
@@ -359,7 +359,7 @@ def test_the_loop_turns_between_pieces(
     assert sum(turns) > 50 and max(turns) <= 1
 
 
-def test_a_step_that_broke_off_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_failed_step_leaves_no_rows(tmp_path: Path) -> None:
     """A step that breaks off changes nothing; one that is over leaves no batch that it stands for in the tail."""
 
     def rows(journal: SqliteJournal) -> list[int]:

@@ -121,7 +121,7 @@ def test_newer_directory_is_refused_with_what_to_do(newer: Callable[[int], bytes
         assert db.execute("SELECT * FROM batch").fetchall() == before
 
 
-def test_every_kind_of_record_is_kept() -> None:
+def test_stored_data_has_every_kind_of_record() -> None:
     """Every kind of record was written by some release whose directory is kept.
 
     A new kind goes into NEWER_THAN_STORED until the release that has it adds its folder: see `kept/make.py`.

@@ -58,7 +58,7 @@ class WatchedDisk(Disk):
         super().sync(name, image)
 
 
-def test_every_call_to_the_disk_is_heard_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watch_sees_every_disk_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the first commit on, whatever is written or synced is on its way for the one who watches: records, each
     slice that is dropped from the tail, the mark, the reserve, the last words; and the archive, if this process writes.
     """
@@ -114,7 +114,7 @@ def test_every_call_to_the_disk_is_heard_of(tmp_path: Path, monkeypatch: pytest.
     assert expected <= watcher.entered, watcher.entered
 
 
-def test_what_takes_long_on_a_sound_disk_is_not_heard_of(tmp_path: Path) -> None:
+def test_watch_ignores_slow_checks(tmp_path: Path) -> None:
     """A look at every page of a large journal may take minutes: nobody may take that for a disk that hangs."""
     watcher = Watcher()
 

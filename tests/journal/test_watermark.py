@@ -83,7 +83,7 @@ def begun(journal: Path) -> None:
 
 @pytest.mark.parametrize("lose", [gone, emptied, begun])
 @pytest.mark.parametrize("witnesses", [{WITNESS}, {watermark.FILE}, {WITNESS, watermark.FILE}])
-def test_lost_journal_is_not_begun_anew(data: Path, lose: Callable[[Path], None], witnesses: set[str]) -> None:
+def test_lost_journal_is_not_recreated(data: Path, lose: Callable[[Path], None], witnesses: set[str]) -> None:
     """A journal that is gone or empty is refused as long as a mark or a key is there, with what to do, both ways."""
     saved = (data / FILE).read_bytes()
     for name in {WITNESS, watermark.FILE} - witnesses:
@@ -162,7 +162,7 @@ def test_another_journal_is_refused(data: Path, tmp_path: Path) -> None:
     assert left_in(data)["identity"] == 78
 
 
-def test_mark_is_left_at_start_snapshot_and_stop(tmp_path: Path) -> None:
+def test_watermark_is_written_at_start_snapshot_and_stop(tmp_path: Path) -> None:
     """The mark is written at the start, after a snapshot and at the end, and never for a batch."""
 
     async def scene(journal: SqliteJournal) -> None:
@@ -180,21 +180,21 @@ def test_mark_is_left_at_start_snapshot_and_stop(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"identity": 1}', b"x" * 10_000])
-def test_damaged_mark_is_refused(data: Path, content: bytes) -> None:
+def test_damaged_watermark_is_refused(data: Path, content: bytes) -> None:
     """A mark that cannot be read is refused with what to do, and not taken for none."""
     (data / watermark.FILE).write_bytes(content)
     with pytest.raises(JournalError, match=f"is damaged.*remove {data / watermark.FILE}"):
         run(nothing, data)
 
 
-def test_mark_of_others_is_refused(data: Path) -> None:
+def test_watermark_of_another_user_is_refused(data: Path) -> None:
     """A mark that others could have written is refused, like everything in the directory."""
     (data / watermark.FILE).chmod(0o666)
     with pytest.raises(JournalError, match="chmod 600"):
         run(nothing, data)
 
 
-def test_mark_that_cannot_be_written_is_told(
+def test_unwritable_watermark_is_logged(
     data: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A disk without room for the mark stops nothing: the one before goes on counting, and a line says so."""
@@ -231,7 +231,7 @@ def test_a_directory_whose_move_was_interrupted_is_refused(data: Path) -> None:
     assert len(found_in(data)[1]) == 10
 
 
-def test_a_file_that_tells_of_a_move_and_is_damaged_is_refused(data: Path) -> None:
+def test_damaged_moved_file_is_refused(data: Path) -> None:
     """What cannot be read may say that the directory counts no more."""
     watermark.write_moved(data, MOVED)
     (data / watermark.MOVED).write_bytes(b"{")

@@ -30,7 +30,7 @@ def of(server: ServerProcess, token: str = callers.OPERATOR) -> dict[str, str]:
     return {"HOLDFAST_URL": server.url, "HOLDFAST_TOKEN": token}
 
 
-def test_backup_and_restore_in_two_commands(server: ServerProcess, holdfast: Run, tmp_path: Path) -> None:
+def test_backup_is_restored_by_a_second_command(server: ServerProcess, holdfast: Run, tmp_path: Path) -> None:
     """From a running server to one on a new directory: the file is private, and both say what they did."""
     job = unique("job-")
     Api.of(server, callers.ALICE).acquired(job, owner="ana", ttl_seconds=600)
@@ -55,7 +55,7 @@ def test_backup_and_restore_in_two_commands(server: ServerProcess, holdfast: Run
         assert Api.of(again, callers.ALICE).status(job).json()["owner"] == "ana"
 
 
-def test_json_says_the_same(server: ServerProcess, holdfast: Run) -> None:
+def test_json_output_has_the_same_facts(server: ServerProcess, holdfast: Run) -> None:
     """A program reads how much there is, and where the counters go on."""
     made = json.loads(holdfast("backup", "it", "--json", **of(server)).stdout)
     assert set(made) == {"status", "file", "size_bytes", "records", "seq", "fencing_token", "made_at", "version"}
@@ -64,14 +64,14 @@ def test_json_says_the_same(server: ServerProcess, holdfast: Run) -> None:
     assert {"data", "made_at", "seq", "records", "leases", "sessions", "tokens", "waiting"} < set(restored)
 
 
-def test_a_place_that_cannot_be_looked_at_is_an_error_of_the_place(server: ServerProcess, holdfast: Run) -> None:
+def test_unreadable_target_is_reported(server: ServerProcess, holdfast: Run) -> None:
     """A name that the system refuses to look at is one that cannot be written, and no error of the program."""
     done = holdfast("backup", "b" * 300, **of(server))
     assert done.returncode == 1, done.stderr
     assert "cannot be written: File name too long. There is no backup" in done.stderr
 
 
-def test_file_that_is_there_is_not_replaced(server: ServerProcess, holdfast: Run, tmp_path: Path) -> None:
+def test_existing_file_is_not_replaced(server: ServerProcess, holdfast: Run, tmp_path: Path) -> None:
     """Not without --force: the last good backup may be the only one."""
     (tmp_path / "it").write_text("precious")
     done = holdfast("backup", "it", **of(server))
@@ -122,7 +122,7 @@ class _Cut(BaseHTTPRequestHandler):
         """Keep the tests quiet."""
 
 
-def test_backup_that_breaks_off_is_none(server: ServerProcess, holdfast: Run, tmp_path: Path) -> None:
+def test_truncated_download_leaves_no_backup(server: ServerProcess, holdfast: Run, tmp_path: Path) -> None:
     """An answer that ends in good order, but short of its end, leaves no file."""
     _Cut.full_body = Api.of(server, callers.OPERATOR).get("/backup").body
     with HTTPServer(("127.0.0.1", 0), _Cut) as cutting:
@@ -136,7 +136,7 @@ def test_backup_that_breaks_off_is_none(server: ServerProcess, holdfast: Run, tm
     assert not [path for path in tmp_path.iterdir() if path.is_file()]
 
 
-def test_disk_that_is_full_leaves_no_file(server: ServerProcess, tmp_path: Path) -> None:
+def test_full_disk_leaves_no_file(server: ServerProcess, tmp_path: Path) -> None:
     """The error is said in words, and nothing half is left. A limit on the size of files stands for a small disk."""
     full_body = Api.of(server, callers.OPERATOR).get("/backup").body
     limited = (
@@ -153,7 +153,7 @@ def test_disk_that_is_full_leaves_no_file(server: ServerProcess, tmp_path: Path)
 
 
 @pytest.mark.parametrize("content", [b"", b"not a backup", b"holdfast backup\nbut only its beginning"])
-def test_what_is_no_backup_is_not_restored(content: bytes, holdfast: Run, tmp_path: Path) -> None:
+def test_other_files_are_not_restored(content: bytes, holdfast: Run, tmp_path: Path) -> None:
     """It is said, and no directory is made."""
     (tmp_path / "it").write_bytes(content)
     done = holdfast("restore", "it", "--data", "data")
@@ -162,7 +162,7 @@ def test_what_is_no_backup_is_not_restored(content: bytes, holdfast: Run, tmp_pa
     assert holdfast("doctor", "--data", "it").returncode == 1
 
 
-def test_directory_that_is_in_use_is_left_alone(server: ServerProcess, holdfast: Run) -> None:
+def test_restore_refuses_a_directory_in_use(server: ServerProcess, holdfast: Run) -> None:
     """A server's own directory is refused, with what to do."""
     assert holdfast("backup", "it", **of(server)).returncode == 0
     before = sorted(path.name for path in server.data.iterdir())
@@ -180,7 +180,7 @@ def test_restore_goes_where_serve_would_look(server: ServerProcess, holdfast: Ru
     assert (tmp_path / "own" / "journal.sqlite3").is_file()
 
 
-def test_file_others_may_read_is_said(server: ServerProcess, holdfast: Run, tmp_path: Path) -> None:
+def test_file_readable_by_others_is_reported(server: ServerProcess, holdfast: Run, tmp_path: Path) -> None:
     """It holds the server's key."""
     assert holdfast("backup", "it", **of(server)).returncode == 0
     (tmp_path / "it").chmod(0o644)
@@ -189,7 +189,9 @@ def test_file_others_may_read_is_said(server: ServerProcess, holdfast: Run, tmp_
 
 
 @pytest.mark.parametrize("wall_ms", [253_402_300_800_000, 10**18])
-def test_backup_of_a_mad_clock_is_restored(server: ServerProcess, holdfast: Run, tmp_path: Path, wall_ms: int) -> None:
+def test_backup_with_a_wrong_clock_is_restored(
+    server: ServerProcess, holdfast: Run, tmp_path: Path, wall_ms: int
+) -> None:
     """A server whose wall clock was beyond the year 9999 made a whole backup: the time it shows stops nobody."""
     assert holdfast("backup", "good", **of(server)).returncode == 0
     writer = BackupWriter()

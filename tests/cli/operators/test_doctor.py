@@ -135,7 +135,7 @@ def test_bad_token_fails(server: ServerProcess, holdfast: Run, token: str) -> No
     assert "-> " in found["token"][1] and "HOLDFAST_TOKEN" in found["token"][1]
 
 
-def test_server_that_is_gone_is_69(tmp_path_factory: pytest.TempPathFactory, holdfast: Run) -> None:
+def test_unreachable_server_exits_with_69(tmp_path_factory: pytest.TempPathFactory, holdfast: Run) -> None:
     """A server that has ended is exit code 69 and one line that says how to start it."""
     server = ServerProcess.start(tmp_path_factory.mktemp("gone") / "data", tokens=callers.TOKENS)
     server.kill()
@@ -146,7 +146,7 @@ def test_server_that_is_gone_is_69(tmp_path_factory: pytest.TempPathFactory, hol
 
 
 @pytest.mark.parametrize("kind", ["nginx", "haproxy"])
-def test_a_proxy_without_its_server_is_69(tmp_path: Path, holdfast: Run, kind: str) -> None:
+def test_proxy_without_a_server_exits_with_69(tmp_path: Path, holdfast: Run, kind: str) -> None:
     """A proxy that answers for a server that is gone does not make it reachable."""
     with socket.create_server(("127.0.0.1", 0)) as gone:
         nowhere = gone.getsockname()[:2]
@@ -158,7 +158,7 @@ def test_a_proxy_without_its_server_is_69(tmp_path: Path, holdfast: Run, kind: s
     assert "and the server behind it does not -> look whether that server runs" in text
 
 
-def test_a_page_of_somebody_else_is_69(odd: OddServer, holdfast: Run) -> None:
+def test_another_program_exits_with_69(odd: OddServer, holdfast: Run) -> None:
     """A success that no Holdfast server would say does not count as one."""
     odd.answers["/readyz"] = (200, {})
     done = holdfast("doctor", HOLDFAST_URL=odd.url, HOLDFAST_TOKEN=callers.ALICE)
@@ -191,7 +191,7 @@ def test_store_that_takes_no_writes_fails(odd: OddServer, holdfast: Run) -> None
     assert "the disk is full" in found["ready"][1] and "\x1b" not in done.stdout
 
 
-def test_archivist_that_fails_is_a_warning(odd: OddServer, holdfast: Run) -> None:
+def test_failing_compactor_is_a_warning(odd: OddServer, holdfast: Run) -> None:
     """A server that serves while its archivist fails says so in its health, and that is a warning."""
     well = odd.answers["/health"][1]
     odd.answers["/health"] = (200, {**well, "details": "the archivist has failed for 5 min: the disk is full"})
@@ -338,7 +338,7 @@ def test_archive_that_does_not_fit_fails(how: str, copy: Path, holdfast: Run) ->
     assert status == "FAIL" and text in said and advice in said.partition(" -> ")[2], said
 
 
-def test_archive_that_is_behind_fails(copy: Path, holdfast: Run) -> None:
+def test_archive_older_than_the_journal_fails(copy: Path, holdfast: Run) -> None:
     """An older archive beside a newer journal has a hole between them."""
     shutil.copy(copy / "archive.sqlite3", copy.with_name("kept"))
     archived = inspect(copy).archived_upto
@@ -404,7 +404,7 @@ def test_files_that_a_server_would_refuse_fail(copy: Path, holdfast: Run) -> Non
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can look into what is another user's")
-def test_root_is_told_to_look_as_its_user(copy: Path, holdfast: Run) -> None:
+def test_root_is_advised_to_run_as_the_owner(copy: Path, holdfast: Run) -> None:
     """Of another user's directory root is told whom to be, and not that a sound journal is to be restored."""
     for path in (copy, *copy.iterdir()):
         os.chown(path, NOBODY, -1)

@@ -65,7 +65,7 @@ def test_reopen_lets_work_be_done_again(operator: Run, api: Api) -> None:
     assert operator("reopen", job, token=callers.ALICE).returncode == 77
 
 
-def test_check_tells_a_current_token(operator: Run, api: Api) -> None:
+def test_check_reports_a_current_token(operator: Run, api: Api) -> None:
     """`check` ends with 0 for the token of the live claim and with 1 for any other."""
     job = unique()
     lease = api.acquired(job)

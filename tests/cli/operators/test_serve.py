@@ -58,7 +58,7 @@ def test_variables_of_clients_are_passed_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_stops_when_told(tmp_path: Path, number: signal.Signals) -> None:
+def test_serve_stops_on_sigterm(tmp_path: Path, number: signal.Signals) -> None:
     """SIGTERM and Ctrl-C end the server with exit code 0 and without a traceback."""
     with ServerProcess.start(tmp_path / "data", tokens=callers.TOKENS) as server:
         server.process.send_signal(number)
@@ -104,7 +104,7 @@ def test_the_greeting_leads_to_the_page(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["listen = '0.0.0.0:7420'", "tokens = 'eve:0123456789abcdef:admin'", "data = 'data'"])
-def test_found_file_may_not_open_the_door(
+def test_discovered_file_cannot_disable_authentication(
     holdfast: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path, line: str
 ) -> None:
     """A holdfast.toml that somebody left in the directory cannot say who gets in, or where: exit code 64, one line."""

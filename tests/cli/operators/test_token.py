@@ -55,7 +55,7 @@ def test_scopes_prefix_and_expiry_arrive(as_operator: Callable[..., str]) -> Non
     assert row == {key: value for key, value in made.items() if key != "token"} | {"source": "made", "last_used": None}
 
 
-def test_a_confined_operator_is_told_what_it_made(
+def test_confined_operator_sees_the_created_token(
     server: ServerProcess, holdfast: Callable[..., subprocess.CompletedProcess[str]], as_operator: Callable[..., str]
 ) -> None:
     """Who is confined and names no prefix gives its own, and is told so. A name outside of its sight is just taken."""

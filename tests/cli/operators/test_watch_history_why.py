@@ -49,7 +49,7 @@ def last_seq(api: Api, job: str) -> int:
     return seq
 
 
-def test_watch_tells_what_happens(server: ServerProcess, api: Api, tmp_path: Path) -> None:
+def test_watch_prints_events(server: ServerProcess, api: Api, tmp_path: Path) -> None:
     """`watch` has a line for each event under its prefix as it happens; Ctrl-C ends it with 130 and nothing more."""
     prefix = unique("watch") + "/"
     before = api.acquired(f"{prefix}before")
@@ -117,7 +117,7 @@ def test_watch_is_in_colour_on_a_terminal(server: ServerProcess, api: Api, tmp_p
         assert "\x1b[32mgranted" in watch.until("granted")
 
 
-def test_history_says_who_had_it(reader: Run, api: Api, server: ServerProcess) -> None:
+def test_history_prints_past_owners(reader: Run, api: Api, server: ServerProcess) -> None:
     """`history` has a row for each thing that happened to a job, newest first, with who did it and why."""
     job = unique("history")
     lease = api.acquired(job, owner="agent-1")
@@ -201,7 +201,7 @@ class _Cycle:
         return WhyReply(job, chain, [WhyWaiter("three", "2026-11-15T02:14:05.000Z", there=False)], circle=True)
 
 
-def test_why_marks_a_circle(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_why_marks_a_cycle(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A circle is marked with the jobs in it, and with what an operator can do."""
     monkeypatch.setattr("holdfast.cli.operators.why.client", lambda *_: _Cycle())
     assert run_here(["why", "a"]) == 0

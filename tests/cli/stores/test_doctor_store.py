@@ -193,7 +193,7 @@ def test_versions_that_differ_are_a_warning() -> None:
     assert verdicts(peers=others)["version"] == "warn the nodes have 1.0 and 1.1 -> upgrade all: the leader last"
 
 
-def test_nobody_who_leads_fails() -> None:
+def test_store_without_a_leader_fails() -> None:
     """A store that was served and is not is said; one that is new is not wrong."""
     empty = msgspec.structs.replace(LEADERSHIP, is_held=False)
     assert verdicts(leadership=empty, has_heartbeat=False)["leader"].startswith(
@@ -229,7 +229,7 @@ def test_nodes_that_run_are_not_to_be_started() -> None:
     assert verdicts(leadership=empty, has_heartbeat=False, peers=[])["leader"].endswith("start a node on it")
 
 
-def test_what_to_do_about_silent_nodes_is_a_whole_sentence() -> None:
+def test_hint_for_silent_nodes_is_complete() -> None:
     """Nodes that are silent are to be started, or forgotten by themselves."""
     away = [PEERS[0], msgspec.structs.replace(PEERS[1], seen_ms_ago=60_000)]
     text = verdicts(peers=away)["nodes"]

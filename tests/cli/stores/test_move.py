@@ -131,7 +131,7 @@ def test_a_node_goes_on_where_the_server_stopped(ask: Ask, serve: Serve, schema:
         api.close()
 
 
-def test_the_next_tenure_is_a_later_one(ask: Ask, stopped: RunningServer, schema: str) -> None:
+def test_next_term_has_a_higher_epoch(ask: Ask, stopped: RunningServer, schema: str) -> None:
     """A move takes the directory's seat: the epoch in the store is one more than that of the last server."""
     epoch = inspect(stopped.data).epoch
     assert json.loads(ask("move", "--from", stopped.data, "--json").stdout)["epoch"] == epoch + 1
@@ -216,7 +216,7 @@ def test_an_interrupted_move_goes_on_to_no_other_store(stopped: RunningServer, s
     assert moving(stopped.data, schema).returncode == 0 and is_filled(schema)
 
 
-def test_what_does_not_come_back_as_it_was_is_refused(
+def test_move_refuses_a_copy_that_differs(
     ask: Ask, stopped: RunningServer, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All is read back before it counts: one value that is another is found out."""

@@ -30,7 +30,7 @@ async def refused(node: Leader) -> str:
     return str(caught.value)
 
 
-def test_a_dump_that_was_put_back_is_refused_until_it_is_said(ask: Ask, schema: str) -> None:
+def test_restored_dump_is_refused_until_declared(ask: Ask, schema: str) -> None:
     """Other tables are another copy: nobody leads on it until an operator says that it was restored (N-22, N-23)."""
     with postgres.running("dump") as server:
         asyncio.run(Leader(schema, url=server.url).once(grants(1, 5)))

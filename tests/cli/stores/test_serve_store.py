@@ -23,7 +23,7 @@ def stop(node: Program) -> None:
     assert node.ended() == 0, node.output
 
 
-def test_a_node_says_where_things_are(serve: Serve, schema: str) -> None:
+def test_node_prints_its_addresses(serve: Serve, schema: str) -> None:
     """The first lines say what was started, where its data is, and what the node is called."""
     node = serve("node-a")
     url = node.said(r"is listening on (\S+)")[0][1]
@@ -36,7 +36,7 @@ def test_a_node_says_where_things_are(serve: Serve, schema: str) -> None:
     stop(node)
 
 
-def test_nodes_are_told_by_each_of_them(serve: Serve, ask: Ask) -> None:
+def test_every_node_lists_all_nodes(serve: Serve, ask: Ask) -> None:
     """Every node knows who leads: the leader answers from the store, and a follower passes the question on."""
     nodes = [serve("node-a"), serve("node-b")]
     apis = [api_of(node) for node in nodes]

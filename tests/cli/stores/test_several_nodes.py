@@ -105,7 +105,7 @@ def test_no_database_is_said_by_every_command(well: Cluster, holdfast: Run) -> N
     assert (reply["leader"], reply["epoch"], len(reply["nodes"])) == (None, None, 3)
 
 
-def test_one_that_is_away_stands_among_those_who_know_nothing(well: Cluster, holdfast: Run) -> None:
+def test_unreachable_node_is_listed_as_silent(well: Cluster, holdfast: Run) -> None:
     """Where no node knows of a leader, one that does not answer at all is in the list too."""
     gone, *others = well.members
     gone.server.kill()

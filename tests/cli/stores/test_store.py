@@ -61,7 +61,7 @@ def test_a_server_that_is_not_there_is_said(ask: Ask) -> None:
     assert done.returncode == 1 and "cannot be asked" in done.stderr and done.stderr.count("\n") == 1
 
 
-def test_restored_lets_the_next_tenure_jump(ask: Ask, schema: str) -> None:
+def test_restored_adds_a_token_gap_to_the_next_term(ask: Ask, schema: str) -> None:
     """After a restore from a backup the next leader begins with `Restored` (N-22)."""
     asyncio.run(Leader(schema).once())
     done = ask("store", "restored", "--yes", "--json")
@@ -101,7 +101,7 @@ def test_restored_asks_first(ask: Ask, schema: str) -> None:
 
 
 @pytest.mark.parametrize(("said", "code", "wants_token_gap"), [("n", 1, "f"), ("y", 0, "t")])
-def test_restored_does_what_is_answered(schema: str, said: str, code: int, wants_token_gap: str) -> None:
+def test_restored_follows_the_answer(schema: str, said: str, code: int, wants_token_gap: str) -> None:
     """On a terminal it asks, and only a yes is one."""
     asyncio.run(Leader(schema).once())
     ours, theirs = pty.openpty()

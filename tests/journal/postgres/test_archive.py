@@ -94,7 +94,7 @@ def test_a_takeover_waits_for_no_step_and_finds_the_archive_of_before() -> None:
     play(scene)
 
 
-def test_a_takeover_finds_a_step_whole_or_not_at_all() -> None:
+def test_takeover_finds_a_step_complete_or_absent() -> None:
     """Whenever the seat is taken while a step is on its way, the next one finds all of it or nothing (I5, N-5)."""
     chance = random.Random(20_13)
     found_new = []
@@ -152,7 +152,7 @@ def expected(archived_at: list[int], records: int) -> tuple[Tables, list[int], l
     return slot_tables(*archived_at, count=3), tail, list(range(records, 0, -1)), held
 
 
-def test_looks_of_a_deposed_leader_are_refused() -> None:
+def test_deposed_leader_reads_no_history() -> None:
     """Whoever was deposed is told so by every look back, also by one that would find nothing (I9)."""
 
     async def scene(store: SchemaStore) -> None:
@@ -180,7 +180,7 @@ def test_looks_of_a_deposed_leader_are_refused() -> None:
     play(scene)
 
 
-def test_what_was_staged_and_is_gone_is_missed() -> None:
+def test_missing_staged_rows_are_detected() -> None:
     """A crash of the server takes what was staged with it: such a step is refused, and taken when it is given again."""
 
     async def scene(store: SchemaStore) -> None:
@@ -247,7 +247,7 @@ def test_an_append_waits_for_no_step() -> None:
     play(scene)
 
 
-def test_a_step_leaves_nothing_behind() -> None:
+def test_step_leaves_no_staged_rows() -> None:
     """What was staged is gone after a step, after one that did not fit, and after those of other tenures (N-5)."""
 
     async def scene(store: SchemaStore) -> None:

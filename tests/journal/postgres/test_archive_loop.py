@@ -83,7 +83,7 @@ def test_no_part_of_a_step_takes_the_loop_for_long(parts: list[float]) -> None:
     play(scene)
 
 
-def test_a_large_tail_is_looked_at_in_parts(parts: list[float]) -> None:
+def test_large_tail_is_read_in_parts(parts: list[float]) -> None:
     """A look at what is not archived yet takes the loop as little, though all of it is one batch (N-32)."""
 
     async def scene(store: SchemaStore) -> None:

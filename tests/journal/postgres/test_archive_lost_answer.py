@@ -66,7 +66,7 @@ def test_a_step_whose_process_was_ended_does_not_count() -> None:
     play(scene)
 
 
-def test_a_call_that_comes_after_it_was_settled_is_refused() -> None:
+def test_late_step_is_refused_after_resolution() -> None:
     """What was settled cannot happen any more: a late copy of the call finds nothing staged (N-8)."""
 
     async def scene(store: SchemaStore) -> None:
@@ -91,7 +91,7 @@ def test_a_call_that_comes_after_it_was_settled_is_refused() -> None:
     play(scene)
 
 
-def test_a_step_that_was_given_up_is_settled_by_whoever_opens_again() -> None:
+def test_cancelled_step_is_resolved_by_the_next_open() -> None:
     """After a cancelled step the holder reads anew only what cannot change any more: the step is waited for (I5)."""
 
     async def scene(store: SchemaStore) -> None:
@@ -115,7 +115,7 @@ def test_a_step_that_was_given_up_is_settled_by_whoever_opens_again() -> None:
     play(scene)
 
 
-def test_a_step_that_cannot_be_settled_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unresolvable_step_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     """If the store cannot be asked for too long what became of a step, nobody says that it failed (N-8)."""
     monkeypatch.setattr(archive, "RESOLVE_SECONDS", 0.3)
 
@@ -139,7 +139,7 @@ def test_a_step_that_cannot_be_settled_is_unknown(monkeypatch: pytest.MonkeyPatc
     play(scene)
 
 
-def test_steps_over_a_way_that_breaks_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_over_a_broken_network_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Over a way that loses questions and answers, or delivers them late, steps count once or not at all (N-5, I5)."""
     steps, chance = proof.count("nodes: steps of the archive with lost answers"), random.Random(13)
     monkeypatch.setattr(archive, "RETRY_SECONDS", 0.01)

@@ -101,7 +101,7 @@ async def content_of(journal: Journal, last_seq: int) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("retained", RETENTIONS)
-def test_it_prunes_what_a_journal_in_memory_prunes(retained: str) -> None:
+def test_pruning_matches_the_memory_journal(retained: str) -> None:
     """Of every history the same is left as in memory, and who held what is told alike: by number, size and time."""
     retention, jobs = RETENTIONS[retained], Jobs(7)
 

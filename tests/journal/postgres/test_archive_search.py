@@ -22,9 +22,7 @@ RECORDS = 60
     ("bound", "asked"),
     [("SEARCHED_BYTES_MAX", HistoryQuery(owner="nobody")), ("DECODED_BYTES_MAX", HistoryQuery(until_wall_ms=1))],
 )
-def test_a_search_ends_when_it_has_cost_enough(
-    monkeypatch: pytest.MonkeyPatch, upto: int, bound: str, asked: HistoryQuery
-) -> None:
+def test_search_ends_at_its_budget(monkeypatch: pytest.MonkeyPatch, upto: int, bound: str, asked: HistoryQuery) -> None:
     """A page ends early in tail and archive, and says where to go on; pages together have each record once (P3)."""
     monkeypatch.setattr(tail, bound, 5_000)
     for name in ("SEARCH_BYTES", "SLICE_BYTES"):
@@ -50,7 +48,7 @@ def test_a_search_ends_when_it_has_cost_enough(
     play(scene)
 
 
-def test_what_is_not_known_to_be_durable_is_not_told() -> None:
+def test_history_omits_records_not_known_to_be_durable() -> None:
     """A batch that the store has and whose answer did not come yet is in no look back (N-32)."""
 
     async def scene(store: SchemaStore) -> None:
@@ -69,7 +67,7 @@ def test_what_is_not_known_to_be_durable_is_not_told() -> None:
     play(scene)
 
 
-def test_a_look_that_is_given_up_costs_no_connection() -> None:
+def test_cancelled_read_costs_no_connection() -> None:
     """Whoever gives up a look leaves its connection as it is; the next look waits for the end of the statement."""
 
     async def scene(store: SchemaStore) -> None:
@@ -127,7 +125,7 @@ def test_a_look_that_is_given_up_as_it_begins_leaves_no_transaction(monkeypatch:
     play(scene)
 
 
-def test_a_look_on_its_way_does_not_keep_a_journal_open() -> None:
+def test_pending_read_does_not_block_close() -> None:
     """A journal closes at once though the store has not answered a look that was given up."""
 
     async def scene(store: SchemaStore) -> None:

@@ -37,7 +37,7 @@ async def filled(store: PostgresStore, count: int = 3) -> None:
     await journal.close()
 
 
-def test_process_remembers_over_its_tenures() -> None:
+def test_process_detects_rollback_across_terms() -> None:
     """What was durable once is remembered by the process, whichever journal of it wrote it (N-21)."""
 
     async def scene(store: PostgresStore) -> None:
@@ -63,7 +63,7 @@ def test_process_remembers_over_its_tenures() -> None:
     "change",
     ["SET epoch = epoch - 1", "SET tenure = 'another'", "SET jumps = jumps - 1"],
 )
-def test_seat_that_was_seen_does_not_come_back(change: str) -> None:
+def test_earlier_leadership_is_refused(change: str) -> None:
     """A seat with a lower epoch, another tenure of the same, or fewer losses is one of before: it is refused (N-21)."""
 
     async def scene(store: PostgresStore) -> None:
@@ -85,7 +85,7 @@ def test_seat_that_was_seen_does_not_come_back(change: str) -> None:
     ("change", "allow_data_loss"),
     [("SET epoch = epoch - 1", True), ("SET epoch = epoch - 1, wants_jump = true", False)],
 )
-def test_lost_epoch_is_shown_to_whoever_may_go_on(change: str, allow_data_loss: bool) -> None:
+def test_lost_epoch_is_shown_if_data_loss_is_allowed(change: str, allow_data_loss: bool) -> None:
     """Who may go on after a loss is shown the lower epoch, and that it knew more, at every look (N-23)."""
 
     async def scene(store: PostgresStore) -> None:
@@ -102,7 +102,7 @@ def test_lost_epoch_is_shown_to_whoever_may_go_on(change: str, allow_data_loss: 
         asyncio.run(scene(store))
 
 
-def test_write_that_is_answered_while_the_seat_is_read_is_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_during_a_leadership_read_is_not_a_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     """A row that was read before an append, and arrives after its answer, is no store that went back (N-21)."""
 
     async def scene(store: PostgresStore) -> None:
@@ -128,7 +128,7 @@ def test_write_that_is_answered_while_the_seat_is_read_is_no_loss(monkeypatch: p
 
 
 @pytest.mark.parametrize("mark", MARKS)
-def test_store_in_another_place_waits_for_an_operator(mark: str) -> None:
+def test_store_on_another_server_waits_for_an_operator(mark: str) -> None:
     """On another server, timeline, database or table than the last records were written on nobody goes on (N-23)."""
 
     async def scene(store: PostgresStore) -> None:
@@ -155,7 +155,7 @@ def test_store_in_another_place_waits_for_an_operator(mark: str) -> None:
     ],
     ids=["an operator said so", "a synchronous standby", "continue", "continue elsewhere"],
 )
-def test_loss_is_the_first_record_of_the_next_tenure(change: str, allow_data_loss: bool) -> None:
+def test_data_loss_is_the_first_record_of_the_next_term(change: str, allow_data_loss: bool) -> None:
     """Who may go on begins with `Restored`; the marks change with that record and never before (N-22)."""
 
     async def scene(store: PostgresStore) -> None:
@@ -188,7 +188,7 @@ def test_loss_is_the_first_record_of_the_next_tenure(change: str, allow_data_los
         asyncio.run(scene(store))
 
 
-def test_who_knew_more_learns_anew_after_the_jump() -> None:
+def test_rollback_detector_resets_after_a_token_gap() -> None:
     """Nodes that knew records which are gone serve nothing until `Restored` is there, and then go on (N-21, N-23)."""
 
     async def scene(store: PostgresStore) -> None:
@@ -215,7 +215,7 @@ def test_who_knew_more_learns_anew_after_the_jump() -> None:
         asyncio.run(scene(store))
 
 
-def test_who_may_lose_goes_on_after_what_it_remembers() -> None:
+def test_allowed_data_loss_continues_after_the_last_seen_record() -> None:
     """With `after_data_loss = "continue"` a node that remembers more than the store has jumps, and is not stopped (N-23)."""
 
     async def scene(store: PostgresStore) -> None:
@@ -273,7 +273,7 @@ async def lead(store: PostgresStore, urls: str, **options: object) -> tuple[list
 
 
 @pytest.mark.parametrize("is_synchronous", [True, False])
-def test_promotion_ends_the_tenure(primary: Postgres, is_synchronous: bool) -> None:
+def test_promotion_ends_the_term(primary: Postgres, is_synchronous: bool) -> None:
     """After a promotion the tenure is over and nothing is sent again; with a synchronous standby the next one jumps and
     goes on, without one it waits for an operator (N-22, N-23).
     """

@@ -26,7 +26,7 @@ def heartbeat_of(store: PostgresStore) -> int:
     return int(store.sql("SELECT beat FROM {s}.seat"))
 
 
-def test_beat_rises_while_a_long_tail_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heartbeat_rises_while_a_long_tail_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever reads a tail for longer than `takeover_seconds` proves its seat meanwhile, between slices (N-13)."""
     # So every batch is more than a slice may have.
     monkeypatch.setattr(postgres_journal, "TAIL_BYTES", 1)
@@ -55,7 +55,7 @@ def test_beat_rises_while_a_long_tail_is_read(monkeypatch: pytest.MonkeyPatch) -
         asyncio.run(scene(store))
 
 
-def test_beat_rises_while_a_step_of_the_archive_is_waited_for() -> None:
+def test_heartbeat_rises_while_an_archive_step_is_resolved() -> None:
     """Whoever reads anew, and has to wait for a step of its own on the server, proves its seat meanwhile (N-13)."""
 
     async def scene(store: SchemaStore) -> None:
@@ -83,7 +83,7 @@ def test_beat_rises_while_a_step_of_the_archive_is_waited_for() -> None:
     play(scene)
 
 
-def test_who_is_deposed_while_it_waits_hears_of_it() -> None:
+def test_deposed_node_notices_while_it_waits() -> None:
     """Whoever waits for a step, and loses the seat meanwhile, waits no longer (N-13)."""
 
     async def scene(store: SchemaStore) -> None:

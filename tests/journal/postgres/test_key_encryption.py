@@ -43,7 +43,7 @@ def test_any_changed_byte_is_found() -> None:
         (None, b"one", "Leave store_secret_file out"),
     ],
 )
-def test_wrong_secret_is_said_with_what_to_do(made_with: bytes | None, read_with: bytes | None, words: str) -> None:
+def test_wrong_secret_error_names_the_remedy(made_with: bytes | None, read_with: bytes | None, words: str) -> None:
     """A secret that is missing, another, or not needed is refused, and the text says what to do."""
     with pytest.raises(JournalError, match=words):
         unseal(seal(KEY, made_with), read_with)

@@ -27,7 +27,7 @@ async def session(store: PostgresStore) -> AsyncIterator[asyncpg.Connection]:
         db.terminate()
 
 
-def test_epoch_alone_is_no_seat() -> None:
+def test_epoch_alone_is_not_leadership() -> None:
     """A store that repeats an epoch under another tenure is not ours any more (N-1)."""
 
     async def scene(store: PostgresStore) -> None:
@@ -47,7 +47,7 @@ def test_epoch_alone_is_no_seat() -> None:
 
 
 @pytest.mark.parametrize("fate", [Fate.BEFORE, Fate.AFTER, Fate.LATE])
-def test_lost_takeover_deposes_nobody_later(fate: Fate) -> None:
+def test_late_takeover_deposes_no_leader(fate: Fate) -> None:
     """A takeover whose answer is lost is not guessed at, and its late copy deposes nobody who came since (N-2)."""
 
     async def scene(store: PostgresStore) -> None:
@@ -78,7 +78,7 @@ def test_lost_takeover_deposes_nobody_later(fate: Fate) -> None:
         asyncio.run(scene(store))
 
 
-def test_seat_that_may_be_ours_is_given_back() -> None:
+def test_possible_leadership_is_released() -> None:
     """Who lost the answer of its takeover gives the seat back when it is closed: it may have it (N-2)."""
 
     async def scene(store: PostgresStore) -> None:
@@ -96,7 +96,7 @@ def test_seat_that_may_be_ours_is_given_back() -> None:
         asyncio.run(scene(store))
 
 
-def test_whoever_blocks_a_takeover_is_ended() -> None:
+def test_takeover_ends_blocking_sessions() -> None:
     """A takeover that waits for more than a second ends whoever holds the row, and what that did is undone (N-3)."""
 
     async def scene(store: PostgresStore) -> None:
@@ -120,7 +120,7 @@ def test_whoever_blocks_a_takeover_is_ended() -> None:
         asyncio.run(scene(store))
 
 
-def test_half_a_statement_is_ended() -> None:
+def test_takeover_ends_a_half_sent_statement() -> None:
     """A leader that was stopped before its last bytes left keeps the row, and a takeover ends it (N-3)."""
 
     async def scene(store: PostgresStore) -> None:
@@ -160,7 +160,7 @@ def half_sent(store: PostgresStore, statement: str) -> socket.socket:
     return raw
 
 
-def test_slice_holds_up_a_takeover_and_no_append() -> None:
+def test_slice_delays_a_takeover_and_no_append() -> None:
     """Whoever shares the key of the seat, as a slice of the archive does, lets appends pass and no takeover (N-4)."""
 
     async def scene(store: PostgresStore) -> None:
@@ -181,7 +181,7 @@ def test_slice_holds_up_a_takeover_and_no_append() -> None:
         asyncio.run(scene(store))
 
 
-def test_appends_change_the_seat_in_place() -> None:
+def test_append_is_a_hot_update() -> None:
     """Appends and confirms are HOT updates: the seat stays one page, however many there are (N-4)."""
 
     async def scene(store: PostgresStore) -> None:
@@ -201,7 +201,7 @@ def test_appends_change_the_seat_in_place() -> None:
         assert store.sql("SELECT pg_relation_size('{s}.seat')") == "8192"
 
 
-def test_seat_tells_who_has_it() -> None:
+def test_leadership_names_the_leader() -> None:
     """A refused node is told who has the seat (N-2)."""
 
     async def scene(store: PostgresStore) -> None:

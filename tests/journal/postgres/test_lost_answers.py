@@ -44,7 +44,7 @@ def pid_of(leader: PostgresJournal) -> int:
     return line.pid
 
 
-def test_backend_that_was_stopped_adds_nothing_twice(own: Postgres) -> None:
+def test_stopped_backend_appends_nothing_twice(own: Postgres) -> None:
     """A process of the server that has the append in its socket, and runs it after the verdict, adds nothing (N-7)."""
 
     async def scene(store: PostgresStore) -> None:
@@ -71,7 +71,7 @@ def is_there(pid: int) -> bool:
     return True
 
 
-def test_store_that_is_away_makes_it_unknown() -> None:
+def test_unreachable_store_makes_an_append_unknown() -> None:
     """An append that was sent, and cannot be asked about, is unknown, and so is all that comes after it (N-8)."""
 
     async def scene(store: PostgresStore) -> None:
@@ -93,7 +93,7 @@ def test_store_that_is_away_makes_it_unknown() -> None:
 
 @pytest.mark.parametrize("asks", ["append", "confirm"])
 @pytest.mark.parametrize("when", ["before", "while it asks"])
-def test_who_is_in_a_hurry_asks_no_longer(asks: str, when: str) -> None:
+def test_hurry_ends_resolving(asks: str, when: str) -> None:
     """A node that is about to end does not wait for a store that is away: the last append is told as unknown (N-8)."""
 
     async def scene(store: PostgresStore) -> None:
@@ -115,7 +115,7 @@ def test_who_is_in_a_hurry_asks_no_longer(asks: str, when: str) -> None:
         asyncio.run(scene(store))
 
 
-def test_what_was_never_sent_did_not_happen() -> None:
+def test_unsent_append_did_not_happen() -> None:
     """An append while there is no connection, and none can be made, did not happen: the same tenure goes on (N-8)."""
 
     async def scene(store: PostgresStore) -> None:
@@ -140,7 +140,7 @@ def test_what_was_never_sent_did_not_happen() -> None:
         asyncio.run(scene(store))
 
 
-def test_limit_that_ends_the_first_copy_makes_it_unknown() -> None:
+def test_timeout_of_the_first_copy_makes_an_append_unknown() -> None:
     """A batch whose only copy was sent while the limit ran out is unknown: it may yet be done, and here it is (N-8)."""
 
     async def scene(store: PostgresStore) -> None:
@@ -201,7 +201,7 @@ def test_refused_append_did_not_happen(deny: str, allow: str) -> None:
         asyncio.run(scene(store))
 
 
-def test_lost_answer_and_lost_seat_are_unknown() -> None:
+def test_lost_answer_and_lost_leadership_are_unknown() -> None:
     """An answer that is lost, and then the seat: nobody may say that nothing happened (N-12)."""
 
     async def scene(store: PostgresStore, fate: Fate) -> type[JournalError] | None:
@@ -251,7 +251,7 @@ def test_no_row_to_the_only_copy_is_deposed() -> None:
         asyncio.run(scene(store))
 
 
-def test_append_that_is_given_up_is_unknown() -> None:
+def test_cancelled_append_is_unknown() -> None:
     """If the task of an append is cancelled, the statement is not: what became of it is unknown (N-10)."""
 
     async def scene(store: PostgresStore) -> None:
@@ -278,7 +278,7 @@ def waiting_for_replica(own: Postgres) -> str:
 
 
 @pytest.mark.parametrize("how", ["nothing", "pg_cancel_backend", "pg_terminate_backend"])
-def test_commit_that_no_replica_has_is_never_an_answer(own: Postgres, how: str) -> None:
+def test_commit_without_a_replica_is_never_acknowledged(own: Postgres, how: str) -> None:
     """While a synchronous standby is away nothing is answered, whoever cancels or ends the wait for it (N-10)."""
 
     async def scene(store: PostgresStore) -> None:
@@ -313,7 +313,7 @@ def wait_for_standby(own: Postgres, name: str) -> None:
     own.reload()
 
 
-def test_server_that_crashed_is_asked_again(own: Postgres) -> None:
+def test_crashed_server_is_asked_again(own: Postgres) -> None:
     """After a crash and restart of the server the same tenure goes on, and nothing is lost or twice (N-7, N-9)."""
 
     async def scene(store: PostgresStore) -> None:
@@ -334,7 +334,7 @@ def test_server_that_crashed_is_asked_again(own: Postgres) -> None:
 
 
 @pytest.mark.parametrize(("is_deposed", "expected"), [(False, "JournalDamagedError"), (True, "DeposedError")])
-def test_damage_counts_only_under_the_seat(is_deposed: bool, expected: str) -> None:
+def test_damage_is_reported_only_by_the_leader(is_deposed: bool, expected: str) -> None:
     """What a deposed node finds missing is no damage: it is told that the seat is another's (N-2)."""
 
     class Slow(PostgresJournal):

@@ -23,7 +23,7 @@ from tests.journal.shared_stores import PostgresStore, make_peer, postgres_store
 ROLE = "owner_of_tests"
 
 
-def test_many_who_find_nothing_make_one_authority(caplog: pytest.LogCaptureFixture) -> None:
+def test_concurrent_nodes_create_one_authority(caplog: pytest.LogCaptureFixture) -> None:
     """Of several nodes that start at once on an empty store one makes the authority, and all find the same (N-6).
 
     The log of none names another.
@@ -47,7 +47,7 @@ def test_many_who_find_nothing_make_one_authority(caplog: pytest.LogCaptureFixtu
         asyncio.run(scene(store))
 
 
-def test_who_has_nothing_to_make_makes_nothing() -> None:
+def test_node_without_a_new_authority_creates_nothing() -> None:
     """Whoever only looks finds no store, says what to do, and leaves no table behind (N-6)."""
 
     async def scene(store: PostgresStore) -> None:
@@ -61,7 +61,7 @@ def test_who_has_nothing_to_make_makes_nothing() -> None:
         assert store.sql("SELECT to_regnamespace('{s}') IS NULL") == "t"
 
 
-def test_authority_that_is_gone_is_not_made_anew() -> None:
+def test_missing_authority_is_not_recreated() -> None:
     """A process that knew an authority, and finds none or another, serves nothing and makes nothing (N-6, N-21)."""
 
     async def scene(store: PostgresStore) -> None:
@@ -118,7 +118,7 @@ def test_role_needs_no_rights_but_its_schema() -> None:
         ("UPDATE {s}.authority SET id = 'other'", JournalDamagedError),
     ],
 )
-def test_what_cannot_be_read_is_left_alone(change: str, error: type[JournalError]) -> None:
+def test_unreadable_store_is_left_unchanged(change: str, error: type[JournalError]) -> None:
     """A node that is too old or too new for what is stored, or finds half of it, takes no seat (N-36)."""
 
     async def scene(store: PostgresStore) -> None:
@@ -156,7 +156,7 @@ def test_newer_format_waits_for_older_nodes() -> None:
         asyncio.run(scene(store))
 
 
-def test_nodes_that_are_gone_are_forgotten() -> None:
+def test_silent_nodes_are_deleted() -> None:
     """A node that has told nothing for a day is forgotten, and one that ends leaves at once: the table has a bound."""
 
     async def scene(store: PostgresStore) -> None:

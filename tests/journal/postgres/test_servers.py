@@ -32,7 +32,7 @@ def own() -> Iterator[Postgres]:
 
 
 @pytest.mark.parametrize("setting", ["fsync", "full_page_writes"])
-def test_server_that_may_forget_is_refused(own: Postgres, setting: str) -> None:
+def test_server_without_durability_is_refused(own: Postgres, setting: str) -> None:
     """A server that does not sync, or can tear a page, is refused with what to set; then it is used (N-24)."""
 
     async def scene(store: PostgresStore) -> None:
@@ -51,7 +51,7 @@ def test_server_that_may_forget_is_refused(own: Postgres, setting: str) -> None:
 
 
 @pytest.mark.parametrize(("setting", "value"), [*((name, "off") for name in GOOD), ("synchronous_commit", "local")])
-def test_every_demand_is_asked_back(setting: str, value: str) -> None:
+def test_every_required_setting_is_verified(setting: str, value: str) -> None:
     """Each setting that an answer rests on is asked back, and another value of it is refused (N-24)."""
     refuse_if_weak("there", GOOD, version=160000, is_standby=False)
     with pytest.raises(JournalUnavailableError, match=f"there has {setting} = '{value}'"):
@@ -149,7 +149,7 @@ def test_second_host_is_used_when_the_first_is_gone(own: Postgres, monkeypatch: 
     asyncio.run(scene())
 
 
-def test_hosts_that_say_nothing_are_tried_last(own: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_hosts_are_tried_last(own: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who has less time than all silent hosts together take gets to the one that answers, after some tries (N-25)."""
     monkeypatch.setattr(connection, "CONNECT_SECONDS", 0.4)
     silent_ports = 3
@@ -190,7 +190,7 @@ def test_standby_is_passed_over(own: Postgres) -> None:
         asyncio.run(scene(standby))
 
 
-def test_no_server_says_what_each_said() -> None:
+def test_connect_error_names_every_server() -> None:
     """If no host can be used, the error has what each of them said."""
 
     async def scene() -> None:
@@ -228,7 +228,7 @@ def test_unix_socket_is_a_host_too(own: Postgres) -> None:
     asyncio.run(scene())
 
 
-def test_beside_the_one_that_writes_nobody_goes_elsewhere(own: Postgres) -> None:
+def test_clients_follow_the_server_of_the_writer(own: Postgres) -> None:
     """A connection that reads beside a tenure is refused at any server but the tenure's: it may be an old one (N-2)."""
 
     async def scene(store: PostgresStore) -> None:
