@@ -111,7 +111,7 @@ def test_other_file_is_no_backup(data: bytes) -> None:
         list(frames([data], "it"))
 
 
-def test_newer_backup_says_what_to_use() -> None:
+def test_newer_backup_error_names_the_version() -> None:
     """The file of a newer version is refused with the version that can read it."""
     newer = written(About(format=FORMAT + 1, version="9.0.0", seq=1, wall_ms=1))
     with pytest.raises(JournalTooNewError, match=r"Restore it with Holdfast 9\.0\.0 or later"):

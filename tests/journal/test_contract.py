@@ -203,7 +203,7 @@ def test_lock_is_free_after_kill(tmp_path: Path) -> None:
     assert asyncio.run(after()) == (2, grants(1, 3))
 
 
-def test_fork_is_what_a_crash_leaves() -> None:
+def test_fork_equals_the_state_after_a_crash() -> None:
     """A copy of a journal in memory has its records and a free seat, and then goes its own way."""
 
     async def scene() -> None:

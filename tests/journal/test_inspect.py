@@ -96,7 +96,7 @@ def test_dump_can_be_written_as_json() -> None:
         assert line.keys() >= {"seq", "at_ms", "wall_ms", *event.__struct_fields__}
 
 
-def test_running_server_is_left_alone(data: Path) -> None:
+def test_inspect_leaves_a_running_server_unchanged(data: Path) -> None:
     """While a server has the journal, a look is refused and says what to do; the server does not notice."""
 
     async def scene() -> None:
@@ -308,9 +308,9 @@ def test_inspect_waits_for_a_running_compactor(data: Path, monkeypatch: pytest.M
             inspect(data)
         sleeps = iter(range(3))
 
-        def let_go(_seconds: float) -> None:
+        def release_lock(_seconds: float) -> None:
             if next(sleeps) == 2:
                 fcntl.flock(lock, fcntl.LOCK_UN)
 
-        monkeypatch.setattr("holdfast.journal.archive.file.time.sleep", let_go)
+        monkeypatch.setattr("holdfast.journal.archive.file.time.sleep", release_lock)
         assert inspect(data).problems == []

@@ -175,7 +175,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_damage_is_refused_and_left_alone(damage: str, tmp_path: Path) -> None:
+def test_damage_is_refused_and_unchanged(damage: str, tmp_path: Path) -> None:
     """What cannot be what was written is refused with what to do, and not a byte of it is changed (I5)."""
     spoil, text = DAMAGES[damage]
     fill(tmp_path)
@@ -211,7 +211,7 @@ def test_no_changed_byte_of_the_file_becomes_a_wrong_state(tmp_path: Path) -> No
     assert refused > FLIPS // 20
 
 
-def test_damage_in_the_wal_is_left_alone(tmp_path: Path) -> None:
+def test_damage_in_the_wal_is_unchanged(tmp_path: Path) -> None:
     """Also what a crashed server left in the WAL is not moved while something in it cannot be read."""
     crashed = tmp_path / "crashed"
 

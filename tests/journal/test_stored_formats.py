@@ -67,7 +67,7 @@ def test_release_is_read_as_it_was(stored: Path, tmp_path: Path) -> None:
 
 
 @each_release
-def test_state_is_what_it_was(stored: Path, tmp_path: Path) -> None:
+def test_stored_state_is_unchanged(stored: Path, tmp_path: Path) -> None:
     """Archive and records of an earlier release lead to the state that they led to then, field by field (I5)."""
     state = asyncio.run(state_in(copy_data(stored, tmp_path)))
     assert list(differences(expected_of(stored)["state"], state, "state")) == []
@@ -107,7 +107,7 @@ def newer_record(seq: int) -> bytes:
 
 
 @pytest.mark.parametrize("newer", [newer_frame, newer_record])
-def test_newer_directory_is_refused_with_what_to_do(newer: Callable[[int], bytes], tmp_path: Path) -> None:
+def test_newer_directory_error_names_the_remedy(newer: Callable[[int], bytes], tmp_path: Path) -> None:
     """A directory that a newer release wrote to is not served from, keeps its records, and the text says what to do."""
     data = copy_data(FOLDERS[-1], tmp_path)
     seq = history_of(FOLDERS[-1])[-1]["seq"] + 1

@@ -71,7 +71,7 @@ def test_confined_operator_sees_the_created_token(
     assert gone.returncode == 64
 
 
-def test_revoke_says_what_ended(
+def test_revoke_lists_the_ended_leases(
     server: ServerProcess, holdfast: Callable[..., subprocess.CompletedProcess[str]], as_operator: Callable[..., str]
 ) -> None:
     """`revoke` says on standard error what has ended and what lives on."""

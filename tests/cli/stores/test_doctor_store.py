@@ -137,7 +137,7 @@ def test_a_leader_that_is_silent_fails(ask: Ask, schema: str) -> None:
     assert "FAIL  leader" in done.stdout and "it is silent, and nobody took over" in done.stdout
 
 
-def test_a_store_that_is_not_there_fails(ask: Ask) -> None:
+def test_missing_store_fails(ask: Ask) -> None:
     """No authority is one finding with what to do."""
     done = ask("doctor", "--store", postgres.shared_url())
     assert done.returncode == 1 and "has no authority" in done.stdout and "holdfast store init" in done.stdout
@@ -265,7 +265,7 @@ def test_a_store_that_takes_no_write_fails(ask: Ask, schema: str) -> None:
     assert "FAIL  writes" in done.stdout and "No space left on device" in done.stdout
 
 
-def test_a_role_that_may_not_write_is_said() -> None:
+def test_read_only_role_is_reported() -> None:
     """What was not tried is not said to be well."""
     assert verdicts(may_write=False)["writes"].startswith("warn none was tried")
 

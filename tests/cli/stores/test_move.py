@@ -138,7 +138,7 @@ def test_next_term_has_a_higher_epoch(ask: Ask, stopped: RunningServer, schema: 
     assert json.loads(ask("nodes", "--store", postgres.shared_url(), "--json").stdout)["epoch"] == epoch + 1
 
 
-def test_no_server_starts_on_what_was_moved(ask: Ask, stopped: RunningServer) -> None:
+def test_moved_directory_starts_no_server(ask: Ask, stopped: RunningServer) -> None:
     """Both would give out the same fencing tokens: the directory is refused, and says where its content is."""
     assert ask("move", "--from", stopped.data).returncode == 0
     done = ask("serve", "--data", stopped.data, "--listen", "127.0.0.1:0", HOLDFAST_STORE="")

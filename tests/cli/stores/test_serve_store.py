@@ -100,7 +100,7 @@ def test_full_store_is_not_ready(serve: Serve, schema: str) -> None:
     assert node.output.count("No space left on device") == 1, node.output
 
 
-def test_nodes_without_a_leader_say_what_they_know(serve: Serve, ask: Ask, schema: str) -> None:
+def test_nodes_without_a_leader_report_their_view(serve: Serve, ask: Ask, schema: str) -> None:
     """Where no node knows who leads, `holdfast nodes` says so soon, with what each says and where to look next."""
     node = serve("node-a")
     api = api_of(node)

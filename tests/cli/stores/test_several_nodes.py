@@ -73,7 +73,7 @@ def test_every_address_has_a_line(well: Cluster, holdfast: Run) -> None:
     ]
 
 
-def test_no_database_is_said_by_every_command(well: Cluster, holdfast: Run) -> None:
+def test_every_command_reports_a_missing_database(well: Cluster, holdfast: Run) -> None:
     """With the database gone and all nodes up, no command says that the servers do not run, or sends one in circles."""
     leader = well.leader()
     follower = well.followers(leader)[0]

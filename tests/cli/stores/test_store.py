@@ -46,7 +46,7 @@ def test_tables_of_another_version_are_refused(ask: Ask, schema: str) -> None:
     assert done.returncode == 1 and "has tables of version 2" in done.stderr and "Start that version" in done.stderr
 
 
-def test_a_store_that_is_not_there_is_said(ask: Ask) -> None:
+def test_missing_store_is_reported(ask: Ask) -> None:
     """Nothing is made by a look: who asks for a store that is not there is told how to make it."""
     done = ask("store", "restored", "--yes")
     assert done.returncode == 1 and "holdfast store init" in done.stderr, done.stderr
@@ -54,7 +54,7 @@ def test_a_store_that_is_not_there_is_said(ask: Ask) -> None:
     assert done.returncode == 69 and "has no authority" in done.stderr
 
 
-def test_a_server_that_is_not_there_is_said(ask: Ask) -> None:
+def test_unreachable_server_is_reported(ask: Ask) -> None:
     """A database that cannot be reached is one line, and no traceback."""
     url = f"postgresql://nobody@127.0.0.1:{postgres.free_port()}/x"
     done = ask("store", "init", HOLDFAST_STORE=url)
@@ -141,7 +141,7 @@ def test_a_password_is_taken_from_no_command_line(ask: Ask) -> None:
         assert done.returncode == 64 and "PGPASSFILE" in done.stderr and "hunter2" not in done.stderr, command
 
 
-def test_no_store_is_said(ask: Ask) -> None:
+def test_missing_store_option_is_reported(ask: Ask) -> None:
     """Without an address there is nothing to do."""
     done = ask("store", "init", HOLDFAST_STORE="")
     assert done.returncode == 64 and "no store is named" in done.stderr
