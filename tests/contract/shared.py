@@ -1,4 +1,5 @@
-"""What a journal promises that several nodes share: who has the seat, who is deposed, and what a lost answer means.
+"""What a journal promises that several nodes share: who has the leadership, who is deposed, and what a lost answer
+means.
 
 The same checks run on every such journal. What has to be done to a store from outside is done by its place: an answer
 that is lost on the way, and records that are lost by the store.
@@ -52,7 +53,7 @@ class SharedStore(Protocol):
     """A store, and several nodes that see it."""
 
     def __call__(self, *, retention: Retention) -> SharedJournal:
-        """Return the journal of one more node: another name, another process, another tenure."""
+        """Return the journal of one more node: another name, another process, another term."""
         ...
 
     def lose_answer(self, fate: Fate) -> None:
@@ -88,7 +89,7 @@ def _check(run: Callable[[SharedStore], Awaitable[None]]) -> Callable[[SharedSto
 
 
 async def _leader(store: SharedStore, *batches: Sequence[Record]) -> SharedJournal:
-    """Return a journal that has the seat, and these records."""
+    """Return a journal that has the leadership, and these records."""
     journal = store(retention=Retention())
     list((await journal.open()).records)
     for batch in batches:
@@ -97,7 +98,7 @@ async def _leader(store: SharedStore, *batches: Sequence[Record]) -> SharedJourn
 
 
 async def _successor(store: SharedStore, leadership: Leadership | None = None) -> tuple[SharedJournal, Recovered]:
-    """Return another journal that took the seat from whoever has it, as it was seen."""
+    """Return another journal that took the leadership from whoever has it, as it was seen."""
     journal = store(retention=Retention())
     journal.depose(leadership or await journal.read_leadership())
     return journal, await journal.open()
@@ -110,7 +111,7 @@ async def _close(*journals: SharedJournal) -> None:
 
 @_check
 async def _any_node_reads_the_leadership(store: SharedStore) -> None:
-    """Any node sees who has the seat, how far it is, and that it beats: with every append and every confirm (N-1)."""
+    """Any node sees who leads, its last record, and a heartbeat that rises with every append and confirm (N-1)."""
     watching = store(retention=Retention())
     empty = await watching.read_leadership()
     expect((empty.is_held, empty.last_seq), (False, 0), "the seat that nobody had")
@@ -137,7 +138,7 @@ async def _any_node_reads_the_leadership(store: SharedStore) -> None:
 
 @_check
 async def _held_leadership_is_not_acquired(store: SharedStore) -> None:
-    """A node that was killed keeps the seat until somebody deposes it by what was seen; then that is known (N-2)."""
+    """A killed node keeps the leadership until another deposes it by what was seen; then that is known (N-2)."""
     killed = await _leader(store, [grant(1)])
     other = store(retention=Retention())
     await expect_refusal(other.open(), JournalLockedError, "the seat of one who did not give it back")
@@ -151,7 +152,7 @@ async def _held_leadership_is_not_acquired(store: SharedStore) -> None:
 
 @_check
 async def _deposed_node_writes_nothing(store: SharedStore) -> None:
-    """Whoever lost the seat can neither append nor confirm nor archive, and is told so; nothing of it is there (I9)."""
+    """A deposed node can neither append, confirm nor archive, and gets an error; nothing of it is stored (I9)."""
     first = await _leader(store, [grant(1)], [grant(2)])
     second, recovered = await _successor(store)
     expect([record.seq for record in recovered.records], [1, 2], "what the second finds")
@@ -169,7 +170,7 @@ async def _deposed_node_writes_nothing(store: SharedStore) -> None:
 
 @_check
 async def _archive_of_a_deposed_node_does_not_count(store: SharedStore) -> None:
-    """What whoever takes the seat finds is what there is: an archive that still runs under another's changes it not."""
+    """A new leader finds the final state: an archive step that still runs in a past term does not change it."""
     for steps in (0, 1, 2, 5, 20, 80):
         first = store(retention=Retention())
         first.depose(await first.read_leadership())
@@ -194,7 +195,7 @@ async def _archive_of_a_deposed_node_does_not_count(store: SharedStore) -> None:
 
 @_check
 async def _live_leader_is_not_deposed(store: SharedStore) -> None:
-    """A seat is taken only as it was seen: if its leader wrote since, or another took it, it is not (N-2)."""
+    """A leadership is taken only as it was seen: if its leader wrote since, or another took it, it is not (N-2)."""
     leader = await _leader(store, [grant(1)])
     seen = await leader.read_leadership()
     await leader.confirm(5)
@@ -213,7 +214,7 @@ async def _live_leader_is_not_deposed(store: SharedStore) -> None:
 
 @_check
 async def _lost_answer_is_resolved(store: SharedStore) -> None:
-    """A write whose answer is lost is there once, whatever became of it on its way, and the tenure goes on (N-7)."""
+    """A write whose answer is lost is there once, whatever became of it on its way, and the term goes on (N-7)."""
     leader = await _leader(store, [grant(1)])
     seq = 1
     for fate in FATES * 2:
@@ -264,7 +265,7 @@ async def _hurry_loses_nothing(store: SharedStore) -> None:
 
 @_check
 async def _lost_answer_is_reported_truthfully(store: SharedStore) -> None:
-    """If the answer is lost, and perhaps the seat too, then what is said is so, and no late copy follows (N-12)."""
+    """If an answer is lost, and perhaps the leadership too, the reported outcome is true and final (N-12)."""
     expected: list[str] = []
     for number, fate in enumerate(FATES * 3):
         leader, recovered = await _successor(store)
@@ -329,7 +330,7 @@ async def _append_after_a_rollback_is_refused(store: SharedStore) -> None:
 
 @_check
 async def _batch_of_four_mebibytes(store: SharedStore) -> None:
-    """A batch of 4 MiB is taken as one, and is read back by the next tenure."""
+    """A batch of 4 MiB is taken as one, and is read back by the next term."""
     batch = [grant(seq, metadata="é" * (MIB // 4)) for seq in range(1, 9)]
     leader = await _leader(store, batch, [grant(9)])
     expect(leader.tail_bytes > 4 * MIB, True, f"{leader.tail_bytes} bytes in the tail")
@@ -340,7 +341,7 @@ async def _batch_of_four_mebibytes(store: SharedStore) -> None:
 
 @_check
 async def _time_goes_on_after_every_answer(store: SharedStore) -> None:
-    """The next tenure goes on at the latest time that was confirmed, or that a record has, and never before (N-15)."""
+    """The next term goes on at the latest time that was confirmed, or that a record has, and never before (N-15)."""
     leader = await _leader(store, [grant(1)])
     await leader.confirm(40_000)
     await leader.confirm(20_000)
@@ -370,7 +371,7 @@ async def _follower_confirms_nothing(store: SharedStore) -> None:
 
 @_check
 async def _all_nodes_have_one_key(store: SharedStore) -> None:
-    """Every node reads the same key, with and without the seat: sessions must be good at all of them."""
+    """Every node reads the same key, with and without the leadership: sessions must be good at all of them."""
     follower = store(retention=Retention())
     key = await follower.key()
     expect(len(key) >= KEY_BYTES_MIN, True, f"a key of {len(key)} bytes")
@@ -382,7 +383,7 @@ async def _all_nodes_have_one_key(store: SharedStore) -> None:
 
 @_check
 async def _nodes_know_of_each_other(store: SharedStore) -> None:
-    """A node that reports is seen by all, once, with what it said last; no seat is needed."""
+    """A node that reports is seen by all, once, with what it said last; no leadership is needed."""
     one, two = store(retention=Retention()), store(retention=Retention())
     await one.read_leadership()
     expect(list(await one.peers()), [], "the nodes before any told of itself")

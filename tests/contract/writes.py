@@ -45,7 +45,7 @@ _check = check_in(CHECKS)
 
 @_check
 async def _new_journal_is_empty(make: JournalFactory) -> None:
-    """A new place has nothing archived and no records, and its first tenure has a number of at least 1."""
+    """A new place has nothing archived and no records, and its first term has a number of at least 1."""
     journal = make(retention=Retention())
     recovered = await journal.open()
     expect((list(recovered.values), list(recovered.records)), ([], []), "what was found")
@@ -82,7 +82,7 @@ async def _refused_batch_leaves_nothing(make: JournalFactory) -> None:
 
 @_check
 async def _journal_has_one_writer(make: JournalFactory) -> None:
-    """While one has the journal open another is refused, and the first does not notice; afterwards the seat is free."""
+    """While one has the journal open, another is refused, and the first does not notice; later the journal is free."""
     first = await filled(make, [[grant(1)]])
     second = make(retention=Retention())
     await expect_refusal(second.open(), JournalLockedError, "the second opener")
@@ -109,7 +109,7 @@ async def _closed_journal_refuses_appends(make: JournalFactory) -> None:
 
 @_check
 async def _epoch_rises_with_every_open(make: JournalFactory) -> None:
-    """Every taking of the seat has a higher number; opening again with the seat in hand does not change it."""
+    """The epoch rises with every open by another writer; opening again as the writer does not change it."""
     epochs: list[int] = []
     for _ in range(3):
         journal = make(retention=Retention())
@@ -121,7 +121,7 @@ async def _epoch_rises_with_every_open(make: JournalFactory) -> None:
 
 @_check
 async def _writer_can_open_again(make: JournalFactory) -> None:
-    """Whoever has the seat may open again, gets the archived state and the records as they are, and goes on writing."""
+    """The writer may open again, gets the archived state and the records, and goes on writing."""
     journal = await filled(make, [[grant(1)], [grant(2)]])
     await archived(journal, 1)
     expect(await read(journal), (slot_tables(1), [grant(2)]), "what is read anew")

@@ -121,7 +121,7 @@ class PostgresStore:
         self.proxy.draw = self._draw
 
     def _draw(self, piece: bytes) -> Fate:
-        """Break the way under the next write of a leader: one that names a tenure, and no process."""
+        """Break the way under the next write of a leader: one that names a term, and no process."""
         is_write = any(term_id in piece for term_id in self._may_be_cut)
         if self._due and is_write and not any(process in piece for process in self._processes):
             return self._due.pop(0)

@@ -36,7 +36,7 @@ ROOMY = Limits(metadata_chars_max=len(LARGE))
 
 
 class Failing(LocalCompactor):
-    """An archivist that can write nothing, for as long as it is said."""
+    """An compactor that can write nothing, for as long as it is said."""
 
     is_failing = True
 

@@ -1,4 +1,4 @@
-"""The archivist is killed, refuses, cannot start or is away: nothing is lost, and what is said of it is true."""
+"""The compactor is killed, refuses, cannot start or is away: nothing is lost, and what is said of it is true."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_cancelled_step_is_known_at_the_next_step(tmp_path: Path) -> None:
 
 
 def test_child_that_cannot_start_is_reported(tmp_path: Path) -> None:
-    """Without an archivist the server serves on; health says so and since when, until it works again."""
+    """Without a compactor the server serves on; health says so and since when, until it works again."""
     gone = ChildCompactor((str(tmp_path / "no such program"),))
     broken = ChildCompactor((sys.executable, "-c", "import sys; sys.exit(3)"))
     records = grants(1, 60)
@@ -266,7 +266,7 @@ def test_hanging_child_is_killed_and_reported(tmp_path: Path) -> None:
 
 
 def test_child_finds_its_modules_where_its_server_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that found its modules by a path of its own has an archivist that finds them too."""
+    """A server that found its modules by a path of its own has a compactor that finds them too."""
     extra = tmp_path / "extra"
     extra.mkdir()
     monkeypatch.delenv("PYTHONPATH", raising=False)
@@ -522,7 +522,7 @@ def test_archive_of_another_journal_is_refused(data: Path, tmp_path: Path) -> No
 
 
 def test_locked_archive_is_refused_after_waiting(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server waits for the archivist of one that ended, and says after a while which process it is."""
+    """A server waits for the compactor of one that ended, and says after a while which process it is."""
     monkeypatch.setattr("holdfast.journal.archive.file.LOCK_TRIES", 3)
     other = Lock(data)
     other.note(4_711)
@@ -551,7 +551,7 @@ def test_lock_closes_its_file_when_locking_fails(tmp_path: Path, monkeypatch: py
 
 
 def test_server_signals_do_not_end_the_compactor(tmp_path: Path) -> None:
-    """SIGINT and SIGTERM go to all processes of a terminal or a service; the archivist ends with its server."""
+    """SIGINT and SIGTERM go to all processes of a terminal or a service; the compactor ends with its server."""
 
     async def scene() -> None:
         compactor = ChildCompactor()

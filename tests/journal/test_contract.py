@@ -188,7 +188,7 @@ def test_second_process_is_refused(tmp_path: Path) -> None:
 
 
 def test_lock_is_free_after_kill(tmp_path: Path) -> None:
-    """The seat ends with its process: after kill -9 it is free, and what was acknowledged is there (I5)."""
+    """The leadership ends with its process: after kill -9 it is free, and what was acknowledged is there (I5)."""
     with another_process(tmp_path) as process:
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
@@ -204,7 +204,7 @@ def test_lock_is_free_after_kill(tmp_path: Path) -> None:
 
 
 def test_fork_equals_the_state_after_a_crash() -> None:
-    """A copy of a journal in memory has its records and a free seat, and then goes its own way."""
+    """A copy of a journal in memory has its records and a free leadership, and then goes its own way."""
 
     async def scene() -> None:
         journal = MemoryJournal(Retention())

@@ -1,4 +1,4 @@
-"""On a full disk a ballast is given up: what ends or keeps leases is still written, and new claims wait."""
+"""On a full disk a reserve is given up: what ends or keeps leases is still written, and new claims wait."""
 
 import errno
 import os
@@ -19,7 +19,7 @@ RESERVE_BYTES = 64 * 1024
 
 
 class FullDisk:
-    """A disk without room for one more commit as long as the ballast lies there, or for good."""
+    """A disk without room for one more commit as long as the reserve lies there, or for good."""
 
     def __init__(self, directory: Path, *, for_good: bool = False, at: str = "COMMIT") -> None:
         self.is_full = False
@@ -57,7 +57,7 @@ def test_reserve_is_created_at_open(tmp_path: Path) -> None:
 
 
 def test_partial_reserve_is_created_again(tmp_path: Path) -> None:
-    """A crash while the ballast was laid leaves too little: it is completed at the next start."""
+    """A crash while the reserve was laid leaves too little: it is completed at the next start."""
     (tmp_path / RESERVE_FILE).touch(0o600)
 
     async def scene(journal: SqliteJournal) -> None:
@@ -69,7 +69,7 @@ def test_partial_reserve_is_created_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size_bytes", [5, 2 * RESERVE_BYTES])
 @pytest.mark.parametrize("kind", ["symlink", "hardlink"])
 def test_reserve_is_never_another_file(kind: str, size_bytes: int, tmp_path: Path) -> None:
-    """A link in the place of the ballast is refused, whatever it leads to: that file neither grows nor counts."""
+    """A link in the place of the reserve is refused, whatever it leads to: that file neither grows nor counts."""
     data, other = tmp_path / "data", tmp_path / "other"
     data.mkdir(0o700)
     other.touch(0o600)
@@ -88,7 +88,7 @@ def test_reserve_is_never_another_file(kind: str, size_bytes: int, tmp_path: Pat
 
 
 def test_reserve_of_another_user_is_refused(tmp_path: Path, foreign: Callable[[Path], Path]) -> None:
-    """A ballast that others may use, or that is theirs, is refused with what to do."""
+    """A reserve that others may use, or that is theirs, is refused with what to do."""
     tmp_path.chmod(0o700)
     reserve = tmp_path / RESERVE_FILE
     reserve.touch(0o600)
@@ -102,7 +102,7 @@ def test_reserve_of_another_user_is_refused(tmp_path: Path, foreign: Callable[[P
 
 
 def test_reserve_is_not_created_through_a_link(tmp_path: Path) -> None:
-    """A link that appears once the ballast was given up is said to be the reason, and claims go on waiting."""
+    """A link that appears once the reserve was given up is said to be the reason, and claims go on waiting."""
     other = tmp_path / "other"
     other.write_bytes(b"precious")
     disk = FullDisk(tmp_path)
@@ -123,7 +123,7 @@ def test_reserve_is_not_created_through_a_link(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("at", ["BEGIN", "COMMIT"])
 def test_reserve_is_freed_for_a_batch(at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a full disk the ballast goes and the same batch is written; claims wait until there is room again (I5)."""
+    """On a full disk the reserve goes and the same batch is written; claims wait until there is room again (I5)."""
     disk = FullDisk(tmp_path, at=at)
     free = {"bytes": 10**12}
     monkeypatch.setattr(shutil, "disk_usage", lambda _: type("Usage", (), {"free": free["bytes"]})())
@@ -173,7 +173,7 @@ def test_full_disk_refuses_appends(at: str, error: type[Exception], disk_reserve
 
 
 def test_server_starts_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that starts on a full disk gives up the ballast, so that what it knows can still be released."""
+    """A server that starts on a full disk gives up the reserve, so that what it knows can still be released."""
     run(lambda journal: journal.append(grants(1, 2)), tmp_path, disk_reserve_bytes=RESERVE_BYTES)
     disk = FullDisk(tmp_path)
     disk.is_full = True

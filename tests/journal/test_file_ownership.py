@@ -87,7 +87,7 @@ def test_journal_that_is_a_link_is_refused(data: Path, name: str) -> None:
 
 
 def test_refused_files_leave_the_journal_unlocked(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A link that appears in the place of the ballast after the look is refused when it is opened, and nothing stays
+    """A link that appears in the place of the reserve after the look is refused when it is opened, and nothing stays
     locked.
     """
     other = data.parent / "other"

@@ -281,7 +281,7 @@ def test_failed_sync_leaves_a_marker_file(tmp_path: Path) -> None:
 
 
 def test_full_disk_refuses_claims(tmp_path: Path) -> None:
-    """Once the ballast was needed, renewals and releases are written and new claims are not taken."""
+    """Once the reserve was needed, renewals and releases are written and new claims are not taken."""
 
     async def scene() -> None:
         story = Story(tmp_path, 1)

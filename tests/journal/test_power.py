@@ -2,7 +2,7 @@
 
 One run of the workload is cut at every place where it could be: each cut is a copy of the disk as it would be left,
 with the number of records that were acknowledged by then. Each copy is opened and compared with what was sent; the next
-stretch of work goes on from one of them. kill -9 proves nothing of this: what was written survives it, synced or not.
+block of work goes on from one of them. kill -9 proves nothing of this: what was written survives it, synced or not.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ class Workload:
         self._doing = "open"
 
     async def run(self, cuts: int) -> None:
-        """Work, in stretches that each begin with what a cut has left; now and then with a new disk."""
+        """Work, in blocks that each begin with what a cut has left; now and then with a new disk."""
         while self.checked < cuts:
             last = await self._run_until_cut()
             self.disk.unplug()

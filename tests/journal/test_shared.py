@@ -144,7 +144,7 @@ class HasItsOwnKey(SharedMemoryJournal):
 
 
 class ArchivesToTheEnd(SharedMemoryJournal):
-    """It asks for the seat when it begins, and not again when what it brings begins to count."""
+    """It asks for the leadership when it begins, and not again when what it brings begins to count."""
 
     async def archive(self, upto: int, head: bytes, changes: Iterable[Changes], wall_ms: int) -> None:
         self._require_open("archive")

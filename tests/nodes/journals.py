@@ -30,7 +30,12 @@ def peer(node: str, url: str = "") -> Peer:
 
 
 def journal_at(
-    url: str, schema: str, node: str, *, rollback_detector: RollbackDetector | None = None, **more: Any
+    url: str,
+    schema: str,
+    node: str,
+    *,
+    rollback_detector: RollbackDetector | None = None,
+    **more: Any,  # noqa: ANN401 - passed on as it is
 ) -> PostgresJournal:
     """A journal for one tenure. The store is made if there is none."""
     new_authority = NewAuthority("authority-of-the-test", bytes(32), 0)

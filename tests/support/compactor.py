@@ -19,7 +19,7 @@ MODULE = b"holdfast.journal.archive.child"
 
 
 def compactors_of(server: int) -> set[int]:
-    """The process ids of the archivists of a server: one, or none while there is nothing to archive."""
+    """The process ids of the compactors of a server: one, or none while there is nothing to archive."""
     found: set[int] = set()
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, IndexError):
@@ -51,7 +51,7 @@ def archived_by_now(data: Path) -> int:
 
 
 class Hunter:
-    """Sees every archivist of a server, and kills each after a while if it is told to. To be used as a context."""
+    """Sees every compactor of a server, and kills each after a while if it is told to. To be used as a context."""
 
     def __init__(self, server: int, chance: random.Random, *, kills: bool) -> None:
         self.seen: set[int] = set()

@@ -126,7 +126,7 @@ class Shelf:
         """The last number of each batch that is not archived, and its bytes."""
 
     def copy(self) -> Shelf:
-        """Return the same things, with nobody in the seat."""
+        """Return the same things, with nobody in the leadership."""
         other = Shelf()
         other.epoch, other.archive, other.batches = self.epoch, self.archive, list(self.batches)
         return other
@@ -182,7 +182,7 @@ class MemoryJournal:
         self._shelf = shelf or Shelf()
 
     async def open(self) -> Recovered:
-        """Take the seat; only one may have it."""
+        """Take the leadership; only one may have it."""
         shelf = self._shelf
         if shelf.holder is None:
             shelf.epoch += 1
@@ -275,12 +275,12 @@ class MemoryJournal:
         return None if health.takes_claims else health.text
 
     async def close(self) -> None:
-        """Give the seat back."""
+        """Give the leadership back."""
         if self._shelf.holder is self:
             self._shelf.holder = None
 
     def fork(self) -> MemoryJournal:
-        """Return what a crash at this instant would leave: the same records, nobody in the seat."""
+        """Return what a crash at this instant would leave: the same records, nobody in the leadership."""
         return MemoryJournal(self._retention, self._shelf.copy())
 
     def _require_open(self, operation: str) -> Shelf:

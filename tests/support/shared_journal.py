@@ -1,7 +1,7 @@
 """A journal in memory that several nodes share, for tests of what stands on one: the same promise without a store.
 
 All journals on one `SharedShelf` are nodes of one authority. The shelf judges each write as a store would: by the epoch
-and the tenure that it names, in one step. A node that was deposed believes to have the seat until it writes.
+and the term that it names, in one step. A node that was deposed believes to have the leadership until it writes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class SharedShelf(Shelf):
-    """What a store is to its nodes: the records, the seat, the key, and who told of themselves."""
+    """What a store is to its nodes: the records, the leadership, the key, and who told of themselves."""
 
     def __init__(self, authority: str = "memory", key: bytes = b"k" * 32) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class SharedShelf(Shelf):
         )
 
     def change_leadership(self, **changes: object) -> None:
-        """Write the seat: its beat rises."""
+        """Write the leadership: its heartbeat rises."""
         self.leadership = msgspec.structs.replace(self.leadership, heartbeat=self.leadership.heartbeat + 1, **changes)
 
 
@@ -67,7 +67,7 @@ class SharedMemoryJournal(MemoryJournal):
     def __init__(
         self, shelf: SharedShelf, peer: Peer, *, term_id: str, wall_ms: int = 0, retention: Retention | None = None
     ) -> None:
-        """`term_id` names the tenure that this journal may begin, and no other ever has the same."""
+        """`term_id` names the term that this journal may begin, and no other ever has the same."""
         super().__init__(retention, shelf)
         self._shared = shelf
         self._peer = peer
@@ -75,22 +75,22 @@ class SharedMemoryJournal(MemoryJournal):
         self._wall_ms = wall_ms
         self._seen: Leadership | None = None
         self._epoch: int | None = None
-        """Of the tenure that this journal began; None before, and after it gave the seat back."""
+        """Of the term that this journal began; None before, and after it gave the leadership back."""
         self._known_seq = 0
         """A record that was durable: a shelf that has less went back in time."""
 
     async def read_leadership(self) -> Leadership:
-        """Show the seat."""
+        """Show the leadership."""
         self._reach("read_leadership")
         self._know("read_leadership")
         return msgspec.structs.replace(self._shared.leadership, last_seq=self._shared.last_seq)
 
     def depose(self, leadership: Leadership) -> None:
-        """Let `open` take this seat."""
+        """Let `open` take this leadership."""
         self._seen = leadership
 
     async def open(self) -> Recovered:
-        """Take the seat if it is free, or as it was seen."""
+        """Take the leadership if it is free, or as it was seen."""
         self._reach("open")
         shelf = self._shared
         was_closed = not shelf.leadership.is_held
@@ -124,7 +124,7 @@ class SharedMemoryJournal(MemoryJournal):
         )
 
     async def append(self, batch: Sequence[Record]) -> None:
-        """Keep a batch, if the seat is still ours."""
+        """Keep a batch, if the leadership is still ours."""
         self._require_open("append")
         self._know("append")
         await super().append(batch)
@@ -133,7 +133,7 @@ class SharedMemoryJournal(MemoryJournal):
             self._shared.change_leadership(now_ms=max(self._shared.leadership.now_ms, batch[-1].at_ms))
 
     async def confirm(self, now_ms: int) -> None:
-        """Write nothing but that the seat is ours."""
+        """Write nothing but that the leadership is ours."""
         self._require_open("confirm")
         self._know("confirm")
         self._shared.change_leadership(now_ms=max(self._shared.leadership.now_ms, now_ms))
@@ -157,7 +157,7 @@ class SharedMemoryJournal(MemoryJournal):
         return list(self._shared.peers.values())
 
     async def close(self) -> None:
-        """Give the seat back, if it is ours."""
+        """Give the leadership back, if it is ours."""
         if self._is_ours():
             self._shared.change_leadership(is_held=False)
         self._epoch = None

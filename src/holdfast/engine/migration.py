@@ -101,7 +101,8 @@ def _refuse(directory: Path, known: watermark.Moved | None, there: str | None, t
         )
         problem += " that store knows which of them counts"
         again = f"Move it there again: holdfast move --from {directory} --to {known.to}, with HOLDFAST_STORE_SCHEMA"
-        gone = f"If that store is gone for good: make sure that no node serves from there, remove {directory / watermark.MOVED}"
+        gone = "If that store is gone for good: make sure that no node serves from there,"
+        gone += f" remove {directory / watermark.MOVED}"
         raise JournalError(problem, f"{again}={known.schema}", f"{gone}, and move it")
     if there is not None:
         problem = f"{to} is not empty: there is an authority in it ({there}). Nothing is written over it"

@@ -8,8 +8,8 @@ top of it is in no journal, so the memory is discarded.
 **Time** goes on at the last record's, or at a later one that the term before may have answered with, if the journal
 knows it (N-17). `Opened` has that time, so time never goes back before it.
 
-**A store that may have lost records** (`needs_token_gap`) may have lost grants that were answered. So `Restored` comes first,
-in the same append, and the next fencing token is greater than any that was given out (C6).
+**A store that may have lost records** (`needs_token_gap`) may have lost grants that were answered. So `Restored` comes
+first, in the same append, and the next fencing token is greater than any that was given out (C6).
 
 If a record does not fit the records before it, the journal is damaged or had two writers, and the start is refused.
 """

@@ -2,7 +2,7 @@
 
 `HOLDFAST_FAILPOINTS="after_append_before_publish=kill@7"` kills the process at the seventh pass. Actions: `kill`
 (SIGKILL to itself), `sleep:MS`, `error` (raises `FailpointError`). The variable needs `HOLDFAST_TESTING=1` too, to
-protect production servers. The archivist process reads the same variable for `archive_…`, and counts for itself.
+protect production servers. The compactor process reads the same variable for `archive_…`, and counts for itself.
 """
 
 from __future__ import annotations

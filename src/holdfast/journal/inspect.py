@@ -117,7 +117,7 @@ class Files:
     """The read-only files of a directory, with the parts of a `base.Snapshot`."""
 
     def __init__(self, directory: Path, closing: contextlib.ExitStack) -> None:
-        """Open the journal, and wait for an archivist that still writes."""
+        """Open the journal, and wait for a compactor that still writes."""
         self.path = directory / FILE
         if not self.path.is_file():
             problem = f"{directory} holds no journal: there is no {FILE} in it"

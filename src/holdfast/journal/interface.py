@@ -28,7 +28,7 @@ class JournalError(Exception):
     """An operation failed. The text names it, its object and a remedy."""
 
     def __init__(self, problem: str, *remedies: str) -> None:
-        """`remedies` are remedies: one is appended to the problem, several are listed below it."""
+        """One of `remedies` is appended to the problem, several are listed below it."""
         several = len(remedies) > 1
         super().__init__(
             "\n  - ".join((f"{problem}. Do one of these:", *remedies)) if several else ". ".join((problem, *remedies))
@@ -100,9 +100,8 @@ class Recovered(msgspec.Struct, frozen=True):
     needs_token_gap: bool = False
     """The store may have lost acknowledged records: the first record of this term must be `Restored`, with a fencing
     token beyond all earlier ones. The journal demands it until it is appended."""
-    token_gap_reason: str = (
-        ""  # Why, if possibly no record is lost. Empty: records are missing, or the reason is unknown.
-    )
+    # Why, if possibly no record is lost. Empty: records are missing, or the reason is unknown.
+    token_gap_reason: str = ""
     key: bytes | None = None  # The authority's key. None: a file next to the journal has it.
 
 
@@ -303,8 +302,8 @@ class Journal(Protocol):
         `JournalUnavailableError` nothing of it counts: the caller passes the same changes, with those since, again
         later. A call that reaches no further than the last only prunes. Calls must not overlap.
 
-        History is pruned by its age at `wall_ms` and by its size (`Retention`). Age alone never drops the newest record:
-        it says since when nothing happened.
+        History is pruned by its age at `wall_ms` and by its size (`Retention`). Age alone never drops the newest
+        record: it says since when nothing happened.
         """
 
     def snapshot(self) -> AbstractAsyncContextManager[Snapshot]:
@@ -360,7 +359,7 @@ class SharedJournal(Journal, Protocol):
         """
 
     def depose(self, leadership: Leadership) -> None:
-        """Let `open` take over from this leader if its seat is unchanged; otherwise `open` needs a vacant seat.
+        """Let `open` take over from this leader if nothing changed; otherwise `open` needs a vacant leadership.
 
         One journal object has one term: the next term needs another object.
         """

@@ -4,8 +4,8 @@ Each batch is one row. Reads cover the tail and the archive: the archive ends at
 and drops work in slices and yield to the loop between them. Each slice continues by record number, so records that a
 step moves meanwhile are found in the archive.
 
-`BacklogLimit` counts the bytes that wait for the archive, and refuses claims above a limit. Half of it is the limit of each
-principal, so that one that outruns the archivist is refused alone. Small records cannot outrun it, so only large
+`BacklogLimit` counts the bytes that wait for the archive, and refuses claims above a limit. Half of it is the limit of
+each principal, so that one that outruns the compactor is refused alone. Small records cannot outrun it, so only large
 batches are counted by principal.
 """
 

@@ -305,12 +305,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     )
 
     leases_per_principal_max: int = _about(10_000, "Live leases one access token may hold.", "leases", 1)
-    tickets_per_principal_max: int = _about(10_000, "The most places in lines one token may have.", "tickets", 1)
+    tickets_per_principal_max: int = _about(10_000, "The most queue positions one token may have.", "tickets", 1)
     waiting_names_per_principal_max: int = _about(
-        10_000, "The names one token may wait for, counted with each of its places.", "names", 1
+        10_000, "The names one token may wait for, counted with each of its queue positions.", "names", 1
     )
     queue_max: int = _about(
-        20_000, "The longest line for one name. One token has at most half of the places.", "tickets", 1
+        20_000, "The longest queue for one name. One token has at most half of the positions.", "tickets", 1
     )
     names_per_call_max: int = _about(1_000, "The most names one call may claim.", "names", 1)
     sessions_per_principal_max: int = _about(10_000, "Open sessions one token may have.", "sessions", 1)

@@ -87,7 +87,7 @@ def test_nodes_need_the_scope_read(holdfast: Run, server: ServerProcess) -> None
 
 
 def test_nodes_list_the_leader_first_and_silent_nodes(holdfast: Run) -> None:
-    """The seat says who leads; the others are followers while they are heard of, and silent afterwards."""
+    """The leadership says who leads; the others are followers while they are heard of, and silent afterwards."""
     reply = reply_of(LEADERSHIP, [peer("3", SILENT_MS), peer("1"), peer("2", 300)])
     shown = [(each.name, each.role, each.seen_ms_ago) for each in reply.nodes]
     assert shown == [("node2", "leader", 300), ("node1", "follower", 100), ("node3", "silent", SILENT_MS)]
@@ -95,14 +95,14 @@ def test_nodes_list_the_leader_first_and_silent_nodes(holdfast: Run) -> None:
 
 
 def test_released_leadership_has_no_leader() -> None:
-    """Nobody leads once the seat was given back, and the one that had it is a node as all others."""
+    """Nobody leads once the leadership was given back, and the one that had it is a node as all others."""
     reply = reply_of(msgspec.structs.replace(LEADERSHIP, is_held=False), [peer("2")])
     assert (reply.leader, reply.since) == (None, None)
     assert [(each.name, each.role) for each in reply.nodes] == [("node2", "follower")]
 
 
 def test_leader_without_a_report_is_shown() -> None:
-    """Who has the seat is a node also before it told the store of itself."""
+    """Who has the leadership is a node also before it told the store of itself."""
     assert [(each.name, each.role) for each in reply_of(LEADERSHIP, []).nodes] == [("node2", "leader")]
 
 

@@ -46,7 +46,7 @@ def ask(holdfast: Run, schema: str) -> Ask:
 
 
 class Leader:
-    """A node that has the seat: its journal, and nothing else of it."""
+    """A node that has the leadership: its journal, and nothing else of it."""
 
     def __init__(self, schema: str, name: str = "node1", *, tokens: str = "same", url: str | None = None) -> None:
         self.peer = Peer(
@@ -66,7 +66,7 @@ class Leader:
         )
 
     async def lead(self, until: asyncio.Event, has_begun: threading.Event) -> None:
-        """Have the seat, and beat."""
+        """Have the leadership, and beat."""
         await self._journal.open()
         await self._journal.report(self.peer)
         has_begun.set()
@@ -78,7 +78,7 @@ class Leader:
             await self._journal.close()
 
     async def once(self, *batches: list[Record], gives_back: bool = True) -> None:
-        """Have the seat for a moment; `gives_back`: or leave it as one that was killed does."""
+        """Have the leadership for a moment; `gives_back`: or leave it as one that was killed does."""
         await self._journal.open()
         await self._journal.report(self.peer)
         for batch in batches:

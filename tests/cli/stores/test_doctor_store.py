@@ -130,7 +130,7 @@ def test_every_record_is_read(ask: Ask, schema: str, damaged: str) -> None:
 
 
 def test_a_leader_that_is_silent_fails(ask: Ask, schema: str) -> None:
-    """A seat that somebody has and that does not beat is no leader, and the exit code says so."""
+    """A leadership that somebody has and that does not beat is no leader, and the exit code says so."""
     asyncio.run(Leader(schema).once(gives_back=False))
     done = ask("doctor", "--store", postgres.shared_url(), HOLDFAST_TAKEOVER_SECONDS="1")
     assert done.returncode == 1

@@ -132,7 +132,7 @@ def test_a_node_goes_on_where_the_server_stopped(ask: Ask, serve: Serve, schema:
 
 
 def test_next_term_has_a_higher_epoch(ask: Ask, stopped: RunningServer, schema: str) -> None:
-    """A move takes the directory's seat: the epoch in the store is one more than that of the last server."""
+    """A move takes the directory's leadership: the epoch in the store is one more than that of the last server."""
     epoch = inspect(stopped.data).epoch
     assert json.loads(ask("move", "--from", stopped.data, "--json").stdout)["epoch"] == epoch + 1
     assert json.loads(ask("nodes", "--store", postgres.shared_url(), "--json").stdout)["epoch"] == epoch + 1
@@ -160,7 +160,7 @@ def test_a_store_that_is_not_empty_is_refused(ask: Ask, stopped: RunningServer, 
 
 
 def test_a_directory_that_is_in_use_is_refused(ask: Ask, stopped: RunningServer, schema: str) -> None:
-    """The directory's seat is taken first: while a server has it, nothing is moved, and no option is named in vain."""
+    """The directory is locked first: while a server uses it, nothing is moved, and no option is named in vain."""
     stopped.restart()
     done = ask("move", "--from", stopped.data)
     assert done.returncode == 1, done.stderr

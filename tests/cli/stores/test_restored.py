@@ -14,14 +14,14 @@ from tests.support import postgres
 
 
 async def opened(node: Leader) -> Recovered:
-    """Take the seat, and give it back."""
+    """Take the leadership, and give it back."""
     found = await node._journal.open()
     await node._journal.close()
     return found
 
 
 async def refused(node: Leader) -> str:
-    """Try to take the seat."""
+    """Try to take the leadership."""
     try:
         with pytest.raises(JournalLostError) as caught:
             await node._journal.open()

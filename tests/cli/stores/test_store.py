@@ -29,7 +29,7 @@ def test_a_store_is_made_once(ask: Ask) -> None:
 
 
 def test_a_node_leads_in_a_store_that_was_made(ask: Ask, schema: str) -> None:
-    """What `store init` made is what a node takes its seat in."""
+    """What `store init` made is what a node takes its leadership in."""
     made = json.loads(ask("store", "init", "--json").stdout)
     assert ask("nodes", "--store", postgres.shared_url()).returncode == 1
     with leading(Leader(schema)):
@@ -86,7 +86,7 @@ def test_restored_is_refused_while_a_node_leads(ask: Ask, schema: str) -> None:
 
 
 def test_restored_deposes_a_leader_that_was_killed(ask: Ask, schema: str) -> None:
-    """A seat that nobody gave back, and that does not beat, is taken as a follower would take it (N-13)."""
+    """A leadership that nobody gave back, and that does not beat, is taken as a follower would take it (N-13)."""
     asyncio.run(Leader(schema).once(gives_back=False))
     done = ask("store", "restored", "--yes", HOLDFAST_TAKEOVER_SECONDS="1")
     assert done.returncode == 0, done.stderr

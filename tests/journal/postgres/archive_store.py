@@ -31,7 +31,7 @@ class SchemaStore:
     def journal(
         self, node: str = "a", *, url: str | None = None, retention: Retention | None = None
     ) -> PostgresJournal:
-        """Return a journal for one tenure of a node."""
+        """Return a journal for one term of a node."""
         journal = journal_at(url or self.url, self.schema, node, retention=retention or Retention())
         self._journals.append(journal)
         return journal
@@ -42,7 +42,7 @@ class SchemaStore:
             await journal.close()
 
     async def successor(self, retention: Retention | None = None) -> PostgresJournal:
-        """Take the seat from whoever has it."""
+        """Take the leadership from whoever has it."""
         journal = self.journal("successor", retention=retention)
         journal.depose(await journal.read_leadership())
         await journal.open()

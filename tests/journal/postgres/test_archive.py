@@ -1,4 +1,4 @@
-"""The archive in PostgreSQL is written by the one in the seat, whole or not at all; the contract says what it holds."""
+"""Only the leader writes the archive in PostgreSQL, step by step; the contract says what it holds."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_deposed_leader_archives_nothing() -> None:
 
 
 def test_a_takeover_waits_for_no_step_and_finds_the_archive_of_before() -> None:
-    """A step that is on its way when the seat is taken holds up nobody, and ends without a trace (N-4, N-5)."""
+    """A step that is on its way when the leadership is taken holds up nobody, and ends without a trace (N-4, N-5)."""
 
     async def scene(store: SchemaStore) -> None:
         first = store.journal("first")
@@ -95,7 +95,7 @@ def test_a_takeover_waits_for_no_step_and_finds_the_archive_of_before() -> None:
 
 
 def test_takeover_finds_a_step_complete_or_absent() -> None:
-    """Whenever the seat is taken while a step is on its way, the next one finds all of it or nothing (I5, N-5)."""
+    """If the leadership is acquired during a step, the new leader finds all of it or nothing (I5, N-5)."""
     chance = random.Random(20_13)
     found_new = []
 
@@ -248,7 +248,7 @@ def test_an_append_waits_for_no_step() -> None:
 
 
 def test_step_leaves_no_staged_rows() -> None:
-    """What was staged is gone after a step, after one that did not fit, and after those of other tenures (N-5)."""
+    """What was staged is gone after a step, after one that did not fit, and after those of other terms (N-5)."""
 
     async def scene(store: SchemaStore) -> None:
         first = store.journal("first")

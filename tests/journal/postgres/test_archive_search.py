@@ -1,4 +1,4 @@
-"""Looks back in PostgreSQL have a budget, read no further than this tenure knows, and may be given up."""
+"""Looks back in PostgreSQL have a budget, read no further than this term knows, and may be given up."""
 
 from __future__ import annotations
 

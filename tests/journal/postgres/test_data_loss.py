@@ -64,7 +64,7 @@ def test_process_detects_rollback_across_terms() -> None:
     ["SET epoch = epoch - 1", "SET tenure = 'another'", "SET jumps = jumps - 1"],
 )
 def test_earlier_leadership_is_refused(change: str) -> None:
-    """A seat with a lower epoch, another tenure of the same, or fewer losses is one of before: it is refused (N-21)."""
+    """A leadership with a lower epoch, another term id or fewer token gaps is an earlier one: it is refused (N-21)."""
 
     async def scene(store: PostgresStore) -> None:
         await filled(store)
@@ -216,7 +216,7 @@ def test_rollback_detector_resets_after_a_token_gap() -> None:
 
 
 def test_allowed_data_loss_continues_after_the_last_seen_record() -> None:
-    """With `after_data_loss = "continue"` a node that remembers more than the store has jumps, and is not stopped (N-23)."""
+    """With `after_data_loss = "continue"` a node that saw more than the store has adds a token gap and leads (N-23)."""
 
     async def scene(store: PostgresStore) -> None:
         rollback_detector = RollbackDetector()
@@ -250,7 +250,7 @@ def promote(primary: Postgres, standby: Postgres) -> None:
 
 
 async def lead(store: PostgresStore, urls: str, **options: object) -> tuple[list[type[Exception] | None], bool]:
-    """Append while the database fails over; return what was said, and whether the next tenure has to jump."""
+    """Append while the database fails over; return what was said, and whether the next term has to jump."""
     leader = store.at(urls, **options)
     await leader.open()
     await leader.append(grants(1, 3))
@@ -274,7 +274,7 @@ async def lead(store: PostgresStore, urls: str, **options: object) -> tuple[list
 
 @pytest.mark.parametrize("is_synchronous", [True, False])
 def test_promotion_ends_the_term(primary: Postgres, is_synchronous: bool) -> None:
-    """After a promotion the tenure is over and nothing is sent again; with a synchronous standby the next one jumps and
+    """After a promotion the term is over and nothing is sent again; with a synchronous standby the next one jumps and
     goes on, without one it waits for an operator (N-22, N-23).
     """
     with standby_of(primary, "standby") as standby, postgres_store(primary) as store:

@@ -1,4 +1,4 @@
-"""A node that takes the seat and reads for long is seen to live, so nobody deposes it for that (N-13, N-14)."""
+"""A node that takes the leadership and reads for long is seen to live, so nobody deposes it for that (N-13, N-14)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def heartbeat_of(store: PostgresStore) -> int:
 
 
 def test_heartbeat_rises_while_a_long_tail_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever reads a tail for longer than `takeover_seconds` proves its seat meanwhile, between slices (N-13)."""
+    """A leader that reads a tail for longer than `takeover_seconds` proves its leadership between slices (N-13)."""
     # So every batch is more than a slice may have.
     monkeypatch.setattr(postgres_journal, "TAIL_BYTES", 1)
 
@@ -46,7 +46,7 @@ def test_heartbeat_rises_while_a_long_tail_is_read(monkeypatch: pytest.MonkeyPat
         await first.close()
         before = heartbeat_of(store)
         recovered = await taker.open()
-        # One more is the write that took it. A beat is due after 400 ms, and waits for the end of a slice.
+        # One more is the write that took it. A heartbeat is due after 400 ms, and waits for the end of a slice.
         assert heartbeat_of(store) - before - 1 >= 3, f"in at least {READING_SECONDS_MIN} s"
         assert len(list(recovered.records)) == SLICES
         await taker.close()
@@ -56,7 +56,7 @@ def test_heartbeat_rises_while_a_long_tail_is_read(monkeypatch: pytest.MonkeyPat
 
 
 def test_heartbeat_rises_while_an_archive_step_is_resolved() -> None:
-    """Whoever reads anew, and has to wait for a step of its own on the server, proves its seat meanwhile (N-13)."""
+    """A leader that opens again and waits for its own step on the server proves its leadership meanwhile (N-13)."""
 
     async def scene(store: SchemaStore) -> None:
         journal = store.journal()
@@ -84,7 +84,7 @@ def test_heartbeat_rises_while_an_archive_step_is_resolved() -> None:
 
 
 def test_deposed_node_notices_while_it_waits() -> None:
-    """Whoever waits for a step, and loses the seat meanwhile, waits no longer (N-13)."""
+    """Whoever waits for a step, and loses the leadership meanwhile, waits no longer (N-13)."""
 
     async def scene(store: SchemaStore) -> None:
         journal = store.journal()

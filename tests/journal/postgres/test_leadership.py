@@ -1,4 +1,4 @@
-"""The seat in PostgreSQL: who may take it, what a takeover waits for, and what an append costs."""
+"""The leadership in PostgreSQL: who may take it, what a takeover waits for, and what an append costs."""
 
 import asyncio
 import socket
@@ -28,7 +28,7 @@ async def session(store: PostgresStore) -> AsyncIterator[asyncpg.Connection]:
 
 
 def test_epoch_alone_is_not_leadership() -> None:
-    """A store that repeats an epoch under another tenure is not ours any more (N-1)."""
+    """A store that repeats an epoch under another term is not ours any more (N-1)."""
 
     async def scene(store: PostgresStore) -> None:
         leader = store()
@@ -79,7 +79,7 @@ def test_late_takeover_deposes_no_leader(fate: Fate) -> None:
 
 
 def test_possible_leadership_is_released() -> None:
-    """Who lost the answer of its takeover gives the seat back when it is closed: it may have it (N-2)."""
+    """Who lost the answer of its takeover gives the leadership back when it is closed: it may have it (N-2)."""
 
     async def scene(store: PostgresStore) -> None:
         peer = make_peer("unlucky")
@@ -161,7 +161,7 @@ def half_sent(store: PostgresStore, statement: str) -> socket.socket:
 
 
 def test_slice_delays_a_takeover_and_no_append() -> None:
-    """Whoever shares the key of the seat, as a slice of the archive does, lets appends pass and no takeover (N-4)."""
+    """A lock on the key of the leadership, as archive slices take it, delays a takeover and no append (N-4)."""
 
     async def scene(store: PostgresStore) -> None:
         leader = store(append_ms=500)
@@ -182,7 +182,7 @@ def test_slice_delays_a_takeover_and_no_append() -> None:
 
 
 def test_append_is_a_hot_update() -> None:
-    """Appends and confirms are HOT updates: the seat stays one page, however many there are (N-4)."""
+    """Appends and confirms are HOT updates: the leadership stays one page, however many there are (N-4)."""
 
     async def scene(store: PostgresStore) -> None:
         leader = store()
@@ -202,7 +202,7 @@ def test_append_is_a_hot_update() -> None:
 
 
 def test_leadership_names_the_leader() -> None:
-    """A refused node is told who has the seat (N-2)."""
+    """A refused node is told who has the leadership (N-2)."""
 
     async def scene(store: PostgresStore) -> None:
         leader, other = store.node(make_peer("alpha")), store.node(make_peer("beta"))

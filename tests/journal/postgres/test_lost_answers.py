@@ -116,7 +116,7 @@ def test_hurry_ends_resolving(asks: str, when: str) -> None:
 
 
 def test_unsent_append_did_not_happen() -> None:
-    """An append while there is no connection, and none can be made, did not happen: the same tenure goes on (N-8)."""
+    """An append while there is no connection, and none can be made, did not happen: the same term goes on (N-8)."""
 
     async def scene(store: PostgresStore) -> None:
         leader = store(resolve_ms=300)
@@ -181,7 +181,7 @@ def test_timeout_of_the_first_copy_makes_an_append_unknown() -> None:
     ids=["42501", "22012"],
 )
 def test_refused_append_did_not_happen(deny: str, allow: str) -> None:
-    """An error that comes before the commit, to the only copy, says that nothing happened; the tenure goes on (N-8)."""
+    """An error that comes before the commit, to the only copy, says that nothing happened; the term goes on (N-8)."""
     role = "writer_of_tests"
 
     async def scene(store: PostgresStore) -> None:
@@ -202,7 +202,7 @@ def test_refused_append_did_not_happen(deny: str, allow: str) -> None:
 
 
 def test_lost_answer_and_lost_leadership_are_unknown() -> None:
-    """An answer that is lost, and then the seat: nobody may say that nothing happened (N-12)."""
+    """An answer that is lost, and then the leadership: nobody may say that nothing happened (N-12)."""
 
     async def scene(store: PostgresStore, fate: Fate) -> type[JournalError] | None:
         leader = store(append_ms=300)
@@ -217,7 +217,7 @@ def test_lost_answer_and_lost_leadership_are_unknown() -> None:
         appending = asyncio.ensure_future(leader.append(grants(seq, seq)))
         wait_for = {Fate.BEFORE: seq - 1, Fate.LATE: seq - 1, Fate.AFTER: seq}[fate]
         await asyncio.to_thread(wait_until, lambda: store.proxy.fates[fate] > 0, every_seconds=0.001)
-        # The seat goes to another before the leader can ask: past the proxy, by the write that a takeover is.
+        # The leadership goes to another before the leader can ask: past the proxy, by the write that a takeover is.
         store.sql(f"UPDATE {{s}}.seat SET epoch = epoch + 1, tenure = 'x', held = false WHERE last_seq = {wait_for}")
         store.proxy.draw = lambda _: Fate.PASS
         outcome = (await asyncio.gather(appending, return_exceptions=True))[0]
@@ -232,7 +232,7 @@ def test_lost_answer_and_lost_leadership_are_unknown() -> None:
 
 
 def test_no_row_to_the_only_copy_is_deposed() -> None:
-    """If no answer was lost, a batch that found the seat gone did not happen, and that is said (N-12)."""
+    """If no answer was lost, a batch that found the leadership gone did not happen, and that is said (N-12)."""
 
     async def scene(store: PostgresStore) -> None:
         leader, other = store(), store()
@@ -314,7 +314,7 @@ def wait_for_standby(own: Postgres, name: str) -> None:
 
 
 def test_crashed_server_is_asked_again(own: Postgres) -> None:
-    """After a crash and restart of the server the same tenure goes on, and nothing is lost or twice (N-7, N-9)."""
+    """After a crash and restart of the server the same term goes on, and nothing is lost or twice (N-7, N-9)."""
 
     async def scene(store: PostgresStore) -> None:
         leader = store()
@@ -335,7 +335,7 @@ def test_crashed_server_is_asked_again(own: Postgres) -> None:
 
 @pytest.mark.parametrize(("is_deposed", "expected"), [(False, "JournalDamagedError"), (True, "DeposedError")])
 def test_damage_is_reported_only_by_the_leader(is_deposed: bool, expected: str) -> None:
-    """What a deposed node finds missing is no damage: it is told that the seat is another's (N-2)."""
+    """What a deposed node finds missing is no damage: it is told that the leadership is another's (N-2)."""
 
     class Slow(PostgresJournal):
         async def _read_tail(self, ask: Ask) -> tuple[list[bytes], list[tuple[int, dict[str, int]]]]:

@@ -119,7 +119,7 @@ def test_role_needs_no_rights_but_its_schema() -> None:
     ],
 )
 def test_unreadable_store_is_left_unchanged(change: str, error: type[JournalError]) -> None:
-    """A node that is too old or too new for what is stored, or finds half of it, takes no seat (N-36)."""
+    """A node that is too old or too new for what is stored, or finds half of it, takes no leadership (N-36)."""
 
     async def scene(store: PostgresStore) -> None:
         journal = store()
@@ -137,7 +137,7 @@ def test_unreadable_store_is_left_unchanged(change: str, error: type[JournalErro
 
 
 def test_newer_format_waits_for_older_nodes() -> None:
-    """A node that would write what another live node cannot read takes the seat only once that one is gone (N-36)."""
+    """A node with a newer format acquires the leadership only once no live node has an older one (N-36)."""
 
     async def scene(store: PostgresStore) -> None:
         old, new = store.node(make_peer("old")), store.node(make_peer("new"))

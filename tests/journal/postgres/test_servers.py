@@ -229,7 +229,7 @@ def test_unix_socket_is_a_host_too(own: Postgres) -> None:
 
 
 def test_clients_follow_the_server_of_the_writer(own: Postgres) -> None:
-    """A connection that reads beside a tenure is refused at any server but the tenure's: it may be an old one (N-2)."""
+    """A connection that reads beside a term is refused at any server but the term's: it may be an old one (N-2)."""
 
     async def scene(store: PostgresStore) -> None:
         leader = store()

@@ -494,7 +494,8 @@ def _leader(facts: Facts) -> Verdict:
             return warn("leader", "nobody has ever led", hint)
         return fail("leader", f"nobody leads; the last epoch was {leadership.epoch}", hint)
     now = times.now()
-    who = f"{leadership.node} at {leadership.url} since {times.since(times.at_ms(leadership.since_wall_ms), now)}, epoch {leadership.epoch}"
+    since = times.since(times.at_ms(leadership.since_wall_ms), now)
+    who = f"{leadership.node} at {leadership.url} since {since}, epoch {leadership.epoch}"
     if facts.has_heartbeat:
         return ok("leader", who)
     return fail("leader", f"{who}: it is silent, and nobody took over", hint)

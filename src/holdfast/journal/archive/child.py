@@ -1,16 +1,16 @@
-"""The archivist: a child process that writes the archive instead of the server's loop.
+"""The compactor: a child process that writes the archive instead of the server's loop.
 
 It reads orders from a socket pair. When that closes, with the server, it rolls back and ends. It is niced: claims come
 first. It ignores `SIGINT` and `SIGTERM`, which are meant for the server. A message is a length, then MessagePack.
 
-    server                                     archivist
+    server                                     compactor
     Setup                        ──────────►   opens the archive
                                  ◄──────────   Position: its journal, and how far it has come
     Batches…, Changes…           ──────────►   writes each
     Commit                       ──────────►   commits
                                  ◄──────────   Position: how far it has come now
 
-On any failure the archivist answers `Failed` and ends.
+On any failure the compactor answers `Failed` and ends.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Setup(msgspec.Struct, frozen=True, array_like=True, tag="setup"):
     path: str
     identity: int
     retention: Retention
-    version: str  # Of the server: only an archivist of the same version may write.
+    version: str  # Of the server: only a compactor of the same version may write.
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):

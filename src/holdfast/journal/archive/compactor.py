@@ -1,7 +1,8 @@
 """The server's side of an archive step: sends what to write, and receives how far the archive has come.
 
-`LocalCompactor` writes in this process: for a restore and tests. `ChildCompactor` starts another process when there is something to
-write, and again if it ended. Only the archiving task waits for it; the loop serves between any two messages.
+`LocalCompactor` writes in this process: for a restore and tests. `ChildCompactor` starts another process when there is
+something to write, and again if it ended. Only the archiving task waits for it; the loop serves between any two
+messages.
 
 **The outcome of a step is always known.** Either the child confirms it, or the child ends without an answer: then the
 server waits for its end and reads the archive, where a commit is visible only once it is synced.

@@ -73,7 +73,7 @@ def segment_of(seq: int) -> int:
 
 
 def block_of(seq: int) -> int:
-    """Return a record's stretch of wall times."""
+    """Return a record's block of wall times."""
     return seq >> 10
 
 
@@ -174,7 +174,7 @@ def delete_archive(path: Path) -> None:
 
 
 def wait_for_lock(file: int, kind: int) -> bool:
-    """Lock a file within ten seconds: an archivist without a server ends soon."""
+    """Lock a file within ten seconds: a compactor without a server ends soon."""
     for _ in range(LOCK_TRIES):
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(file, kind | fcntl.LOCK_NB)

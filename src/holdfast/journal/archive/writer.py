@@ -8,8 +8,8 @@ It is synchronous: the child, a restore and tests run it. On any failure the tra
 grant of each held name: an end finds its grant there. Most leases begin and end within one step, so rows are gathered
 in memory, bounded in number and bytes: then both rows are written only once, in order.
 
-The history of a backup is incomplete, so `repair_grants` corrects the rows by the state. A live lease may be older than the
-history: it gets a made-up grant, with a negative number. A grant whose end is missing would live for ever: it ends
+The history of a backup is incomplete, so `repair_grants` corrects the rows by the state. A live lease may be older than
+the history: it gets a made-up grant, with a negative number. A grant whose end is missing would live for ever: it ends
 where the history begins.
 
 **Pruning.** History counts against its principal, in records and in bytes. First the records that are too old go,
@@ -156,9 +156,8 @@ class Entries:
         self._history: list[tuple[int, int, int, bytes]] = []
         self._bytes = 0
         self._names: list[NameRow] = []
-        self._written_ends: list[
-            tuple[int, int, str, int]
-        ] = []  # Ends of written grants: until, and the key of their row.
+        # Ends of written grants: until, and the key of their row.
+        self._written_ends: list[tuple[int, int, str, int]] = []
         self._living: dict[str, NameRow | int | None] = {}  # Grants by name: row, number once written, or None.
         self._stored: set[str] = set()  # Of those, the names in the table `living`.
         self._living_bytes = 0

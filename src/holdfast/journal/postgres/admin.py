@@ -1,8 +1,8 @@
 """What operators do with a store, without a node: facts, `init`, `restored`, and the writer of `move`.
 
-**Restored.** An operator who replaced the store by a backup says so (`restored`). One write takes the seat and gives it
-back, so no leader goes on over it, and the next term begins with the record `Restored` (N-22). A held seat is watched
-first, for as long as a follower would: a live leader is not deposed.
+**Restored.** An operator who replaced the store by a backup says so (`restored`). One write takes the leadership and
+gives it back, so no leader goes on over it, and the next term begins with the record `Restored` (N-22). A held
+leadership is watched first, for as long as a follower would: a live leader is not deposed.
 
 **Filling** an empty store is one transaction, from the tables to the last record. A node that would make the tables
 waits for it, and so does another move (`lock_creation`). Values and history are staged in pieces and applied, as in a
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from holdfast.journal.postgres.connection import PgConnection, Row, Server, ServerIdentity
 
 APPLICATION = "holdfast operator"
-WATCH_READS = 8  # How often a held seat is read while it is watched.
+WATCH_READS = 8  # How often a held leadership is read while it is watched.
 TRIED_BYTES = 256 * 1024  # More than deleted rows can have free by chance.
 NO_SEQ = -1  # No record has this number.
 MAY_NOT = "42501"
@@ -72,12 +72,12 @@ class Replica(msgspec.Struct, frozen=True):
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     server: Server
     leadership: Leadership
-    identity: ServerIdentity  # In the seat: of the server that wrote the last records.
+    identity: ServerIdentity  # In the leadership: of the server that wrote the last records.
     has_standby: bool  # Whether the last record waited for a synchronous standby.
     wants_token_gap: bool
     token_gaps: int
     schema_version: int
-    has_heartbeat: bool  # Whether a leader wrote under the seat while we watched.
+    has_heartbeat: bool  # Whether a leader wrote while we watched.
     peers: Sequence[Peer]
     replicas: Sequence[Replica]
     size_bytes: int
@@ -113,7 +113,7 @@ class StoreAdmin:
             await self._client.rows("ping")
 
     async def facts(self, watch_seconds: float) -> Facts:
-        """A held seat is watched until it beats, at most for so long. Raises `JournalError`."""
+        """A held leadership is watched until its heartbeat rises, at most for so long. Raises `JournalError`."""
         row = await self._leadership()
         has_heartbeat = row["held"] and await self._watch(row, watch_seconds) is None
         size = await self._client.rows("read_size", self.schema)
@@ -136,9 +136,9 @@ class StoreAdmin:
         )
 
     async def read(self, report_progress: Callable[[int], None]) -> Contents:
-        """Read and check all that there is at one instant; `report_progress` gets the number of records so far. Blocks nothing.
+        """Read and check all that there is at one instant; `report_progress` gets the count. Blocks nothing.
 
-        Raises `JournalError`, also if the seat is taken at that moment.
+        Raises `JournalError`, also if the leadership is taken at that moment.
         """
         row = await self._leadership()
         term = WriterTerm(row["tenure"], row["epoch"])
@@ -172,7 +172,7 @@ class StoreAdmin:
         return {}
 
     async def init(self, new_authority: NewAuthority, secret: bytes | None) -> Leadership | None:
-        """Make the tables and the authority. Return the seat if there was one already. Raises `JournalError`."""
+        """Make the tables and the authority. Return the leadership if there was one already. Raises `JournalError`."""
         before = await read_leadership(self._client, self.where)
         if before is not None:
             return leadership_of(before)
@@ -194,7 +194,7 @@ class StoreAdmin:
         return int(done[0]["epoch"]) + 1
 
     async def _watch(self, row: Row, seconds: float) -> Row | None:
-        """Watch a seat that is held. Return it if it stood still all the time, None as soon as it beats."""
+        """Watch a leadership that is held. Return it if it stood still all the time, None once its heartbeat rises."""
         for _ in range(WATCH_READS):
             await asyncio.sleep(seconds / WATCH_READS)
             now = await self._leadership()
@@ -280,7 +280,7 @@ class PostgresWriter:
             self.authority = rows[0]["authority"] if rows else ""
 
     async def begin(self, authority: str, key: bytes, epoch: int) -> None:
-        """Make the tables, the authority, and a seat that is ours while we fill."""
+        """Make the tables, the authority, and a leadership that is ours while we fill."""
         await create_tables(
             self._connection, self._schema, NewAuthority(authority, key, self._wall_ms), self._secret, self._identity
         )
@@ -324,7 +324,7 @@ class PostgresWriter:
         self._step, self._pieces = self._step + 1, 0
 
     async def end(self, source: Snapshot) -> None:
-        """Free the seat, and correct who held what."""
+        """Free the leadership, and correct who held what."""
         await self._apply()
         if source.upto:
             head = (0, source.upto, self._head, checksum_of(HEAD, HEAD.encode(), self._head))

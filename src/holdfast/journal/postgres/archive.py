@@ -1,17 +1,18 @@
-"""The archive in PostgreSQL: it replaces the records that are dropped from the tail. Only the seat's owner writes it.
+"""The archive in PostgreSQL: it replaces the records that are dropped from the tail. Only the leader writes it.
 
 A *step* brings the archive up to a record. It is sent in pieces that are *staged*, each by one statement, and one call
 of a function then applies all of it in one transaction on the server:
 
-    stage ─► stage ─► stage ─►  apply: gone, changed, new values; history; names;  is the seat ours?  ─► commit
-    fenced by the seat each     takes seconds, and blocks no append                last, for a moment
+    stage ─► stage ─► stage ─►  apply: gone, changed, new values; history; names;  do we still lead?  ─► commit
+    each fenced by the term     takes seconds, and blocks no append                last, for a moment
 
-- **The fence.** The function checks the seat last, and locks it until its commit a moment later; if the seat was taken
-  meanwhile, all is rolled back. So a takeover waits for no more than a commit, and finds the archive as it was before
-  the step or after it. The function never changes the seat's row, so an append never waits.
-- **A lost answer.** Whether a step was applied cannot be read: the server may run the call later. So it is *settled*
-  (`settle_steps`): that waits for a running call, and removes what was staged, without which a late call is refused.
-  Then the number up to which the archive reaches tells. The next caller settles a cancelled step.
+- **The fence.** The function checks the leadership last, and locks it until its commit a moment later; if the
+  leadership was taken meanwhile, all is rolled back. So a takeover waits for no more than a commit, and finds the
+  archive as it was before the step or after it. The function never changes the leadership's row, so an append never
+  waits.
+- **A lost answer.** Whether a step was applied cannot be read: the server may run the call later. So it is *resolved*
+  (`resolve_steps`): that waits for a running call, and removes what was staged, without which a late call is refused.
+  Then the number up to which the archive reaches tells. The next caller resolves a cancelled step.
 - **Dropped records** are named by the archive's own row, in the statement that drops them from the tail (N-5).
 - **History that is too old or too much** is pruned afterwards, some records at a time (`Pruning`). A step counts
   without that: the next one prunes the rest.
@@ -218,7 +219,7 @@ async def read_history(ask: Ask, upto: int) -> AsyncIterator[Sequence[Record]]:
         after = rows[-1][0]
 
 
-BLOCKS = 4  # Stretches of 1,024 numbers searched at once.
+BLOCKS = 4  # Blocks of 1,024 numbers searched at once.
 OLDEST_ROWS = 256  # Records of a principal read at once.
 PRUNE_SECONDS = 120.0
 
@@ -293,7 +294,7 @@ FEED_ROWS = 1_024
 DROP_ROWS = 512
 PIECE_SECONDS = 30.0
 APPLY_SECONDS = 600.0  # The time limit of a step: far more than one takes. Appends go on meanwhile.
-RESOLVE_SECONDS = 120.0  # The time limit for settling a step, which may have to wait for the step itself.
+RESOLVE_SECONDS = 120.0  # The time limit for resolving a step, which may have to wait for the step itself.
 RETRY_SECONDS = 0.2
 
 
@@ -309,7 +310,7 @@ class Archive:
         self.upto = 0
 
     async def begin(self, ask: Ask) -> Iterator[Values]:
-        """Read the state after the last step was settled: the head first. Each part is freed once it was taken."""
+        """Read the state after the last step was resolved: the head first. Each part is freed once it was taken."""
         row = await position(ask, self._client.term)
         self.upto, self.pruning.pruned = row["upto"], row["pruned"]
         found = deque([each async for each in read_values(ask, row["state_rows"])])

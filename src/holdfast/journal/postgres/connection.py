@@ -286,7 +286,7 @@ class ServerIdentity(msgspec.Struct, frozen=True):
     system_id: int  # Of the cluster, made by initdb.
     timeline: int  # Rises when a standby is promoted, and after a restore to a point in time.
     database_oid: int
-    table_oid: int  # Of the seat; a restore into the same cluster changes it. 0: there is no seat yet.
+    table_oid: int  # Of the leadership; a restore into the same cluster changes it. 0: there is no leadership yet.
 
 
 def identity_of(row: Row) -> ServerIdentity:
@@ -295,7 +295,7 @@ def identity_of(row: Row) -> ServerIdentity:
 
 class Server(msgspec.Struct, frozen=True, kw_only=True):
     identity: ServerIdentity
-    started: str  # Start time: sessions with the same marks and start time are at one server.
+    started: str  # Start time: sessions with the same identity and start time are at one server.
     has_standby: bool  # Whether a commit waits for a synchronous standby.
     is_pooled: bool  # Whether a pooler moves statements between sessions.
     version: int
@@ -369,9 +369,8 @@ class Servers:
 
     def __init__(self, url: str, schema: str, application: str) -> None:
         self.schema = schema
-        self.must_be: Server | None = (
-            None  # The leader term's: each `PgClient` connects to it. None: any taking writes.
-        )
+        # The leader term's server: each `PgClient` connects to it. None: any that takes writes.
+        self.must_be: Server | None = None
         self._sql = statements(schema)
         self._addresses = addresses(url)
         self._application = application
@@ -413,7 +412,7 @@ class Servers:
 
 
 class PgClient:
-    """A connection that does not write under the seat: made when it is needed, and again after it was lost."""
+    """A connection that does not write as the leader: made when it is needed, and again after it was lost."""
 
     server: Server  # The current one, or the last.
 

@@ -1,9 +1,9 @@
 """The journal in PostgreSQL: it implements `journal/interface.py`. One object has one leader term at most.
 
-Watching    reads the seat, and takes it                        a connection of its own
-Tenancy     writes under the seat, and resolves lost answers    the connection that took it
-Archive     moves the tail into the archive                     a connection of its own
-Looking     history, and who held what                          two of its own: such a read may take seconds
+LeadershipTable   reads the leadership, and acquires it            a connection of its own
+FencedWriter      writes as the leader, and resolves lost answers  the connection that acquired it
+Archive           moves the tail into the archive                  a connection of its own
+HistoryReader     history, and who held what                       two of its own: such a read may take seconds
 """
 
 from __future__ import annotations
@@ -71,9 +71,10 @@ class PostgresJournal:
     ) -> None:
         """Nothing is sent before `read_leadership` or `open`.
 
-        `term_id` names the leader term that this journal may begin: 32 random hexadecimal digits. `rollback_detector` outlives
-        the journal. `new_authority` is for making an authority where there is none; None: none is made. `secret` seals the
-        authority's key. `allow_data_loss` lets it go on after the store lost records (`after_data_loss = "continue"`).
+        `term_id` names the leader term that this journal may begin: 32 random hexadecimal digits. `rollback_detector`
+        outlives the journal. `new_authority` is for making an authority where there is none; None: none is made.
+        `secret` seals the authority's key. `allow_data_loss` lets it go on after the store lost records
+        (`after_data_loss = "continue"`).
         """
         try:
             self._servers = Servers(url, schema, f"holdfast {peer.node}")
@@ -132,14 +133,14 @@ class PostgresJournal:
     def depose(self, leadership: Leadership) -> None:
         self._seen = leadership
 
-    # For the node that has the seat.
+    # For the node that has the leadership.
 
     async def open(self) -> Recovered:
         connection, was_held = (await self._writer.connection(), False) if self._is_open else await self._acquire()
         try:
             return await self._recover(connection, was_closed=not was_held)
         except JournalDamagedError:
-            # A deposed node may read half of what there was. Damage counts only under the seat (N-2).
+            # A deposed node may read half of what there was. Damage counts only as the leader (N-2).
             await self._writer.confirm(0)
             raise
 
@@ -222,7 +223,7 @@ class PostgresJournal:
         return self._backlog.why_not(principal) if self._backlog.is_open else self._backlog.status_text()
 
     async def close(self) -> None:
-        """Give the seat back, if it is or may be ours, and disconnect."""
+        """Give the leadership back, if it is or may be ours, and disconnect."""
         self._is_open = False
         if self._may_lead:
             self._may_lead = False
@@ -245,10 +246,10 @@ class PostgresJournal:
             log.warning("the other nodes cannot be told that this one ends: %s", why)
             self._client.drop()
 
-    # Taking the seat, and reading.
+    # Taking the leadership, and reading.
 
     async def _acquire(self) -> tuple[PgConnection, bool]:
-        # From here on the seat may be ours, even without an answer.
+        # From here on the leadership may be ours, even without an answer.
         self._may_lead = True
         try:
             taken = await self._leadership_table.acquire(

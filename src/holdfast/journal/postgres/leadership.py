@@ -1,13 +1,13 @@
-"""Leadership of a store: reading the row that says who has it (the seat), and taking it. One write makes a leader.
+"""Leadership of a store: reads the row that says who leads, and acquires it. One write makes a leader.
 
-The write that takes the seat (N-2) names what was seen. Records are read only after it has returned, on the connection
-that took it: no other node can add one any more, and durable ones are visible, because a takeover waits for
+The write that takes the leadership (N-2) names what was seen. Records are read only after it has returned, on the
+connection that took it: no other node can add one any more, and durable ones are visible, because a takeover waits for
 transactions that hold the row, and for replicas.
 
-**A store that went back in time** is recognised by what this process knows of it (`RollbackDetector`, N-21): a number becomes
-smaller only if a lagging standby was promoted, or a disk or database restored. After such a loss a record `Restored`
-raises tokens beyond all that were given out. The store counts these records (`token_gaps`): a node that meets a higher count
-forgets what it knew.
+**A store that went back in time** is recognised by what this process knows of it (`RollbackDetector`, N-21): a number
+becomes smaller only if a lagging standby was promoted, or a disk or database restored. After such a loss a record
+`Restored` raises tokens beyond all that were given out. The store counts these records (column `jumps`): a node that
+meets a higher count forgets what it knew.
 
 The first node that finds no tables makes them, in one transaction (N-6). A secret that only the nodes have seals the
 authority's key: a tag, which is an HMAC of the key, and the key XORed with an HMAC of the tag. So the same key is
@@ -58,7 +58,7 @@ class RollbackDetector(msgspec.Struct, eq=False):
     token_gaps: int = 0
 
     def observe(self, seen: RollbackDetector, known: RollbackDetector) -> str | None:
-        """Note a seat that was read. Return what was lost since the last time, if anything; then it is not noted.
+        """Note a leadership that was read. Return what the store lost, if anything; then it is not noted.
 
         `known` is what was known before the read: a write may have been answered meanwhile. Raises `JournalLostError`
         if it is another authority.
@@ -160,7 +160,7 @@ class NewAuthority(msgspec.Struct, frozen=True):
 
 
 async def create(client: PgClient, schema: str, new_authority: NewAuthority, secret: bytes | None) -> None:
-    """Make schema, tables, seat, authority and key in one transaction; nothing if another node was first."""
+    """Make schema, tables, leadership, authority and key in one transaction; nothing if another node was first."""
     connection = await client.exclusive()
     try:
         async with asyncio.timeout(CREATE_SECONDS):
@@ -189,7 +189,7 @@ async def create_tables(
 
 
 async def read_leadership(client: PgClient, where: str) -> Row | None:
-    """Return the seat's row; None if there are no tables. Raises if it is incomplete, or not for this version."""
+    """Return the leadership's row; None if there are no tables. Raises if it is incomplete, or not for this version."""
     try:
         row = await client.one("read_leadership")
     except RefusedError as error:
@@ -218,7 +218,7 @@ def leadership_of(row: Row, *, is_rolled_back: bool = False) -> Leadership:
 
 
 BLOCKED_SECONDS = 1.0  # After so long a takeover ends the sessions that block it (N-3).
-NO_HEARTBEAT = -1  # A beat that no seat has, so a held seat is not taken.
+NO_HEARTBEAT = -1  # A heartbeat that no leadership has, so a held leadership is not taken.
 
 
 class WriterTerm(msgspec.Struct, eq=False):
@@ -227,8 +227,8 @@ class WriterTerm(msgspec.Struct, eq=False):
     term_id: str
     epoch: int = 0
     last_seq: int = 0
-    now_ms: int = 0  # The seat's time when it was taken, or confirmed last.
-    needs_token_gap: bool = False  # Whether the next batch begins with `Restored`, and brings this server's marks.
+    now_ms: int = 0  # The leadership's time when it was taken, or confirmed last.
+    needs_token_gap: bool = False  # Whether the next batch begins with `Restored`, and brings this server's identity.
     token_gap_reason: str = ""  # For people, where no record need be lost.
 
     def end(self) -> None:
@@ -253,9 +253,9 @@ class LeadershipTable(msgspec.Struct, eq=False):
     async def acquire(
         self, seen: Leadership | None, me: Peer, term: WriterTerm, wall_ms: int, seconds: float
     ) -> tuple[PgConnection, Server, bool]:
-        """Take the seat: if it is free, or as it was seen. Raises `JournalLockedError` if another node has it.
+        """Take the leadership: if it is free, or as it was seen. Raises `JournalLockedError` if another node has it.
 
-        Returns the connection that took it, its server, and whether the seat was held.
+        Returns the connection that took it, its server, and whether the leadership was held.
         """
         row, loss = await self._read_allowed()
         is_lost = loss is not None
@@ -314,14 +314,14 @@ class LeadershipTable(msgspec.Struct, eq=False):
             log.warning("who keeps the seat cannot be ended: %s", error)
 
     async def _read_allowed(self) -> tuple[Row, str | None]:
-        """Return the seat's row, and what was lost if this node may go on nevertheless."""
+        """Return the leadership's row, and what was lost if this node may go on nevertheless."""
         row, loss = await self._read_and_observe()
         if loss and not (self.allow_data_loss or row["wants_jump"]):
             raise rollback_error(self._where, loss)
         return row, loss
 
     async def _read_and_observe(self) -> tuple[Row, str | None]:
-        """Return the seat's row, and what was lost. Anything learned after the read began is ignored."""
+        """Return the leadership's row, and what was lost. Anything learned after the read began is ignored."""
         known = msgspec.structs.replace(self.rollback_detector)
         row = await self._read()
         seen = RollbackDetector(row["authority"], row["epoch"], row["tenure"], row["last_seq"], row["jumps"])
@@ -339,7 +339,7 @@ class LeadershipTable(msgspec.Struct, eq=False):
                 f"{self._where} has no store of Holdfast", "Run: holdfast store init, or start a node with it"
             )
         await create(self.client, self.servers.schema, self.new_authority, self.secret)
-        # The marks of the seat's own table are read on the next connection.
+        # The identity of the leadership's own table are read on the next connection.
         self.client.drop()
         row = await read_leadership(self.client, self._where)
         if row is None:

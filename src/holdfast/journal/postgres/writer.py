@@ -1,31 +1,31 @@
-"""Every write under the seat, and how the outcome of a write is resolved whose answer was lost.
+"""Every write as the leader, and how the outcome of a write is resolved whose answer was lost.
 
-**The fence.** The seat is one row. It has an epoch, which rises with every leader term, and a tenure: 128 random bits.
-Every write names both, in the very statement that locks the row and adds the batch. So of an append and a takeover one
-waits for the other and then evaluates its condition again: a deposed leader changes nothing, whenever its bytes arrive.
-(A store that goes back in time can repeat an epoch, and never a tenure.)
+**The fence.** The leadership is one row. It has an epoch, which rises with every leader term, and a term id: 128 random
+bits. Every write names both, in the very statement that locks the row and adds the batch. So of an append and a
+takeover one waits for the other and then evaluates its condition again: a deposed leader changes nothing, whenever its
+bytes arrive. (A store that goes back in time can repeat an epoch, and never a term id.)
 
 **A lost answer.** An append was sent, and the connection broke, or nothing came for `append_seconds`. It may have been
 applied, or not, or *yet be applied*: its bytes can lie in the socket of a server process that has not read them. So
 reading proves nothing: "not there" can be wrong half a second later, also under a lock. Instead:
 
     close the socket        never a cancel request: a cancelled commit is committed, and replicas may not have it
-    connect                 to a server with the same marks: otherwise the term is over, and the outcome unknown
+    connect                 to a server with the same identity: otherwise the term is over, and the outcome unknown
     ask by a write          `confirm`: it waits for replicas, so what it shows is as durable as an append
         last_seq = last     it was applied
         last_seq = first-1  send the *same* batch again. At most one of all copies can be applied, for each moves
                             `last_seq`; a later one finds no row. So "no row" means: ask again
-        no row              another node has the seat
+        no row              another node has the leadership
         anything else       the store went back in time
 
 An unanswered batch is made to be there, or unknown. "It did not happen" is said only if no copy is unanswered: nothing
 was sent; PostgreSQL refused the only copy with an error of `NOTHING_HAPPENED` (after any other it counts as lost); or
-the only copy found no row, and then the question found that another node has the seat.
+the only copy found no row, and then the question found that another node has the leadership.
 
 After `DeposedError`, `OutcomeUnknownError` or `JournalLostError` every further call of the journal raises the same.
 
-**Heartbeats.** Others depose a leader whose seat stands still (N-13). So a node that took the seat, and reads for
-longer than they wait, proves it between two slices, on the same connection (`LeaderHeartbeat`).
+**Heartbeats.** Others depose a leader whose leadership stands still (N-13). So a node that took the leadership, and
+reads for longer than they wait, proves it between two slices, on the same connection (`LeaderHeartbeat`).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ log = logging.getLogger("holdfast.journal")
 NOTHING_HAPPENED = frozenset({"22", "25", "42", "53", "54"})
 """Classes of errors raised before a commit: bad data, read-only server, no right or table, full disk, limit (N-8)."""
 NO_ANSWER = "PostgreSQL did not answer in time"
-LAST_TRY_SECONDS = 1.0  # The least time for giving the seat back and for leaving.
+LAST_TRY_SECONDS = 1.0  # The least time for giving the leadership back and for leaving.
 AGAIN_SECONDS = 0.05  # Between two attempts to connect.
 
 
@@ -71,7 +71,7 @@ class Batch(NamedTuple):
 
 
 class FencedWriter:
-    """Writes under the seat, one statement at a time."""
+    """Writes as the leader, one statement at a time."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class FencedWriter:
                 self._rollback_detector.token_gaps += 1
 
     async def confirm(self, now_ms: int) -> None:
-        """Prove the seat by a write, and that what is durable still is. Raises as `SharedJournal.confirm` does."""
+        """Prove the leadership by a write, and that what is durable still is. Raises as `SharedJournal.confirm`."""
         async with self._lock:
             self._refuse_if_over()
             self._is_unanswered = False
@@ -177,7 +177,7 @@ class FencedWriter:
                 raise self._over(self._rollback_error(last_seq))
 
     async def connection(self) -> PgConnection:
-        """Return the connection under the seat, after proving the seat on it."""
+        """Return the connection of the leader, after proving the leadership on it."""
         await self.confirm(0)
         if self._connection is None:
             raise CannotConnectError("the connection to the store was lost again")
@@ -238,7 +238,7 @@ class FencedWriter:
         return bool(rows)
 
     async def _ask(self, connection: PgConnection, now_ms: int) -> int:
-        """Ask by a write for the last number under our seat. Raises the end of the term, if it is over."""
+        """Ask by a write for the last number under our leadership. Raises the end of the term, if it is over."""
         term = self._term
         values = (term.epoch, term.term_id, now_ms, term.needs_token_gap)
         rows = await connection.ask("confirm", *values, seconds=self._append_seconds)
@@ -306,7 +306,7 @@ class FencedWriter:
             self._connection = None
 
     async def vacate(self, seconds: float) -> None:
-        """Give the seat back, if that can be done in so many seconds."""
+        """Give the leadership back, if that can be done in so many seconds."""
         async with self._lock:
             try:
                 async with asyncio.timeout(seconds):
@@ -329,7 +329,7 @@ def _did_nothing(error: JournalError) -> bool:
 
 
 QUERY_SECONDS = 30.0  # The time limit of a read on the server.
-NOT_OURS = "HF001"  # The error of our functions if the seat is not ours.
+NOT_OURS = "HF001"  # The error of our functions if the leadership is not ours.
 
 
 class Ask(Protocol):
@@ -337,7 +337,7 @@ class Ask(Protocol):
 
 
 async def position(ask: Ask, term: WriterTerm) -> Row:
-    """Return how far the archive and the journal reach. Raises `DeposedError` if the seat is not ours."""
+    """Return how far the archive and the journal reach. Raises `DeposedError` if the leadership is not ours."""
     rows = await ask("read_position", term.epoch, term.term_id)
     if not rows:
         raise deposed("read", term)
@@ -406,7 +406,7 @@ T = TypeVar("T")
 
 
 class LeaderHeartbeat:
-    """Reads on the connection under the seat, and proves the seat now and then, for as long as the block lasts."""
+    """Reads on the leader's connection, and proves the leadership now and then, for as long as the block lasts."""
 
     def __init__(self, writer: FencedWriter, connection: PgConnection) -> None:
         self._writer = writer
@@ -428,7 +428,7 @@ class LeaderHeartbeat:
         return await self._connection.ask(name, *values, seconds=READ_SECONDS)
 
     async def run_alongside(self, work: Coroutine[Any, Any, T]) -> T:
-        """Wait for work on another connection. It is cancelled if the seat is lost meanwhile."""
+        """Wait for work on another connection. It is cancelled if the leadership is lost meanwhile."""
         task = asyncio.ensure_future(work)
         try:
             while not task.done():

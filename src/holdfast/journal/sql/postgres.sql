@@ -90,7 +90,9 @@ INSERT INTO {s}.seat (
 
 -- name: read_leadership
 -- The seat as any node may see it, and whose it is.
-SELECT s.*, tenure AS term_id, beat AS heartbeat, jumps AS token_gaps, wants_jump AS wants_token_gap, a.id AS made_as, a.schema_version FROM {s}.seat AS s CROSS JOIN {s}.authority AS a
+SELECT s.*, s.tenure AS term_id, s.beat AS heartbeat, s.jumps AS token_gaps, s.wants_jump AS wants_token_gap,
+    a.id AS made_as, a.schema_version
+FROM {s}.seat AS s CROSS JOIN {s}.authority AS a
 
 -- name: acquire_leadership
 -- Become the leader (N-2). It names what was seen: epoch ($1), tenure ($2) and, of one who holds it, the beat ($4). So a
@@ -109,7 +111,8 @@ WHERE epoch = $1 AND tenure = $2 AND (NOT held OR beat = $4) AND format <= $10 A
         AND database_oid = $16 AND table_oid = $17
     ))
 RETURNING epoch, last_seq, now_ms, was_held, jumps,
-    wants_jump OR last_seq < $13 OR (system_id, timeline, database_oid, table_oid) <> ($14, $15, $16, $17) AS needs_token_gap
+    wants_jump OR last_seq < $13 OR (system_id, timeline, database_oid, table_oid) <> ($14, $15, $16, $17)
+        AS needs_token_gap
 
 -- name: end_blockers
 -- End whoever keeps a session from going on (N-3): a leader that was stopped with half of a statement sent keeps its lock.
