@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.guard import claims, processes, state
-from holdfast.guard.keeper import Keeper
+from holdfast.guard import owner_session, processes, state
+from holdfast.guard.renewal_daemon import Keeper
 from holdfast.guard.server import AwayError, RefusedError, Server
 from holdfast.guard.state import Owner, Session
 from tests.guard.agents import SCRIPT, World
@@ -78,7 +78,7 @@ def test_a_refusal_to_renew_is_no_absence(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(Server, "call", answer)
     with pytest.raises(RefusedError):
-        claims.renew(session, 1.0)
+        owner_session.renew(session, 1.0)
 
 
 def test_nothing_stays_of_an_owner_without_a_session(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_keeper_does_not_end_the_session_of_a_host_that_lives(
         state.write_private(owner.folder + "/session", fields)  # As a hook does, once the server has the lock free.
         raise AwayError("away")
 
-    monkeypatch.setattr(claims, "end_session", end_session)
+    monkeypatch.setattr(owner_session, "end_session", end_session)
     Keeper(owner.folder)._end(session)
     found = state.read_session(owner.folder)
     assert asked == ["x"] and found and found.host == this.mark

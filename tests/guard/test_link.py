@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.guard import link, processes, state
+from holdfast.guard import host_registry, processes, state
 from holdfast.guard.state import Owner
 from tests.guard.agents import Host, World
 from tests.support.api import Api
@@ -291,12 +291,12 @@ def test_calls_are_taken_once_by_tool_and_subject(tmp_path: Path) -> None:
     main, sub = (Owner(base, "claude", "s", agent) for agent in ("", "sub"))
 
     def note(owner: Owner, job: str, use: str = "") -> None:
-        link.note_call(base, mark, owner, tool="claim_job", subject=job, use=use)
+        host_registry.note_call(base, mark, owner, tool="claim_job", subject=job, use=use)
 
     def taken(job: str, tool: str = "claim_job") -> str | None:
         try:
-            found = link.take_call(base, mark, tool, job)
-        except link.UnseenCallError:
+            found = host_registry.take_call(base, mark, tool, job)
+        except host_registry.UnseenCallError:
             return "unseen"
         return found.name if found else None
 
@@ -306,11 +306,11 @@ def test_calls_are_taken_once_by_tool_and_subject(tmp_path: Path) -> None:
     assert taken("a", "release_job") == "unseen"
     assert [taken("a") for _ in range(3)] == [sub.name, sub.name, "unseen"]
     assert [taken("b") for _ in range(2)] == [main.name, "unseen"]
-    for number in range(link.CALLS_MAX + 5):
+    for number in range(host_registry.CALLS_MAX + 5):
         note(main, str(number))
     assert taken("0") == "unseen" and taken("5") == main.name
-    link.forget_session(base, "claude-s")
-    assert link.host_sessions(base, mark) == set() and taken("9") is None
+    host_registry.forget_session(base, "claude-s")
+    assert host_registry.host_sessions(base, mark) == set() and taken("9") is None
 
 
 def test_hosts_that_are_gone_are_forgotten(tmp_path: Path) -> None:
@@ -319,10 +319,12 @@ def test_hosts_that_are_gone_are_forgotten(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         found = processes.look(process.pid)
         assert found
-        link.note_call(base, found.mark, Owner(base, "claude", "old"), tool="claim_job", subject="a")
-    link.note_call(base, processes.mark_of(os.getpid()), Owner(base, "claude", "new"), tool="claim_job", subject="a")
-    assert link.all_sessions(base) == {"claude-new"}
-    assert len(list(Path(base, link.HOSTS).iterdir())) == 1
+        host_registry.note_call(base, found.mark, Owner(base, "claude", "old"), tool="claim_job", subject="a")
+    host_registry.note_call(
+        base, processes.mark_of(os.getpid()), Owner(base, "claude", "new"), tool="claim_job", subject="a"
+    )
+    assert host_registry.all_sessions(base) == {"claude-new"}
+    assert len(list(Path(base, host_registry.HOSTS).iterdir())) == 1
     assert all(path.stat().st_mode & 0o77 == 0 for path in Path(base).rglob("*") if path.name != state.LOG)
 
 

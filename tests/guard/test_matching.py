@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.guard import branches, globs
-from holdfast.guard.checking import Matcher
+from holdfast.guard.decision import Matcher
 from holdfast.guard.hosts import Event
 from holdfast.guard.rules import BrokenRulesError
 from tests.guard.conftest import RULES

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.guard.checking import Matcher
+from holdfast.guard.decision import Matcher
 from holdfast.guard.hosts import Event
 from tests.guard.conftest import RULES
 

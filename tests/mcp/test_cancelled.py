@@ -19,9 +19,9 @@ from typing import Any, Self
 import pytest
 
 from holdfast.errors import LeaseLost, Unreachable
-from holdfast.mcp import kept_session
-from holdfast.mcp.kept_session import BackgroundTasks
+from holdfast.mcp import stdio_backend
 from holdfast.mcp.stdio import JOBS
+from holdfast.mcp.stdio_backend import BackgroundTasks
 from tests.mcp.hosts import Home, run
 from tests.support import callers
 from tests.support.api import Api
@@ -225,7 +225,7 @@ def test_host_that_does_not_read_keeps_nothing(home: Home, operator: Api, name: 
 
 def test_what_nobody_answered_is_given_back_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A release is tried until the server has answered, or it is not needed any more."""
-    monkeypatch.setattr(kept_session, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(stdio_backend, "RETRY_SECONDS", 0.0)
     tries: list[str] = []
 
     async def away(times: int, then: Exception | None) -> None:

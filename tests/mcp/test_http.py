@@ -11,9 +11,9 @@ from unittest import mock
 import pytest
 
 from holdfast.errors import Unreachable
-from holdfast.mcp import mounted, tools
+from holdfast.mcp import endpoint, tools
 from holdfast.mcp.asgi import Application, Receive, Scope, Send
-from holdfast.mcp.named_session import NamedSession
+from holdfast.mcp.http_backend import NamedSession
 from tests.mcp.hosts import Home, run
 from tests.support import callers
 from tests.support.api import Api
@@ -201,7 +201,7 @@ def test_tools_that_could_not_be_loaded_are_loaded_again(monkeypatch: pytest.Mon
         return 200, {}, b"{}"
 
     async def test() -> None:
-        late = mounted.mounted(let_in)
+        late = endpoint.mounted(let_in)
         scope = {"path": "/mcp", "method": "POST", "headers": []}
         with pytest.raises(OSError, match="too many"):
             await late(scope, let_in, let_in)
@@ -209,7 +209,7 @@ def test_tools_that_could_not_be_loaded_are_loaded_again(monkeypatch: pytest.Mon
         await late(scope, let_in, let_in)
         assert loads == ["load", "load", "asked", "asked"]
 
-    monkeypatch.setattr(mounted, "_load", load)
+    monkeypatch.setattr(endpoint, "_load", load)
     run(test())
 
 

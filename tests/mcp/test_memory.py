@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.mcp.memory import FILES_MAX, TOLD_MAX, BadMemoryError, Left, Memory, open_memory
+from holdfast.mcp.saved_state import FILES_MAX, TOLD_MAX, BadMemoryError, Left, Memory, open_memory
 
 URL = "http://127.0.0.1:1"
 

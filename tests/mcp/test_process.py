@@ -14,8 +14,8 @@ import pytest
 from mcp import StdioServerParameters
 
 from holdfast.mcp import stdio
-from holdfast.mcp.kept_session import WAITS_MAX
 from holdfast.mcp.stdio import LINE_BYTES_MAX
+from holdfast.mcp.stdio_backend import WAITS_MAX
 from tests.mcp.hosts import Home, run
 from tests.support import callers
 from tests.support.api import Api

@@ -8,8 +8,8 @@ import pytest
 
 from holdfast import AsyncClaim
 from holdfast.client.options import OnWait
-from holdfast.mcp import kept_session
-from holdfast.mcp.kept_session import Waits
+from holdfast.mcp import stdio_backend
+from holdfast.mcp.stdio_backend import Waits
 from tests.mcp.hosts import run
 
 
@@ -20,7 +20,7 @@ async def _for_ever(_job: str, _on_wait: OnWait) -> AsyncClaim:
 
 def test_a_place_is_kept_for_the_call_that_waits_longest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two calls for one job the one that ends first gives up nothing: the other waits on, and comes back."""
-    monkeypatch.setattr(kept_session, "PLACE_SECONDS", 0.05)
+    monkeypatch.setattr(stdio_backend, "PLACE_SECONDS", 0.05)
 
     joined: list[str] = []
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.skills import files, placing
+from holdfast.skills import files, installer
 from holdfast.skills.hosts import HOSTS
-from holdfast.skills.placing import Parts, Scope, Word
+from holdfast.skills.installer import Parts, Scope, Word
 from tests.skills.conftest import Run, tree_of
 
 CLAUDE = HOSTS[0]
@@ -191,8 +191,8 @@ def test_a_file_of_somebody_else_is_left() -> None:
         folder.chmod(0o777)
         (folder / ".mcp.json").write_text("{}")
         os.seteuid(OTHER_USER)
-        [work] = placing.plan([CLAUDE], Scope(folder), Parts(skill=False, hooks=False), is_install=True)
-        carried = placing.carry(work, Scope(folder))
+        [work] = installer.plan([CLAUDE], Scope(folder), Parts(skill=False, hooks=False), is_install=True)
+        carried = installer.carry(work, Scope(folder))
     finally:
         os.seteuid(0)
         text = (folder / ".mcp.json").read_text()
@@ -205,9 +205,9 @@ def test_what_changed_in_the_meantime_is_not_overwritten(project: Path) -> None:
     """A host that writes its file between our reading and our writing keeps what it wrote."""
     (project / ".mcp.json").write_text("{}")
     scope = Scope(project)
-    [work] = placing.plan([CLAUDE], scope, Parts(skill=False, hooks=False), is_install=True)
+    [work] = installer.plan([CLAUDE], scope, Parts(skill=False, hooks=False), is_install=True)
     (project / ".mcp.json").write_text('{"theirs": 1}')
-    carried = placing.carry(work, scope)
+    carried = installer.carry(work, scope)
     assert carried.outcomes[0][1] is Word.LEFT and "meantime" in carried.reason
     assert tree_of(project).keys() == {".mcp.json"}
     assert (project / ".mcp.json").read_text() == '{"theirs": 1}'

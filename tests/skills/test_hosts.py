@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.skills import document, placing
+from holdfast.skills import document, installer
 from holdfast.skills.hosts import HOSTS
 from tests.skills.conftest import Run, tree_of
 from tests.support.pages import ROOT
@@ -434,7 +434,7 @@ class Interrupts:
         return self._call(*arguments)
 
 
-@pytest.mark.parametrize(("owner", "name"), [(placing, "put"), (os, "fsync")], ids=["between files", "within a file"])
+@pytest.mark.parametrize(("owner", "name"), [(installer, "put"), (os, "fsync")], ids=["between files", "within a file"])
 @pytest.mark.parametrize("is_install", [True, False], ids=["install", "uninstall"])
 def test_an_interrupt_leaves_every_file_whole(
     project: Path, skill: Run, monkeypatch: pytest.MonkeyPatch, owner: object, name: str, *, is_install: bool

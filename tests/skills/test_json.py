@@ -12,8 +12,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from holdfast.skills.hosts import HOSTS
+from holdfast.skills.installer import hook_entries, server_entry
 from holdfast.skills.jsonedit import DEPTH_MAX, Entry, Json, NotUnderstood, insert, remove, scan
-from holdfast.skills.placing import hook_entries, server_entry
 from tests.support import proof
 
 SERVER = Entry(("mcpServers",), "holdfast", {"command": "holdfast", "args": ["mcp"]})

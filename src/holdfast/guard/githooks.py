@@ -13,10 +13,10 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 
-from holdfast.guard import branches, checking, processes, state
-from holdfast.guard.checking import GIT, Matcher, Want
-from holdfast.guard.claims import Claims, jobs_of
+from holdfast.guard import branches, decision, processes, state
+from holdfast.guard.decision import GIT, Matcher, Want
 from holdfast.guard.hosts import REFUSE
+from holdfast.guard.owner_session import Claims, jobs_of
 from holdfast.guard.processes import Process
 from holdfast.guard.rules import BrokenRulesError
 from holdfast.guard.server import AwayError, RefusedError
@@ -96,7 +96,7 @@ def _settled(wants: list[Want], base: str, environment: Mapping[str, str]) -> tu
         owner = Owner(base, GIT, mark.replace(":", "-"))
         owner.name = environment.get("HOLDFAST_OWNER") or f"git:{_user()}@{os.uname().nodename}"
     claims = Claims(base, owner, environment, left[0].rule.ttl_seconds, mark)
-    verdict = checking.settle(left, claims, base, owner=owner)
+    verdict = decision.settle(left, claims, base, owner=owner)
     return verdict.text, verdict.kind == REFUSE
 
 

@@ -10,8 +10,8 @@ import os
 import sys
 from collections.abc import Mapping
 
-from holdfast.guard import checking, claims, hosts, link, paths, processes, state
-from holdfast.guard.checking import Verdict
+from holdfast.guard import decision, host_registry, hosts, owner_session, paths, processes, state
+from holdfast.guard.decision import Verdict
 from holdfast.guard.hosts import AFTER, AGENT_ENDS, BEFORE, PASS, REFUSE, SESSION_ENDS, TURN_ENDS, BadInputError, Event
 from holdfast.guard.rules import TURN, BrokenRulesError, Rules
 from holdfast.guard.server import AwayError, RefusedError
@@ -59,15 +59,15 @@ def main(arguments: list[str]) -> int:
 def _answered(event: Event, base: str, environment: Mapping[str, str]) -> Verdict:
     owner = Owner(base, event.host, event.session, event.agent)
     if event.kind == BEFORE:
-        verdict = checking.decide(event, owner, base, environment)
-        tool = link.tool_of(event.tool)
+        verdict = decision.decide(event, owner, base, environment)
+        tool = host_registry.tool_of(event.tool)
         return _linked(event, owner, base, environment, tool) or verdict if tool and verdict.kind != REFUSE else verdict
     try:
         if event.kind == AFTER and event.use_id:
-            checking.agreed(base, owner.folder, call=event.use_id)
+            decision.agreed(base, owner.folder, call=event.use_id)
         elif event.kind == SESSION_ENDS or (event.kind == AGENT_ENDS and event.agent):
             if event.kind == SESSION_ENDS:
-                link.forget_session(base, owner.host_session)
+                host_registry.forget_session(base, owner.host_session)
             _release(base, owner, all_agents=event.kind == SESSION_ENDS)
         elif event.kind == TURN_ENDS and any(rules.release == TURN for rules in _rules(event, base)):
             _release(base, owner, all_agents=False)
@@ -82,11 +82,11 @@ def _linked(event: Event, owner: Owner, base: str, environment: Mapping[str, str
     if not host:
         return None  # Not linked; the refusal of an edit explains it.
     try:
-        subject = link.subject_of(event.arguments)
-        link.note_call(base, host, owner, tool=tool, subject=subject, use=event.use_id)
-        if tool in link.CLAIMING and len(link.host_sessions(base, host)) == 1:
+        subject = host_registry.subject_of(event.arguments)
+        host_registry.note_call(base, host, owner, tool=tool, subject=subject, use=event.use_id)
+        if tool in host_registry.CLAIMING and len(host_registry.host_sessions(base, host)) == 1:
             ttl_seconds = min((rules.ttl_seconds for rules in _rules(event, base)), default=TTL_SECONDS)
-            claims.Claims(base, owner, environment, ttl_seconds).ensure()
+            owner_session.Claims(base, owner, environment, ttl_seconds).ensure()
     except StateError as error:
         return Verdict(REFUSE, f"the MCP tools would not know which agent makes this call: {error}")
     except (AwayError, RefusedError) as error:
@@ -96,7 +96,7 @@ def _linked(event: Event, owner: Owner, base: str, environment: Mapping[str, str
 
 def _rules(event: Event, base: str) -> list[Rules]:
     try:
-        return checking.Matcher(base).around(event.cwd)
+        return decision.Matcher(base).around(event.cwd)
     except BrokenRulesError:
         return []
 
@@ -106,9 +106,9 @@ def _release(base: str, owner: Owner, *, all_agents: bool) -> None:
     if all_agents:
         folders = [each for each in state.owner_folders(base) if state.host_session_of(each) == owner.host_session]
     for folder in folders:  # All of them first: their keepers end the sessions if the server does not answer.
-        claims.give_up(base, folder)
+        owner_session.give_up(base, folder)
     for folder in folders:
-        claims.release(base, folder, _END_SECONDS_MAX)
+        owner_session.release(base, folder, _END_SECONDS_MAX)
 
 
 def _of_bad_input(problem: str, cwd: object) -> Verdict:

@@ -303,6 +303,6 @@ def _become_keeper(descriptor: int, folder: str, python: str) -> None:
             os.dup2(nothing, standard)
         os.closerange(LOCK_DESCRIPTOR + 1, os.sysconf("SC_OPEN_MAX"))
         # -P: never import a module from the hook's working directory.
-        os.execv(python, [python, "-P", "-m", "holdfast.guard.keeper", folder])  # noqa: S606 - ours
+        os.execv(python, [python, "-P", "-m", "holdfast.guard.renewal_daemon", folder])  # noqa: S606 - ours
     finally:
         os._exit(1)

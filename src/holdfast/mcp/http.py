@@ -1,6 +1,6 @@
 """The tools over streamable HTTP, as an ASGI application: one request, one JSON response, no state in between.
 
-Only authenticated requests arrive here (`mounted`). If the client disconnects, its call is cancelled and leaves the
+Only authenticated requests arrive here (`endpoint`). If the client disconnects, its call is cancelled and leaves the
 queue in which it waits.
 """
 
@@ -19,9 +19,9 @@ from holdfast.client.operations.effects import Send as SendRequest
 from holdfast.client.transports.base import headers_for, payload_of
 from holdfast.errors import Unreachable
 from holdfast.mcp.asgi import DISCONNECTED, Ask, Receive, Scope, Send, headers_of
-from holdfast.mcp.named_session import SECRET_PREFIX, NamedSession
+from holdfast.mcp.backend import AgentClient
+from holdfast.mcp.http_backend import SECRET_PREFIX, NamedSession
 from holdfast.mcp.sdk_server import Context, server_of
-from holdfast.mcp.session import AgentClient
 
 SESSION_HEADER = "holdfast-session"
 BODY_BYTES_MAX = 65_536  # The server has limited it already.

@@ -17,8 +17,8 @@ from mcp.server.lowlevel.server import Server
 from holdfast import __version__
 from holdfast.errors import HoldfastError, NotAllowed, Unreachable
 from holdfast.mcp import tools
+from holdfast.mcp.backend import AgentSession
 from holdfast.mcp.results import RefusedError, Result, clean
-from holdfast.mcp.session import AgentSession
 from holdfast.mcp.tools import BadArgumentsError, Transport
 from holdfast.sanitize import plain
 

@@ -26,14 +26,14 @@ from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, Res
 
 from holdfast.client import owners
 from holdfast.errors import HoldfastError, SettingsError
-from holdfast.guard.link import TOOLS
+from holdfast.guard.host_registry import TOOLS
 from holdfast.guard.state import Owner
-from holdfast.mcp.hostlink import HostLink, open_link
-from holdfast.mcp.kept_session import KeptSession
-from holdfast.mcp.memory import BadMemoryError, open_memory
+from holdfast.mcp.backend import AgentClient
+from holdfast.mcp.guard_link import HostLink, open_link
 from holdfast.mcp.results import clean
+from holdfast.mcp.saved_state import BadMemoryError, open_memory
 from holdfast.mcp.sdk_server import Context, server_of
-from holdfast.mcp.session import AgentClient
+from holdfast.mcp.stdio_backend import KeptSession
 
 JOBS = "holdfast://my-jobs"  # The resource that changes when a job is lost: subscribed hosts are notified immediately.
 OWNER_CHARS_MAX = 128

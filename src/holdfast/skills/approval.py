@@ -14,8 +14,8 @@ from pathlib import Path
 
 from holdfast.skills.files import LeftAlone, look
 from holdfast.skills.hosts import HOSTS, Host
+from holdfast.skills.installer import HOOK_WORDS, MCP_WORDS, Scope, runs
 from holdfast.skills.jsonedit import NotUnderstood, load
-from holdfast.skills.placing import HOOK_WORDS, MCP_WORDS, Scope, runs
 
 _CODEX_TIMEOUT_SECONDS = 600  # Codex hashes a hook without a timeout with this one.
 

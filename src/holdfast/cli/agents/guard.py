@@ -52,7 +52,7 @@ def guard() -> None:
 def init() -> None:
     """Write `holdfast-guard.toml` at the top of this repository, with comments. One that is there is left alone."""
     from holdfast.guard.paths import RULES_NAME
-    from holdfast.skills.placing import project_of
+    from holdfast.skills.installer import project_of
 
     top = project_of(Path.cwd()).base
     file = top / RULES_NAME
@@ -80,7 +80,7 @@ def check(*, paths: tuple[str, ...], line: str | None) -> int:
     Exit code 1: another has one of them, or it would be refused for another reason. Without arguments only the rule
     file is read.
     """
-    from holdfast.guard.checking import Matcher, owner_of
+    from holdfast.guard.decision import Matcher, owner_of
     from holdfast.guard.paths import found_above
     from holdfast.guard.rules import BrokenRulesError
     from holdfast.guard.server import AwayError, RefusedError
@@ -141,19 +141,21 @@ def status() -> None:
 
     It warns if a host skips the hooks that are installed here or for the user.
     """
-    from holdfast.guard import claims, link, processes, state
+    from holdfast.guard import host_registry, owner_session, processes, state
     from holdfast.guard.server import AwayError, RefusedError
     from holdfast.skills.approval import problems
-    from holdfast.skills.placing import Scope, project_of
+    from holdfast.skills.installer import Scope, project_of
 
     base = state.base_of(os.environ)
-    only_seen = link.all_sessions(base) - {state.host_session_of(folder) for folder in state.owner_folders(base)}
+    only_seen = host_registry.all_sessions(base) - {
+        state.host_session_of(folder) for folder in state.owner_folders(base)
+    }
     rows: list[tuple[str, list[str], bool, bool, str | None]] = [
         (name.replace("-", ":", 1), [], False, True, None) for name in sorted(only_seen)
     ]
     for folder, session in state.sessions(base).items():
         try:
-            jobs, problem = [str(job.get("name")) for job in claims.jobs_of(session)], None
+            jobs, problem = [str(job.get("name")) for job in owner_session.jobs_of(session)], None
         except (AwayError, RefusedError) as error:
             jobs, problem = [], str(error)
         rows.append((session.owner, jobs, state.keeper_lives(folder), processes.lives(session.host), problem))
@@ -179,7 +181,7 @@ def status() -> None:
 @click.option("--all", "everyone", is_flag=True, help="All agents of this user on this machine.")
 def release(*, owner: str | None, everyone: bool) -> int:
     """End the session of the agent that runs this, or of another one, and give back every job of it."""
-    from holdfast.guard import claims, link, processes, state
+    from holdfast.guard import host_registry, owner_session, processes, state
     from holdfast.guard.githooks import owners_of_host
     from holdfast.guard.server import AwayError, RefusedError
 
@@ -191,9 +193,13 @@ def release(*, owner: str | None, everyone: bool) -> int:
     else:
         chosen = list(owners_of_host(base, processes.above()))
     named = {state.host_session_of(folder) for folder in chosen if Path(folder).name == state.MAIN}
-    only_seen = link.all_sessions(base) if everyone else link.all_sessions(base) & {(owner or "").replace(":", "-", 1)}
+    only_seen = (
+        host_registry.all_sessions(base)
+        if everyone
+        else host_registry.all_sessions(base) & {(owner or "").replace(":", "-", 1)}
+    )
     for name in named | only_seen:
-        link.forget_session(base, name)
+        host_registry.forget_session(base, name)
     if only_seen and not chosen:
         output.say(output.plain(f"{', '.join(sorted(only_seen)).replace('-', ':', 1)} is forgotten; it had no job"))
         return output.OK
@@ -201,7 +207,7 @@ def release(*, owner: str | None, everyone: bool) -> int:
         raise click.UsageError("no such agent has a session of the guard here; see `holdfast guard status`")
     for folder in chosen:
         try:
-            name = claims.release(base, folder)
+            name = owner_session.release(base, folder)
         except (AwayError, RefusedError) as error:
             output.complain(f"{error}; its keeper goes on trying to end it")
             return output.UNREACHABLE
@@ -213,10 +219,10 @@ def release(*, owner: str | None, everyone: bool) -> int:
 @click.argument("job")
 def agree(*, job: str) -> None:
     """Agree that an agent gets JOB, where a rule says `ask` and the agent's host cannot ask you itself."""
-    from holdfast.guard import checking, state
+    from holdfast.guard import decision, state
 
     base = state.base_of(os.environ)
-    found = [folder for folder in state.owner_folders(base) if checking.agreed(base, folder, job=job)]
+    found = [folder for folder in state.owner_folders(base) if decision.agreed(base, folder, job=job)]
     if not found:
         raise click.UsageError(f"no agent has asked for {job!r:.200} here")
     output.say(output.plain(f"agreed: {job}"))
@@ -241,7 +247,7 @@ def git() -> None:
 def install(*, shared: bool) -> None:
     """Put the hooks pre-commit and pre-push in place. Hooks that are there go on running."""
     from holdfast.guard.githooks import HOOKS
-    from holdfast.guard.installing import install
+    from holdfast.guard.hook_installer import install
 
     program = Path(shutil.which(sys.argv[0]) or Path(sys.executable).parent / "holdfast").absolute()
     folder = _folder(shared=shared)
@@ -253,7 +259,7 @@ def install(*, shared: bool) -> None:
 def uninstall() -> None:
     """Take away exactly what `install` put in place."""
     from holdfast.guard.githooks import HOOKS
-    from holdfast.guard.installing import uninstall
+    from holdfast.guard.hook_installer import uninstall
 
     folder = _folder(shared=True)
     for name in HOOKS:
@@ -262,7 +268,7 @@ def uninstall() -> None:
 
 def _folder(*, shared: bool) -> str:
     from holdfast.guard.githooks import GitError
-    from holdfast.guard.installing import HooksError, folder_of_hooks
+    from holdfast.guard.hook_installer import HooksError, folder_of_hooks
 
     try:
         return folder_of_hooks(str(Path.cwd()), shared=shared)

@@ -16,7 +16,7 @@ from holdfast.cli.shared.options import InOrder
 from holdfast.skills.hosts import HOSTS, SKILL, Host
 
 if TYPE_CHECKING:
-    from holdfast.skills.placing import Parts, Scope, Word, Work
+    from holdfast.skills.installer import Parts, Scope, Word, Work
 
 EXAMPLES = """\
 \b
@@ -36,7 +36,7 @@ def _selects(command: Callable[..., int]) -> Callable[..., int]:
 
     @wraps(command)
     def selected(*, names: tuple[str, ...], folder: Path | None, is_user: bool, dry_run: bool, **parts: bool) -> int:
-        from holdfast.skills.placing import Parts
+        from holdfast.skills.installer import Parts
 
         hosts = [host for host in HOSTS if host.name in names]
         return command(hosts, _scope(folder, is_user=is_user), Parts(**parts), dry_run=dry_run)
@@ -75,9 +75,9 @@ def install(hosts: list[Host], scope: Scope, parts: Parts, *, dry_run: bool) -> 
     Without --for: every host that has a folder here. Everything else in the files stays as it is, byte by byte. A file
     that cannot be read or is not understood is left alone, and what to write there by hand is printed.
     """
-    from holdfast.skills import placing
+    from holdfast.skills import installer
     from holdfast.skills.approval import problems
-    from holdfast.skills.placing import Word
+    from holdfast.skills.installer import Word
 
     if not (parts.skill or parts.mcp or parts.hooks):
         raise click.UsageError("nothing is left to put in place; leave out --no-skill or --no-mcp, or add --hooks")
@@ -85,7 +85,7 @@ def install(hosts: list[Host], scope: Scope, parts: Parts, *, dry_run: bool) -> 
     if not hosts:
         known = ", ".join(host.name for host in HOSTS)
         raise click.UsageError(f"no host of agents has a folder in {scope.base}; name one with --for: {known}")
-    code = _do(placing.plan(hosts, scope, parts, is_install=True), scope, dry_run=dry_run, bad={Word.LEFT})
+    code = _do(installer.plan(hosts, scope, parts, is_install=True), scope, dry_run=dry_run, bad={Word.LEFT})
     for host in hosts:
         _say_missing(host, scope, parts)
     for problem in problems(scope, _scope(None, is_user=True)):
@@ -105,10 +105,10 @@ def uninstall(hosts: list[Host], scope: Scope, parts: Parts, *, dry_run: bool) -
     Without --for: from all hosts. The files are as they were before, byte by byte. What somebody has changed in an
     entry of ours stays, and is said.
     """
-    from holdfast.skills import placing
-    from holdfast.skills.placing import Word
+    from holdfast.skills import installer
+    from holdfast.skills.installer import Word
 
-    works = placing.plan(hosts or HOSTS, scope, parts, is_install=False)
+    works = installer.plan(hosts or HOSTS, scope, parts, is_install=False)
     if all(word is Word.ABSENT for work in works for _, word in work.outcomes):
         output.hint(output.plain(f"there is nothing of Holdfast's in {scope.base}"))
         return output.OK
@@ -124,7 +124,7 @@ def show() -> None:
 
 
 def _scope(folder: Path | None, *, is_user: bool) -> Scope:
-    from holdfast.skills.placing import Scope, project_of
+    from holdfast.skills.installer import Scope, project_of
 
     if is_user and folder is not None:
         raise click.UsageError("--dir is a project and --user is your home directory; write one of them")
@@ -137,12 +137,12 @@ def _scope(folder: Path | None, *, is_user: bool) -> Scope:
 
 def _do(works: list[Work], scope: Scope, *, dry_run: bool, bad: set[Word]) -> int:
     """Carry out the works, or show them; return the exit code."""
-    from holdfast.skills import placing
+    from holdfast.skills import installer
 
     output.hint(output.plain(f"in {scope.base}:"))
     found: set[Word] = set()
     for planned in works:
-        work = planned if dry_run else placing.carry(planned, scope)
+        work = planned if dry_run else installer.carry(planned, scope)
         if dry_run and work.is_change:
             _show(work, scope)
         _say_work(work, scope, is_shown=dry_run)
@@ -154,7 +154,7 @@ def _do(works: list[Work], scope: Scope, *, dry_run: bool, bad: set[Word]) -> in
 
 def _say_work(work: Work, scope: Scope, *, is_shown: bool) -> None:
     """Print the outcome of each piece, in a dry run (`is_shown`) without the changes that it showed."""
-    from holdfast.skills.placing import Word
+    from holdfast.skills.installer import Word
 
     name = _name(work.path, scope)
     for word in Word:
@@ -190,11 +190,11 @@ def _say_unready(parts: Parts) -> None:
     from shutil import which
 
     from holdfast.extras import how_to_install
-    from holdfast.skills import placing
+    from holdfast.skills import installer
 
-    if (parts.mcp or parts.hooks) and which(placing.PROGRAM) is None:
+    if (parts.mcp or parts.hooks) and which(installer.PROGRAM) is None:
         folder = Path(sys.executable).parent
-        where = f": {folder}" if (folder / placing.PROGRAM).exists() else ""
+        where = f": {folder}" if (folder / installer.PROGRAM).exists() else ""
         output.hint(
             "`holdfast` is not on your PATH here; hosts that do not find it can start neither server nor hooks."
             f" Put its folder into the PATH from which they are started{output.plain(where)}"

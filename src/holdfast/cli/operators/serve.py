@@ -65,7 +65,7 @@ def serve(*, config: Path | None, changes: tuple[str, ...], **short: str | None)
 def _mounts() -> dict[str, Mount]:
     """Return what stands beside the routes: the tools for agents, if what they need is installed."""
     from holdfast.mcp.asgi import PATH
-    from holdfast.mcp.mounted import is_installed, mounted
+    from holdfast.mcp.endpoint import is_installed, mounted
 
     return {PATH: mounted} if is_installed() else {}
 

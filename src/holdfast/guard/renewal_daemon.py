@@ -12,7 +12,7 @@ import select
 import sys
 from contextlib import suppress
 
-from holdfast.guard import claims, processes, state
+from holdfast.guard import owner_session, processes, state
 from holdfast.guard.server import AwayError, RefusedError
 from holdfast.guard.state import LOCK_DESCRIPTOR, Session
 
@@ -48,7 +48,7 @@ class Keeper:
     def _renew(self, session: Session) -> float:
         """Renew, or remove an ended session; return the seconds until the next renewal."""
         try:
-            lives = claims.renew(session, min(ANSWER_SECONDS_MAX, session.ttl_seconds / RENEWALS_PER_TTL))
+            lives = owner_session.renew(session, min(ANSWER_SECONDS_MAX, session.ttl_seconds / RENEWALS_PER_TTL))
         except (AwayError, RefusedError) as error:
             self._tell(f"{session.owner}: not renewed: {error}")
             return RETRY_SECONDS
@@ -71,7 +71,7 @@ class Keeper:
                 if not self._is_current(session):
                     return
                 try:
-                    claims.end_session(session, ANSWER_SECONDS_MAX)
+                    owner_session.end_session(session, ANSWER_SECONDS_MAX)
                 except (AwayError, RefusedError) as error:
                     self._tell(f"{session.owner}: the host is gone, and its session could not be ended: {error}")
                 else:

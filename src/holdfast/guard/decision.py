@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterator, Mapping
 
 from holdfast.guard import branches, globs, paths, server, shell, state, targets
-from holdfast.guard.claims import Claims, Had, Held
 from holdfast.guard.hosts import ASK as ASK_PERSON
 from holdfast.guard.hosts import CODEX, PASS, READERS, REFUSE, Event, can_ask
+from holdfast.guard.owner_session import Claims, Had, Held
 from holdfast.guard.programs import is_interactive, program
 from holdfast.guard.rules import ASK, LET_PASS, ONLY_REFUSE, BrokenRulesError, Rule, Rules, read
 from holdfast.guard.server import AwayError, RefusedError

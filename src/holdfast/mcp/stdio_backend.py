@@ -12,7 +12,7 @@ the next result of any tool.
 that place in the queue. If no call follows within `PLACE_SECONDS`, the task gives it up, and so it does a job that was
 granted meanwhile: the model does not know that it has it, and others wait.
 
-**Sharing.** If the guard's hooks know the agent, its session is the guard's (`hostlink`): each call first adopts the
+**Sharing.** If the guard's hooks know the agent, its session is the guard's (`guard_link`): each call first adopts the
 claims that the guard made, and the process leaves the session to the guard at its end.
 
 **Restarts.** `memory` names the session of the previous process. If it lives, it is adopted with its claims (C4), and
@@ -37,10 +37,10 @@ from holdfast.client.options import OnWait
 from holdfast.errors import HoldfastError, Unreachable
 from holdfast.guard.state import Session
 from holdfast.mcp import results, tools
-from holdfast.mcp.hostlink import HostLink
-from holdfast.mcp.memory import TOLD_MAX, BadMemoryError, Left, Memory
+from holdfast.mcp.backend import GONE_STATUSES, Acquired, AgentClient, AgentSession, Waiting
+from holdfast.mcp.guard_link import HostLink
 from holdfast.mcp.results import RefusedError, Result
-from holdfast.mcp.session import GONE_STATUSES, Acquired, AgentClient, AgentSession, Waiting
+from holdfast.mcp.saved_state import TOLD_MAX, BadMemoryError, Left, Memory
 from holdfast.mcp.tools import PLACE_SECONDS
 
 LEAVE_SECONDS = 2.0  # The timeout for background tasks at the end.

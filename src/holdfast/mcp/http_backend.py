@@ -29,8 +29,8 @@ from msgspec import UNSET, UnsetType
 from holdfast import JobClaim, JobDone, JobHeld, JobOwner, JobStatus, LeaseLost, Refused
 from holdfast.errors import HoldfastError
 from holdfast.mcp import results, tools
+from holdfast.mcp.backend import GONE_STATUSES, Acquired, AgentClient, AgentSession, Waiting
 from holdfast.mcp.results import RefusedError, Result
-from holdfast.mcp.session import GONE_STATUSES, Acquired, AgentClient, AgentSession, Waiting
 
 SECRET_PREFIX = "holds_"  # noqa: S105 - a shape, not a secret
 OVER = (

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 
 from holdfast import minihttp
-from holdfast.guard import link, processes, server, state
+from holdfast.guard import host_registry, processes, server, state
 from holdfast.guard.server import AwayError, RefusedError, Server
 from holdfast.guard.state import Owner, Session
 from holdfast.sanitize import plain
@@ -122,7 +122,7 @@ class Claims:
                 "The hook does not see its host among its ancestors (a sandbox or PID namespace hides them), so claims"
                 " through the MCP tools count as another owner's: release the job there with release_job first."
             )
-        urls = link.mcp_owners(self._base, host).get(str(held.fields.get("owner")))
+        urls = host_registry.mcp_owners(self._base, host).get(str(held.fields.get("owner")))
         if urls is None:
             return ""
         ours = server.find(self._environment).urls
@@ -131,8 +131,8 @@ class Claims:
                 f"The MCP tools of this host process have it at {urls}, and the hooks use the server at {ours}: set the"
                 " same HOLDFAST_URL for both."
             )
-        if len(link.host_sessions(self._base, host)) > 1:
-            return f"The MCP tools of this host process have it, and {link.SEVERAL}."
+        if len(host_registry.host_sessions(self._base, host)) > 1:
+            return f"The MCP tools of this host process have it, and {host_registry.SEVERAL}."
         return "The MCP tools of this host process have it in a session of their own. Call release_job, then try again."
 
     def ensure(self) -> Session:
@@ -191,16 +191,16 @@ class Claims:
         if self._owner.agent or self._host:
             return ""
         host = processes.proven_host(self._environment)
-        return host if host and link.host_sessions(self._base, host) <= {self._owner.host_session} else ""
+        return host if host and host_registry.host_sessions(self._base, host) <= {self._owner.host_session} else ""
 
     def _joined(self) -> Session | None:
         """Return the live session of the agent's own MCP process on the same server, if there is one."""
         host = self._linked_host()
-        session = link.mcp_session(self._base, host) if host else None
+        session = host_registry.mcp_session(self._base, host) if host else None
         if (
             session is None
             or session.urls != server.find(self._environment).urls
-            or link.is_of_another_host(self._base, session.id, host)
+            or host_registry.is_of_another_host(self._base, session.id, host)
             or renew(session, self._left()) is None
         ):
             return None
@@ -211,7 +211,7 @@ class Claims:
         from_url, from_config = server.found_by(self._environment)
         target = server.find(self._environment)
         host = self._linked_host()
-        name = (link.mcp_owner(self._base, host) if host else "") or self._owner.name
+        name = (host_registry.mcp_owner(self._base, host) if host else "") or self._owner.name
         body = {"ttl_seconds": self._ttl_seconds, "name": name}
         status, said = target.call("POST", "/sessions", body, key=minihttp.fresh_key(), seconds=self._left())
         if status != 201 or not {"session_id", "session_secret"} <= said.keys():  # noqa: PLR2004 - made

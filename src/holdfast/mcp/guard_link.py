@@ -1,6 +1,6 @@
 """The link of an MCP process with the guard's hooks: which agent makes a call, and the session that both share.
 
-`holdfast.guard.link` explains how they find each other.
+`holdfast.guard.host_registry` explains how they find each other.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast import AsyncSession
-from holdfast.guard import link, processes, server, state
+from holdfast.guard import host_registry, processes, server, state
 from holdfast.guard.server import RefusedError as BadServerError
 from holdfast.guard.state import Owner, Session, StateError
 from holdfast.mcp.results import RefusedError
@@ -30,28 +30,30 @@ class HostLink:
         found = server.find({**environment, "HOLDFAST_URL": url} if url else environment)
         self._urls, self._ca_file = found.urls, found.ca_file
         self.warning: str | None = None
-        self._registration: link.Registration | None = None
+        self._registration: host_registry.Registration | None = None
         if self._mark:
-            self._registration = link.Registration(self._base, self._mark, processes.mark_of(os.getpid()), owner or "")
+            self._registration = host_registry.Registration(
+                self._base, self._mark, processes.mark_of(os.getpid()), owner or ""
+            )
         elif state.owner_folders(self._base):
             self.warning = _HIDDEN
 
     @property
     def sees_calls(self) -> bool:
         """Whether hooks see the calls that this process receives."""
-        return bool(self._mark) and link.sees_calls(self._base, self._mark)
+        return bool(self._mark) and host_registry.sees_calls(self._base, self._mark)
 
     def caller(self, tool: str, arguments: Mapping[str, Any]) -> Owner | None:
         """Return the subagent that makes a call; None for the main agent. Raises `RefusedError`."""
         try:
-            found = link.take_call(self._base, self._mark, tool, link.subject_of(arguments))
-        except link.AmbiguousCallError:
+            found = host_registry.take_call(self._base, self._mark, tool, host_registry.subject_of(arguments))
+        except host_registry.AmbiguousCallError:
             raise RefusedError(
                 "two of your agents made this call at the same moment, and their calls cannot be told apart: nothing"
                 " was done. Call again, one after the other."
             ) from None
-        except link.UnseenCallError:
-            if tool in link.READING:
+        except host_registry.UnseenCallError:
+            if tool in host_registry.READING:
                 return None
             raise RefusedError(
                 "no hook has seen this call, so it is not known which of your agents makes it: nothing was done. Call"
@@ -59,12 +61,12 @@ class HostLink:
             ) from None
         except StateError as error:
             raise RefusedError(f"it cannot be found out which of your agents makes this call: {error}") from None
-        is_only_session = len(link.host_sessions(self._base, self._mark)) == 1
+        is_only_session = len(host_registry.host_sessions(self._base, self._mark)) == 1
         return found if found is not None and found.agent and is_only_session else None
 
     def shared_session(self, folder: str = "") -> Session | None:
         """Return the session that the guard keeps for an agent: the main one, or that of a folder."""
-        folder = folder or (link.main_folder(self._base, self._mark) if self._mark else "")
+        folder = folder or (host_registry.main_folder(self._base, self._mark) if self._mark else "")
         found = state.read_session(folder) if folder else None
         if found is None or not found.is_proven:
             return None
@@ -78,7 +80,7 @@ class HostLink:
         return self._registration is not None and self._registration.others(session_id)
 
     def is_of_another_host(self, session_id: str) -> bool:
-        return link.is_of_another_host(self._base, session_id, self._mark)
+        return host_registry.is_of_another_host(self._base, session_id, self._mark)
 
     def publish(self, session: AsyncSession | None, owner: str, ttl_seconds: float) -> None:
         if self._registration is None:
