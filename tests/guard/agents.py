@@ -85,7 +85,7 @@ class World:
         self.hosts.append(Host(self, kind, environment))
         return self.hosts[-1]
 
-    def keepers(self) -> list[int]:
+    def daemons(self) -> list[int]:
         """The processes of keepers of this world."""
         found = []
         for path in Path("/proc").glob("[0-9]*/cmdline"):
@@ -97,9 +97,9 @@ class World:
                 found.append(int(path.parent.name))
         return found
 
-    def keepers_when(self, count: int) -> list[int]:
+    def wait_for_daemons(self, count: int) -> list[int]:
         """Wait until there are so many: one that has just been started is none before it runs its own program."""
-        return wait_until(lambda: found if len(found := self.keepers()) == count else [])
+        return wait_until(lambda: found if len(found := self.daemons()) == count else [])
 
     def git(
         self, *words: str, check: bool = True, cwd: Path | None = None, **environment: str
@@ -137,7 +137,7 @@ class World:
         """Kill the hosts, and insist that every keeper ends by itself."""
         for host in self.hosts:
             host.kill()
-        wait_until(lambda: not self.keepers(), seconds_max=30)
+        wait_until(lambda: not self.daemons(), seconds_max=30)
 
 
 class Host:

@@ -79,7 +79,7 @@ def test_status_and_release(world: World, api: Api) -> None:
     assert api.status("area:billing").json()["status"] == "held"
     assert world.holdfast("guard", "release", "--all").returncode == 0
     assert api.status("area:billing").json()["status"] == "free"
-    wait_until(lambda: not world.keepers())
+    wait_until(lambda: not world.daemons())
 
 
 def test_an_agent_gives_back_what_it_has(world: World, api: Api) -> None:

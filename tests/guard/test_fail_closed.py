@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.guard import owner_session, processes, state
-from holdfast.guard.renewal_daemon import Keeper
+from holdfast.guard.renewal_daemon import RenewalDaemon
 from holdfast.guard.server import AwayError, RefusedError, Server
 from holdfast.guard.state import Owner, Session
 from tests.guard.agents import SCRIPT, World
@@ -116,7 +116,7 @@ def test_a_keeper_does_not_end_the_session_of_a_host_that_lives(
         raise AwayError("away")
 
     monkeypatch.setattr(owner_session, "end_session", end_session)
-    Keeper(owner.folder)._end(session)
+    RenewalDaemon(owner.folder)._end_session(session)
     found = state.read_session(owner.folder)
     assert asked == ["x"] and found and found.host == this.mark
 
@@ -130,7 +130,7 @@ def test_who_only_looks_for_a_keeper_keeps_none_from_being_started(
     fcntl.flock(descriptor, fcntl.LOCK_EX)
     monkeypatch.setattr("time.sleep", lambda _: fcntl.flock(descriptor, fcntl.LOCK_UN))
     try:
-        assert state.start_keeper(owner.folder, "/bin/true")
+        assert state.start_daemon(owner.folder, "/bin/true")
     finally:
         os.close(descriptor)
 

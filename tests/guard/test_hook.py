@@ -36,7 +36,7 @@ def test_what_no_rule_names_is_never_held_up(world: World) -> None:
     assert ana.bash("ls src/auth && git status") == (0, "", "")
     assert ana.before("Read", {"file_path": str(world.repository / "src/auth/login.py")}) == (0, "", "")
     assert ana.hook(ana.fields("SessionStart", source="startup")) == (0, "", "")
-    assert not (world.state / "owners").exists() and not world.keepers()
+    assert not (world.state / "owners").exists() and not world.daemons()
 
 
 def test_a_note_is_shown_and_acts_on_nobody(world: World, api: Api) -> None:
@@ -80,10 +80,10 @@ def test_the_end_of_the_session_releases_all(world: World, api: Api) -> None:
     """SessionEnd gives back what the agent and its subagents have; the keepers leave, and nothing of them stays."""
     ana = world.host()
     assert ana.edit("src/auth/login.py").passed and ana.edit("db/new.sql", agent="agent-1").passed
-    world.keepers_when(2)
+    world.wait_for_daemons(2)
     assert ana.hook(ana.fields("SessionEnd", reason="clear")) == (0, "", "")
     assert {api.status(job).json()["status"] for job in ("area:auth", "area:billing")} == {"free"}
-    wait_until(lambda: not world.keepers())
+    wait_until(lambda: not world.daemons())
     assert list((world.state / "owners").iterdir()) == []
 
 
@@ -119,7 +119,7 @@ def test_a_session_that_is_over_is_opened_anew(world: World, server: ServerProce
     assert ana.edit("src/auth/login.py").passed
     (after,) = [each["session_id"] for each in alice.sessions().json()["sessions"] if each["name"] == ana.owner]
     assert after != before and alice.status("area:auth").json()["session"] == after
-    world.keepers_when(1)
+    world.wait_for_daemons(1)
 
 
 def test_several_jobs_are_had_together_or_not(world: World, api: Api) -> None:
@@ -435,9 +435,9 @@ def test_secrets_are_private(world: World) -> None:
     secret = json.loads(session.read_text())["secret"]
     assert secret.startswith("holds_") and session.stat().st_mode & 0o077 == 0
     assert all(folder.stat().st_mode & 0o077 == 0 for folder in [*session.parents][:4])
-    (keeper,) = world.keepers_when(1)
-    assert secret.encode() not in Path(f"/proc/{keeper}/cmdline").read_bytes()
+    (daemon,) = world.wait_for_daemons(1)
+    assert secret.encode() not in Path(f"/proc/{daemon}/cmdline").read_bytes()
     ana.hook(ana.fields("SessionEnd", reason="exit"))
-    wait_until(lambda: not world.keepers())
+    wait_until(lambda: not world.daemons())
     (world.state / "owners").chmod(0o777)
     assert "lets other users put files into it" in ana.edit("src/auth/login.py").refused

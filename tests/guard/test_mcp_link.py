@@ -107,7 +107,7 @@ def test_last_mcp_process_ends_its_session_without_a_guard(world: World, api: Ap
     assert host.tool("claim_job", hooked=False, job=JOB)["status"] == "acquired"
     host.stop_mcp()
     assert owner_of(api) is None
-    assert not world.keepers()
+    assert not world.daemons()
 
 
 def test_two_host_sessions_in_one_process_are_not_linked(world: World, host: Host, api: Api) -> None:
@@ -278,7 +278,7 @@ def test_session_end_gives_up_every_agent_while_the_server_is_silent(
 def test_end_of_mcp_leaves_the_session_of_a_dead_keeper(world: World, host: Host, api: Api) -> None:
     """If the keeper was killed, the end of the MCP process ends nothing while the host lives."""
     assert host.tool("claim_job", job=JOB)["status"] == "acquired"
-    for pid in world.keepers_when(1):
+    for pid in world.wait_for_daemons(1):
         os.kill(pid, signal.SIGKILL)
     host.stop_mcp()
     assert owner_of(api) == host.owner

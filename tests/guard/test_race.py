@@ -40,7 +40,7 @@ def test_hooks_side_by_side_share_one_session_and_one_keeper(world: World, serve
     assert all(answer.passed for answer in at_once(jobs, seconds_max=60))
     sessions = Api.of(server, callers.ALICE).sessions().json()["sessions"]
     assert [each["name"] for each in sessions if each["name"] == ana.owner] == [ana.owner]
-    world.keepers_when(1)
+    world.wait_for_daemons(1)
 
 
 def test_ends_and_beginnings_side_by_side(world: World, api: Api) -> None:
@@ -55,8 +55,8 @@ def test_ends_and_beginnings_side_by_side(world: World, api: Api) -> None:
         assert all(answer.passed for answer in answers), answers
         held = [job for job in ("area:auth", "area:billing") if api.status(job).json()["status"] == "held"]
         if held:
-            world.keepers_when(1)
+            world.wait_for_daemons(1)
     assert ana.edit("src/auth/a").passed
     end()
     assert api.status("area:auth").json()["status"] == "free"
-    wait_until(lambda: not world.keepers())
+    wait_until(lambda: not world.daemons())

@@ -25,12 +25,12 @@ def test_a_long_command_keeps_its_job(world: World, api: Api) -> None:
     assert world.host().edit("src/auth/a").passed
     first = api.status("area:auth").json()
 
-    def beat_after_its_end() -> bool:
+    def was_renewed_after_expiry() -> bool:
         now = api.status("area:auth").json()
         assert now["fencing_token"] == first["fencing_token"] and now["status"] == "held"
         return moment(now["last_heartbeat_at"]) > moment(first["expires_at"])
 
-    wait_until(beat_after_its_end, seconds_max=40, every_seconds=0.2)
+    wait_until(was_renewed_after_expiry, seconds_max=40, every_seconds=0.2)
 
 
 def test_a_killed_host_loses_its_jobs_at_once(world: World, api: Api) -> None:
@@ -40,7 +40,7 @@ def test_a_killed_host_loses_its_jobs_at_once(world: World, api: Api) -> None:
     ana.kill()
     wait_until(lambda: api.status("area:auth").json()["status"] == "free")
     assert ben.edit("src/auth/a").passed
-    world.keepers_when(1)
+    world.wait_for_daemons(1)
     assert len(list((world.state / "owners").iterdir())) == 1
 
 
@@ -49,11 +49,11 @@ def test_a_killed_keeper_is_replaced(world: World, api: Api) -> None:
     ana = world.host()
     assert ana.edit("src/auth/a").passed
     token = api.status("area:auth").json()["fencing_token"]
-    (old,) = world.keepers_when(1)
+    (old,) = world.wait_for_daemons(1)
     os.kill(old, signal.SIGKILL)
-    wait_until(lambda: not world.keepers())
+    wait_until(lambda: not world.daemons())
     assert ana.edit("src/auth/a").passed
-    (new,) = world.keepers_when(1)
+    (new,) = world.wait_for_daemons(1)
     assert new != old and api.status("area:auth").json()["fencing_token"] == token
 
 
@@ -100,7 +100,7 @@ def test_shells_of_the_hook_are_not_the_host(world: World) -> None:
 def test_the_keeper_has_nothing_of_the_hook(world: World) -> None:
     """It holds no pipe of the host, so the host need not wait for it; its session and its folder are its own."""
     assert world.host().edit("src/auth/a").passed
-    (pid,) = world.keepers_when(1)
+    (pid,) = world.wait_for_daemons(1)
     place = Path("/proc") / str(pid)
     assert all(not os.fspath((place / "fd" / number).readlink()).startswith("pipe:") for number in ("0", "1", "2", "3"))
     assert (place / "cwd").readlink() == Path("/") and os.getsid(pid) == pid
@@ -140,6 +140,6 @@ def test_an_end_that_the_server_did_not_hear_is_told_later(tmp_path: Path) -> No
             with server.restart() as again:
                 api = Api.of(again, callers.BOB)
                 wait_until(lambda: api.status("area:auth").json()["status"] == "free", seconds_max=30)
-                wait_until(lambda: not world.keepers())
+                wait_until(lambda: not world.daemons())
         finally:
             world.close()

@@ -138,7 +138,7 @@ class Claims:
     def ensure(self) -> Session:
         """Return a session with a live keeper. Raises `AwayError`, `RefusedError` and `StateError`."""
         found = state.read_session(self._owner.folder)
-        if found is not None and self._is_current(found) and state.keeper_lives(self._owner.folder):
+        if found is not None and self._is_current(found) and state.is_daemon_alive(self._owner.folder):
             return found
         with state.locked(self._base, self._owner.folder):
             try:
@@ -157,7 +157,7 @@ class Claims:
             except (AwayError, RefusedError) as error:
                 state.log(self._base, f"{self._owner.name}: the session at {found.urls} was left to lapse: {error}")
             found = None
-        if found is not None and not state.keeper_lives(self._owner.folder) and renew(found, self._left()) is None:
+        if found is not None and not state.is_daemon_alive(self._owner.folder) and renew(found, self._left()) is None:
             state.log(self._base, f"{self._owner.name}: its keeper was gone and its session is over")
             found = None
         host = self._host or processes.host_mark(self._environment)
@@ -173,7 +173,7 @@ class Claims:
             session.host = host
             session.is_proven = any(process.mark == host for process in processes.above())
             state.write_private(self._owner.folder + "/session", session.fields())
-        state.start_keeper(self._owner.folder, sys.executable)
+        state.start_daemon(self._owner.folder, sys.executable)
         return session
 
     def _is_current(self, session: Session) -> bool:

@@ -16,50 +16,50 @@ from holdfast.guard import owner_session, processes, state
 from holdfast.guard.server import AwayError, RefusedError
 from holdfast.guard.state import LOCK_DESCRIPTOR, Session
 
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 RENEWALS_PER_TTL = 3
 ANSWER_SECONDS_MAX = 5.0
 RETRY_SECONDS = 0.5
 
 
-class Keeper:
+class RenewalDaemon:
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._base = folder.rpartition(f"/{state.OWNERS}/")[0]
-        self._told = ""
+        self._last_message = ""
 
     def run(self) -> None:
         session_id, due = "", 0.0
         while state.is_same(LOCK_DESCRIPTOR, self._folder + "/keeper"):
             session = state.read_session(self._folder)
             if session is None:
-                if self._has_left():
+                if self._release_lock():
                     return
                 continue
             if session.id != session_id:
                 session_id, due = session.id, state.now() + session.ttl_seconds / RENEWALS_PER_TTL
             if not processes.lives(session.host):
-                self._end(session)
+                self._end_session(session)
                 continue
             if state.now() >= due:
                 due = state.now() + self._renew(session)
-            _wait(session.host, min(LOOK_SECONDS, due - state.now()))
+            _wait(session.host, min(POLL_SECONDS, due - state.now()))
 
     def _renew(self, session: Session) -> float:
         """Renew, or remove an ended session; return the seconds until the next renewal."""
         try:
-            lives = owner_session.renew(session, min(ANSWER_SECONDS_MAX, session.ttl_seconds / RENEWALS_PER_TTL))
+            seconds_left = owner_session.renew(session, min(ANSWER_SECONDS_MAX, session.ttl_seconds / RENEWALS_PER_TTL))
         except (AwayError, RefusedError) as error:
-            self._tell(f"{session.owner}: not renewed: {error}")
+            self._log_once(f"{session.owner}: not renewed: {error}")
             return RETRY_SECONDS
-        if lives is None:
-            self._tell(f"{session.owner}: its session is over, and what it had is free for others")
+        if seconds_left is None:
+            self._log_once(f"{session.owner}: its session is over, and what it had is free for others")
             self._forget(session)
             return 0.0
-        self._told = ""
-        return lives / RENEWALS_PER_TTL
+        self._last_message = ""
+        return seconds_left / RENEWALS_PER_TTL
 
-    def _end(self, session: Session) -> None:
+    def _end_session(self, session: Session) -> None:
         """End the session of a host that is gone, with retries until it has expired by itself.
 
         Each try holds the owner's lock and checks the host again: the agent may continue in another process with this
@@ -73,7 +73,7 @@ class Keeper:
                 try:
                     owner_session.end_session(session, ANSWER_SECONDS_MAX)
                 except (AwayError, RefusedError) as error:
-                    self._tell(f"{session.owner}: the host is gone, and its session could not be ended: {error}")
+                    self._log_once(f"{session.owner}: the host is gone, and its session could not be ended: {error}")
                 else:
                     state.remove_folder(self._folder)
                     return
@@ -89,7 +89,7 @@ class Keeper:
         found = state.read_session(self._folder)
         return found is not None and (found.id, found.host) == (session.id, session.host)
 
-    def _has_left(self) -> bool:
+    def _release_lock(self) -> bool:
         """Release the keeper's lock, unless a hook has opened another session meanwhile."""
         with state.locked(self._base, self._folder):
             if state.read_session(self._folder) is not None:
@@ -98,10 +98,10 @@ class Keeper:
             state.remove_folder(self._folder)
         return True
 
-    def _tell(self, text: str) -> None:
-        if text != self._told:
+    def _log_once(self, text: str) -> None:
+        if text != self._last_message:
             state.log(self._base, text)
-            self._told = text
+            self._last_message = text
 
 
 def _wait(mark: str, seconds: float) -> None:
@@ -117,4 +117,4 @@ def _wait(mark: str, seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    Keeper(sys.argv[1]).run()
+    RenewalDaemon(sys.argv[1]).run()

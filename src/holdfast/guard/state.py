@@ -195,7 +195,7 @@ def is_same(descriptor: int, path: str) -> bool:
         return False
 
 
-def keeper_lives(folder: str) -> bool:
+def is_daemon_alive(folder: str) -> bool:
     try:
         descriptor = os.open(folder + "/keeper", os.O_RDWR | os.O_NOFOLLOW)
     except OSError:
@@ -266,14 +266,14 @@ _TRIES, _PAUSE_SECONDS = 5, 0.01
 _LOCK_TRIES = 100
 
 
-def start_keeper(folder: str, python: str) -> bool:
+def start_daemon(folder: str, python: str) -> bool:
     """Start a keeper unless one lives; the caller holds the owner's lock. Raises `StateError`."""
     try:
         descriptor = os.open(folder + "/keeper", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise StateError(f"{folder}/keeper cannot be opened: {error.strerror}") from None
     try:
-        tries = _TRIES  # `keeper_lives` in another process locks the file briefly.
+        tries = _TRIES  # `is_daemon_alive` in another process locks the file briefly.
         while not try_lock(descriptor):
             tries -= 1
             if not tries:
@@ -282,7 +282,7 @@ def start_keeper(folder: str, python: str) -> bool:
         if not python:
             raise StateError("the keeper cannot be started: Python does not know its own program")
         if not os.fork():
-            _become_keeper(descriptor, folder, python)
+            _exec_daemon(descriptor, folder, python)
         return True
     except OSError as error:
         raise StateError(f"the keeper cannot be started: {error.strerror}") from None
@@ -290,7 +290,7 @@ def start_keeper(folder: str, python: str) -> bool:
         os.close(descriptor)
 
 
-def _become_keeper(descriptor: int, folder: str, python: str) -> None:
+def _exec_daemon(descriptor: int, folder: str, python: str) -> None:
     """Detach from the host's session, terminal, files and folder, and exec the keeper."""
     try:
         os.setsid()

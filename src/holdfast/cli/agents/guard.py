@@ -158,7 +158,7 @@ def status() -> None:
             jobs, problem = [str(job.get("name")) for job in owner_session.jobs_of(session)], None
         except (AwayError, RefusedError) as error:
             jobs, problem = [], str(error)
-        rows.append((session.owner, jobs, state.keeper_lives(folder), processes.lives(session.host), problem))
+        rows.append((session.owner, jobs, state.is_daemon_alive(folder), processes.lives(session.host), problem))
     user = Scope(Path.home(), is_user=True, environment=os.environ)
     warnings = [each for scope in (project_of(Path.cwd()), user) for each in problems(scope, user)]
     if wants_json():
