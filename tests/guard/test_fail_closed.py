@@ -105,20 +105,20 @@ def test_a_keeper_does_not_end_the_session_of_a_host_that_lives(
 ) -> None:
     """The host died while the server was away, and its agent goes on in another process with the same session."""
     owner, session = session_of(tmp_path / "guard", "1:0:gone")
-    this = processes.look(os.getpid())
+    this = processes.read_process(os.getpid())
     assert this
     asked = []
 
     def end_session(ended: Session, _: float) -> None:
         asked.append(ended.id)
-        fields: Mapping[str, object] = {**session.fields(), "host": this.mark}
+        fields: Mapping[str, object] = {**session.fields(), "host": this.key}
         state.write_private(owner.folder + "/session", fields)  # As a hook does, once the server has the lock free.
         raise AwayError("away")
 
     monkeypatch.setattr(owner_session, "end_session", end_session)
     RenewalDaemon(owner.folder)._end_session(session)
     found = state.read_session(owner.folder)
-    assert asked == ["x"] and found and found.host == this.mark
+    assert asked == ["x"] and found and found.host == this.key
 
 
 def test_who_only_looks_for_a_keeper_keeps_none_from_being_started(

@@ -287,7 +287,7 @@ def test_end_of_mcp_leaves_the_session_of_a_dead_keeper(world: World, host: Host
 
 def test_calls_are_taken_once_by_tool_and_subject(tmp_path: Path) -> None:
     """Each note serves one call of the same tool and job; notes that were never served are bounded."""
-    base, mark = str(tmp_path / "guard"), processes.mark_of(os.getpid())
+    base, mark = str(tmp_path / "guard"), processes.process_key(os.getpid())
     main, sub = (Owner(base, "claude", "s", agent) for agent in ("", "sub"))
 
     def note(owner: Owner, job: str, use: str = "") -> None:
@@ -317,11 +317,11 @@ def test_hosts_that_are_gone_are_forgotten(tmp_path: Path) -> None:
     """The notes below a dead host process are removed when another host appears."""
     base = str(tmp_path / "guard")
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        found = processes.look(process.pid)
+        found = processes.read_process(process.pid)
         assert found
-        host_registry.note_call(base, found.mark, Owner(base, "claude", "old"), tool="claim_job", subject="a")
+        host_registry.note_call(base, found.key, Owner(base, "claude", "old"), tool="claim_job", subject="a")
     host_registry.note_call(
-        base, processes.mark_of(os.getpid()), Owner(base, "claude", "new"), tool="claim_job", subject="a"
+        base, processes.process_key(os.getpid()), Owner(base, "claude", "new"), tool="claim_job", subject="a"
     )
     assert host_registry.all_sessions(base) == {"claude-new"}
     assert len(list(Path(base, host_registry.HOSTS).iterdir())) == 1

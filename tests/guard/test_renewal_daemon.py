@@ -64,9 +64,9 @@ def test_a_number_that_is_used_again_is_no_life(world: World, api: Api) -> None:
     (file,) = world.state.glob("owners/*/*/session")
     said = json.loads(file.read_text())
     pid, start, boot = said["host"].split(":")
-    assert int(pid) == ana.process.pid and processes.lives(said["host"])
+    assert int(pid) == ana.process.pid and processes.is_alive(said["host"])
     said["host"] = f"{pid}:{int(start) + 1}:{boot}"
-    assert not processes.lives(said["host"]) and not processes.lives(f"{pid}:{start}:another-boot")
+    assert not processes.is_alive(said["host"]) and not processes.is_alive(f"{pid}:{start}:another-boot")
     beside = file.with_name("beside")
     beside.write_text(json.dumps(said))
     beside.chmod(0o600)
@@ -77,11 +77,11 @@ def test_a_number_that_is_used_again_is_no_life(world: World, api: Api) -> None:
 def test_a_process_that_ended_and_was_not_reaped_is_gone() -> None:
     """A host that ended is gone, also while its parent has not asked for its exit code."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        found = processes.look(process.pid)
-        assert found and processes.lives(found.mark)
+        found = processes.read_process(process.pid)
+        assert found and processes.is_alive(found.key)
         assert process.stdin
         process.stdin.close()
-        wait_until(lambda: not processes.lives(found.mark))
+        wait_until(lambda: not processes.is_alive(found.key))
 
 
 def test_shells_of_the_hook_are_not_the_host(world: World) -> None:

@@ -77,8 +77,8 @@ def asked(arguments: list[str], folder: str | None = None) -> bytes:
 
 
 def _settled(wants: list[Want], base: str, environment: Mapping[str, str]) -> tuple[str, bool]:
-    above = processes.above()
-    found = owners_of_host(base, above)
+    ancestors = processes.ancestors()
+    found = owners_of_host(base, ancestors)
     left = wants
     if len(found) > 1:
         # If the server is away, `settle` below meets that too and follows the rules' `when_away`.
@@ -89,22 +89,22 @@ def _settled(wants: list[Want], base: str, environment: Mapping[str, str]) -> tu
         return "", False
     if found:
         folder, session = next(iter(found.items()))
-        owner, mark = Owner(base, state.host_session_of(folder).partition("-")[0], ""), session.host
+        owner, key = Owner(base, state.host_session_of(folder).partition("-")[0], ""), session.host
         owner.folder, owner.name = folder, session.owner
     else:
-        mark = next((each.mark for each in above if each.name == GIT), above[0].mark if above else "")
-        owner = Owner(base, GIT, mark.replace(":", "-"))
+        key = next((each.key for each in ancestors if each.name == GIT), ancestors[0].key if ancestors else "")
+        owner = Owner(base, GIT, key.replace(":", "-"))
         owner.name = environment.get("HOLDFAST_OWNER") or f"git:{_user()}@{os.uname().nodename}"
-    claims = Claims(base, owner, environment, left[0].rule.ttl_seconds, mark)
+    claims = Claims(base, owner, environment, left[0].rule.ttl_seconds, key)
     verdict = decision.settle(left, claims, base, owner=owner)
     return verdict.text, verdict.kind == REFUSE
 
 
-def owners_of_host(base: str, above: list[Process]) -> dict[str, Session]:
+def owners_of_host(base: str, ancestors: list[Process]) -> dict[str, Session]:
     """Return the sessions of hosts among these ancestors by folder, an agent before its subagents."""
-    marks = {each.mark for each in above}
+    keys = {each.key for each in ancestors}
     found = [(folder, session) for folder, session in state.sessions(base).items()
-             if session.host in marks and not state.host_session_of(folder).startswith(GIT + "-")]  # fmt: skip
+             if session.host in keys and not state.host_session_of(folder).startswith(GIT + "-")]  # fmt: skip
     return dict(sorted(found, key=lambda each: os.path.basename(each[0]) != MAIN))
 
 

@@ -61,8 +61,8 @@ def subject_of(arguments: Mapping[str, object]) -> str:
     return "\n".join(map(str, jobs)) if isinstance(jobs, list) else str(arguments.get("job") or "")
 
 
-def _folder(base: str, mark: str) -> str:
-    return f"{base}/{HOSTS}/{mark.replace(':', '+')}"
+def _folder(base: str, host_key: str) -> str:
+    return f"{base}/{HOSTS}/{host_key.replace(':', '+')}"
 
 
 def _folders(base: str) -> list[str]:
@@ -73,8 +73,8 @@ def _entries(folder: str, kind: str) -> list[str]:
     return [name.removeprefix(kind) for name in state.names_in(folder) if name.startswith(kind)]
 
 
-def _made(base: str, mark: str) -> str:
-    folder = _folder(base, mark)
+def _made(base: str, host_key: str) -> str:
+    folder = _folder(base, host_key)
     if not os.path.isdir(folder):
         _remove_dead(base)
         state.make_folder(base, folder)
@@ -83,8 +83,8 @@ def _made(base: str, mark: str) -> str:
 
 def _remove_dead(base: str) -> None:
     for folder in _folders(base):
-        mark = os.path.basename(folder).replace("+", ":")
-        if processes.is_judged_here(mark) and not processes.lives(mark):
+        host_key = os.path.basename(folder).replace("+", ":")
+        if processes.can_judge(host_key) and not processes.is_alive(host_key):
             with suppress(OSError):
                 for each in state.names_in(folder):
                     with suppress(OSError):
@@ -95,9 +95,9 @@ def _remove_dead(base: str) -> None:
 # --- Host sessions and their calls ------------------------------------------------------------------------------------
 
 
-def note_call(base: str, mark: str, owner: Owner, *, tool: str, subject: str, use: str = "") -> None:
+def note_call(base: str, host_key: str, owner: Owner, *, tool: str, subject: str, use: str = "") -> None:
     """Note a call that the MCP process is about to receive, once per `use`. Raises `StateError`."""
-    folder = _made(base, mark)
+    folder = _made(base, host_key)
     call = {"owner": [owner.host, owner.session, owner.agent], "tool": tool, "subject": subject, "use": use}
     with state.locked(base, folder):
         state.write_private(f"{folder}/{_SESSION}{owner.host_session}", {})
@@ -113,19 +113,19 @@ def _calls(folder: str) -> list[int]:
     return sorted(int(number) for number in _entries(folder, _CALL) if number.isdecimal())
 
 
-def sees_calls(base: str, mark: str) -> bool:
-    return bool(_entries(_folder(base, mark), _SESSION))
+def sees_calls(base: str, host_key: str) -> bool:
+    return bool(_entries(_folder(base, host_key), _SESSION))
 
 
-def take_call(base: str, mark: str, tool: str, subject: str) -> Owner | None:
+def take_call(base: str, host_key: str, tool: str, subject: str) -> Owner | None:
     """Remove a call's note and return the caller; None if hooks see no calls under this host.
 
     Raises `AmbiguousCallError`, also for each call involved in an earlier one, and `UnseenCallError` for a call without
     a note.
     """
-    if not sees_calls(base, mark):
+    if not sees_calls(base, host_key):
         return None
-    folder = _folder(base, mark)
+    folder = _folder(base, host_key)
     with state.locked(base, folder):
         same: list[tuple[str, tuple[str, ...]]] = []
         for number in _calls(folder):
@@ -150,11 +150,11 @@ def take_call(base: str, mark: str, tool: str, subject: str) -> Owner | None:
     raise AmbiguousCallError
 
 
-def host_sessions(base: str, mark: str) -> set[str]:
+def host_sessions(base: str, host_key: str) -> set[str]:
     """Return the sessions of a host process that use Holdfast, each as HOST-SESSION."""
     sessions = state.sessions(base).items()
-    proven = (folder for folder, session in sessions if session.host == mark and session.is_proven)
-    return {*_entries(_folder(base, mark), _SESSION), *(state.host_session_of(folder) for folder in proven)}
+    proven = (folder for folder, session in sessions if session.host == host_key and session.is_proven)
+    return {*_entries(_folder(base, host_key), _SESSION), *(state.host_session_of(folder) for folder in proven)}
 
 
 def all_sessions(base: str) -> set[str]:
@@ -163,9 +163,9 @@ def all_sessions(base: str) -> set[str]:
     return {name for folder in _folders(base) for name in _entries(folder, _SESSION)}
 
 
-def is_of_another_host(base: str, session_id: str, mark: str) -> bool:
+def is_of_another_host(base: str, session_id: str, host_key: str) -> bool:
     found = (each.host for each in state.sessions(base).values() if each.id == session_id)
-    return any(host != mark and processes.lives(host) for host in found)
+    return any(host != host_key and processes.is_alive(host) for host in found)
 
 
 def forget_session(base: str, name: str) -> None:
@@ -180,9 +180,9 @@ def forget_session(base: str, name: str) -> None:
                     os.unlink(f"{folder}/{_CALL}{number}")
 
 
-def main_folder(base: str, mark: str) -> str:
+def main_folder(base: str, host_key: str) -> str:
     """Return the owner folder of a host's only agent; "" if there is none, or more than one."""
-    found = host_sessions(base, mark)
+    found = host_sessions(base, host_key)
     return f"{base}/{state.OWNERS}/{found.pop()}/{MAIN}" if len(found) == 1 else ""
 
 
@@ -190,10 +190,10 @@ def main_folder(base: str, mark: str) -> str:
 
 
 class Registration:
-    def __init__(self, base: str, mark: str, process: str, owner: str) -> None:
-        """Register the MCP process `process` under the host `mark`, with a given owner name. Raises `StateError`."""
-        self._base, self._mark, self._owner = base, mark, owner
-        self._file = f"{_made(base, mark)}/{_MCP}{process.replace(':', '+')}"
+    def __init__(self, base: str, host_key: str, process: str, owner: str) -> None:
+        """Register the MCP process `process` under the host `host_key`, with a given owner name. Raises `StateError`."""
+        self._base, self._host_key, self._owner = base, host_key, owner
+        self._file = f"{_made(base, host_key)}/{_MCP}{process.replace(':', '+')}"
         self.publish(None)
 
     def publish(self, session: Session | None) -> None:
@@ -207,17 +207,17 @@ class Registration:
             os.rmdir(os.path.dirname(self._file))  # Only if nothing else is in it.
 
     def others(self, session_id: str) -> bool:
-        entries = _registered(self._base, self._mark).items()
+        entries = _registered(self._base, self._host_key).items()
         return any(file != self._file and session is not None and session.id == session_id
                    for file, (_, session) in entries)  # fmt: skip
 
 
-def _registered(base: str, mark: str) -> dict[str, tuple[str, Session | None]]:
+def _registered(base: str, host_key: str) -> dict[str, tuple[str, Session | None]]:
     """Return owner name and session of a host's live MCP processes, by file."""
     found = {}
-    for name in _entries(_folder(base, mark), _MCP):
-        if processes.lives(name.replace("+", ":")):
-            file = f"{_folder(base, mark)}/{_MCP}{name}"
+    for name in _entries(_folder(base, host_key), _MCP):
+        if processes.is_alive(name.replace("+", ":")):
+            file = f"{_folder(base, host_key)}/{_MCP}{name}"
             entry = state.read_object(file)
             fields = entry.get("session")
             session = state.session_of(fields) if isinstance(fields, dict) else None
@@ -225,18 +225,18 @@ def _registered(base: str, mark: str) -> dict[str, tuple[str, Session | None]]:
     return found
 
 
-def mcp_owners(base: str, mark: str) -> dict[str, str]:
+def mcp_owners(base: str, host_key: str) -> dict[str, str]:
     """Return the server URLs of sessions that a host's MCP processes opened themselves, by owner name."""
-    return {session.owner: session.urls for _, session in _registered(base, mark).values() if session is not None}
+    return {session.owner: session.urls for _, session in _registered(base, host_key).values() if session is not None}
 
 
-def mcp_session(base: str, mark: str) -> Session | None:
+def mcp_session(base: str, host_key: str) -> Session | None:
     """Return the session that a host's MCP processes opened, for the guard to join; None unless it is only one."""
-    found = [session for _, session in _registered(base, mark).values() if session is not None]
+    found = [session for _, session in _registered(base, host_key).values() if session is not None]
     return found[0] if len(found) == 1 else None
 
 
-def mcp_owner(base: str, mark: str) -> str:
+def mcp_owner(base: str, host_key: str) -> str:
     """Return the owner name given to a host's MCP process; "" if there is none, or several differ."""
-    names = {owner for owner, _ in _registered(base, mark).values()} - {""}
+    names = {owner for owner, _ in _registered(base, host_key).values()} - {""}
     return names.pop() if len(names) == 1 else ""

@@ -160,10 +160,10 @@ class Claims:
         if found is not None and not state.is_daemon_alive(self._owner.folder) and renew(found, self._left()) is None:
             state.log(self._base, f"{self._owner.name}: its keeper was gone and its session is over")
             found = None
-        host = self._host or processes.host_mark(self._environment)
+        host = self._host or processes.host_key(self._environment)
         if not host:
             raise state.StateError(f"the host's process cannot be found; name it in {processes.VARIABLE}")
-        if found is not None and found.host not in {"", host} and processes.lives(found.host):
+        if found is not None and found.host not in {"", host} and processes.is_alive(found.host):
             raise state.StateError(
                 f"the same session runs in another process of the host (pid {found.host.partition(':')[0]}), and two"
                 f" processes cannot be one owner; end one of them, or name the host's process in {processes.VARIABLE}"
@@ -171,7 +171,7 @@ class Claims:
         session = found or self._joined() or self._opened()
         if session.host != host or found is None:
             session.host = host
-            session.is_proven = any(process.mark == host for process in processes.above())
+            session.is_proven = any(process.key == host for process in processes.ancestors())
             state.write_private(self._owner.folder + "/session", session.fields())
         state.start_daemon(self._owner.folder, sys.executable)
         return session
@@ -181,7 +181,7 @@ class Claims:
         if not self._is_of_server(session):
             return False
         # Without /proc, running `ps` would cost more than the whole check; the keeper checks the host there.
-        return not processes.HAS_PROC or session.host == (self._host or processes.host_mark(self._environment))
+        return not processes.HAS_PROC or session.host == (self._host or processes.host_key(self._environment))
 
     def _is_of_server(self, session: Session) -> bool:
         return (session.from_url, session.from_config) == server.found_by(self._environment)

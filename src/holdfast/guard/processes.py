@@ -19,15 +19,15 @@ HAS_PROC = os.path.exists("/proc/self/stat")
 
 
 class Process:
-    def __init__(self, mark: str, parent: int, words: list[str]) -> None:
-        self.mark, self.parent = mark, parent
+    def __init__(self, key: str, parent: int, words: list[str]) -> None:
+        self.key, self.parent = key, parent
         self.name = os.path.basename(words[0]).lstrip("-") if words else ""
         runs_script = any(word[:1] == "-" and "c" in word and word[:2] != "--" for word in words[1:3])
         # Started only to start another program: a shell with `-c`, `env` and so on.
-        self.is_between = self.name in _LAUNCHERS or (self.name in _SHELLS and runs_script)
+        self.is_launcher = self.name in _LAUNCHERS or (self.name in _SHELLS and runs_script)
 
 
-def look(pid: int) -> Process | None:
+def read_process(pid: int) -> Process | None:
     """Read a process; None if there is none, or it is a zombie."""
     return _in_proc(pid) if HAS_PROC else _by_ps(pid)
 
@@ -55,9 +55,9 @@ def _boot() -> str:
         return ""
 
 
-def is_judged_here(mark: str) -> bool:
-    """Tell whether `lives` is reliable here: not for a process of this boot in another PID namespace."""
-    boot_id, _, namespace = mark.rpartition(":")[2].partition(".")
+def can_judge(key: str) -> bool:
+    """Tell whether `is_alive` is reliable here: not for a process of this boot in another PID namespace."""
+    boot_id, _, namespace = key.rpartition(":")[2].partition(".")
     here_id, _, here_namespace = (_boot() if HAS_PROC else "").partition(".")
     return boot_id != here_id or namespace == here_namespace
 
@@ -78,33 +78,33 @@ def _by_ps(pid: int) -> Process | None:
     return Process(f"{pid}:{'-'.join(words[2:7])}:", int(words[1]), words[7:])
 
 
-def lives(mark: str) -> bool:
-    pid = mark.partition(":")[0]
-    return pid.isdecimal() and mark_of(int(pid)) == mark
+def is_alive(key: str) -> bool:
+    pid = key.partition(":")[0]
+    return pid.isdecimal() and process_key(int(pid)) == key
 
 
-def above() -> list[Process]:
+def ancestors() -> list[Process]:
     found: list[Process] = []
     pid = os.getppid()
-    while pid > 0 and len(found) < _ABOVE_MAX and (process := look(pid)):
+    while pid > 0 and len(found) < _ABOVE_MAX and (process := read_process(pid)):
         found.append(process)
         pid = process.parent
     return found
 
 
-def host_mark(environment: Mapping[str, str]) -> str:
+def host_key(environment: Mapping[str, str]) -> str:
     named = environment.get(VARIABLE, "")
     if named.isdecimal():
-        return mark_of(int(named))
-    return next((process.mark for process in above() if not process.is_between), "")
+        return process_key(int(named))
+    return next((process.key for process in ancestors() if not process.is_launcher), "")
 
 
-def mark_of(pid: int) -> str:
-    process = look(pid)
-    return process.mark if process else ""
+def process_key(pid: int) -> str:
+    process = read_process(pid)
+    return process.key if process else ""
 
 
 def proven_host(environment: Mapping[str, str]) -> str:
     """Return the host's mark if the kernel shows it among our ancestors; else ""."""
-    mark = host_mark(environment)
-    return mark if any(process.mark == mark for process in above()) else ""
+    key = host_key(environment)
+    return key if any(process.key == key for process in ancestors()) else ""

@@ -38,7 +38,7 @@ class RenewalDaemon:
                 continue
             if session.id != session_id:
                 session_id, due = session.id, state.now() + session.ttl_seconds / RENEWALS_PER_TTL
-            if not processes.lives(session.host):
+            if not processes.is_alive(session.host):
                 self._end_session(session)
                 continue
             if state.now() >= due:
@@ -104,11 +104,11 @@ class RenewalDaemon:
             self._last_message = text
 
 
-def _wait(mark: str, seconds: float) -> None:
+def _wait(key: str, seconds: float) -> None:
     """Wait until the marked process exits, at most for `seconds`."""
     watched = []
     with suppress(OSError, AttributeError, ValueError):
-        watched = [os.pidfd_open(int(mark.partition(":")[0]))]
+        watched = [os.pidfd_open(int(key.partition(":")[0]))]
     try:
         select.select(watched, [], [], max(seconds, 0.01))
     finally:

@@ -25,15 +25,15 @@ class HostLink:
     def __init__(self, owner: str | None, environment: Mapping[str, str], url: str | None) -> None:
         """`owner` is a name that was given. Raises `StateError` and the guard's `RefusedError`."""
         self._base = state.base_of(environment)
-        self._mark = processes.proven_host(environment)
+        self._host_key = processes.proven_host(environment)
         self._from_url, self._from_config = server.found_by(environment)
         found = server.find({**environment, "HOLDFAST_URL": url} if url else environment)
         self._urls, self._ca_file = found.urls, found.ca_file
         self.warning: str | None = None
         self._registration: host_registry.Registration | None = None
-        if self._mark:
+        if self._host_key:
             self._registration = host_registry.Registration(
-                self._base, self._mark, processes.mark_of(os.getpid()), owner or ""
+                self._base, self._host_key, processes.process_key(os.getpid()), owner or ""
             )
         elif state.owner_folders(self._base):
             self.warning = _HIDDEN
@@ -41,12 +41,12 @@ class HostLink:
     @property
     def sees_calls(self) -> bool:
         """Whether hooks see the calls that this process receives."""
-        return bool(self._mark) and host_registry.sees_calls(self._base, self._mark)
+        return bool(self._host_key) and host_registry.sees_calls(self._base, self._host_key)
 
     def caller(self, tool: str, arguments: Mapping[str, Any]) -> Owner | None:
         """Return the subagent that makes a call; None for the main agent. Raises `RefusedError`."""
         try:
-            found = host_registry.take_call(self._base, self._mark, tool, host_registry.subject_of(arguments))
+            found = host_registry.take_call(self._base, self._host_key, tool, host_registry.subject_of(arguments))
         except host_registry.AmbiguousCallError:
             raise RefusedError(
                 "two of your agents made this call at the same moment, and their calls cannot be told apart: nothing"
@@ -61,26 +61,26 @@ class HostLink:
             ) from None
         except StateError as error:
             raise RefusedError(f"it cannot be found out which of your agents makes this call: {error}") from None
-        is_only_session = len(host_registry.host_sessions(self._base, self._mark)) == 1
+        is_only_session = len(host_registry.host_sessions(self._base, self._host_key)) == 1
         return found if found is not None and found.agent and is_only_session else None
 
     def shared_session(self, folder: str = "") -> Session | None:
         """Return the session that the guard keeps for an agent: the main one, or that of a folder."""
-        folder = folder or (host_registry.main_folder(self._base, self._mark) if self._mark else "")
+        folder = folder or (host_registry.main_folder(self._base, self._host_key) if self._host_key else "")
         found = state.read_session(folder) if folder else None
         if found is None or not found.is_proven:
             return None
-        return found if (found.host, found.urls) == (self._mark, self._urls) else None
+        return found if (found.host, found.urls) == (self._host_key, self._urls) else None
 
     def is_kept_by_others(self, session_id: str) -> bool:
         """Tell whether an agent under the guard, or another MCP process of this host, needs a session."""
         for found in state.sessions(self._base).values():
-            if found.id == session_id and processes.lives(found.host):
+            if found.id == session_id and processes.is_alive(found.host):
                 return True
         return self._registration is not None and self._registration.others(session_id)
 
     def is_of_another_host(self, session_id: str) -> bool:
-        return host_registry.is_of_another_host(self._base, session_id, self._mark)
+        return host_registry.is_of_another_host(self._base, session_id, self._host_key)
 
     def publish(self, session: AsyncSession | None, owner: str, ttl_seconds: float) -> None:
         if self._registration is None:
@@ -97,7 +97,7 @@ class HostLink:
                     "from_url": self._from_url,
                     "from_config": self._from_config,
                     "ttl_seconds": ttl_seconds,
-                    "host": self._mark,
+                    "host": self._host_key,
                     "is_proven": True,
                 }
             )

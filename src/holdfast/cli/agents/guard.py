@@ -158,7 +158,7 @@ def status() -> None:
             jobs, problem = [str(job.get("name")) for job in owner_session.jobs_of(session)], None
         except (AwayError, RefusedError) as error:
             jobs, problem = [], str(error)
-        rows.append((session.owner, jobs, state.is_daemon_alive(folder), processes.lives(session.host), problem))
+        rows.append((session.owner, jobs, state.is_daemon_alive(folder), processes.is_alive(session.host), problem))
     user = Scope(Path.home(), is_user=True, environment=os.environ)
     warnings = [each for scope in (project_of(Path.cwd()), user) for each in problems(scope, user)]
     if wants_json():
@@ -191,7 +191,7 @@ def release(*, owner: str | None, everyone: bool) -> int:
     if everyone or owner:
         chosen = [folder for folder, each in state.sessions(base).items() if everyone or each.owner == owner]
     else:
-        chosen = list(owners_of_host(base, processes.above()))
+        chosen = list(owners_of_host(base, processes.ancestors()))
     named = {state.host_session_of(folder) for folder in chosen if Path(folder).name == state.MAIN}
     only_seen = (
         host_registry.all_sessions(base)
