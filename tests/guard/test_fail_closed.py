@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.guard import owner_session, processes, state
 from holdfast.guard.renewal_daemon import RenewalDaemon
-from holdfast.guard.server import AwayError, RefusedError, Server
+from holdfast.guard.server import RefusedError, Server, UnavailableError
 from holdfast.guard.state import Owner, Session
 from tests.guard.agents import SCRIPT, World
 from tests.guard.test_git import install, with_remote
@@ -113,7 +113,7 @@ def test_a_keeper_does_not_end_the_session_of_a_host_that_lives(
         asked.append(ended.id)
         fields: Mapping[str, object] = {**session.fields(), "host": this.key}
         state.write_private(owner.folder + "/session", fields)  # As a hook does, once the server has the lock free.
-        raise AwayError("away")
+        raise UnavailableError("away")
 
     monkeypatch.setattr(owner_session, "end_session", end_session)
     RenewalDaemon(owner.folder)._end_session(session)

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from holdfast.guard import branches, globs, paths, server, shell, state, targets
 from holdfast.guard.hosts import ASK as ASK_PERSON
 from holdfast.guard.hosts import CODEX, PASS, READERS, REFUSE, Event, can_ask
-from holdfast.guard.owner_session import Claims, Had, Held
+from holdfast.guard.owner_session import ClaimedJob, OwnerSession, UnavailableJob
 from holdfast.guard.programs import is_interactive, program
 from holdfast.guard.rules import ASK, LET_PASS, ONLY_REFUSE, BrokenRulesError, Rule, Rules, read
-from holdfast.guard.server import AwayError, RefusedError
+from holdfast.guard.server import RefusedError, UnavailableError
 from holdfast.guard.state import Owner, StateError
 from holdfast.guard.syntax import Command, UnclearError, Word
 from holdfast.sanitize import plain
@@ -206,7 +206,7 @@ def decide(event: Event, owner: Owner, base: str, environment: Mapping[str, str]
         return Verdict(REFUSE, str(error))
     if not wants:
         return Verdict(PASS)
-    claims = Claims(base, owner, environment, wants[0].rule.ttl_seconds)
+    claims = OwnerSession(base, owner, environment, wants[0].rule.ttl_seconds)
     return settle(wants, claims, base, event=event, owner=owner)
 
 
@@ -220,7 +220,7 @@ class _Terms:
         self.lets_pass = all(want.rule.when_away == LET_PASS for want in wants)
 
 
-def settle(wants: list[Want], claims: Claims, base: str, *, owner: Owner, event: Event | None = None) -> Verdict:
+def settle(wants: list[Want], claims: OwnerSession, base: str, *, owner: Owner, event: Event | None = None) -> Verdict:
     for want in wants:
         if want.problem:
             return Verdict(REFUSE, f"{_shown(want.what)}: {_shown(want.problem)}")
@@ -228,7 +228,7 @@ def settle(wants: list[Want], claims: Claims, base: str, *, owner: Owner, event:
     jobs = {job: _Terms([want for want in wants if want.job == job]) for job in sorted({want.job for want in wants})}
     if len(jobs) > JOBS_MAX:
         return Verdict(REFUSE, f"it needs {len(jobs)} jobs at once, and {JOBS_MAX} are the most; do it in parts")
-    had: list[Had] = []
+    had: list[ClaimedJob] = []
     unasked: dict[str, str] = {}
     reason = ""
     to_claim = {job: terms.what for job, terms in jobs.items() if terms.claims}
@@ -238,7 +238,7 @@ def settle(wants: list[Want], claims: Claims, base: str, *, owner: Owner, event:
         what, job = jobs[step[0]].what, step[0]
         try:
             found = claims.claim(to_claim) if job in to_claim else claims.look(job)
-        except AwayError as error:
+        except UnavailableError as error:
             strict = next((each for each in step if not jobs[each].lets_pass), None)
             if strict is not None:
                 return Verdict(REFUSE, _away_text(jobs[strict].what, strict, str(error)))
@@ -249,8 +249,8 @@ def settle(wants: list[Want], claims: Claims, base: str, *, owner: Owner, event:
             return Verdict(
                 REFUSE, f"{_shown(what)} belongs to the job {_shown(job)}, which could not be claimed: {_shown(error)}"
             )
-        if isinstance(found, Held):
-            return Verdict(REFUSE, _held_text(found, jobs[found.job].what, claims.why_not_linked(found)))
+        if isinstance(found, UnavailableJob):
+            return Verdict(REFUSE, _held_text(found, jobs[found.job].what, claims.link_problem(found)))
         had += found or []
     asked = _to_ask({each.job: each for each in had if jobs[each.job].asks}, owner, base, event)
     if asked:
@@ -265,7 +265,7 @@ def settle(wants: list[Want], claims: Claims, base: str, *, owner: Owner, event:
     return Verdict(PASS, "\n".join(told))
 
 
-def _to_ask(had: Mapping[str, Had], owner: Owner, base: str, event: Event | None) -> list[str]:
+def _to_ask(had: Mapping[str, ClaimedJob], owner: Owner, base: str, event: Event | None) -> list[str]:
     """Return the jobs whose current leases no person has agreed to yet, and record the question."""
     if not had or owner.host == GIT:
         return []  # Without an agent, a person runs git.
@@ -279,7 +279,7 @@ def _to_ask(had: Mapping[str, Had], owner: Owner, base: str, event: Event | None
     return found
 
 
-def _lease_of(had: Had) -> str:
+def _lease_of(had: ClaimedJob) -> str:
     return str(had.fields.get("lease_id", ""))
 
 
@@ -325,7 +325,7 @@ def _span(milliseconds: object) -> str:
     return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
 
 
-def _held_text(found: Held, what: str, hint: str = "") -> str:
+def _held_text(found: UnavailableJob, what: str, hint: str = "") -> str:
     job, fields, status = _shown(found.job), found.fields, found.fields.get("status")
     begin = f"{_shown(what)} belongs to the job {job}, which"
     if status == "done":
@@ -348,7 +348,7 @@ def _held_text(found: Held, what: str, hint: str = "") -> str:
     )
 
 
-def _handover_text(had: Had) -> str:
+def _handover_text(had: ClaimedJob) -> str:
     """Return the previous owner's note for a new owner; "" without one."""
     previous = had.fields.get("previous")
     if had.fields.get("reacquired") is True or not isinstance(previous, dict) or not previous.get("note"):

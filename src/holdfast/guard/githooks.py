@@ -16,10 +16,10 @@ from contextlib import suppress
 from holdfast.guard import branches, decision, processes, state
 from holdfast.guard.decision import GIT, Matcher, Want
 from holdfast.guard.hosts import REFUSE
-from holdfast.guard.owner_session import Claims, jobs_of
+from holdfast.guard.owner_session import OwnerSession, jobs_of
 from holdfast.guard.processes import Process
 from holdfast.guard.rules import BrokenRulesError
-from holdfast.guard.server import AwayError, RefusedError
+from holdfast.guard.server import RefusedError, UnavailableError
 from holdfast.guard.state import MAIN, Owner, Session
 from holdfast.sanitize import plain
 
@@ -82,7 +82,7 @@ def _settled(wants: list[Want], base: str, environment: Mapping[str, str]) -> tu
     left = wants
     if len(found) > 1:
         # If the server is away, `settle` below meets that too and follows the rules' `when_away`.
-        with suppress(AwayError, RefusedError):
+        with suppress(UnavailableError, RefusedError):
             ours = {str(job.get("name")) for session in found.values() for job in jobs_of(session)}
             left = [want for want in wants if want.job not in ours]
     if not left:
@@ -95,7 +95,7 @@ def _settled(wants: list[Want], base: str, environment: Mapping[str, str]) -> tu
         key = next((each.key for each in ancestors if each.name == GIT), ancestors[0].key if ancestors else "")
         owner = Owner(base, GIT, key.replace(":", "-"))
         owner.name = environment.get("HOLDFAST_OWNER") or f"git:{_user()}@{os.uname().nodename}"
-    claims = Claims(base, owner, environment, left[0].rule.ttl_seconds, key)
+    claims = OwnerSession(base, owner, environment, left[0].rule.ttl_seconds, key)
     verdict = decision.settle(left, claims, base, owner=owner)
     return verdict.text, verdict.kind == REFUSE
 

@@ -14,7 +14,7 @@ from holdfast.guard import decision, host_registry, hosts, owner_session, paths,
 from holdfast.guard.decision import Verdict
 from holdfast.guard.hosts import AFTER, AGENT_ENDS, BEFORE, PASS, REFUSE, SESSION_ENDS, TURN_ENDS, BadInputError, Event
 from holdfast.guard.rules import TURN, BrokenRulesError, Rules
-from holdfast.guard.server import AwayError, RefusedError
+from holdfast.guard.server import RefusedError, UnavailableError
 from holdfast.guard.state import Owner, StateError
 
 INPUT_BYTES_MAX = 64 * 1024 * 1024
@@ -71,7 +71,7 @@ def _answered(event: Event, base: str, environment: Mapping[str, str]) -> Verdic
             _release(base, owner, all_agents=event.kind == SESSION_ENDS)
         elif event.kind == TURN_ENDS and any(rules.release == TURN for rules in _rules(event, base)):
             _release(base, owner, all_agents=False)
-    except (AwayError, RefusedError, StateError) as error:
+    except (UnavailableError, RefusedError, StateError) as error:
         state.log(base, f"{owner.name}: not released at {event.name}: {error}; its keeper goes on trying")
     return Verdict(PASS)
 
@@ -86,10 +86,10 @@ def _linked(event: Event, owner: Owner, base: str, environment: Mapping[str, str
         host_registry.note_call(base, host, owner, tool=tool, subject=subject, use=event.use_id)
         if tool in host_registry.CLAIMING and len(host_registry.host_sessions(base, host)) == 1:
             ttl_seconds = min((rules.ttl_seconds for rules in _rules(event, base)), default=TTL_SECONDS)
-            owner_session.Claims(base, owner, environment, ttl_seconds).ensure()
+            owner_session.OwnerSession(base, owner, environment, ttl_seconds).ensure()
     except StateError as error:
         return Verdict(REFUSE, f"the MCP tools would not know which agent makes this call: {error}")
-    except (AwayError, RefusedError) as error:
+    except (UnavailableError, RefusedError) as error:
         state.log(base, f"{owner.name}: no session for {tool}: {error}")  # The tool itself reports it to the agent.
     return None
 
@@ -106,7 +106,7 @@ def _release(base: str, owner: Owner, *, all_agents: bool) -> None:
     if all_agents:
         folders = [each for each in state.owner_folders(base) if state.host_session_of(each) == owner.host_session]
     for folder in folders:  # All of them first: their keepers end the sessions if the server does not answer.
-        owner_session.give_up(base, folder)
+        owner_session.detach_host(base, folder)
     for folder in folders:
         owner_session.release(base, folder, _END_SECONDS_MAX)
 

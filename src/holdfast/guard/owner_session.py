@@ -12,25 +12,25 @@ from collections.abc import Mapping
 
 from holdfast import minihttp
 from holdfast.guard import host_registry, processes, server, state
-from holdfast.guard.server import AwayError, RefusedError, Server
+from holdfast.guard.server import RefusedError, Server, UnavailableError
 from holdfast.guard.state import Owner, Session
 from holdfast.sanitize import plain
 
 SECONDS_MAX = 20.0  # For all requests of one check: a host may let a call pass when its hook is too slow.
 _TRIES = 5
-_OVER = frozenset({401, 404, 410})  # The HTTP statuses for the secret of an ended session.
+_ENDED_STATUSES = frozenset({401, 404, 410})  # The HTTP statuses for the secret of an ended session.
 
 
-class Had:
+class ClaimedJob:
     def __init__(self, job: str, fields: Mapping[str, object]) -> None:
         self.job, self.fields = job, fields
 
 
-class Held(Had):
+class UnavailableJob(ClaimedJob):
     """A job that another owner holds, or that is done or delayed."""
 
 
-class Claims:
+class OwnerSession:
     def __init__(
         self, base: str, owner: Owner, environment: Mapping[str, str], ttl_seconds: int, host: str = ""
     ) -> None:
@@ -40,81 +40,85 @@ class Claims:
         self._deadline = minihttp.deadline_in(SECONDS_MAX)
         self._session: Session | None = None
 
-    def claim(self, jobs: Mapping[str, str]) -> list[Had] | Held:
-        """Claim all of these jobs (job: purpose) or return one that is held. Raises `AwayError` and `RefusedError`."""
+    def claim(self, jobs: Mapping[str, str]) -> list[ClaimedJob] | UnavailableJob:
+        """Claim all jobs (job: purpose), or return one that is held. Raises `UnavailableError`, `RefusedError`."""
         if len(jobs) == 1:
             ((job, what),) = jobs.items()
-            found = self._resume(job, what)
-            return found if isinstance(found, Held) else [found]
+            found = self._claim_one(job, what)
+            return found if isinstance(found, UnavailableJob) else [found]
         for _ in range(_TRIES):
-            mine = {str(each.get("name")) for each in jobs_of(self._ensured())}
+            ours = {str(each.get("name")) for each in jobs_of(self._session_or_open())}
             # Atomically: releasing a partial claim could release a job that a parallel call has resumed meanwhile.
-            fresh = self._claim_together({job: what for job, what in jobs.items() if job not in mine})
-            if isinstance(fresh, Held):
-                if fresh.fields.get("owner") == self._ensured().owner:
+            claimed = self._claim_together({job: what for job, what in jobs.items() if job not in ours})
+            if isinstance(claimed, UnavailableJob):
+                if claimed.fields.get("owner") == self._session_or_open().owner:
                     continue  # A parallel call of this agent has just claimed it.
-                return fresh
-            for job in sorted(mine & jobs.keys()):
-                found = self._resume(job, jobs[job])
-                if isinstance(found, Held):
+                return claimed
+            for job in sorted(ours & jobs.keys()):
+                found = self._claim_one(job, jobs[job])
+                if isinstance(found, UnavailableJob):
                     return found
-                fresh.append(found)
-            return fresh
+                claimed.append(found)
+            return claimed
         raise RefusedError("parallel calls of this agent changed its jobs too often; try again")
 
-    def _ensured(self) -> Session:
+    def _session_or_open(self) -> Session:
         self._session = self._session or self.ensure()
         return self._session
 
-    def _resume(self, job: str, what: str) -> Had | Held:
-        status, said = self._claimed(f"/locks/{server.quoted(job)}/acquire", {"resume": True}, what)
-        return Had(job, said) if _is_acquired(status, said) else Held(job, said)
+    def _claim_one(self, job: str, what: str) -> ClaimedJob | UnavailableJob:
+        status, reply = self._post_claim(f"/locks/{server.quoted(job)}/acquire", {"resume": True}, what)
+        return ClaimedJob(job, reply) if _is_acquired(status, reply) else UnavailableJob(job, reply)
 
-    def _claim_together(self, jobs: Mapping[str, str]) -> list[Had] | Held:
+    def _claim_together(self, jobs: Mapping[str, str]) -> list[ClaimedJob] | UnavailableJob:
         if not jobs:
             return []
-        status, said = self._claimed("/claims", {"all": list(jobs)}, next(iter(jobs.values())))
-        is_acquired = _is_acquired(status, said)
-        entries = said.get("claims" if is_acquired else "held")
+        status, reply = self._post_claim("/claims", {"all": list(jobs)}, next(iter(jobs.values())))
+        is_acquired = _is_acquired(status, reply)
+        entries = reply.get("claims" if is_acquired else "held")
         found = [each for each in entries if isinstance(each, dict)] if isinstance(entries, list) else []
         if is_acquired:
-            return [Had(str(each.get("name")), each) for each in found]
-        fields = {**said, **(found[0] if found else {})}
-        return Held(str(fields.get("name") or next(iter(jobs))), fields)
+            return [ClaimedJob(str(each.get("name")), each) for each in found]
+        fields = {**reply, **(found[0] if found else {})}
+        return UnavailableJob(str(fields.get("name") or next(iter(jobs))), fields)
 
-    def _claimed(self, path: str, fields: Mapping[str, object], what: str) -> tuple[int, dict[str, object]]:
+    def _post_claim(self, path: str, fields: Mapping[str, object], what: str) -> tuple[int, dict[str, object]]:
         """Send a claim in this owner's session, or in a new one if that has ended."""
         for _ in range(_TRIES):
-            session = self._ensured()
+            session = self._session_or_open()
             body = {
                 "owner": session.owner,
                 "ttl_seconds": int(session.ttl_seconds),
                 "metadata": plain(f"guard={self._owner.host} for={what}"),
                 **fields,
             }
-            status, said = _of(session).call("POST", path, body, seconds=self._left())
+            status, reply = _of(session).call("POST", path, body, seconds=self._seconds_left())
             # An unknown job is 404 too, so ask for the session itself.
-            is_over = status in _OVER and _of(session).call("GET", f"/sessions/{session.id}", seconds=self._left())
-            if not is_over or is_over[0] not in _OVER:
-                return status, said
+            check = status in _ENDED_STATUSES and _of(session).call(
+                "GET", f"/sessions/{session.id}", seconds=self._seconds_left()
+            )
+            if not check or check[0] not in _ENDED_STATUSES:
+                return status, reply
             self._session = None
-            with state.locked_while(self._base, self._owner.folder, session) as is_current:
+            with state.locked_with_session(self._base, self._owner.folder, session) as is_current:
                 if is_current:
                     text = f"{self._owner.name}: its session is over; its jobs may have had other owners"
                     state.log(self._base, text)
                     os.unlink(self._owner.folder + "/session")
         raise RefusedError("its session ended again and again; look whether somebody ends it")
 
-    def look(self, job: str) -> Held | None:
+    def read_holder(self, job: str) -> UnavailableJob | None:
         """Return a job if another owner holds it, without claiming. Raises as `claim`."""
         session = state.read_session(self._owner.folder)
-        status, said = server.find(self._environment).call("GET", f"/locks/{server.quoted(job)}", seconds=self._left())
-        if status != 200 or not isinstance(said.get("status"), str):  # noqa: PLR2004 - without a status it is not free
-            raise server.refusal(status, said)
-        is_ours = session is not None and said.get("session") == session.id
-        return Held(job, said) if said.get("status") == "held" and not is_ours else None
+        status, reply = server.find(self._environment).call(
+            "GET", f"/locks/{server.quoted(job)}", seconds=self._seconds_left()
+        )
+        if status != 200 or not isinstance(reply.get("status"), str):  # noqa: PLR2004 - without a status it is not free
+            raise server.refusal(status, reply)
+        is_ours = session is not None and reply.get("session") == session.id
+        return UnavailableJob(job, reply) if reply.get("status") == "held" and not is_ours else None
 
-    def why_not_linked(self, held: Held) -> str:
+    def link_problem(self, held: UnavailableJob) -> str:
         """Explain why a job that the agent's own MCP process may hold does not count as the agent's; else ""."""
         host = processes.proven_host(self._environment)
         if not host:
@@ -136,28 +140,32 @@ class Claims:
         return "The MCP tools of this host process have it in a session of their own. Call release_job, then try again."
 
     def ensure(self) -> Session:
-        """Return a session with a live keeper. Raises `AwayError`, `RefusedError` and `StateError`."""
+        """Return a session with a live keeper. Raises `UnavailableError`, `RefusedError` and `StateError`."""
         found = state.read_session(self._owner.folder)
         if found is not None and self._is_current(found) and state.is_daemon_alive(self._owner.folder):
             return found
         with state.locked(self._base, self._owner.folder):
             try:
-                return self._ensured_alone()
+                return self._ensure_locked()
             except BaseException:
                 # Nothing else removes the folder of an owner without a session.
                 if state.read_session(self._owner.folder) is None:
                     state.remove_folder(self._owner.folder)
                 raise
 
-    def _ensured_alone(self) -> Session:
+    def _ensure_locked(self) -> Session:
         found = state.read_session(self._owner.folder)
         if found is not None and not self._is_of_server(found):
             try:
-                end_session(found, self._left())
-            except (AwayError, RefusedError) as error:
+                end_session(found, self._seconds_left())
+            except (UnavailableError, RefusedError) as error:
                 state.log(self._base, f"{self._owner.name}: the session at {found.urls} was left to lapse: {error}")
             found = None
-        if found is not None and not state.is_daemon_alive(self._owner.folder) and renew(found, self._left()) is None:
+        if (
+            found is not None
+            and not state.is_daemon_alive(self._owner.folder)
+            and renew(found, self._seconds_left()) is None
+        ):
             state.log(self._base, f"{self._owner.name}: its keeper was gone and its session is over")
             found = None
         host = self._host or processes.host_key(self._environment)
@@ -168,7 +176,7 @@ class Claims:
                 f"the same session runs in another process of the host (pid {found.host.partition(':')[0]}), and two"
                 f" processes cannot be one owner; end one of them, or name the host's process in {processes.VARIABLE}"
             )
-        session = found or self._joined() or self._opened()
+        session = found or self._join_mcp_session() or self._open_session()
         if session.host != host or found is None:
             session.host = host
             session.is_proven = any(process.key == host for process in processes.ancestors())
@@ -193,7 +201,7 @@ class Claims:
         host = processes.proven_host(self._environment)
         return host if host and host_registry.host_sessions(self._base, host) <= {self._owner.host_session} else ""
 
-    def _joined(self) -> Session | None:
+    def _join_mcp_session(self) -> Session | None:
         """Return the live session of the agent's own MCP process on the same server, if there is one."""
         host = self._linked_host()
         session = host_registry.mcp_session(self._base, host) if host else None
@@ -201,40 +209,45 @@ class Claims:
             session is None
             or session.urls != server.find(self._environment).urls
             or host_registry.is_of_another_host(self._base, session.id, host)
-            or renew(session, self._left()) is None
+            or renew(session, self._seconds_left()) is None
         ):
             return None
         session.from_url, session.from_config = server.found_by(self._environment)
         return session
 
-    def _opened(self) -> Session:
+    def _open_session(self) -> Session:
         from_url, from_config = server.found_by(self._environment)
         target = server.find(self._environment)
         host = self._linked_host()
         name = (host_registry.mcp_owner(self._base, host) if host else "") or self._owner.name
         body = {"ttl_seconds": self._ttl_seconds, "name": name}
-        status, said = target.call("POST", "/sessions", body, key=minihttp.fresh_key(), seconds=self._left())
-        if status != 201 or not {"session_id", "session_secret"} <= said.keys():  # noqa: PLR2004 - made
-            raise server.refusal(status, said)
-        lives_ms = said.get("expires_in_ms")
-        ttl_seconds = lives_ms / 1_000 if isinstance(lives_ms, int) else self._ttl_seconds
-        fields = {"id": said["session_id"], "secret": said["session_secret"], "owner": name, "ttl_seconds": ttl_seconds}
-        place = {"urls": target.urls, "ca_file": target.ca_file, "from_url": from_url, "from_config": from_config}
-        return Session({**fields, **place, "host": "", "is_proven": False})
+        status, reply = target.call("POST", "/sessions", body, key=minihttp.fresh_key(), seconds=self._seconds_left())
+        if status != 201 or not {"session_id", "session_secret"} <= reply.keys():  # noqa: PLR2004 - made
+            raise server.refusal(status, reply)
+        expires_in_ms = reply.get("expires_in_ms")
+        ttl_seconds = expires_in_ms / 1_000 if isinstance(expires_in_ms, int) else self._ttl_seconds
+        fields = {
+            "id": reply["session_id"],
+            "secret": reply["session_secret"],
+            "owner": name,
+            "ttl_seconds": ttl_seconds,
+        }
+        source = {"urls": target.urls, "ca_file": target.ca_file, "from_url": from_url, "from_config": from_config}
+        return Session({**fields, **source, "host": "", "is_proven": False})
 
-    def _left(self) -> float:
-        left = minihttp.seconds_until(self._deadline)
-        if left <= 0:
-            raise AwayError("it took too long altogether")
-        return min(left, minihttp.SECONDS_MAX)
+    def _seconds_left(self) -> float:
+        seconds = minihttp.seconds_until(self._deadline)
+        if seconds <= 0:
+            raise UnavailableError("it took too long altogether")
+        return min(seconds, minihttp.SECONDS_MAX)
 
 
-def _is_acquired(status: int, said: Mapping[str, object]) -> bool:
-    if status == 200 and said.get("status") == "acquired":  # noqa: PLR2004 - done
+def _is_acquired(status: int, reply: Mapping[str, object]) -> bool:
+    if status == 200 and reply.get("status") == "acquired":  # noqa: PLR2004 - done
         return True
-    if said.get("status") in {"held", "delayed", "done"}:
+    if reply.get("status") in {"held", "delayed", "done"}:
         return False
-    raise server.refusal(status, said)
+    raise server.refusal(status, reply)
 
 
 def _of(session: Session) -> Server:
@@ -243,13 +256,13 @@ def _of(session: Session) -> Server:
 
 def renew(session: Session, seconds: float) -> float | None:
     """Renew a session with its claims; return its seconds left, or None if it has ended. Raises as `claim`."""
-    status, said = _of(session).call("POST", f"/sessions/{session.id}/renew-all", seconds=seconds)
-    if status in _OVER:
+    status, reply = _of(session).call("POST", f"/sessions/{session.id}/renew-all", seconds=seconds)
+    if status in _ENDED_STATUSES:
         return None
-    lives_ms = said.get("expires_in_ms")
-    if status != 200 or not isinstance(lives_ms, int):  # noqa: PLR2004 - done
-        raise server.refusal(status, said)
-    return lives_ms / 1_000
+    expires_in_ms = reply.get("expires_in_ms")
+    if status != 200 or not isinstance(expires_in_ms, int):  # noqa: PLR2004 - done
+        raise server.refusal(status, reply)
+    return expires_in_ms / 1_000
 
 
 def end_session(session: Session, seconds: float = minihttp.SECONDS_MAX) -> None:
@@ -257,14 +270,14 @@ def end_session(session: Session, seconds: float = minihttp.SECONDS_MAX) -> None
 
 
 def jobs_of(session: Session) -> list[Mapping[str, object]]:
-    status, said = _of(session).call("GET", f"/locks?session={session.id}")
-    found = said.get("locks")
+    status, reply = _of(session).call("GET", f"/locks?session={session.id}")
+    found = reply.get("locks")
     if status != 200 or not isinstance(found, list):  # noqa: PLR2004 - done
-        raise server.refusal(status, said)
+        raise server.refusal(status, reply)
     return [each for each in found if isinstance(each, dict)]
 
 
-def give_up(base: str, folder: str) -> Session | None:
+def detach_host(base: str, folder: str) -> Session | None:
     """Clear the host of an owner's session, so that its keeper ends it; return the session, if there is one."""
     session = state.read_session(folder)
     if session is not None:
@@ -277,13 +290,13 @@ def give_up(base: str, folder: str) -> Session | None:
 
 
 def release(base: str, folder: str, seconds: float = minihttp.SECONDS_MAX) -> str:
-    """End an owner's session and remove its folder; return the owner's name, or "" without one. Raises `AwayError`."""
+    """End an owner's session and remove its folder; return the owner's name or "". Raises `UnavailableError`."""
     # Given up first: the keeper ends it if the server is away or this process is killed midway.
-    session = give_up(base, folder)
+    session = detach_host(base, folder)
     if session is None:
         return ""
     end_session(session, seconds)
-    with state.locked_while(base, folder, session) as is_current:
+    with state.locked_with_session(base, folder, session) as is_current:
         if is_current:
             state.remove_folder(folder)
     return session.owner

@@ -13,7 +13,7 @@ import sys
 from contextlib import suppress
 
 from holdfast.guard import owner_session, processes, state
-from holdfast.guard.server import AwayError, RefusedError
+from holdfast.guard.server import RefusedError, UnavailableError
 from holdfast.guard.state import LOCK_DESCRIPTOR, Session
 
 POLL_SECONDS = 1.0
@@ -49,7 +49,7 @@ class RenewalDaemon:
         """Renew, or remove an ended session; return the seconds until the next renewal."""
         try:
             seconds_left = owner_session.renew(session, min(ANSWER_SECONDS_MAX, session.ttl_seconds / RENEWALS_PER_TTL))
-        except (AwayError, RefusedError) as error:
+        except (UnavailableError, RefusedError) as error:
             self._log_once(f"{session.owner}: not renewed: {error}")
             return RETRY_SECONDS
         if seconds_left is None:
@@ -72,7 +72,7 @@ class RenewalDaemon:
                     return
                 try:
                     owner_session.end_session(session, ANSWER_SECONDS_MAX)
-                except (AwayError, RefusedError) as error:
+                except (UnavailableError, RefusedError) as error:
                     self._log_once(f"{session.owner}: the host is gone, and its session could not be ended: {error}")
                 else:
                     state.remove_folder(self._folder)

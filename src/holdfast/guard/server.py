@@ -17,11 +17,11 @@ from holdfast.privatefiles import NotOursError, read_ours
 DEFAULT_URL = "http://127.0.0.1:7420"
 TOKEN_BYTES_MAX = 4_096
 _SWITCH = frozenset({"1", "true", "yes", "on"})
-_AWAY = frozenset({502, 503, 504})
+_UNAVAILABLE_STATUSES = frozenset({502, 503, 504})
 _SAFE = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_."
 
 
-class AwayError(Exception):
+class UnavailableError(Exception):
     """The server is unreachable or unavailable; the request may or may not have taken effect."""
 
 
@@ -51,9 +51,9 @@ class Server:
         try:
             status, answer, _ = minihttp.ask(self.addresses, method, path, headers, content, seconds=seconds)
         except (LostError, UnreachableError) as error:
-            raise AwayError(str(error)) from None
-        if status in _AWAY:
-            raise AwayError(f"it answers that it cannot serve now (HTTP {status})")
+            raise UnavailableError(str(error)) from None
+        if status in _UNAVAILABLE_STATUSES:
+            raise UnavailableError(f"it answers that it cannot serve now (HTTP {status})")
         try:
             found = json.loads(answer) if answer else {}
         except (ValueError, RecursionError):
@@ -64,8 +64,8 @@ class Server:
         return status, found
 
 
-def refusal(status: int, said: Mapping[str, object]) -> RefusedError:
-    words = str(said.get("details") or said.get("error") or "it gave no reason").rstrip(".")
+def refusal(status: int, reply: Mapping[str, object]) -> RefusedError:
+    words = str(reply.get("details") or reply.get("error") or "it gave no reason").rstrip(".")
     hint = "; look at HOLDFAST_TOKEN and HOLDFAST_TOKEN_FILE, or ask `holdfast doctor`" if status in {401, 403} else ""
     return RefusedError(f"the server refused (HTTP {status}): {words}{hint}")
 
@@ -73,37 +73,39 @@ def refusal(status: int, said: Mapping[str, object]) -> RefusedError:
 def found_by(environment: Mapping[str, str]) -> tuple[str, str]:
     """Return the inputs that determine the server: the variable, and a fingerprint of `client.toml`."""
     try:
-        kept = os.stat(minihttp.file_of(environment))
+        stored = os.stat(minihttp.file_of(environment))
     except OSError:
         return environment.get("HOLDFAST_URL", ""), ""
-    return environment.get("HOLDFAST_URL", ""), f"{kept.st_ino}:{kept.st_mtime_ns}:{kept.st_size}"
+    return environment.get("HOLDFAST_URL", ""), f"{stored.st_ino}:{stored.st_mtime_ns}:{stored.st_size}"
 
 
 def find(environment: Mapping[str, str]) -> Server:
     try:
-        kept = minihttp.StoredConfig(environment)
+        stored = minihttp.StoredConfig(environment)
     except ValueError as error:
         raise RefusedError(str(error)) from None
     named = environment.get("HOLDFAST_URL", "")
-    origin = "HOLDFAST_URL" if named else kept.file if kept.url else "the default"
-    server = Server(named or kept.url or DEFAULT_URL, origin, "", "")
-    known = {each.endpoint for each in Server(kept.url or DEFAULT_URL, kept.file, "", "").addresses}
-    is_kept = known.issuperset(each.endpoint for each in server.addresses)
-    ca_file = os.path.expanduser(environment.get("HOLDFAST_CA_FILE", "")) or (kept.ca_file if is_kept else "")
+    origin = "HOLDFAST_URL" if named else stored.file if stored.url else "the default"
+    server = Server(named or stored.url or DEFAULT_URL, origin, "", "")
+    known = {each.endpoint for each in Server(stored.url or DEFAULT_URL, stored.file, "", "").addresses}
+    is_stored_server = known.issuperset(each.endpoint for each in server.addresses)
+    ca_file = os.path.expanduser(environment.get("HOLDFAST_CA_FILE", "")) or (
+        stored.ca_file if is_stored_server else ""
+    )
     switch = environment.get("HOLDFAST_ALLOW_INSECURE_HTTP", "").strip().lower()
-    allowed = switch in _SWITCH if switch else is_kept and kept.allow_insecure_http
+    allowed = switch in _SWITCH if switch else is_stored_server and stored.allow_insecure_http
     open_ones = [each.authority for each in server.addresses if not each.is_private]
     if open_ones and not allowed:
         raise RefusedError(
             f"the access token would travel to {', '.join(open_ones)} unencrypted; use https://, or set"
             " HOLDFAST_ALLOW_INSECURE_HTTP=1 if that is meant"
         )
-    return Server(server.urls, origin, ca_file, _token(environment, kept.token_file if is_kept else ""))
+    return Server(server.urls, origin, ca_file, _token(environment, stored.token_file if is_stored_server else ""))
 
 
-def _token(environment: Mapping[str, str], kept_file: str) -> str:
+def _token(environment: Mapping[str, str], stored_file: str) -> str:
     token = environment.get("HOLDFAST_TOKEN", "").strip()
-    file = os.path.expanduser(environment.get("HOLDFAST_TOKEN_FILE", "")) or kept_file
+    file = os.path.expanduser(environment.get("HOLDFAST_TOKEN_FILE", "")) or stored_file
     if not token and file:
         try:
             token = read_ours(file, TOKEN_BYTES_MAX, root_shares=True).decode("ascii", "replace").strip()

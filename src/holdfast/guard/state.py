@@ -112,7 +112,7 @@ def write_private(file: str, content: Mapping[str, object]) -> None:
     try:
         replace(Path(file), json.dumps(content).encode())
     except OSError as error:
-        raise _cannot(file, error) from None
+        raise _write_error(file, error) from None
 
 
 def make_folder(base: str, folder: str) -> None:
@@ -125,7 +125,7 @@ def make_folder(base: str, folder: str) -> None:
     except NotOursError as error:
         raise StateError(f"the guard's folder cannot be used: {error}") from None
     except OSError as error:
-        raise _cannot(folder, error) from None
+        raise _write_error(folder, error) from None
 
 
 def make_private(folder: str) -> None:
@@ -173,7 +173,7 @@ def locked(base: str, folder: str) -> Iterator[None]:
 
 
 @contextmanager
-def locked_while(base: str, folder: str, session: Session) -> Iterator[bool]:
+def locked_with_session(base: str, folder: str, session: Session) -> Iterator[bool]:
     """Lock an owner's folder; yield whether it still has this session."""
     with locked(base, folder):
         found = read_session(folder)
@@ -253,8 +253,8 @@ def log(base: str, text: str) -> None:
             os.close(descriptor)
 
 
-def _cannot(place: str, error: OSError) -> StateError:
-    return StateError(f"{place} cannot be written: {reason_of(error)}; let XDG_STATE_HOME name a folder that can")
+def _write_error(path: str, error: OSError) -> StateError:
+    return StateError(f"{path} cannot be written: {reason_of(error)}; let XDG_STATE_HOME name a folder that can")
 
 
 def now() -> float:

@@ -83,7 +83,7 @@ def check(*, paths: tuple[str, ...], line: str | None) -> int:
     from holdfast.guard.decision import Matcher, owner_of
     from holdfast.guard.paths import found_above
     from holdfast.guard.rules import BrokenRulesError
-    from holdfast.guard.server import AwayError, RefusedError
+    from holdfast.guard.server import RefusedError, UnavailableError
     from holdfast.guard.state import base_of
 
     matcher = Matcher(base_of(os.environ))
@@ -99,7 +99,7 @@ def check(*, paths: tuple[str, ...], line: str | None) -> int:
         said: Mapping[str, object]
         try:
             said = {} if want.problem else owner_of(want.job, os.environ)
-        except (AwayError, RefusedError) as error:
+        except (UnavailableError, RefusedError) as error:
             said = {"status": "unknown", "problem": str(error)}
         rows.append(
             {
@@ -142,7 +142,7 @@ def status() -> None:
     It warns if a host skips the hooks that are installed here or for the user.
     """
     from holdfast.guard import host_registry, owner_session, processes, state
-    from holdfast.guard.server import AwayError, RefusedError
+    from holdfast.guard.server import RefusedError, UnavailableError
     from holdfast.skills.approval import problems
     from holdfast.skills.installer import Scope, project_of
 
@@ -156,7 +156,7 @@ def status() -> None:
     for folder, session in state.sessions(base).items():
         try:
             jobs, problem = [str(job.get("name")) for job in owner_session.jobs_of(session)], None
-        except (AwayError, RefusedError) as error:
+        except (UnavailableError, RefusedError) as error:
             jobs, problem = [], str(error)
         rows.append((session.owner, jobs, state.is_daemon_alive(folder), processes.is_alive(session.host), problem))
     user = Scope(Path.home(), is_user=True, environment=os.environ)
@@ -183,7 +183,7 @@ def release(*, owner: str | None, everyone: bool) -> int:
     """End the session of the agent that runs this, or of another one, and give back every job of it."""
     from holdfast.guard import host_registry, owner_session, processes, state
     from holdfast.guard.githooks import owners_of_host
-    from holdfast.guard.server import AwayError, RefusedError
+    from holdfast.guard.server import RefusedError, UnavailableError
 
     if owner and everyone:
         raise click.UsageError("say --owner or --all, not both")
@@ -208,7 +208,7 @@ def release(*, owner: str | None, everyone: bool) -> int:
     for folder in chosen:
         try:
             name = owner_session.release(base, folder)
-        except (AwayError, RefusedError) as error:
+        except (UnavailableError, RefusedError) as error:
             output.complain(f"{error}; its keeper goes on trying to end it")
             return output.UNREACHABLE
         output.say(output.plain(f"{name} has nothing any more"))
