@@ -291,7 +291,7 @@ def test_calls_are_taken_once_by_tool_and_subject(tmp_path: Path) -> None:
     main, sub = (Owner(base, "claude", "s", agent) for agent in ("", "sub"))
 
     def note(owner: Owner, job: str, use: str = "") -> None:
-        host_registry.note_call(base, mark, owner, tool="claim_job", subject=job, use=use)
+        host_registry.record_call(base, mark, owner, tool="claim_job", subject=job, use=use)
 
     def taken(job: str, tool: str = "claim_job") -> str | None:
         try:
@@ -319,8 +319,8 @@ def test_hosts_that_are_gone_are_forgotten(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         found = processes.read_process(process.pid)
         assert found
-        host_registry.note_call(base, found.key, Owner(base, "claude", "old"), tool="claim_job", subject="a")
-    host_registry.note_call(
+        host_registry.record_call(base, found.key, Owner(base, "claude", "old"), tool="claim_job", subject="a")
+    host_registry.record_call(
         base, processes.process_key(os.getpid()), Owner(base, "claude", "new"), tool="claim_job", subject="a"
     )
     assert host_registry.all_sessions(base) == {"claude-new"}

@@ -83,8 +83,8 @@ def _linked(event: Event, owner: Owner, base: str, environment: Mapping[str, str
         return None  # Not linked; the refusal of an edit explains it.
     try:
         subject = host_registry.subject_of(event.arguments)
-        host_registry.note_call(base, host, owner, tool=tool, subject=subject, use=event.use_id)
-        if tool in host_registry.CLAIMING and len(host_registry.host_sessions(base, host)) == 1:
+        host_registry.record_call(base, host, owner, tool=tool, subject=subject, use=event.use_id)
+        if tool in host_registry.CLAIM_TOOLS and len(host_registry.host_sessions(base, host)) == 1:
             ttl_seconds = min((rules.ttl_seconds for rules in _rules(event, base)), default=TTL_SECONDS)
             owner_session.OwnerSession(base, owner, environment, ttl_seconds).ensure()
     except StateError as error:

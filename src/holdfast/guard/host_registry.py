@@ -33,9 +33,9 @@ _OWNER_PARTS = 3
 TOOLS = frozenset(
     {"claim_job", "wait_for_job", "heartbeat_job", "release_job", "get_job_owner", "list_claimed_jobs", "my_jobs"}
 )
-CLAIMING = frozenset({"claim_job", "wait_for_job"})
-READING = frozenset({"get_job_owner", "list_claimed_jobs"})
-SEVERAL = (
+CLAIM_TOOLS = frozenset({"claim_job", "wait_for_job"})
+READ_TOOLS = frozenset({"get_job_owner", "list_claimed_jobs"})
+SEVERAL_SESSIONS = (
     "several sessions run in one host process, so calls of the MCP tools cannot be assigned to one of them. Run each"
     " session in a host process of its own, or end the others; `holdfast guard status` lists them and `holdfast guard"
     " release --owner NAME` forgets one"
@@ -73,7 +73,7 @@ def _entries(folder: str, kind: str) -> list[str]:
     return [name.removeprefix(kind) for name in state.names_in(folder) if name.startswith(kind)]
 
 
-def _made(base: str, host_key: str) -> str:
+def _ensure_folder(base: str, host_key: str) -> str:
     folder = _folder(base, host_key)
     if not os.path.isdir(folder):
         _remove_dead(base)
@@ -95,9 +95,9 @@ def _remove_dead(base: str) -> None:
 # --- Host sessions and their calls ------------------------------------------------------------------------------------
 
 
-def note_call(base: str, host_key: str, owner: Owner, *, tool: str, subject: str, use: str = "") -> None:
+def record_call(base: str, host_key: str, owner: Owner, *, tool: str, subject: str, use: str = "") -> None:
     """Note a call that the MCP process is about to receive, once per `use`. Raises `StateError`."""
-    folder = _made(base, host_key)
+    folder = _ensure_folder(base, host_key)
     call = {"owner": [owner.host, owner.session, owner.agent], "tool": tool, "subject": subject, "use": use}
     with state.locked(base, folder):
         state.write_private(f"{folder}/{_SESSION}{owner.host_session}", {})
@@ -191,9 +191,9 @@ def main_folder(base: str, host_key: str) -> str:
 
 class Registration:
     def __init__(self, base: str, host_key: str, process: str, owner: str) -> None:
-        """Register the MCP process `process` under the host `host_key`, with a given owner name. Raises `StateError`."""
+        """Register the MCP process `process` under a host, with a given owner name. Raises `StateError`."""
         self._base, self._host_key, self._owner = base, host_key, owner
-        self._file = f"{_made(base, host_key)}/{_MCP}{process.replace(':', '+')}"
+        self._file = f"{_ensure_folder(base, host_key)}/{_MCP}{process.replace(':', '+')}"
         self.publish(None)
 
     def publish(self, session: Session | None) -> None:
@@ -206,13 +206,13 @@ class Registration:
             os.unlink(self._file)
             os.rmdir(os.path.dirname(self._file))  # Only if nothing else is in it.
 
-    def others(self, session_id: str) -> bool:
-        entries = _registered(self._base, self._host_key).items()
+    def is_used_by_others(self, session_id: str) -> bool:
+        entries = _registrations(self._base, self._host_key).items()
         return any(file != self._file and session is not None and session.id == session_id
                    for file, (_, session) in entries)  # fmt: skip
 
 
-def _registered(base: str, host_key: str) -> dict[str, tuple[str, Session | None]]:
+def _registrations(base: str, host_key: str) -> dict[str, tuple[str, Session | None]]:
     """Return owner name and session of a host's live MCP processes, by file."""
     found = {}
     for name in _entries(_folder(base, host_key), _MCP):
@@ -227,16 +227,18 @@ def _registered(base: str, host_key: str) -> dict[str, tuple[str, Session | None
 
 def mcp_owners(base: str, host_key: str) -> dict[str, str]:
     """Return the server URLs of sessions that a host's MCP processes opened themselves, by owner name."""
-    return {session.owner: session.urls for _, session in _registered(base, host_key).values() if session is not None}
+    return {
+        session.owner: session.urls for _, session in _registrations(base, host_key).values() if session is not None
+    }
 
 
 def mcp_session(base: str, host_key: str) -> Session | None:
     """Return the session that a host's MCP processes opened, for the guard to join; None unless it is only one."""
-    found = [session for _, session in _registered(base, host_key).values() if session is not None]
+    found = [session for _, session in _registrations(base, host_key).values() if session is not None]
     return found[0] if len(found) == 1 else None
 
 
 def mcp_owner(base: str, host_key: str) -> str:
     """Return the owner name given to a host's MCP process; "" if there is none, or several differ."""
-    names = {owner for owner, _ in _registered(base, host_key).values()} - {""}
+    names = {owner for owner, _ in _registrations(base, host_key).values()} - {""}
     return names.pop() if len(names) == 1 else ""

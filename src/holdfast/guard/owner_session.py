@@ -136,7 +136,7 @@ class OwnerSession:
                 " same HOLDFAST_URL for both."
             )
         if len(host_registry.host_sessions(self._base, host)) > 1:
-            return f"The MCP tools of this host process have it, and {host_registry.SEVERAL}."
+            return f"The MCP tools of this host process have it, and {host_registry.SEVERAL_SESSIONS}."
         return "The MCP tools of this host process have it in a session of their own. Call release_job, then try again."
 
     def ensure(self) -> Session:

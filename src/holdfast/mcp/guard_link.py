@@ -21,7 +21,7 @@ _HIDDEN = (
 )
 
 
-class HostLink:
+class GuardLink:
     def __init__(self, owner: str | None, environment: Mapping[str, str], url: str | None) -> None:
         """`owner` is a name that was given. Raises `StateError` and the guard's `RefusedError`."""
         self._base = state.base_of(environment)
@@ -53,7 +53,7 @@ class HostLink:
                 " was done. Call again, one after the other."
             ) from None
         except host_registry.UnseenCallError:
-            if tool in host_registry.READING:
+            if tool in host_registry.READ_TOOLS:
                 return None
             raise RefusedError(
                 "no hook has seen this call, so it is not known which of your agents makes it: nothing was done. Call"
@@ -72,12 +72,12 @@ class HostLink:
             return None
         return found if (found.host, found.urls) == (self._host_key, self._urls) else None
 
-    def is_kept_by_others(self, session_id: str) -> bool:
+    def is_needed_by_others(self, session_id: str) -> bool:
         """Tell whether an agent under the guard, or another MCP process of this host, needs a session."""
         for found in state.sessions(self._base).values():
             if found.id == session_id and processes.is_alive(found.host):
                 return True
-        return self._registration is not None and self._registration.others(session_id)
+        return self._registration is not None and self._registration.is_used_by_others(session_id)
 
     def is_of_another_host(self, session_id: str) -> bool:
         return host_registry.is_of_another_host(self._base, session_id, self._host_key)
@@ -111,10 +111,12 @@ class HostLink:
             self._registration.close()
 
 
-def open_link(owner: str | None, environment: Mapping[str, str], url: str | None) -> tuple[HostLink | None, str | None]:
+def open_link(
+    owner: str | None, environment: Mapping[str, str], url: str | None
+) -> tuple[GuardLink | None, str | None]:
     """Return the link, if there can be one, and a warning for the agent."""
     try:
-        found = HostLink(owner, environment, url)
+        found = GuardLink(owner, environment, url)
     except BadServerError:
         return None, None  # Each call of a tool meets the same, and reports it.
     except (StateError, OSError) as error:

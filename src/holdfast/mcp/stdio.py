@@ -29,7 +29,7 @@ from holdfast.errors import HoldfastError, SettingsError
 from holdfast.guard.host_registry import TOOLS
 from holdfast.guard.state import Owner
 from holdfast.mcp.backend import AgentClient
-from holdfast.mcp.guard_link import HostLink, open_link
+from holdfast.mcp.guard_link import GuardLink, open_link
 from holdfast.mcp.results import clean
 from holdfast.mcp.saved_state import BadMemoryError, open_memory
 from holdfast.mcp.sdk_server import Context, server_of
@@ -107,7 +107,7 @@ class _Changes:
 class Callers:
     """The main agent's session, and one for each subagent that a hook has seen. Without hooks there are no others."""
 
-    def __init__(self, main: KeptSession, host: HostLink | None, make: Callable[[Owner], KeptSession]) -> None:
+    def __init__(self, main: KeptSession, host: GuardLink | None, make: Callable[[Owner], KeptSession]) -> None:
         self.main = main
         self._host = host
         self._make = make

@@ -38,7 +38,7 @@ from holdfast.errors import HoldfastError, Unreachable
 from holdfast.guard.state import Session
 from holdfast.mcp import results, tools
 from holdfast.mcp.backend import GONE_STATUSES, Acquired, AgentClient, AgentSession, Waiting
-from holdfast.mcp.guard_link import HostLink
+from holdfast.mcp.guard_link import GuardLink
 from holdfast.mcp.results import RefusedError, Result
 from holdfast.mcp.saved_state import TOLD_MAX, BadMemoryError, Left, Memory
 from holdfast.mcp.tools import PLACE_SECONDS
@@ -192,7 +192,7 @@ class KeptSession(AgentSession[AsyncClaim]):
         ttl: int,
         on_change: Callable[[], None],
         warning: str | None = None,
-        host: HostLink | None = None,
+        host: GuardLink | None = None,
         folder: str = "",
     ) -> None:
         """`ttl` is how long jobs outlive this process if it is killed. `on_change` is called when a job is lost.
@@ -236,7 +236,7 @@ class KeptSession(AgentSession[AsyncClaim]):
         unfinished = self._waits.end_all() | self._background.unfinished
         if unfinished:
             await asyncio.wait(unfinished, timeout=LEAVE_SECONDS)
-        if self._session is not None and self._host and self._host.is_kept_by_others(self._session.session_id):
+        if self._session is not None and self._host and self._host.is_needed_by_others(self._session.session_id):
             _detach(self._session)
             had, self._claims = [], {}
             self._clear_session()
