@@ -23,7 +23,7 @@ def test_init_writes_rules_that_work(world: World) -> None:
     rules = tomllib.loads(file.read_text())["rule"]
     assert [rule["job"] for rule in rules] == ["repo:auth", "repo:push/{branch}"]
     done = world.holdfast("guard", "check", "src/auth/x", "--command", "git push", "--json")
-    assert [want["job"] for want in json.loads(done.stdout)["wants"]] == ["repo:auth", "repo:push/main"]
+    assert [requirement["job"] for requirement in json.loads(done.stdout)["wants"]] == ["repo:auth", "repo:push/main"]
 
 
 def test_check_says_what_would_happen(world: World, api: Api) -> None:
@@ -33,8 +33,8 @@ def test_check_says_what_would_happen(world: World, api: Api) -> None:
     api.acquired("area:auth", owner="ben", ttl_seconds=60)
     done = world.holdfast("guard", "check", "src/auth/login.py", "README.md", "--json")
     assert done.returncode == 1
-    (want,) = json.loads(done.stdout)["wants"]
-    assert (want["what"], want["job"], want["status"], want["owner"]) == (
+    (requirement,) = json.loads(done.stdout)["wants"]
+    assert (requirement["what"], requirement["job"], requirement["status"], requirement["owner"]) == (
         "src/auth/login.py",
         "area:auth",
         "held",

@@ -51,7 +51,7 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def wanted(repository: Path, line: str, *, cwd: Path | None = None, is_codex: bool = False) -> list[str]:
     """The jobs that a line needs; `refused` if it cannot be judged."""
     found = Matcher(str(repository.parent / "state")).of_command_line(line, str(cwd or repository), is_codex=is_codex)
-    return sorted({"refused" if want.problem else want.job for want in found})
+    return sorted({"refused" if requirement.problem else requirement.job for requirement in found})
 
 
 def test_corpus_holds_two_hundred_ordinary_commands() -> None:

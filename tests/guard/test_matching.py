@@ -30,13 +30,13 @@ def repository(tmp_path: Path) -> Path:
 def jobs(repository: Path, path: str | Path, cwd: Path | None = None, *, is_below: bool = False) -> list[str]:
     """The jobs that writing a path needs."""
     found = Matcher(str(repository.parent / "state")).of_path(str(path), str(cwd or repository), is_below=is_below)
-    return sorted({want.job for want in found})
+    return sorted({requirement.job for requirement in found})
 
 
 def jobs_of_line(repository: Path, line: str, cwd: Path | None = None) -> list[str]:
     """The jobs that a command line needs; a problem stands for itself."""
     found = Matcher(str(repository.parent / "state")).of_command_line(line, str(cwd or repository))
-    return sorted({want.problem or want.job for want in found})
+    return sorted({requirement.problem or requirement.job for requirement in found})
 
 
 @pytest.mark.parametrize(
@@ -308,7 +308,9 @@ def test_rules_name_mcp_tools_in_every_spelling(
     (repository / "holdfast-guard.toml").write_text(f'[[rule]]\ntool = "{pattern}"\njob = "deploy"\n')
     fields = {"hook_event_name": "PreToolUse", "session_id": "s", "cwd": str(repository), "tool_name": tool}
     event = Event(host, {**fields, "tool_input": {}, "mcp_context": context})
-    assert [want.job for want in Matcher(str(repository.parent / "state")).of_tool(event)] == ["deploy"] * fits
+    assert [requirement.job for requirement in Matcher(str(repository.parent / "state")).of_tool(event)] == [
+        "deploy"
+    ] * fits
 
 
 @pytest.mark.parametrize(
@@ -329,4 +331,6 @@ def test_tools_of_opencode_and_qwen_name_their_files(
     """Every tool that writes needs the job of the file, by the names that the host gives to tools and arguments."""
     fields = {"hook_event_name": "PreToolUse", "session_id": "s", "cwd": str(repository), "tool_name": tool}
     event = Event(host, {**fields, "tool_input": arguments})
-    assert {want.job for want in Matcher(str(repository.parent / "state")).of_event(event)} == {"area:auth"}
+    assert {requirement.job for requirement in Matcher(str(repository.parent / "state")).of_event(event)} == {
+        "area:auth"
+    }

@@ -31,7 +31,9 @@ def jobs(repository: Path, host: str, tool: str, arguments: object, *, event: st
         "tool_name": tool,
         "tool_input": arguments,
     }
-    return sorted({want.job for want in Matcher(str(repository.parent / "state")).of_event(Event(host, fields))})
+    return sorted(
+        {requirement.job for requirement in Matcher(str(repository.parent / "state")).of_event(Event(host, fields))}
+    )
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ _INTERACTIVE = (
 )
 
 
-class Want:
+class Requirement:
     def __init__(self, rule: Rule, job: str, what: str, problem: str = "") -> None:
         self.rule, self.job, self.problem = rule, job, problem
         self.what = what if len(what) <= WHAT_CHARS_MAX else what[:WHAT_CHARS_MAX] + "…"
@@ -47,7 +47,7 @@ class Matcher:
         self._base = base
         self._read: dict[str, Rules] = {}
 
-    def of_event(self, event: Event) -> Iterator[Want]:
+    def of_event(self, event: Event) -> Iterator[Requirement]:
         for file in event.files:
             is_below = event.takes_folders and os.path.isdir(os.path.join(event.cwd, paths.usable(file)))
             yield from self.of_path(file, event.cwd, is_below=is_below)
@@ -57,7 +57,7 @@ class Matcher:
 
     def of_path(
         self, text: str, cwd: str, *, is_below: bool = False, follows_links: bool = True, entry: str = ""
-    ) -> Iterator[Want]:
+    ) -> Iterator[Requirement]:
         """Return what writing a file or a tree needs; a shell pattern in `entry` limits the tree's top entries."""
         for path in paths.resolved(text, cwd) if follows_links else [os.path.join(cwd, text)]:
             if is_below:
@@ -75,7 +75,7 @@ class Matcher:
                     if any(globs.path_fits(each, pieces, below=is_below, entry=form) for each in patterns):
                         yield from _filled(rule, shown, path=shown, folder=os.path.dirname(path))
 
-    def _of_own_repository(self, path: str, cwd: str, entry: str) -> Iterator[Want]:
+    def _of_own_repository(self, path: str, cwd: str, entry: str) -> Iterator[Requirement]:
         """Match path rules around `cwd` whose whole folder is below the path, as with `rm -rf ../re*`."""
         above = path.rstrip("/") + "/"
         for file, top in paths.rule_files_above(os.path.join(os.path.realpath(cwd), ".")):
@@ -84,7 +84,7 @@ class Matcher:
                     if rule.paths:
                         yield from _filled(rule, top, path=".", folder=top)
 
-    def of_command_line(self, line: str, cwd: str, *, is_codex: bool = False) -> Iterator[Want]:
+    def of_command_line(self, line: str, cwd: str, *, is_codex: bool = False) -> Iterator[Requirement]:
         try:
             commands = shell.commands_of(paths.usable(line), cwd)
         except UnclearError as error:
@@ -108,12 +108,12 @@ class Matcher:
                 for file in targets.patched(line):
                     yield from self.of_path(file, command.cwd)
 
-    def _refused(self, command: Command, problem: str) -> Iterator[Want]:
+    def _refused(self, command: Command, problem: str) -> Iterator[Requirement]:
         for rule in self._rules_in(command.cwd):
             if rule.paths or (rule.commands and problem is _INTERACTIVE):
-                yield Want(rule, rule.job, " ".join(command.texts) or "a redirection", problem)
+                yield Requirement(rule, rule.job, " ".join(command.texts) or "a redirection", problem)
 
-    def _of_command(self, command: Command) -> Iterator[Want]:
+    def _of_command(self, command: Command) -> Iterator[Requirement]:
         folder, pushed = command.cwd, None
         if program(command.words) == "git":
             rest, folder = targets.behind_git_options(command.words[1:], folder)
@@ -124,37 +124,37 @@ class Matcher:
             if any(targets.command_fits(each, command) for each in rule.commands):
                 yield from _filled(rule, " ".join(command.texts), folder=folder, pushed=pushed)
 
-    def of_push(self, pushed: list[str], folder: str) -> Iterator[Want]:
+    def of_push(self, pushed: list[str], folder: str) -> Iterator[Requirement]:
         command = Command([Word("git"), Word("push")], folder, [])
         for rule in self._rules_in(folder):
             if any(targets.command_fits(each[:2], command) for each in rule.commands):
                 yield from _filled(rule, f"git push of {', '.join(pushed)}", folder=folder, pushed=pushed)
 
-    def _of_unclear(self, line: str, cwd: str, reason: str) -> Iterator[Want]:
+    def _of_unclear(self, line: str, cwd: str, reason: str) -> Iterator[Requirement]:
         problem = f"this command line cannot be read ({reason}); write it plainer, one step at a time"
         for rule in self._rules_in(cwd):
             could_touch = any(targets.could_touch(each, f"{cwd} {line}") for each in rule.paths)
             # It may be a guarded command if all words of that are in the line.
             if could_touch or any(all(word.strip("*?") in line for word in each) for each in rule.commands):
-                yield Want(rule, rule.job, line, problem)
+                yield Requirement(rule, rule.job, line, problem)
 
-    def of_tool(self, event: Event) -> Iterator[Want]:
+    def of_tool(self, event: Event) -> Iterator[Requirement]:
         # Reading and repairing a broken rule file must stay possible.
-        for rule in self._rules_in(event.cwd, skips_broken=event.tool in READERS or self._mends(event)):
+        for rule in self._rules_in(event.cwd, skips_broken=event.tool in READERS or self._repairs_rules(event)):
             if any(globs.fits(each, name) for each in rule.tools for name in event.tool_names) and all(
                 globs.fits(pattern, str(event.arguments.get(name, ""))) for name, pattern in rule.arguments.items()
             ):
                 yield from _filled(rule, event.tool, folder=event.cwd, arguments=event.arguments)
 
-    def around(self, folder: str, *, skips_broken: bool = False) -> list[Rules]:
+    def rules_around(self, folder: str, *, skips_broken: bool = False) -> list[Rules]:
         """Return the rules that apply in a folder. Raises `BrokenRulesError` unless `skips_broken`."""
         files = paths.rule_files_above(os.path.join(os.path.realpath(folder), "."))
         return [self._rules(file) for file, _ in files if not (skips_broken and self._is_broken(file))]
 
     def _rules_in(self, folder: str, *, skips_broken: bool = False) -> Iterator[Rule]:
-        return (rule for rules in self.around(folder, skips_broken=skips_broken) for rule in rules.rules)
+        return (rule for rules in self.rules_around(folder, skips_broken=skips_broken) for rule in rules.rules)
 
-    def _mends(self, event: Event) -> bool:
+    def _repairs_rules(self, event: Event) -> bool:
         written = [path for file in event.files for path in paths.resolved(file, event.cwd)]
         return bool(written) and all(
             os.path.basename(each) == paths.RULES_NAME and self._is_broken(each) for each in written
@@ -181,68 +181,73 @@ def _filled(
     path: str = "",
     pushed: list[str] | None = None,
     arguments: Mapping[str, object] | None = None,
-) -> Iterator[Want]:
+) -> Iterator[Requirement]:
     """Fill in the placeholders of a rule's job name. A push of several branches needs several jobs."""
     job = rule.job.replace("{path}", path)
     for name, value in (arguments or {}).items():
         job = job.replace(f"{{argument.{name}}}", str(value))
     if "{argument." in job:
-        yield Want(rule, rule.job, what, "it lacks the argument that its job is named after")
+        yield Requirement(rule, rule.job, what, "it lacks the argument that its job is named after")
     elif "{branch}" not in job:
-        yield Want(rule, job, what)
+        yield Requirement(rule, job, what)
     else:
         found = [branches.current(folder)] if pushed is None else pushed
         if not found or not all(found):
             problem = "it cannot be told which branch this is; name it, as in `git push origin main`"
-            yield Want(rule, rule.job, what, problem)
+            yield Requirement(rule, rule.job, what, problem)
         else:
-            yield from (Want(rule, job.replace("{branch}", branch), what) for branch in found)
+            yield from (Requirement(rule, job.replace("{branch}", branch), what) for branch in found)
 
 
 def decide(event: Event, owner: Owner, base: str, environment: Mapping[str, str]) -> Verdict:
     try:
-        wants = list(Matcher(base).of_event(event))
+        requirements = list(Matcher(base).of_event(event))
     except BrokenRulesError as error:
         return Verdict(REFUSE, str(error))
-    if not wants:
+    if not requirements:
         return Verdict(PASS)
-    claims = OwnerSession(base, owner, environment, wants[0].rule.ttl_seconds)
-    return settle(wants, claims, base, event=event, owner=owner)
+    owner_session = OwnerSession(base, owner, environment, requirements[0].rule.ttl_seconds)
+    return decide_requirements(requirements, owner_session, base, event=event, owner=owner)
 
 
-class _Terms:
+class _JobPolicy:
     """Combined settings of the rules that name one job: the strictest of each wins."""
 
-    def __init__(self, wants: list[Want]) -> None:
-        self.what = wants[0].what
-        self.claims = any(want.rule.when_free != ONLY_REFUSE for want in wants)
-        self.asks = any(want.rule.when_free == ASK for want in wants)
-        self.lets_pass = all(want.rule.when_away == LET_PASS for want in wants)
+    def __init__(self, requirements: list[Requirement]) -> None:
+        self.what = requirements[0].what
+        self.is_claimed = any(requirement.rule.when_free != ONLY_REFUSE for requirement in requirements)
+        self.is_asked = any(requirement.rule.when_free == ASK for requirement in requirements)
+        self.passes_unavailable = all(requirement.rule.when_away == LET_PASS for requirement in requirements)
 
 
-def settle(wants: list[Want], claims: OwnerSession, base: str, *, owner: Owner, event: Event | None = None) -> Verdict:
-    for want in wants:
-        if want.problem:
-            return Verdict(REFUSE, f"{_shown(want.what)}: {_shown(want.problem)}")
+def decide_requirements(
+    requirements: list[Requirement], owner_session: OwnerSession, base: str, *, owner: Owner, event: Event | None = None
+) -> Verdict:
+    for requirement in requirements:
+        if requirement.problem:
+            return Verdict(REFUSE, f"{_shown(requirement.what)}: {_shown(requirement.problem)}")
     # Sorted: of two agents that need the same jobs, one gets all of them.
-    jobs = {job: _Terms([want for want in wants if want.job == job]) for job in sorted({want.job for want in wants})}
+    jobs = {
+        job: _JobPolicy([requirement for requirement in requirements if requirement.job == job])
+        for job in sorted({requirement.job for requirement in requirements})
+    }
     if len(jobs) > JOBS_MAX:
         return Verdict(REFUSE, f"it needs {len(jobs)} jobs at once, and {JOBS_MAX} are the most; do it in parts")
-    had: list[ClaimedJob] = []
-    unasked: dict[str, str] = {}
+    claimed: list[ClaimedJob] = []
+    unchecked: dict[str, str] = {}
     reason = ""
-    to_claim = {job: terms.what for job, terms in jobs.items() if terms.claims}
+    to_claim = {job: policy.what for job, policy in jobs.items() if policy.is_claimed}
     # Read-only jobs come first: after a successful claim nothing may refuse the call.
     steps = [[job] for job in jobs if job not in to_claim] + ([list(to_claim)] if to_claim else [])
     for step in steps:
         what, job = jobs[step[0]].what, step[0]
         try:
-            found = claims.claim(to_claim) if job in to_claim else claims.look(job)
+            found = owner_session.claim(to_claim) if job in to_claim else owner_session.read_holder(job)
         except UnavailableError as error:
-            strict = next((each for each in step if not jobs[each].lets_pass), None)
+            strict = next((each for each in step if not jobs[each].passes_unavailable), None)
             if strict is not None:
-                return Verdict(REFUSE, _away_text(jobs[strict].what, strict, str(error)))
-            unasked.update({each: jobs[each].what for each in step})
+                return Verdict(REFUSE, _unavailable_text(jobs[strict].what, strict, str(error)))
+            unchecked.update({each: jobs[each].what for each in step})
             reason = str(error)
             continue
         except (RefusedError, StateError) as error:
@@ -250,40 +255,42 @@ def settle(wants: list[Want], claims: OwnerSession, base: str, *, owner: Owner, 
                 REFUSE, f"{_shown(what)} belongs to the job {_shown(job)}, which could not be claimed: {_shown(error)}"
             )
         if isinstance(found, UnavailableJob):
-            return Verdict(REFUSE, _held_text(found, jobs[found.job].what, claims.link_problem(found)))
-        had += found or []
-    asked = _to_ask({each.job: each for each in had if jobs[each.job].asks}, owner, base, event)
+            return Verdict(
+                REFUSE, _unavailable_job_text(found, jobs[found.job].what, owner_session.link_problem(found))
+            )
+        claimed += found or []
+    asked = _jobs_to_ask({each.job: each for each in claimed if jobs[each.job].is_asked}, owner, base, event)
     if asked:
-        whats = {job: jobs[job].what for job in asked}
+        purposes = {job: jobs[job].what for job in asked}
         if event is not None and can_ask(event):
-            return Verdict(ASK_PERSON, _question(whats))
-        return Verdict(REFUSE, _question(whats, event.host if event else "git"))
-    told = [text for each in had if (text := _handover_text(each))]
-    if unasked:
-        told.insert(0, _let_pass_text(unasked, reason))
-        state.log(base, f"{owner.name}: {told[0]}")
-    return Verdict(PASS, "\n".join(told))
+            return Verdict(ASK_PERSON, _question(purposes))
+        return Verdict(REFUSE, _question(purposes, event.host if event else "git"))
+    notices = [text for each in claimed if (text := _handover_text(each))]
+    if unchecked:
+        notices.insert(0, _let_pass_text(unchecked, reason))
+        state.log(base, f"{owner.name}: {notices[0]}")
+    return Verdict(PASS, "\n".join(notices))
 
 
-def _to_ask(had: Mapping[str, ClaimedJob], owner: Owner, base: str, event: Event | None) -> list[str]:
+def _jobs_to_ask(claimed: Mapping[str, ClaimedJob], owner: Owner, base: str, event: Event | None) -> list[str]:
     """Return the jobs whose current leases no person has agreed to yet, and record the question."""
-    if not had or owner.host == GIT:
+    if not claimed or owner.host == GIT:
         return []  # Without an agent, a person runs git.
     with state.locked(base, owner.folder):
         agreed_to = state.read_map(owner.folder + "/agreed")
-        found = [job for job, each in had.items() if agreed_to.get(job) != [_lease_of(each)]]
+        found = [job for job, each in claimed.items() if agreed_to.get(job) != [_lease_of(each)]]
         if found:
             asked = state.read_map(owner.folder + "/asked")
-            asked.update({job: [event.use_id if event else "", _lease_of(had[job])] for job in found})
+            asked.update({job: [event.use_id if event else "", _lease_of(claimed[job])] for job in found})
             state.write_private(owner.folder + "/asked", asked)
     return found
 
 
-def _lease_of(had: ClaimedJob) -> str:
-    return str(had.fields.get("lease_id", ""))
+def _lease_of(claimed: ClaimedJob) -> str:
+    return str(claimed.fields.get("lease_id", ""))
 
 
-def agreed(base: str, folder: str, *, call: str = "", job: str = "") -> bool:
+def record_consent(base: str, folder: str, *, call: str = "", job: str = "") -> bool:
     """Record a person's consent: the call ran, or they named the job. Return whether a question was pending."""
     if not os.path.exists(folder + "/asked"):
         return False
@@ -299,10 +306,10 @@ def agreed(base: str, folder: str, *, call: str = "", job: str = "") -> bool:
 
 
 def owner_of(job: str, environment: Mapping[str, str]) -> Mapping[str, object]:
-    status, said = server.find(environment).call("GET", f"/locks/{server.quoted(job)}")
+    status, reply = server.find(environment).call("GET", f"/locks/{server.quoted(job)}")
     if status != 200:  # noqa: PLR2004 - done
-        raise server.refusal(status, said)
-    return said
+        raise server.refusal(status, reply)
+    return reply
 
 
 # --- Messages. They tell an agent what to do instead. Foreign names and notes are escaped, cut and quoted. ------------
@@ -325,7 +332,7 @@ def _span(milliseconds: object) -> str:
     return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
 
 
-def _held_text(found: UnavailableJob, what: str, hint: str = "") -> str:
+def _unavailable_job_text(found: UnavailableJob, what: str, hint: str = "") -> str:
     job, fields, status = _shown(found.job), found.fields, found.fields.get("status")
     begin = f"{_shown(what)} belongs to the job {job}, which"
     if status == "done":
@@ -348,18 +355,18 @@ def _held_text(found: UnavailableJob, what: str, hint: str = "") -> str:
     )
 
 
-def _handover_text(had: ClaimedJob) -> str:
+def _handover_text(claimed: ClaimedJob) -> str:
     """Return the previous owner's note for a new owner; "" without one."""
-    previous = had.fields.get("previous")
-    if had.fields.get("reacquired") is True or not isinstance(previous, dict) or not previous.get("note"):
+    previous = claimed.fields.get("previous")
+    if claimed.fields.get("reacquired") is True or not isinstance(previous, dict) or not previous.get("note"):
         return ""
     return (
-        f"You have the job {_shown(had.job)} now. Its last owner, {_shown(previous.get('owner'))}"
+        f"You have the job {_shown(claimed.job)} now. Its last owner, {_shown(previous.get('owner'))}"
         f" ({_shown(previous.get('ended'))}), left a note: {_quoted(previous.get('note'))}"
     )
 
 
-def _away_text(what: str, job: str, reason: str) -> str:
+def _unavailable_text(what: str, job: str, reason: str) -> str:
     return (
         f"{_shown(what)} belongs to the job {_shown(job)}, and the Holdfast server cannot be asked who has it:"
         f" {_shown(reason)}. Nothing that a rule names passes until it answers. Wait and try again, or work on"
@@ -367,8 +374,8 @@ def _away_text(what: str, job: str, reason: str) -> str:
     )
 
 
-def _let_pass_text(whats: Mapping[str, str], reason: str) -> str:
-    jobs = ", ".join(f"{_shown(job)} ({_shown(what)})" for job, what in whats.items())
+def _let_pass_text(purposes: Mapping[str, str], reason: str) -> str:
+    jobs = ", ".join(f"{_shown(job)} ({_shown(what)})" for job, what in purposes.items())
     return (
         f"passed WITHOUT a claim, because the Holdfast server cannot be asked and the rule says let-pass: {jobs}."
         f" Another may be at work on it: {_shown(reason)}"

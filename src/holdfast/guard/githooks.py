@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from holdfast.guard import branches, decision, processes, state
-from holdfast.guard.decision import GIT, Matcher, Want
+from holdfast.guard.decision import GIT, Matcher, Requirement
 from holdfast.guard.hosts import REFUSE
 from holdfast.guard.owner_session import OwnerSession, jobs_of
 from holdfast.guard.processes import Process
@@ -35,8 +35,10 @@ class GitError(Exception):
 def main(arguments: list[str]) -> int:
     """Run a git hook; return its exit code. Any code but 0 stops git."""
     try:
-        wants = list(_pushed() if arguments[:1] == [PRE_PUSH] else _staged())
-        text, is_refused = _settled(wants, state.base_of(os.environ), os.environ) if wants else ("", False)
+        requirements = list(_pushed_requirements() if arguments[:1] == [PRE_PUSH] else _staged_requirements())
+        text, is_refused = (
+            _decided(requirements, state.base_of(os.environ), os.environ) if requirements else ("", False)
+        )
     except (BrokenRulesError, GitError) as error:
         text, is_refused = str(error), True
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - reported, and the exit code stops git
@@ -46,15 +48,22 @@ def main(arguments: list[str]) -> int:
     return REFUSED if is_refused else 0
 
 
-def _staged() -> list[Want]:
-    top = os.path.realpath(os.fsdecode(asked(["rev-parse", "--show-toplevel"]).rstrip(b"\n")))
-    names = asked(["diff", "--cached", "--name-only", "-z", "--no-renames", "--ignore-submodules=none"]).split(b"\0")
+def _staged_requirements() -> list[Requirement]:
+    top = os.path.realpath(os.fsdecode(git_output(["rev-parse", "--show-toplevel"]).rstrip(b"\n")))
+    names = git_output(["diff", "--cached", "--name-only", "-z", "--no-renames", "--ignore-submodules=none"]).split(
+        b"\0"
+    )
     matcher = Matcher(state.base_of(os.environ))
     # git commits a link itself and not its target.
-    return [want for name in names if name for want in matcher.of_path(os.fsdecode(name), top, follows_links=False)]
+    return [
+        requirement
+        for name in names
+        if name
+        for requirement in matcher.of_path(os.fsdecode(name), top, follows_links=False)
+    ]
 
 
-def _pushed() -> list[Want]:
+def _pushed_requirements() -> list[Requirement]:
     """Return what the push needs; git lists the refs on standard input: LOCAL-REF LOCAL-ID REMOTE-REF REMOTE-ID."""
     content = b""
     while piece := os.read(0, 65_536):
@@ -65,7 +74,7 @@ def _pushed() -> list[Want]:
     return list(Matcher(state.base_of(os.environ)).of_push(pushed, os.getcwd())) if pushed else []
 
 
-def asked(arguments: list[str], folder: str | None = None) -> bytes:
+def git_output(arguments: list[str], folder: str | None = None) -> bytes:
     try:
         done = subprocess.run([GIT, *arguments], cwd=folder, capture_output=True, check=False)  # noqa: S603 - our words
     except OSError as error:
@@ -76,16 +85,16 @@ def asked(arguments: list[str], folder: str | None = None) -> bytes:
     return done.stdout
 
 
-def _settled(wants: list[Want], base: str, environment: Mapping[str, str]) -> tuple[str, bool]:
+def _decided(requirements: list[Requirement], base: str, environment: Mapping[str, str]) -> tuple[str, bool]:
     ancestors = processes.ancestors()
     found = owners_of_host(base, ancestors)
-    left = wants
+    remaining = requirements
     if len(found) > 1:
         # If the server is away, `settle` below meets that too and follows the rules' `when_away`.
         with suppress(UnavailableError, RefusedError):
             ours = {str(job.get("name")) for session in found.values() for job in jobs_of(session)}
-            left = [want for want in wants if want.job not in ours]
-    if not left:
+            remaining = [requirement for requirement in requirements if requirement.job not in ours]
+    if not remaining:
         return "", False
     if found:
         folder, session = next(iter(found.items()))
@@ -95,8 +104,8 @@ def _settled(wants: list[Want], base: str, environment: Mapping[str, str]) -> tu
         key = next((each.key for each in ancestors if each.name == GIT), ancestors[0].key if ancestors else "")
         owner = Owner(base, GIT, key.replace(":", "-"))
         owner.name = environment.get("HOLDFAST_OWNER") or f"git:{_user()}@{os.uname().nodename}"
-    claims = OwnerSession(base, owner, environment, left[0].rule.ttl_seconds, key)
-    verdict = decision.settle(left, claims, base, owner=owner)
+    claims = OwnerSession(base, owner, environment, remaining[0].rule.ttl_seconds, key)
+    verdict = decision.decide_requirements(remaining, claims, base, owner=owner)
     return verdict.text, verdict.kind == REFUSE
 
 

@@ -40,31 +40,35 @@ def main(arguments: list[str]) -> int:
             name = str(fields.get("hook_event_name", ""))
             event = Event(host, fields)
         except BadInputError as error:
-            verdict = _of_bad_input(str(error), fields.get("cwd"))
+            verdict = _bad_input_verdict(str(error), fields.get("cwd"))
         else:
-            verdict = _answered(event, base, os.environ)
+            verdict = _handle(event, base, os.environ)
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - Python's own exit code would let the call pass
         verdict = Verdict(REFUSE, f"unexpected {type(error).__name__}: {error}; nothing passes. Please report this")
-    if verdict.kind == REFUSE and hosts.is_told(name):
+    if verdict.kind == REFUSE and hosts.is_notification(name):
         # Notifications cannot be refused: refusing the end of a turn would keep the agent from ending it.
         state.log(state.base_of(os.environ), f"at {name}: {verdict.text}")
         verdict = Verdict(PASS)
     text = f"holdfast guard: {verdict.text}" if verdict.text else ""
-    code, output, errors = hosts.answer(host, name, verdict.kind, text)
+    code, output, errors = hosts.render_verdict(host, name, verdict.kind, text)
     _write(1, output)
     _write(2, errors)
     return code
 
 
-def _answered(event: Event, base: str, environment: Mapping[str, str]) -> Verdict:
+def _handle(event: Event, base: str, environment: Mapping[str, str]) -> Verdict:
     owner = Owner(base, event.host, event.session, event.agent)
     if event.kind == BEFORE:
         verdict = decision.decide(event, owner, base, environment)
         tool = host_registry.tool_of(event.tool)
-        return _linked(event, owner, base, environment, tool) or verdict if tool and verdict.kind != REFUSE else verdict
+        return (
+            _prepare_mcp_call(event, owner, base, environment, tool) or verdict
+            if tool and verdict.kind != REFUSE
+            else verdict
+        )
     try:
         if event.kind == AFTER and event.use_id:
-            decision.agreed(base, owner.folder, call=event.use_id)
+            decision.record_consent(base, owner.folder, call=event.use_id)
         elif event.kind == SESSION_ENDS or (event.kind == AGENT_ENDS and event.agent):
             if event.kind == SESSION_ENDS:
                 host_registry.forget_session(base, owner.host_session)
@@ -76,7 +80,9 @@ def _answered(event: Event, base: str, environment: Mapping[str, str]) -> Verdic
     return Verdict(PASS)
 
 
-def _linked(event: Event, owner: Owner, base: str, environment: Mapping[str, str], tool: str) -> Verdict | None:
+def _prepare_mcp_call(
+    event: Event, owner: Owner, base: str, environment: Mapping[str, str], tool: str
+) -> Verdict | None:
     """Note the call for the MCP process, and open the session it claims in; return a refusal if that fails."""
     host = processes.proven_host(environment)
     if not host:
@@ -96,7 +102,7 @@ def _linked(event: Event, owner: Owner, base: str, environment: Mapping[str, str
 
 def _rules(event: Event, base: str) -> list[Rules]:
     try:
-        return decision.Matcher(base).around(event.cwd)
+        return decision.Matcher(base).rules_around(event.cwd)
     except BrokenRulesError:
         return []
 
@@ -111,7 +117,7 @@ def _release(base: str, owner: Owner, *, all_agents: bool) -> None:
         owner_session.release(base, folder, _END_SECONDS_MAX)
 
 
-def _of_bad_input(problem: str, cwd: object) -> Verdict:
+def _bad_input_verdict(problem: str, cwd: object) -> Verdict:
     """Refuse unreadable input wherever a rule file could apply."""
     folders = [os.getcwd(), *([cwd] if isinstance(cwd, str) and os.path.isabs(cwd) and "\0" not in cwd else [])]
     if not any(paths.rule_files_above(os.path.join(os.path.realpath(folder), ".")) for folder in folders):

@@ -9,14 +9,16 @@ from __future__ import annotations
 import os
 import stat
 
-from holdfast.guard.githooks import HOOKS, PRE_PUSH, asked
+from holdfast.guard.githooks import HOOKS, PRE_PUSH, git_output
 from holdfast.guard.pipes import quoted
 
-ASIDE = ".before-holdfast"
+RENAMED_SUFFIX = ".before-holdfast"
 _SHELLS = (b"sh", b"bash", b"dash", b"zsh", b"ksh")
 _BEGIN, _END = "# >>> holdfast guard >>>", "# <<< holdfast guard <<<"
 _FIRST = b"#!/bin/sh\n"
-_THEN = f'[ ! -x "$0{ASIDE}" ] || exec "$0{ASIDE}" "$@"\n'.encode()  # Runs the earlier hook, if git would have.
+_THEN = (
+    f'[ ! -x "$0{RENAMED_SUFFIX}" ] || exec "$0{RENAMED_SUFFIX}" "$@"\n'.encode()
+)  # Runs the earlier hook, if git would have.
 _EXECUTABLE = 0o755
 
 
@@ -29,12 +31,12 @@ def folder_of_hooks(repository: str, *, shared: bool) -> str:
 
     A global or system `core.hooksPath` affects all repositories, so it needs `shared`.
     """
-    found = os.fsdecode(asked(["rev-parse", "--git-path", "hooks"], repository).rstrip(b"\n"))
+    found = os.fsdecode(git_output(["rev-parse", "--git-path", "hooks"], repository).rstrip(b"\n"))
     folder = os.path.realpath(os.path.join(repository, found))
-    common = os.fsdecode(asked(["rev-parse", "--git-common-dir"], repository).rstrip(b"\n"))
+    common = os.fsdecode(git_output(["rev-parse", "--git-common-dir"], repository).rstrip(b"\n"))
     if os.path.realpath(os.path.join(repository, common, "hooks")) == folder or shared:
         return folder
-    origin = os.fsdecode(asked(["config", "--show-scope", "--get", "core.hooksPath"], repository)).split("\t")[0]
+    origin = os.fsdecode(git_output(["config", "--show-scope", "--get", "core.hooksPath"], repository)).split("\t")[0]
     if origin in {"global", "system"}:
         raise HooksError(
             f"{folder} has the hooks of all your repositories (core.hooksPath, {origin} configuration); where there is"
@@ -53,7 +55,7 @@ def install(folder: str, name: str, program: str) -> str:
     if not os.path.islink(path):
         content, mode = _read(path)
         if _BEGIN.encode() in content:
-            before, found, after = _parted(content)
+            before, found, after = _split_at_block(content)
             if found == block:
                 return f"{path} has the guard already"
             if not found:
@@ -68,11 +70,11 @@ def install(folder: str, name: str, program: str) -> str:
         if newline and mode & stat.S_IXUSR and shell and shell[0] in _SHELLS:
             _write(path, first + newline + block + rest, mode)
             return f"{path} asks the guard first now; the rest of it is as it was"
-    if os.path.lexists(path + ASIDE):
-        return f"{path} is left alone: {path + ASIDE} is in the way; look what it is, and remove or rename it"
-    os.rename(path, path + ASIDE)
+    if os.path.lexists(path + RENAMED_SUFFIX):
+        return f"{path} is left alone: {path + RENAMED_SUFFIX} is in the way; look what it is, and remove or rename it"
+    os.rename(path, path + RENAMED_SUFFIX)
     _write(path, _FIRST + block + _THEN, _EXECUTABLE)
-    return f"{path} asks the guard and then runs what was there, now {name + ASIDE}"
+    return f"{path} asks the guard and then runs what was there, now {name + RENAMED_SUFFIX}"
 
 
 def uninstall(folder: str, name: str) -> str:
@@ -80,7 +82,7 @@ def uninstall(folder: str, name: str) -> str:
     if not os.path.lexists(path) or os.path.islink(path):
         return f"{path} has no guard"
     content, mode = _read(path)
-    before, found, after = _parted(content)
+    before, found, after = _split_at_block(content)
     if not found and (_BEGIN.encode() in content or _END.encode() in content):
         return f"{path} is left alone: its part for the guard was changed by hand"
     if not found:
@@ -89,13 +91,13 @@ def uninstall(folder: str, name: str) -> str:
         _write(path, before + after, mode)
         return f"{path} is as it was before the guard"
     os.unlink(path)
-    if os.path.lexists(path + ASIDE):
-        os.rename(path + ASIDE, path)
+    if os.path.lexists(path + RENAMED_SUFFIX):
+        os.rename(path + RENAMED_SUFFIX, path)
         return f"{path} is again what it was before the guard"
     return f"{path} is removed"
 
 
-def _parted(content: bytes) -> tuple[bytes, bytes, bytes]:
+def _split_at_block(content: bytes) -> tuple[bytes, bytes, bytes]:
     """Split a hook at our block; the block is b"" unless it is exactly as we write it."""
     start, end = content.find(_BEGIN.encode() + b"\n"), content.find(_END.encode() + b"\n")
     if start < 0 or end < start:

@@ -173,10 +173,10 @@ def _spellings(host: str, tool: str, context: object) -> set[str]:
         elif tool.startswith("mcp_") or host == OPENCODE:
             words = tool.removeprefix("mcp_").split("_", _SERVER_WORDS_MAX)
             pairs = [("_".join(words[:at]), "_".join(words[at:])) for at in range(1, len(words))]
-    return {tool, *(f"mcp{line}{server}{line}{name}" for server, name in pairs for line in ("_", "__"))}
+    return {tool, *(f"mcp{separator}{server}{separator}{name}" for server, name in pairs for separator in ("_", "__"))}
 
 
-def is_told(name: str) -> bool:
+def is_notification(name: str) -> bool:
     return _KINDS.get(name, BEFORE) != BEFORE
 
 
@@ -184,7 +184,7 @@ def can_ask(event: Event) -> bool:
     return event.host == CLAUDE or event.name in {"beforeShellExecution", "beforeMCPExecution"}
 
 
-def answer(host: str, name: str, verdict: str, text: str) -> tuple[int, str, str]:
+def render_verdict(host: str, name: str, verdict: str, text: str) -> tuple[int, str, str]:
     if verdict == REFUSE:
         if host == CURSOR:
             return 0, _line({"permission": "deny", "user_message": text, "agent_message": text}), ""

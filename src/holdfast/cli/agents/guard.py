@@ -89,26 +89,26 @@ def check(*, paths: tuple[str, ...], line: str | None) -> int:
     matcher = Matcher(base_of(os.environ))
     cwd = str(Path.cwd())
     try:
-        files = [rules.file for rules in matcher.around(cwd)]
-        wants = [want for path in paths for want in matcher.of_path(path, cwd)]
-        wants += list(matcher.of_command_line(line, cwd)) if line else []
+        files = [rules.file for rules in matcher.rules_around(cwd)]
+        requirements = [requirement for path in paths for requirement in matcher.of_path(path, cwd)]
+        requirements += list(matcher.of_command_line(line, cwd)) if line else []
     except BrokenRulesError as error:
         raise click.UsageError(str(error)) from None
     rows = []
-    for want in wants:
+    for requirement in requirements:
         said: Mapping[str, object]
         try:
-            said = {} if want.problem else owner_of(want.job, os.environ)
+            said = {} if requirement.problem else owner_of(requirement.job, os.environ)
         except (UnavailableError, RefusedError) as error:
             said = {"status": "unknown", "problem": str(error)}
         rows.append(
             {
-                "what": want.what,
-                "job": want.job,
-                "status": "refused" if want.problem else said.get("status"),
+                "what": requirement.what,
+                "job": requirement.job,
+                "status": "refused" if requirement.problem else said.get("status"),
                 "owner": said.get("owner") or said.get("shown_as"),
                 "note": said.get("note"),
-                "problem": want.problem or said.get("problem"),
+                "problem": requirement.problem or said.get("problem"),
             }
         )
     _say_ignored([file for file, _ in found_above(f"{Path(cwd).resolve()}/.")])
@@ -222,7 +222,7 @@ def agree(*, job: str) -> None:
     from holdfast.guard import decision, state
 
     base = state.base_of(os.environ)
-    found = [folder for folder in state.owner_folders(base) if decision.agreed(base, folder, job=job)]
+    found = [folder for folder in state.owner_folders(base) if decision.record_consent(base, folder, job=job)]
     if not found:
         raise click.UsageError(f"no agent has asked for {job!r:.200} here")
     output.say(output.plain(f"agreed: {job}"))
