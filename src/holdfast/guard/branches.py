@@ -30,15 +30,15 @@ def current(folder: str) -> str:
 
 def _git_folder(top: str) -> str:
     """Return the folder that the `.git` file of a linked worktree or submodule names; "" without such a file."""
-    place = os.path.join(top, ".git")
-    return os.path.join(top, _first_line(place).removeprefix("gitdir: ")) if os.path.isfile(place) else ""
+    git_path = os.path.join(top, ".git")
+    return os.path.join(top, _first_line(git_path).removeprefix("gitdir: ")) if os.path.isfile(git_path) else ""
 
 
 def main_folder(folder: str) -> str:
     """Return the main working tree of a linked worktree; "" for any other folder."""
-    place = _git_folder(folder)
-    common = _first_line(os.path.join(place, "commondir")) if place else ""  # A submodule has none.
-    shared = os.path.realpath(os.path.join(place, common)) if common else ""
+    git_path = _git_folder(folder)
+    common = _first_line(os.path.join(git_path, "commondir")) if git_path else ""  # A submodule has none.
+    shared = os.path.realpath(os.path.join(git_path, common)) if common else ""
     return os.path.dirname(shared) if os.path.basename(shared) == ".git" else ""
 
 

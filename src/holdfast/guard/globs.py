@@ -36,17 +36,17 @@ def pieces_of(pattern: str) -> list[str]:
 
 def path_fits(pattern: Sequence[str], path: Sequence[str], *, below: bool = False, entry: str = "") -> bool:
     """Match a path, or with `below` anything below it too; `entry` is a shell pattern for its direct children."""
-    places = _with_empty(pattern, {0})
+    positions = _with_empty(pattern, {0})
     for is_entry, piece in [*((False, each) for each in path), *([(True, _widened(entry))] if entry else [])]:
         reached = set()
-        for at in places:
+        for at in positions:
             if at < len(pattern):
                 if pattern[at] == ANY_DEPTH:
                     reached.add(at)
                 elif _may_meet(pattern[at], piece) if is_entry else fits(pattern[at], piece):
                     reached.add(at + 1)
-        places = _with_empty(pattern, reached)
-    return len(pattern) in places or (below and bool(places))
+        positions = _with_empty(pattern, reached)
+    return len(pattern) in positions or (below and bool(positions))
 
 
 def may_fit(entry: str, name: str) -> bool:
@@ -68,11 +68,11 @@ def _may_meet(piece: str, entry: str) -> bool:
     return "*" in piece or "?" in piece or fits(entry, piece)
 
 
-def _with_empty(pattern: Sequence[str], places: set[int]) -> set[int]:
+def _with_empty(pattern: Sequence[str], positions: set[int]) -> set[int]:
     """Add the positions reached because `**` also matches no segment."""
-    for at in sorted(places):
+    for at in sorted(positions):
         after = at
         while after < len(pattern) and pattern[after] == ANY_DEPTH:
             after += 1
-            places.add(after)
-    return places
+            positions.add(after)
+    return positions

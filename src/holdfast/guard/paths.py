@@ -16,12 +16,12 @@ def resolved(text: str, cwd: str) -> list[str]:
     text = usable(text)
     path = os.path.join(cwd, os.path.expanduser(text) if text.startswith("~") else text)
     name = os.path.basename(path)
-    whole = os.path.realpath(path)
+    real_path = os.path.realpath(path)
     if name in {"", ".", ".."}:
-        return [whole]
+        return [real_path]
     # `rm` and `mv` change the link, an editor its target; any tool may do either.
     entry = os.path.join(os.path.realpath(os.path.dirname(path)), name)
-    return [whole] if entry == whole else [whole, entry]
+    return [real_path] if entry == real_path else [real_path, entry]
 
 
 def usable(text: str) -> str:

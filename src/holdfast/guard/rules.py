@@ -50,7 +50,7 @@ class Rules:
 
 FILE_BYTES_MAX = 256 * 1024
 FORM = 1  # Version of the cached form.
-_KEPT_FILES_MAX = 64
+_CACHED_FILES_MAX = 64
 
 
 def read(file: str, base: str) -> Rules:
@@ -72,16 +72,16 @@ def read(file: str, base: str) -> Rules:
         text = content.removeprefix(b"\xef\xbb\xbf").decode()
     except UnicodeDecodeError:
         raise BrokenRulesError(file, "it is not UTF-8") from None
-    kept = f"{base}/{state.RULES}/{found.st_dev:x}-{found.st_ino:x}.json"
-    cached = state.read_object(kept, FILE_BYTES_MAX * 8)
+    cache_file = f"{base}/{state.RULES}/{found.st_dev:x}-{found.st_ino:x}.json"
+    cached = state.read_object(cache_file, FILE_BYTES_MAX * 8)
     table = cached.get("table")
     if not isinstance(table, dict) or (cached.get("form"), cached.get("text")) != (FORM, text):
         table = parse(file, text)
-        _keep(kept, {"form": FORM, "text": text, "table": table})
+        _cache(cache_file, {"form": FORM, "text": text, "table": table})
     return Rules(file, table)
 
 
-def _keep(file: str, content: dict[str, object]) -> None:
+def _cache(file: str, content: dict[str, object]) -> None:
     """Cache parsed rules. Only an optimisation: a read-only folder must not cause refusals."""
     from pathlib import Path
 
@@ -91,7 +91,7 @@ def _keep(file: str, content: dict[str, object]) -> None:
         folder = Path(file).parent
         state.make_private(str(folder))
         others = list(folder.iterdir())  # With unfinished files of killed processes.
-        for other in others if len(others) >= _KEPT_FILES_MAX else ():
+        for other in others if len(others) >= _CACHED_FILES_MAX else ():
             other.unlink(missing_ok=True)
         replace(Path(file), json.dumps(content).encode())
 
@@ -128,18 +128,18 @@ def _checked(lines: Mapping[str, object]) -> dict[str, object]:
     ttl_seconds = seconds(ttl) if isinstance(ttl, str) else ttl if type(ttl) is int else None
     if ttl_seconds is None or not TTL_SECONDS_MIN <= ttl_seconds <= TTL_SECONDS_MAX:
         raise ValueError('ttl is a time from "10s" to "1h"')
-    usual = {
+    default = {
         "when_free": _one_of(lines, "when_free", _WHEN_FREE, CLAIM),
         "when_away": _one_of(lines, "when_away", _WHEN_AWAY, REFUSE),
     }
     return {
         "ttl_seconds": ttl_seconds,
         "release": _one_of(lines, "release", (SESSION, TURN), SESSION),
-        "rules": [_rule(rule, f"rule {number}", usual) for number, rule in enumerate(rules, start=1)],
+        "rules": [_rule(rule, f"rule {number}", default) for number, rule in enumerate(rules, start=1)],
     }
 
 
-def _rule(table: Mapping[str, object], which: str, usual: Mapping[str, str]) -> dict[str, object]:
+def _rule(table: Mapping[str, object], which: str, default: Mapping[str, str]) -> dict[str, object]:
     _known(table, _RULE, which)
     kinds = [name for name in ("paths", "command", "tool") if name in table]
     if len(kinds) != 1:
@@ -159,8 +159,8 @@ def _rule(table: Mapping[str, object], which: str, usual: Mapping[str, str]) -> 
         "commands": [_words(each, which) for each in _texts(table, "command", which)],
         "tools": _texts(table, "tool", which),
         "arguments": arguments,
-        "when_free": _one_of(table, "when_free", _WHEN_FREE, usual["when_free"], which),
-        "when_away": _one_of(table, "when_away", _WHEN_AWAY, usual["when_away"], which),
+        "when_free": _one_of(table, "when_free", _WHEN_FREE, default["when_free"], which),
+        "when_away": _one_of(table, "when_away", _WHEN_AWAY, default["when_away"], which),
     }
 
 
@@ -195,8 +195,8 @@ def _texts(table: Mapping[str, object], name: str, which: str) -> list[str]:
     return found
 
 
-def _one_of(lines: Mapping[str, object], name: str, allowed: tuple[str, ...], usual: str, which: str = "") -> str:
-    value = lines.get(name, usual)
+def _one_of(lines: Mapping[str, object], name: str, allowed: tuple[str, ...], default: str, which: str = "") -> str:
+    value = lines.get(name, default)
     if not isinstance(value, str) or value not in allowed:
         raise ValueError(f"{which}{': ' * bool(which)}{name} is one of {', '.join(allowed)}")
     return value
