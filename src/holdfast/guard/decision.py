@@ -116,7 +116,7 @@ class Matcher:
     def _of_command(self, command: Command) -> Iterator[Requirement]:
         folder, pushed = command.cwd, None
         if program(command.words) == "git":
-            rest, folder = targets.behind_git_options(command.words[1:], folder)
+            rest, folder = targets.after_git_options(command.words[1:], folder)
             if rest and rest[0].text == "push":
                 is_known = all(word.is_sure for word in rest)
                 pushed = branches.pushed([word.text for word in rest[1:]], branches.current(folder)) if is_known else []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from holdfast.guard.syntax import Command, Word, begun, is_assignment
+from holdfast.guard.syntax import Command, Word, is_assignment, simple_command
 
 
 def _names(text: str) -> frozenset[str]:
@@ -180,13 +180,13 @@ def script_at(words: Sequence[Word]) -> int:
     """Return the index of a shell's `-c` command line; 0 if there is none."""
     flags = (at for at, word in enumerate(words) if at and word.text[:1] == "-" and word.text[:2] != "--")
     flag = next((at for at in flags if "c" in words[at].text), 0)
-    behind = parsed(program(words), words[flag + 1 :], stops=True)[1] if flag else []
-    return len(words) - len(behind) if behind else 0
+    operands = parsed(program(words), words[flag + 1 :], stops=True)[1] if flag else []
+    return len(words) - len(operands) if operands else 0
 
 
 def is_typed_into(words: list[Word]) -> bool:
     """Tell whether this is a shell that runs its standard input."""
-    words = begun(words)
+    words = simple_command(words)
     while program(words) in WRAPPERS:
         words = unwrapped(words, "/")[0]
     if program(words) not in SHELLS or script_at(words):

@@ -13,23 +13,23 @@ from __future__ import annotations
 import os
 
 from holdfast.guard import pipes, programs, syntax
-from holdfast.guard.pipes import Fed
+from holdfast.guard.pipes import Output
 from holdfast.guard.programs import SHELLS, WRAPPER_VERBS, WRAPPERS, is_typed_into, program
-from holdfast.guard.syntax import BELOW, KEYWORDS, LOST, UNKNOWN, Command, UnclearError, Word, begun, closing
+from holdfast.guard.syntax import BELOW, KEYWORDS, LOST, UNKNOWN, Command, UnclearError, Word, closing, simple_command
 from holdfast.guard.variables import Draft, Variables, changed, split
 
 COMMANDS_MAX = 2_000
 DEPTH_MAX = 12
-PLACES_MAX = 50  # Candidate folders of one command.
+LOCATIONS_MAX = 50  # Candidate folders of one command.
 LINE_CHARS_MAX = 4_000_000  # A longer line takes longer to read than a host waits, and no system runs it.
 _OPENS = frozenset({"if", "for", "while", "until", "select", "case", "{"})
 _CLOSES = frozenset({"fi", "done", "esac", "}"})
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
 _SPECIAL = frozenset("?!#@*$-")
-_Place = tuple[str, int]  # A folder, and how certain it is: see `Command.lost`.
+_Location = tuple[str, int]  # A folder, and how certain it is: see `Command.lost`.
 
 
-class Here:
+class HereDocument:
     """A here-document whose text follows, and the command that reads it."""
 
     def __init__(self, delimiter: Word, words: list[Word]) -> None:
@@ -51,30 +51,32 @@ class _Reader:
         if depth > DEPTH_MAX:
             raise UnclearError("it is nested too deeply")
         self.text, self.found, self.known, self.depth, self.at = text, found, known, depth, at
-        self._places: list[_Place] = [(cwd, 0)]
+        self._locations: list[_Location] = [(cwd, 0)]
         self.open_variable = ""  # The first variable with several values in the current word.
-        self.mark, self.names = "", list[Word]()  # The placeholder of `xargs -I` or `find -exec`, and its names.
+        self.placeholder, self.names = "", list[Word]()  # The placeholder of `xargs -I` or `find -exec`, and its names.
         self.words: list[Word] = []
         self.outputs: list[Word] = []
         self.inputs: list[Word] = []
-        self.here: list[Here] = []
-        self.fed: Fed | None = None
+        self.here: list[HereDocument] = []
+        self.piped: Output | None = None
         self.is_piped = False
-        self.fed_here: list[Here] = []
+        self.piped_here_documents: list[HereDocument] = []
         self.typed: list[str] = []
-        self.produced: list[Fed | None] = []  # Output of each command that is not piped on.
+        self.produced: list[Output | None] = []  # Output of each command that is not piped on.
         self.before = (cwd, 0)
-        self.pushed: list[_Place] = []
-        self.blocks: list[list[_Place]] = []  # Folders at the start of each enclosing `if`, loop, `case` and `{`.
-        self.list_began = self.places
+        self.pushed: list[_Location] = []
+        self.blocks: list[list[_Location]] = []  # Folders at the start of each enclosing `if`, loop, `case` and `{`.
+        self.list_start = self.locations
         self.is_conditional = self.may_stay = False
-        self.if_moved: list[_Place] = []  # After `cd … ||`: the folders if the `cd` succeeds.
+        self.moved_locations: list[_Location] = []  # After `cd … ||`: the folders if the `cd` succeeds.
 
     def inner(self, text: str, at: int = 0, cwd: str = "") -> _Reader:
         """Return a reader of another text, or of a part of this one, that appends to the same commands."""
         reader = _Reader(text, cwd or self.cwd, self.found, self.known, self.depth + 1, at=at)
-        reader.mark, reader.names = self.mark, self.names
-        reader.places = reader.list_began = self.places if reader.cwd == self.cwd else [(cwd, self.places[0][1])]
+        reader.placeholder, reader.names = self.placeholder, self.names
+        reader.locations = reader.list_start = (
+            self.locations if reader.cwd == self.cwd else [(cwd, self.locations[0][1])]
+        )
         return reader
 
     def substituted(self, text: str, at: int, end: str) -> tuple[int, list[Word] | None]:
@@ -129,9 +131,9 @@ class _Reader:
                 words.append(self.word())
             del self.known.chosen[name]
         words = [each for word in words for each in split(word)]
-        if self.mark and any(self.mark in word.text for word in words):
+        if self.placeholder and any(self.placeholder in word.text for word in words):
             self.known.spend(len(words) * len(self.names))
-            words = [each for word in words for each in pipes.filled(word, self.mark, self.names)]
+            words = [each for word in words for each in pipes.filled(word, self.placeholder, self.names)]
         return words
 
     def word(self) -> Word:
@@ -280,7 +282,11 @@ class _Reader:
 
     def operator(self, char: str) -> None:
         rest = self.text[self.at : self.at + 3]
-        if char in "<>" and [word.text for word in begun(self.words)[:1]] == ["[["] and self.words[-1].text != "]]":
+        if (
+            char in "<>"
+            and [word.text for word in simple_command(self.words)[:1]] == ["[["]
+            and self.words[-1].text != "]]"
+        ):
             self.words.append(Word(char))  # `[[ a > b ]]` redirects nothing.
             self.at += 1
         elif char in "<>" or rest.startswith("&>"):
@@ -303,9 +309,9 @@ class _Reader:
         elif char == ")":
             self.at += 1  # Behind a pattern of `case`, or `name()`.
             if self.words and self.words[0].text == "case":
-                self.blocks.append(self.places)
+                self.blocks.append(self.locations)
             elif self.blocks:
-                self.may_be_in(self.blocks[-1])
+                self.add_locations(self.blocks[-1])
             self.words = []
         else:
             separator = rest[:2] if rest[:2] in {"&&", "||", "|&"} else char
@@ -320,7 +326,7 @@ class _Reader:
         if rest[:2] in {"<(", ">("}:
             self.at, names = self.substituted(self.text, self.at + 2, ")")
             if rest[0] == "<" and names:
-                self.fed = Fed(names)
+                self.piped = Output(names)
             return
         operator = next(each for each in ("<<<", "<<-", "&>>", "<<", "<>", "<&", ">>", ">|", ">&", "&>", "<", ">")
                         if rest.startswith(each))  # fmt: skip
@@ -332,7 +338,7 @@ class _Reader:
         targets = self.all_words()
         target = targets[0]
         if operator in {"<<", "<<-"}:
-            self.here.append(Here(target, self.words))
+            self.here.append(HereDocument(target, self.words))
         elif operator == "<<<":
             self.typed.append(" ".join(each.text for each in targets))
         elif operator == ">&" and (target.text.isdecimal() or target.text == "-"):
@@ -360,7 +366,7 @@ class _Reader:
             text = text if here.is_quoted else self.expand_only(text).text
             if here.command is not None:
                 here.command.typed.append(text)
-        self.here, self.fed_here = [], []
+        self.here, self.piped_here_documents = [], []
 
     # Commands.
 
@@ -370,100 +376,102 @@ class _Reader:
         if not given and not outputs:
             return  # As after `|&`, or between a pipe and the next line.
         self.words, self.outputs, self.typed, self.inputs = [], [], [], []
-        fed, fed_here, is_piped = self.fed, self.fed_here, self.is_piped
-        self.fed, self.fed_here, self.is_piped = None, [], is_pipe
-        self.enter_and_leave(given)
-        words, count, places = begun(given), len(self.found), self.places
-        self.known.note(words or given, None if fed is None else fed.names)
-        self.keep(words, outputs, self.cwd, fed)
-        heres = [here for here in self.here if here.words is given]
-        for made in self.found[-len(self.places) :] if len(self.found) > count else ():
+        piped, piped_here_documents, is_piped = self.piped, self.piped_here_documents, self.is_piped
+        self.piped, self.piped_here_documents, self.is_piped = None, [], is_pipe
+        self.track_blocks(given)
+        words, count, locations = simple_command(given), len(self.found), self.locations
+        self.known.record_assignments(words or given, None if piped is None else piped.names)
+        self.add_command(words, outputs, self.cwd, piped)
+        here_documents = [here for here in self.here if here.words is given]
+        for made in self.found[-len(self.locations) :] if len(self.found) > count else ():
             made.inputs += inputs
-            made.typed += [*typed, *([fed.text] if fed is not None and fed.text is not None else [])]
-            made.has_input = made.has_input or is_piped or bool(typed or inputs or heres)
-            for here in [*heres, *fed_here]:
+            made.typed += [*typed, *([piped.text] if piped is not None and piped.text is not None else [])]
+            made.has_input = made.has_input or is_piped or bool(typed or inputs or here_documents)
+            for here in [*here_documents, *piped_here_documents]:
                 here.command = made
         if is_typed_into(words):
-            for text in typed if fed is None or fed.text is None else [*typed, fed.text]:
+            for text in typed if piped is None or piped.text is None else [*typed, piped.text]:
                 self.script(text, self.cwd)
-            for here in fed_here:
+            for here in piped_here_documents:
                 here.words = words
-        folder, lost = places[0]
+        folder, lost = locations[0]
         if lost and words and words[0].text == "pwd":
-            produced = Fed(pipes.below([Word(folder)])) if lost == BELOW else None
+            produced = Output(pipes.below([Word(folder)])) if lost == BELOW else None
         else:
-            produced = pipes.out_of(words, fed, folder) if words else Fed([])
+            produced = pipes.output_of(words, piped, folder) if words else Output([])
         if is_pipe:
-            self.fed = produced
+            self.piped = produced
             if words and words[0].text == "cat":
-                self.fed_here = [*fed_here, *heres]
+                self.piped_here_documents = [*piped_here_documents, *here_documents]
         else:
             self.produced.append(produced)
-        self.settle(words, places, separator, is_piped=is_pipe or is_piped)
+        self.update_locations(words, locations, separator, is_piped=is_pipe or is_piped)
 
     @property
     def cwd(self) -> str:
-        return self._places[0][0]
+        return self._locations[0][0]
 
     @property
-    def places(self) -> list[_Place]:
+    def locations(self) -> list[_Location]:
         """Every folder in which the next command may run: a `cd` may fail or be skipped."""
-        return self._places
+        return self._locations
 
-    @places.setter
-    def places(self, places: list[_Place]) -> None:
-        self._places = list(dict.fromkeys(places))
-        if len(places) > PLACES_MAX:
+    @locations.setter
+    def locations(self, locations: list[_Location]) -> None:
+        self._locations = list(dict.fromkeys(locations))
+        if len(locations) > LOCATIONS_MAX:
             raise UnclearError("it may run in too many folders")
 
-    def may_be_in(self, places: list[_Place]) -> None:
-        self.places = [*self.places, *places]
+    def add_locations(self, locations: list[_Location]) -> None:
+        self.locations = [*self.locations, *locations]
 
-    def enter_and_leave(self, words: list[Word]) -> None:
+    def track_blocks(self, words: list[Word]) -> None:
         """Save the folders at the start of a block, and add them after it: its body may not have run."""
         for at, word in enumerate(words):
             if word.is_quoted:
                 return
             if word.text in _OPENS:
-                self.blocks.append(self.places)
+                self.blocks.append(self.locations)
             elif word.text in _CLOSES and self.blocks:
-                self.may_be_in(self.blocks.pop())
+                self.add_locations(self.blocks.pop())
             elif word.text in {"else", "elif"} and self.blocks:
-                self.may_be_in(self.blocks[-1])
+                self.add_locations(self.blocks[-1])
             elif not (
                 word.text in KEYWORDS or syntax.is_assignment(word.text) or "function" in words[max(0, at - 1)].text
             ):
                 return
 
-    def settle(self, words: list[Word], places: list[_Place], separator: str, *, is_piped: bool) -> None:
-        """Set where the next command may run; `places` are the folders before this one, which may be a `cd`."""
+    def update_locations(
+        self, words: list[Word], locations: list[_Location], separator: str, *, is_piped: bool
+    ) -> None:
+        """Set where the next command may run; `locations` are the folders before this one, which may be a `cd`."""
         if is_piped:
-            self.places = places  # In a process of its own.
-        elif self.places != places and program(words) in {"cd", "pushd"}:
-            is_there = self.cwd in self.known.folders or os.path.isdir(self.cwd) or not os.path.isdir(places[0][0])
+            self.locations = locations  # In a process of its own.
+        elif self.locations != locations and program(words) in {"cd", "pushd"}:
+            is_there = self.cwd in self.known.folders or os.path.isdir(self.cwd) or not os.path.isdir(locations[0][0])
             self.may_stay = self.may_stay or self.is_conditional or not is_there
             if separator == "||":
-                self.if_moved, self.places = self.places, places
-        elif self.if_moved and words and words[0].text in {"break", "continue", "exit", "return"}:
-            self.places, self.may_stay = self.if_moved, False
+                self.moved_locations, self.locations = self.locations, locations
+        elif self.moved_locations and words and words[0].text in {"break", "continue", "exit", "return"}:
+            self.locations, self.may_stay = self.moved_locations, False
         if separator == "||":
-            self.may_be_in(self.list_began)
+            self.add_locations(self.list_start)
         self.is_conditional = separator in {"&&", "||"} or (is_piped and self.is_conditional)
         if separator not in {"&&", "||", "|", "|&"}:
             if separator == "&":
-                self.places = self.list_began
+                self.locations = self.list_start
             elif self.may_stay:
-                self.may_be_in(self.list_began)
-            elif self.if_moved and self.places != self.if_moved:
-                self.may_be_in(self.if_moved)
-            self.list_began, self.may_stay, self.if_moved = self.places, False, []
+                self.add_locations(self.list_start)
+            elif self.moved_locations and self.locations != self.moved_locations:
+                self.add_locations(self.moved_locations)
+            self.list_start, self.may_stay, self.moved_locations = self.locations, False, []
 
-    def keep(self, words: list[Word], outputs: list[Word], cwd: str, fed: Fed | None = None) -> None:
-        outer = self.mark, self.names
+    def add_command(self, words: list[Word], outputs: list[Word], cwd: str, piped: Output | None = None) -> None:
+        outer = self.placeholder, self.names
         while (name := program(words)) in WRAPPERS:
             words, cwd, script, options = programs.unwrapped(words, cwd)
             if name in {"xargs", "parallel"}:
-                words, script = self.with_input(name, words, options, fed)
+                words, script = self.with_input(name, words, options, piped)
             elif name == "env" and script:
                 rest = " ".join(pipes.quoted(word.text) for word in words if word.is_sure)
                 script, words = f"env {script} {rest}", []
@@ -473,39 +481,41 @@ class _Reader:
                 # Without a command they run a shell, some of them only with an option.
                 is_shell = programs.has_option(options, "-i", "-s", "--login", "--shell")
                 words = [Word("sh")] if is_shell or name in {"chroot", "script", "su"} else []
-            words = begun(words)  # `time` may precede a keyword.
+            words = simple_command(words)  # `time` may precede a keyword.
             if script:
                 self.script(script, cwd)
         if words or outputs:
             if len(self.found) >= COMMANDS_MAX:
                 raise UnclearError("it has too many commands")
-            places = self.places if cwd == self.cwd else [(cwd, self.places[0][1])] * len(self.places)
-            self.found += [Command(words, place, outputs, lost) for place, lost in places]
+            locations = self.locations if cwd == self.cwd else [(cwd, self.locations[0][1])] * len(self.locations)
+            self.found += [Command(words, location, outputs, lost) for location, lost in locations]
         if words:
-            self.follow(program(words), words, cwd, fed)
-        self.mark, self.names = outer
+            self.follow(program(words), words, cwd, piped)
+        self.placeholder, self.names = outer
 
     def with_input(
-        self, name: str, words: list[Word], options: programs.Options, fed: Fed | None
+        self, name: str, words: list[Word], options: programs.Options, piped: Output | None
     ) -> tuple[list[Word], str]:
         """Return the command of `xargs` or `parallel`, or the line that `parallel` passes to a shell."""
-        mark = next((word.text for word in programs.values_of(options, "-I")), "") or "{}"
-        words, names = pipes.names_for(words, fed)
-        self.mark, self.names = mark, names
+        placeholder = next((word.text for word in programs.values_of(options, "-I")), "") or "{}"
+        words, names = pipes.names_for(words, piped)
+        self.placeholder, self.names = placeholder, names
         if name == "parallel" and words and " " in words[0].text:
             text = words[0].text
-            return [], text if mark in text else f"{text} {mark}"
-        return self.with_names(words, names, mark) if words else [], ""
+            return [], text if placeholder in text else f"{text} {placeholder}"
+        return self.with_names(words, names, placeholder) if words else [], ""
 
-    def with_names(self, words: list[Word], names: list[Word], mark: str, *, is_added: bool = True) -> list[Word]:
-        self.known.spend(len(names) * sum(mark in word.text for word in words))
-        return pipes.placed(words, names, mark, is_added=is_added)
+    def with_names(
+        self, words: list[Word], names: list[Word], placeholder: str, *, is_added: bool = True
+    ) -> list[Word]:
+        self.known.spend(len(names) * sum(placeholder in word.text for word in words))
+        return pipes.placed(words, names, placeholder, is_added=is_added)
 
-    def follow(self, name: str, words: list[Word], cwd: str, fed: Fed | None) -> None:
+    def follow(self, name: str, words: list[Word], cwd: str, piped: Output | None) -> None:
         if name in {"cd", "pushd", "popd"}:
-            self.go(name, words)
+            self.change_folder(name, words)
         elif name == "eval":
-            self.places = self.script(" ".join(word.text for word in words[1:]), cwd).places
+            self.locations = self.script(" ".join(word.text for word in words[1:]), cwd).locations
         elif name in SHELLS:
             if at := programs.script_at(words):
                 before = self.known.positional(words[at + 2 :])
@@ -516,32 +526,34 @@ class _Reader:
         elif name == "trap" and words[2:] and words[1].text != "-":
             self.script(words[1].text, cwd)
         elif name in WRAPPER_VERBS and len(words) > 1 and words[1].text == WRAPPER_VERBS[name]:
-            self.keep(programs.parsed(name, words[2:], stops=True)[1], [], cwd, fed)
+            self.add_command(programs.parsed(name, words[2:], stops=True)[1], [], cwd, piped)
         elif name == "find":
-            self.found_by_find(words, cwd)
+            self.run_find_actions(words, cwd)
         elif name == "holdfast":
             # `holdfast run JOB -- COMMAND`, `holdfast session exec NAME -- COMMAND`
-            behind = next((at + 1 for at, word in enumerate(words) if word.text == "--"), len(words))
-            self.keep(words[behind:], [], cwd)
+            start = next((at + 1 for at, word in enumerate(words) if word.text == "--"), len(words))
+            self.add_command(words[start:], [], cwd)
 
-    def go(self, name: str, words: list[Word]) -> None:
+    def change_folder(self, name: str, words: list[Word]) -> None:
         """Follow `cd`, `pushd` and `popd`. As in a shell, `..` removes the last name even after a link."""
         targets = [word for word in words[1:] if word.text == "-" or word.text[:1] != "-"]
-        here = self.places[0]
+        here = self.locations[0]
         if name == "popd" or (not targets and name == "pushd"):
-            self.places = [self.pushed.pop() if self.pushed else here, *self.places[1:]]
+            self.locations = [self.pushed.pop() if self.pushed else here, *self.locations[1:]]
         elif not targets:
-            self.places = [(os.path.expanduser("~"), 0)]
+            self.locations = [(os.path.expanduser("~"), 0)]
         else:
             # A variable with several values expands to several words.
-            self.places = [self.gone(place, target) for target in targets for place in self.places]
+            self.locations = [
+                self.location_after_cd(location, target) for target in targets for location in self.locations
+            ]
         if name == "pushd":
             self.pushed.append(here)
         self.before = here
         self.known.add("OLDPWD", Word(here[0]) if not here[1] else UNKNOWN)
 
-    def gone(self, place: _Place, target: Word) -> _Place:
-        folder, lost = place
+    def location_after_cd(self, location: _Location, target: Word) -> _Location:
+        folder, lost = location
         if target.text == "-":
             return self.before
         if target.is_sure:
@@ -556,13 +568,13 @@ class _Reader:
         reader.read("")
         return reader
 
-    def found_by_find(self, words: list[Word], cwd: str) -> None:
-        places = pipes.below(pipes.places_of_find(words))  # It finds anything below its start folders.
+    def run_find_actions(self, words: list[Word], cwd: str) -> None:
+        locations = pipes.below(pipes.start_folders_of_find(words))  # It finds anything below its start folders.
         for at, word in enumerate(words):
             if word.text in {"-exec", "-execdir", "-ok", "-okdir"}:
                 end = next((each for each in range(at + 1, len(words)) if words[each].text in {";", "+"}), len(words))
-                self.mark, self.names = "{}", places
-                self.keep(self.with_names(words[at + 1 : end], places, "{}", is_added=False), [], cwd)
+                self.placeholder, self.names = "{}", locations
+                self.add_command(self.with_names(words[at + 1 : end], locations, "{}", is_added=False), [], cwd)
 
 
 def _name_at(text: str, start: int) -> str:

@@ -78,7 +78,7 @@ def is_assignment(text: str) -> bool:
     return bool(equals) and bool(name) and not name.strip(_NAME) and not name[0].isdecimal()
 
 
-def begun(words: list[Word]) -> list[Word]:
+def simple_command(words: list[Word]) -> list[Word]:
     """Remove the keywords, assignments and function name before a command."""
     while words:
         text = words[0].text

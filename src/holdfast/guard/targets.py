@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from holdfast.guard import branches, globs
-from holdfast.guard.pipes import before_star, places_of_find
+from holdfast.guard.pipes import before_star, start_folders_of_find
 from holdfast.guard.programs import Options, has_option, parsed, program, values_of
 from holdfast.guard.syntax import BELOW, UNKNOWN, Command, Word
 
@@ -53,7 +53,7 @@ def _targets_of(command: Command) -> Iterator[Target]:
         yield from _as_target(word, cwd)
     name = program(command.words)
     if name == "git":
-        words, cwd = behind_git_options(words, cwd)
+        words, cwd = after_git_options(words, cwd)
         before = command.words[1 : len(command.words) - len(words)]
         for target in _of_git(command, words, cwd):
             yield target if all(word.is_sure for word in before) else Target("", cwd, is_unknown=True)
@@ -63,7 +63,7 @@ def _targets_of(command: Command) -> Iterator[Target]:
         yield from _of_copy(name, options, operands, cwd)
     elif name == "find":
         if any(word.text == "-delete" for word in words):
-            yield from (Target(word.folder, cwd, is_below=True) for word in places_of_find(command.words))
+            yield from (Target(word.folder, cwd, is_below=True) for word in start_folders_of_find(command.words))
         for option, word in pairwise(words):
             if option.text in {"-fls", "-fprint", "-fprint0", "-fprintf"}:
                 yield from _as_target(word, cwd)
@@ -86,9 +86,9 @@ def _written(command: Command, name: str, options: Options, operands: list[Word]
     if kind:
         return _of_code(command, kind)
     if name in {"awk", "gawk", "mawk"}:
-        is_in_place = any(value.text == "inplace" for value in values_of(options, "-i", "--include"))
+        edits_files = any(value.text == "inplace" for value in values_of(options, "-i", "--include"))
         has_script = has_option(options, "-f", "--file")
-        return [*_of_awk(words), *(operands[not has_script :] if is_in_place else [])]
+        return [*_of_awk(words), *(operands[not has_script :] if edits_files else [])]
     if name == "patch":
         outputs = _outputs(name, words, options)
         return [*outputs, *(operands[:1] or _of_patch(command, options, [], command.cwd))]
@@ -206,7 +206,7 @@ def _as_target(word: Word, cwd: str) -> Iterator[Target]:
     yield Target(word.folder, cwd, is_below=True, pattern=name)
 
 
-def behind_git_options(words: Sequence[Word], cwd: str) -> tuple[list[Word], str]:
+def after_git_options(words: Sequence[Word], cwd: str) -> tuple[list[Word], str]:
     """Strip git's global options; return the rest and the working folder they select."""
     options, rest = parsed("git", words, stops=True)
     for folder in values_of(options, "-C"):
@@ -222,21 +222,21 @@ def command_fits(rule: Sequence[str], command: Command) -> bool:
     if not command.words or not globs.fits(rule[0], name):
         return False
     if name == "git":
-        rest, _ = behind_git_options(rest, command.cwd)
+        rest, _ = after_git_options(rest, command.cwd)
     texts = [word.text for word in rest]
     if any(option not in texts for option in rule[1:] if option.startswith("-")):
         return False
     wanted = [word for word in rule[1:] if not word.startswith("-")]
-    behind_option = False
+    may_be_value = False
     for text in texts:
         if not wanted:
             break
         if text.startswith("-"):
-            behind_option = "=" not in text
+            may_be_value = "=" not in text
         elif globs.fits(wanted[0], text):
-            wanted, behind_option = wanted[1:], False
-        elif behind_option:
-            behind_option = False
+            wanted, may_be_value = wanted[1:], False
+        elif may_be_value:
+            may_be_value = False
         else:
             return False
     return not wanted
@@ -313,7 +313,7 @@ def _of_awk(words: Sequence[Word]) -> list[Word]:
 def _as_words(text: str) -> list[Word]:
     if not any(char.isalnum() for char in text) or any(char.isspace() for char in text) or "://" in text:
         return []
-    at = min((place for place in map(text.find, "{%*?$") if place >= 0), default=-1)
+    at = min((index for index in map(text.find, "{%*?$") if index >= 0), default=-1)
     if at < 0:
         return [Word(text)]
     return [Word(text, text[:at], is_pattern=True)] if "/" in text[:at] else []

@@ -27,8 +27,8 @@ class Variables:
         self._names_left = NAMES_MAX
         self.folders = set[str]()  # Created by this line.
 
-    def note(self, words: Sequence[Word], fed: Sequence[Word] | None = None) -> None:
-        """Record the variables that a command sets; `fed` is its standard input (None if unknown)."""
+    def record_assignments(self, words: Sequence[Word], piped: Sequence[Word] | None = None) -> None:
+        """Record the variables that a command sets; `piped` is its standard input (None if unknown)."""
         texts = [word.text for word in words[:3]]
         if texts[:1] == ["for"] and texts[2:] == ["in"]:
             for word in words[3:]:
@@ -38,7 +38,7 @@ class Variables:
         elif texts[:1] in (["read"], ["mapfile"], ["readarray"]):
             names = [word.text for word in parsed(texts[0], words[1:])[1]] or ["REPLY", "MAPFILE"]
             for name in names:
-                for word in [UNKNOWN] if fed is None else fed:
+                for word in [UNKNOWN] if piped is None else piped:
                     # With several names, each gets an unknown part of the line.
                     self.add(name, UNKNOWN if word.is_sure and len(names) > 1 else word)
         else:
@@ -107,15 +107,15 @@ def changed(value: Word, operator: str) -> Word:
 def _stripped(value: Word, kind: str, pattern: str, *, is_longest: bool) -> Word:
     """Apply `${name%…}` or `${name#…}`; a pattern in the value counts as text."""
     text = value.text
-    places = range(len(text) + 1)
+    indexes = range(len(text) + 1)
     if kind == "%":
-        for at in places if is_longest else reversed(places):
+        for at in indexes if is_longest else reversed(indexes):
             if globs.fits(pattern, text[at:]):
                 return value[:at]
         return value
     if not value.is_sure and value.pattern is None:
         return ANY_NAME if pattern.endswith("/") and is_longest else UNKNOWN
-    for at in reversed(places) if is_longest else places:
+    for at in reversed(indexes) if is_longest else indexes:
         if globs.fits(pattern, text[:at]):
             return value[at:]
     return value
@@ -147,7 +147,7 @@ class Draft:
     def unquote(self, start: int) -> None:
         """Mark where a shell splits the unquoted expansion in the parts from `start` on."""
         value = "".join(self.parts[start:]).translate({ord(space): _SPLIT for space in " \t\n"})
-        at = min((place for place in map(value.find, "*?[") if place >= 0), default=len(value))
+        at = min((index for index in map(value.find, "*?[") if index >= 0), default=len(value))
         self.parts[start:] = [value[:at]]
         if value[at:] and self._clear is None:
             self.unsure(is_pattern=True, is_exact=True)
@@ -169,7 +169,7 @@ def split(word: Word) -> list[Word]:
     found, start = list[Word](), 0
     known = len(word.text) + 1 if word.clear is None else len(word.clear)
     for text in word.text.split(_SPLIT):
-        at = next((place for place, char in enumerate(text) if char in "*?[{("), -1)
+        at = next((index for index, char in enumerate(text) if char in "*?[{("), -1)
         if not text and start + len(text) < known:
             pass
         elif word.pattern is not None:
