@@ -13,7 +13,7 @@ import pytest
 from holdfast.errors import Unreachable
 from holdfast.mcp import endpoint, tools
 from holdfast.mcp.asgi import Application, Receive, Scope, Send
-from holdfast.mcp.http_backend import NamedSession
+from holdfast.mcp.http_backend import HttpBackend
 from tests.mcp.hosts import Home, run
 from tests.support import callers
 from tests.support.api import Api
@@ -178,7 +178,7 @@ def test_claim_that_could_not_be_told_leaves_no_session() -> None:
         client.end_session.side_effect = end
         asked = tools.read_arguments("claim_job", {"job": "job", "owner": "ana"}, "http")
         with pytest.raises(Unreachable):
-            await NamedSession(client, None).call(asked)
+            await HttpBackend(client, None).call(asked)
         assert ended == ["new"]
 
     run(test())
@@ -201,7 +201,7 @@ def test_tools_that_could_not_be_loaded_are_loaded_again(monkeypatch: pytest.Mon
         return 200, {}, b"{}"
 
     async def test() -> None:
-        late = endpoint.mounted(let_in)
+        late = endpoint.mcp_endpoint(let_in)
         scope = {"path": "/mcp", "method": "POST", "headers": []}
         with pytest.raises(OSError, match="too many"):
             await late(scope, let_in, let_in)

@@ -9,7 +9,7 @@ import pytest
 from holdfast import AsyncClaim
 from holdfast.client.options import OnWait
 from holdfast.mcp import stdio_backend
-from holdfast.mcp.stdio_backend import Waits
+from holdfast.mcp.stdio_backend import WaitTasks
 from tests.mcp.hosts import run
 
 
@@ -20,7 +20,7 @@ async def _for_ever(_job: str, _on_wait: OnWait) -> AsyncClaim:
 
 def test_a_place_is_kept_for_the_call_that_waits_longest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two calls for one job the one that ends first gives up nothing: the other waits on, and comes back."""
-    monkeypatch.setattr(stdio_backend, "PLACE_SECONDS", 0.05)
+    monkeypatch.setattr(stdio_backend, "POLL_SECONDS", 0.05)
 
     joined: list[str] = []
 
@@ -29,14 +29,14 @@ def test_a_place_is_kept_for_the_call_that_waits_longest(monkeypatch: pytest.Mon
         return await _for_ever(job, on_wait)
 
     async def test() -> None:
-        places = Waits(join, lambda _job: None)
-        waits = asyncio.create_task(places.visit("job", 0.3))
-        assert await places.visit("job", 0.01) is None
+        wait_tasks = WaitTasks(join, lambda _job: None)
+        waits = asyncio.create_task(wait_tasks.wait_for("job", 0.3))
+        assert await wait_tasks.wait_for("job", 0.01) is None
         assert await waits is None
-        assert await places.visit("job", 0.3) is None
-        assert places.places() == {"job": None}
+        assert await wait_tasks.wait_for("job", 0.3) is None
+        assert wait_tasks.positions() == {"job": None}
         assert joined == ["job"], "the place was given up, and taken anew at the end of the line"
-        await asyncio.wait(places.end_all())
+        await asyncio.wait(wait_tasks.end_all())
 
     run(test())
 
@@ -45,11 +45,11 @@ def test_a_wait_that_another_call_made_needless_just_ends() -> None:
     """A wait whose place is given up meanwhile ends as one that got nothing, and cancels nobody."""
 
     async def test() -> None:
-        places = Waits(_for_ever, lambda _job: None)
-        waits = asyncio.create_task(places.visit("job", 30))
-        await places.visit("job", 0.01)
-        places.end("job")
+        wait_tasks = WaitTasks(_for_ever, lambda _job: None)
+        waits = asyncio.create_task(wait_tasks.wait_for("job", 30))
+        await wait_tasks.wait_for("job", 0.01)
+        wait_tasks.end("job")
         assert await waits is None
-        assert not places.places()
+        assert not wait_tasks.positions()
 
     run(test())

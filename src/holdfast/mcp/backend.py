@@ -1,10 +1,10 @@
 """The seven tools, implemented once over the operations of an agent's session.
 
-`tools` decodes a call, `AgentSession.call` runs it, and `results` encodes the outcome. Two sessions implement the
+`tools` decodes a call, `ToolBackend.call` runs it, and `results` encodes the outcome. Two sessions implement the
 operations. They differ in where they keep state:
 
-    KeptSession    stdio: in this process, which renews what it holds until it is released or the process ends
-    NamedSession   HTTP: nowhere; each call names a session, and everything is looked up at the server
+    StdioBackend    stdio: in this process, which renews what it holds until it is released or the process ends
+    HttpBackend   HTTP: nowhere; each call names a session, and everything is looked up at the server
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ class AgentClient(AsyncHoldfast):
     async def session_secret(self, session_id: str) -> str:
         return await self._run(sessions.session_secret(session_id, self._policy))
 
-    async def visit_queue(
+    async def wait_in_queue(
         self, job: str, *, owner: str, session: str, ttl: int, seconds: float
     ) -> JobClaim | claims.Waiting:
         """Wait in the queue of a job; return the position, kept for a minute, if the job is not free in time."""
         request = ClaimRequest(ttl=ttl, owner=owner, session=session, wait=seconds, resume=True)
-        got = await self._run(claims.claim_once(job, request, self._policy))
-        return got if isinstance(got, claims.Waiting) else got.claim
+        granted = await self._run(claims.claim_once(job, request, self._policy))
+        return granted if isinstance(granted, claims.Waiting) else granted.claim
 
 
 class Acquired(NamedTuple, Generic[L]):
@@ -74,7 +74,7 @@ class Waiting(NamedTuple):
     away: str | None = None
 
 
-class AgentSession(Protocol[L]):
+class ToolBackend(Protocol[L]):
     """What an agent holds. `L` is how an implementation refers to a lease.
 
     `claim` raises `JobHeld` and `JobDone`, `wait` raises `JobDone` and `Deadlock`, `renew` and `release` raise
@@ -83,13 +83,13 @@ class AgentSession(Protocol[L]):
 
     client: AgentClient
 
-    async def call(self, asked: tools.Arguments) -> Result:
+    async def call(self, arguments: tools.Arguments) -> Result:
         """Run a tool. Raises `HoldfastError` and `RefusedError`."""
 
-    def news(self) -> Result:
+    def notices(self) -> Result:
         """Return what else the agent has to know, as losses, once."""
 
-    async def claim(self, asked: tools.ClaimJob) -> Acquired[L]: ...
+    async def claim(self, arguments: tools.ClaimJob) -> Acquired[L]: ...
 
     async def wait(self, job: str, seconds: float) -> Acquired[L] | Waiting: ...
 
@@ -113,82 +113,82 @@ class AgentSession(Protocol[L]):
     def on_claim_cancelled(self, lease: L) -> None:
         """Called when the agent does not learn of a lease that this call acquired."""
 
-    async def run_tool(self, asked: tools.Arguments) -> Result:
-        match asked:
+    async def run_tool(self, arguments: tools.Arguments) -> Result:
+        match arguments:
             case tools.ClaimJob():
-                return await self._claim_job(asked)
+                return await self._claim_job(arguments)
             case tools.WaitForJob():
-                return await self._wait_for_job(asked)
+                return await self._wait_for_job(arguments)
             case tools.HeartbeatJob():
-                return await self._heartbeat_job(asked)
+                return await self._heartbeat_job(arguments)
             case tools.ReleaseJob():
-                return await self._release_job(asked)
+                return await self._release_job(arguments)
             case tools.GetJobOwner():
-                status = await self.client.job(asked.job)
+                status = await self.client.job(arguments.job)
                 return results.found(status) | {"yours": self.owns(status)}
             case tools.ListClaimedJobs():
-                found = await self.client.list_claimed_jobs(_given(asked.prefix), limit=asked.limit + 1)
-                return results.listed(found, asked.limit)
+                found = await self.client.list_claimed_jobs(_given(arguments.prefix), limit=arguments.limit + 1)
+                return results.listed(found, arguments.limit)
             case tools.MyJobs():
                 return await self.my_jobs()
 
-    async def _claim_job(self, asked: tools.ClaimJob) -> Result:
+    async def _claim_job(self, arguments: tools.ClaimJob) -> Result:
         try:
-            got = await self.claim(asked)
+            granted = await self.claim(arguments)
         except JobHeld as error:
             return results.held(error)
         except JobDone as error:
             return results.done(error)
         more: Result = {}
-        if asked.note is not UNSET:
+        if arguments.note is not UNSET:
             try:
-                await self.renew(got.lease, asked.note)
+                await self.renew(granted.lease, arguments.note)
             except asyncio.CancelledError:
-                if not got.already:
-                    self.on_claim_cancelled(got.lease)
+                if not granted.already:
+                    self.on_claim_cancelled(granted.lease)
                 raise
             except LeaseLost:  # The news of this result say how.
-                return {"status": "held", "job": got.claim.job_id, "still_held": False}
+                return {"status": "held", "job": granted.claim.job_id, "still_held": False}
             except HoldfastError as error:
                 more["note_not_kept"] = str(error)
-        return await self._acquired_result(got) | more
+        return await self._acquired_result(granted) | more
 
-    async def _wait_for_job(self, asked: tools.WaitForJob) -> Result:
+    async def _wait_for_job(self, arguments: tools.WaitForJob) -> Result:
         try:
-            got = await self.wait(asked.job, asked.seconds)
+            granted = await self.wait(arguments.job, arguments.seconds)
         except JobDone as error:
             return results.done(error)
         except Deadlock as error:
-            return results.deadlock(asked.job, error)
-        if isinstance(got, Waiting):
-            return results.waiting(asked.job, got.position, got.owner) | {"away": got.away}
-        return await self._acquired_result(got)
+            return results.deadlock(arguments.job, error)
+        if isinstance(granted, Waiting):
+            return results.waiting(arguments.job, granted.position, granted.owner) | {"away": granted.away}
+        return await self._acquired_result(granted)
 
-    async def _acquired_result(self, got: Acquired[L]) -> Result:
-        return results.acquired(got.claim, await self.expires_in(got.lease), already=got.already)
+    async def _acquired_result(self, granted: Acquired[L]) -> Result:
+        return results.acquired(granted.claim, await self.expires_in(granted.lease), already=granted.already)
 
-    async def _heartbeat_job(self, asked: tools.HeartbeatJob) -> Result:
-        lease = await self.find_lease(asked.job)
+    async def _heartbeat_job(self, arguments: tools.HeartbeatJob) -> Result:
+        lease = await self.find_lease(arguments.job)
         if isinstance(lease, dict):
             return lease
         try:
-            left = await self.renew(lease, _given(asked.note))
+            left = await self.renew(lease, _given(arguments.note))
         except LeaseLost as error:
             self.on_loss_reported(lease)
-            return results.lost(asked.job, error)
-        return {"status": "renewed", "job": asked.job, "still_held": True, "expires_in": results.seconds(left)}
+            return results.lost(arguments.job, error)
+        return {"status": "renewed", "job": arguments.job, "still_held": True, "expires_in": results.seconds(left)}
 
-    async def _release_job(self, asked: tools.ReleaseJob) -> Result:
-        lease = await self.find_lease(asked.job)
+    async def _release_job(self, arguments: tools.ReleaseJob) -> Result:
+        lease = await self.find_lease(arguments.job)
         if isinstance(lease, dict):
             return lease
-        outcome = _given(asked.outcome)
+        outcome = _given(arguments.outcome)
         remember = REMEMBER_SECONDS if outcome == "done" else None
         try:
-            await self.release(lease, outcome, _given(asked.result), remember)
+            await self.release(lease, outcome, _given(arguments.result), remember)
         except LeaseLost as error:
-            return results.lost(asked.job, error)
-        return {"status": "released", "job": asked.job, "still_held": False}
+            return results.lost(arguments.job, error)
+        return {"status": "released", "job": arguments.job, "still_held": False}
 
 
 def _given(value: T | UnsetType) -> T | None:

@@ -29,32 +29,32 @@ def is_installed() -> bool:
         return False
 
 
-def mounted(ask: Ask) -> Application:
-    loading: asyncio.Task[Application] | None = None
+def mcp_endpoint(ask: Ask) -> Application:
+    load_task: asyncio.Task[Application] | None = None
 
     async def application(scope: Scope, receive: Receive, send: Send) -> None:
-        nonlocal loading
-        refusal = await _refusal_of(ask, scope)
+        nonlocal load_task
+        refusal = await _check_request(ask, scope)
         if refusal is not None:
             await _respond(send, *refusal)
             return
         # A load that failed is tried again: the server may have run out of memory or files for a moment.
-        if loading is None or (loading.done() and (loading.cancelled() or loading.exception() is not None)):
-            loading = asyncio.create_task(asyncio.to_thread(_load, ask))
+        if load_task is None or (load_task.done() and (load_task.cancelled() or load_task.exception() is not None)):
+            load_task = asyncio.create_task(asyncio.to_thread(_load, ask))
         # A client that disconnects meanwhile must not cancel that for the others.
-        tools = await asyncio.shield(loading)
+        tools = await asyncio.shield(load_task)
         await tools(scope, receive, send)
 
     return application
 
 
 def _load(ask: Ask) -> Application:
-    from holdfast.mcp.http import Tools  # noqa: PLC0415 - see above
+    from holdfast.mcp.http import ToolsApp  # noqa: PLC0415 - see above
 
-    return Tools(ask)
+    return ToolsApp(ask)
 
 
-async def _refusal_of(ask: Ask, scope: Scope) -> Answer | None:
+async def _check_request(ask: Ask, scope: Scope) -> Answer | None:
     if scope["path"] != PATH:
         return _refusal(scope, 404, "not_found", "Not found", f"Ask {PATH} itself.")
     if scope["method"] != "POST":

@@ -20,8 +20,8 @@ from holdfast.client.transports.base import headers_for, payload_of
 from holdfast.errors import Unreachable
 from holdfast.mcp.asgi import DISCONNECTED, Ask, Receive, Scope, Send, headers_of
 from holdfast.mcp.backend import AgentClient
-from holdfast.mcp.http_backend import SECRET_PREFIX, NamedSession
-from holdfast.mcp.sdk_server import Context, server_of
+from holdfast.mcp.http_backend import SECRET_PREFIX, HttpBackend
+from holdfast.mcp.sdk_server import Context, create_server
 
 SESSION_HEADER = "holdfast-session"
 BODY_BYTES_MAX = 65_536  # The server has limited it already.
@@ -73,11 +73,11 @@ class InProcessClient(AgentClient):
         return self._in_process
 
 
-class Tools:
+class ToolsApp:
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
         self._manager = StreamableHTTPSessionManager(
-            server_of(self._session, "http"),
+            create_server(self._session, "http"),
             json_response=True,
             stateless=True,
             security_settings=TransportSecuritySettings(enable_dns_rebinding_protection=False),
@@ -118,9 +118,9 @@ class Tools:
         finally:
             self._is_ready.set()  # Later requests fail in the manager, which is not running.
 
-    async def _session(self, context: Context, _params: object) -> NamedSession:
+    async def _session(self, context: Context, _params: object) -> HttpBackend:
         scope: Scope = context.request.scope  # type: ignore[union-attr] # HTTP always has one.
         headers = headers_of(scope)
         token = headers.get("authorization", "").removeprefix(_BEARER)
         own = token if token.startswith(SECRET_PREFIX) else None
-        return NamedSession(InProcessClient(self._ask, scope, token), headers.get(SESSION_HEADER, own))
+        return HttpBackend(InProcessClient(self._ask, scope, token), headers.get(SESSION_HEADER, own))

@@ -29,11 +29,11 @@ from msgspec import UNSET, UnsetType
 from holdfast import JobClaim, JobDone, JobHeld, JobOwner, JobStatus, LeaseLost, Refused
 from holdfast.errors import HoldfastError
 from holdfast.mcp import results, tools
-from holdfast.mcp.backend import GONE_STATUSES, Acquired, AgentClient, AgentSession, Waiting
+from holdfast.mcp.backend import GONE_STATUSES, Acquired, AgentClient, ToolBackend, Waiting
 from holdfast.mcp.results import RefusedError, Result
 
 SECRET_PREFIX = "holds_"  # noqa: S105 - a shape, not a secret
-OVER = (
+SESSION_OVER = (
     "this session is over, or is not what claim_job returned as `session` to your access token: all jobs that it had"
     " are lost"
 )
@@ -53,7 +53,7 @@ def _id_in(named: str) -> str:
     return str(UUID(named.partition(".")[0]))
 
 
-class NamedSession(AgentSession[JobClaim]):
+class HttpBackend(ToolBackend[JobClaim]):
     """The session of one call, under one access token. `named` is the one in the header of its request."""
 
     def __init__(self, client: AgentClient, named: str | None) -> None:
@@ -64,33 +64,35 @@ class NamedSession(AgentSession[JobClaim]):
         self._is_new = False
         self._owner = ""
         self._ttl = tools.TTL_SECONDS
-        self._lives_seconds = 0.0
-        self._news: Result = {}
+        self._seconds_left = 0.0
+        self._notices: Result = {}
 
-    async def call(self, asked: tools.Arguments) -> Result:
+    async def call(self, arguments: tools.Arguments) -> Result:
         """Enter, open or renew the session as the tool needs it, and add to the result what it still has."""
-        named = self._named if asked.session is UNSET else asked.session
+        named = self._named if arguments.session is UNSET else arguments.session
         if named is not None and not await self._enter(named):
-            if isinstance(asked, tools.HeartbeatJob | tools.ReleaseJob):
-                return results.lost(asked.job, LeaseLost("", reason="session_ended", why=OVER)) | {"session": named}
-            if isinstance(asked, tools.ClaimJob | tools.WaitForJob):
-                raise RefusedError(f"{OVER}; call claim_job without a session to begin anew")
+            if isinstance(arguments, tools.HeartbeatJob | tools.ReleaseJob):
+                return results.lost(arguments.job, LeaseLost("", reason="session_ended", why=SESSION_OVER)) | {
+                    "session": named
+                }
+            if isinstance(arguments, tools.ClaimJob | tools.WaitForJob):
+                raise RefusedError(f"{SESSION_OVER}; call claim_job without a session to begin anew")
             # The tools that only read work without a session.
-            self._news["lost"] = [{"session": named, "reason": "session_ended", "why": OVER}]
+            self._notices["lost"] = [{"session": named, "reason": "session_ended", "why": SESSION_OVER}]
         try:
-            await self._prepare(asked)
-            result = await self.run_tool(asked)
+            await self._prepare(arguments)
+            result = await self.run_tool(arguments)
             if result["status"] in {"held", "done"}:
                 await self._end_if_new()
-            return result | await self._held_jobs("jobs" if isinstance(asked, tools.MyJobs) else "your_jobs")
+            return result | await self._held_jobs("jobs" if isinstance(arguments, tools.MyJobs) else "your_jobs")
         except BaseException:
             # The caller does not learn of a new session, so it could neither use nor end it.
             with contextlib.suppress(HoldfastError):
                 await self._end_if_new()
             raise
 
-    def news(self) -> Result:
-        return self._news
+    def notices(self) -> Result:
+        return self._notices
 
     async def _enter(self, named: str) -> bool:
         """Enter a session that the caller names and proves; return False if it is over or not one of this token."""
@@ -115,18 +117,18 @@ class NamedSession(AgentSession[JobClaim]):
             self._ttl = ttl
         return True
 
-    async def _prepare(self, asked: tools.Arguments) -> None:
-        match asked:
+    async def _prepare(self, arguments: tools.Arguments) -> None:
+        match arguments:
             case tools.ClaimJob() if self._id is None:
-                await self._open(asked.owner, asked.ttl_seconds)
+                await self._open(arguments.owner, arguments.ttl_seconds)
             case tools.WaitForJob() if self._id is None:
-                await self._open(asked.owner, UNSET)
+                await self._open(arguments.owner, UNSET)
             case tools.ClaimJob() | tools.WaitForJob() | tools.HeartbeatJob():
-                self._lives_seconds = await self.client.renew_session(self._required())
+                self._seconds_left = await self.client.renew_session(self._require_session())
             case tools.ReleaseJob():
-                self._required()
-            case tools.MyJobs() if not self._news:
-                self._required()
+                self._require_session()
+            case tools.MyJobs() if not self._notices:
+                self._require_session()
 
     async def _open(self, owner: str | UnsetType, ttl: int | UnsetType) -> None:
         if owner is UNSET:
@@ -136,14 +138,14 @@ class NamedSession(AgentSession[JobClaim]):
         opened = await self.client.open_session(owner, ttl=self._ttl, metadata=metadata)
         self._id, self._owner, self._is_new = opened.session_id, owner, True
         self._handle = handle_of(opened.session_id, opened.secret)
-        self._lives_seconds = opened.expires_in
+        self._seconds_left = opened.expires_in
 
     async def _end_if_new(self) -> None:
         if self._is_new and self._id is not None:
             await self.client.end_session(self._id)
             self._id = None
 
-    def _required(self) -> str:
+    def _require_session(self) -> str:
         if self._id is None:
             raise RefusedError("name your session: claim_job has returned it. One that is forgotten ends by itself")
         return self._id
@@ -160,7 +162,7 @@ class NamedSession(AgentSession[JobClaim]):
         return {"session": self._handle, field: jobs, "more_of_yours": len(held) > SHOWN_MAX or None}
 
     def _is_mine(self, holder: JobOwner | None) -> bool:
-        return holder is not None and (holder.session, holder.owner) == (self._required(), self._owner)
+        return holder is not None and (holder.session, holder.owner) == (self._require_session(), self._owner)
 
     def owns(self, status: JobStatus) -> bool:
         return self._id is not None and self._is_mine(status.owner)
@@ -168,27 +170,31 @@ class NamedSession(AgentSession[JobClaim]):
     async def my_jobs(self) -> Result:
         return {"status": "listed", "owner": self._owner or None, "jobs": []}  # `call` adds what it has.
 
-    async def claim(self, asked: tools.ClaimJob) -> Acquired[JobClaim]:
-        if asked.any_of is not UNSET:
+    async def claim(self, arguments: tools.ClaimJob) -> Acquired[JobClaim]:
+        if arguments.any_of is not UNSET:
             claim = await self.client.claim_any_job(
-                asked.any_of, owner=self._owner, session=self._required(), ttl=self._ttl
+                arguments.any_of, owner=self._owner, session=self._require_session(), ttl=self._ttl
             )
         else:
-            claim = await self._claim("" if asked.job is UNSET else asked.job)
+            claim = await self._claim("" if arguments.job is UNSET else arguments.job)
         return Acquired(claim, claim)
 
     async def _claim(self, job: str) -> JobClaim:
-        return await self.client.claim_job(job, self._owner, session=self._required(), ttl=self._ttl, resume=True)
+        return await self.client.claim_job(
+            job, self._owner, session=self._require_session(), ttl=self._ttl, resume=True
+        )
 
     async def wait(self, job: str, seconds: float) -> Acquired[JobClaim] | Waiting:
-        session = self._required()
+        session = self._require_session()
         # A session is not renewed while its call waits, and the place would end with it.
-        seconds = max(1.0, min(seconds, self._lives_seconds / 2))
-        got = await self.client.visit_queue(job, owner=self._owner, session=session, ttl=self._ttl, seconds=seconds)
-        if isinstance(got, JobClaim):
-            return Acquired(got, got)
+        seconds = max(1.0, min(seconds, self._seconds_left / 2))
+        granted = await self.client.wait_in_queue(
+            job, owner=self._owner, session=session, ttl=self._ttl, seconds=seconds
+        )
+        if isinstance(granted, JobClaim):
+            return Acquired(granted, granted)
         await self.client.renew_session(session)
-        return Waiting(got.position, (await self.client.job(job)).owner)
+        return Waiting(granted.position, (await self.client.job(job)).owner)
 
     async def find_lease(self, job: str) -> JobClaim | Result:
         status = await self.client.job(job)

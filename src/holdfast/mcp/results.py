@@ -72,8 +72,8 @@ def held(error: JobHeld) -> Result:
     }
 
 
-def waiting(job: str, place: int | None, owner: JobOwner | None) -> Result:
-    return {**_holder(owner), "status": "waiting", "job": job, "still_held": False, "place": place}
+def waiting(job: str, position: int | None, owner: JobOwner | None) -> Result:
+    return {**_holder(owner), "status": "waiting", "job": job, "still_held": False, "place": position}
 
 
 def done(error: JobDone) -> Result:
@@ -82,7 +82,7 @@ def done(error: JobDone) -> Result:
         "job": error.job_id,
         "still_held": False,
         "owner": error.shown_as,
-        "completed_at": moment(error.completed_at),
+        "completed_at": time_text(error.completed_at),
         "result": error.result,
     }
 
@@ -112,8 +112,8 @@ def found(status: JobStatus) -> Result:
         "waiting": status.waiting,
         "attempts": status.attempts,
         "owner": status.shown_as,
-        "available_at": moment(status.available_at),
-        "completed_at": moment(status.completed_at),
+        "available_at": time_text(status.available_at),
+        "completed_at": time_text(status.completed_at),
         "result": status.result,
         "previous": previous(status.previous, status.attempts - (status.owner is not None)),
     }
@@ -124,9 +124,9 @@ def _holder(holder: JobOwner | JobHeld | None) -> Result:
         return {}
     return {
         "owner": holder.shown_as,
-        "since": moment(holder.claimed_at),
-        "until": moment(holder.expires_at),
-        "last_heartbeat": moment(holder.last_heartbeat_at),
+        "since": time_text(holder.claimed_at),
+        "until": time_text(holder.expires_at),
+        "last_heartbeat": time_text(holder.last_heartbeat_at),
         "note": holder.note,
         "metadata": packed(holder.metadata),  # As text, so that no field of it looks like one of ours.
         "has_your_name": True if isinstance(holder, JobHeld) and holder.same_owner else None,
@@ -139,8 +139,8 @@ def listed(owners: Sequence[JobOwner], limit: int) -> Result:
         {
             "job": each.job_id,
             "owner": each.shown_as,
-            "since": moment(each.claimed_at),
-            "until": moment(each.expires_at),
+            "since": time_text(each.claimed_at),
+            "until": time_text(each.expires_at),
             "note": each.note and each.note[:NOTE_CHARS_IN_LISTS] + "…" * (len(each.note) > NOTE_CHARS_IN_LISTS),
             "waiting": each.waiting or None,
         }
@@ -157,10 +157,10 @@ def previous(before: Previous | None, attempts: int) -> Result | None:
         "owner": before.shown_as,
         "ended": before.ended,
         "failed": (attempts > 0 and before.ended == "released") or None,
-        "at": moment(before.at),
+        "at": time_text(before.at),
         "note": before.note,
     }
 
 
-def moment(at: datetime | None) -> str | None:
+def time_text(at: datetime | None) -> str | None:
     return None if at is None else at.isoformat(timespec="seconds").replace("+00:00", "Z")

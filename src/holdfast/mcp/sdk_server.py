@@ -17,7 +17,7 @@ from mcp.server.lowlevel.server import Server
 from holdfast import __version__
 from holdfast.errors import HoldfastError, NotAllowed, Unreachable
 from holdfast.mcp import tools
-from holdfast.mcp.backend import AgentSession
+from holdfast.mcp.backend import ToolBackend
 from holdfast.mcp.results import RefusedError, Result, clean
 from holdfast.mcp.tools import BadArgumentsError, Transport
 from holdfast.sanitize import plain
@@ -30,14 +30,14 @@ ERROR_CHARS_MAX = 500
 
 Context: TypeAlias = ServerRequestContext[Any, Any]
 # Returns the session for a call: the agent's, or one for this request. Raises `RefusedError`.
-FindSession: TypeAlias = Callable[[Context, types.CallToolRequestParams], Awaitable[AgentSession[Any]]]
+FindSession: TypeAlias = Callable[[Context, types.CallToolRequestParams], Awaitable[ToolBackend[Any]]]
 
 
 def tool_list(transport: Transport) -> list[types.Tool]:
     return [
         types.Tool(
             name=tool.name,
-            description=tool.words,
+            description=tool.description,
             input_schema=tools.input_schema(tool, transport),
             output_schema=tools.output_schema(tool),
             annotations=types.ToolAnnotations(
@@ -51,7 +51,7 @@ def tool_list(transport: Transport) -> list[types.Tool]:
     ]
 
 
-def server_of(find_session: FindSession, transport: Transport, **more: Any) -> Server[Any]:  # noqa: ANN401 - the SDK's
+def create_server(find_session: FindSession, transport: Transport, **more: Any) -> Server[Any]:  # noqa: ANN401 - the SDK's
     listed = types.ListToolsResult(tools=tool_list(transport))
     schemas = {tool.name: tool.input_schema for tool in listed.tools}
 
@@ -67,8 +67,8 @@ def server_of(find_session: FindSession, transport: Transport, **more: Any) -> S
             result = await session.call(tools.read_arguments(params.name, params.arguments or {}, transport))
         except (HoldfastError, RefusedError, BadArgumentsError, TypeError, ValueError) as error:
             # TypeError and ValueError: the client refuses what cannot be encoded.
-            return _error(_next_step(error), session.news())
-        result = clean({**result, **session.news()})
+            return _error(_next_step(error), session.notices())
+        result = clean({**result, **session.notices()})
         return types.CallToolResult(content=[_text(result)], structured_content=result)
 
     server: Server[Any] = Server(
@@ -102,9 +102,9 @@ def _next_step(error: Exception) -> str:
             return str(error)
 
 
-def _error(text: str, news: Result | None = None) -> types.CallToolResult:
+def _error(text: str, notices: Result | None = None) -> types.CallToolResult:
     content = [types.TextContent(text=plain(text)[:ERROR_CHARS_MAX])]
-    return types.CallToolResult(content=[*content, *([_text(clean(news))] if news else [])], is_error=True)
+    return types.CallToolResult(content=[*content, *([_text(clean(notices))] if notices else [])], is_error=True)
 
 
 def _text(result: Result) -> types.TextContent:

@@ -32,8 +32,8 @@ from holdfast.mcp.backend import AgentClient
 from holdfast.mcp.guard_link import GuardLink, open_link
 from holdfast.mcp.results import clean
 from holdfast.mcp.saved_state import BadMemoryError, open_memory
-from holdfast.mcp.sdk_server import Context, server_of
-from holdfast.mcp.stdio_backend import KeptSession
+from holdfast.mcp.sdk_server import Context, create_server
+from holdfast.mcp.stdio_backend import StdioBackend
 
 JOBS = "holdfast://my-jobs"  # The resource that changes when a job is lost: subscribed hosts are notified immediately.
 OWNER_CHARS_MAX = 128
@@ -74,17 +74,21 @@ def run(
             warning = f"a restart resumes nothing: {error}"
     name = owner or owners.owner_of(client)
     host, unlinked = open_link(owner, environment, url)
-    changes = _Changes()
+    notifier = _ChangeNotifier()
 
-    def make(agent: Owner) -> KeptSession:
-        return KeptSession(client, agent.name, None, ttl=ttl, on_change=changes.notify, host=host, folder=agent.folder)
+    def make(agent: Owner) -> StdioBackend:
+        return StdioBackend(
+            client, agent.name, None, ttl=ttl, on_change=notifier.notify, host=host, folder=agent.folder
+        )
 
-    main = KeptSession(client, name, memory, ttl=ttl, on_change=changes.notify, warning=warning or unlinked, host=host)
-    asyncio.run(_serve(client, Callers(main, host, make), changes))
+    main = StdioBackend(
+        client, name, memory, ttl=ttl, on_change=notifier.notify, warning=warning or unlinked, host=host
+    )
+    asyncio.run(_serve(client, AgentBackends(main, host, make), notifier))
     return 0
 
 
-class _Changes:
+class _ChangeNotifier:
     """Notifies subscribed hosts that the jobs changed: by the current protocol and by the older one."""
 
     def __init__(self) -> None:
@@ -104,16 +108,16 @@ class _Changes:
                 await self.subscribed.send_resource_updated(JOBS)
 
 
-class Callers:
+class AgentBackends:
     """The main agent's session, and one for each subagent that a hook has seen. Without hooks there are no others."""
 
-    def __init__(self, main: KeptSession, host: GuardLink | None, make: Callable[[Owner], KeptSession]) -> None:
+    def __init__(self, main: StdioBackend, host: GuardLink | None, make: Callable[[Owner], StdioBackend]) -> None:
         self.main = main
         self._host = host
         self._make = make
-        self._subagents: dict[str, KeptSession] = {}
+        self._subagents: dict[str, StdioBackend] = {}
 
-    async def session_of(self, tool: str, arguments: Mapping[str, Any]) -> KeptSession:
+    async def backend_of(self, tool: str, arguments: Mapping[str, Any]) -> StdioBackend:
         """Return the session of the agent that makes a call. Raises `RefusedError`."""
         if self._host is None or tool not in TOOLS:
             return self.main
@@ -137,15 +141,15 @@ class Callers:
             log.warning("the server did not answer in time: what was claimed ends by itself")
 
 
-async def _serve(client: AgentClient, callers: Callers, changes: _Changes) -> None:
+async def _serve(client: AgentClient, backends: AgentBackends, notifier: _ChangeNotifier) -> None:
     signalled = asyncio.Event()
     loop = asyncio.get_running_loop()
     for each in _SIGNALS:
         loop.add_signal_handler(each, signalled.set)
     async with client:
         lines = _InputLines(signalled)
-        serving = asyncio.create_task(_serve_mcp(callers, changes, lines))
-        others = [asyncio.create_task(_resume(callers.main)), asyncio.create_task(signalled.wait())]
+        serving = asyncio.create_task(_serve_mcp(backends, notifier, lines))
+        others = [asyncio.create_task(_resume(backends.main)), asyncio.create_task(signalled.wait())]
         try:
             await asyncio.wait({serving, others[1]}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -153,12 +157,12 @@ async def _serve(client: AgentClient, callers: Callers, changes: _Changes) -> No
             for task in (serving, *others):
                 task.cancel()
             ended = await asyncio.gather(serving, *others, return_exceptions=True)
-            await callers.end()
+            await backends.end()
         if not is_cut_off:  # Errors because of the cancellation, as a response that nobody reads, are no bugs.
             _raise_bugs(ended)
 
 
-async def _resume(main: KeptSession) -> None:
+async def _resume(main: StdioBackend) -> None:
     """Adopt what the previous process left, before it expires. If that fails, each call tries again."""
     try:
         await main.begin()
@@ -174,9 +178,9 @@ def _raise_bugs(ended: Iterable[object]) -> None:
             raise each
 
 
-async def _serve_mcp(callers: Callers, changes: _Changes, lines: _InputLines) -> None:
-    async def find_session(_context: Context, params: types.CallToolRequestParams) -> KeptSession:
-        return await callers.session_of(params.name, params.arguments or {})
+async def _serve_mcp(backends: AgentBackends, notifier: _ChangeNotifier, lines: _InputLines) -> None:
+    async def find_session(_context: Context, params: types.CallToolRequestParams) -> StdioBackend:
+        return await backends.backend_of(params.name, params.arguments or {})
 
     async def list_resources(_context: Context, _params: object) -> types.ListResourcesResult:
         text = "The jobs that are yours. It changes when you lose one."
@@ -188,29 +192,29 @@ async def _serve_mcp(callers: Callers, changes: _Changes, lines: _InputLines) ->
             problem = f"there is no resource {str(params.uri)!r:.200}; there is {JOBS}"
             raise MCPError(types.INVALID_PARAMS, problem)
         try:
-            await callers.main.begin()  # The jobs of the previous process may be ours too.
+            await backends.main.begin()  # The jobs of the previous process may be ours too.
         except HoldfastError as error:
             raise MCPError(types.INTERNAL_ERROR, str(error)) from None
-        text = msgspec.json.encode(clean(await callers.main.my_jobs())).decode()
+        text = msgspec.json.encode(clean(await backends.main.my_jobs())).decode()
         content = types.TextResourceContents(uri=JOBS, mime_type="application/json", text=text)
         return types.ReadResourceResult(contents=[content])
 
     async def subscribe(context: Context, _params: object) -> types.EmptyResult:
-        changes.subscribed = context.session
+        notifier.subscribed = context.session
         return types.EmptyResult()
 
     async def unsubscribe(_context: Context, _params: object) -> types.EmptyResult:
-        changes.subscribed = None
+        notifier.subscribed = None
         return types.EmptyResult()
 
-    server = server_of(
+    server = create_server(
         find_session,
         "stdio",
         on_list_resources=list_resources,
         on_read_resource=read_resource,
         on_subscribe_resource=subscribe,
         on_unsubscribe_resource=unsubscribe,
-        on_subscriptions_listen=ListenHandler(changes.bus, max_subscriptions=8, max_buffered_events=64),
+        on_subscriptions_listen=ListenHandler(notifier.bus, max_subscriptions=8, max_buffered_events=64),
     )
     # The SDK only iterates over the lines of one, and writes to the other.
     async with stdio_server(stdin=cast("Any", lines), stdout=cast("Any", _Output())) as (read, write):
@@ -251,8 +255,8 @@ def _lines_of(descriptor: int) -> Iterator[bytes]:
             data = b""
         if not data:
             return
-        *whole, rest = data.split(b"\n")
-        for part in whole:
+        *complete, rest = data.split(b"\n")
+        for part in complete:
             yield bytes(pending + part)[:LINE_BYTES_MAX]
             pending.clear()
         pending += rest[: LINE_BYTES_MAX - len(pending)]

@@ -1,15 +1,15 @@
 """The session behind stdio, kept by one process for one owner.
 
     claim_job ──► a claim of the session, renewed in the background until it is released, lost, or this process ends
-    wait_for_job ──► a position in a queue, kept between two calls (`Waits`)
+    wait_for_job ──► a position in a queue, kept between two calls (`WaitTasks`)
 
 The model knows jobs by name only; lease ids, tickets and the session's secret stay in this process.
 
 **Losses.** The client reports each loss immediately (L9). It is saved for the next process too, and returned once, with
 the next result of any tool.
 
-**Waits.** Hosts cancel a call after a minute. So a call waits for a while and returns the position, and its task keeps
-that place in the queue. If no call follows within `PLACE_SECONDS`, the task gives it up, and so it does a job that was
+**Waits.** Hosts cancel a call after a minute. So a call waits for a while and returns the position, and its task stays
+in the queue. If no call follows within `POLL_SECONDS`, the task leaves the queue, or releases the job that it was
 granted meanwhile: the model does not know that it has it, and others wait.
 
 **Sharing.** If the guard's hooks know the agent, its session is the guard's (`guard_link`): each call first adopts the
@@ -37,13 +37,13 @@ from holdfast.client.options import OnWait
 from holdfast.errors import HoldfastError, Unreachable
 from holdfast.guard.state import Session
 from holdfast.mcp import results, tools
-from holdfast.mcp.backend import GONE_STATUSES, Acquired, AgentClient, AgentSession, Waiting
+from holdfast.mcp.backend import GONE_STATUSES, Acquired, AgentClient, ToolBackend, Waiting
 from holdfast.mcp.guard_link import GuardLink
 from holdfast.mcp.results import RefusedError, Result
 from holdfast.mcp.saved_state import TOLD_MAX, BadMemoryError, Left, Memory
-from holdfast.mcp.tools import PLACE_SECONDS
+from holdfast.mcp.tools import POLL_SECONDS
 
-LEAVE_SECONDS = 2.0  # The timeout for background tasks at the end.
+SHUTDOWN_SECONDS = 2.0  # The timeout for background tasks at the end.
 RETRY_SECONDS = 1.0
 CLAIMS_MAX = 1_000  # Each is renewed, and listed for the next process.
 WAITS_MAX = 20  # Each is an open request.
@@ -87,17 +87,17 @@ class BackgroundTasks:
             task.exception()  # Its caller may have been cancelled; retrieving it keeps asyncio from reporting it.
 
 
-class _Wait:
+class _WaitTask:
     """The wait for one job, and how many calls wait for it: a model may call several times."""
 
     def __init__(self) -> None:
         self.task: asyncio.Task[AsyncClaim]
-        self.place: QueuePosition | None = None
+        self.queue_position: QueuePosition | None = None
         self.calls = 0
         self.timer: asyncio.TimerHandle | None = None  # For giving up, while no call waits.
 
-    def set_place(self, place: QueuePosition) -> None:
-        self.place = place
+    def set_queue_position(self, position: QueuePosition) -> None:
+        self.queue_position = position
 
     def stop_timer(self) -> None:
         if self.timer is not None:
@@ -108,15 +108,15 @@ class _Wait:
         return self.task.done() and not self.task.cancelled() and self.task.exception() is None
 
 
-class Waits:
+class WaitTasks:
     """The waits of one session. `release` is called for a granted job if no call came back for it."""
 
     def __init__(self, claim: Claim, release: Callable[[str], None]) -> None:
         self._claim = claim
         self._release = release
-        self._waits: dict[str, _Wait] = {}
+        self._waits: dict[str, _WaitTask] = {}
 
-    async def visit(self, job: str, seconds: float) -> AsyncClaim | QueuePosition | None:
+    async def wait_for(self, job: str, seconds: float) -> AsyncClaim | QueuePosition | None:
         """Wait for a job; return the position if it is not granted in time, or the wait was ended; None if unknown."""
         wait = self._waits.get(job) or self._begin(job)
         wait.calls += 1
@@ -126,16 +126,16 @@ class Waits:
         finally:
             wait.calls -= 1
             if not wait.calls:
-                wait.timer = asyncio.get_running_loop().call_later(PLACE_SECONDS, self._give_up, job, wait)
+                wait.timer = asyncio.get_running_loop().call_later(POLL_SECONDS, self._give_up, job, wait)
         # The result of a cancelled task would cancel its reader, and with it the whole server.
         if not wait.task.done() or wait.task.cancelled():
-            return wait.place
+            return wait.queue_position
         wait.stop_timer()
         if self._waits.get(job) is wait:
             del self._waits[job]
         return wait.task.result()
 
-    def take_granted(self) -> list[str]:
+    def pop_granted(self) -> list[str]:
         """Return the jobs that were granted between two calls, once."""
         jobs = [job for job, wait in self._waits.items() if wait.has_claim]
         for job in jobs:
@@ -151,9 +151,9 @@ class Waits:
         wait.task.cancel()
         return wait.has_claim
 
-    def places(self) -> dict[str, int | None]:
+    def positions(self) -> dict[str, int | None]:
         return {
-            job: None if wait.place is None else wait.place.position
+            job: None if wait.queue_position is None else wait.queue_position.position
             for job, wait in sorted(self._waits.items())
             if not wait.task.done()
         }
@@ -165,14 +165,14 @@ class Waits:
             self.end(job)
         return tasks
 
-    def _begin(self, job: str) -> _Wait:
+    def _begin(self, job: str) -> _WaitTask:
         if len(self._waits) >= WAITS_MAX:
             raise RefusedError(f"you stand in {WAITS_MAX} lines already: wait for one of those jobs first")
-        wait = self._waits[job] = _Wait()
-        wait.task = asyncio.create_task(self._claim(job, wait.set_place), name=f"waits for {job}")
+        wait = self._waits[job] = _WaitTask()
+        wait.task = asyncio.create_task(self._claim(job, wait.set_queue_position), name=f"waits for {job}")
         return wait
 
-    def _give_up(self, job: str, wait: _Wait) -> None:
+    def _give_up(self, job: str, wait: _WaitTask) -> None:
         if self._waits.get(job) is not wait:
             return
         del self._waits[job]
@@ -182,7 +182,7 @@ class Waits:
             wait.task.exception()  # Retrieving it keeps asyncio from reporting it.
 
 
-class KeptSession(AgentSession[AsyncClaim]):
+class StdioBackend(ToolBackend[AsyncClaim]):
     def __init__(
         self,
         client: AgentClient,
@@ -212,30 +212,30 @@ class KeptSession(AgentSession[AsyncClaim]):
         # What the previous process left; None once it is known what became of it.
         self._left: Left | None = None if memory is None else memory.read()
         self._claims: dict[str, AsyncClaim] = {}
-        self._waits = Waits(self._claim_when_free, self._give_up)
+        self._waits = WaitTasks(self._claim_when_free, self._give_up)
         self._lost: list[Result] = []
-        self._news: Result = {} if warning is None else {"warning": warning}  # For the next result.
+        self._notices: Result = {} if warning is None else {"warning": warning}  # For the next result.
         self._background = BackgroundTasks()
 
     async def begin(self) -> None:
         """Adopt what the previous process left. Raises `HoldfastError` if that is not possible now."""
         async with self._opening:
             if self._left is not None:
-                await self._take_over(self._left)
+                await self._adopt_saved(self._left)
                 self._left = None
                 self._save()
-            await self._follow_guard()
+            await self._join_guard_session()
 
     @property
     def is_idle(self) -> bool:
-        return self._session is None and not self._waits.places()
+        return self._session is None and not self._waits.positions()
 
     async def end(self) -> None:
         """Release everything, and save for the next process what was released."""
         had = sorted(self._claims)
         unfinished = self._waits.end_all() | self._background.unfinished
         if unfinished:
-            await asyncio.wait(unfinished, timeout=LEAVE_SECONDS)
+            await asyncio.wait(unfinished, timeout=SHUTDOWN_SECONDS)
         if self._session is not None and self._host and self._host.is_needed_by_others(self._session.session_id):
             _detach(self._session)
             had, self._claims = [], {}
@@ -253,7 +253,7 @@ class KeptSession(AgentSession[AsyncClaim]):
         if self._memory is not None:
             self._memory.close()
 
-    async def _take_over(self, left: Left) -> None:
+    async def _adopt_saved(self, left: Left) -> None:
         """Adopt what still lives. If the server goes away meanwhile, the next call continues."""
         if left.session is not None and not (self._host and self._host.is_of_another_host(left.session)):
             try:
@@ -266,12 +266,12 @@ class KeptSession(AgentSession[AsyncClaim]):
                     raise
                 self._session, self._claims = None, {}
         gone = [job for job in left.jobs if job not in self._claims][-TOLD_MAX:]
-        ended = [(job, await self._how_it_ended(job)) for job in gone]
+        ended = [(job, await self._loss_reason(job)) for job in gone]
         self._lost += left.lost
         for job, how in ended:
             self._record_loss(job, how)
         if self._claims:
-            self._news["resumed"] = sorted(self._claims)
+            self._notices["resumed"] = sorted(self._claims)
 
     async def _adopt_claims(self, session: AsyncSession) -> None:
         for each in await self.client.list_claimed_jobs(session=session.session_id):
@@ -285,37 +285,37 @@ class KeptSession(AgentSession[AsyncClaim]):
                 else:
                     await claim.release(outcome="failed")  # Ours had ended since the list, and this is another one.
 
-    async def _how_it_ended(self, job: str) -> LeaseLost:
+    async def _loss_reason(self, job: str) -> LeaseLost:
         before = None
         with contextlib.suppress(Refused):  # The access token may be another by now, with other rights.
             before = (await self.client.job(job)).previous
         reason = before.ended if before is not None and before.owner == self._owner else "unknown"
         return LeaseLost("", reason=reason, why="it ended while no process of yours ran")
 
-    async def _follow_guard(self) -> None:
+    async def _join_guard_session(self) -> None:
         """Share the session that the guard keeps for this agent, if there is one, and adopt what is claimed in it."""
         if self._host is None:
             return
         shared = self._host.shared_session(self._folder)
         if self._is_joined and self._session is not None and (shared is None or shared.id != self._session.session_id):
-            self._part(self._session)
+            self._leave_guard_session(self._session)
         if shared is None:
             return
         if self._session is not None and self._session.session_id != shared.id:
-            if self._claims or self._waits.places():
+            if self._claims or self._waits.positions():
                 return  # Both have a session; a refused edit says what to do.
             session, self._session = self._session, None
             with contextlib.suppress(HoldfastError):
                 await session.end()
         if self._session is None:
-            await self._join(shared)
+            await self._adopt_guard_session(shared)
         if self._session is not None:
             if not self._is_joined:
                 self._is_joined = True
                 self._save()
             await self._adopt_claims(self._session)
 
-    async def _join(self, shared: Session) -> None:
+    async def _adopt_guard_session(self, shared: Session) -> None:
         try:
             self._session = await self.client.adopt_session(shared.id, self._on_session_lost)
         except Refused as error:
@@ -325,7 +325,7 @@ class KeptSession(AgentSession[AsyncClaim]):
         self._owner = shared.owner
         self._publish()
 
-    def _part(self, session: AsyncSession) -> None:
+    def _leave_guard_session(self, session: AsyncSession) -> None:
         # The guard's session ended, or a second host session makes callers indistinguishable.
         self._lose_claims("released", "these tools no longer share the guard's session")
         self._waits.end_all()
@@ -337,20 +337,20 @@ class KeptSession(AgentSession[AsyncClaim]):
         if self._host is not None and not self._folder:
             self._host.publish(self._session, self._owner, self._ttl)
 
-    async def call(self, asked: tools.Arguments) -> Result:
+    async def call(self, arguments: tools.Arguments) -> Result:
         await self.begin()
-        return await self.run_tool(asked)
+        return await self.run_tool(arguments)
 
-    def news(self) -> Result:
+    def notices(self) -> Result:
         self._check_claims()
-        news, self._news = self._news, {}
-        granted = [job for job in self._waits.take_granted() if job in self._claims]
+        notices, self._notices = self._notices, {}
+        granted = [job for job in self._waits.pop_granted() if job in self._claims]
         if granted:
-            news["granted"] = sorted({*news.get("granted", []), *granted})
+            notices["granted"] = sorted({*notices.get("granted", []), *granted})
         if self._lost:
-            news["lost"], self._lost = self._lost, []
+            notices["lost"], self._lost = self._lost, []
             self._save()
-        return news
+        return notices
 
     async def my_jobs(self) -> Result:
         self._check_claims()
@@ -364,46 +364,46 @@ class KeptSession(AgentSession[AsyncClaim]):
             for job, claim in sorted(self._claims.items())
             if not claim.released
         ]
-        waiting = [{"job": job, "place": place} for job, place in self._waits.places().items()]
+        waiting = [{"job": job, "place": position} for job, position in self._waits.positions().items()]
         return {"status": "listed", "owner": self._owner, "jobs": jobs, "waiting_for": waiting or None}
 
     def owns(self, status: JobStatus) -> bool:
         return self._held(status.job_id) is not None
 
-    async def claim(self, asked: tools.ClaimJob) -> Acquired[AsyncClaim]:
-        mine = None if asked.job is UNSET else self._held(asked.job)
-        if mine is not None:
-            return self._acquired(mine, already=True)
+    async def claim(self, arguments: tools.ClaimJob) -> Acquired[AsyncClaim]:
+        held_claim = None if arguments.job is UNSET else self._held(arguments.job)
+        if held_claim is not None:
+            return self._acquired(held_claim, already=True)
 
         async def claim(session: AsyncSession) -> AsyncClaim:
-            if asked.any_of is not UNSET:
-                return await session.claim_any(asked.any_of, **self._options)
-            return await session.claim(asked.job or "", **self._options)
+            if arguments.any_of is not UNSET:
+                return await session.claim_any(arguments.any_of, **self._options)
+            return await session.claim(arguments.job or "", **self._options)
 
         try:
             return self._acquired(await self._in_session(claim))
         except JobHeld as error:
             # Another call of this process may have claimed it meanwhile.
-            mine = self._held(error.job_id) if asked.any_of is UNSET else None
-            if mine is None:
+            held_claim = self._held(error.job_id) if arguments.any_of is UNSET else None
+            if held_claim is None:
                 raise
-            return self._acquired(mine, already=True)
+            return self._acquired(held_claim, already=True)
 
     async def wait(self, job: str, seconds: float) -> Acquired[AsyncClaim] | Waiting:
-        mine = self._held(job)
-        if mine is not None:
-            return self._acquired(mine, already=True)
-        got = await self._waits.visit(job, seconds)
-        mine = self._held(job)  # Another call may have got it, and what came may be lost by now.
-        if mine is not None:
-            return self._acquired(mine)
+        held_claim = self._held(job)
+        if held_claim is not None:
+            return self._acquired(held_claim, already=True)
+        got = await self._waits.wait_for(job, seconds)
+        held_claim = self._held(job)  # Another call may have got it, and what came may be lost by now.
+        if held_claim is not None:
+            return self._acquired(held_claim)
         if got is None or isinstance(got, AsyncClaim):
             return Waiting()
         return Waiting(got.position, got.owner, got.away)
 
     def _acquired(self, claim: AsyncClaim, *, already: bool = False) -> Acquired[AsyncClaim]:
-        is_news = self._waits.end(claim.job_id)
-        return Acquired(claim, claim.record, already and not is_news)
+        was_granted_between_calls = self._waits.end(claim.job_id)
+        return Acquired(claim, claim.record, already and not was_granted_between_calls)
 
     async def _claim_when_free(self, job: str, on_wait: OnWait) -> AsyncClaim:
         return await self._in_session(
@@ -416,7 +416,7 @@ class KeptSession(AgentSession[AsyncClaim]):
         In a session that the guard keeps it stays the agent's: a hook may have let it work on the job already.
         """
         if self._is_joined and job in self._claims:
-            self._news["granted"] = sorted({*self._news.get("granted", []), job})
+            self._notices["granted"] = sorted({*self._notices.get("granted", []), job})
             return
         claim = self._claims.pop(job, None)
         if claim is not None:
@@ -478,14 +478,14 @@ class KeptSession(AgentSession[AsyncClaim]):
         """Claim in the session, or once in a new one if it is over."""
         if len(self._claims) >= CLAIMS_MAX:
             raise RefusedError(f"you have {CLAIMS_MAX} jobs already: release some that you do not work on")
-        session = await self._opened()
+        session = await self._session_or_open()
         try:
             claim = await claim_in(session)
         except Refused as error:
             if error.code not in {"session_expired", "not_found"}:
                 raise
             self._on_session_lost(session)
-            session = await self._opened()
+            session = await self._session_or_open()
             claim = await claim_in(session)
         if self._session is not session:
             _detach_claim(claim)
@@ -494,7 +494,7 @@ class KeptSession(AgentSession[AsyncClaim]):
         self._save()
         return claim
 
-    async def _opened(self) -> AsyncSession:
+    async def _session_or_open(self) -> AsyncSession:
         async with self._opening:
             if self._session is None and self._folder:
                 raise RefusedError(
@@ -568,7 +568,7 @@ class KeptSession(AgentSession[AsyncClaim]):
         try:
             self._memory.write(Left(session=session, jobs=jobs, lost=self._lost))
         except BadMemoryError as error:
-            self._news["warning"] = f"a restart may resume nothing: {error}"
+            self._notices["warning"] = f"a restart may resume nothing: {error}"
 
 
 def _loss_of(claim: AsyncClaim) -> LeaseLost | None:

@@ -16,7 +16,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 LIST_BYTES_MAX = 5_000
 WAIT_SECONDS_MAX = 50  # Many hosts cancel a call after 60 s.
-PLACE_SECONDS = 60  # How long the server keeps a position that is not polled, so it is kept here as long.
+POLL_SECONDS = 60  # How long the server keeps a position that is not polled, so it is kept here as long.
 CLAIM_ANY_MAX = 50
 LIST_MAX = 100
 TTL_SECONDS = 300  # The default life of a session over HTTP, from one call that renews it to the next.
@@ -94,7 +94,7 @@ Arguments: TypeAlias = ClaimJob | WaitForJob | HeartbeatJob | ReleaseJob | GetJo
 
 class Tool(msgspec.Struct, frozen=True):
     name: str
-    words: str
+    description: str
     arguments: type[Arguments]
     statuses: tuple[str, ...]  # The values of `status` in its result.
     read_only: bool = False
@@ -112,7 +112,7 @@ TOOLS = (
     ),
     Tool(
         "wait_for_job",
-        f"Stand in line for a held job. Status waiting: call again within {PLACE_SECONDS} s and you keep your place.",
+        f"Stand in line for a held job. Status waiting: call again within {POLL_SECONDS} s and you keep your place.",
         WaitForJob,
         ("acquired", "waiting", "done", "deadlock"),
     ),
@@ -189,11 +189,11 @@ def read_arguments(name: str, given: dict[str, Any], transport: Transport) -> Ar
     if unknown:
         raise BadArgumentsError(f"{unknown[0]} is not an argument here: this program knows its own session")
     try:
-        asked = msgspec.convert(given, tool.arguments)
+        arguments = msgspec.convert(given, tool.arguments)
     except msgspec.ValidationError as error:
         raise BadArgumentsError(f"{tool.name}: {error}; it takes {_accepted(tool, transport)}") from None
-    if isinstance(asked, ClaimJob) and (asked.job is UNSET) == (asked.any_of is UNSET):
+    if isinstance(arguments, ClaimJob) and (arguments.job is UNSET) == (arguments.any_of is UNSET):
         raise BadArgumentsError("claim_job: give either job, or any_of with several")
-    if isinstance(asked, ReleaseJob) and asked.result is not UNSET and asked.outcome != "done":
+    if isinstance(arguments, ReleaseJob) and arguments.result is not UNSET and arguments.outcome != "done":
         raise BadArgumentsError("release_job: a result goes with the outcome done")
-    return asked
+    return arguments

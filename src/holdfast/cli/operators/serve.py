@@ -65,9 +65,9 @@ def serve(*, config: Path | None, changes: tuple[str, ...], **short: str | None)
 def _mounts() -> dict[str, Mount]:
     """Return what stands beside the routes: the tools for agents, if what they need is installed."""
     from holdfast.mcp.asgi import PATH
-    from holdfast.mcp.endpoint import is_installed, mounted
+    from holdfast.mcp.endpoint import is_installed, mcp_endpoint
 
-    return {PATH: mounted} if is_installed() else {}
+    return {PATH: mcp_endpoint} if is_installed() else {}
 
 
 def _pair(change: str) -> tuple[str, str]:
