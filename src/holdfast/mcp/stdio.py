@@ -31,7 +31,7 @@ from holdfast.guard.state import Owner
 from holdfast.mcp.backend import AgentClient
 from holdfast.mcp.guard_link import GuardLink, open_link
 from holdfast.mcp.results import clean
-from holdfast.mcp.saved_state import BadMemoryError, open_memory
+from holdfast.mcp.saved_state import SavedStateError, open_saved_state
 from holdfast.mcp.sdk_server import Context, create_server
 from holdfast.mcp.stdio_backend import StdioBackend
 
@@ -65,12 +65,12 @@ def run(
     if owner is not None and len(owner) > OWNER_CHARS_MAX:
         raise SettingsError("owner", "as given", f"it has {len(owner)} characters", f"1 to {OWNER_CHARS_MAX}")
     warning: str | None = None
-    memory = None
+    state_file = None
     if owner is not None:
         try:
-            memory = open_memory(client.url, owner, environment)
-            warning = _SHARED if memory is None else None
-        except BadMemoryError as error:
+            state_file = open_saved_state(client.url, owner, environment)
+            warning = _SHARED if state_file is None else None
+        except SavedStateError as error:
             warning = f"a restart resumes nothing: {error}"
     name = owner or owners.owner_of(client)
     host, unlinked = open_link(owner, environment, url)
@@ -82,7 +82,7 @@ def run(
         )
 
     main = StdioBackend(
-        client, name, memory, ttl=ttl, on_change=notifier.notify, warning=warning or unlinked, host=host
+        client, name, state_file, ttl=ttl, on_change=notifier.notify, warning=warning or unlinked, host=host
     )
     asyncio.run(_serve(client, AgentBackends(main, host, make), notifier))
     return 0

@@ -15,7 +15,7 @@ granted meanwhile: the model does not know that it has it, and others wait.
 **Sharing.** If the guard's hooks know the agent, its session is the guard's (`guard_link`): each call first adopts the
 claims that the guard made, and the process leaves the session to the guard at its end.
 
-**Restarts.** `memory` names the session of the previous process. If it lives, it is adopted with its claims (C4), and
+**Restarts.** `saved_state` names the previous process's session. If it lives, it is adopted with its claims (C4), and
 every other job is reported as lost: at the start, or with the next call if the server was away then. No tool answers
 before.
 """
@@ -40,7 +40,7 @@ from holdfast.mcp import results, tools
 from holdfast.mcp.backend import GONE_STATUSES, Acquired, AgentClient, ToolBackend, Waiting
 from holdfast.mcp.guard_link import GuardLink
 from holdfast.mcp.results import RefusedError, Result
-from holdfast.mcp.saved_state import TOLD_MAX, BadMemoryError, Left, Memory
+from holdfast.mcp.saved_state import LOSSES_MAX, SavedState, SavedStateError, SavedStateFile
 from holdfast.mcp.tools import POLL_SECONDS
 
 SHUTDOWN_SECONDS = 2.0  # The timeout for background tasks at the end.
@@ -187,7 +187,7 @@ class StdioBackend(ToolBackend[AsyncClaim]):
         self,
         client: AgentClient,
         owner: str,
-        memory: Memory | None,
+        state_file: SavedStateFile | None,
         *,
         ttl: int,
         on_change: Callable[[], None],
@@ -204,13 +204,13 @@ class StdioBackend(ToolBackend[AsyncClaim]):
         self._host = host
         self._folder = folder
         self._is_joined = False  # Whether the session is the guard's.
-        self._memory = memory
+        self._state_file = state_file
         self._ttl = ttl
         self._on_change = on_change
         self._session: AsyncSession | None = None
         self._opening = asyncio.Lock()
         # What the previous process left; None once it is known what became of it.
-        self._left: Left | None = None if memory is None else memory.read()
+        self._saved: SavedState | None = None if state_file is None else state_file.read()
         self._claims: dict[str, AsyncClaim] = {}
         self._waits = WaitTasks(self._claim_when_free, self._give_up)
         self._lost: list[Result] = []
@@ -220,9 +220,9 @@ class StdioBackend(ToolBackend[AsyncClaim]):
     async def begin(self) -> None:
         """Adopt what the previous process left. Raises `HoldfastError` if that is not possible now."""
         async with self._opening:
-            if self._left is not None:
-                await self._adopt_saved(self._left)
-                self._left = None
+            if self._saved is not None:
+                await self._adopt_saved(self._saved)
+                self._saved = None
                 self._save()
             await self._join_guard_session()
 
@@ -250,24 +250,24 @@ class StdioBackend(ToolBackend[AsyncClaim]):
             for job in had:
                 self._record_loss(job, LeaseLost("", reason="released", why="its process was told to end"))
             self._save()
-        if self._memory is not None:
-            self._memory.close()
+        if self._state_file is not None:
+            self._state_file.close()
 
-    async def _adopt_saved(self, left: Left) -> None:
+    async def _adopt_saved(self, saved: SavedState) -> None:
         """Adopt what still lives. If the server goes away meanwhile, the next call continues."""
-        if left.session is not None and not (self._host and self._host.is_of_another_host(left.session)):
+        if saved.session is not None and not (self._host and self._host.is_of_another_host(saved.session)):
             try:
                 if self._session is None:
-                    self._session = await self.client.adopt_session(left.session, self._on_session_lost)
+                    self._session = await self.client.adopt_session(saved.session, self._on_session_lost)
                     self._publish()
                 await self._adopt_claims(self._session)
             except Refused as error:
                 if error.status not in GONE_STATUSES:
                     raise
                 self._session, self._claims = None, {}
-        gone = [job for job in left.jobs if job not in self._claims][-TOLD_MAX:]
+        gone = [job for job in saved.jobs if job not in self._claims][-LOSSES_MAX:]
         ended = [(job, await self._loss_reason(job)) for job in gone]
-        self._lost += left.lost
+        self._lost += saved.lost
         for job, how in ended:
             self._record_loss(job, how)
         if self._claims:
@@ -557,17 +557,17 @@ class StdioBackend(ToolBackend[AsyncClaim]):
         self._save()
 
     def _record_loss(self, job: str, error: LeaseLost) -> None:
-        self._lost = [*self._lost[1 - TOLD_MAX :], results.ended(job, error)]
+        self._lost = [*self._lost[1 - LOSSES_MAX :], results.ended(job, error)]
 
     def _save(self) -> None:
-        if self._memory is None or self._left is not None:
+        if self._state_file is None or self._saved is not None:
             return
         # The guard saves what it shares.
         session = None if self._session is None or self._is_joined else self._session.session_id
         jobs = [] if session is None else sorted(self._claims)
         try:
-            self._memory.write(Left(session=session, jobs=jobs, lost=self._lost))
-        except BadMemoryError as error:
+            self._state_file.write(SavedState(session=session, jobs=jobs, lost=self._lost))
+        except SavedStateError as error:
             self._notices["warning"] = f"a restart may resume nothing: {error}"
 
 
