@@ -167,7 +167,7 @@ def test_the_guide_has_the_table_of_hosts() -> None:
     page = (ROOT / "docs" / "guide" / "skill.md").read_text(encoding="utf-8")
     shown = []
     for host in HOSTS:
-        places = (host.skill, host.mcp.place, host.hooks.place if host.hooks else None)
+        places = (host.skill, host.mcp.config_file, host.hooks.config_file if host.hooks else None)
         cells = [
             ", ".join(
                 path
@@ -434,7 +434,9 @@ class Interrupts:
         return self._call(*arguments)
 
 
-@pytest.mark.parametrize(("owner", "name"), [(installer, "put"), (os, "fsync")], ids=["between files", "within a file"])
+@pytest.mark.parametrize(
+    ("owner", "name"), [(installer, "write_file"), (os, "fsync")], ids=["between files", "within a file"]
+)
 @pytest.mark.parametrize("is_install", [True, False], ids=["install", "uninstall"])
 def test_an_interrupt_leaves_every_file_whole(
     project: Path, skill: Run, monkeypatch: pytest.MonkeyPatch, owner: object, name: str, *, is_install: bool

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from holdfast.skills.hosts import HOSTS
 from holdfast.skills.installer import hook_entries, server_entry
-from holdfast.skills.jsonedit import DEPTH_MAX, Entry, Json, NotUnderstood, insert, remove, scan
+from holdfast.skills.jsonedit import DEPTH_MAX, Entry, Json, UnsupportedSyntax, insert, remove, scan
 from tests.support import proof
 
 SERVER = Entry(("mcpServers",), "holdfast", {"command": "holdfast", "args": ["mcp"]})
@@ -76,7 +76,7 @@ def with_entry(value: Json, entry: Entry) -> Json:
     changed = copy.deepcopy(value)
     assert isinstance(changed, dict)
     if entry.path[0] not in changed:
-        for key, each in entry.beside:
+        for key, each in entry.siblings:
             changed.setdefault(key, each)
     place: Json = changed
     for depth, key in enumerate(entry.path):
@@ -100,7 +100,7 @@ def put_in(text: str | None, entry: Entry) -> str:
         assume(not (isinstance(place, list) and entry.value in place))
     try:
         return insert(text, entry)
-    except NotUnderstood as error:
+    except UnsupportedSyntax as error:
         assume("could not be taken out" in str(error))  # A string stands where an object should: nothing to see here.
         raise
 
@@ -176,10 +176,10 @@ def test_an_entry_looks_as_a_person_would_write_it() -> None:
 
 def test_an_entry_that_was_written_into_is_not_taken_out() -> None:
     """A comment inside of our entry is somebody's; an entry with another value is not ours at all."""
-    with pytest.raises(NotUnderstood, match="comment"):
+    with pytest.raises(UnsupportedSyntax, match="comment"):
         remove('{"mcpServers": {"holdfast": {"command": "holdfast", /* mine */ "args": ["mcp"]}}}', SERVER)
     for other in ('{"command": "holdfast", "args": ["mcp", "--owner", "me"]}', "true", '{"command": "holdfast"}'):
-        with pytest.raises(NotUnderstood, match="no such entry"):
+        with pytest.raises(UnsupportedSyntax, match="no such entry"):
             remove(f'{{"mcpServers": {{"holdfast": {other}}}}}', SERVER)
 
 
@@ -208,8 +208,8 @@ def test_an_entry_that_was_written_into_is_not_taken_out() -> None:
     ],
 )
 def test_what_is_not_understood_is_refused(text: str) -> None:
-    """A text that is not what it should be raises `NotUnderstood`, and nothing is made of it."""
-    with pytest.raises(NotUnderstood):
+    """A text that is not what it should be raises `UnsupportedSyntax`, and nothing is made of it."""
+    with pytest.raises(UnsupportedSyntax):
         insert(text, SERVER)
 
 
@@ -217,7 +217,7 @@ def reason_against(text: str) -> str:
     """Why the scanner does not take a text; empty if it does."""
     try:
         scan(text)
-    except NotUnderstood as error:
+    except UnsupportedSyntax as error:
         return str(error)
     return ""
 

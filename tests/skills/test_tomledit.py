@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from holdfast.skills.jsonedit import Entry, NotUnderstood
+from holdfast.skills.jsonedit import Entry, UnsupportedSyntax
 from holdfast.skills.tomledit import insert, remove
 from tests.support import proof
 
@@ -107,8 +107,8 @@ def test_lines_of_others_before_ours_keep_their_end() -> None:
     "text", ["a = ", "mcp_servers = {}", "mcp_servers = 1", "[[mcp_servers]]\n", "\x00", "a = " + "[" * 5000]
 )
 def test_what_is_not_understood_is_refused(text: str) -> None:
-    """A text that is no TOML, or in which the table cannot stand, raises `NotUnderstood`."""
-    with pytest.raises(NotUnderstood):
+    """A text that is no TOML, or in which the table cannot stand, raises `UnsupportedSyntax`."""
+    with pytest.raises(UnsupportedSyntax):
         insert(text, TABLE)
 
 
@@ -122,5 +122,5 @@ def test_what_is_not_understood_is_refused(text: str) -> None:
 )
 def test_a_table_in_another_form_is_not_taken_out(text: str) -> None:
     """A table that somebody wrote into, or wrote in another way, is refused."""
-    with pytest.raises(NotUnderstood):
+    with pytest.raises(UnsupportedSyntax):
         remove(text, TABLE)

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.skills import files, installer
 from holdfast.skills.hosts import HOSTS
-from holdfast.skills.installer import Parts, Scope, Word
+from holdfast.skills.installer import Outcome, Parts, Scope
 from tests.skills.conftest import Run, tree_of
 
 CLAUDE = HOSTS[0]
@@ -191,13 +191,13 @@ def test_a_file_of_somebody_else_is_left() -> None:
         folder.chmod(0o777)
         (folder / ".mcp.json").write_text("{}")
         os.seteuid(OTHER_USER)
-        [work] = installer.plan([CLAUDE], Scope(folder), Parts(skill=False, hooks=False), is_install=True)
-        carried = installer.carry(work, Scope(folder))
+        [change] = installer.plan([CLAUDE], Scope(folder), Parts(skill=False, hooks=False), is_install=True)
+        applied = installer.apply_change(change, Scope(folder))
     finally:
         os.seteuid(0)
         text = (folder / ".mcp.json").read_text()
         shutil.rmtree(folder)
-    assert carried.outcomes[0][1] is Word.LEFT and "another user (0)" in carried.reason
+    assert applied.outcomes[0][1] is Outcome.SKIPPED and "another user (0)" in applied.reason
     assert text == "{}"
 
 
@@ -205,10 +205,10 @@ def test_what_changed_in_the_meantime_is_not_overwritten(project: Path) -> None:
     """A host that writes its file between our reading and our writing keeps what it wrote."""
     (project / ".mcp.json").write_text("{}")
     scope = Scope(project)
-    [work] = installer.plan([CLAUDE], scope, Parts(skill=False, hooks=False), is_install=True)
+    [change] = installer.plan([CLAUDE], scope, Parts(skill=False, hooks=False), is_install=True)
     (project / ".mcp.json").write_text('{"theirs": 1}')
-    carried = installer.carry(work, scope)
-    assert carried.outcomes[0][1] is Word.LEFT and "meantime" in carried.reason
+    applied = installer.apply_change(change, scope)
+    assert applied.outcomes[0][1] is Outcome.SKIPPED and "meantime" in applied.reason
     assert tree_of(project).keys() == {".mcp.json"}
     assert (project / ".mcp.json").read_text() == '{"theirs": 1}'
 

@@ -12,10 +12,10 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
-from holdfast.skills.files import LeftAlone, look
+from holdfast.skills.files import FileSkipped, read_file
 from holdfast.skills.hosts import HOSTS, Host
 from holdfast.skills.installer import HOOK_WORDS, MCP_WORDS, Scope, runs
-from holdfast.skills.jsonedit import NotUnderstood, load
+from holdfast.skills.jsonedit import UnsupportedSyntax, load
 
 _CODEX_TIMEOUT_SECONDS = 600  # Codex hashes a hook without a timeout with this one.
 
@@ -35,14 +35,14 @@ def codex_hash(matcher: str | None, command: str) -> str:
 
 
 def _of_codex(host: Host, scope: Scope, user: Scope) -> Iterator[str]:
-    file, config_file = scope.path(host.hooks.place) if host.hooks else None, user.path(host.mcp.place)
+    file, config_file = scope.path(host.hooks.config_file) if host.hooks else None, user.path(host.mcp.config_file)
     if file is None or config_file is None:
         return
     if not (found := _codex_hooks(file)):
         return
     try:
-        config = tomllib.loads((look(config_file).content or b"").decode())
-    except (LeftAlone, ValueError) as error:
+        config = tomllib.loads((read_file(config_file).content or b"").decode())
+    except (FileSkipped, ValueError) as error:
         yield f"cannot tell whether Codex runs the hook in {file}, because {config_file} cannot be read: {error}"
         return
     if not scope.is_user and _at(config, "projects", str(scope.base.resolve()), "trust_level") != "trusted":
@@ -78,7 +78,7 @@ def _codex_hooks(file: Path) -> dict[str, str]:
 
 
 def _of_gemini(host: Host, scope: Scope, user: Scope) -> Iterator[str]:
-    file = scope.path(host.mcp.place)
+    file = scope.path(host.mcp.config_file)
     if file is None or scope.is_user or user.environment.get("GEMINI_CLI_TRUST_WORKSPACE") == "true":
         return
     settings = _read(file)
@@ -86,7 +86,7 @@ def _of_gemini(host: Host, scope: Scope, user: Scope) -> Iterator[str]:
     entries = [*(servers.values() if isinstance(servers, dict) else ()), *_list(_at(settings, "hooks", "BeforeTool"))]
     if not any(runs(each, words) for each in entries for words in (HOOK_WORDS, MCP_WORDS)):
         return
-    own = user.path(host.mcp.place)
+    own = user.path(host.mcp.config_file)
     if own is not None and _at(_read(own), "security", "folderTrust", "enabled") is False:
         return
     folders = user.environment.get("GEMINI_CLI_TRUSTED_FOLDERS_PATH") or user.base / ".gemini/trustedFolders.json"
@@ -110,9 +110,9 @@ def _is_trusted(folder: Path, rules: object) -> bool:
 
 def _read(file: Path) -> object:
     try:
-        content = look(file).content
+        content = read_file(file).content
         return None if content is None else load(content.decode("utf-8-sig"))
-    except (LeftAlone, NotUnderstood, ValueError):
+    except (FileSkipped, UnsupportedSyntax, ValueError):
         return None
 
 

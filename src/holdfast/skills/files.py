@@ -17,42 +17,42 @@ SIZE_BYTES_MAX = 16 * 1024 * 1024  # Hosts also keep other data in these files.
 ROOT_USER = 0
 
 
-class LeftAlone(Exception):
+class FileSkipped(Exception):
     """A file was not changed; the message says why and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FileState:
     path: Path
     target: Path  # `path`, with links resolved.
     content: bytes | None  # None: there is no file.
     obstacle: str = ""  # Why it may be read and not changed.
 
 
-def look(path: Path, within: Path | None = None) -> Found:
-    """Read a file. Raises `LeftAlone` if it is unreadable, or a link out of the folder `within`."""
+def read_file(path: Path, within: Path | None = None) -> FileState:
+    """Read a file. Raises `FileSkipped` if it is unreadable, or a link out of the folder `within`."""
     try:
         target = path.resolve(strict=path.is_symlink())
     except (OSError, RuntimeError):
-        raise LeftAlone("it is a link that leads nowhere; remove it, or make the file that it names") from None
+        raise FileSkipped("it is a link that leads nowhere; remove it, or make the file that it names") from None
     if within is not None and not target.is_relative_to(within.resolve()):
-        raise LeftAlone(f"a link leads out of the project, to {target}; change that file yourself")
+        raise FileSkipped(f"a link leads out of the project, to {target}; change that file yourself")
     try:
         # Non-blocking: it may be a pipe without a writer.
         descriptor = os.open(target, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
     except FileNotFoundError:
-        return Found(path, target, None)
+        return FileState(path, target, None)
     except OSError as error:
-        raise LeftAlone(f"it cannot be read: {error.strerror}") from None
+        raise FileSkipped(f"it cannot be read: {error.strerror}") from None
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
-        raise LeftAlone("it is not a regular file")
+        raise FileSkipped("it is not a regular file")
     with os.fdopen(descriptor, "rb") as file:
         content = file.read(SIZE_BYTES_MAX + 1)
     if len(content) > SIZE_BYTES_MAX:
-        raise LeftAlone(f"it is larger than {SIZE_BYTES_MAX // 1024 // 1024} MiB")
-    return Found(path, target, content, _obstacle(status))
+        raise FileSkipped(f"it is larger than {SIZE_BYTES_MAX // 1024 // 1024} MiB")
+    return FileState(path, target, content, _obstacle(status))
 
 
 def _obstacle(status: os.stat_result) -> str:
@@ -65,22 +65,22 @@ def _obstacle(status: os.stat_result) -> str:
     return ""
 
 
-def put(found: Found, content: bytes | None) -> None:
-    """Replace a file, or remove it if `content` is None. Raises `LeftAlone`."""
+def write_file(found: FileState, content: bytes | None) -> None:
+    """Replace a file, or remove it if `content` is None. Raises `FileSkipped`."""
     if found.obstacle:
-        raise LeftAlone(found.obstacle)
+        raise FileSkipped(found.obstacle)
     try:
         if content is None:
-            _unchanged(found)
+            _check_unchanged(found)
             found.target.unlink()
         else:
             found.target.parent.mkdir(parents=True, exist_ok=True)
             _replace(found, content)
     except OSError as error:
-        raise LeftAlone(f"it cannot be written: {error.strerror}") from None
+        raise FileSkipped(f"it cannot be written: {error.strerror}") from None
 
 
-def tidy(folder: Path, base: Path) -> None:
+def remove_empty_folders(folder: Path, base: Path) -> None:
     """Remove a folder and its parents while they are empty and below `base`."""
     while folder != base and folder.is_relative_to(base):
         try:
@@ -90,17 +90,17 @@ def tidy(folder: Path, base: Path) -> None:
         folder = folder.parent
 
 
-def _replace(found: Found, content: bytes) -> None:
+def _replace(found: FileState, content: bytes) -> None:
     target = found.target
     descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     unfinished = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            _dress(file.fileno(), target if found.content is not None else None)
+            _copy_owner_and_mode(file.fileno(), target if found.content is not None else None)
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        _unchanged(found)
+        _check_unchanged(found)
         unfinished.replace(target)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -108,7 +108,7 @@ def _replace(found: Found, content: bytes) -> None:
         raise
 
 
-def _dress(descriptor: int, like: Path | None) -> None:
+def _copy_owner_and_mode(descriptor: int, like: Path | None) -> None:
     """Give a new file the old one's owner and mode, or the default mode if there was none."""
     if like is None:
         mask = os.umask(0o077)
@@ -121,7 +121,7 @@ def _dress(descriptor: int, like: Path | None) -> None:
     os.fchmod(descriptor, stat.S_IMODE(old.st_mode))
 
 
-def _unchanged(found: Found) -> None:
+def _check_unchanged(found: FileState) -> None:
     now = found.target.read_bytes() if found.target.exists() else None
     if now != found.content:
-        raise LeftAlone("somebody changed it in the meantime; run the command again")
+        raise FileSkipped("somebody changed it in the meantime; run the command again")

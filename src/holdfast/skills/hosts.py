@@ -27,14 +27,14 @@ MOVED = {"CLAUDE_CONFIG_DIR": ".claude", "CODEX_HOME": ".codex", "XDG_CONFIG_HOM
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ConfigFile:
     project: str | None  # Relative to the project.
     user: str | None  # Relative to the home directory.
 
 
 @dataclass(frozen=True, slots=True)
 class McpServers:
-    place: Place
+    config_file: ConfigFile
     key: str
     value: dict[str, str | list[str]]
     env: tuple[str, ...] = ()  # Variables that a JSON entry passes on; `install` replaces older entries without them.
@@ -42,12 +42,12 @@ class McpServers:
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    place: Place
+    config_file: ConfigFile
     events: tuple[tuple[str, str | None], ...]  # Each with a matcher or None; the first one precedes a tool call.
     is_flat: bool = False  # A hook is a command and not a group of commands.
-    beside: tuple[tuple[str, int], ...] = ()  # Members that the file must have.
+    siblings: tuple[tuple[str, int], ...] = ()  # Members that the file must have.
     strict: tuple[tuple[str, int | str], ...] = ()  # Members of the first hook that block the call if it fails.
-    plugin: Path | None = None  # `place` is this program for the host, instead of a list of commands.
+    plugin: Path | None = None  # `config_file` is this program for the host, instead of a list of commands.
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +55,15 @@ class Host:
     name: str
     title: str
     folder: str  # Its existence shows that the host is in use.
-    skill: Place
+    skill: ConfigFile
     mcp: McpServers
     hooks: Hooks | None
     after: str = ""  # What is left to do by hand.
     user_folder: str = ""  # In the home directory, if it differs from `folder`.
 
 
-def _in_both(path: str) -> Place:
-    return Place(path, path)
+def _in_both(path: str) -> ConfigFile:
+    return ConfigFile(path, path)
 
 
 def _events(**matchers: str | None) -> tuple[tuple[str, str | None], ...]:
@@ -76,7 +76,7 @@ HOSTS = (
         "Claude Code",
         ".claude",
         _in_both(".claude/skills"),
-        McpServers(Place(".mcp.json", ".claude.json"), "mcpServers", MCP),
+        McpServers(ConfigFile(".mcp.json", ".claude.json"), "mcpServers", MCP),
         Hooks(
             _in_both(".claude/settings.json"),
             _events(PreToolUse=_CLAUDE_TOOLS, PostToolUse=_CLAUDE_TOOLS, Stop=None, SubagentStop=None, SessionEnd=None),
@@ -106,7 +106,7 @@ HOSTS = (
             _in_both(".cursor/hooks.json"),
             _events(preToolUse=None, subagentStop=None, sessionEnd=None),
             is_flat=True,
-            beside=(("version", 1),),
+            siblings=(("version", 1),),
             strict=(("failClosed", True),),
         ),
     ),
@@ -128,14 +128,14 @@ HOSTS = (
         "opencode",
         "opencode",
         ".opencode",
-        Place(".opencode/skills", ".config/opencode/skills"),
+        ConfigFile(".opencode/skills", ".config/opencode/skills"),
         McpServers(
-            Place("opencode.json", ".config/opencode/opencode.json"),
+            ConfigFile("opencode.json", ".config/opencode/opencode.json"),
             "mcp",
             {"type": "local", "command": ["holdfast", "mcp"]},
         ),
         Hooks(
-            Place(".opencode/plugins/holdfast.js", ".config/opencode/plugins/holdfast.js"),
+            ConfigFile(".opencode/plugins/holdfast.js", ".config/opencode/plugins/holdfast.js"),
             (("tool.execute.before", None), ("session.idle", None), ("session.deleted", None)),
             plugin=PLUGIN,
         ),
@@ -156,8 +156,8 @@ HOSTS = (
         "vscode",
         "VS Code",
         ".vscode",
-        Place(".github/skills", ".copilot/skills"),
-        McpServers(Place(".vscode/mcp.json", None), "servers", {"type": "stdio", **MCP}),
+        ConfigFile(".github/skills", ".copilot/skills"),
+        McpServers(ConfigFile(".vscode/mcp.json", None), "servers", {"type": "stdio", **MCP}),
         None,
     ),
 )

@@ -14,45 +14,45 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 
 from holdfast.skills import document, jsonedit, tomledit
-from holdfast.skills.files import Found, LeftAlone, look, put, tidy
-from holdfast.skills.hosts import FAIL_CLOSED, HOOK, MOVED, NAME, SKILL, Hooks, Host, Place
-from holdfast.skills.jsonedit import Entry, Json, NotUnderstood, same
+from holdfast.skills.files import FileSkipped, FileState, read_file, remove_empty_folders, write_file
+from holdfast.skills.hosts import FAIL_CLOSED, HOOK, MOVED, NAME, SKILL, ConfigFile, Hooks, Host
+from holdfast.skills.jsonedit import Entry, Json, UnsupportedSyntax, same
 
 PROGRAM = "holdfast"
 MCP_WORDS = ("mcp",)  # The arguments by which our entries are recognised.
 HOOK_WORDS = ("guard", "hook")
 
 
-class Word(enum.Enum):
+class Outcome(enum.Enum):
     """Outcome of one piece in one file."""
 
     ADDED = "put in place"
     RENEWED = "brought up to date"
-    THERE = "there already"
+    PRESENT = "there already"
     REMOVED = "removed"
     ABSENT = "not there"
     CHANGED = "not as we wrote it, and left as it is"
-    LEFT = "left alone"
+    SKIPPED = "left alone"
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class FileChange:
     """One file: what was found, the planned content, and the outcome of each of our pieces."""
 
     path: Path
-    found: Found | None
+    found: FileState | None
     after: bytes | None  # None: no file.
-    outcomes: tuple[tuple[str, Word], ...]
+    outcomes: tuple[tuple[str, Outcome], ...]
     reason: str = ""  # Why it is left alone.
-    by_hand: str = ""  # What a person would write there.
+    manual_text: str = ""  # What a person would write there.
 
     @property
     def is_change(self) -> bool:
         return self.found is not None and self.found.content != self.after
 
-    def left(self, reason: str) -> Work:
-        outcomes = tuple((what, Word.LEFT) for what, _ in self.outcomes)
-        return Work(self.path, None, None, outcomes, reason, self.by_hand)
+    def skipped(self, reason: str) -> FileChange:
+        outcomes = tuple((what, Outcome.SKIPPED) for what, _ in self.outcomes)
+        return FileChange(self.path, None, None, outcomes, reason, self.manual_text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,8 @@ class Scope:
     is_user: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
 
-    def path(self, place: Place) -> Path | None:
-        found = place.user if self.is_user else place.project
+    def path(self, config_file: ConfigFile) -> Path | None:
+        found = config_file.user if self.is_user else config_file.project
         if found is not None and self.is_user:
             for variable, folder in MOVED.items():
                 if found.startswith(folder) and (moved := self.environment.get(variable)):
@@ -89,28 +89,28 @@ class Parts:
 
 
 @dataclass(frozen=True, slots=True)
-class _Document:
+class _DocumentPiece:
     what: str
     file: Path
     empty = None
 
-    def added(self, text: str | None) -> tuple[str, Word]:
+    def added(self, text: str | None) -> tuple[str, Outcome]:
         ours = document.text(self.file)
         if text is None or text == ours:
-            return ours, Word.ADDED if text is None else Word.THERE
-        return (ours, Word.RENEWED) if document.is_unchanged(text) else (text, Word.CHANGED)
+            return ours, Outcome.ADDED if text is None else Outcome.PRESENT
+        return (ours, Outcome.RENEWED) if document.is_unchanged(text) else (text, Outcome.CHANGED)
 
-    def removed(self, text: str) -> tuple[str | None, Word]:
-        return (None, Word.REMOVED) if document.is_unchanged(text) else (text, Word.CHANGED)
+    def removed(self, text: str) -> tuple[str | None, Outcome]:
+        return (None, Outcome.REMOVED) if document.is_unchanged(text) else (text, Outcome.CHANGED)
 
 
 @dataclass(frozen=True, slots=True)
-class _InFile:
+class _EntryPiece:
     """An entry of a JSON or TOML file."""
 
     what: str
     entry: Entry
-    words: tuple[str, ...]  # The arguments of `holdfast` that identify the entry.
+    arguments: tuple[str, ...]  # The arguments of `holdfast` that identify the entry.
     earlier: tuple[Json, ...] = ()  # Values that earlier versions wrote; none in TOML.
     is_toml: bool = False
 
@@ -118,21 +118,21 @@ class _InFile:
     def empty(self) -> str:
         return "" if self.is_toml else "{}\n"
 
-    def added(self, text: str | None) -> tuple[str, Word]:
+    def added(self, text: str | None) -> tuple[str, Outcome]:
         insert = tomledit.insert if self.is_toml else jsonedit.insert
         if text is None:
-            return insert(text, self.entry), Word.ADDED
+            return insert(text, self.entry), Outcome.ADDED
         ours, is_changed = self._found(text)
         if any(same(each, self.entry.value) for each in ours):
-            return text, Word.THERE
+            return text, Outcome.PRESENT
         if ours:
             try:
-                return jsonedit.replace(text, self.entry, ours[-1]), Word.RENEWED
-            except NotUnderstood:  # It contains a comment.
-                return text, Word.CHANGED
-        return (text, Word.CHANGED) if is_changed else (insert(text, self.entry), Word.ADDED)
+                return jsonedit.replace(text, self.entry, ours[-1]), Outcome.RENEWED
+            except UnsupportedSyntax:  # It contains a comment.
+                return text, Outcome.CHANGED
+        return (text, Outcome.CHANGED) if is_changed else (insert(text, self.entry), Outcome.ADDED)
 
-    def removed(self, text: str) -> tuple[str | None, Word]:
+    def removed(self, text: str) -> tuple[str | None, Outcome]:
         ours, is_changed = self._found(text)
         remove = tomledit.remove if self.is_toml else jsonedit.remove
         after: str | None = text
@@ -141,54 +141,54 @@ class _InFile:
                 break
             try:
                 after = remove(after, replace(self.entry, value=value))
-            except NotUnderstood:  # It contains a comment, or is written in another form.
-                return after, Word.CHANGED
+            except UnsupportedSyntax:  # It contains a comment, or is written in another form.
+                return after, Outcome.CHANGED
         if is_changed:
-            return after, Word.CHANGED
-        return after, Word.REMOVED if ours else Word.ABSENT
+            return after, Outcome.CHANGED
+        return after, Outcome.REMOVED if ours else Outcome.ABSENT
 
     def _found(self, text: str) -> tuple[list[Json], bool]:
         """Return the values of our entries, and whether a changed one or another with its name exists."""
-        place: object = tomledit.load(text) if self.is_toml else jsonedit.load(text)
+        container: object = tomledit.load(text) if self.is_toml else jsonedit.load(text)
         for key in self.entry.path:
-            place = place.get(key) if isinstance(place, dict) else None
+            container = container.get(key) if isinstance(container, dict) else None
         pairs: list[tuple[str | None, Json]] = []
-        if isinstance(place, dict) and self.entry.key is not None:
-            pairs = [*place.items()]
-        elif isinstance(place, list) and self.entry.key is None:
-            pairs = [(None, each) for each in place]
+        if isinstance(container, dict) and self.entry.key is not None:
+            pairs = [*container.items()]
+        elif isinstance(container, list) and self.entry.key is None:
+            pairs = [(None, each) for each in container]
         ours, is_changed = list[Json](), False
         for name, value in pairs:
             is_named = name == self.entry.key
             if is_named and any(same(value, each) for each in (self.entry.value, *self.earlier)):
                 ours.append(value)
             else:
-                is_changed = is_changed or (is_named and name is not None) or runs(value, self.words)
+                is_changed = is_changed or (is_named and name is not None) or runs(value, self.arguments)
         return ours, is_changed
 
 
-_Piece = _Document | _InFile
+_Piece = _DocumentPiece | _EntryPiece
 
 
-def runs(value: object, words: tuple[str, ...]) -> bool:
+def runs(value: object, arguments: tuple[str, ...]) -> bool:
     """Tell whether an entry, or a hook in it, runs `holdfast` with these arguments."""
     if not isinstance(value, dict):
         return False
-    command, arguments = value.get("command"), value.get("args")
+    command, given_arguments = value.get("command"), value.get("args")
     if isinstance(command, list) and command:
-        command, arguments = command[0], command[1:]
+        command, given_arguments = command[0], command[1:]
     if isinstance(command, str):
-        if isinstance(arguments, list):
-            found = [command, *(str(each) for each in arguments)]
+        if isinstance(given_arguments, list):
+            found = [command, *(str(each) for each in given_arguments)]
         else:
             try:
                 found = shlex.split(command)
             except ValueError:
                 found = command.split()
-        if found and PurePath(found[0]).name == PROGRAM and tuple(found[1 : len(words) + 1]) == words:
+        if found and PurePath(found[0]).name == PROGRAM and tuple(found[1 : len(arguments) + 1]) == arguments:
             return True
     inner = value.get("hooks")
-    return isinstance(inner, list) and any(runs(each, words) for each in inner)
+    return isinstance(inner, list) and any(runs(each, arguments) for each in inner)
 
 
 def server_entry(host: Host) -> tuple[Entry, tuple[Json, ...]]:
@@ -210,7 +210,7 @@ def hook_entries(host: Host) -> list[tuple[Entry, tuple[Json, ...]]]:
             value = _hook(hooks, matcher, {"command": command + FAIL_CLOSED, **dict(hooks.strict)})
             # Earlier versions let a call pass without `holdfast` on the PATH, the first ones on any failure.
             earlier = tuple(_hook(hooks, matcher, {"command": command, **dict(each)}) for each in (hooks.strict, ()))
-        found.append((Entry(("hooks", event), None, value, hooks.beside), earlier))
+        found.append((Entry(("hooks", event), None, value, hooks.siblings), earlier))
     return found
 
 
@@ -222,21 +222,21 @@ def _hook(hooks: Hooks, matcher: str | None, command: dict[str, Json]) -> Json:
 
 def _pieces(host: Host, scope: Scope, parts: Parts) -> Iterator[tuple[Path, _Piece]]:
     if parts.skill and (folder := scope.path(host.skill)):
-        yield folder / SKILL, _Document("the skill", document.FILE)
-    if parts.mcp and (path := scope.path(host.mcp.place)):
+        yield folder / SKILL, _DocumentPiece("the skill", document.FILE)
+    if parts.mcp and (path := scope.path(host.mcp.config_file)):
         entry, earlier = server_entry(host)
-        yield path, _InFile("the MCP server", entry, MCP_WORDS, earlier, path.suffix == ".toml")
-    if parts.hooks and host.hooks is not None and (path := scope.path(host.hooks.place)):
+        yield path, _EntryPiece("the MCP server", entry, MCP_WORDS, earlier, path.suffix == ".toml")
+    if parts.hooks and host.hooks is not None and (path := scope.path(host.hooks.config_file)):
         if host.hooks.plugin is not None:
-            yield path, _Document("the plugin of the guard", host.hooks.plugin)
+            yield path, _DocumentPiece("the plugin of the guard", host.hooks.plugin)
         for entry, earlier in hook_entries(host):
-            yield path, _InFile(f"the hook for {entry.path[-1]}", entry, HOOK_WORDS, earlier)
+            yield path, _EntryPiece(f"the hook for {entry.path[-1]}", entry, HOOK_WORDS, earlier)
 
 
 # --- Planning and doing -----------------------------------------------------------------------------------------------
 
 
-def plan(hosts: Iterable[Host], scope: Scope, parts: Parts, *, is_install: bool) -> list[Work]:
+def plan(hosts: Iterable[Host], scope: Scope, parts: Parts, *, is_install: bool) -> list[FileChange]:
     files: dict[Path, list[_Piece]] = {}
     for host in hosts:
         for path, piece in _pieces(host, scope, parts):
@@ -244,56 +244,58 @@ def plan(hosts: Iterable[Host], scope: Scope, parts: Parts, *, is_install: bool)
     return [_planned(path, scope, pieces, is_install=is_install) for path, pieces in files.items()]
 
 
-def carry(work: Work, scope: Scope) -> Work:
-    if work.found is None or not work.is_change:
-        return work
+def apply_change(change: FileChange, scope: Scope) -> FileChange:
+    if change.found is None or not change.is_change:
+        return change
     try:
-        put(work.found, work.after)
-    except LeftAlone as error:
-        return work.left(str(error))
-    if work.after is None:
-        tidy(work.path.parent, scope.base)
-    return work
+        write_file(change.found, change.after)
+    except FileSkipped as error:
+        return change.skipped(str(error))
+    if change.after is None:
+        remove_empty_folders(change.path.parent, scope.base)
+    return change
 
 
-def _planned(path: Path, scope: Scope, pieces: list[_Piece], *, is_install: bool) -> Work:
-    by_hand: str | None = None
+def _planned(path: Path, scope: Scope, pieces: list[_Piece], *, is_install: bool) -> FileChange:
+    manual_text: str | None = None
     for piece in pieces:  # The content of a file with these pieces alone.
-        by_hand, _ = piece.added(by_hand)
-    nothing = Work(path, None, None, tuple((each.what, Word.ABSENT) for each in pieces), by_hand=by_hand or "")
+        manual_text, _ = piece.added(manual_text)
+    unchanged = FileChange(
+        path, None, None, tuple((each.what, Outcome.ABSENT) for each in pieces), manual_text=manual_text or ""
+    )
     content: bytes | None = None
     try:
-        found = look(path, None if scope.is_user else scope.base)
+        found = read_file(path, None if scope.is_user else scope.base)
         content = found.content
         after, outcomes = _changed(found, pieces, is_install=is_install)
         if after != content and found.obstacle:
-            raise LeftAlone(found.obstacle)
-    except (LeftAlone, NotUnderstood) as error:
+            raise FileSkipped(found.obstacle)
+    except (FileSkipped, UnsupportedSyntax) as error:
         if not is_install and content is not None and PROGRAM.encode() not in content:
-            return nothing  # Nothing of ours is in it.
-        return nothing.left(str(error) if isinstance(error, LeftAlone) else f"it was not understood: {error}")
-    return replace(nothing, found=found, after=after, outcomes=outcomes)
+            return unchanged  # Nothing of ours is in it.
+        return unchanged.skipped(str(error) if isinstance(error, FileSkipped) else f"it was not understood: {error}")
+    return replace(unchanged, found=found, after=after, outcomes=outcomes)
 
 
 def _changed(
-    found: Found, pieces: list[_Piece], *, is_install: bool
-) -> tuple[bytes | None, tuple[tuple[str, Word], ...]]:
+    found: FileState, pieces: list[_Piece], *, is_install: bool
+) -> tuple[bytes | None, tuple[tuple[str, Outcome], ...]]:
     content = found.content or b""
-    mark = codecs.BOM_UTF8 if content.startswith(codecs.BOM_UTF8) else b""
+    byte_order_mark = codecs.BOM_UTF8 if content.startswith(codecs.BOM_UTF8) else b""
     try:
-        text = None if found.content is None else content.removeprefix(mark).decode()
+        text = None if found.content is None else content.removeprefix(byte_order_mark).decode()
     except UnicodeDecodeError:
-        raise NotUnderstood("it is not UTF-8") from None
-    if any(isinstance(each, _Document) for each in pieces) and found.path.is_symlink():
-        raise LeftAlone("it is a link; what it leads to is not ours")
+        raise UnsupportedSyntax("it is not UTF-8") from None
+    if any(isinstance(each, _DocumentPiece) for each in pieces) and found.path.is_symlink():
+        raise FileSkipped("it is a link; what it leads to is not ours")
     outcomes = []
     for piece in pieces:
         if is_install:
-            text, word = piece.added(text)
+            text, outcome = piece.added(text)
         else:
-            text, word = (None, Word.ABSENT) if text is None else piece.removed(text)
-        outcomes.append((piece.what, word))
-    if text is None and found.content is not None and (mark or found.path.is_symlink()):
+            text, outcome = (None, Outcome.ABSENT) if text is None else piece.removed(text)
+        outcomes.append((piece.what, outcome))
+    if text is None and found.content is not None and (byte_order_mark or found.path.is_symlink()):
         # We write no byte order mark and no links, so the file is somebody's: keep it, empty.
         text = pieces[0].empty
-    return None if text is None else mark + text.encode(), tuple(outcomes)
+    return None if text is None else byte_order_mark + text.encode(), tuple(outcomes)

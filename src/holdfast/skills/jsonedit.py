@@ -30,7 +30,7 @@ _STRING = re.compile(r'"(?:[^"\\\x00-\x1f]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*"'
 _PLAIN = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w.+-])|true\b|false\b|null\b", re.ASCII)
 
 
-class NotUnderstood(ValueError):
+class UnsupportedSyntax(ValueError):
     """Invalid or unsupported text; the message says where and why."""
 
 
@@ -64,15 +64,15 @@ def scan(text: str) -> Node:
     scanner = _Scanner(text)
     start = scanner.skip(0, [])
     if text[start : start + 1] != "{":
-        raise NotUnderstood(f"{_place(text, start)}: an object `{{…}}` was expected")
+        raise UnsupportedSyntax(f"{_line_of(text, start)}: an object `{{…}}` was expected")
     root = scanner.value(start, 0)
     end = scanner.skip(root.end, [])
     if end != len(text):
-        raise NotUnderstood(f"{_place(text, end)}: there is more behind the object")
+        raise UnsupportedSyntax(f"{_line_of(text, end)}: there is more behind the object")
     return root
 
 
-def _place(text: str, position: int) -> str:
+def _line_of(text: str, position: int) -> str:
     return f"line {text.count(chr(10), 0, position) + 1}"
 
 
@@ -90,7 +90,7 @@ class _Scanner:
 
     def value(self, start: int, depth: int) -> Node:
         if depth > DEPTH_MAX:
-            raise NotUnderstood(f"{_place(self._text, start)}: it is nested more than {DEPTH_MAX} deep")
+            raise UnsupportedSyntax(f"{_line_of(self._text, start)}: it is nested more than {DEPTH_MAX} deep")
         match self._text[start : start + 1]:
             case "{":
                 return self._container(start, "}", depth)
@@ -132,16 +132,16 @@ class _Scanner:
         if close == "}":
             members = {str(item.key): item.node.value for item in items}
             if len(members) != len(items):
-                raise NotUnderstood(f"{_place(self._text, start)}: this object has the same key twice")
+                raise UnsupportedSyntax(f"{_line_of(self._text, start)}: this object has the same key twice")
         return Node(start, position + 1, members, tuple(items), tuple(comments))
 
-    def _is(self, position: int, mark: str) -> bool:
-        return self._text.startswith(mark, position)
+    def _is(self, position: int, token: str) -> bool:
+        return self._text.startswith(token, position)
 
-    def _unexpected(self, position: int) -> NotUnderstood:
+    def _unexpected(self, position: int) -> UnsupportedSyntax:
         found = self._text[position : position + 10].split("\n")[0]
         said = f"{found!r} was not expected there" if position < len(self._text) else "the text ends too early"
-        return NotUnderstood(f"{_place(self._text, position)}: {said}")
+        return UnsupportedSyntax(f"{_line_of(self._text, position)}: {said}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +149,9 @@ class Entry:
     path: tuple[str, ...]  # The keys of its containers.
     key: str | None  # None: an element of an array.
     value: Json
-    beside: tuple[tuple[str, Json], ...] = ()  # Members added after it if missing and the first container is ours.
+    siblings: tuple[tuple[str, Json], ...] = ()  # Members added after it if missing and the first container is ours.
 
-    def below(self, depth: int) -> tuple[str | None, Json]:
+    def missing_member(self, depth: int) -> tuple[str | None, Json]:
         """Return key and value of the missing member of the container at this depth."""
         if depth == len(self.path):
             return self.key, self.value
@@ -162,37 +162,37 @@ class Entry:
 
 
 def insert(text: str | None, entry: Entry) -> str:
-    """Add the entry; None means no file. Raises `NotUnderstood` for invalid JSON or an obstacle on the path."""
+    """Add the entry; None means no file. Raises `UnsupportedSyntax` for invalid JSON or an obstacle on the path."""
     if text is None:
-        key, value = entry.below(0)
-        changed = render({str(key): value, **dict(entry.beside)}) + "\n"
+        key, value = entry.missing_member(0)
+        changed = render({str(key): value, **dict(entry.siblings)}) + "\n"
     else:
         root = scan(text)
         node, depth = _deepest(root, entry)
-        changed = _appended(text, node, *entry.below(depth))
-        for key, value in entry.beside if depth == 0 else ():
+        changed = _appended(text, node, *entry.missing_member(depth))
+        for key, value in entry.siblings if depth == 0 else ():
             if root.member(key) is None:
                 changed = _appended(changed, scan(changed), key, value)
     if remove(changed, entry) != text:
-        raise NotUnderstood("it is written so that an entry of ours could not be taken out again without a trace")
+        raise UnsupportedSyntax("it is written so that an entry of ours could not be taken out again without a trace")
     return changed
 
 
 def remove(text: str, entry: Entry) -> str | None:
     """Remove the last equal entry; None if the whole file was ours.
 
-    Raises `NotUnderstood`, also if there is no such entry, or if it contains a comment.
+    Raises `UnsupportedSyntax`, also if there is no such entry, or if it contains a comment.
     """
     chain, at = _found(text, entry)
-    while len(chain) > 1 and _was_made_by_us(text, chain[-1]):
+    while len(chain) > 1 and _is_ours(text, chain[-1]):
         child = chain.pop()
         at = next(at for at, item in enumerate(chain[-1].items) if item.node is child)
     root = chain[-1]
     if len(chain) > 1:
         return _cut(text, root, at)
-    last = at + _beside_at(root, at, entry)
+    last = at + _count_siblings(root, at, entry)
     is_alone = root.start == 0 and not text[root.end :].strip(_BLANK)
-    if at == 0 and last == len(root.items) - 1 and _was_made_by_us(text, root, last) and is_alone:
+    if at == 0 and last == len(root.items) - 1 and _is_ours(text, root, last) and is_alone:
         return None
     for each in range(last, at - 1, -1):
         text = _cut(text, scan(text), each)
@@ -214,14 +214,14 @@ def _found(text: str, entry: Entry) -> tuple[list[Node], int]:
     for key in entry.path:
         found = chain[-1].member(key)
         if found is None:
-            raise NotUnderstood(f"there is no {key!r}")
+            raise UnsupportedSyntax(f"there is no {key!r}")
         chain.append(found)
     for at, item in reversed(tuple(enumerate(chain[-1].items))):
         if item.key == entry.key and same(item.node.value, entry.value):
             if re.search(r"//|/\*", _STRING.sub("", text[item.start : item.node.end])):
-                raise NotUnderstood("a comment stands in the entry")
+                raise UnsupportedSyntax("a comment stands in the entry")
             return chain, at
-    raise NotUnderstood("there is no such entry")
+    raise UnsupportedSyntax("there is no such entry")
 
 
 def render(value: Json, indent: str = "", unit: str = "  ", newline: str = "\n") -> str:
@@ -248,7 +248,7 @@ def _deepest(root: Node, entry: Entry) -> tuple[Node, int]:
             return node, depth
         is_array = entry.key is None and depth == len(entry.path) - 1
         if not isinstance(found.value, list if is_array else dict):
-            raise NotUnderstood(f"{key!r} is not {'an array' if is_array else 'an object'}")
+            raise UnsupportedSyntax(f"{key!r} is not {'an array' if is_array else 'an object'}")
         node = found
     return node, len(entry.path)
 
@@ -305,19 +305,19 @@ def _blank_before(text: str, position: int) -> int:
     return len(text[:position].rstrip(_BLANK))
 
 
-def _was_made_by_us(text: str, node: Node, last: int = 0) -> bool:
+def _is_ours(text: str, node: Node, last: int = 0) -> bool:
     """Tell whether a container has only our entries, in the form in which we write containers."""
     first = node.items[0]
     has_space = _blank_before(text, first.start) < first.start
     return len(node.items) == last + 1 and has_space and not node.comments and node.items[-1].comma is None
 
 
-def _beside_at(root: Node, at: int, entry: Entry) -> int:
-    """Count the items after ours that `beside` added."""
-    behind = [(item.key, item.node.value) for item in root.items[at + 1 :]]
+def _count_siblings(root: Node, at: int, entry: Entry) -> int:
+    """Count the items after ours that `siblings` added."""
+    rest = [(item.key, item.node.value) for item in root.items[at + 1 :]]
     count = 0
-    for key, value in entry.beside:
-        if count < len(behind) and behind[count][0] == key and same(behind[count][1], value):
+    for key, value in entry.siblings:
+        if count < len(rest) and rest[count][0] == key and same(rest[count][1], value):
             count += 1
     return count
 
@@ -327,8 +327,8 @@ def _cut(text: str, node: Node, at: int) -> str:
     start, end = _blank_before(text, item.start), item.node.end
     if at == 0 and item.comma is not None and len(node.items) > 1:
         # The next item takes its position after the bracket.
-        behind = text[item.comma + 1 :]
-        return text[: item.start] + text[end : item.comma] + behind.lstrip(_BLANK)
+        rest = text[item.comma + 1 :]
+        return text[: item.start] + text[end : item.comma] + rest.lstrip(_BLANK)
     if item.comma is not None:
         return text[:start] + text[end : item.comma] + text[item.comma + 1 :]
     comma = node.items[at - 1].comma if at else None

@@ -16,11 +16,11 @@ import json
 import re
 import tomllib
 
-from holdfast.skills.jsonedit import Entry, NotUnderstood, newline_of
+from holdfast.skills.jsonedit import Entry, UnsupportedSyntax, newline_of
 
 
 def insert(text: str | None, entry: Entry) -> str:
-    """Append the table; None means no file. Raises `NotUnderstood`."""
+    """Append the table; None means no file. Raises `UnsupportedSyntax`."""
     if text is None:
         return _lines(entry) + "\n"
     load(text)
@@ -31,13 +31,13 @@ def insert(text: str | None, entry: Entry) -> str:
     try:
         if remove(changed, entry) == text:
             return changed
-    except NotUnderstood:
+    except UnsupportedSyntax:
         pass
-    raise NotUnderstood(f"it is written so that {_header(entry)} cannot be added at its end")
+    raise UnsupportedSyntax(f"it is written so that {_header(entry)} cannot be added at its end")
 
 
 def remove(text: str, entry: Entry) -> str | None:
-    """Remove the table as `insert` wrote it, else raise `NotUnderstood`; None if it was the whole file."""
+    """Remove the table as `insert` wrote it, else raise `UnsupportedSyntax`; None if it was the whole file."""
     meant = load(text)
     for lines in (_lines(entry), _lines(entry, "\r\n")):
         start = text.find(lines)
@@ -45,16 +45,16 @@ def remove(text: str, entry: Entry) -> str | None:
             end = start + len(lines)
             if text[:start][-1:] in {"", "\n"} and text[end : end + 1] in {"", "\r", "\n"}:
                 after = _cut(text, start, end)
-                if _means(after, entry, meant):  # Not if the lines are in a string.
+                if _restores(after, entry, meant):  # Not if the lines are in a string.
                     return None if lines + "\n" == text else after
             start = text.find(lines, start + 1)
-    raise NotUnderstood(f"there are no lines {_header(entry)} as they were added")
+    raise UnsupportedSyntax(f"there are no lines {_header(entry)} as they were added")
 
 
-def _means(text: str, entry: Entry, meant: dict[str, object]) -> bool:
+def _restores(text: str, entry: Entry, meant: dict[str, object]) -> bool:
     try:
-        return _with(load(text), entry) == meant
-    except NotUnderstood:
+        return _with_entry(load(text), entry) == meant
+    except UnsupportedSyntax:
         return False
 
 
@@ -72,7 +72,7 @@ def load(text: str) -> dict[str, object]:
     try:
         return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise NotUnderstood(str(error) or "it is nested too deep") from None
+        raise UnsupportedSyntax(str(error) or "it is nested too deep") from None
 
 
 def _cut(text: str, start: int, end: int) -> str:
@@ -89,12 +89,12 @@ def _cut(text: str, start: int, end: int) -> str:
     return before + text[end:]
 
 
-def _with(before: dict[str, object], entry: Entry) -> dict[str, object]:
-    place = after = copy.deepcopy(before)
+def _with_entry(before: dict[str, object], entry: Entry) -> dict[str, object]:
+    table = after = copy.deepcopy(before)
     for key in entry.path:
-        found = place.setdefault(key, {})
+        found = table.setdefault(key, {})
         if not isinstance(found, dict):
-            raise NotUnderstood(f"{key!r} is not a table")
-        place = found
-    place[str(entry.key)] = entry.value
+            raise UnsupportedSyntax(f"{key!r} is not a table")
+        table = found
+    table[str(entry.key)] = entry.value
     return after

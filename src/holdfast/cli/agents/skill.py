@@ -16,7 +16,7 @@ from holdfast.cli.shared.options import InOrder
 from holdfast.skills.hosts import HOSTS, SKILL, Host
 
 if TYPE_CHECKING:
-    from holdfast.skills.installer import Parts, Scope, Word, Work
+    from holdfast.skills.installer import FileChange, Outcome, Parts, Scope
 
 EXAMPLES = """\
 \b
@@ -77,7 +77,7 @@ def install(hosts: list[Host], scope: Scope, parts: Parts, *, dry_run: bool) -> 
     """
     from holdfast.skills import installer
     from holdfast.skills.approval import problems
-    from holdfast.skills.installer import Word
+    from holdfast.skills.installer import Outcome
 
     if not (parts.skill or parts.mcp or parts.hooks):
         raise click.UsageError("nothing is left to put in place; leave out --no-skill or --no-mcp, or add --hooks")
@@ -85,7 +85,9 @@ def install(hosts: list[Host], scope: Scope, parts: Parts, *, dry_run: bool) -> 
     if not hosts:
         known = ", ".join(host.name for host in HOSTS)
         raise click.UsageError(f"no host of agents has a folder in {scope.base}; name one with --for: {known}")
-    code = _do(installer.plan(hosts, scope, parts, is_install=True), scope, dry_run=dry_run, bad={Word.LEFT})
+    code = _apply_changes(
+        installer.plan(hosts, scope, parts, is_install=True), scope, dry_run=dry_run, bad={Outcome.SKIPPED}
+    )
     for host in hosts:
         _say_missing(host, scope, parts)
     for problem in problems(scope, _scope(None, is_user=True)):
@@ -106,13 +108,13 @@ def uninstall(hosts: list[Host], scope: Scope, parts: Parts, *, dry_run: bool) -
     entry of ours stays, and is said.
     """
     from holdfast.skills import installer
-    from holdfast.skills.installer import Word
+    from holdfast.skills.installer import Outcome
 
-    works = installer.plan(hosts or HOSTS, scope, parts, is_install=False)
-    if all(word is Word.ABSENT for work in works for _, word in work.outcomes):
+    changes = installer.plan(hosts or HOSTS, scope, parts, is_install=False)
+    if all(outcome is Outcome.ABSENT for change in changes for _, outcome in change.outcomes):
         output.hint(output.plain(f"there is nothing of Holdfast's in {scope.base}"))
         return output.OK
-    return _do(works, scope, dry_run=dry_run, bad={Word.LEFT, Word.CHANGED})
+    return _apply_changes(changes, scope, dry_run=dry_run, bad={Outcome.SKIPPED, Outcome.CHANGED})
 
 
 @skill.command()
@@ -135,46 +137,46 @@ def _scope(folder: Path | None, *, is_user: bool) -> Scope:
     return project_of(Path.cwd())
 
 
-def _do(works: list[Work], scope: Scope, *, dry_run: bool, bad: set[Word]) -> int:
+def _apply_changes(changes: list[FileChange], scope: Scope, *, dry_run: bool, bad: set[Outcome]) -> int:
     """Carry out the works, or show them; return the exit code."""
     from holdfast.skills import installer
 
     output.hint(output.plain(f"in {scope.base}:"))
-    found: set[Word] = set()
-    for planned in works:
-        work = planned if dry_run else installer.carry(planned, scope)
-        if dry_run and work.is_change:
-            _show(work, scope)
-        _say_work(work, scope, is_shown=dry_run)
-        found |= {word for _, word in work.outcomes}
+    found: set[Outcome] = set()
+    for planned in changes:
+        change = planned if dry_run else installer.apply_change(planned, scope)
+        if dry_run and change.is_change:
+            _show_diff(change, scope)
+        _say_work(change, scope, is_shown=dry_run)
+        found |= {outcome for _, outcome in change.outcomes}
     if dry_run:
         output.hint("nothing was changed: this was a dry run")
     return output.FAILED if found & bad else output.OK
 
 
-def _say_work(work: Work, scope: Scope, *, is_shown: bool) -> None:
+def _say_work(change: FileChange, scope: Scope, *, is_shown: bool) -> None:
     """Print the outcome of each piece, in a dry run (`is_shown`) without the changes that it showed."""
-    from holdfast.skills.installer import Word
+    from holdfast.skills.installer import Outcome
 
-    name = _name(work.path, scope)
-    for word in Word:
-        things = ", ".join(what for what, found in work.outcomes if found is word)
-        if not things or word is Word.ABSENT:
+    name = _name(change.path, scope)
+    for outcome in Outcome:
+        things = ", ".join(what for what, found in change.outcomes if found is outcome)
+        if not things or outcome is Outcome.ABSENT:
             continue
-        if word is Word.CHANGED:
-            output.complain(f"{name}: {things}: {word.value}")
-        elif word is Word.LEFT:
-            output.complain(f"{name} is left alone: {work.reason}. What you would write there by hand ({things}):")
-            is_skill = work.path.name == Path(SKILL).name
-            for line in ["what `holdfast skill show` prints"] if is_skill else work.by_hand.splitlines():
+        if outcome is Outcome.CHANGED:
+            output.complain(f"{name}: {things}: {outcome.value}")
+        elif outcome is Outcome.SKIPPED:
+            output.complain(f"{name} is left alone: {change.reason}. What you would write there by hand ({things}):")
+            is_skill = change.path.name == Path(SKILL).name
+            for line in ["what `holdfast skill show` prints"] if is_skill else change.manual_text.splitlines():
                 output.hint(f"    {line}")
-        elif not is_shown or word is Word.THERE:
-            output.say(output.plain(f"{name}: {word.value}: {things}"))
+        elif not is_shown or outcome is Outcome.PRESENT:
+            output.say(output.plain(f"{name}: {outcome.value}: {things}"))
 
 
 def _say_missing(host: Host, scope: Scope, parts: Parts) -> None:
     """Hint at parts that a host does not support, and at manual steps."""
-    if parts.mcp and scope.path(host.mcp.place) is None:
+    if parts.mcp and scope.path(host.mcp.config_file) is None:
         where = "for a user" if scope.is_user else "in a project"
         output.hint(f"{host.title} names no file {where} for MCP servers: add `holdfast mcp` in its own settings")
     if parts.hooks and host.hooks is None:
@@ -203,14 +205,14 @@ def _say_unready(parts: Parts) -> None:
         output.hint(f"the MCP server cannot start yet, because its parts are not installed: {how_to_install('mcp')}")
 
 
-def _show(work: Work, scope: Scope) -> None:
+def _show_diff(change: FileChange, scope: Scope) -> None:
     from difflib import unified_diff
 
-    old = work.found.content if work.found is not None else None
-    name = _name(work.path, scope)
-    before, after = ("/dev/null" if each is None else name for each in (old, work.after))
+    old = change.found.content if change.found is not None else None
+    name = _name(change.path, scope)
+    before, after = ("/dev/null" if each is None else name for each in (old, change.after))
     # Split at line feeds only, as diff readers do.
-    one, other = (re.findall(r"[^\n]*\n|[^\n]+", (each or b"").decode()) for each in (old, work.after))
+    one, other = (re.findall(r"[^\n]*\n|[^\n]+", (each or b"").decode()) for each in (old, change.after))
     for line in unified_diff(one, other, before, after, lineterm="\n"):
         output.say("\t".join(map(output.plain, line.removesuffix("\n").split("\t"))))
         if not line.endswith("\n"):
